@@ -1,0 +1,5 @@
+"""All metadata is in pyproject.toml; this shim serves tools that want a setup.py."""
+
+from setuptools import setup
+
+setup()
