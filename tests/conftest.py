@@ -1,0 +1,47 @@
+"""What all tests share: eight emulated devices, and a corpus of real English."""
+
+import os
+
+# Before anything imports jax.
+os.environ["JAX_PLATFORMS"] = "cpu"
+os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+
+import pydoc_data.topics
+
+import pytest
+
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, sources
+
+
+@pytest.fixture(scope="session")
+def documents() -> list[str]:
+    """Chapters of the Python language reference: English, and always at hand."""
+    topics = pydoc_data.topics.topics
+    paragraphs = [topics[name].split("\n\n") for name in sorted(topics)]
+    return ["\n".join(p.strip() for p in ps if p.strip()) for ps in paragraphs]
+
+
+@pytest.fixture(scope="session")
+def text_file(documents, tmp_path_factory):
+    path = tmp_path_factory.mktemp("text") / "reference.txt"
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    return path
+
+
+@pytest.fixture(scope="session")
+def wordpiece(documents) -> tokenizer_lib.Tokenizer:
+    return tokenizer_lib.train_wordpiece(documents, 1000)
+
+
+@pytest.fixture(scope="session")
+def corpus(text_file, wordpiece, tmp_path_factory):
+    """Some shards, a tenth of the documents held out."""
+    return build.build(
+        sources.Source(str(text_file), "text", split_bytes=100_000),
+        build.Settings(held_out=0.1),
+        wordpiece,
+        tmp_path_factory.mktemp("corpus") / "reference",
+        workers=1,
+    )
