@@ -1,0 +1,243 @@
+"""The documentation of the Python at hand: real English that needs no download.
+
+Docstrings of the standard library and of all installed packages, and the language
+reference that ships with Python. Source files are parsed, never imported. A document
+is one module with all docstrings in it, or one topic of the language reference.
+
+Docstrings also state facts that can serve as labels: `parameter_types` reads from
+numpydoc sections which type each parameter is declared with. The lines that declare
+it are left out of the documents, so that text and labels stay apart.
+"""
+
+import ast
+import dataclasses
+import pathlib
+import re
+import sysconfig
+import warnings
+from collections.abc import Callable, Iterator
+
+# Tests say little in their docstrings and are half of all source text.
+_SKIPPED_PARTS = {"test", "tests", "testing", "idle_test"}
+# Inside the standard library's folder: packages, perhaps of another environment.
+_SKIPPED_PARTS |= {"site-packages", "dist-packages"}
+_MIN_PARAGRAPH_WORDS = 4
+_MIN_LETTER_FRACTION = 0.75
+_MIN_DOCUMENT_CHARS = 200
+
+_UNDERLINE = re.compile(r"^[-=~^*\"'`#.]{3,}$")
+_DECLARATION = re.compile(r"^(\*{0,2}\w[\w.]*(?:, ?\*{0,2}\w+)*) ?: +(\S.*)$")
+_DIRECTIVE = re.compile(r"^\s*\.\. ")
+_ROLE = re.compile(r":[a-zA-Z][\w+:.-]*:`~?\.?([^`<]+?)(?: <[^>]*>)?`")
+_FOOTNOTE = re.compile(r"\s*\[\d+\]_")
+_BACKTICKS = re.compile(r"`+")
+# Sphinx: ":param name: text" keeps its text, ":type name: int" goes.
+_FIELD = re.compile(r"^:(param|returns?|raises?|arg|keyword)\b[^:]*: *")
+_TYPE_FIELD = re.compile(r"^:(type|rtype)\b[^:]*:")
+# Google style: "Args:" alone on a line, then "name (type): text" for each.
+_SECTION = re.compile(r"^[A-Z]\w+( \w+)?:$")
+_ITEM = re.compile(r"^\*{0,2}\w+(?: \([^)]*\))?: \S")
+_BULLET = re.compile(r"^([-*+•]|\d+[.)]) ")
+
+
+def source_files() -> list[pathlib.Path]:
+    """Python files of installed packages and of the standard library, sorted."""
+    found = set()
+    for root in _roots():
+        for path in root.rglob("*.py"):
+            parts = path.relative_to(root).parts
+            if _SKIPPED_PARTS.isdisjoint(parts) and not parts[-1].startswith("test_"):
+                found.add(path)
+    return sorted(found)
+
+
+def module_name(path: str | pathlib.Path) -> str:
+    """The path without the folder that packages are installed in."""
+    path = pathlib.Path(path)
+    for root in _roots():
+        if path.is_relative_to(root):
+            return path.relative_to(root).as_posix()
+    return path.as_posix()
+
+
+def _roots() -> list[pathlib.Path]:
+    # The packages first: they may lie inside the standard library's folder. Other
+    # environments' packages may lie there too; they are skipped by that name.
+    names = ("purelib", "platlib", "stdlib")
+    return list(dict.fromkeys(pathlib.Path(sysconfig.get_path(n)) for n in names))
+
+
+def read_module(
+    path: str | pathlib.Path, report: Callable[[str], None]
+) -> Iterator[str]:
+    """Documents of one source file.
+
+    Args:
+      path: a Python source file.
+      report: is told of a file that cannot be read.
+    """
+    tree = _parse(path, report)
+    if tree is None:
+        return
+    if module_name(path) == "pydoc_data/topics.py":
+        topics = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
+        texts = [_prose(topic) for topic in topics if isinstance(topic, str)]
+    else:
+        # Some packages repeat a docstring for each of many functions.
+        docstrings = dict.fromkeys(_docstrings(tree))
+        texts = ["\n".join(filter(None, map(_prose, docstrings)))]
+    for text in texts:
+        if len(text) >= _MIN_DOCUMENT_CHARS:
+            yield text + "\n"
+
+
+def _parse(
+    path: str | pathlib.Path, report: Callable[[str], None]
+) -> ast.Module | None:
+    try:
+        text = pathlib.Path(path).read_bytes()
+        if b'"""' not in text and b"'''" not in text and b"topics" not in text:
+            return None
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about other people's escapes
+            return ast.parse(text)
+    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+        report(f"{path}: cannot be parsed ({error})")
+        return None
+
+
+def _docstrings(node: ast.AST) -> Iterator[str]:
+    """Docstrings of a module, class or function and of all inside it, in order."""
+    for child in [node, *_definitions(node)]:
+        if child is not node:
+            yield from _docstrings(child)
+        elif docstring := ast.get_docstring(child):
+            yield docstring
+
+
+def _definitions(node: ast.AST) -> list[ast.AST]:
+    """Definitions right below a node, those under `if` and `try` included."""
+    found = []
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
+            found.append(child)
+        elif isinstance(child, ast.If | ast.Try | ast.With):
+            found += _definitions(child)
+    return found
+
+
+def _prose(docstring: str) -> str:
+    """The sentences of a docstring, one paragraph a line, without code and markup."""
+    paragraphs: list[list[str]] = [[]]
+    in_fence = in_code = False
+    code_indent = 0
+    lines = docstring.expandtabs().split("\n")
+    for i, line in enumerate(lines):
+        stripped = line.strip()
+        indent = len(line) - len(line.lstrip())
+        following = lines[i + 1].strip() if i + 1 < len(lines) else ""
+        if stripped.startswith("```"):
+            in_fence = not in_fence
+            paragraphs.append([])
+            continue
+        if in_code and stripped and indent <= code_indent:
+            in_code = False
+        if in_fence or in_code or not stripped:
+            paragraphs.append([])
+            continue
+        if stripped.startswith((">>>", "... ")) or _DIRECTIVE.match(line):
+            # The indented block below a prompt or a directive goes with it.
+            in_code, code_indent = True, indent
+            paragraphs.append([])
+            continue
+        if _UNDERLINE.match(stripped) or _UNDERLINE.match(following):
+            paragraphs.append([])
+            continue
+        if (
+            _SECTION.match(stripped)
+            or _TYPE_FIELD.match(stripped)
+            or _declared_type(lines, i)
+        ):
+            paragraphs.append([])
+            continue
+        if _BULLET.match(stripped) or _FIELD.match(stripped) or _ITEM.match(stripped):
+            paragraphs.append([])
+        paragraphs[-1].append(stripped)
+        if stripped.endswith("::"):
+            in_code, code_indent = True, indent
+            paragraphs.append([])
+    cleaned = (_without_markup(" ".join(p)) for p in paragraphs if p)
+    return "\n".join(p for p in cleaned if _is_prose(p))
+
+
+def _without_markup(text: str) -> str:
+    text = _ROLE.sub(r"\1", text)
+    text = _FOOTNOTE.sub("", text)
+    text = _BACKTICKS.sub("", text)
+    text = _FIELD.sub("", _BULLET.sub("", text))
+    if text.endswith("::"):
+        text = text[:-1]
+    return text.strip()
+
+
+def _is_prose(text: str) -> bool:
+    if len(text.split()) < _MIN_PARAGRAPH_WORDS:
+        return False
+    letters = sum(c.isalpha() or c == " " for c in text)
+    return letters >= _MIN_LETTER_FRACTION * len(text)
+
+
+# ---- labels
+
+
+@dataclasses.dataclass(frozen=True)
+class Parameter:
+    """A parameter as its numpydoc section describes it.
+
+    Attributes:
+      name: as in the signature.
+      declared_type: what stands behind the colon, such as "int, optional".
+      description: the paragraph below, as prose on one line.
+      module: where it was found.
+    """
+
+    name: str
+    declared_type: str
+    description: str
+    module: str
+
+
+def parameter_types(path: str | pathlib.Path) -> Iterator[Parameter]:
+    """Parameters that the numpydoc sections of one source file declare a type for."""
+    tree = _parse(path, lambda line: None)
+    if tree is None:
+        return
+    for docstring in _docstrings(tree):
+        lines = docstring.expandtabs().split("\n")
+        for i in range(len(lines)):
+            found = _declared_type(lines, i)
+            if not found:
+                continue
+            indent = len(lines[i]) - len(lines[i].lstrip())
+            body = []
+            for line in lines[i + 1 :]:
+                if not line.strip() or len(line) - len(line.lstrip()) <= indent:
+                    break
+                body.append(line)
+            description = _prose("\n".join(body)).replace("\n", " ")
+            if description:
+                yield Parameter(*found, description, module_name(path))
+
+
+def _declared_type(lines: list[str], i: int) -> tuple[str, str] | None:
+    """Name and type if line `i` declares a parameter: `name : type`, text below."""
+    found = _DECLARATION.match(lines[i].strip())
+    if not found or i + 1 >= len(lines) or not lines[i + 1].strip():
+        return None
+    indent = len(lines[i]) - len(lines[i].lstrip())
+    if len(lines[i + 1]) - len(lines[i + 1].lstrip()) <= indent:
+        return None
+    # "name : type" is numpydoc; "name: text" is a sentence that goes on below.
+    if " :" not in lines[i]:
+        return None
+    return found.group(1), found.group(2)

@@ -1,0 +1,388 @@
+import json
+import pathlib
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pyarrow
+import pytest
+
+from bert_jax.corpus import build, python_docs, shards, sources
+from bert_jax.errors import UserError
+
+DATA = pathlib.Path(__file__).parents[2] / "shared/data"
+
+
+def read_all(source):
+    """Every document of a source, and what was wrong."""
+    problems = sources.Problems()
+    documents = [
+        document
+        for split in sources.plan(source)
+        for document in sources.read(split, source, problems)
+    ]
+    return documents, problems
+
+
+# ---- reading
+
+
+def test_text_files_part_documents_at_blank_lines(tmp_path):
+    (tmp_path / "a.txt").write_text("one\nstill one\n\n  \n\ntwo\n")
+    (tmp_path / "b.txt").write_text("\n\nthree")
+    found, problems = read_all(sources.Source(str(tmp_path / "*.txt"), "text"))
+    assert [d.text for d in found] == ["one\nstill one\n", "two\n", "three"]
+    assert found[1].source.endswith("a.txt:2")
+    assert problems.count == 0
+
+
+def as_wikiextractor(documents):
+    lines = []
+    for i, text in enumerate(documents):
+        body = text.replace("\n", "\n\n")
+        lines.append(f'<doc id="{i}" url="u" title="T {i}">\nT {i}\n\n{body}\n</doc>\n')
+    return "".join(lines)
+
+
+def as_jsonl(documents):
+    return "".join(json.dumps({"text": text, "id": 1}) + "\n" for text in documents)
+
+
+WRITERS = {
+    "text": "\n\n".join,
+    "jsonl": as_jsonl,
+    "wikiextractor": as_wikiextractor,
+}
+
+
+@pytest.mark.parametrize("format", WRITERS)
+def test_documents_do_not_depend_on_where_a_file_is_cut(format, documents, tmp_path):
+    path = tmp_path / "input"
+    path.write_text(WRITERS[format](documents[:30]), encoding="utf-8")
+    expected = [" ".join(text.split()) for text in documents[:30]]
+    whole = path.stat().st_size
+    for split_bytes in (whole, 20_000, 3_001, 97):
+        source = sources.Source(str(path), format, split_bytes=split_bytes)
+        assert len(sources.plan(source)) == round(whole / split_bytes)
+        found, problems = read_all(source)
+        assert [" ".join(d.text.split()) for d in found] == expected
+        assert problems.count == 0
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_compressed_files(suffix, documents, tmp_path):
+    path = tmp_path / f"input{suffix}"
+    text = "\n\n".join(documents[:30]).encode()
+    compression = {".gz": "gzip", ".zst": "zstd"}[suffix]
+    with pyarrow.output_stream(str(path), compression=compression) as stream:
+        stream.write(text)
+    found, _ = read_all(sources.Source(str(path), "text", split_bytes=1000))
+    assert [d.text.strip() for d in found] == [d.strip() for d in documents[:30]]
+
+
+@pytest.mark.parametrize("suffix", [".gz", ".zst"])
+def test_a_truncated_file_keeps_what_can_be_read(suffix, documents, tmp_path):
+    path = tmp_path / f"input{suffix}"
+    compression = {".gz": "gzip", ".zst": "zstd"}[suffix]
+    with pyarrow.output_stream(str(path), compression=compression) as stream:
+        # Enough for several blocks of either compression.
+        stream.write("\n\n".join(documents * 10).encode())
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+    found, problems = read_all(sources.Source(str(path), "text"))
+    assert len(found) > 10
+    assert [d.text.strip() for d in found[:10]] == [d.strip() for d in documents[:10]]
+    assert problems.count == 1
+    assert f"{path}: cannot be read to its end" in problems.lines[0]
+    assert f"kept the {len(found)} documents" in problems.lines[0]
+
+
+def test_bad_lines_are_named_and_the_rest_is_kept(tmp_path):
+    (tmp_path / "a.txt").write_bytes(b"good\n\xff\xfe bad\nmore\n\nnext\n")
+    (tmp_path / "b.txt").write_bytes(b"")
+    found, problems = read_all(sources.Source(str(tmp_path / "*.txt"), "text"))
+    assert [d.text for d in found] == ["good\nmore\n", "next\n"]
+    assert problems.lines == [
+        f"{tmp_path}/a.txt, line 2: not UTF-8; left out this line",
+        f"{tmp_path}/b.txt: empty file",
+    ]
+    (tmp_path / "c.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n{oops\n[1]\n"c"\n')
+    found, problems = read_all(sources.Source(str(tmp_path / "c.jsonl"), "jsonl"))
+    assert [d.text for d in found] == ["a"]
+    assert problems.count == 4
+    assert "c.jsonl, line 2: no JSON object with a text in 'text'" in problems.lines[0]
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    (tmp_path / "a.txt").write_bytes("\ufeffhello\n".encode())
+    found, _ = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
+    assert found[0].text == "hello\n"
+
+
+def test_endless_documents_and_lines_are_cut(tmp_path, monkeypatch):
+    monkeypatch.setattr(sources, "_MAX_DOCUMENT_CHARS", 50)
+    monkeypatch.setattr(sources, "_MAX_LINE_BYTES", 20)
+    (tmp_path / "a.txt").write_text("ä" * 200)
+    found, problems = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
+    assert "".join(d.text for d in found) == "ä" * 200
+    assert max(len(d.text) for d in found) <= 50
+    assert problems.count == 0
+
+
+def test_no_input_is_refused(tmp_path):
+    with pytest.raises(UserError, match="no file matches"):
+        sources.plan(sources.Source(str(tmp_path / "*.txt"), "text"))
+    with pytest.raises(UserError, match="unknown format 'csv'; known: text, jsonl"):
+        sources.plan(sources.Source("x", "csv"))
+    with pytest.raises(UserError, match="TFDS knows no dataset 'nonesuch'"):
+        sources.plan(sources.Source("", "tfds:nonesuch"))
+
+
+def test_wikiextractor_output():
+    if not DATA.exists():
+        pytest.skip("no WikiExtractor sample here")
+    found, problems = read_all(
+        sources.Source(str(DATA / "wikipedia/*"), "wikiextractor")
+    )
+    assert len(found) == 152  # of 153: one is a title without text
+    assert found[0].text.startswith("Anarchism is an anti-authoritarian political")
+    assert problems.count == 0
+
+
+def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
+    import tensorflow as tf
+    import tensorflow_datasets as tfds
+
+    tfds.dataset_builders.store_as_tfds_dataset(
+        name="chapters",
+        version="1.0.0",
+        features=tfds.features.FeaturesDict({"body": tfds.features.Text()}),
+        split_datasets={
+            "train": tf.data.Dataset.from_tensor_slices({"body": documents[:30]})
+        },
+        data_dir=str(tmp_path),
+    )
+    # What the variable TFDS_DATA_DIR does in a new process.
+    monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
+    source = sources.Source("", "tfds:chapters", "body", split_bytes=10_000)
+    assert len(sources.plan(source)) > 3
+    found, _ = read_all(source)
+    assert sorted(d.text for d in found) == sorted(documents[:30])
+    with pytest.raises(UserError, match="no feature 'text'; it has body"):
+        sources.plan(sources.Source("", "tfds:chapters"))
+    with pytest.raises(UserError, match=r"not prepared in .*tfds build lm1b"):
+        sources.plan(sources.Source("", "tfds:lm1b"))
+
+
+# ---- installed documentation
+
+
+def test_docstrings_become_prose():
+    docstring = """Find peaks inside a signal based on :func:`peak <a.b>` properties.
+
+    This takes a 1-D array and finds all
+    local maxima by ``comparison`` [1]_.
+
+    Parameters
+    ----------
+    x : sequence
+        A signal with peaks that are found.
+
+    Args:
+      size (int): How many of the peaks to keep.
+
+    .. versionadded:: 1.1
+        Not this text at all please.
+
+    Examples
+    --------
+    >>> find(1)
+    array([1])
+
+    Use it like this one::
+
+        code(1, 2)
+
+    Afterwards comes the last of the text.
+    """
+    import inspect
+
+    assert python_docs._prose(inspect.cleandoc(docstring)).split("\n") == [
+        "Find peaks inside a signal based on peak properties.",
+        "This takes a 1-D array and finds all local maxima by comparison.",
+        "A signal with peaks that are found.",
+        "size (int): How many of the peaks to keep.",
+        "Use it like this one:",
+        "Afterwards comes the last of the text.",
+    ]
+
+
+def test_parameters_carry_their_declared_types(tmp_path):
+    (tmp_path / "m.py").write_text(
+        'def f():\n    """F.\n\n    Parameters\n    ----------\n'
+        "    axis, b : int, optional\n        Axis along which the\n"
+        "        sum is taken.\n\n        More.\n    name: this goes on\n"
+        '        as a sentence.\n    """\n'
+    )
+    found = list(python_docs.parameter_types(tmp_path / "m.py"))
+    assert len(found) == 1
+    assert found[0].name == "axis, b"
+    assert found[0].declared_type == "int, optional"
+    assert found[0].description == "Axis along which the sum is taken."
+
+
+def test_language_reference_and_packages_are_found():
+    names = [python_docs.module_name(path) for path in python_docs.source_files()]
+    assert "pydoc_data/topics.py" in names
+    assert "numpy/__init__.py" in names
+    assert len(set(names)) == len(names)
+    assert not any("site-packages" in name for name in names)
+
+
+# ---- building
+
+
+def all_documents(corpus, split):
+    for shard in corpus.shards[split]:
+        for rows in shards.read_shard(corpus.folder, shard):
+            for i, source in enumerate(rows.sources):
+                tokens = rows.tokens[
+                    rows.document_starts[i] : rows.document_starts[i + 1]
+                ]
+                first, last = rows.sentences_before[i : i + 2]
+                starts = rows.sentence_starts[first:last] - rows.document_starts[i]
+                yield tokens, starts, source
+
+
+def test_a_corpus_holds_every_document_once(corpus, documents, wordpiece):
+    expected = [tuple(wordpiece.encode(text)) for text in documents]
+    found = {
+        split: [tuple(t.tolist()) for t, _, _ in all_documents(corpus, split)]
+        for split in shards.SPLITS
+    }
+    assert sorted(found["train"] + found["held_out"]) == sorted(expected)
+    assert 0.03 < len(found["held_out"]) / len(expected) < 0.2
+    assert len(corpus.shards["train"]) > 3
+    for split in shards.SPLITS:
+        assert corpus.count(split, "documents") == len(found[split])
+        assert corpus.count(split, "tokens") == sum(map(len, found[split]))
+
+
+def test_sentences_are_where_they_begin(corpus, documents, wordpiece):
+    import sentencex
+
+    by_tokens = {tuple(wordpiece.encode(text)): text for text in documents}
+    for tokens, starts, _ in all_documents(corpus, "held_out"):
+        text = by_tokens[tuple(tokens.tolist())]
+        ids = [wordpiece.encode(s) for s in sentencex.segment("en", text)]
+        lengths = [len(i) for i in ids if i]
+        assert starts.tolist() == np.cumsum([0, *lengths[:-1]]).tolist()
+
+
+def test_copies_of_a_document_stay_on_one_side(tmp_path, wordpiece):
+    text = "\n\n".join(f"This is document number {i % 50}." for i in range(500))
+    (tmp_path / "a.txt").write_text(text)
+    source = sources.Source(str(tmp_path / "a.txt"), "text", split_bytes=2000)
+    settings = build.Settings(held_out=0.3)
+    built = build.build(source, settings, wordpiece, tmp_path / "c", workers=1)
+    sides = {
+        split: {tuple(t.tolist()) for t, _, _ in all_documents(built, split)}
+        for split in shards.SPLITS
+    }
+    assert sides["train"].isdisjoint(sides["held_out"])
+    assert len(sides["train"]) + len(sides["held_out"]) == 50
+    assert 5 < len(sides["held_out"]) < 30
+
+
+def content(folder):
+    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+def test_processes_change_nothing(corpus, text_file, wordpiece, tmp_path):
+    built = build.build(
+        sources.Source(str(text_file), "text", split_bytes=100_000),
+        build.Settings(held_out=0.1),
+        wordpiece,
+        tmp_path / "c",
+        workers=2,
+    )
+    assert content(built.folder) == content(corpus.folder)
+
+
+def test_a_killed_build_continues(corpus, text_file, wordpiece, tmp_path):
+    """SIGKILL after some splits; the second call builds the rest, and only that."""
+    script = (
+        "import sys, time; from bert_jax import tokenizer;"
+        "from bert_jax.corpus import build, sources;"
+        "build.build(sources.Source(sys.argv[1], 'text', split_bytes=100_000),"
+        " build.Settings(held_out=0.1), tokenizer.Tokenizer.load(sys.argv[2]),"
+        " sys.argv[3], workers=1, on_split=lambda *a: time.sleep(0.3))"
+    )
+    wordpiece.save(tmp_path / "t")
+    folder = tmp_path / "c"
+    arguments = [str(text_file), str(tmp_path / "t"), str(folder)]
+    process = subprocess.Popen([sys.executable, "-c", script, *arguments])
+    while len(list(folder.glob("unfinished/split-*"))) < 2:
+        assert process.poll() is None
+        time.sleep(0.02)
+    process.kill()
+    process.wait()
+    assert not (folder / "corpus.json").exists()
+    with pytest.raises(UserError, match=r"corpus\.json is missing"):
+        shards.open_corpus(folder)
+    before = {p.name: p.stat().st_mtime_ns for p in folder.glob("train-0000[01].arrow")}
+    built = build.build(
+        sources.Source(str(text_file), "text", split_bytes=100_000),
+        build.Settings(held_out=0.1),
+        wordpiece,
+        folder,
+        workers=1,
+    )
+    after = {p.name: p.stat().st_mtime_ns for p in folder.glob("train-0000[01].arrow")}
+    assert before == after
+    assert content(built.folder) == content(corpus.folder)
+
+
+def test_a_folder_of_something_else_is_left_alone(
+    corpus, text_file, wordpiece, tmp_path
+):
+    source = sources.Source(str(text_file), "text", split_bytes=100_000)
+    before = content(corpus.folder)
+    with pytest.raises(UserError, match=r"another corpus \(different held_out\)"):
+        build.build(source, build.Settings(held_out=0.2), wordpiece, corpus.folder)
+    # The same again is no mistake.
+    build.build(source, build.Settings(held_out=0.1), wordpiece, corpus.folder)
+    assert content(corpus.folder) == before
+    (tmp_path / "mine").write_text("precious")
+    with pytest.raises(UserError, match="is not empty and holds no corpus"):
+        build.build(source, build.Settings(), wordpiece, tmp_path)
+
+
+def test_nothing_to_train_on_is_refused(tmp_path, wordpiece):
+    (tmp_path / "a.txt").write_text("")
+    source = sources.Source(str(tmp_path / "a.txt"), "text")
+    with pytest.raises(UserError, match=r"no document for training .*a\.txt: empty"):
+        build.build(source, build.Settings(), wordpiece, tmp_path / "c")
+
+
+def test_damaged_shards_are_named(text_file, wordpiece, tmp_path):
+    source = sources.Source(str(text_file), "text")
+    built = build.build(source, build.Settings(0.1), wordpiece, tmp_path / "c")
+    shard = built.shards["train"][0]
+    path = built.folder / shard.file
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(UserError, match=r"train-00000\.arrow has changed"):
+        list(shards.read_shard(built.folder, shard))
+    path.unlink()
+    with pytest.raises(UserError, match=r"train-00000\.arrow cannot be read: No such"):
+        list(shards.read_shard(built.folder, shard))
+
+
+def test_shards_are_plain_arrow_files(corpus):
+    path = corpus.folder / corpus.shards["train"][0].file
+    table = pyarrow.ipc.open_file(str(path)).read_all()
+    assert table.column_names == ["tokens", "sentence_starts", "source"]
+    assert table.schema.field("tokens").type == pyarrow.list_(pyarrow.uint16())
+    assert table.num_rows == corpus.shards["train"][0].documents
