@@ -1,0 +1,1 @@
+"""Token shards to batches, with tf.data. The only home of TensorFlow."""
