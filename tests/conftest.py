@@ -9,10 +9,16 @@ os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
 
 import pydoc_data.topics
 
+import jaxtyping
 import pytest
 
-from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, sources
+# From here on, shapes in the model's signatures are checked at every call.
+jaxtyping.install_import_hook(
+    ["bert_jax.model", "bert_jax.objectives"], "beartype.beartype"
+)
+
+from bert_jax import tokenizer as tokenizer_lib  # noqa: E402
+from bert_jax.corpus import build, sources  # noqa: E402
 
 
 @pytest.fixture(scope="session")

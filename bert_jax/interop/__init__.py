@@ -1,0 +1,1 @@
+"""Parameters of other projects, in and out."""

@@ -1,0 +1,116 @@
+"""Multi-head self-attention (Vaswani et al. 2017, 3.2; BERT paper, 3)."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import dropout as dropout_lib
+from bert_jax.model import layers, products
+
+# Added to the scores of padding. exp(-1e9) is 0 in float32 whatever the other scores.
+_PADDING_SCORE = -1e9
+
+
+class SelfAttention(nn.Module):
+    """Queries, keys, values, and the projection of what comes of them."""
+
+    config: config_lib.EncoderConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        attention_mask: Bool[Array, "B L"],
+        dropout_keys: UInt32[Array, " B"] | None,
+    ) -> Float[Array, "B L D"]:
+        """What each position takes from all positions that are not padding."""
+        c = self.config
+        heads = (("heads", c.num_heads), ("head", c.head_size))
+        linear = functools.partial(
+            layers.Linear, dtype=c.dtype, stddev=c.initializer_range
+        )
+        # B L H K, then B H L K: heads go before positions so that each is a matrix.
+        query, key, value = (
+            linear(inputs=("embed",), outputs=heads, name=name)(x).swapaxes(1, 2)
+            for name in ("query", "key", "value")
+        )
+        attend = functools.partial(_attend, rate=c.attention_dropout_rate)
+        if c.remat == "attention":
+            attend = jax.checkpoint(attend)
+        context = attend(query, key, value, attention_mask, dropout_keys)
+        return linear(
+            inputs=("heads", "head"), outputs=(("embed", c.hidden_size),), name="output"
+        )(context.swapaxes(1, 2))
+
+
+def _attend(query, key, value, attention_mask, dropout_keys, *, rate):
+    if dropout_keys is None:
+        rate = 0.0
+        dropout_keys = jnp.zeros(query.shape[0], jnp.uint32)
+    return scaled_dot_product(query, key, value, attention_mask, dropout_keys, rate)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def scaled_dot_product(
+    query: Float[Array, "B H L K"],
+    key: Float[Array, "B H M K"],
+    value: Float[Array, "B H M K"],
+    attention_mask: Bool[Array, "B M"],
+    dropout_keys: UInt32[Array, " B"],
+    rate: float,
+) -> Float[Array, "B H L K"]:
+    """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities.
+
+    Scores and softmax are float32. Of the L x M intermediates only the probabilities
+    are kept for the backward pass, in the type of the values; JAX's own derivative
+    keeps them in float32 and once more after dropout, three times as much.
+
+    Args:
+      query: of each position.
+      key: of each position that may be attended to.
+      value: likewise.
+      attention_mask: which of them are not padding.
+      dropout_keys: one for each example.
+      rate: of dropout; 0 for none.
+    """
+    return _forward(query, key, value, attention_mask, dropout_keys, rate)[0]
+
+
+def _forward(query, key, value, attention_mask, dropout_keys, rate):
+    scores = products.dot("bhlk,bhmk->bhlm", query, key)
+    scores = scores * query.shape[-1] ** -0.5
+    scores = jnp.where(attention_mask[:, None, None, :], scores, _PADDING_SCORE)
+    probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    dropped = dropout_lib.dropout(probabilities, rate, dropout_keys)
+    context = products.dot("bhlm,bhmk->bhlk", dropped, value)
+    residuals = query, key, value, probabilities, dropout_keys
+    return context.astype(value.dtype), residuals
+
+
+def _backward(rate, residuals, g):
+    query, key, value, probabilities, dropout_keys = residuals
+    dropped = dropout_lib.dropout(probabilities, rate, dropout_keys)
+    d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
+    d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)
+    d_probabilities = dropout_lib.dropout(d_dropped, rate, dropout_keys)
+    # The derivative of softmax: p * (dp - sum(p * dp)). Padding has p = 0.
+    p = probabilities.astype(jnp.float32)
+    inner = jnp.sum(d_probabilities * p, axis=-1, keepdims=True)
+    d_scores = p * (d_probabilities - inner) * query.shape[-1] ** -0.5
+    d_scores = d_scores.astype(query.dtype)
+    d_query = products.dot("bhlm,bhmk->bhlk", d_scores, key)
+    d_key = products.dot("bhml,bhlk->bhmk", products.transpose(d_scores), query)
+    return (
+        d_query.astype(query.dtype),
+        d_key.astype(key.dtype),
+        d_value.astype(value.dtype),
+        None,
+        None,
+    )
+
+
+scaled_dot_product.defvjp(_forward, _backward)

@@ -1,0 +1,107 @@
+"""Layers that the parts of the model are made of: linear, layer norm, activation."""
+
+import functools
+import math
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bert_jax.model import products
+
+
+class Linear(nn.Module):
+    """A product with a kernel, and a bias.
+
+    Attributes:
+      inputs: names of the trailing dimensions of the input that are contracted.
+      outputs: names and sizes of the dimensions that take their place.
+      dtype: of factors and result.
+      stddev: of the kernel's initial values, truncated at two of them.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[str, int], ...]
+    dtype: str
+    stddev: float
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Contract the last `len(inputs)` dimensions of `x`."""
+        split = x.ndim - len(self.inputs)
+        rows, contracted = x.shape[:split], x.shape[split:]
+        names = tuple(name for name, _ in self.outputs)
+        sizes = tuple(size for _, size in self.outputs)
+        kernel_init = nn.with_logical_partitioning(
+            initializer(self.stddev), (*self.inputs, *names)
+        )
+        bias_init = nn.with_logical_partitioning(nn.initializers.zeros, names)
+        kernel = self.param("kernel", kernel_init, (*contracted, *sizes))
+        bias = self.param("bias", bias_init, sizes)
+        y = products.linear(
+            x.reshape(math.prod(rows), math.prod(contracted)),
+            kernel.reshape(math.prod(contracted), math.prod(sizes)),
+            bias.reshape(math.prod(sizes)),
+            jnp.dtype(self.dtype),
+        )
+        return y.astype(self.dtype).reshape(*rows, *sizes)
+
+
+class LayerNorm(nn.Module):
+    """Layer normalisation over the last dimension, in float32 inside.
+
+    The variance is the mean of squared differences, not the difference of means, which
+    loses all digits when the mean is large.
+    """
+
+    epsilon: float
+    dtype: str
+
+    @nn.compact
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
+        """Normalise `x`, of any float type, to `dtype`."""
+        size = (x.shape[-1],)
+        ones = nn.with_logical_partitioning(nn.initializers.ones, ("hidden",))
+        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("hidden",))
+        scale = self.param("scale", ones, size)
+        bias = self.param("bias", zeros, size)
+        x = x.astype(jnp.float32)
+        centered = x - jnp.mean(x, axis=-1, keepdims=True)
+        variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
+        y = centered * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
+        return y.astype(self.dtype)
+
+
+def activate(x: Float[Array, "*rows F"], name: str) -> Float[Array, "*rows F"]:
+    """GELU, by its tanh approximation ("gelu_tanh") or exact ("gelu_erf").
+
+    google-research/bert computes the approximation; Hugging Face's "gelu" is exact.
+    Computed in float32, and again in the backward pass instead of being stored.
+    """
+    return _gelu(x, name == "gelu_tanh")
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _gelu(x, approximate):
+    y = jax.nn.gelu(x.astype(jnp.float32), approximate=approximate)
+    return y.astype(x.dtype)
+
+
+def _gelu_forward(x, approximate):
+    return _gelu(x, approximate), x
+
+
+def _gelu_backward(approximate, x, g):
+    _, pullback = jax.vjp(
+        lambda x: jax.nn.gelu(x, approximate=approximate), x.astype(jnp.float32)
+    )
+    return (pullback(g.astype(jnp.float32))[0].astype(x.dtype),)
+
+
+_gelu.defvjp(_gelu_forward, _gelu_backward)
+
+
+def initializer(stddev: float) -> nn.initializers.Initializer:
+    """A normal distribution cut off at two standard deviations, as TensorFlow's."""
+    return nn.initializers.truncated_normal(stddev)

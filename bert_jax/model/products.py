@@ -1,0 +1,116 @@
+"""Matrix products, with their backward products spelled out.
+
+Every product takes its factors in one type, float32 or bfloat16, and accumulates in
+float32. Plain `jnp.einsum` would do the same forward; backward, JAX would multiply the
+float32 cotangent with the bfloat16 factor, which no hardware does at full speed, and
+would round gradients of float32 kernels to bfloat16. Here cotangents are rounded to the
+type of the factors first, and gradients of kernels stay in float32.
+
+Two places know how XLA compiles for processors (docs/results.md has the numbers):
+`transpose` and `sum_rows`. Other backends get the plain form.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import layout
+from jaxtyping import Array, Float
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def linear(
+    x: Float[Array, "R D"],
+    kernel: Float[Array, "D F"],
+    bias: Float[Array, " F"],
+    dtype: jnp.dtype,
+) -> Float[Array, "R F"]:
+    """`x @ kernel + bias` in float32, from factors of type `dtype`."""
+    return _linear_forward(x, kernel, bias, dtype)[0]
+
+
+def _linear_forward(x, kernel, bias, dtype):
+    factors = x.astype(dtype), kernel.astype(dtype)
+    return dot("rd,df->rf", *factors) + bias, (*factors, x[:0])
+
+
+def _linear_backward(dtype, residuals, g):
+    x, kernel, like_x = residuals
+    d_bias = sum_rows(g)
+    g = g.astype(dtype)
+    dx = dot("rf,df->rd", g, kernel).astype(like_x.dtype)
+    return dx, dot("dr,rf->df", transpose(x), g), d_bias
+
+
+linear.defvjp(_linear_forward, _linear_backward)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+def tied_linear(
+    x: Float[Array, "R D"],
+    table: Float[Array, "V D"],
+    bias: Float[Array, " V"],
+    dtype: jnp.dtype,
+) -> Float[Array, "R V"]:
+    """`x @ table.T + bias` in float32, from factors of type `dtype`."""
+    return _tied_forward(x, table, bias, dtype)[0]
+
+
+def _tied_forward(x, table, bias, dtype):
+    factors = x.astype(dtype), table.astype(dtype)
+    return dot("rd,vd->rv", *factors) + bias, (*factors, x[:0])
+
+
+def _tied_backward(dtype, residuals, g):
+    x, table, like_x = residuals
+    d_bias = sum_rows(g)
+    g = g.astype(dtype)
+    dx = dot("rv,vd->rd", g, table).astype(like_x.dtype)
+    return dx, dot("vr,rd->vd", transpose(g), x), d_bias
+
+
+tied_linear.defvjp(_tied_forward, _tied_backward)
+
+
+def dot(spec: str, x: Float[Array, "..."], y: Float[Array, "..."]):
+    """An einsum of two factors of one type, accumulated in float32.
+
+    float32 means float32: without `precision`, TPU and GPU would round the factors.
+    """
+    return jnp.einsum(
+        spec, x, y, precision="highest", preferred_element_type=jnp.float32
+    )
+
+
+def transpose(x: Float[Array, "*stack R D"]) -> Float[Array, "*stack D R"]:
+    """Swap the last two dimensions, in memory too where that pays.
+
+    For the left factor of a gradient, which contracts over rows. XLA's products on a
+    processor have no fast path for a transposed bfloat16 factor: with a copy they take
+    half the time.
+    """
+    transposed = jnp.swapaxes(x, -1, -2)
+    if x.dtype != jnp.bfloat16:
+        return transposed
+    row_major = layout.Layout(tuple(range(x.ndim)))
+    return lax.platform_dependent(
+        transposed,
+        cpu=lambda x: layout.with_layout_constraint(x, row_major),
+        default=lambda x: x,
+    )
+
+
+def sum_rows(x: Float[Array, "R F"]) -> Float[Array, " F"]:
+    """The sum over rows, on a processor as a product with ones.
+
+    XLA's reduction over the first of two dimensions takes fifty times as long there
+    when the second is a vocabulary.
+    """
+
+    def on_processor(x):
+        return dot("or,rf->of", jnp.ones((1, x.shape[0]), x.dtype), x)[0]
+
+    return lax.platform_dependent(
+        x, cpu=on_processor, default=lambda x: jnp.sum(x, axis=0)
+    )

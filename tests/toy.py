@@ -1,0 +1,68 @@
+"""A model of seconds, batches for it, and how to compare what comes of them."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import config
+from bert_jax.objectives import mlm_nsp
+
+TINY = config.EncoderConfig(
+    vocab_size=101,
+    hidden_size=32,
+    num_layers=3,
+    num_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    dtype="float32",
+)
+
+
+def random_batch(encoder=TINY, size=8, length=24, predictions=4, seed=0):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(10, length + 1, size)
+    mask = np.arange(length) < lengths[:, None]
+    ids = np.where(mask, rng.integers(5, encoder.vocab_size, (size, length)), 0)
+    weights = rng.random((size, predictions)) < 0.8
+    batch = {
+        "input_ids": ids.astype(np.int32),
+        "segment_ids": ((np.arange(length) > 6) & mask).astype(np.int32),
+        "attention_mask": mask,
+        "mlm_positions": rng.integers(0, 10, (size, predictions)).astype(np.int32),
+        "mlm_labels": rng.integers(5, 101, (size, predictions)).astype(np.int32),
+        "mlm_weights": weights.astype(np.float32),
+        "nsp_labels": rng.integers(0, 2, size).astype(np.int32),
+        "nsp_weights": np.ones(size, np.float32),
+    }
+    return jax.tree.map(jnp.asarray, batch)
+
+
+@functools.cache
+def init(encoder):
+    """Initial parameters, larger than usual so that attention is not nearly uniform."""
+    params = nn.unbox(jax.jit(mlm_nsp.MlmNsp(encoder).init)(jax.random.key(0)))
+    return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
+
+
+def assert_close(found, expected, tolerance):
+    """Relative to the largest value of the array, as rounding errors are."""
+    found, expected = np.asarray(found), np.asarray(expected)
+    assert found.shape == expected.shape
+    scale = np.abs(expected).max() + 1e-30
+    assert np.abs(found - expected).max() <= tolerance * scale
+
+
+def assert_trees_close(found, expected, tolerance):
+    jax.tree.map(lambda a, b: assert_close(a, b, tolerance), found, expected)
+
+
+def relative_distance(found, expected):
+    """|found - expected| / |expected| over all leaves of two trees together."""
+    found, expected = (
+        np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(t)])
+        for t in (found, expected)
+    )
+    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
