@@ -1,0 +1,136 @@
+"""The update: Adam as BERT has it, LAMB, and their schedules, as optax transformations.
+
+Source: google-research/bert, optimization.py; You et al. 2019 (LAMB). Parameters are
+told apart by name, never by shape: layers are stacked, so that a bias is a matrix too.
+"""
+
+import re
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax import config as config_lib
+
+# Not decayed, and in LAMB not rescaled: "layer_norm" anywhere, or a bias.
+_PLAIN = re.compile(r"layer_norm|bias$")
+# Below these, every parameter is stacked over layers along its first dimension.
+_STACKED = re.compile(r"(^|/)layers/")
+
+
+def make_schedule(
+    config: config_lib.OptimizerConfig, total_steps: int
+) -> Callable[[jax.Array], jax.Array]:
+    """The learning rate as a function of the number of updates done before.
+
+    Both rise linearly from 0 over the warmup and fall linearly to 0 at `total_steps`,
+    so that the very first update has rate 0. "linear" falls from the peak, at the end
+    of the warmup. "original" falls from where the peak would have been at step 0, so
+    that the rate jumps down by the warmup's share when the warmup ends.
+    """
+    warmup = round(config.warmup_fraction * total_steps)
+    peak = config.learning_rate
+
+    def schedule(step: jax.Array) -> jax.Array:
+        step = jnp.minimum(step, total_steps).astype(jnp.float32)
+        rising = peak * step / max(warmup, 1)
+        if config.schedule == "original":
+            falling = peak * (1.0 - step / total_steps)
+        else:
+            falling = peak * (total_steps - step) / max(total_steps - warmup, 1)
+        return jnp.where(step < warmup, rising, falling)
+
+    return schedule
+
+
+def make_optimizer(
+    config: config_lib.OptimizerConfig, schedule: Callable[[jax.Array], jax.Array]
+) -> optax.GradientTransformation:
+    """Clip, scale by moments, decay, perhaps scale by trust ratio, and by the rate."""
+    steps = []
+    if config.clip_norm:
+        steps.append(optax.clip_by_global_norm(config.clip_norm))
+    steps.append(scale_by_moments(config))
+    steps.append(optax.add_decayed_weights(config.weight_decay, mask=is_decayed))
+    if config.name == "lamb":
+        steps.append(scale_by_trust_ratio())
+    steps.append(optax.scale_by_learning_rate(schedule))
+    return optax.chain(*steps)
+
+
+class MomentsState(NamedTuple):
+    """Running means of the gradient and of its square."""
+
+    count: jax.Array
+    mean: Any
+    square: Any
+
+
+def scale_by_moments(
+    config: config_lib.OptimizerConfig,
+) -> optax.GradientTransformation:
+    """Mean / (sqrt(square) + epsilon), with bias correction as an option.
+
+    The original has none ("mostly an oversight", google-research/bert#153), which makes
+    early updates larger; optax's own Adam always corrects.
+    """
+    b1, b2 = config.beta1, config.beta2
+
+    def init(params):
+        zeros = jax.tree.map(jnp.zeros_like, params)
+        return MomentsState(jnp.zeros((), jnp.int32), zeros, zeros)
+
+    def update(updates, state, params=None):
+        del params
+        count = state.count + 1
+        mean = jax.tree.map(lambda m, g: b1 * m + (1 - b1) * g, state.mean, updates)
+        square = jax.tree.map(
+            lambda v, g: b2 * v + (1 - b2) * g * g, state.square, updates
+        )
+        c1 = 1 - b1**count if config.bias_correction else 1.0
+        c2 = 1 - b2**count if config.bias_correction else 1.0
+        scaled = jax.tree.map(
+            lambda m, v: (m / c1) / (jnp.sqrt(v / c2) + config.epsilon), mean, square
+        )
+        return scaled, MomentsState(count, mean, square)
+
+    return optax.GradientTransformation(init, update)
+
+
+def scale_by_trust_ratio() -> optax.GradientTransformation:
+    """Multiply each tensor's update by |parameters| / |update|, where both are > 0.
+
+    A tensor here is one layer's: stacked parameters get one ratio for each layer.
+    Biases and layer norms keep their update, as in ALBERT's and NVIDIA's LAMB.
+    """
+
+    def rescale(path, update, parameter):
+        if _PLAIN.search(path):
+            return update
+        first = 1 if _STACKED.search(path) else 0
+        dims = tuple(range(first, update.ndim))
+        weight = jnp.sqrt(jnp.sum(jnp.square(parameter), dims, keepdims=True))
+        size = jnp.sqrt(jnp.sum(jnp.square(update), dims, keepdims=True))
+        ratio = jnp.where((weight > 0) & (size > 0), weight / size, 1.0)
+        return update * ratio
+
+    def update(updates, state, params=None):
+        return _map_with_path(rescale, updates, params), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+
+
+def is_decayed(params: Any) -> Any:
+    """A tree of bools: which parameters weight decay applies to."""
+    return _map_with_path(lambda path, _: not _PLAIN.search(path), params)
+
+
+def _map_with_path(function, *trees):
+    return jax.tree_util.tree_map_with_path(
+        lambda path, *leaves: function(
+            jax.tree_util.keystr(path, simple=True, separator="/"), *leaves
+        ),
+        *trees,
+    )

@@ -1,0 +1,116 @@
+"""One step of training, and one of evaluation, as pure functions."""
+
+from collections.abc import Callable
+from typing import Any
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.model import dropout
+from bert_jax.objectives import terms
+from bert_jax.objectives.terms import Term, Terms
+
+Batch = dict[str, jax.Array]
+
+
+@flax.struct.dataclass
+class TrainState:
+    """All that a step changes, and all that a checkpoint holds.
+
+    Attributes:
+      step: number of steps done, int32.
+      params: of the model.
+      opt_state: of the optimizer.
+      terms: what was measured since the last report. It is part of the state so that a
+        run that stops between two reports continues to the same numbers.
+    """
+
+    step: jax.Array
+    params: Any
+    opt_state: Any
+    terms: Terms
+
+
+def init_state(
+    objective: Any, optimizer: optax.GradientTransformation, key: jax.Array
+) -> TrainState:
+    """The state before the first step, boxed with the names of dimensions."""
+    params = objective.init(key)
+    return TrainState(
+        step=jnp.zeros((), jnp.int32),
+        params=params,
+        opt_state=optimizer.init(params),
+        terms=terms.zeros((*objective.metrics, "grad_norm")),
+    )
+
+
+def make_train_step(
+    objective: Any,
+    optimizer: optax.GradientTransformation,
+    *,
+    seed: int,
+    micro_batches: int = 1,
+) -> Callable[[TrainState, Batch], TrainState]:
+    """The function from a state and a batch to the next state.
+
+    Args:
+      objective: see `bert_jax.objectives`.
+      optimizer: gets the gradient of the whole batch.
+      seed: of dropout; masks are addressed by (seed, step, row of the batch).
+      micro_batches: the batch goes through in this many pieces, one by one. Losses are
+        divided by the counts of the whole batch, so the result is that of one piece.
+    """
+
+    def loss_of(params, batch, keys, counts):
+        found = objective.terms(params, batch, keys)
+        parts = [found[n].sum / jnp.maximum(counts[n], 1.0) for n in objective.losses]
+        return sum(parts), found
+
+    def train_step(state: TrainState, batch: Batch) -> TrainState:
+        counts = objective.counts(batch)
+        rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
+        keys = dropout.example_keys(seed, state.step, rows)
+        differentiate = jax.grad(loss_of, has_aux=True)
+        if micro_batches == 1:
+            grads, found = differentiate(state.params, batch, keys, counts)
+        else:
+            pieces = jax.tree.map(lambda x: _cut(x, micro_batches), (batch, keys))
+
+            def accumulate(total, piece):
+                addend = differentiate(state.params, *piece, counts)
+                return jax.tree.map(jnp.add, total, addend), None
+
+            first = jax.tree.map(lambda x: x[0], pieces)
+            shapes = jax.eval_shape(differentiate, state.params, *first, counts)
+            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+            (grads, found), _ = jax.lax.scan(accumulate, zeros, pieces)
+        found["grad_norm"] = Term(optax.tree.norm(grads), jnp.ones(()))
+        updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
+        return TrainState(
+            step=state.step + 1,
+            params=optax.apply_updates(state.params, updates),
+            opt_state=opt_state,
+            terms=jax.tree.map(jnp.add, state.terms, found),
+        )
+
+    return train_step
+
+
+def make_eval_step(objective: Any) -> Callable[[Any, Batch, Terms], Terms]:
+    """The function that adds the terms of a batch, without dropout, to others."""
+
+    def eval_step(params: Any, batch: Batch, total: Terms) -> Terms:
+        return jax.tree.map(jnp.add, total, objective.terms(params, batch, None))
+
+    return eval_step
+
+
+def _cut(x: jax.Array, pieces: int) -> jax.Array:
+    """[B, ...] to [pieces, B / pieces, ...].
+
+    Row i goes to piece i % pieces, so that each piece has rows of every device and none
+    has to move.
+    """
+    return x.reshape(-1, pieces, *x.shape[1:]).swapaxes(0, 1)

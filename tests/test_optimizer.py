@@ -1,0 +1,134 @@
+"""The update against google-research/bert, optimization.py, restated in NumPy."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from bert_jax import config
+from bert_jax.training import optimizer
+
+ADAM = config.OptimizerConfig(learning_rate=1e-2, warmup_fraction=0.2)
+STEPS = 20
+
+
+def parameters(seed=0):
+    """A tree with the names that matter, stacked layers among them; float64."""
+    rng = np.random.default_rng(seed)
+    return {
+        "encoder": {
+            "embeddings": {
+                "token_embedding": rng.normal(size=(7, 4)),
+                "layer_norm": {"scale": rng.normal(size=4), "bias": rng.normal(size=4)},
+            },
+            "layers": {
+                "output": {
+                    "kernel": rng.normal(size=(3, 4, 5)) * [[[1]], [[10]], [[100]]],
+                    "bias": rng.normal(size=(3, 5)),
+                },
+                "output_layer_norm": {"scale": rng.normal(size=(3, 4))},
+            },
+        },
+        "mlm_head": {"output_bias": rng.normal(size=7)},
+    }
+
+
+def flat(tree):
+    leaves = jax.tree_util.tree_leaves_with_path(tree)
+    return {jax.tree_util.keystr(p, simple=True, separator="/"): v for p, v in leaves}
+
+
+def rate(c, step):
+    """The original's: polynomial decay from step 0, replaced during warmup."""
+    warmup = round(c.warmup_fraction * STEPS)
+    if step < warmup:
+        return c.learning_rate * step / warmup
+    if c.schedule == "original":
+        return c.learning_rate * (1 - step / STEPS)
+    return c.learning_rate * (STEPS - step) / (STEPS - warmup)
+
+
+def reference_update(c, step, params, grads, m, v):
+    """One update in place, on flat dicts of float64 arrays."""
+    norm = np.sqrt(sum((g**2).sum() for g in grads.values()))
+    scale = min(1.0, c.clip_norm / norm) if c.clip_norm else 1.0
+    for name, p in params.items():
+        g = grads[name] * scale
+        m[name] = c.beta1 * m[name] + (1 - c.beta1) * g
+        v[name] = c.beta2 * v[name] + (1 - c.beta2) * g**2
+        m_hat, v_hat = m[name], v[name]
+        if c.bias_correction:
+            m_hat = m_hat / (1 - c.beta1 ** (step + 1))
+            v_hat = v_hat / (1 - c.beta2 ** (step + 1))
+        update = m_hat / (np.sqrt(v_hat) + c.epsilon)
+        plain = re.search("layer_norm|bias", name)
+        if not plain:
+            update = update + c.weight_decay * p
+        if c.name == "lamb" and not plain:
+            each = zip(p, update, strict=True) if "layers/" in name else [(p, update)]
+            ratios = [np.linalg.norm(a) / np.linalg.norm(b) for a, b in each]
+            shape = (-1,) + (1,) * (p.ndim - 1) if "layers/" in name else ()
+            update = update * np.reshape(ratios, shape)
+        params[name] = p - rate(c, step) * update
+
+
+@pytest.mark.parametrize("name", ["adamw", "lamb"])
+@pytest.mark.parametrize("bias_correction", [False, True])
+@pytest.mark.parametrize("schedule", ["original", "linear"])
+def test_updates_are_those_of_the_restatement(name, bias_correction, schedule):
+    c = dataclasses.replace(
+        ADAM, name=name, bias_correction=bias_correction, schedule=schedule
+    )
+    expected = flat(parameters())
+    m = {k: np.zeros_like(p) for k, p in expected.items()}
+    v = {k: np.zeros_like(p) for k, p in expected.items()}
+    tx = optimizer.make_optimizer(c, optimizer.make_schedule(c, STEPS))
+    params = jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), parameters())
+    state = tx.init(params)
+    update = jax.jit(tx.update)
+    for step in range(STEPS):
+        # Now below the clipping norm, now above it.
+        scale = 0.1 ** (step % 4)
+        grads = jax.tree.map(lambda g, s=scale: g * s, parameters(step + 1))
+        reference_update(c, step, expected, flat(grads), m, v)
+        grads = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), grads)
+        updates, state = update(grads, state, params)
+        params = jax.tree.map(jnp.add, params, updates)
+    for path, p in flat(params).items():
+        error = np.abs(p - expected[path]).max() / np.abs(expected[path]).max()
+        assert error < 1e-6, path
+
+
+def test_no_clipping():
+    c = dataclasses.replace(ADAM, clip_norm=0.0)
+    assert len(optimizer.make_optimizer(c, lambda step: 1.0).init({})) == 3
+
+
+def test_schedules():
+    million = dataclasses.replace(ADAM, learning_rate=1e-4, warmup_fraction=0.01)
+    original = optimizer.make_schedule(million, 1_000_000)
+    assert original(0) == 0
+    assert original(5_000) == pytest.approx(0.5e-4)
+    # The jump at the end of the warmup: from the peak to 1 % below it.
+    assert original(9_999) == pytest.approx(1e-4, rel=2e-4)
+    assert original(10_000) == pytest.approx(0.99e-4)
+    assert original(1_000_000) == 0
+    linear = optimizer.make_schedule(
+        dataclasses.replace(million, schedule="linear"), 1_000_000
+    )
+    assert linear(10_000) == pytest.approx(1e-4)
+    assert linear(505_000) == pytest.approx(0.5e-4)
+    assert linear(1_000_001) == 0
+
+
+def test_decay_is_told_by_name():
+    decayed = {
+        path for path, yes in flat(optimizer.is_decayed(parameters())).items() if yes
+    }
+    assert decayed == {
+        "encoder/embeddings/token_embedding",
+        "encoder/layers/output/kernel",
+    }

@@ -1,0 +1,99 @@
+import copy
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import TINY, assert_trees_close, random_batch, relative_distance
+
+from bert_jax import config
+from bert_jax.objectives import mlm_nsp, terms
+from bert_jax.training import optimizer, step
+
+OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.0)
+
+
+OBJECTIVE = mlm_nsp.MlmNsp(dataclasses.replace(TINY, scan_layers=True))
+TX = optimizer.make_optimizer(OPTIMIZER, optimizer.make_schedule(OPTIMIZER, 100))
+
+
+@functools.cache
+def initial_state():
+    init = jax.jit(functools.partial(step.init_state, OBJECTIVE, TX))
+    return nn.unbox(init(jax.random.key(0)))
+
+
+def make(**options):
+    train = jax.jit(step.make_train_step(OBJECTIVE, TX, **options))
+    return initial_state(), train
+
+
+def test_micro_batches_equal_the_batch_with_dropout_on():
+    """Weights differ between rows, so means of means would be wrong."""
+    batch = random_batch(size=16)
+    weights = np.asarray(batch["mlm_weights"]).copy()
+    weights[:8, 1:] = 0
+    batch["mlm_weights"] = jnp.asarray(weights)
+    state, train = make(seed=1)
+    whole = train(train(state, batch), batch)
+    for micro_batches in (2, 8):
+        _, train = make(seed=1, micro_batches=micro_batches)
+        pieces = train(train(state, batch), batch)
+        assert_trees_close(pieces.terms, whole.terms, 1e-6)
+        for name in ("mean", "square"):
+            found, expected = (getattr(t.opt_state[1], name) for t in (pieces, whole))
+            assert relative_distance(found, expected) < 1e-6
+        # Adam divides a gradient by its size, so where it is only rounding (the bias
+        # of the keys) the update is too.
+        found, expected = (copy.deepcopy(t.params) for t in (pieces, whole))
+        for tree in (found, expected):
+            del tree["encoder"]["layers"]["attention"]["key"]["bias"]
+        assert relative_distance(found, expected) < 1e-6
+
+
+def test_terms_add_up_until_they_are_reported():
+    batch = random_batch()
+    state, train = make(seed=1)
+    once = train(state, batch)
+    twice = train(once, batch)
+    assert twice.terms["mlm_loss"].count == 2 * batch["mlm_weights"].sum()
+    assert twice.terms["grad_norm"].count == 2
+    assert twice.step == 2
+    assert set(twice.terms) == {*mlm_nsp.MlmNsp.metrics, "grad_norm"}
+
+
+def test_the_seed_decides_dropout():
+    batch = random_batch()
+    losses = []
+    for seed in (1, 1, 2):
+        state, train = make(seed=seed)
+        losses.append(terms.ratio(train(state, batch).terms["mlm_loss"]))
+    assert losses[0] == losses[1] != losses[2]
+
+
+def test_a_batch_is_learnt_by_heart():
+    batch = random_batch()
+    state, train = make(seed=1)
+    first = train(state, batch).terms["mlm_loss"]
+    for _ in range(60):
+        state = train(state, batch)
+    state = train(dataclasses.replace(state, terms=terms.zeros(state.terms)), batch)
+    assert terms.ratio(state.terms["mlm_loss"]) < 0.5 * terms.ratio(first)
+
+
+def test_evaluation_adds_up_and_ignores_filling():
+    params = initial_state().params
+    evaluate = jax.jit(step.make_eval_step(OBJECTIVE))
+    batch = random_batch()
+    total = evaluate(params, batch, terms.zeros(OBJECTIVE.metrics))
+    empty = {
+        name: jnp.zeros_like(batch[name]) for name in ("mlm_weights", "nsp_weights")
+    }
+    again = evaluate(params, batch | empty, total)
+    assert terms.ratio(again["mlm_loss"]) == pytest.approx(
+        terms.ratio(total["mlm_loss"])
+    )
+    assert again["nsp_loss"] == total["nsp_loss"]
