@@ -1,11 +1,15 @@
 """What all tests share: eight emulated devices, and a corpus of real English."""
 
 import os
+import tempfile
 
 # Before anything imports jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
-os.environ["TF_CPP_MIN_LOG_LEVEL"] = "2"
+# Tests that start processes, or compile what another test compiled, wait only once.
+_CACHE = tempfile.TemporaryDirectory(prefix="bert_jax_compiled_")
+os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import pydoc_data.topics
 
@@ -17,8 +21,8 @@ jaxtyping.install_import_hook(
     ["bert_jax.model", "bert_jax.objectives"], "beartype.beartype"
 )
 
-from bert_jax import tokenizer as tokenizer_lib  # noqa: E402
-from bert_jax.corpus import build, sources  # noqa: E402
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, sources
 
 
 @pytest.fixture(scope="session")

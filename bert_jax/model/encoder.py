@@ -45,7 +45,9 @@ class Embeddings(nn.Module):
         dropout_keys: UInt32[Array, " B"] | None,
     ) -> Float[Array, "B L D"]:
         """Vectors for tokens at their places."""
-        x = self.token[input_ids]
+        # Whole rows of the table, so that a lookup needs no other part of the mesh.
+        token = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
+        x = token[input_ids]
         x = x + self.position[: input_ids.shape[1]]
         # There are few segment types: a product is cheaper than a lookup, and so is
         # its gradient.

@@ -1,0 +1,122 @@
+import dataclasses
+import functools
+
+import flax.traverse_util
+import jax
+import numpy as np
+import pytest
+from jax.sharding import PartitionSpec as P
+from toy import TINY, random_batch
+
+from bert_jax import config
+from bert_jax.errors import UserError
+from bert_jax.objectives import mlm_nsp
+from bert_jax.training import optimizer, sharding, step
+
+OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
+MESHES = [
+    {"data": 8},
+    {"data": 1, "fsdp": 8},
+    {"data": 2, "tensor": 4},
+    {"data": 2, "fsdp": 2, "tensor": 2},
+]
+
+
+def start(mesh, encoder=TINY):
+    """Step, initial state and batch on a mesh."""
+    objective = mlm_nsp.MlmNsp(encoder)
+    tx = optimizer.make_optimizer(OPTIMIZER, optimizer.make_schedule(OPTIMIZER, 100))
+    init = functools.partial(step.init_state, objective, tx)
+    shapes = sharding.state_shapes(init, mesh)
+    state = sharding.initialise(init, shapes, jax.random.key(0))
+    shardings = sharding.shardings_of(shapes)
+    train = jax.jit(
+        step.make_train_step(objective, tx, seed=1, micro_batches=2),
+        in_shardings=(shardings, sharding.batch_sharding(mesh)),
+        out_shardings=shardings,
+    )
+    rows = sharding.local_rows(mesh, 16)
+    batch = jax.tree.map(np.asarray, random_batch(size=16))
+    return train, state, sharding.to_devices(mesh, batch, rows, 16)
+
+
+def loss_curve(mesh):
+    train, state, batch = start(mesh)
+    sums = []
+    with sharding.use(mesh):
+        for _ in range(10):
+            state = train(state, batch)
+            sums.append(float(state.terms["mlm_loss"].sum))
+    return np.diff([0.0, *sums]), state
+
+
+@pytest.fixture(scope="module")
+def curve_on_one_device():
+    mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
+    return loss_curve(mesh)[0]
+
+
+@pytest.mark.parametrize("axes", MESHES)
+def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
+    """With dropout on and with micro-batches, over ten steps."""
+    mesh = sharding.make_mesh(config.MeshConfig(**axes))
+    curve, state = loss_curve(mesh)
+    assert curve[-1] < curve[0]
+    np.testing.assert_allclose(curve, curve_on_one_device, rtol=1e-5)
+    # Every array stayed where it was put, parameters and moments alike.
+    kernels = [
+        tree["encoder"]["layers"]["intermediate"]["kernel"]
+        for tree in (state.params, state.opt_state[1].mean)
+    ]
+    for kernel in kernels:
+        assert kernel.sharding.spec == P(None, "fsdp", "tensor")
+        parts = mesh.shape["fsdp"] * mesh.shape["tensor"]
+        assert kernel.addressable_shards[0].data.size == kernel.size // parts
+
+
+def test_every_name_has_a_rule_and_every_rule_a_use():
+    boxes = jax.eval_shape(mlm_nsp.MlmNsp(TINY).init, jax.random.key(0))
+    flat = flax.traverse_util.flatten_dict(boxes)
+    used = {name for box in flat.values() for name in box.names}
+    activations = {"batch", "length"}
+    assert used | activations == {name for name, _ in sharding.RULES}
+
+
+def test_bfloat16_trains_on_a_mesh():
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
+    train, state, batch = start(mesh, dataclasses.replace(TINY, dtype="bfloat16"))
+    with sharding.use(mesh):
+        state = train(state, batch)
+    assert abs(float(state.terms["mlm_loss"].sum) - 230) < 10
+
+
+def test_rows_are_asked_of_the_sharding():
+    mesh = sharding.make_mesh(config.MeshConfig(data=4, fsdp=2))
+    assert sharding.local_rows(mesh, 16).tolist() == list(range(16))
+    batch = {"x": np.arange(32).reshape(16, 2)}
+    placed = sharding.to_devices(mesh, batch, np.arange(16), 16)["x"]
+    assert np.array_equal(placed, batch["x"])
+    assert {shard.data.shape for shard in placed.addressable_shards} == {(2, 2)}
+
+
+@pytest.mark.parametrize(
+    ("axes", "message"),
+    [
+        ({"data": 3}, r"mesh\.data=3, .* do not multiply to the 8 devices"),
+        ({"fsdp": 3}, r"mesh\.data=-1, mesh\.fsdp=3"),
+    ],
+)
+def test_meshes_that_do_not_fit(axes, message):
+    with pytest.raises(UserError, match=message):
+        sharding.make_mesh(config.MeshConfig(**axes))
+
+
+def test_models_and_batches_that_do_not_fit():
+    mesh = sharding.make_mesh(config.MeshConfig(data=1, tensor=8))
+    with pytest.raises(UserError, match=r"mesh\.tensor=8 .* encoder\.num_heads=4"):
+        sharding.check_encoder(mesh, TINY)
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=4))
+    with pytest.raises(UserError, match=r"phases\[0\]\.batch_size=12 .* 8 parts"):
+        sharding.check_batch(mesh, "phases[0].", 12, 1)
+    with pytest.raises(UserError, match=r"batch_size=8 .* times 2 micro-batches"):
+        sharding.check_batch(mesh, "", 8, 2)
