@@ -65,7 +65,8 @@ class EncoderConfig:
 class DataConfig:
     """Which corpus, and what is made of it (paper, A.2)."""
 
-    corpus: str = free("")  # folder from run.build_corpus; told apart by fingerprint
+    corpus: str = free("")  # folder from run.build_corpus
+    fingerprint: str = ""  # of that corpus; "": whatever it is
     shard_groups: int = 1  # a process reads only its groups' shards
     short_sequence_rate: float = 0.1  # examples aimed at a random shorter length
     mask_rate: float = 0.15  # of all tokens that are not padding
@@ -147,8 +148,9 @@ class PretrainConfig:
 class TaskConfig:
     """Where labelled examples are. TSV with a header, see `tasks/classification.py`."""
 
-    train: str = ""
-    eval: str = ""
+    train: str = free("")
+    eval: str = free("")
+    fingerprint: str = ""  # of both files' examples; "": whatever they are
     length: int = 128  # tokens in a sequence; longer examples are truncated
 
 
@@ -258,6 +260,39 @@ def _rebuild(cls: Any, value: Any, where: str) -> Any:
     if type(value) is not cls:
         raise UserError(f"config field {where}={value!r}: expected {cls.__name__}")
     return value
+
+
+# ---- what recipes are made with
+
+
+def is_smoke(arg: str) -> bool:
+    """Whether a recipe's argument asks for the variant that takes seconds.
+
+    Raises:
+      UserError: the argument is neither "" nor "smoke".
+    """
+    if arg not in ("", "smoke"):
+        raise UserError(
+            f"unknown argument {arg!r} of the recipe; there is only 'smoke'"
+        )
+    return arg == "smoke"
+
+
+def shrink(cfg: ml_collections.ConfigDict) -> None:
+    """Make a recipe small enough for a few seconds on a processor.
+
+    What makes recipes differ stays: number of phases, optimizer, schedule, objective.
+    """
+    cfg.run.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
+    if "phases" in cfg:
+        cfg.encoder.update(hidden_size=32, num_layers=2, num_heads=2)
+        cfg.encoder.update(intermediate_size=64, max_position_embeddings=64)
+        for i, phase in enumerate(cfg.phases):
+            phase.update(steps=3, length=32 * min(i + 1, 2), batch_size=8)
+            phase.update(max_predictions=5)
+    else:
+        cfg.update(batch_size=8, epochs=1.0)
+        cfg.task.length = 32
 
 
 # ---- validation
@@ -450,3 +485,32 @@ def with_vocabulary(encoder: EncoderConfig, vocab_size: int) -> EncoderConfig:
             f"{vocab_size} tokens; leave it 0 to follow the tokenizer"
         )
     return dataclasses.replace(encoder, vocab_size=vocab_size)
+
+
+def with_fingerprint(data: DataConfig, fingerprint: str) -> DataConfig:
+    """Fill in `fingerprint=""`, or check that it is that of the corpus at hand.
+
+    Raises:
+      UserError: the config names another corpus.
+    """
+    if data.fingerprint not in ("", fingerprint):
+        raise UserError(
+            f"data.fingerprint={data.fingerprint}, but the corpus {data.corpus} has "
+            f"{fingerprint}"
+        )
+    return dataclasses.replace(data, fingerprint=fingerprint)
+
+
+def with_examples(config: ClassifierConfig, fingerprint: str) -> ClassifierConfig:
+    """Fill in `task.fingerprint`, or check that it is that of the files at hand.
+
+    Raises:
+      UserError: the config names other examples.
+    """
+    if config.task.fingerprint not in ("", fingerprint):
+        raise UserError(
+            f"task.fingerprint={config.task.fingerprint}, but {config.task.train} and "
+            f"{config.task.eval} have {fingerprint}"
+        )
+    task = dataclasses.replace(config.task, fingerprint=fingerprint)
+    return dataclasses.replace(config, task=task)

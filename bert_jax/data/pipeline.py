@@ -15,17 +15,27 @@ tf.config.set_visible_devices([], "GPU")
 _BATCHES_AHEAD = 4
 
 
-def batches(
-    make: Callable[[tf.Tensor], dict[str, tf.Tensor]], start: int, stop: int
-) -> Iterator[dict[str, np.ndarray]]:
-    """Yield `make(step)` for each step in turn, made ahead in parallel.
+class Pipeline:
+    """Batches made by a pure function of the step."""
 
-    Args:
-      make: from int64 [] to a batch, in graph operations, a pure function.
-      start: first step.
-      stop: one past the last.
-    """
-    dataset = tf.data.Dataset.range(start, stop)
-    dataset = dataset.map(make, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True)
-    dataset = dataset.prefetch(_BATCHES_AHEAD)
-    return dataset.as_numpy_iterator()
+    def __init__(self, make: Callable[[tf.Tensor], dict[str, tf.Tensor]]):
+        """Compile the function to a graph, once for all streams.
+
+        Args:
+          make: from int64 [] to a batch, in graph operations.
+        """
+        # Without autograph: rewriting Python that is operations already takes seconds.
+        graph = tf.function(make, autograph=False)
+        self._make = graph.get_concrete_function(tf.TensorSpec([], tf.int64))
+
+    def batch(self, step: int) -> dict[str, np.ndarray]:
+        """The batch of a step."""
+        return next(self.batches(step, step + 1))
+
+    def batches(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
+        """The batches of steps `start` to `stop - 1`, made ahead on all cores."""
+        dataset = tf.data.Dataset.range(start, stop)
+        dataset = dataset.map(
+            self._make, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+        )
+        return dataset.prefetch(_BATCHES_AHEAD).as_numpy_iterator()

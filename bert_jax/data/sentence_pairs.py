@@ -93,7 +93,6 @@ class SentencePairs:
         Raises:
           UserError: too few documents, or a damaged shard.
         """
-        self.batch_size = batch_size
         split = shards.HELD_OUT if held_out else shards.TRAIN
         num_groups = 1 if held_out else data.shard_groups
         rows = np.arange(batch_size) if rows is None else np.asarray(rows)
@@ -115,14 +114,15 @@ class SentencePairs:
         ]
         if held_out:
             self.num_batches = -(-self._groups[0].num_chunks // batch_size)
+        self._pipeline = pipeline.Pipeline(self._make)
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
         """The batch of a step, counted from 0 at the beginning of the phase."""
-        return next(self.batches(step, step + 1))
+        return self._pipeline.batch(step)
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
         """The batches of steps `start` to `stop - 1`, made ahead on all cores."""
-        return pipeline.batches(self._make, start, stop)
+        return self._pipeline.batches(start, stop)
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         parts = [group.make(step) for group in self._groups]

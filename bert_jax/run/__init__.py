@@ -1,0 +1,1 @@
+"""Entrypoints: `python -m bert_jax.run.NAME --help`."""

@@ -1,0 +1,122 @@
+"""What all entrypoints share: flags, and what becomes of a user's mistake."""
+
+import re
+import sys
+from collections.abc import Callable
+
+import ml_collections
+from absl import app, flags, logging
+from ml_collections import config_flags
+
+from bert_jax.errors import UserError
+
+# sysexits.h: a mistake in what was given; a stop that is meant to be continued.
+EXIT_USER_ERROR = 2
+EXIT_CONTINUE = 75
+
+
+def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> None:
+    """Define and parse flags, call `run`, and exit with its status.
+
+    A `UserError`, or a flag that does not parse, prints one line and exits with 2.
+    Flags are defined here and not at import, so that entrypoints can import each other.
+    """
+
+    def guarded(arguments):
+        if not flags.FLAGS["verbosity"].present:
+            # Libraries tell of each of their doings at the default, INFO.
+            logging.set_verbosity(logging.WARNING)
+        if len(arguments) > 1:
+            raise UserError(
+                f"unexpected argument {arguments[1]!r}; flags are given as --name=value"
+            )
+        return run()
+
+    define_flags()
+    try:
+        app.run(guarded, flags_parser=_parse_flags)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(EXIT_USER_ERROR)
+
+
+def _parse_flags(arguments: list[str]) -> list[str]:
+    try:
+        return flags.FLAGS(arguments)
+    except flags.Error as error:
+        raise UserError(_one_line(error)) from error
+    # What stands in for a recipe that was not found raises whatever it is asked.
+    except OSError as error:
+        raise _no_recipe(arguments) from error
+    # config_flags looks a field up while it parses, and what is wrong with its name
+    # comes as whatever the lookup raises.
+    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
+        overrides = [a for a in arguments if a.startswith("--config.")]
+        if not overrides:
+            raise
+        raise UserError(_wrong_override(overrides, error)) from error
+
+
+def _no_recipe(arguments: list[str]) -> UserError:
+    given = [a for a in arguments if a.startswith("--config=")]
+    path = given[-1].removeprefix("--config=").split(":")[0] if given else ""
+    return UserError(f"there is no recipe {path}")
+
+
+def _wrong_override(overrides: list[str], error: Exception) -> str:
+    message = _one_line(error)
+    named = re.search(r"'(\w+)'", message)
+    for override in overrides:
+        name = override.split("=")[0].removeprefix("--config.")
+        parts = re.split(r"[.\[\]]", name)
+        if isinstance(error, IndexError) and "[" in name:
+            return f"{override}: there are not so many"
+        if named and named.group(1) in parts:
+            return f"unknown config field in {override} ({message})"
+    return f"cannot apply {' '.join(overrides)}: {message}"
+
+
+def _one_line(error: Exception) -> str:
+    text = " ".join(str(error).replace("\\n", " ").split())
+    return text.replace('"', "").replace("\\'", "'").replace("''", "'")
+
+
+def define_config(default: str | None, example: str) -> None:
+    """Define `--config=FILE.py[:ARG]` and `--config.FIELD=VALUE`."""
+    config_flags.DEFINE_config_file(
+        "config",
+        default,
+        f"Recipe, such as {example}. Any field of it can be set: --config.seed=1.",
+        lock_config=True,
+    )
+
+
+def define_workdir() -> None:
+    """Define `--workdir=DIR`."""
+    flags.DEFINE_string("workdir", "", "Folder of the run; made if needed.")
+
+
+def config() -> ml_collections.ConfigDict:
+    """The recipe that was given, with its overrides.
+
+    Raises:
+      UserError: there is none.
+    """
+    flag = flags.FLAGS["config"]
+    if not flag.present and not flag.default:
+        raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
+    try:
+        return flags.FLAGS.config.copy_and_resolve_references()
+    except OSError as error:
+        raise _no_recipe(sys.argv) from error
+
+
+def required(name: str, hint: str) -> str:
+    """The value of a flag that must be given.
+
+    Raises:
+      UserError: it was not.
+    """
+    if not flags.FLAGS[name].value:
+        raise UserError(f"--{name} is missing; {hint}")
+    return flags.FLAGS[name].value

@@ -1,0 +1,185 @@
+r"""Pretrain BERT on a corpus.
+
+  python -m bert_jax.run.pretrain --config=configs/bert_mini.py \
+      --config.data.corpus=DIR --workdir=DIR
+
+The same command again continues a run that was stopped, to the same end. Exit status:
+0 when all steps are done, 75 when the run was stopped and saved itself, 2 for a mistake
+in what was given.
+"""
+
+import dataclasses
+import functools
+import sys
+
+import jax
+import numpy as np
+from absl import flags
+
+from bert_jax import config as config_lib
+from bert_jax.corpus import shards
+from bert_jax.objectives import mlm_nsp
+from bert_jax.run import command_line
+from bert_jax.training import (
+    checkpoint,
+    flops,
+    loop,
+    optimizer,
+    reporting,
+    sharding,
+    workdir,
+)
+from bert_jax.training import step as step_lib
+
+
+def pretrain(
+    config: config_lib.PretrainConfig, folder: str
+) -> tuple[step_lib.TrainState, config_lib.PretrainConfig]:
+    """Run, or continue, pretraining.
+
+    Args:
+      config: of the run; what it leaves open is taken from the corpus.
+      folder: the workdir.
+
+    Returns:
+      The final state, and the config with nothing left open.
+
+    Raises:
+      UserError: config, corpus, devices or workdir do not fit.
+      loop.Interrupted: the run was asked to stop, and has saved itself.
+    """
+    # Corpus, and what the config leaves open.
+    corpus = shards.open_corpus(config.data.corpus)
+    config = resolve(config, corpus)
+
+    # Mesh.
+    mesh = sharding.make_mesh(config.mesh)
+    sharding.check_encoder(mesh, config.encoder)
+    for i, phase in enumerate(config.phases):
+        where = f"phases[{i}]."
+        sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
+
+    # Model, optimizer, data.
+    objective = mlm_nsp.MlmNsp(config.encoder)
+    schedule = optimizer.make_schedule(config.optimizer, config.total_steps)
+    run = loop.Run(
+        objective=objective,
+        optimizer=optimizer.make_optimizer(config.optimizer, schedule),
+        schedule=schedule,
+        stages=tuple(make_stage(config, corpus, i) for i in range(len(config.phases))),
+        seed=config.seed,
+        config=config.run,
+        mesh=mesh,
+    )
+
+    metadata = checkpoint.make_metadata(
+        config_lib.to_dict(config),
+        config_lib.to_dict(config.encoder),
+        corpus.tokenizer.dumps(),
+    )
+
+    # The folder: from here on there is something to lose.
+    with workdir.claim(folder, config, reporting.say) as place:
+        checkpoints = checkpoint.Checkpoints(
+            place / "checkpoints", config.run.keep_checkpoints, metadata
+        )
+
+        # State: continued if there is a checkpoint, else initial.
+        shapes = sharding.state_shapes(run.init, mesh)
+        state = checkpoints.restore(shapes, reporting.say)
+        if state is None:
+            state = sharding.initialise(run.init, shapes, jax.random.key(config.seed))
+
+        # Loop.
+        with reporting.Reporter(place, run.total_steps, int(state.step)) as reporter:
+            state = loop.train(run, state, checkpoints, reporter)
+        checkpoints.close()
+    return state, config
+
+
+def resolve(
+    config: config_lib.PretrainConfig, corpus: shards.Corpus
+) -> config_lib.PretrainConfig:
+    """Fill in what a config leaves to the corpus.
+
+    Raises:
+      UserError: the config asks for another corpus or vocabulary.
+    """
+    encoder = config_lib.with_vocabulary(config.encoder, corpus.tokenizer.vocab_size)
+    data = config_lib.with_fingerprint(config.data, corpus.fingerprint)
+    return dataclasses.replace(config, encoder=encoder, data=data)
+
+
+def make_stage(
+    config: config_lib.PretrainConfig, corpus: shards.Corpus, index: int
+) -> loop.Stage:
+    """One phase of the config as a stage of the loop."""
+    phase = config.phases[index]
+    name = f"phase {index + 1}/{len(config.phases)}, length {phase.length}"
+    return loop.Stage(
+        name=name if len(config.phases) > 1 else "pretraining",
+        steps=phase.steps,
+        batch_size=phase.batch_size,
+        micro_batches=phase.micro_batches,
+        flops=flops.pretraining_flops(
+            config.encoder, phase.length, phase.max_predictions
+        ),
+        open=functools.partial(open_data, config, corpus, index),
+    )
+
+
+def open_data(
+    config: config_lib.PretrainConfig,
+    corpus: shards.Corpus,
+    index: int,
+    rows: np.ndarray,
+) -> loop.StageData:
+    """The batches of a phase, to train on and to evaluate on."""
+    from bert_jax.data import sentence_pairs  # brings TensorFlow
+
+    phase = config.phases[index]
+    make = functools.partial(
+        sentence_pairs.SentencePairs,
+        corpus,
+        config.data,
+        length=phase.length,
+        max_predictions=phase.max_predictions,
+        batch_size=phase.batch_size,
+        seed=config.seed,
+        phase=index,
+        rows=rows,
+    )
+    if corpus.count(shards.HELD_OUT, "documents") < 2:
+        reporting.say("the corpus has no held-out documents: there is no evaluation")
+        return loop.StageData(make().batches, None)
+    held_out = make(held_out=True)
+    limit = config.run.eval_batches or held_out.num_batches
+    return loop.StageData(
+        make().batches,
+        lambda: held_out.batches(0, min(limit, held_out.num_batches)),
+    )
+
+
+def define_flags() -> None:
+    """Define the flags of this entrypoint."""
+    command_line.define_config(None, "configs/bert_base.py")
+    command_line.define_workdir()
+    flags.adopt_module_key_flags(command_line)
+
+
+def main() -> int:
+    """The entrypoint."""
+    config = config_lib.from_configdict(
+        config_lib.PretrainConfig, command_line.config()
+    )
+    folder = command_line.required("workdir", "give a folder, --workdir=DIR")
+    try:
+        pretrain(config, folder)
+    except loop.Interrupted as stop:
+        print(f"{stop}; the same command continues", file=sys.stderr)
+        return command_line.EXIT_CONTINUE
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.main(main, define_flags)

@@ -1,0 +1,28 @@
+r"""BERT-Base: 12 layers, hidden size 768, 12 heads, 110 M parameters.
+
+Source: Devlin et al. 2018, A.2. Batch 256, 1M steps, 10k of them warmup, learning rate
+1e-4, 90 % of the steps at length 128 and the rest at 512, in one run of two phases.
+Run:    python -m bert_jax.run.pretrain --config=configs/bert_base.py \
+            --config.data.corpus=DIR --workdir=DIR
+Cost:   see docs/results.md for what was measured.
+Smoke:  --config=configs/bert_base.py:smoke takes seconds on a processor.
+"""
+
+from bert_jax import config as config_lib
+
+
+def get_config(arg: str = ""):
+    """The recipe; `arg` is "" or "smoke"."""
+    cfg = config_lib.to_configdict(config_lib.PretrainConfig())
+    cfg.encoder.vocab_size = 0  # that of the corpus
+    cfg.encoder.num_layers = 12
+    cfg.encoder.hidden_size = 768
+    cfg.encoder.num_heads = 12
+    cfg.encoder.intermediate_size = 3072
+    cfg.optimizer.learning_rate = 1e-4
+    cfg.optimizer.warmup_fraction = 0.01
+    cfg.phases[0].update(steps=900_000, length=128, max_predictions=20, batch_size=256)
+    cfg.phases[1].update(steps=100_000, length=512, max_predictions=77, batch_size=256)
+    if config_lib.is_smoke(arg):
+        config_lib.shrink(cfg)
+    return cfg

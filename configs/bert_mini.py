@@ -1,0 +1,28 @@
+r"""BERT-Mini: 4 layers, hidden size 256, 4 heads, 11.3 M parameters.
+
+Source: the shape is one of google-research/bert's miniatures (Turc et al. 2019);
+batch, steps, warmup and learning rate are BERT-Base's.
+Run:    python -m bert_jax.run.pretrain --config=configs/bert_mini.py \
+            --config.data.corpus=DIR --workdir=DIR
+Cost:   see docs/results.md for what was measured.
+Smoke:  --config=configs/bert_mini.py:smoke takes seconds on a processor.
+"""
+
+from bert_jax import config as config_lib
+
+
+def get_config(arg: str = ""):
+    """The recipe; `arg` is "" or "smoke"."""
+    cfg = config_lib.to_configdict(config_lib.PretrainConfig())
+    cfg.encoder.vocab_size = 0  # that of the corpus
+    cfg.encoder.num_layers = 4
+    cfg.encoder.hidden_size = 256
+    cfg.encoder.num_heads = 4
+    cfg.encoder.intermediate_size = 1024
+    cfg.optimizer.learning_rate = 1e-4
+    cfg.optimizer.warmup_fraction = 0.01
+    cfg.phases[0].update(steps=900_000, length=128, max_predictions=20, batch_size=256)
+    cfg.phases[1].update(steps=100_000, length=512, max_predictions=77, batch_size=256)
+    if config_lib.is_smoke(arg):
+        config_lib.shrink(cfg)
+    return cfg

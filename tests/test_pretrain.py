@@ -1,0 +1,273 @@
+"""Whole runs, started as a user would and killed as a machine would."""
+
+import dataclasses
+import json
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import jax
+import numpy as np
+import pytest
+
+from bert_jax import config
+from bert_jax.training import checkpoint
+
+ROOT = pathlib.Path(__file__).parents[1]
+TIMINGS = {"sequences_per_sec", "tokens_per_sec", "data_wait_fraction", "mfu"}
+# Two phases, a bit of everything between two checkpoints.
+LONG_RUN = [
+    "--config.phases[0].steps=150",
+    "--config.phases[1].steps=50",
+    "--config.run.log_every=7",
+    "--config.run.eval_every=40",
+    "--config.run.checkpoint_every=15",
+]
+
+
+def command(corpus, workdir, *flags, recipe="bert_tiny"):
+    return [
+        sys.executable,
+        "-m",
+        "bert_jax.run.pretrain",
+        f"--config={ROOT}/configs/{recipe}.py:smoke",
+        f"--config.data.corpus={corpus.folder}",
+        f"--workdir={workdir}",
+        *flags,
+    ]
+
+
+def environment():
+    return {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+
+
+def run(*arguments, **options):
+    return subprocess.run(
+        command(*arguments, **options),
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=ROOT,
+    )
+
+
+def metrics(workdir):
+    lines = (workdir / "metrics.jsonl").read_text().splitlines()
+    records = [json.loads(line) for line in lines]
+    return [{k: v for k, v in r.items() if k not in TIMINGS} for r in records]
+
+
+def params(workdir):
+    """The parameters of the newest checkpoint, by path."""
+    newest = checkpoint.find(workdir)
+    stored = checkpoint.ocp.checkpointables_metadata(str(newest)).metadata["params"]
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(
+        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), stored
+    )
+    return checkpoint.load_params(newest, shapes).params
+
+
+def assert_same_end(workdir, reference):
+    found, expected = params(workdir), params(reference)
+    assert found.keys() == expected.keys()
+    for path in found:
+        assert np.array_equal(found[path], expected[path]), path
+    assert metrics(workdir) == metrics(reference)
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tmp_path_factory):
+    """The workdir of a long run that nothing happened to."""
+    workdir = tmp_path_factory.mktemp("undisturbed")
+    done = run(corpus, workdir, *LONG_RUN)
+    assert done.returncode == 0, done.stderr
+    return workdir
+
+
+def test_a_run_leaves_what_it_should(undisturbed, corpus):
+    assert checkpoint.find(undisturbed).name == "200"
+    records = metrics(undisturbed)
+    train = [r for r in records if r["split"] == "train"]
+    evaluated = [r for r in records if r["split"] == "eval"]
+    expected = sorted({1, 150, 200, *range(7, 200, 7)})
+    assert [r["step"] for r in train] == expected
+    assert [r["step"] for r in evaluated] == [40, 80, 120, 150, 160, 200]
+    for record in records:
+        assert record["loss"] == pytest.approx(
+            record["mlm_loss"] + record["nsp_loss"], rel=1e-5
+        )
+    assert {"learning_rate", "grad_norm", "padding_fraction"} <= train[0].keys()
+    timed = json.loads((undisturbed / "metrics.jsonl").read_text().splitlines()[5])
+    assert timed["sequences_per_sec"] > 0
+    assert 0 <= timed["data_wait_fraction"] <= 1
+    assert timed["tokens_per_sec"] <= timed["sequences_per_sec"] * 64
+    saved = config.load_json(
+        config.PretrainConfig, (undisturbed / "config.json").read_text(), "config.json"
+    )
+    assert saved.encoder.vocab_size == corpus.tokenizer.vocab_size
+    assert saved.data.fingerprint == corpus.fingerprint
+    metadata = checkpoint.read_metadata(checkpoint.find(undisturbed))
+    assert config.from_dict(config.EncoderConfig, metadata["encoder"]) == saved.encoder
+    assert "jax" in metadata["versions"]
+
+
+def test_the_model_learns(undisturbed):
+    """From the uniform distribution to at least the frequencies of tokens."""
+    losses = [r["mlm_loss"] for r in metrics(undisturbed) if r["split"] == "eval"]
+    assert losses[0] > losses[-1] + 0.05
+
+
+def kill_and_continue(corpus, workdir, kills, seed):
+    """Start, kill at a random moment, start again; `kills` times; then let it end."""
+    rng = random.Random(seed)
+    for _ in range(kills):
+        before = (workdir / "metrics.jsonl").exists() and len(metrics(workdir))
+        process = subprocess.Popen(
+            command(corpus, workdir, *LONG_RUN),
+            env=environment(),
+            stderr=subprocess.DEVNULL,
+        )
+        # Not before it trains: the moments before are alike, and uninteresting.
+        deadline = time.time() + 120
+        while time.time() < deadline and process.poll() is None:
+            path = workdir / "metrics.jsonl"
+            if path.exists() and path.read_text().count("\n") > (before or 0):
+                break
+            time.sleep(0.01)
+        time.sleep(rng.uniform(0, 2.5))
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    done = run(corpus, workdir, *LONG_RUN)
+    assert done.returncode == 0, done.stderr
+
+
+def test_killed_runs_end_like_undisturbed_ones(undisturbed, corpus, tmp_path):
+    kill_and_continue(corpus, tmp_path / "run", kills=4, seed=time.time_ns())
+    assert_same_end(tmp_path / "run", undisturbed)
+
+
+def test_sigterm_saves_and_the_same_command_continues(undisturbed, corpus, tmp_path):
+    workdir = tmp_path / "run"
+    process = subprocess.Popen(
+        command(corpus, workdir, *LONG_RUN),
+        env=environment(),
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    for line in process.stderr:
+        if "train step 28/200" in line:
+            process.send_signal(signal.SIGTERM)
+            break
+    _, rest = process.communicate()
+    assert process.returncode == 75
+    assert "the same command continues" in rest
+    saved = int(checkpoint.find(workdir).name)
+    assert 28 <= saved < 60
+    done = run(corpus, workdir, *LONG_RUN)
+    assert done.returncode == 0, done.stderr
+    assert f"continuing at step {saved} of 200" in done.stderr
+    assert_same_end(workdir, undisturbed)
+    again = run(corpus, workdir, *LONG_RUN)
+    assert again.returncode == 0
+    assert "already done: step 200 of 200" in again.stderr
+    assert_same_end(workdir, undisturbed)
+
+
+def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
+    """The run falls back to the checkpoint before, and never to step 0 by itself."""
+    workdir = tmp_path / "run"
+    subprocess.run(["cp", "-r", undisturbed, workdir], check=True)
+    for path in (workdir / "checkpoints/200/params").rglob("*"):
+        if path.is_file():
+            path.write_bytes(path.read_bytes()[:10])
+    (workdir / "checkpoints/201").mkdir()
+    done = run(corpus, workdir, *LONG_RUN)
+    assert done.returncode == 0, done.stderr
+    assert "checkpoint 200 cannot be read" in done.stderr
+    assert (workdir / "checkpoints/damaged-200").exists()
+    assert "continuing at step 195" in done.stderr
+    assert_same_end(workdir, undisturbed)
+    for step in (195, 200):
+        for path in (workdir / f"checkpoints/{step}/params").rglob("*"):
+            if path.is_file():
+                path.write_bytes(b"")
+    lost = run(corpus, workdir, *LONG_RUN)
+    assert lost.returncode == 2
+    assert "none of the checkpoints" in lost.stderr
+    assert "another --workdir" in lost.stderr
+
+
+# ---- mistakes: one line each, before any long work
+
+
+def assert_refused(done, message):
+    assert done.returncode == 2
+    assert "Traceback" not in done.stderr
+    (line,) = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
+    assert message in line
+
+
+@pytest.mark.parametrize(
+    ("flags", "message"),
+    [
+        (["--config.encoder.num_heads=5"], "num_heads=5 does not divide"),
+        (["--config.phases[0].batch_size=9", "--config.mesh.data=1",
+          "--config.phases[0].micro_batches=2"], "micro_batches=2 does not divide"),
+        (["--config.phases[1].length=65"], "length=65 is more than"),
+        (["--config.encoder.vocab_size=17"], "vocab_size=17, but the tokenizer has"),
+        (["--config.encoder.hidden=5"], "--config.encoder.hidden=5"),
+        (["--config.phases[0].stps=5"], "Did you mean steps"),
+        (["--config.phases[7].steps=5"], "there are not so many"),
+        (["--config.seed=one"], "--config.seed=one"),
+        (["--config.data.corpus=/nowhere"], "no corpus in /nowhere"),
+        (["--config.data.corpus="], "no corpus given"),
+        (["--config.mesh.tensor=3"], "do not multiply to the 1 devices"),
+        (["--config=nowhere.py"], "there is no recipe nowhere.py"),
+        (["--config=configs/bert_tiny.py:smke"], "unknown argument 'smke'"),
+        (["--workdir="], "--workdir is missing"),
+        (["--wordir=x"], "Unknown command line flag 'wordir'"),
+        (["stray"], "unexpected argument 'stray'"),
+    ],
+)  # fmt: skip
+def test_mistakes_are_told_in_one_line(flags, message, corpus, tmp_path):
+    assert_refused(run(corpus, tmp_path / "run", *flags), message)
+    assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
+    before = metrics(undisturbed)
+    changed = [*LONG_RUN, "--config.optimizer.learning_rate=0.5"]
+    refused = run(corpus, undisturbed, *changed)
+    assert_refused(refused, "optimizer.learning_rate: was 0.0001, is now 0.5")
+    unimportant = run(corpus, undisturbed, *LONG_RUN, "--config.run.log_every=8")
+    assert unimportant.returncode == 0
+    assert "run.log_every: was 7, is now 8" in unimportant.stderr
+    run(corpus, undisturbed, *LONG_RUN)
+    assert metrics(undisturbed) == before
+    (tmp_path / "file").write_text("")
+    assert_refused(run(corpus, tmp_path / "file"), "cannot write to")
+
+
+def test_a_changed_shard_is_refused(corpus, tmp_path):
+    folder = tmp_path / "corpus"
+    subprocess.run(["cp", "-r", corpus.folder, folder], check=True)
+    shard = folder / corpus.shards["train"][0].file
+    shard.write_bytes(shard.read_bytes()[:-8])
+    copy = dataclasses.replace(corpus, folder=folder)
+    assert_refused(run(copy, tmp_path / "run"), f"shard {shard} has changed")
+
+
+def test_two_runs_on_one_workdir(undisturbed, corpus):
+    from bert_jax.training import workdir
+
+    saved = config.load_json(
+        config.PretrainConfig, (undisturbed / "config.json").read_text(), "config.json"
+    )
+    with workdir.claim(undisturbed, saved, print):
+        refused = run(corpus, undisturbed, *LONG_RUN)
+    assert_refused(refused, "another process is running")
