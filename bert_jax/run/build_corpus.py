@@ -1,0 +1,122 @@
+r"""Turn text into a corpus to pretrain on.
+
+  python -m bert_jax.run.build_corpus --input='books/*.txt.gz' --format=text \
+      --tokenizer=DIR --output=DIR --held_out=0.01
+
+Without --input the text is the documentation of the Python packages at hand. The same
+command again continues a build that was cut off. Bad input is told by file and line and
+left out. Formats are described in bert_jax/corpus/sources.py.
+"""
+
+import pathlib
+import sys
+
+import tqdm
+from absl import flags
+
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, shards, sources
+from bert_jax.run import command_line, text_input
+from bert_jax.training import reporting
+
+
+def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
+    """The tokenizer in a folder, or one made from a `vocab.txt`.
+
+    Raises:
+      UserError: there is none.
+    """
+    if pathlib.Path(path).is_dir():
+        return tokenizer_lib.Tokenizer.load(path)
+    lower_case, strip_accents = text_input.normalisation()
+    return tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
+
+
+def build_with_progress(
+    source: sources.Source,
+    settings: build.Settings,
+    tokenizer: tokenizer_lib.Tokenizer,
+    output: str | pathlib.Path,
+    workers: int = 0,
+) -> shards.Corpus:
+    """`build.build` with a progress bar on a terminal, and plain lines elsewhere."""
+    bar = tqdm.tqdm(
+        desc="building corpus",
+        unit="split",
+        file=sys.stderr,
+        disable=not sys.stderr.isatty(),
+        dynamic_ncols=True,
+    )
+
+    def on_split(done, total, result):
+        text_input.tell(result.problem_count, result.problems)
+        bar.total = total
+        bar.update(done - bar.n)
+        if bar.disable and (done == total or done % max(1, total // 20) == 0):
+            reporting.say(f"building corpus: {done} of {total} splits")
+
+    try:
+        return build.build(
+            source, settings, tokenizer, output, workers=workers, on_split=on_split
+        )
+    finally:
+        bar.close()
+
+
+def describe(corpus: shards.Corpus) -> str:
+    """What a corpus holds, in a line or two for people."""
+    train, held_out = (
+        ", ".join(
+            f"{corpus.count(split, what):,} {what}"
+            for what in ("documents", "sentences", "tokens")
+        )
+        for split in shards.SPLITS
+    )
+    text = f"{corpus.folder}: {train}; held out: {held_out}"
+    if corpus.count(shards.HELD_OUT, "documents") < 2:
+        text += (
+            "\nwarning: fewer than two documents are held out, so there will be no "
+            "evaluation; a larger --held_out gives some"
+        )
+    return text
+
+
+def define_flags() -> None:
+    """Define the flags of this entrypoint."""
+    text_input.define_flags()
+    flags.adopt_module_key_flags(text_input)
+    flags.DEFINE_string(
+        "tokenizer",
+        "",
+        "Folder from run.train_tokenizer, or a vocab.txt, for which --lower_case and "
+        "--strip_accents count.",
+    )
+    flags.DEFINE_string("output", "", "Folder to write; new or the same build.")
+    flags.DEFINE_float(
+        "held_out", 0.01, "Fraction of documents for evaluation.", 0.0, 0.9
+    )
+    flags.DEFINE_string("language", "en", "For the sentence splitter.")
+    flags.DEFINE_integer("shard_megabytes", 8, "Text to a shard, about.", lower_bound=1)
+    flags.DEFINE_integer("workers", 0, "Processes; 0: one on each core.")
+
+
+def main() -> int:
+    """The entrypoint."""
+    values = flags.FLAGS
+    path = command_line.required(
+        "tokenizer", "give a folder from run.train_tokenizer or a vocab.txt"
+    )
+    output = command_line.required("output", "give a folder, --output=DIR")
+    corpus = build_with_progress(
+        text_input.source(values.shard_megabytes * 1_000_000),
+        build.Settings(values.held_out, values.language),
+        load_tokenizer(path),
+        output,
+        values.workers,
+    )
+    reporting.say(describe(corpus))
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.main(main, define_flags)

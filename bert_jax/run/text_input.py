@@ -1,0 +1,52 @@
+"""Flags that say which text to read, and how: shared by two entrypoints."""
+
+from absl import flags
+
+from bert_jax.corpus import sources
+from bert_jax.errors import UserError
+from bert_jax.training import reporting
+
+
+def define_flags() -> None:
+    """Define the flags."""
+    flags.DEFINE_string("input", "", "Glob of files; quote it.")
+    flags.DEFINE_string(
+        "format",
+        "",
+        "text, jsonl, wikiextractor, tfds:NAME or python_docs. Default: text with "
+        "--input, python_docs without.",
+    )
+    flags.DEFINE_string(
+        "text_field", "text", "Field that holds the text, for jsonl and tfds."
+    )
+    flags.DEFINE_bool("lower_case", True, "Drop case.")
+    flags.DEFINE_bool("strip_accents", None, "Drop accents. Default: as --lower_case.")
+
+
+def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
+    """What --input, --format and --text_field say.
+
+    Raises:
+      UserError: they contradict each other.
+    """
+    pattern = flags.FLAGS.input
+    kind = flags.FLAGS.format or ("text" if pattern else "python_docs")
+    if pattern and (kind == "python_docs" or kind.startswith("tfds:")):
+        raise UserError(f"--format={kind} reads no files; leave --input out")
+    if not pattern and kind in sources.FILE_FORMATS:
+        raise UserError(f"--format={kind} needs files; give --input='GLOB'")
+    return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
+
+
+def normalisation() -> tuple[bool, bool]:
+    """Whether to drop case, and whether to drop accents."""
+    lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
+    return lower_case, lower_case if strip is None else strip
+
+
+def tell(count: int, lines: list[str]) -> None:
+    """Print what was wrong with the text."""
+    for line in lines:
+        reporting.say(f"warning: {line}")
+    if count > len(lines):
+        reporting.say(f"warning: and {count - len(lines)} more like these")
