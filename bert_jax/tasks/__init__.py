@@ -1,0 +1,1 @@
+"""Fine-tuning tasks: examples to features, predictions to metrics."""

@@ -1,0 +1,181 @@
+"""Classification of texts and of pairs of texts, from TSV files.
+
+A file begins with a header that names its columns, parted by tabs: `text`, or `text_a`
+and `text_b`, and `label`; other columns are left alone. There is no quoting: a
+quotation mark is a character like any other, as in GLUE's files.
+"""
+
+import dataclasses
+import gzip
+import hashlib
+import pathlib
+from collections.abc import Sequence
+
+import numpy as np
+
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """One row of a file. `text_b` is "" where there is one text."""
+
+    text_a: str
+    text_b: str
+    label: str
+
+
+def read_tsv(path: str | pathlib.Path) -> list[Example]:
+    """Examples of a TSV file, plain or ending in .gz.
+
+    Raises:
+      UserError: the file is not there, not UTF-8, empty, or a row is incomplete.
+    """
+    path = pathlib.Path(path)
+    try:
+        data = path.read_bytes()
+        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode(
+            "utf-8-sig"
+        )
+    except (OSError, EOFError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
+    rows = [line.rstrip("\r").split("\t") for line in text.split("\n")]
+    header = rows[0]
+    first = "text_a" if "text_a" in header else "text"
+    missing = [name for name in (first, "label") if name not in header]
+    if missing:
+        raise UserError(
+            f"{path} has no column {' or '.join(missing)}; the first line must name "
+            f"the columns text (or text_a and text_b) and label, and is {header}"
+        )
+    a, label = header.index(first), header.index("label")
+    b = header.index("text_b") if "text_b" in header else None
+    examples = []
+    for number, row in enumerate(rows[1:], 2):
+        if row == [""]:
+            continue
+        if len(row) != len(header):
+            raise UserError(
+                f"{path}, line {number}: {len(row)} fields, not {len(header)} as in "
+                "the header"
+            )
+        examples.append(Example(row[a], row[b] if b is not None else "", row[label]))
+    if not examples:
+        raise UserError(f"{path} has no examples")
+    return examples
+
+
+def label_names(train: Sequence[Example], held_out: Sequence[Example]) -> list[str]:
+    """The labels of the training examples, sorted; each label's index is its class.
+
+    Raises:
+      UserError: there is only one, or evaluation has one that training has not.
+    """
+    names = sorted({example.label for example in train})
+    if len(names) < 2:
+        raise UserError(f"all training examples have the label {names[0]!r}")
+    unknown = sorted({example.label for example in held_out} - set(names))
+    if unknown:
+        raise UserError(
+            f"the evaluation examples have the label {unknown[0]!r}, which no training "
+            f"example has; those have {', '.join(map(repr, names))}"
+        )
+    return names
+
+
+def fingerprint(*groups: Sequence[Example]) -> str:
+    """A hash of examples, to tell whether a run continues with the same."""
+    digest = hashlib.sha256()
+    for group in groups:
+        for example in group:
+            digest.update(repr(dataclasses.astuple(example)).encode("utf-8"))
+    return digest.hexdigest()[:16]
+
+
+def to_features(
+    examples: Sequence[Example],
+    labels: Sequence[str],
+    tokenizer: tokenizer_lib.Tokenizer,
+    length: int,
+) -> dict[str, np.ndarray]:
+    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], for each example.
+
+    What is too long loses tokens at the end, of two texts the longer one first.
+
+    Args:
+      examples: of one file.
+      labels: from `label_names`.
+      tokenizer: of the encoder.
+      length: tokens in a row.
+
+    Returns:
+      input_ids, segment_ids int32 [E, length], attention_mask bool [E, length], labels
+      int32 [E], weights float32 [E].
+
+    Source: google-research/bert, run_classifier.py, convert_single_example.
+    """
+    a = tokenizer.encode_batch([example.text_a for example in examples])
+    b = tokenizer.encode_batch([example.text_b for example in examples])
+    shape = (len(examples), length)
+    ids = np.full(shape, tokenizer.pad_id, np.int32)
+    segments = np.zeros(shape, np.int32)
+    mask = np.zeros(shape, bool)
+    for row, (first, second) in enumerate(zip(a, b, strict=True)):
+        first, second = _truncate(first, second, length - (3 if second else 2))
+        tokens = [tokenizer.cls_id, *first, tokenizer.sep_id]
+        boundary = len(tokens)
+        if second:
+            tokens += [*second, tokenizer.sep_id]
+        ids[row, : len(tokens)] = tokens
+        segments[row, boundary : len(tokens)] = 1
+        mask[row, : len(tokens)] = True
+    classes = {name: i for i, name in enumerate(labels)}
+    return {
+        "input_ids": ids,
+        "segment_ids": segments,
+        "attention_mask": mask,
+        "labels": np.array([classes[example.label] for example in examples], np.int32),
+        "weights": np.ones(len(examples), np.float32),
+    }
+
+
+def _truncate(a: list[int], b: list[int], limit: int) -> tuple[list[int], list[int]]:
+    """Shorten the longer list, the second one if they are equal, to `limit` in all."""
+    excess = max(len(a) + len(b) - limit, 0)
+    from_longer = min(excess, abs(len(a) - len(b)))
+    in_turn = excess - from_longer
+    from_a = in_turn // 2 + (from_longer if len(a) > len(b) else 0)
+    return a[: len(a) - from_a], b[: len(b) - (excess - from_a)]
+
+
+def metrics(predicted: np.ndarray, labels: np.ndarray, num_classes: int) -> dict:
+    """Accuracy, F1 averaged over classes, and Matthews' correlation coefficient.
+
+    Args:
+      predicted: class of each example.
+      labels: the right one.
+      num_classes: of the task.
+    """
+    confusion = np.zeros((num_classes, num_classes))
+    np.add.at(confusion, (labels, predicted), 1)
+    right = np.diag(confusion)
+    actual, claimed = confusion.sum(1), confusion.sum(0)
+    f1 = 2 * right / np.maximum(actual + claimed, 1)
+    total = confusion.sum()
+    # Gorodkin 2004; for two classes this is the coefficient that GLUE uses for CoLA.
+    covariance = right.sum() * total - claimed @ actual
+    scale = (total**2 - claimed @ claimed) * (total**2 - actual @ actual)
+    return {
+        "accuracy": float(right.sum() / total),
+        "macro_f1": float(f1.mean()),
+        "matthews": float(covariance / np.sqrt(scale)) if scale > 0 else 0.0,
+    }
+
+
+def write_predictions(
+    path: pathlib.Path, predicted: np.ndarray, labels: Sequence[str]
+) -> None:
+    """Write GLUE's format: `index`, `prediction`."""
+    rows = [f"{i}\t{labels[c]}\n" for i, c in enumerate(predicted)]
+    path.write_text("index\tprediction\n" + "".join(rows), encoding="utf-8")

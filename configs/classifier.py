@@ -1,0 +1,24 @@
+r"""Fine-tune a pretrained encoder to classify texts or pairs of texts.
+
+Source: google-research/bert, run_classifier.py: batch 32, learning rate 5e-5, 3 epochs,
+a tenth of them warmup. The paper (A.3) tries batch 16 and 32, learning rate 5e-5, 3e-5
+and 2e-5, and 2 to 4 epochs, and takes the best; the miniatures want up to 3e-4.
+Run:    python -m bert_jax.run.finetune_classifier --config=configs/classifier.py \
+            --config.task.train=TRAIN.tsv --config.task.eval=EVAL.tsv \
+            --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
+Smoke:  --config=configs/classifier.py:smoke takes seconds on a processor.
+"""
+
+from bert_jax import config as config_lib
+
+
+def get_config(arg: str = ""):
+    """The recipe; `arg` is "" or "smoke"."""
+    cfg = config_lib.to_configdict(config_lib.ClassifierConfig())
+    cfg.batch_size = 32
+    cfg.epochs = 3.0
+    cfg.optimizer.learning_rate = 5e-5
+    cfg.optimizer.warmup_fraction = 0.1
+    if config_lib.is_smoke(arg):
+        config_lib.shrink(cfg)
+    return cfg

@@ -1,0 +1,285 @@
+import json
+import pathlib
+
+import jax
+import numpy as np
+import pytest
+from test_pretrain import ROOT, assert_refused, environment
+
+from bert_jax import config
+from bert_jax.data import examples as examples_lib
+from bert_jax.errors import UserError
+from bert_jax.run import finetune_classifier, pretrain
+from bert_jax.tasks import classification
+from bert_jax.training import checkpoint
+
+
+@pytest.fixture(scope="module")
+def pretrained(corpus, tmp_path_factory):
+    """The workdir of a short pretraining run."""
+    cfg = config.to_configdict(config.PretrainConfig())
+    config.shrink(cfg)
+    cfg.encoder.vocab_size = 0
+    cfg.encoder.dtype = "float32"
+    cfg.data.corpus = str(corpus.folder)
+    cfg.phases = cfg.phases[:1]
+    folder = tmp_path_factory.mktemp("pretrained")
+    pretrain.pretrain(config.from_configdict(config.PretrainConfig, cfg), str(folder))
+    return folder
+
+
+def write_tsv(path, rows, header="text\tlabel"):
+    lines = [header, *("\t".join(row) for row in rows)]
+    path.write_text("".join(line + "\n" for line in lines), encoding="utf-8")
+    return str(path)
+
+
+@pytest.fixture(scope="module")
+def task(tmp_path_factory):
+    """Whether a sentence is about a statement or a class: a word decides."""
+    folder = tmp_path_factory.mktemp("task")
+    rng = np.random.default_rng(0)
+    words = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
+    rows = []
+    for i in range(240):
+        label = ["class", "statement"][i % 2]
+        text = [*rng.choice(words, 6), label, *rng.choice(words, 3)]
+        rows.append((" ".join(text), f"about {label}"))
+    return {
+        "train": write_tsv(folder / "train.tsv", rows[:200]),
+        "eval": write_tsv(folder / "eval.tsv", rows[200:]),
+    }
+
+
+def make_config(pretrained, files, **changes):
+    cfg = config.to_configdict(config.ClassifierConfig())
+    cfg.init_from = str(pretrained)
+    cfg.task.update(files, length=32)
+    cfg.optimizer.learning_rate = 3e-3
+    cfg.epochs = 8.0
+    cfg.run.log_every = 10
+    cfg.update(changes)
+    return config.from_configdict(config.ClassifierConfig, cfg)
+
+
+@pytest.fixture(scope="module")
+def finetuned(pretrained, task, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("finetuned")
+    results = finetune_classifier.finetune(make_config(pretrained, task), str(folder))
+    return folder, results
+
+
+def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
+    folder, results = finetuned
+    assert results["accuracy"] > 0.9
+    assert results["examples"] == 40
+    assert results["labels"] == ["about class", "about statement"]
+    assert results["init_from"] == str(checkpoint.find(pretrained))
+    assert json.loads((folder / "results.json").read_text()) == results
+    lines = (folder / "predictions.tsv").read_text().splitlines()
+    assert lines[0] == "index\tprediction"
+    predicted = [line.split("\t")[1] for line in lines[1:]]
+    right = [results["labels"][i % 2] for i in range(200, 240)]
+    agreement = np.mean([a == b for a, b in zip(predicted, right, strict=True)])
+    assert agreement == pytest.approx(results["accuracy"])
+    evaluated = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
+    assert evaluated["split"] == "eval"
+    assert evaluated["accuracy"] == pytest.approx(results["accuracy"])
+
+
+def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsys):
+    source = checkpoint.find(pretrained)
+    still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
+    one_step = make_config(pretrained, task, **still)
+    finetune_classifier.finetune(one_step, str(tmp_path / "a"))
+    told = capsys.readouterr().err
+    assert "loaded: 23 parameters (encoder)" in told
+    assert "new: 2 parameters (classifier)" in told
+    assert "ignored: 7 parameters (mlm_head, nsp_head)" in told
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    stored = checkpoint.ocp.checkpointables_metadata(str(source)).metadata["params"]
+    shapes = jax.tree.map(
+        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), stored
+    )
+    expected = checkpoint.load_params(source, shapes).params
+    found = checkpoint.load_params(checkpoint.find(tmp_path / "a"), shapes)
+    assert len(found.loaded) == 23
+    for path in found.loaded:
+        assert np.array_equal(found.params[path], expected[path]), path
+    # From one checkpoint of the run, or random: other weights in the second case.
+    by_step = make_config(source, task, **still)
+    finetune_classifier.finetune(by_step, str(tmp_path / "b"))
+    random = make_config(pretrained, task, **still, random_init=True)
+    results = finetune_classifier.finetune(random, str(tmp_path / "c"))
+    assert results["init_from"] == "random"
+    same, other = (
+        checkpoint.load_params(checkpoint.find(tmp_path / name), shapes).params
+        for name in "bc"
+    )
+    path = "encoder/embeddings/token_embedding"
+    assert np.array_equal(same[path], expected[path])
+    assert not np.array_equal(other[path], expected[path])
+
+
+def test_the_same_call_again_reports(finetuned, pretrained, task):
+    folder, results = finetuned
+    before = (folder / "metrics.jsonl").read_text()
+    again = finetune_classifier.finetune(make_config(pretrained, task), str(folder))
+    assert again == results
+    assert (folder / "metrics.jsonl").read_text() == before
+
+
+def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path):
+    folder, _ = finetuned
+    rows = [("a class", "about class"), ("a statement", "about statement")] * 30
+    changed = {**task, "train": write_tsv(tmp_path / "t.tsv", rows)}
+    with pytest.raises(UserError, match=r"another config \(task\.fingerprint"):
+        finetune_classifier.finetune(make_config(pretrained, changed), str(folder))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"init_from": "/nowhere"}, "/nowhere is no folder"),
+        ({"init_from": str(pathlib.Path(__file__).parent)}, "holds no complete check"),
+        ({"task": {"length": 65}}, "task.length=65 is more than the 64 positions"),
+        ({"batch_size": 12}, "batch_size=12 is not a multiple of the 8 parts"),
+    ],
+)
+def test_what_cannot_work(changes, message, pretrained, task, tmp_path):
+    with pytest.raises(UserError, match=message):
+        finetune_classifier.finetune(
+            make_config(pretrained, task, **changes), str(tmp_path)
+        )
+
+
+def test_from_the_command_line(pretrained, task, tmp_path):
+    import subprocess
+    import sys
+
+    def run(*flags):
+        command = [sys.executable, "-m", "bert_jax.run.finetune_classifier", *flags]
+        return subprocess.run(
+            command, capture_output=True, text=True, env=environment()
+        )
+
+    flags = [
+        f"--config={ROOT}/configs/classifier.py:smoke",
+        f"--config.task.train={task['train']}",
+        f"--config.task.eval={task['eval']}",
+        f"--config.init_from={pretrained}",
+        f"--workdir={tmp_path / 'run'}",
+    ]
+    done = run(*flags)
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout)["examples"] == 40
+    missing = [flag for flag in flags if "train=" not in flag]
+    assert_refused(run(*missing), "pass --config.task.train=FILE.tsv")
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "has no column text or label"),
+        (b"sentence\tlabel\nx\t1\n", r"has no column text; .*'sentence', 'label'"),
+        (b"text_a\tlabel\nx\t1\n\n", None),
+        (b"text\tlabel\nx\t1\ty\n", "line 2: 3 fields, not 2"),
+        (b"text\tlabel\n", "has no examples"),
+        (b"text\tlabel\n\xff\t1\n", "cannot read"),
+    ],
+)
+def test_tsv_files(content, message, tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes(content)
+    if message is None:
+        assert classification.read_tsv(path) == [classification.Example("x", "", "1")]
+        return
+    with pytest.raises(UserError, match=message):
+        classification.read_tsv(path)
+
+
+def test_quotes_carriage_returns_and_marks_are_harmless(tmp_path):
+    path = tmp_path / "a.tsv"
+    text = '\ufeffid\ttext_a\ttext_b\tlabel\r\n7\t"a\tb"\tyes\r\n'
+    path.write_bytes(text.encode())
+    assert classification.read_tsv(path) == [classification.Example('"a', 'b"', "yes")]
+
+
+def test_labels_must_be_known():
+    make = [classification.Example("a", "", label) for label in "xyx"]
+    assert classification.label_names(make, make[:1]) == ["x", "y"]
+    with pytest.raises(UserError, match="all training examples have the label 'x'"):
+        classification.label_names(make[:1], make)
+    other = [classification.Example("a", "", "z")]
+    with pytest.raises(UserError, match="have the label 'z', which no training"):
+        classification.label_names(make, other)
+
+
+def test_features_of_one_and_of_two_texts(wordpiece):
+    one = classification.Example("the value", "", "x")
+    two = classification.Example("the value of the name", "an object", "y")
+    long = classification.Example("the value " * 9, "an object", "x")
+    rows = classification.to_features([one, two, long], ["x", "y"], wordpiece, 12)
+    encode, cls, sep = wordpiece.encode, wordpiece.cls_id, wordpiece.sep_id
+    a = [cls, *encode("the value"), sep]
+    assert rows["input_ids"][0].tolist() == a + [0] * (12 - len(a))
+    assert rows["attention_mask"][0].sum() == len(a)
+    b = [cls, *encode("the value of the name"), sep, *encode("an object"), sep]
+    assert rows["input_ids"][1].tolist() == b + [0] * (12 - len(b))
+    first = len(encode("the value of the name")) + 2
+    assert rows["segment_ids"][1].tolist() == (
+        [0] * first + [1] * (len(b) - first) + [0] * (12 - len(b))
+    )
+    # The longer text is cut at its end.
+    second = encode("an object")
+    kept = encode("the value " * 9)[: 9 - len(second)]
+    assert rows["input_ids"][2].tolist() == [cls, *kept, sep, *second, sep]
+    assert rows["labels"].tolist() == [0, 1, 0]
+
+
+def test_truncation_is_that_of_a_loop():
+    for a_length in range(12):
+        for b_length in range(12):
+            a, b = list(range(a_length)), list(range(b_length))
+            found = classification._truncate(a, b, 9)
+            while len(a) + len(b) > 9:
+                (a if len(a) > len(b) else b).pop()
+            assert found == (a, b)
+
+
+def test_metrics_by_hand():
+    predicted, labels = np.array([0, 0, 1, 1, 1, 0]), np.array([0, 1, 1, 1, 0, 0])
+    found = classification.metrics(predicted, labels, 2)
+    # 2 true and 1 false positives, 2 true and 1 false negatives.
+    assert found["accuracy"] == pytest.approx(4 / 6)
+    assert found["macro_f1"] == pytest.approx(2 / 3)
+    assert found["matthews"] == pytest.approx((2 * 2 - 1 * 1) / 9)
+    constant = classification.metrics(np.zeros(6, int), labels, 2)
+    assert constant["matthews"] == 0.0
+
+
+# ---- order
+
+
+def test_each_example_once_an_epoch_in_another_order():
+    arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
+    made = examples_lib.Examples(arrays, batch_size=4, seed=5)
+    found = np.concatenate([batch["x"] for batch in made.batches(0, 10)])
+    epochs = found.reshape(4, 10)
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs.tolist())
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4
+    assert np.array_equal(made.batch(7)["x"], found[28:32])
+    rows = np.array([1, 3])
+    part = examples_lib.Examples(arrays, batch_size=4, seed=5, rows=rows)
+    assert np.array_equal(part.batch(7)["x"], found[28:32][rows])
+
+
+def test_held_out_examples_in_order_with_weightless_filling():
+    arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
+    made = examples_lib.Examples(arrays, batch_size=4, seed=5, held_out=True)
+    batches = list(made.batches(0, made.num_batches))
+    assert np.concatenate([b["x"] for b in batches]).tolist() == [*range(10), 9, 9]
+    assert batches[-1]["weights"].tolist() == [1, 1, 0, 0]

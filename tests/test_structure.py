@@ -1,0 +1,119 @@
+"""Rules about the code itself that are easy to break and hard to see."""
+
+import ast
+import pathlib
+import subprocess
+import sys
+
+import pytest
+
+PACKAGE = pathlib.Path(__file__).parents[1] / "bert_jax"
+MODULES = sorted(PACKAGE.rglob("*.py"))
+# What may import what: only from a lower layer, or from the same package.
+LAYERS = [
+    {"errors"},
+    {"config"},
+    {"tokenizer", "model"},
+    {"objectives", "corpus"},
+    {"data"},
+    {"training", "tasks", "interop"},
+    {"run"},
+]
+
+
+def part(module: str) -> str:
+    """`bert_jax.model.heads` to `model`."""
+    return module.split(".")[1]
+
+
+def imports(path: pathlib.Path):
+    """Every import in a file, those inside functions too, with whether it is inside."""
+    tree = ast.parse(path.read_text())
+    top = set(map(id, tree.body))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        else:
+            continue
+        for name in names:
+            yield name, id(node) in top
+
+
+def layer(name: str) -> int:
+    return next(i for i, names in enumerate(LAYERS) if name in names)
+
+
+@pytest.mark.parametrize("path", MODULES, ids=lambda p: str(p.relative_to(PACKAGE)))
+def test_imports_point_down(path):
+    relative = path.relative_to(PACKAGE)
+    if relative.name == "__init__.py" and len(relative.parts) == 1:
+        return
+    own = relative.parts[0].removesuffix(".py")
+    for name, _ in imports(path):
+        if name.startswith("bert_jax.") and part(name) != own:
+            assert layer(part(name)) < layer(own), f"{relative} imports {name}"
+
+
+def test_libraries_are_known_where_they_belong():
+    for path in MODULES:
+        relative = path.relative_to(PACKAGE).as_posix()
+        for name, at_top in imports(path):
+            library = name.split(".")[0]
+            if library == "tensorflow":
+                assert relative.startswith("data/"), relative
+            if library == "tensorflow_datasets":
+                assert relative == "corpus/sources.py" and not at_top
+            if library == "orbax":
+                assert relative == "training/checkpoint.py", relative
+            if library in ("torch", "transformers"):
+                raise AssertionError(f"{relative} imports {name}")
+
+
+def test_mesh_axes_are_known_to_sharding_alone():
+    for path in MODULES:
+        if path.relative_to(PACKAGE).as_posix() in (
+            "training/sharding.py",
+            "config.py",
+        ):
+            continue
+        strings = {
+            node.value
+            for node in ast.walk(ast.parse(path.read_text()))
+            if isinstance(node, ast.Constant) and isinstance(node.value, str)
+        }
+        assert strings.isdisjoint({"fsdp", "tensor"}), path
+
+
+def test_no_defaults_besides_those_declared():
+    """`config.get(name, default)` would be a second place for a default."""
+    for path in MODULES:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+                owner = node.func.value
+                is_config = isinstance(owner, ast.Name) and owner.id in (
+                    "cfg",
+                    "config",
+                )
+                assert not (is_config and node.func.attr == "get"), path
+
+
+@pytest.mark.parametrize(
+    "modules",
+    [
+        "model.heads, objectives.mlm_nsp, training.loop, training.optimizer",
+        "run.pretrain, run.finetune_classifier",
+        "corpus.build, tokenizer",
+    ],
+)
+def test_training_needs_no_tensorflow(modules):
+    names = ", ".join(f"bert_jax.{name.strip()}" for name in modules.split(","))
+    script = f"import sys, {names}; assert 'tensorflow' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_building_a_corpus_needs_no_jax():
+    """Each of its processes would pay for the import."""
+    script = "import sys, bert_jax.corpus.build; assert 'jax' not in sys.modules"
+    subprocess.run([sys.executable, "-c", script], check=True)
