@@ -176,6 +176,19 @@ class ClassifierConfig:
     )
 
 
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DemoConfig:
+    """`run.demo`: from the documentation at hand to a fine-tuned classifier."""
+
+    vocab_size: int = 8192  # small, as is the text
+    sample_megabytes: int = 8  # of text that the vocabulary is learnt from
+    held_out: float = 0.1  # of all documents
+    train_examples: int = 2000  # that the classifier is fine-tuned on, at most
+    repeats: int = 3  # of fine-tuning, with seeds that follow one another
+    pretrain: PretrainConfig = PretrainConfig()
+    finetune: ClassifierConfig = ClassifierConfig()
+
+
 # ---- the bridge to ml_collections and JSON
 
 
@@ -283,6 +296,11 @@ def shrink(cfg: ml_collections.ConfigDict) -> None:
 
     What makes recipes differ stays: number of phases, optimizer, schedule, objective.
     """
+    if "pretrain" in cfg:
+        cfg.update(vocab_size=500, sample_megabytes=1, train_examples=64, repeats=2)
+        shrink(cfg.pretrain)
+        shrink(cfg.finetune)
+        return
     cfg.run.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
     if "phases" in cfg:
         cfg.encoder.update(hidden_size=32, num_layers=2, num_heads=2)
@@ -298,12 +316,15 @@ def shrink(cfg: ml_collections.ConfigDict) -> None:
 # ---- validation
 
 
-def validate(config: PretrainConfig | ClassifierConfig) -> None:
+def validate(config: PretrainConfig | ClassifierConfig | DemoConfig) -> None:
     """Check what can be checked without data and devices.
 
     Raises:
       UserError: names the field, its value, and what would be right.
     """
+    if isinstance(config, DemoConfig):
+        _validate_demo(config)
+        return
     _check_range("seed", config.seed, 0, 2**31 - 1)
     _validate_optimizer(config.optimizer)
     _validate_mesh(config.mesh)
@@ -382,6 +403,31 @@ def _validate_classifier(config: ClassifierConfig) -> None:
         raise UserError(f"epochs={config.epochs} must be more than 0")
     _check_batch("", config.batch_size, config.micro_batches)
     _check_choice("dtype", config.dtype, ("", "float32", "bfloat16"))
+
+
+def _validate_demo(config: DemoConfig) -> None:
+    _check_range("vocab_size", config.vocab_size, 300)
+    _check_range("sample_megabytes", config.sample_megabytes, 1)
+    _check_range("held_out", config.held_out, 0.01, 0.5)
+    _check_range("train_examples", config.train_examples, 1)
+    _check_range("repeats", config.repeats, 1)
+    filled_in = {
+        "pretrain.data.corpus": config.pretrain.data.corpus,
+        "finetune.init_from": config.finetune.init_from,
+        "finetune.task.train": config.finetune.task.train,
+        "finetune.task.eval": config.finetune.task.eval,
+    }
+    for name, value in filled_in.items():
+        if value:
+            raise UserError(f"{name}={value!r}: the demo makes this itself; leave it")
+    try:
+        validate(config.pretrain)
+    except UserError as error:
+        raise UserError(f"pretrain: {error}") from error
+    try:
+        validate(demo_finetune(config, "train.tsv", "eval.tsv", "pretrain"))
+    except UserError as error:
+        raise UserError(f"finetune: {error}") from error
 
 
 def _validate_optimizer(optimizer: OptimizerConfig) -> None:
@@ -514,3 +560,11 @@ def with_examples(config: ClassifierConfig, fingerprint: str) -> ClassifierConfi
         )
     task = dataclasses.replace(config.task, fingerprint=fingerprint)
     return dataclasses.replace(config, task=task)
+
+
+def demo_finetune(
+    config: DemoConfig, train: str, held_out: str, init_from: str
+) -> ClassifierConfig:
+    """The demo's fine-tuning with what the demo fills in."""
+    task = dataclasses.replace(config.finetune.task, train=train, eval=held_out)
+    return dataclasses.replace(config.finetune, task=task, init_from=init_from)

@@ -217,18 +217,20 @@ def test_docstrings_become_prose():
     ]
 
 
-def test_parameters_carry_their_declared_types(tmp_path):
+def test_parameters_and_the_function_they_belong_to(tmp_path):
     (tmp_path / "m.py").write_text(
-        'def f():\n    """F.\n\n    Parameters\n    ----------\n'
+        'def f():\n    """Sum all\n    elements.\n\n    More of it.\n\n'
+        "    Parameters\n    ----------\n"
         "    axis, b : int, optional\n        Axis along which the\n"
         "        sum is taken.\n\n        More.\n    name: this goes on\n"
         '        as a sentence.\n    """\n'
     )
-    found = list(python_docs.parameter_types(tmp_path / "m.py"))
-    assert len(found) == 1
-    assert found[0].name == "axis, b"
-    assert found[0].declared_type == "int, optional"
-    assert found[0].description == "Axis along which the sum is taken."
+    [found] = python_docs.parameters(tmp_path / "m.py")
+    assert found.name == "axis, b"
+    assert found.description == "Axis along which the sum is taken."
+    assert found.summary == ""  # too few words to be prose
+    (tmp_path / "n.py").write_text('def f():\n    """Parameters of it."""\n')
+    assert list(python_docs.parameters(tmp_path / "n.py")) == []
 
 
 def test_language_reference_and_packages_are_found():
@@ -322,7 +324,7 @@ def test_a_killed_build_continues(corpus, text_file, wordpiece, tmp_path):
     folder = tmp_path / "c"
     arguments = [str(text_file), str(tmp_path / "t"), str(folder)]
     process = subprocess.Popen([sys.executable, "-c", script, *arguments])
-    while len(list(folder.glob("unfinished/split-*"))) < 2:
+    while len(list(folder.glob("unfinished/split-*.json"))) < 2:
         assert process.poll() is None
         time.sleep(0.02)
     process.kill()

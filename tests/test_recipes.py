@@ -24,6 +24,8 @@ def load(name):
 
 
 def kind(cfg):
+    if "pretrain" in cfg:
+        return config.DemoConfig
     return config.PretrainConfig if "phases" in cfg else config.ClassifierConfig
 
 

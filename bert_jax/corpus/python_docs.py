@@ -4,18 +4,18 @@ Docstrings of the standard library and of all installed packages, and the langua
 reference that ships with Python. Source files are parsed, never imported. A document
 is one module with all docstrings in it, or one topic of the language reference.
 
-Docstrings also state facts that can serve as labels: `parameter_types` reads from
-numpydoc sections which type each parameter is declared with. The lines that declare
-it are left out of the documents, so that text and labels stay apart.
+Docstrings also state facts that can serve as labels: `parameters` reads from numpydoc
+sections which descriptions belong to which function.
 """
 
 import ast
 import dataclasses
+import itertools
 import pathlib
 import re
 import sysconfig
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
 # Tests say little in their docstrings and are half of all source text.
 _SKIPPED_PARTS = {"test", "tests", "testing", "idle_test"}
@@ -25,8 +25,10 @@ _MIN_PARAGRAPH_WORDS = 4
 _MIN_LETTER_FRACTION = 0.75
 _MIN_DOCUMENT_CHARS = 200
 
+_DOCUMENTED = re.compile(b"\"\"\"|'''|topics")
+_NUMPYDOC = re.compile(rb"\n *Parameters\r?\n *---")
 _UNDERLINE = re.compile(r"^[-=~^*\"'`#.]{3,}$")
-_DECLARATION = re.compile(r"^(\*{0,2}\w[\w.]*(?:, ?\*{0,2}\w+)*) ?: +(\S.*)$")
+_DECLARATION = re.compile(r"^(\*{0,2}\w[\w.]*(?:, ?\*{0,2}\w+)*) ?: +\S.*$")
 _DIRECTIVE = re.compile(r"^\s*\.\. ")
 _ROLE = re.compile(r":[a-zA-Z][\w+:.-]*:`~?\.?([^`<]+?)(?: <[^>]*>)?`")
 _FOOTNOTE = re.compile(r"\s*\[\d+\]_")
@@ -76,7 +78,7 @@ def read_module(
       path: a Python source file.
       report: is told of a file that cannot be read.
     """
-    tree = _parse(path, report)
+    tree = _parse(path, report, _DOCUMENTED)
     if tree is None:
         return
     if module_name(path) == "pydoc_data/topics.py":
@@ -92,11 +94,14 @@ def read_module(
 
 
 def _parse(
-    path: str | pathlib.Path, report: Callable[[str], None]
+    path: str | pathlib.Path,
+    report: Callable[[str], None],
+    pattern: re.Pattern[bytes],
 ) -> ast.Module | None:
+    """The syntax tree of a file that has the pattern in it; parsing takes long."""
     try:
         text = pathlib.Path(path).read_bytes()
-        if b'"""' not in text and b"'''" not in text and b"topics" not in text:
+        if not pattern.search(text):
             return None
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about other people's escapes
@@ -134,7 +139,7 @@ def _prose(docstring: str) -> str:
     lines = docstring.expandtabs().split("\n")
     for i, line in enumerate(lines):
         stripped = line.strip()
-        indent = len(line) - len(line.lstrip())
+        indent = _indent(line)
         following = lines[i + 1].strip() if i + 1 < len(lines) else ""
         if stripped.startswith("```"):
             in_fence = not in_fence
@@ -156,7 +161,7 @@ def _prose(docstring: str) -> str:
         if (
             _SECTION.match(stripped)
             or _TYPE_FIELD.match(stripped)
-            or _declared_type(lines, i)
+            or _declared_name(lines, i)
         ):
             paragraphs.append([])
             continue
@@ -196,48 +201,62 @@ class Parameter:
 
     Attributes:
       name: as in the signature.
-      declared_type: what stands behind the colon, such as "int, optional".
-      description: the paragraph below, as prose on one line.
+      description: the paragraph below its declaration, as prose on one line.
+      summary: the first paragraph of the whole docstring, likewise.
       module: where it was found.
     """
 
     name: str
-    declared_type: str
     description: str
+    summary: str
     module: str
 
 
-def parameter_types(path: str | pathlib.Path) -> Iterator[Parameter]:
-    """Parameters that the numpydoc sections of one source file declare a type for."""
-    tree = _parse(path, lambda line: None)
+def parameters(path: str | pathlib.Path) -> Iterator[Parameter]:
+    """Parameters in the numpydoc sections of one source file."""
+    tree = _parse(path, lambda line: None, _NUMPYDOC)
     if tree is None:
         return
-    for docstring in _docstrings(tree):
+    # Some packages repeat a docstring for each of many functions.
+    for docstring in dict.fromkeys(_docstrings(tree)):
         lines = docstring.expandtabs().split("\n")
+        summary = _one_line(itertools.takewhile(str.strip, lines))
         for i in range(len(lines)):
-            found = _declared_type(lines, i)
-            if not found:
+            name = _declared_name(lines, i)
+            if not name:
                 continue
             indent = len(lines[i]) - len(lines[i].lstrip())
-            body = []
-            for line in lines[i + 1 :]:
-                if not line.strip() or len(line) - len(line.lstrip()) <= indent:
-                    break
-                body.append(line)
-            description = _prose("\n".join(body)).replace("\n", " ")
+            body = itertools.takewhile(
+                lambda line, i=indent: (
+                    line.strip() and len(line) - len(line.lstrip()) > i
+                ),
+                lines[i + 1 :],
+            )
+            description = _one_line(body)
             if description:
-                yield Parameter(*found, description, module_name(path))
+                yield Parameter(name, description, summary, module_name(path))
 
 
-def _declared_type(lines: list[str], i: int) -> tuple[str, str] | None:
-    """Name and type if line `i` declares a parameter: `name : type`, text below."""
+def _is_deeper(indent: int, line: str) -> bool:
+    return bool(line.strip()) and _indent(line) > indent
+
+
+def _indent(line: str) -> int:
+    return len(line) - len(line.lstrip())
+
+
+def _one_line(lines: Iterable[str]) -> str:
+    return _prose("\n".join(lines)).replace("\n", " ")
+
+
+def _declared_name(lines: list[str], i: int) -> str | None:
+    """The name if line `i` declares a parameter: `name : type`, text below."""
     found = _DECLARATION.match(lines[i].strip())
-    if not found or i + 1 >= len(lines) or not lines[i + 1].strip():
+    if not found or i + 1 >= len(lines):
         return None
-    indent = len(lines[i]) - len(lines[i].lstrip())
-    if len(lines[i + 1]) - len(lines[i + 1].lstrip()) <= indent:
+    if not _is_deeper(_indent(lines[i]), lines[i + 1]):
         return None
     # "name : type" is numpydoc; "name: text" is a sentence that goes on below.
     if " :" not in lines[i]:
         return None
-    return found.group(1), found.group(2)
+    return found.group(1)

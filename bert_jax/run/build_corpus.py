@@ -9,9 +9,7 @@ left out. Formats are described in bert_jax/corpus/sources.py.
 """
 
 import pathlib
-import sys
 
-import tqdm
 from absl import flags
 
 from bert_jax import tokenizer as tokenizer_lib
@@ -40,13 +38,7 @@ def build_with_progress(
     workers: int = 0,
 ) -> shards.Corpus:
     """`build.build` with a progress bar on a terminal, and plain lines elsewhere."""
-    bar = tqdm.tqdm(
-        desc="building corpus",
-        unit="split",
-        file=sys.stderr,
-        disable=not sys.stderr.isatty(),
-        dynamic_ncols=True,
-    )
+    bar = reporting.progress_bar(desc="building corpus", unit="split")
 
     def on_split(done, total, result):
         text_input.tell(result.problem_count, result.problems)

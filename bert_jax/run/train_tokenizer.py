@@ -43,13 +43,16 @@ def train(
     problems = sources.Problems()
     splits = sources.plan(source)
     random.Random(0).shuffle(splits)
+    bar = reporting.progress_bar(desc="reading text", unit="B", unit_scale=True)
     for split in splits:
         for document in sources.read(split, source, problems):
             # Lines, because SentencePiece leaves out what is longer than a few of them.
             texts += [line for line in document.text.split("\n") if line.strip()]
             size += len(document.text)
+            bar.update(len(document.text))
         if size >= sample_bytes:
             break
+    bar.close()
     text_input.tell(problems.count, problems.lines)
     if not texts:
         raise UserError(f"there is no text in {source.pattern or source.format}")

@@ -66,6 +66,16 @@ def read_tsv(path: str | pathlib.Path) -> list[Example]:
     return examples
 
 
+def write_tsv(path: pathlib.Path, examples: Sequence[Example]) -> None:
+    """Write examples of two texts each, for `read_tsv`. Tabs become spaces."""
+    rows = [
+        "\t".join(field.replace("\t", " ") for field in dataclasses.astuple(example))
+        for example in examples
+    ]
+    text = "\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n"
+    path.write_text(text, encoding="utf-8")
+
+
 def label_names(train: Sequence[Example], held_out: Sequence[Example]) -> list[str]:
     """The labels of the training examples, sorted; each label's index is its class.
 

@@ -33,13 +33,7 @@ class Reporter:
         self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
         self._total_steps = total_steps
         self._tensorboard = _tensorboard_writer(folder, step)
-        self._bar = tqdm.tqdm(
-            total=total_steps,
-            initial=step,
-            unit="step",
-            disable=not sys.stderr.isatty(),
-            dynamic_ncols=True,
-        )
+        self._bar = progress_bar(total=total_steps, initial=step, unit="step")
 
         if step:
             verb = "continuing at" if step < total_steps else "already done:"
@@ -82,6 +76,13 @@ class Reporter:
         self._file.close()
         if self._tensorboard:
             self._tensorboard.close()
+
+
+def progress_bar(**options: Any) -> tqdm.tqdm:
+    """A bar on a terminal; nothing, with `disable` set, elsewhere."""
+    return tqdm.tqdm(
+        file=sys.stderr, disable=not sys.stderr.isatty(), dynamic_ncols=True, **options
+    )
 
 
 def say(line: str) -> None:

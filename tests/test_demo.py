@@ -1,0 +1,266 @@
+"""The demo, shrunk, on a part of the documentation; and the task it makes."""
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+from test_pretrain import ROOT, assert_refused, environment
+from test_recipes import load
+
+from bert_jax import config
+from bert_jax.corpus import build, python_docs, shards
+from bert_jax.errors import UserError
+from bert_jax.run import demo, fill_mask
+from bert_jax.tasks import parameter_pairs
+from bert_jax.training import curves
+
+PNG = b"\x89PNG"
+
+
+def some_packages():
+    """Enough modules with numpydoc sections that some are held out."""
+    names = ("matplotlib/c", "matplotlib/a", "numpy/lib/", "pydoc_data/")
+    return [
+        path
+        for path in python_docs.source_files()
+        if python_docs.module_name(path).startswith(names)
+    ]
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory):
+    """The folder of a demo that was stopped before fine-tuning, and then continued."""
+    folder = tmp_path_factory.mktemp("demo") / "run"
+    cfg = config.from_configdict(config.DemoConfig, load("demo").get_config("smoke"))
+    with pytest.MonkeyPatch.context() as patch:
+        paths = some_packages()
+        patch.setattr(python_docs, "source_files", lambda: paths)
+        # Processes of a build would not see the patch.
+        patch.setattr(build.os, "cpu_count", lambda: 1)
+        with pytest.MonkeyPatch.context() as crash:
+            crash.setattr(demo, "_finetune", lambda *_: 1 / 0)
+            with pytest.raises(ZeroDivisionError):
+                demo.demo(cfg, str(folder))
+        before = {p: p.stat().st_mtime_ns for p in made(folder)}
+        results = demo.demo(cfg, str(folder))
+    assert {p: p.stat().st_mtime_ns for p in before} == before
+    return folder, cfg, results
+
+
+def made(folder):
+    """Files that a continued demo has no reason to write again."""
+    return [
+        *(p for p in (folder / "corpus").rglob("*") if p.is_file()),
+        *(folder / "tokenizer").iterdir(),
+        *(folder / "task").iterdir(),
+        *(p for p in (folder / "pretrain/checkpoints").rglob("*") if p.is_file()),
+    ]
+
+
+def test_results_and_pictures(finished):
+    folder, cfg, results = finished
+    saved = json.loads((folder / "results.json").read_text())
+    assert saved["accuracies"] == results.accuracies
+    assert {len(values) for values in results.accuracies.values()} == {cfg.repeats}
+    assert results.train_examples == cfg.train_examples
+    assert 0.4 < results.most_frequent_class < 0.6
+    corpus = shards.open_corpus(folder / "corpus")
+    assert results.documentation["held_out"] == corpus.count("held_out", "tokens")
+    assert 0 < results.unigram_entropy < np.log(corpus.tokenizer.vocab_size)
+    assert (folder / "curves.png").read_bytes().startswith(PNG)
+    text = demo.table(results)
+    assert f"{results.held_out['mlm_loss']:.2f}" in text
+    assert f"{results.unigram_entropy:.2f}  unigram entropy" in text
+    assert f"{100 * results.accuracies['random'][1]:.1f}" in text
+
+
+def test_random_weights_are_a_control(finished):
+    """Both ways to begin see the same examples with the same seeds."""
+    folder, _, _ = finished
+    configs = [
+        json.loads((folder / f"finetune/{name}-1/config.json").read_text())
+        for name in ("pretrained", "random")
+    ]
+    assert [c.pop("random_init") for c in configs] == [False, True]
+    assert configs[0] == configs[1]
+
+
+def test_the_recipe_is_found_from_any_folder():
+    assert demo.RECIPE == ROOT / "configs/demo.py"
+
+
+def test_entropy_by_hand():
+    # Four tokens, one of them never seen: 1.5 bits.
+    found = demo.entropy(np.array([0.5, 0.25, 0.25, 0.0]))
+    assert found == pytest.approx(1.5 * np.log(2))
+
+
+def test_blanks(finished):
+    folder, _, _ = finished
+    texts = ["The [MASK] of the [MASK] list.", "Returns [MASK]"]
+    filled = fill_mask.fill(str(folder / "pretrain"), texts, top=4)
+    assert [len(blanks) for blanks in filled] == [2, 1]
+    tokens = shards.open_corpus(folder / "corpus").tokenizer.tokens
+    for guesses in [guesses for blanks in filled for guesses in blanks]:
+        probabilities = [g.probability for g in guesses]
+        assert len(guesses) == 4
+        assert probabilities == sorted(probabilities, reverse=True)
+        assert 0 < sum(probabilities) <= 1
+        assert {g.token for g in guesses} <= set(tokens)
+    # A text alone, without the padding that the longer one causes.
+    [[alone]] = fill_mask.fill(str(folder / "pretrain"), texts[1:], top=4)
+    assert [g.token for g in alone] == [g.token for g in filled[1][0]]
+    assert alone[0].probability == pytest.approx(filled[1][0][0].probability, rel=1e-4)
+    described = fill_mask.describe(texts, filled)
+    assert described.count("\n    ") == 3
+
+
+@pytest.mark.parametrize(
+    ("source", "text", "message"),
+    [
+        ("pretrain", "no blank", r"there is no \[MASK\] in 'no blank'"),
+        ("pretrain", "[MASK] a" * 200, "the model has 64 positions"),
+        ("finetune/random-0", "[MASK]", "has no head to fill blanks"),
+        ("elsewhere", "[MASK]", "is no folder"),
+    ],
+)
+def test_blanks_that_cannot_be_filled(source, text, message, finished):
+    with pytest.raises(UserError, match=message):
+        fill_mask.fill(str(finished[0] / source), [text])
+
+
+def run(name, *flags):
+    command = [sys.executable, "-m", f"bert_jax.run.{name}", *flags]
+    return subprocess.run(command, capture_output=True, text=True, env=environment())
+
+
+def test_commands(finished, tmp_path):
+    folder, _, _ = finished
+    source = f"--init_from={folder / 'pretrain'}"
+    done = run("fill_mask", source, "--text=A [MASK].", "--top=2")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("A [MASK].\n    ")
+    assert_refused(run("fill_mask", source), "--text is missing")
+    workdir = f"--workdir={folder / 'pretrain'}"
+    done = run("report", workdir, f"--output={tmp_path / 'a.png'}")
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "a.png").read_bytes().startswith(PNG)
+    assert_refused(run("report", f"--workdir={tmp_path}"), "cannot read")
+    # All is done in this folder, so that the demo only has to report.
+    recipe = f"--config={ROOT}/configs/demo.py:smoke"
+    done = run("demo", recipe, f"--workdir={folder}")
+    assert done.returncode == 0, done.stderr
+    assert "next sentence, accuracy" in done.stdout
+    assert (folder / "report.txt").read_text() in done.stdout
+    other = run("demo", recipe, f"--workdir={folder}", "--config.vocab_size=600")
+    assert_refused(other, "holds a run with another config (vocab_size")
+    assert_refused(run("demo", recipe), "--workdir is missing")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"vocab_size": 10}, "vocab_size=10 must be at least 300"),
+        ({"repeats": 0}, "repeats=0 must be at least 1"),
+        ({"pretrain": {"seed": -1}}, "pretrain: seed=-1"),
+        ({"finetune": {"batch_size": 0}}, "finetune: batch_size=0"),
+        ({"finetune": {"init_from": "x"}}, "the demo makes this itself"),
+    ],
+)
+def test_demo_configs_that_cannot_work(change, message):
+    cfg = load("demo").get_config()
+    cfg.update(change)
+    with pytest.raises(UserError, match=message):
+        config.from_configdict(config.DemoConfig, cfg)
+
+
+# ---- the task
+
+
+def write_module(folder, name, functions):
+    lines = []
+    for i, (summary, descriptions) in enumerate(functions):
+        body = [f'def f{i}():\n    """{summary}\n\n    Parameters\n    ----------']
+        body += [f"    p{j} : int\n        {d}" for j, d in enumerate(descriptions)]
+        lines.append("\n".join([*body, '    """']))
+    (folder / name).write_text("\n\n".join(lines) + "\n")
+    return str(folder / name)
+
+
+def test_pairs_are_what_they_say(tmp_path):
+    def text(*words):
+        return " ".join((*words, "and a few words more to be prose"))
+
+    home = {}
+    paths = []
+    for m in range(40):
+        functions = []
+        for f in range(3):
+            summary = text("module", "abcdefghij"[m % 10] * (m // 10 + 1), "xyz"[f])
+            name, letter = summary.split()[1:3]
+            descriptions = [text("value", name, letter, d) for d in ("u", "v")]
+            functions.append((summary, descriptions))
+            home |= dict.fromkeys(descriptions, (summary, m))
+        paths.append(write_module(tmp_path, f"m{m}.py", functions))
+    train, held_out = parameter_pairs.collect(paths, 0.3)
+    assert len(train) + len(held_out) == len(home) == 240
+    assert 20 < len(held_out) < 120
+    module_of = {summary: m for summary, m in home.values()}
+    for examples in (train, held_out):
+        labels = [example.label for example in examples]
+        assert abs(labels.count(parameter_pairs.SAME) - len(labels) / 2) <= 1
+        for example in examples:
+            summary, module = home[example.text_b]
+            same = example.label == parameter_pairs.SAME
+            assert (example.text_a == summary) == same
+            assert (module_of[example.text_a] == module) == same
+    # Whole modules are held out, the same as in a corpus.
+    out = {home[example.text_b][1] for example in held_out}
+    assert out.isdisjoint(home[example.text_b][1] for example in train)
+    for m, path in enumerate(paths):
+        [document] = python_docs.read_module(path, print)
+        assert build.is_held_out(document, 0.3) == (m in out)
+    # A function of the files, not of their order.
+    assert parameter_pairs.collect(paths[::-1], 0.3) == (train, held_out)
+    with pytest.raises(UserError, match="too few of the Python packages"):
+        parameter_pairs.collect(paths[:1], 0.3)
+
+
+# ---- pictures
+
+
+def record(step, split, **values):
+    return {"step": step, "split": split, **values}
+
+
+def test_curves_show_what_is_in_the_records():
+    records = [
+        record(1, "train", mlm_loss=3.0, learning_rate=0.1, sequences_per_sec=5.0),
+        record(2, "train", mlm_loss=2.0, learning_rate=0.2, sequences_per_sec=6.0),
+        record(2, "eval", mlm_loss=2.5),
+    ]
+    runs = [[record(4, "eval", accuracy=a)] for a in (0.5, 0.7)]
+    picture = curves.draw(
+        records, "T", levels={"mlm_loss": (2.2, "known")}, finetuned={"one": runs}
+    )
+    by_label = {axis.get_ylabel(): axis for axis in picture.axes}
+    assert list(by_label) == [
+        "loss (nats)",
+        "learning rate",
+        "sequences a second",
+        "accuracy, fine-tuned",
+    ]
+    lines = {ln.get_label(): ln for ln in by_label["loss (nats)"].lines}
+    assert lines["masked tokens, training"].get_ydata().tolist() == [3.0, 2.0]
+    assert lines["masked tokens, held out"].get_xdata().tolist() == [2]
+    assert set(lines["known"].get_ydata()) == {2.2}
+    [mean] = by_label["accuracy, fine-tuned"].lines
+    assert mean.get_ydata().tolist() == [pytest.approx(0.6)]
+
+
+def test_no_metrics_no_picture(tmp_path):
+    (tmp_path / "metrics.jsonl").write_text("")
+    with pytest.raises(UserError, match="is empty"):
+        curves.read_metrics(tmp_path)
