@@ -18,6 +18,7 @@ from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
+from bert_jax.errors import UserError
 from bert_jax.objectives import mlm_nsp
 from bert_jax.run import command_line
 from bert_jax.training import (
@@ -128,6 +129,32 @@ def make_stage(
     )
 
 
+def batch_of_step(
+    config: config_lib.PretrainConfig, step: int
+) -> dict[str, np.ndarray]:
+    """The batch that a run of this config trains on at a step, without the run.
+
+    Args:
+      config: of the run; `data.corpus` must be set.
+      step: counted from 0 over all phases, as `TrainState.step` counts.
+
+    Returns:
+      See `data/sentence_pairs.py`.
+
+    Raises:
+      UserError: there is no such step or corpus.
+    """
+    corpus = shards.open_corpus(config.data.corpus)
+    config = resolve(config, corpus)
+    begin = 0
+    for i, phase in enumerate(config.phases):
+        if begin <= step < begin + phase.steps:
+            rows = np.arange(phase.batch_size)
+            return _pairs(config, corpus, i, rows, held_out=False).batch(step - begin)
+        begin += phase.steps
+    raise UserError(f"step {step} is not one of the {config.total_steps} of this run")
+
+
 def open_data(
     config: config_lib.PretrainConfig,
     corpus: shards.Corpus,
@@ -135,11 +162,30 @@ def open_data(
     rows: np.ndarray,
 ) -> loop.StageData:
     """The batches of a phase, to train on and to evaluate on."""
+    train = _pairs(config, corpus, index, rows, held_out=False)
+    if corpus.count(shards.HELD_OUT, "documents") < 2:
+        reporting.say("the corpus has no held-out documents: there is no evaluation")
+        return loop.StageData(train.batches, None)
+    held_out = _pairs(config, corpus, index, rows, held_out=True)
+    limit = config.run.eval_batches or held_out.num_batches
+    return loop.StageData(
+        train.batches,
+        lambda: held_out.batches(0, min(limit, held_out.num_batches)),
+    )
+
+
+def _pairs(
+    config: config_lib.PretrainConfig,
+    corpus: shards.Corpus,
+    index: int,
+    rows: np.ndarray,
+    *,
+    held_out: bool,
+):
     from bert_jax.data import sentence_pairs  # brings TensorFlow
 
     phase = config.phases[index]
-    make = functools.partial(
-        sentence_pairs.SentencePairs,
+    return sentence_pairs.SentencePairs(
         corpus,
         config.data,
         length=phase.length,
@@ -147,16 +193,8 @@ def open_data(
         batch_size=phase.batch_size,
         seed=config.seed,
         phase=index,
+        held_out=held_out,
         rows=rows,
-    )
-    if corpus.count(shards.HELD_OUT, "documents") < 2:
-        reporting.say("the corpus has no held-out documents: there is no evaluation")
-        return loop.StageData(make().batches, None)
-    held_out = make(held_out=True)
-    limit = config.run.eval_batches or held_out.num_batches
-    return loop.StageData(
-        make().batches,
-        lambda: held_out.batches(0, min(limit, held_out.num_batches)),
     )
 
 
