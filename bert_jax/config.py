@@ -183,7 +183,7 @@ class DemoConfig:
     vocab_size: int = 8192  # small, as is the text
     sample_megabytes: int = 8  # of text that the vocabulary is learnt from
     held_out: float = 0.1  # of all documents
-    train_examples: int = 4000  # that the classifier is fine-tuned on, at most
+    train_examples: int = 3000  # that the classifier is fine-tuned on, at most
     repeats: int = 3  # of fine-tuning, with seeds that follow one another
     pretrain: PretrainConfig = PretrainConfig()
     finetune: ClassifierConfig = ClassifierConfig()
