@@ -86,7 +86,7 @@ def define_config(default: str | None, example: str) -> None:
     config_flags.DEFINE_config_file(
         "config",
         default,
-        f"Recipe, such as {example}. Any field of it can be set: --config.seed=1.",
+        f"Recipe, such as {example}. Any field of it can be set: --config.FIELD=VALUE.",
         lock_config=True,
     )
 

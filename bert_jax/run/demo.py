@@ -90,8 +90,9 @@ def demo(config: config_lib.DemoConfig, folder: str) -> Results:
       loop.Interrupted: it was asked to stop, and what was done is saved.
     """
     with workdir.claim(folder, config, reporting.say) as place:
-        # Six fine-tuning runs compile one program.
-        jax.config.update("jax_compilation_cache_dir", str(place / "compiled"))
+        if not jax.config.jax_compilation_cache_dir:
+            # The repeats of fine-tuning compile one program.
+            jax.config.update("jax_compilation_cache_dir", str(place / "compiled"))
         _heading(1, "vocabulary and corpus from the documentation of Python packages")
         corpus = _corpus(config, place)
         reporting.say(build_corpus.describe(corpus))

@@ -21,9 +21,11 @@ def define_flags() -> None:
 
 def main() -> int:
     """The entrypoint."""
-    folder = command_line.required("workdir", "give the folder of a run, --workdir=DIR")
-    output = pathlib.Path(flags.FLAGS.output or pathlib.Path(folder) / "curves.png")
-    picture = curves.draw(curves.read_metrics(folder), str(folder))
+    folder = pathlib.Path(
+        command_line.required("workdir", "give the folder of a run, --workdir=DIR")
+    )
+    output = pathlib.Path(flags.FLAGS.output or folder / "curves.png")
+    picture = curves.draw(curves.read_metrics(folder), folder.absolute().name)
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:
