@@ -5,9 +5,9 @@ change what differs, and return it; the command line overrides leaves of it;
 entrypoints turn it back with `from_configdict`, which validates. Inside the project
 only the frozen dataclasses travel.
 
-A field made with `free(...)` may change when a run is continued: it moves no number
-that the run produces by more than rounding. Any other difference refuses the workdir
-(`differences`).
+A field made with `free(...)` may change when a run is continued: it is about how the
+run is computed and watched, not about what it learns. Any other difference refuses the
+workdir (`differences`).
 """
 
 import dataclasses
@@ -118,9 +118,9 @@ class RunConfig:
     """How often a run looks at itself and saves itself."""
 
     log_every: int = free(100)  # steps
-    eval_every: int = free(10_000)  # steps; 0: at the end only
+    eval_every: int = free(10_000)  # steps; 0: only at the end of each phase
     eval_batches: int = free(100)  # of the held-out split at each look; 0: all of it
-    checkpoint_every: int = free(5_000)  # steps; 0: at the end only
+    checkpoint_every: int = free(5_000)  # steps; 0: only at the end of each phase
     keep_checkpoints: int = free(2)  # newest ones; older ones are deleted
 
 
@@ -203,7 +203,9 @@ def from_configdict(cls: type[T], cfg: ml_collections.ConfigDict) -> T:
     Raises:
       UserError: a field is unknown, missing, of the wrong type, or cannot work.
     """
-    config = _rebuild(cls, cfg, "")
+    values = cfg.to_dict()
+    _check_kind(cls, values)
+    config = _rebuild(cls, values, "", complete=True)
     validate(config)
     return config
 
@@ -214,12 +216,16 @@ def to_dict(config: Any) -> dict[str, Any]:
 
 
 def from_dict(cls: type[T], values: dict[str, Any]) -> T:
-    """Rebuild a config dataclass from `to_dict`'s output, strictly.
+    """Rebuild a config dataclass from `to_dict`'s output.
+
+    A field that is missing has its default: what was saved before a field existed stays
+    readable.
 
     Raises:
-      UserError: a field is unknown, missing or of the wrong type.
+      UserError: a field is unknown or of the wrong type.
     """
-    return _rebuild(cls, values, "")
+    _check_kind(cls, values)
+    return _rebuild(cls, values, "", complete=False)
 
 
 def load_json(cls: type[T], text: str, source: str) -> T:
@@ -227,7 +233,23 @@ def load_json(cls: type[T], text: str, source: str) -> T:
     try:
         return from_dict(cls, json.loads(text))
     except (json.JSONDecodeError, UserError) as error:
-        raise UserError(f"{source} is no {cls.__name__}: {error}") from error
+        raise UserError(f"{source} cannot be used: {error}") from error
+
+
+def _check_kind(cls: type, values: Any) -> None:
+    """Name the mistake of giving one program's config to another."""
+    # A field that only the config of this program has.
+    kinds = {
+        "phases": (PretrainConfig, "run.pretrain"),
+        "task": (ClassifierConfig, "run.finetune_classifier"),
+        "repeats": (DemoConfig, "run.demo"),
+    }
+    programs = dict(kinds.values())
+    if cls not in programs or not isinstance(values, dict):
+        return
+    for field, (kind, program) in kinds.items():
+        if field in values and kind is not cls:
+            raise UserError(f"this is a config for {program}, not for {programs[cls]}")
 
 
 def _convert(value: Any, mapping: type) -> Any:
@@ -242,7 +264,7 @@ def _convert(value: Any, mapping: type) -> Any:
     return value
 
 
-def _rebuild(cls: Any, value: Any, where: str) -> Any:
+def _rebuild(cls: Any, value: Any, where: str, *, complete: bool) -> Any:
     if dataclasses.is_dataclass(cls):
         if isinstance(value, ml_collections.ConfigDict):
             value = value.to_dict()
@@ -252,13 +274,18 @@ def _rebuild(cls: Any, value: Any, where: str) -> Any:
             )
         fields = {f.name: f for f in dataclasses.fields(cls)}
         prefix = f"{where}." if where else ""
-        for name in value.keys() - fields.keys():
+        for name in sorted(value.keys() - fields.keys()):
             known = ", ".join(sorted(fields))
             raise UserError(f"unknown config field {prefix}{name}; known here: {known}")
-        for name in fields.keys() - value.keys():
+        for name in fields.keys() - value.keys() if complete else ():
             raise UserError(f"config field {prefix}{name} is missing")
         return cls(
-            **{n: _rebuild(f.type, value[n], prefix + n) for n, f in fields.items()}
+            **{
+                name: _rebuild(
+                    fields[name].type, value[name], prefix + name, complete=complete
+                )
+                for name in value
+            }
         )
     if cls == tuple[PhaseConfig, ...]:
         if not isinstance(value, (list, tuple)):
@@ -266,7 +293,8 @@ def _rebuild(cls: Any, value: Any, where: str) -> Any:
                 f"config field {where}={value!r}: expected a list of phases"
             )
         return tuple(
-            _rebuild(PhaseConfig, item, f"{where}[{i}]") for i, item in enumerate(value)
+            _rebuild(PhaseConfig, item, f"{where}[{i}]", complete=complete)
+            for i, item in enumerate(value)
         )
     if cls is float and type(value) is int:
         return float(value)
@@ -300,6 +328,7 @@ def shrink(cfg: ml_collections.ConfigDict) -> None:
         cfg.update(vocab_size=500, sample_megabytes=1, train_examples=64, repeats=2)
         shrink(cfg.pretrain)
         shrink(cfg.finetune)
+        cfg.finetune.run.update(eval_every=4, checkpoint_every=0)
         return
     cfg.run.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
     if "phases" in cfg:

@@ -1,9 +1,13 @@
-"""The one exception that stands for a mistake of the user, not of the program."""
+"""Exceptions that are no mistakes of the program, and so get no traceback."""
 
 
 class UserError(Exception):
     """Something the user gave cannot work: a flag, a config field, a file.
 
     The message is one line that says what is wrong, where, and what would be right.
-    Entrypoints print it without a traceback; every other exception keeps its own.
+    Entrypoints print it without a traceback; an internal mistake keeps its own.
     """
+
+
+class Interrupted(Exception):
+    """A run was asked to stop, and saved itself; the same command continues it."""

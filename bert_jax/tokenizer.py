@@ -294,6 +294,7 @@ def train_wordpiece(
     model = tokenizers.models.WordPiece(unk_token=UNK)
     pipeline = _wordpiece_pipeline(model, lower_case, strip_accents)
     alphabet = _frequent_characters(pipeline.normalizer.normalize_str(t) for t in texts)
+    _check_room(len(SPECIAL_TOKENS) + 2 * len(alphabet), vocab_size)
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
@@ -354,6 +355,9 @@ def train_sentencepiece(
         limit = re.search(r"set it to a value <= (\d+)", str(error))
         if limit:
             _check_trained_size(int(limit.group(1)), vocab_size)
+        needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
+        if needed:
+            _check_room(int(needed.group(1)), vocab_size)
         raise
     return Tokenizer("sentencepiece", lower_case, strip_accents, buffer.getvalue())
 
@@ -367,6 +371,14 @@ def _wordpiece_pipeline(
     )
     pipeline.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     return pipeline
+
+
+def _check_room(needed: int, vocab_size: int) -> None:
+    if needed > vocab_size:
+        raise UserError(
+            f"vocab_size={vocab_size} has no room for the characters of the text; "
+            f"give at least {needed}"
+        )
 
 
 def _check_trained_size(reached: int, wanted: int) -> None:

@@ -4,7 +4,8 @@ Source: the shape is one of google-research/bert's miniatures (Turc et al. 2019)
 batch, steps, warmup and learning rate are BERT-Base's.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_mini.py \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   see docs/results.md for what was measured.
+Cost:   not run in full by us. Half an hour of it on two processor cores, with the
+        overrides that this takes, is in docs/results.md.
 Smoke:  --config=configs/bert_mini.py:smoke takes seconds on a processor.
 """
 

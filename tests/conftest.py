@@ -7,8 +7,10 @@ import tempfile
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # Tests that start processes, or compile what another test compiled, wait only once.
-_CACHE = tempfile.TemporaryDirectory(prefix="bert_jax_compiled_")
-os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
+# pytest's worker processes inherit the folder of the process that started them.
+if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
+    _CACHE = tempfile.TemporaryDirectory(prefix="bert_jax_compiled_")
+    os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import pydoc_data.topics

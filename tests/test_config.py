@@ -31,6 +31,12 @@ def test_json_of_another_shape_names_file_and_field():
         config.load_json(config.PretrainConfig, json.dumps(values), "x.json")
 
 
+def test_what_was_saved_before_a_field_existed_is_readable():
+    values = config.to_dict(PRETRAIN)
+    del values["encoder"]["remat"], values["phases"][0]["micro_batches"]
+    assert config.from_dict(config.PretrainConfig, values) == PRETRAIN
+
+
 def changed(**groups):
     """A ConfigDict with fields changed: `changed(encoder={"num_heads": 5})`."""
     cfg = config.to_configdict(PRETRAIN)

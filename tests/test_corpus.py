@@ -226,7 +226,6 @@ def test_parameters_and_the_function_they_belong_to(tmp_path):
         '        as a sentence.\n    """\n'
     )
     [found] = python_docs.parameters(tmp_path / "m.py")
-    assert found.name == "axis, b"
     assert found.description == "Axis along which the sum is taken."
     assert found.summary == ""  # too few words to be prose
     (tmp_path / "n.py").write_text('def f():\n    """Parameters of it."""\n')

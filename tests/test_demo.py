@@ -87,8 +87,10 @@ def test_random_weights_are_a_control(finished):
     assert configs[0] == configs[1]
 
 
-def test_the_recipe_is_found_from_any_folder():
-    assert demo.RECIPE == ROOT / "configs/demo.py"
+def test_the_recipe_is_found_from_any_folder(tmp_path):
+    """The README's command names none; a mistake ends it before any work."""
+    flags = (f"--workdir={tmp_path / 'run'}", "--config.repeats=0")
+    assert_refused(run("demo", *flags, cwd=tmp_path), "repeats=0 must be at least 1")
 
 
 def test_entropy_by_hand():
@@ -108,10 +110,10 @@ def test_blanks(finished):
         assert len(guesses) == 4
         assert probabilities == sorted(probabilities, reverse=True)
         assert 0 < sum(probabilities) <= 1
-        assert {g.token for g in guesses} <= set(tokens)
+        assert {g.word for g in guesses} <= set(tokens)
     # A text alone, without the padding that the longer one causes.
     [[alone]] = fill_mask.fill(str(folder / "pretrain"), texts[1:], top=4)
-    assert [g.token for g in alone] == [g.token for g in filled[1][0]]
+    assert [g.word for g in alone] == [g.word for g in filled[1][0]]
     assert alone[0].probability == pytest.approx(filled[1][0][0].probability, rel=1e-4)
     described = fill_mask.describe(texts, filled)
     assert described.count("\n    ") == 3
@@ -131,9 +133,11 @@ def test_blanks_that_cannot_be_filled(source, text, message, finished):
         fill_mask.fill(str(finished[0] / source), [text])
 
 
-def run(name, *flags):
+def run(name, *flags, cwd=None):
     command = [sys.executable, "-m", f"bert_jax.run.{name}", *flags]
-    return subprocess.run(command, capture_output=True, text=True, env=environment())
+    return subprocess.run(
+        command, capture_output=True, text=True, env=environment(), cwd=cwd
+    )
 
 
 def test_commands(finished, tmp_path):
@@ -143,6 +147,8 @@ def test_commands(finished, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("A [MASK].\n    ")
     assert_refused(run("fill_mask", source), "--text is missing")
+    everything = fill_mask.fill(str(folder / "pretrain"), ["A [MASK]."], top=10**6)
+    assert all(guess.word.isalpha() for guess in everything[0][0])
     workdir = f"--workdir={folder / 'pretrain'}"
     done = run("report", workdir, f"--output={tmp_path / 'a.png'}")
     assert done.returncode == 0, done.stderr
@@ -222,6 +228,18 @@ def test_pairs_are_what_they_say(tmp_path):
     for m, path in enumerate(paths):
         [document] = python_docs.read_module(path, print)
         assert build.is_held_out(document, 0.3) == (m in out)
+    # What a module for training has copied is held out no longer.
+    copied = held_out[0].text_b
+    copy = (home[train[0].text_b][0], [copied])
+    more = [("Filling", [text("filling", c, d) for d in "uvwx"]) for c in "abcdefgh"]
+    modules = (write_module(tmp_path, f"{i}.py", [copy, m]) for i, m in enumerate(more))
+    path = next(
+        path
+        for path in modules
+        if not build.is_held_out(*python_docs.read_module(path, print), 0.3)
+    )
+    _, fewer = parameter_pairs.collect([*paths, path], 0.3)
+    assert copied not in {e.text_b for e in fewer}
     # A function of the files, not of their order.
     assert parameter_pairs.collect(paths[::-1], 0.3) == (train, held_out)
     with pytest.raises(UserError, match="too few of the Python packages"):

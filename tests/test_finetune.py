@@ -1,5 +1,6 @@
 import json
 import pathlib
+import shutil
 
 import jax
 import numpy as np
@@ -127,6 +128,36 @@ def test_the_same_call_again_reports(finetuned, pretrained, task):
     again = finetune_classifier.finetune(make_config(pretrained, task), str(folder))
     assert again == results
     assert (folder / "metrics.jsonl").read_text() == before
+
+
+def test_a_run_keeps_the_checkpoint_it_began_with(pretrained, task, tmp_path):
+    """Whatever becomes of the folder that it was taken from."""
+    source = tmp_path / "source"
+    shutil.copytree(pretrained, source)
+    short = make_config(source, task, epochs=0.3)
+    first = finetune_classifier.finetune(short, str(tmp_path / "run"))
+    newest = checkpoint.find(source)
+    shutil.copytree(newest, newest.with_name("999"))
+    again = finetune_classifier.finetune(short, str(tmp_path / "run"))
+    assert again == first
+    assert first["init_from"] == str(newest)
+    shutil.rmtree(source)
+    assert finetune_classifier.finetune(short, str(tmp_path / "run")) == first
+
+
+def test_a_classifier_gives_its_encoder_only(finetuned, task, tmp_path, capsys):
+    """Its head may have been for other labels."""
+    folder, _ = finetuned
+    short = make_config(folder, task, epochs=0.1)
+    finetune_classifier.finetune(short, str(tmp_path / "run"))
+    told = capsys.readouterr().err
+    assert "new: 2 parameters (classifier)" in told
+    assert "ignored: 2 parameters (classifier)" in told
+
+
+def test_workdirs_and_recipes_of_other_programs(pretrained, task):
+    with pytest.raises(UserError, match=r"config for run\.pretrain, not for run\.fine"):
+        finetune_classifier.finetune(make_config(pretrained, task), str(pretrained))
 
 
 def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path):

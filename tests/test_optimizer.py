@@ -103,8 +103,17 @@ def test_updates_are_those_of_the_restatement(name, bias_correction, schedule):
 
 
 def test_no_clipping():
-    c = dataclasses.replace(ADAM, clip_norm=0.0)
-    assert len(optimizer.make_optimizer(c, lambda step: 1.0).init({})) == 3
+    """The first moment of a huge gradient is huge."""
+    moments = []
+    for clip_norm in (0.0, 1.0):
+        c = dataclasses.replace(ADAM, clip_norm=clip_norm)
+        made = optimizer.make_optimizer(c, lambda step: 1.0)
+        params = {"kernel": jnp.zeros((1, 1))}
+        gradient = {"kernel": jnp.full((1, 1), 1e3)}
+        _, state = made.update(gradient, made.init(params), params)
+        leaves = [float(x.max()) for x in jax.tree.leaves(state) if x.shape == (1, 1)]
+        moments.append(leaves[0])
+    assert moments == [pytest.approx(100.0), pytest.approx(0.1)]
 
 
 def test_schedules():

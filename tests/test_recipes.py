@@ -52,10 +52,16 @@ def test_recipes_resolve_to_what_is_on_record(name):
 @pytest.mark.parametrize("name", RECIPES)
 def test_recipes_say_source_command_and_cost(name):
     text = load(name).__doc__
-    for word in ("Source:", "Run:", "Smoke:", f"configs/{name}.py"):
+    for word in ("Source:", "Run:", "Cost:", "Smoke:", f"configs/{name}.py"):
         assert word in text
     with pytest.raises(UserError, match="unknown argument 'tiny'"):
         load(name).get_config("tiny")
+
+
+def test_recipes_of_other_programs():
+    cfg = load("demo").get_config()
+    with pytest.raises(UserError, match=r"config for run\.demo, not for run\.pretrain"):
+        config.from_configdict(config.PretrainConfig, cfg)
 
 
 def test_base_and_large_are_the_papers():

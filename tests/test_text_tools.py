@@ -1,6 +1,7 @@
 """The entrypoints that turn text into tokenizers and corpora, as a user runs them."""
 
 import os
+import pathlib
 import subprocess
 import sys
 
@@ -9,6 +10,8 @@ from test_pretrain import assert_refused
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards
+
+HERE = pathlib.Path(__file__).parent
 
 
 def run(name, *flags):
@@ -86,6 +89,19 @@ def test_bad_text_is_told_and_the_rest_is_kept(tmp_path, wordpiece):
         ("train_tokenizer", ["--input=/nowhere/*"], "no file matches"),
         ("train_tokenizer", ["--output="], "--output is missing"),
         ("train_tokenizer", ["--kind=bpe"], "kind"),
+        ("train_tokenizer", [f"--output={__file__}"], "is a file"),
+        ("train_tokenizer", [f"--output={__file__}/sub"], "is a file"),
+        ("train_tokenizer", [f"--output={HERE}"], "is not empty"),
+        ("train_tokenizer", [f"--input={__file__}", "--vocab_size=50"], "at least"),
+        (
+            "train_tokenizer",
+            [f"--input={__file__}", "--vocab_size=20", "--kind=sentencepiece"],
+            "vocab_size=20 has no room for the characters of the text; give at least",
+        ),
+        ("build_corpus", [f"--input={__file__}", f"--output={__file__}"], "cannot wri"),
+        ("build_corpus", [f"--input={__file__}", "--nolower_case"], "is for a vocab"),
+        ("build_corpus", [f"--input={__file__}", "--format=jsonl"], "no document"),
+        ("build_corpus", ["--format=tfds:no such"], "TFDS knows no dataset 'no such'"),
     ],
 )
 def test_mistakes_are_told_in_one_line(name, flags, message, wordpiece, tmp_path):

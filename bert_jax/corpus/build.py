@@ -189,11 +189,15 @@ def _identity(
 def _continue(folder: pathlib.Path, identity: dict) -> dict[int, SplitResult] | None:
     """Results of splits already built; None if the corpus is complete."""
     state = folder / _WORK / "settings.json"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"cannot write to {folder}: {error.strerror}") from error
     if (folder / shards.MANIFEST).exists():
         found = shards.open_corpus(folder).settings
     elif state.exists():
         found = json.loads(state.read_text(encoding="utf-8"))
-    elif folder.exists() and any(folder.iterdir()):
+    elif any(folder.iterdir()):
         raise UserError(f"{folder} is not empty and holds no corpus; give a new folder")
     else:
         found = None
@@ -205,7 +209,7 @@ def _continue(folder: pathlib.Path, identity: dict) -> dict[int, SplitResult] | 
         )
     if (folder / shards.MANIFEST).exists():
         return None
-    state.parent.mkdir(parents=True, exist_ok=True)
+    state.parent.mkdir(exist_ok=True)
     shards.write_atomically(state, json.dumps(identity))
     results = {}
     for path in sorted(state.parent.glob("split-*.json")):
@@ -253,6 +257,8 @@ def _finish(
     if not any(result.train.documents for result in results):
         lines = [line for result in results for line in result.problems]
         why = f" ({lines[0]})" if lines else ""
+        # Leave nothing that would stand in the way of the corrected command.
+        shutil.rmtree(folder)
         raise UserError(f"no document for training in the input{why}")
     found = {
         name: [shard for r in results if (shard := getattr(r, name)).documents]

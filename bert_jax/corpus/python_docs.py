@@ -10,6 +10,7 @@ sections which descriptions belong to which function.
 
 import ast
 import dataclasses
+import functools
 import itertools
 import pathlib
 import re
@@ -28,7 +29,7 @@ _MIN_DOCUMENT_CHARS = 200
 _DOCUMENTED = re.compile(b"\"\"\"|'''|topics")
 _NUMPYDOC = re.compile(rb"\n *Parameters\r?\n *---")
 _UNDERLINE = re.compile(r"^[-=~^*\"'`#.]{3,}$")
-_DECLARATION = re.compile(r"^(\*{0,2}\w[\w.]*(?:, ?\*{0,2}\w+)*) ?: +\S.*$")
+_DECLARATION = re.compile(r"^\*{0,2}\w[\w.]*(?:, ?\*{0,2}\w+)* ?: +\S.*$")
 _DIRECTIVE = re.compile(r"^\s*\.\. ")
 _ROLE = re.compile(r":[a-zA-Z][\w+:.-]*:`~?\.?([^`<]+?)(?: <[^>]*>)?`")
 _FOOTNOTE = re.compile(r"\s*\[\d+\]_")
@@ -161,7 +162,7 @@ def _prose(docstring: str) -> str:
         if (
             _SECTION.match(stripped)
             or _TYPE_FIELD.match(stripped)
-            or _declared_name(lines, i)
+            or _is_declaration(lines, i)
         ):
             paragraphs.append([])
             continue
@@ -200,13 +201,11 @@ class Parameter:
     """A parameter as its numpydoc section describes it.
 
     Attributes:
-      name: as in the signature.
       description: the paragraph below its declaration, as prose on one line.
       summary: the first paragraph of the whole docstring, likewise.
       module: where it was found.
     """
 
-    name: str
     description: str
     summary: str
     module: str
@@ -222,19 +221,12 @@ def parameters(path: str | pathlib.Path) -> Iterator[Parameter]:
         lines = docstring.expandtabs().split("\n")
         summary = _one_line(itertools.takewhile(str.strip, lines))
         for i in range(len(lines)):
-            name = _declared_name(lines, i)
-            if not name:
+            if not _is_declaration(lines, i):
                 continue
-            indent = len(lines[i]) - len(lines[i].lstrip())
-            body = itertools.takewhile(
-                lambda line, i=indent: (
-                    line.strip() and len(line) - len(line.lstrip()) > i
-                ),
-                lines[i + 1 :],
-            )
-            description = _one_line(body)
+            deeper = functools.partial(_is_deeper, _indent(lines[i]))
+            description = _one_line(itertools.takewhile(deeper, lines[i + 1 :]))
             if description:
-                yield Parameter(name, description, summary, module_name(path))
+                yield Parameter(description, summary, module_name(path))
 
 
 def _is_deeper(indent: int, line: str) -> bool:
@@ -249,14 +241,12 @@ def _one_line(lines: Iterable[str]) -> str:
     return _prose("\n".join(lines)).replace("\n", " ")
 
 
-def _declared_name(lines: list[str], i: int) -> str | None:
-    """The name if line `i` declares a parameter: `name : type`, text below."""
-    found = _DECLARATION.match(lines[i].strip())
-    if not found or i + 1 >= len(lines):
-        return None
-    if not _is_deeper(_indent(lines[i]), lines[i + 1]):
-        return None
-    # "name : type" is numpydoc; "name: text" is a sentence that goes on below.
-    if " :" not in lines[i]:
-        return None
-    return found.group(1)
+def _is_declaration(lines: list[str], i: int) -> bool:
+    """Whether line `i` declares a parameter: `name : type`, text below."""
+    return (
+        _DECLARATION.match(lines[i].strip()) is not None
+        # "name : type" is numpydoc; "name: text" is a sentence that goes on below.
+        and " :" in lines[i]
+        and i + 1 < len(lines)
+        and _is_deeper(_indent(lines[i]), lines[i + 1])
+    )

@@ -343,6 +343,13 @@ def _plan_tfds(source: Source) -> list[Split]:
         )
     if "train" not in builder.info.splits:
         raise UserError(f"the dataset {name} has no split 'train'")
+    import tensorflow_datasets as tfds
+
+    if not isinstance(features[source.text_field], tfds.features.Text):
+        raise UserError(
+            f"feature {source.text_field!r} of the dataset {name} is no text; pass "
+            "--text_field"
+        )
     split = builder.info.splits["train"]
     count = max(1, round(split.num_bytes / source.split_bytes))
     cuts = [split.num_examples * i // count for i in range(count + 1)]
@@ -367,7 +374,7 @@ def _tfds_builder(name: str):
 
     try:
         builder = tfds.builder(name)
-    except tfds.core.registered.DatasetNotFoundError as error:
+    except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
         raise UserError(f"TFDS knows no dataset {name!r}") from error
     if not builder.info.splits:
         raise UserError(

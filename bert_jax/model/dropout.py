@@ -8,8 +8,8 @@ again, in the same loop that uses it.
 
 The bits come from an integer hash of the position (`_mix`: the two-multiplication
 mixer with constants found by Wellons, "Prospecting for hash functions", 2018). JAX's
-own generators would cost a tenth of a training step on a processor and, in their fast
-form, depend on the number of devices on TPU (docs/results.md).
+own generators would cost a tenth of a training step on a processor (docs/log.md), and
+the fast one makes other bits when the mesh changes, as its documentation says.
 """
 
 import functools

@@ -6,7 +6,7 @@ float32 cotangent with the bfloat16 factor, which no hardware does at full speed
 would round gradients of float32 kernels to bfloat16. Here cotangents are rounded to the
 type of the factors first, and gradients of kernels stay in float32.
 
-Two places know how XLA compiles for processors (docs/results.md has the numbers):
+Two places know how XLA compiles for processors (docs/log.md has the numbers):
 `transpose` and `sum_rows`. Other backends get the plain form.
 """
 

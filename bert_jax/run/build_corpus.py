@@ -14,6 +14,7 @@ from absl import flags
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
+from bert_jax.errors import UserError
 from bert_jax.run import command_line, text_input
 from bert_jax.training import reporting
 
@@ -25,6 +26,11 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
       UserError: there is none.
     """
     if pathlib.Path(path).is_dir():
+        for name in ("lower_case", "strip_accents"):
+            if flags.FLAGS[name].present:
+                raise UserError(
+                    f"--{name} is for a vocab.txt; {path} says itself how it was made"
+                )
         return tokenizer_lib.Tokenizer.load(path)
     lower_case, strip_accents = text_input.normalisation()
     return tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
@@ -89,7 +95,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("language", "en", "For the sentence splitter.")
     flags.DEFINE_integer("shard_megabytes", 8, "Text to a shard, about.", lower_bound=1)
-    flags.DEFINE_integer("workers", 0, "Processes; 0: one on each core.")
+    flags.DEFINE_integer("workers", 0, "Processes; 0: one on each core.", lower_bound=0)
 
 
 def main() -> int:

@@ -1,14 +1,16 @@
 """What all entrypoints share: flags, and what becomes of a user's mistake."""
 
+import pathlib
 import re
 import sys
+import traceback
 from collections.abc import Callable
 
 import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from bert_jax.errors import UserError
+from bert_jax.errors import Interrupted, UserError
 
 # sysexits.h: a mistake in what was given; a stop that is meant to be continued.
 EXIT_USER_ERROR = 2
@@ -18,7 +20,8 @@ EXIT_CONTINUE = 75
 def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> None:
     """Define and parse flags, call `run`, and exit with its status.
 
-    A `UserError`, or a flag that does not parse, prints one line and exits with 2.
+    A `UserError`, or a flag that does not parse, prints one line and exits with 2. A
+    stop that was asked for exits with 75.
     Flags are defined here and not at import, so that entrypoints can import each other.
     """
 
@@ -38,29 +41,46 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
+    except (Interrupted, KeyboardInterrupt) as stop:
+        print(f"{str(stop) or 'stopped'}; the same command continues", file=sys.stderr)
+        sys.exit(EXIT_CONTINUE)
 
 
 def _parse_flags(arguments: list[str]) -> list[str]:
+    recipe = _recipe(arguments)
+    if recipe:
+        _check_recipe(recipe)
     try:
         return flags.FLAGS(arguments)
     except flags.Error as error:
         raise UserError(_one_line(error)) from error
-    # What stands in for a recipe that was not found raises whatever it is asked.
-    except OSError as error:
-        raise _no_recipe(arguments) from error
     # config_flags looks a field up while it parses, and what is wrong with its name
     # comes as whatever the lookup raises.
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         overrides = [a for a in arguments if a.startswith("--config.")]
-        if not overrides:
+        frames = traceback.extract_tb(error.__traceback__)
+        if not overrides or any(frame.filename == recipe for frame in frames):
             raise
         raise UserError(_wrong_override(overrides, error)) from error
 
 
-def _no_recipe(arguments: list[str]) -> UserError:
-    given = [a for a in arguments if a.startswith("--config=")]
-    path = given[-1].removeprefix("--config=").split(":")[0] if given else ""
-    return UserError(f"there is no recipe {path}")
+def _recipe(arguments: list[str]) -> str | None:
+    """The file behind `--config=FILE:ARG` or `--config FILE:ARG`, the last one."""
+    given = None
+    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = argument.removeprefix("-").partition("=")
+        if name == "-config":
+            given = (value if equals else following).split(":")[0]
+    return given
+
+
+def _check_recipe(path: str) -> None:
+    try:
+        text = pathlib.Path(path).read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"there is no recipe {path}") from error
+    if not path.endswith(".py") or "get_config" not in text:
+        raise UserError(f"{path} is no recipe: a .py file with a function get_config")
 
 
 def _wrong_override(overrides: list[str], error: Exception) -> str:
@@ -93,7 +113,7 @@ def define_config(default: str | None, example: str) -> None:
 
 def define_workdir() -> None:
     """Define `--workdir=DIR`."""
-    flags.DEFINE_string("workdir", "", "Folder of the run; made if needed.")
+    flags.DEFINE_string("workdir", "", "Folder of the run.")
 
 
 def config() -> ml_collections.ConfigDict:
@@ -105,10 +125,7 @@ def config() -> ml_collections.ConfigDict:
     flag = flags.FLAGS["config"]
     if not flag.present and not flag.default:
         raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
-    try:
-        return flags.FLAGS.config.copy_and_resolve_references()
-    except OSError as error:
-        raise _no_recipe(sys.argv) from error
+    return flags.FLAGS.config.copy_and_resolve_references()
 
 
 def required(name: str, hint: str) -> str:

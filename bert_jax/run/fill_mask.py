@@ -20,14 +20,16 @@ from bert_jax.training import checkpoint, sharding
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """A token for a blank, and how probable the model finds it."""
+    """A word for a blank, and how probable the model finds it among all tokens."""
 
-    token: str
+    word: str
     probability: float
 
 
 def fill(init_from: str, texts: list[str], top: int = 5) -> list[list[list[Guess]]]:
-    """The most probable tokens for each `[MASK]` of each text.
+    """The most probable words for each `[MASK]` of each text.
+
+    Words that the vocabulary has as one token: pieces and punctuation are left out.
 
     Only here does `[MASK]` in a text mean a blank; the tokenizer takes it as text.
 
@@ -98,8 +100,11 @@ def _to_ids(
 def _best(
     probabilities: np.ndarray, tokenizer: tokenizer_lib.Tokenizer, top: int
 ) -> list[Guess]:
-    order = np.argsort(-probabilities, kind="stable")[:top]
-    return [Guess(tokenizer.tokens[i], float(probabilities[i])) for i in order]
+    words = [token.removeprefix("▁") for token in tokenizer.tokens]
+    is_word = np.array([word.isalpha() for word in words]) & ~tokenizer.continues_word
+    candidates = np.flatnonzero(is_word)
+    order = np.argsort(-probabilities[candidates], kind="stable")[:top]
+    return [Guess(words[i], float(probabilities[i])) for i in candidates[order]]
 
 
 def describe(texts: list[str], filled: list[list[list[Guess]]]) -> str:
@@ -108,7 +113,7 @@ def describe(texts: list[str], filled: list[list[list[Guess]]]) -> str:
     for text, blanks in zip(texts, filled, strict=True):
         lines.append(text)
         for guesses in blanks:
-            words = (f"{g.token} ({g.probability:.0%})" for g in guesses)
+            words = (f"{g.word} ({g.probability:.0%})" for g in guesses)
             lines.append("    " + ", ".join(words))
     return "\n".join(lines)
 

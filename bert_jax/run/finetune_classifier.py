@@ -14,7 +14,6 @@ import functools
 import json
 import math
 import pathlib
-import sys
 
 import jax
 import numpy as np
@@ -49,17 +48,21 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
 
     Raises:
       UserError: config, files, checkpoint, devices or workdir do not fit.
-      loop.Interrupted: the run was asked to stop, and has saved itself.
+      Interrupted: the run was asked to stop, and has saved itself.
     """
     # Task, and the checkpoint that gives shape and tokenizer.
     train = task_lib.read_tsv(config.task.train)
     held_out = task_lib.read_tsv(config.task.eval)
     labels = task_lib.label_names(train, held_out)
-    source = checkpoint.find(config.init_from)
-    metadata = checkpoint.read_metadata(source)
+    source = _source(config, folder)
+    # A continuation has all it needs, whatever has become of the source.
+    metadata = checkpoint.read_metadata(
+        source if source.exists() else checkpoint.find(folder)
+    )
     tokenizer = tokenizer_lib.Tokenizer.loads(metadata["tokenizer"])
     encoder = _encoder(config, metadata["encoder"])
     config = config_lib.with_examples(config, task_lib.fingerprint(train, held_out))
+    config = dataclasses.replace(config, init_from=str(source))
 
     # Mesh.
     mesh = sharding.make_mesh(config.mesh)
@@ -110,7 +113,7 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
         if state is None:
             state = sharding.initialise(run.init, shapes, jax.random.key(config.seed))
             if not config.random_init:
-                loaded = checkpoint.load_params(source, shapes.params)
+                loaded = checkpoint.load_params(source, shapes.params, below="encoder/")
                 reporting.say(_describe(source, loaded))
                 params = checkpoint.merge(state.params, loaded)
                 state = dataclasses.replace(state, params=params)
@@ -138,6 +141,23 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
         return results
 
 
+def _source(config: config_lib.ClassifierConfig, folder: str) -> pathlib.Path:
+    """The checkpoint to begin with; of a run that has begun, the one it began with.
+
+    The source may have gone on since, and have newer checkpoints.
+    """
+    given = pathlib.Path(config.init_from).absolute()
+    path = pathlib.Path(folder) / "config.json"
+    if path.exists():
+        earlier = config_lib.load_json(
+            config_lib.ClassifierConfig, path.read_text(encoding="utf-8"), str(path)
+        )
+        source = pathlib.Path(earlier.init_from)
+        if given == source or given in source.parents:
+            return source
+    return checkpoint.find(given)
+
+
 def _encoder(
     config: config_lib.ClassifierConfig, values: dict
 ) -> config_lib.EncoderConfig:
@@ -146,7 +166,7 @@ def _encoder(
     if config.task.length > encoder.max_position_embeddings:
         raise UserError(
             f"task.length={config.task.length} is more than the "
-            f"{encoder.max_position_embeddings} positions of {config.init_from}"
+            f"{encoder.max_position_embeddings} positions of the encoder"
         )
     return dataclasses.replace(
         encoder,
@@ -212,12 +232,7 @@ def main() -> int:
         config_lib.ClassifierConfig, command_line.config()
     )
     folder = command_line.required("workdir", "give a folder, --workdir=DIR")
-    try:
-        results = finetune(config, folder)
-    except loop.Interrupted as stop:
-        print(f"{stop}; the same command continues", file=sys.stderr)
-        return command_line.EXIT_CONTINUE
-    print(json.dumps(results, indent=2))
+    print(json.dumps(finetune(config, folder), indent=2))
     return 0
 
 

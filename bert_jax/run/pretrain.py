@@ -10,7 +10,6 @@ in what was given.
 
 import dataclasses
 import functools
-import sys
 
 import jax
 import numpy as np
@@ -47,7 +46,7 @@ def pretrain(
 
     Raises:
       UserError: config, corpus, devices or workdir do not fit.
-      loop.Interrupted: the run was asked to stop, and has saved itself.
+      Interrupted: the run was asked to stop, and has saved itself.
     """
     # Corpus, and what the config leaves open.
     corpus = shards.open_corpus(config.data.corpus)
@@ -211,11 +210,7 @@ def main() -> int:
         config_lib.PretrainConfig, command_line.config()
     )
     folder = command_line.required("workdir", "give a folder, --workdir=DIR")
-    try:
-        pretrain(config, folder)
-    except loop.Interrupted as stop:
-        print(f"{stop}; the same command continues", file=sys.stderr)
-        return command_line.EXIT_CONTINUE
+    pretrain(config, folder)
     return 0
 
 

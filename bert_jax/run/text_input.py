@@ -1,5 +1,7 @@
 """Flags that say which text to read, and how: shared by two entrypoints."""
 
+import pathlib
+
 from absl import flags
 
 from bert_jax.corpus import sources
@@ -42,6 +44,20 @@ def normalisation() -> tuple[bool, bool]:
     """Whether to drop case, and whether to drop accents."""
     lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
     return lower_case, lower_case if strip is None else strip
+
+
+def check_new_folder(path: str) -> None:
+    """Check a folder to write to before the work.
+
+    Raises:
+      UserError: it is not empty, or there is a file in its place.
+    """
+    folder = pathlib.Path(path)
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; give a new folder")
+    found = next(p for p in [folder, *folder.parents] if p.exists())
+    if not found.is_dir():
+        raise UserError(f"cannot write to {folder}: {found} is a file")
 
 
 def tell(count: int, lines: list[str]) -> None:

@@ -34,7 +34,8 @@ def train(
       vocab_size: number of tokens.
       lower_case: see `Tokenizer`.
       strip_accents: see `Tokenizer`.
-      sample_bytes: of text to learn from, taken from splits in random order.
+      sample_bytes: of text to learn from, taken from splits (files, or parts of large
+        ones that are not compressed) in random order.
 
     Raises:
       UserError: there is no input, or too little.
@@ -46,12 +47,12 @@ def train(
     bar = reporting.progress_bar(desc="reading text", unit="B", unit_scale=True)
     for split in splits:
         for document in sources.read(split, source, problems):
+            if size >= sample_bytes:
+                break
             # Lines, because SentencePiece leaves out what is longer than a few of them.
             texts += [line for line in document.text.split("\n") if line.strip()]
             size += len(document.text)
             bar.update(len(document.text))
-        if size >= sample_bytes:
-            break
     bar.close()
     text_input.tell(problems.count, problems.lines)
     if not texts:
@@ -79,13 +80,14 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "sample_megabytes", 200, "Learn from about this much text.", lower_bound=1
     )
-    flags.DEFINE_string("output", "", "Folder to write; made if needed.")
+    flags.DEFINE_string("output", "", "Folder to write; new or empty.")
 
 
 def main() -> int:
     """The entrypoint."""
     values = flags.FLAGS
     output = command_line.required("output", "give a folder, --output=DIR")
+    text_input.check_new_folder(output)
     lower_case, strip_accents = text_input.normalisation()
     tokenizer = train(
         text_input.source(),

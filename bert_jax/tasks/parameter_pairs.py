@@ -35,12 +35,14 @@ def collect(
     Returns:
       Examples for training and for evaluation: `text_a` is a function's summary,
       `text_b` a description. A hash of the description decides the order, so that any
-      first part is a sample. No description is in both or twice in one.
+      first part is a sample. No description comes twice, and no text of the evaluation
+      examples is a text of the others' modules: packages copy from each other.
 
     Raises:
       UserError: too few parameters are documented in these files.
     """
     found: dict[bool, dict[str, python_docs.Parameter]] = {False: {}, True: {}}
+    seen: set[str] = set()
     for path in paths:
         parameters = [p for p in python_docs.parameters(path) if _is_long_enough(p)]
         if not parameters:
@@ -50,8 +52,13 @@ def collect(
         is_held_out = bool(texts) and build.is_held_out(texts[0], held_out)
         for parameter in parameters:
             found[is_held_out].setdefault(parameter.description, parameter)
-    for description in found[True]:
-        found[False].pop(description, None)
+            if not is_held_out:
+                seen |= {parameter.description, parameter.summary}
+    found[True] = {
+        description: parameter
+        for description, parameter in found[True].items()
+        if seen.isdisjoint({description, parameter.summary})
+    }
     return _pairs(found[False].values()), _pairs(found[True].values())
 
 

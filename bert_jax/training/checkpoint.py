@@ -74,7 +74,8 @@ class Checkpoints:
     ) -> step_lib.TrainState | None:
         """The newest state that can be read, or None if there has been no checkpoint.
 
-        A damaged checkpoint is set aside under another name.
+        A damaged checkpoint is set aside under another name, but only when an older one
+        can be read: if none can, the fault may lie elsewhere, and all stay as they are.
 
         Args:
           shapes: of the state, with the shardings to read it into.
@@ -84,29 +85,35 @@ class Checkpoints:
           UserError: there are checkpoints, and none can be read.
         """
         steps = [c.step for c in self._checkpointer.checkpoints]
+        unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
             try:
                 found = self._checkpointer.load_checkpointables(step, _parts(shapes))
-                return _whole(found)
             # Whatever is wrong with the files, Orbax and what it stands on have many
             # kinds of errors for it.
             except Exception as error:
                 say(f"checkpoint {step} cannot be read: {_first_line(error)}")
-                self._set_aside(step)
+                unreadable.append(step)
+                continue
+            for damaged in unreadable:
+                aside = self._set_aside(damaged)
+                say(f"checkpoint {damaged} is set aside as {aside.name}")
+            return _whole(found)
         if steps:
             raise UserError(
-                f"none of the checkpoints in {self._folder} can be read; "
-                "to start from step 0, give another --workdir"
+                f"none of the checkpoints in {self._folder} can be read; they are left "
+                "as they are; to start from step 0, give another --workdir"
             )
         return None
 
-    def _set_aside(self, step: int) -> None:
+    def _set_aside(self, step: int) -> pathlib.Path:
         damaged = self._folder / str(step)
         names = (f"damaged-{step}" + "+" * i for i in itertools.count())
         aside = next(p for name in names if not (p := self._folder / name).exists())
         if damaged.exists():
             damaged.rename(aside)
         self._checkpointer.reload()
+        return aside
 
     def save(self, step: int, state: step_lib.TrainState) -> None:
         """Begin to write a checkpoint; it appears when all of it is written.
@@ -144,7 +151,7 @@ def _whole(parts: dict[str, Any]) -> step_lib.TrainState:
 
 def _first_line(error: Exception) -> str:
     lines = str(error).strip().splitlines()
-    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:300]
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
 
 
 # ---- from other runs
@@ -183,7 +190,10 @@ def read_metadata(checkpoint: pathlib.Path) -> dict[str, Any]:
     Raises:
       UserError: it is another program's checkpoint.
     """
-    metadata = json.loads(_metadata_file(checkpoint).read_text(encoding="utf-8"))
+    try:
+        metadata = json.loads(_metadata_file(checkpoint).read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {_metadata_file(checkpoint)}: {error}") from error
     found = metadata.get("custom_metadata") or {}
     if not {"encoder", "tokenizer"} <= found.keys():
         raise UserError(f"{checkpoint} is no checkpoint of bert_jax")
@@ -197,7 +207,7 @@ class Loaded:
     Attributes:
       params: a tree with `loaded` leaves only, by path.
       loaded: paths taken from the checkpoint.
-      new: paths that the checkpoint does not have; they keep their initial values.
+      new: paths that were not loaded; they keep their initial values.
       ignored: paths of the checkpoint that nobody asked for.
     """
 
@@ -207,12 +217,13 @@ class Loaded:
     ignored: list[str]
 
 
-def load_params(checkpoint: pathlib.Path, shapes: Any) -> Loaded:
+def load_params(checkpoint: pathlib.Path, shapes: Any, below: str = "") -> Loaded:
     """Read the parameters whose paths are in `shapes`.
 
     Args:
       checkpoint: from `find`.
       shapes: `jax.ShapeDtypeStruct`s with shardings, for all parameters of a model.
+      below: beginning of the paths to load; others are new, even if they are stored.
 
     Raises:
       UserError: a parameter has another shape in the checkpoint.
@@ -220,7 +231,7 @@ def load_params(checkpoint: pathlib.Path, shapes: Any) -> Loaded:
     stored = ocp.checkpointables_metadata(str(checkpoint)).metadata["params"]
     stored = _flatten(stored)
     wanted = _flatten(shapes)
-    loaded = sorted(wanted.keys() & stored.keys())
+    loaded = sorted(p for p in wanted.keys() & stored.keys() if p.startswith(below))
     for path in loaded:
         if tuple(stored[path].shape) != tuple(wanted[path].shape):
             raise UserError(
@@ -229,14 +240,15 @@ def load_params(checkpoint: pathlib.Path, shapes: Any) -> Loaded:
             )
     # Orbax matches trees, so all that is stored must be asked for; what is not wanted
     # is asked for as a placeholder.
-    request = {path: wanted.get(path, ocp.PLACEHOLDER) for path in stored}
+    request = dict.fromkeys(stored, ocp.PLACEHOLDER)
+    request |= {path: wanted[path] for path in loaded}
     found = ocp.load_checkpointables(str(checkpoint), {"params": _unflatten(request)})
     found = _flatten(found["params"])
     return Loaded(
         params={path: found[path] for path in loaded},
         loaded=loaded,
-        new=sorted(wanted.keys() - stored.keys()),
-        ignored=sorted(stored.keys() - wanted.keys()),
+        new=sorted(wanted.keys() - set(loaded)),
+        ignored=sorted(stored.keys() - set(loaded)),
     )
 
 

@@ -21,6 +21,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
+from bert_jax.errors import Interrupted
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import checkpoint, flops, reporting, sharding
 from bert_jax.training import step as step_lib
@@ -29,10 +30,6 @@ from bert_jax.training import step as step_lib
 _STEPS_AHEAD = 2
 
 Batches = Iterator[dict[str, np.ndarray]]
-
-
-class Interrupted(Exception):
-    """The run was asked to stop, and saved itself; the same command continues it."""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -51,6 +51,7 @@ class Reporter:
         record: dict[str, Any] = {"step": step, "split": split, **values}
         self._file.write(json.dumps(record) + "\n")
         self._file.flush()
+        os.fsync(self._file.fileno())
         if self._tensorboard:
             for name, value in values.items():
                 self._tensorboard.add_scalar(f"{split}/{name}", value, step)

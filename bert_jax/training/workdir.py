@@ -46,7 +46,7 @@ def claim(
 
 
 def _compare(path: pathlib.Path, config: Any, say: Callable[[str], None]) -> None:
-    if not path.exists():
+    if not path.exists() or not _has_begun(path.parent):
         return
     found = config_lib.load_json(type(config), path.read_text(), str(path))
     refused = config_lib.differences(found, config, free_fields=False)
@@ -57,6 +57,16 @@ def _compare(path: pathlib.Path, config: Any, say: Callable[[str], None]) -> Non
         )
     for line in config_lib.differences(found, config, free_fields=True):
         say(f"config changed since the last start: {line}")
+
+
+def _has_begun(folder: pathlib.Path) -> bool:
+    """Whether there is anything to lose, beyond what the start of a run leaves."""
+    for path in folder.iterdir():
+        if path.name in ("lock", "config.json", "tensorboard"):
+            continue
+        if any(path.iterdir()) if path.is_dir() else path.stat().st_size:
+            return True
+    return False
 
 
 def _write(path: pathlib.Path, config: Any) -> None:
