@@ -148,7 +148,7 @@ def _train_stage(
     rows = sharding.local_rows(run.mesh, stage.batch_size)
     data = stage.open(rows)
     batches = data.batches(done - begin, stage.steps)
-    run_step = _compile_step(run, stage, state)
+    run_step = None
     eval_step = jax.jit(step_lib.make_eval_step(run.objective))
     window = _Window(run, stage)
     in_flight: collections.deque[jax.Array] = collections.deque()
@@ -157,6 +157,9 @@ def _train_stage(
         with window.waiting():
             batch = next(batches)
         batch = sharding.to_devices(run.mesh, batch, rows, stage.batch_size)
+        if run_step is None:
+            run_step = _compile_step(run, stage, state, batch)
+            window.restart()
         state, marker = run_step(state, batch)
         done += 1
         window.steps += 1
@@ -190,8 +193,10 @@ def _is_due(step: int, every: int) -> bool:
     return every > 0 and step % every == 0
 
 
-def _compile_step(run: Run, stage: Stage, state: step_lib.TrainState):
-    """The jitted step, with an output that is not donated to the next, to wait for."""
+def _compile_step(
+    run: Run, stage: Stage, state: step_lib.TrainState, batch: step_lib.Batch
+):
+    """The compiled step, and an output that is not donated to the next, to wait for."""
     train_step = step_lib.make_train_step(
         run.objective, run.optimizer, seed=run.seed, micro_batches=stage.micro_batches
     )
@@ -201,12 +206,13 @@ def _compile_step(run: Run, stage: Stage, state: step_lib.TrainState):
         return state, state.step + 0
 
     shardings = sharding.shardings_of(state)
-    return jax.jit(
+    jitted = jax.jit(
         step_and_marker,
         in_shardings=(shardings, sharding.batch_sharding(run.mesh)),
         out_shardings=(shardings, sharding.replicated(run.mesh)),
         donate_argnums=0,
     )
+    return jitted.lower(state, batch).compile()
 
 
 def _ratios(objective: Any, found: terms_lib.Terms) -> dict[str, float]:
