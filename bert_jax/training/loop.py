@@ -180,6 +180,7 @@ def _train_stage(
                 found = eval_step(state.params, batch, found)
             reporter.write(done, "eval", _ratios(run.objective, found))
             window.restart()
+            in_flight.clear()  # evaluation has waited for them
         if is_last or stopping or _is_due(done, run.config.checkpoint_every):
             checkpoints.save(done, state)
         if stopping and done < run.total_steps:
