@@ -36,7 +36,8 @@ def collect(
       Examples for training and for evaluation: `text_a` is a function's summary,
       `text_b` a description. A hash of the description decides the order, so that any
       first part is a sample. No description comes twice, and no text of the evaluation
-      examples is a text of the others' modules: packages copy from each other.
+      examples is a summary or a description in a module for training: packages copy
+      from each other. Copies elsewhere in such modules are not looked for.
 
     Raises:
       UserError: too few parameters are documented in these files.
