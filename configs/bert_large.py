@@ -4,8 +4,7 @@ Source: Devlin et al. 2018, A.2. Batch 256, 1M steps, 10k of them warmup, learni
 1e-4, 90 % of the steps at length 128 and the rest at 512, in one run of two phases.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_large.py \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   the authors' run took four days on 64 TPU chips (A.2). Not run in full by us;
-        docs/results.md has what was measured.
+Cost:   the authors' run took four days on 64 TPU chips (A.2). Not run by us.
 Smoke:  --config=configs/bert_large.py:smoke takes seconds on a processor.
 """
 

@@ -4,7 +4,7 @@ Source: the shape is one of google-research/bert's miniatures (Turc et al. 2019)
 batch, steps, warmup and learning rate are BERT-Base's.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_tiny.py \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   not run in full by us; docs/results.md has what was measured.
+Cost:   not run by us.
 Smoke:  --config=configs/bert_tiny.py:smoke takes seconds on a processor.
 """
 

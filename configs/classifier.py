@@ -6,7 +6,8 @@ and 2e-5, and 2 to 4 epochs, and takes the best; the miniatures want up to 3e-4.
 Run:    python -m bert_jax.run.finetune_classifier --config=configs/classifier.py \
             --config.task.train=TRAIN.tsv --config.task.eval=EVAL.tsv \
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
-Cost:   minutes on an accelerator for a task of GLUE; see docs/results.md.
+Cost:   not measured on a task of the usual size; docs/results.md has the demo, which
+        fine-tunes six times.
 Smoke:  --config=configs/classifier.py:smoke takes seconds on a processor.
 """
 

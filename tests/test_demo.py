@@ -39,6 +39,10 @@ def finished(tmp_path_factory):
         patch.setattr(python_docs, "source_files", lambda: paths)
         # Processes of a build would not see the patch.
         patch.setattr(build.os, "cpu_count", lambda: 1)
+        # What a kill in the middle of a part leaves.
+        for name in ("tokenizer", "task"):
+            (folder / f"{name}.tmp").mkdir(parents=True)
+            (folder / f"{name}.tmp/eval.tsv").write_text("text_a")
         with pytest.MonkeyPatch.context() as crash:
             crash.setattr(demo, "_finetune", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):

@@ -41,8 +41,11 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(EXIT_USER_ERROR)
-    except (Interrupted, KeyboardInterrupt) as stop:
-        print(f"{str(stop) or 'stopped'}; the same command continues", file=sys.stderr)
+    except Interrupted as stop:
+        print(f"{stop}; the same command continues", file=sys.stderr)
+        sys.exit(EXIT_CONTINUE)
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
         sys.exit(EXIT_CONTINUE)
 
 

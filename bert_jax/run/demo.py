@@ -9,11 +9,13 @@ a picture with the curves, and sentences with a blank. The same command again co
 what was stopped, or reports again.
 """
 
+import contextlib
 import dataclasses
 import json
 import pathlib
+import shutil
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import jax
 import numpy as np
@@ -134,13 +136,24 @@ def _corpus(config: config_lib.DemoConfig, place: pathlib.Path) -> shards.Corpus
             strip_accents=True,
             sample_bytes=config.sample_megabytes * 1_000_000,
         )
-        tokenizer.save(place / "tokenizer")
+        with _new_folder(place / "tokenizer") as folder:
+            tokenizer.save(folder)
     return build_corpus.build_with_progress(
         sources.Source("", "python_docs", split_bytes=2_000_000),
         build.Settings(held_out=config.held_out),
         tokenizer,
         place / "corpus",
     )
+
+
+@contextlib.contextmanager
+def _new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A folder to write into that appears as a whole or not at all."""
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    yield temporary
+    temporary.rename(folder)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -155,15 +168,15 @@ class _Task:
 
 def _task(config: config_lib.DemoConfig, place: pathlib.Path) -> _Task:
     paths = [place / "task/train.tsv", place / "task/eval.tsv"]
-    if not all(path.exists() for path in paths):
+    if not (place / "task").exists():
         bar = reporting.progress_bar(
             iterable=python_docs.source_files(), desc="gathering labels", unit="file"
         )
         train, held_out = parameter_pairs.collect(bar, config.held_out)
-        paths[0].parent.mkdir(exist_ok=True)
-        # The second file last: the task is there when it is.
-        classification.write_tsv(paths[0], train[: config.train_examples])
-        classification.write_tsv(paths[1], held_out)
+        with _new_folder(place / "task") as folder:
+            train = train[: config.train_examples]
+            classification.write_tsv(folder / "train.tsv", train)
+            classification.write_tsv(folder / "eval.tsv", held_out)
     return _Task(*paths, *(classification.read_tsv(path) for path in paths))
 
 
