@@ -16,7 +16,7 @@ import hashlib
 import io
 import itertools
 import json
-import pathlib
+import os
 import re
 import unicodedata
 from collections.abc import Collection, Iterable, Sequence
@@ -25,6 +25,7 @@ import numpy as np
 import sentencepiece
 import tokenizers
 
+from bert_jax import storage
 from bert_jax.errors import UserError
 
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
@@ -163,25 +164,27 @@ class Tokenizer:
         values = json.loads(text)
         return cls(**values | {"model": base64.b64decode(values["model"])})
 
-    def save(self, folder: str | pathlib.Path) -> None:
+    def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer's two files, making the folder if needed."""
-        folder = pathlib.Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
+        folder = storage.path(folder)
+        storage.make_folder(folder)
         (folder / _MODEL_FILES[self.kind]).write_bytes(self.model)
         text = json.dumps(self._settings(), indent=2) + "\n"
         (folder / "tokenizer.json").write_text(text, encoding="utf-8")
 
     @classmethod
-    def load(cls, folder: str | pathlib.Path) -> "Tokenizer":
+    def load(cls, folder: str | os.PathLike) -> "Tokenizer":
         """Read what `save` wrote.
 
         Raises:
           UserError: the folder holds no tokenizer.
         """
-        path = pathlib.Path(folder) / "tokenizer.json"
+        folder = storage.path(folder)
+        storage.check(folder)
         try:
-            settings = json.loads(path.read_text(encoding="utf-8"))
-            model = (path.parent / _MODEL_FILES[settings["kind"]]).read_bytes()
+            text = (folder / "tokenizer.json").read_text(encoding="utf-8")
+            settings = json.loads(text)
+            model = (folder / _MODEL_FILES[settings["kind"]]).read_bytes()
             return cls(**settings, model=model)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise UserError(
@@ -250,7 +253,7 @@ def normalise(text: str, lower_case: bool, strip_accents: bool) -> str:
 
 
 def from_vocab_file(
-    path: str | pathlib.Path, lower_case: bool, strip_accents: bool
+    path: str | os.PathLike, lower_case: bool, strip_accents: bool
 ) -> Tokenizer:
     """A WordPiece tokenizer from an existing `vocab.txt`, one token a line.
 
@@ -258,7 +261,7 @@ def from_vocab_file(
       UserError: the file cannot be read, is not UTF-8, or lacks a special token.
     """
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
+        text = storage.path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read the vocabulary {path}: {error}") from error
     tokens = text.rstrip("\n").split("\n")

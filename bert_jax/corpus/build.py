@@ -1,8 +1,11 @@
 """Build a corpus: text to sentences to token shards.
 
 `build_split` turns one input split into one shard for training and one held out; it is
-a pure function of its arguments, so that any runner gives the same shards. `build` is
-the local runner: some processes, a folder that a cut-off build continues in.
+a pure function of its arguments, so that any runner gives the same shards. `build`
+plans, has a runner do the splits that are not done yet, and finishes. What is done is
+kept in the folder that is built, so that a build which was cut off continues there,
+with the same runner or another. `run_locally` is the runner with local processes,
+`corpus/beam.py` the one for a cluster.
 
 A document is held out by a hash of its text. Copies of a document therefore never lie
 on both sides, and the choice does not depend on order, splits or runner.
@@ -11,23 +14,36 @@ on both sides, and the choice does not depend on order, splits or runner.
 import collections
 import concurrent.futures
 import dataclasses
+import functools
 import hashlib
 import itertools
 import json
 import multiprocessing
 import os
-import pathlib
-import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import sentencex
 
+from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards, sources
 from bert_jax.errors import UserError
 
 _WORK = "unfinished"  # folder with the state of a build that is not complete
 _BATCH_SENTENCES = 2000  # go through the tokenizer together
+_READERS = 16  # threads that read results
+# The codes of ISO 639-1. For some, `sentencex` has rules of its own; for the others it
+# takes those of a relative or of English. Which, it does not say.
+_ISO_639_1 = """
+aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs
+cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv
+ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl
+km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt
+my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru
+rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn
+to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+"""
+LANGUAGES = frozenset(_ISO_639_1.split())
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,10 +53,31 @@ class Settings:
     Attributes:
       held_out: fraction of documents set apart for evaluation.
       language: ISO 639-1 code for the sentence splitter.
+
+    Raises:
+      UserError: there is no such code.
     """
 
     held_out: float = 0.01
     language: str = "en"
+
+    def __post_init__(self):
+        # The splitter would take any text for a code, and the rules of English for it.
+        if self.language not in LANGUAGES:
+            raise UserError(
+                f"unknown language {self.language!r}; give the two letters that "
+                "ISO 639-1 has for it, such as en, de or zh"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What all splits of a build have in common."""
+
+    source: sources.Source
+    settings: Settings
+    tokenizer: tokenizer_lib.Tokenizer
+    output: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +89,13 @@ class SplitResult:
     text_bytes: int
     problem_count: int
     problems: list[str]
+
+
+# From a job and numbered splits to their results, in any order. A runner has each split
+# go through `build_and_keep`, on a machine that reaches the input and the output.
+Runner = Callable[
+    [Job, Sequence[tuple[int, sources.Split]]], Iterator[tuple[int, SplitResult]]
+]
 
 
 def is_held_out(text: str, fraction: float) -> bool:
@@ -81,7 +125,7 @@ def build_split(
     Returns:
       Counts, checksums, and what was wrong with the input.
     """
-    folder = pathlib.Path(output)
+    folder = storage.path(output)
     writers = {
         name: shards.ShardWriter(
             folder / f"{name}-{index:05d}.arrow", tokenizer.vocab_size
@@ -105,6 +149,51 @@ def build_split(
         problems.count,
         problems.lines,
     )
+
+
+def build_and_keep(job: Job, index: int, split: sources.Split) -> SplitResult:
+    """`build_split`, and keep the result for `build` to find."""
+    result = build_split(
+        index, split, job.source, job.settings, job.tokenizer, job.output
+    )
+    text = json.dumps(dataclasses.asdict(result))
+    storage.write_text(_result_path(storage.path(job.output), index), text)
+    return result
+
+
+def is_begun(job: Job) -> bool:
+    """Whether the output, as this machine sees it, is a build under way."""
+    return _settings_path(storage.path(job.output)).exists()
+
+
+def is_kept(job: Job, index: int) -> bool:
+    """Whether `build_and_keep` is done with a split."""
+    return _result_path(storage.path(job.output), index).exists()
+
+
+def read_kept(
+    output: str | os.PathLike, indices: Sequence[int]
+) -> Iterator[tuple[int, SplitResult]]:
+    """Numbers and results of splits that are done, in the order of `indices`."""
+
+    def read(index):
+        values = json.loads(_result_path(folder, index).read_text(encoding="utf-8"))
+        for name in shards.SPLITS:
+            values[name] = shards.Shard(**values[name])
+        return SplitResult(**values)
+
+    folder = storage.path(output)
+    # Threads, for a store takes its time to answer.
+    with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+        yield from zip(indices, pool.map(read, indices), strict=True)
+
+
+def _settings_path(folder: storage.Path) -> storage.Path:
+    return folder / _WORK / "settings.json"
+
+
+def _result_path(folder: storage.Path, index: int) -> storage.Path:
+    return folder / _WORK / f"split-{index}.json"
 
 
 def _tokenised(
@@ -134,17 +223,19 @@ def build(
     tokenizer: tokenizer_lib.Tokenizer,
     output: str | os.PathLike,
     *,
+    runner: Runner | None = None,
     workers: int = 0,
     on_split: Callable[[int, int, SplitResult], None] | None = None,
 ) -> shards.Corpus:
-    """Build a corpus with local processes, or continue a build that was cut off.
+    """Build a corpus, or continue a build that was cut off.
 
     Args:
       source: what to read.
       settings: what to make of it.
       tokenizer: from text to ids; a copy goes into the corpus.
       output: folder to write; new, empty, or holding the same build.
-      workers: processes; 0 for one on each core.
+      runner: has the splits built; None for `run_locally`.
+      workers: local processes; 0 for one on each core.
       on_split: is called with (splits done, splits in all, result) for each split.
 
     Returns:
@@ -153,16 +244,16 @@ def build(
     Raises:
       UserError: the input is not there, or the folder holds something else.
     """
-    folder = pathlib.Path(output)
+    folder = storage.path(output)
     splits = sources.plan(source)
     identity = _identity(splits, source, settings, tokenizer)
     done = _continue(folder, identity)
     if done is not None:
-        todo = [i for i in range(len(splits)) if i not in done]
+        runner = runner or functools.partial(run_locally, workers=workers)
+        job = Job(source, settings, tokenizer, os.fspath(output))
+        todo = [(i, split) for i, split in enumerate(splits) if i not in done]
         results = done
-        tasks = [(i, splits[i], source, settings, tokenizer, str(folder)) for i in todo]
-        for index, result in _run(tasks, workers or os.cpu_count() or 1):
-            _save_result(folder, index, result)
+        for index, result in runner(job, todo):
             results[index] = result
             if on_split:
                 on_split(len(results), len(splits), result)
@@ -186,18 +277,19 @@ def _identity(
     }
 
 
-def _continue(folder: pathlib.Path, identity: dict) -> dict[int, SplitResult] | None:
+def _continue(folder: storage.Path, identity: dict) -> dict[int, SplitResult] | None:
     """Results of splits already built; None if the corpus is complete."""
-    state = folder / _WORK / "settings.json"
+    state = _settings_path(folder)
+    storage.check(folder)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
+        storage.make_folder(folder)
     except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}") from error
+        raise _cannot_write(folder, error) from error
     if (folder / shards.MANIFEST).exists():
         found = shards.open_corpus(folder).settings
     elif state.exists():
         found = json.loads(state.read_text(encoding="utf-8"))
-    elif any(folder.iterdir()):
+    elif any(folder.glob("*")):
         raise UserError(f"{folder} is not empty and holds no corpus; give a new folder")
     else:
         found = None
@@ -209,38 +301,48 @@ def _continue(folder: pathlib.Path, identity: dict) -> dict[int, SplitResult] | 
         )
     if (folder / shards.MANIFEST).exists():
         return None
-    state.parent.mkdir(exist_ok=True)
-    shards.write_atomically(state, json.dumps(identity))
-    results = {}
-    for path in sorted(state.parent.glob("split-*.json")):
-        values = json.loads(path.read_text(encoding="utf-8"))
-        for name in shards.SPLITS:
-            values[name] = shards.Shard(**values[name])
-        results[int(path.stem.removeprefix("split-"))] = SplitResult(**values)
-    return results
+    storage.make_folder(folder / _WORK)
+    try:
+        storage.write_text(state, json.dumps(identity))
+    except OSError as error:
+        raise _cannot_write(folder, error) from error
+    names = [path.name for path in (folder / _WORK).glob("split-*.json")]
+    done = [int(n.removeprefix("split-").removesuffix(".json")) for n in names]
+    return dict(read_kept(folder, done))
 
 
-def _save_result(folder: pathlib.Path, index: int, result: SplitResult) -> None:
-    path = folder / _WORK / f"split-{index}.json"
-    shards.write_atomically(path, json.dumps(dataclasses.asdict(result)))
+def _cannot_write(folder: storage.Path, error: OSError) -> UserError:
+    return UserError(f"cannot write to {folder}: {error.strerror or error}")
 
 
-def _run(tasks: list[tuple], workers: int) -> Iterator[tuple[int, SplitResult]]:
-    """Results of `build_split` as they come, with a bounded number under way."""
-    if min(workers, len(tasks)) <= 1:
-        for task in tasks:
-            yield task[0], build_split(*task)
+def run_locally(
+    job: Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
+) -> Iterator[tuple[int, SplitResult]]:
+    """Build splits with some processes, and a bounded number of splits under way.
+
+    Args:
+      job: what they have in common.
+      todo: the splits and their numbers.
+      workers: processes; 0 for one on each core.
+
+    Yields:
+      Number and result of each split, as they come.
+    """
+    workers = workers or os.cpu_count() or 1
+    if min(workers, len(todo)) <= 1:
+        for index, split in todo:
+            yield index, build_and_keep(job, index, split)
         return
     # Each process has one core; the tokenizer's own threads would only compete.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     context = multiprocessing.get_context("spawn")
     with concurrent.futures.ProcessPoolExecutor(workers, mp_context=context) as pool:
-        queue = collections.deque(tasks)
+        queue = collections.deque(todo)
         running: dict[concurrent.futures.Future, int] = {}
         while queue or running:
             while queue and len(running) < 2 * workers:
-                task = queue.popleft()
-                running[pool.submit(build_split, *task)] = task[0]
+                index, split = queue.popleft()
+                running[pool.submit(build_and_keep, job, index, split)] = index
             ended, _ = concurrent.futures.wait(
                 running, return_when=concurrent.futures.FIRST_COMPLETED
             )
@@ -249,7 +351,7 @@ def _run(tasks: list[tuple], workers: int) -> Iterator[tuple[int, SplitResult]]:
 
 
 def _finish(
-    folder: pathlib.Path,
+    folder: storage.Path,
     tokenizer: tokenizer_lib.Tokenizer,
     identity: dict,
     results: list[SplitResult],
@@ -258,7 +360,7 @@ def _finish(
         lines = [line for result in results for line in result.problems]
         why = f" ({lines[0]})" if lines else ""
         # Leave nothing that would stand in the way of the corrected command.
-        shutil.rmtree(folder)
+        storage.remove_folder(folder)
         raise UserError(f"no document for training in the input{why}")
     found = {
         name: [shard for r in results if (shard := getattr(r, name)).documents]
@@ -273,5 +375,7 @@ def _finish(
         "first": [line for result in results for line in result.problems][:100],
     }
     tokenizer.save(folder / shards.TOKENIZER)
+    for left in folder.glob("*.tmp"):  # of a process that was killed
+        left.unlink()
     shards.write_manifest(folder, tokenizer, found, identity, problems)
-    shutil.rmtree(folder / _WORK)
+    storage.remove_folder(folder / _WORK)

@@ -5,7 +5,8 @@ A row of a shard is one document:
   sentence_starts  list of int32: index of each sentence's first token; the first is 0
   source           where the text was found
 Shards are Arrow IPC files: memory-mapped here, read as they are by pandas, polars and
-Hugging Face datasets. `corpus.json` has counts and a checksum for each.
+Hugging Face datasets. `corpus.json` has counts and a checksum for each. In an object
+store they are fetched instead, one at a time.
 """
 
 import dataclasses
@@ -13,12 +14,12 @@ import hashlib
 import itertools
 import json
 import os
-import pathlib
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import pyarrow
 
+from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 
@@ -45,7 +46,7 @@ class Shard:
 class Corpus:
     """An opened corpus: what it holds, not the tokens themselves."""
 
-    folder: pathlib.Path
+    folder: storage.Path
     tokenizer: tokenizer_lib.Tokenizer
     shards: dict[str, tuple[Shard, ...]]
     settings: dict
@@ -60,15 +61,16 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
     """Read the manifest and the tokenizer of a corpus.
 
     Raises:
-      UserError: there is no complete corpus in the folder.
+      UserError: there is no complete corpus in the folder, or no way to it.
     """
     if not str(folder):
         raise UserError(
             "no corpus given; pass --config.data.corpus=DIR, a folder from "
             "run.build_corpus"
         )
-    folder = pathlib.Path(folder)
+    folder = storage.path(folder)
     path = folder / MANIFEST
+    storage.check(path)
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != _FORMAT:
@@ -89,7 +91,7 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
 
 
 def write_manifest(
-    folder: pathlib.Path,
+    folder: storage.Path,
     tokenizer: tokenizer_lib.Tokenizer,
     shards: dict[str, Sequence[Shard]],
     settings: dict,
@@ -112,24 +114,15 @@ def write_manifest(
             for what in ("documents", "sentences", "tokens")
         }
         manifest[split]["shards"] = [dataclasses.asdict(s) for s in shards[split]]
-    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
-
-def write_atomically(path: pathlib.Path, text: str) -> None:
-    """Write a file so that it is there as a whole or not at all."""
-    temporary = path.with_name(path.name + ".tmp")
-    with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, path)
+    storage.write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 class ShardWriter:
     """Writes one shard, row by row, in bounded memory. The file appears at `close`."""
 
-    def __init__(self, path: pathlib.Path, vocab_size: int):
-        token = pyarrow.uint16() if vocab_size <= 2**16 else pyarrow.int32()
+    def __init__(self, path: storage.Path, vocab_size: int):
+        self._dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.int32)
+        token = pyarrow.from_numpy_dtype(self._dtype)
         self._schema = pyarrow.schema(
             [
                 ("tokens", pyarrow.list_(token)),
@@ -138,10 +131,9 @@ class ShardWriter:
             ]
         )
         self._path = path
-        self._temporary = path.with_name(path.name + ".tmp")
+        self._temporary = storage.temporary_file(path)
         self._file = pyarrow.OSFile(str(self._temporary), "wb")
         self._writer = pyarrow.ipc.new_file(self._file, self._schema)
-        self._dtype = token.to_pandas_dtype()
         self._rows: list[tuple[np.ndarray, np.ndarray, str]] = []
         self._pending = self._documents = self._sentences = self._tokens = 0
 
@@ -164,7 +156,7 @@ class ShardWriter:
         self._writer.close()
         self._file.close()
         digest = checksum(self._temporary)
-        os.replace(self._temporary, self._path)
+        storage.put(self._temporary, self._path)
         return Shard(
             self._path.name, self._documents, self._sentences, self._tokens, digest
         )
@@ -189,8 +181,8 @@ def _list_array(values: Sequence[np.ndarray], kind: pyarrow.DataType):
     )
 
 
-def checksum(path: pathlib.Path) -> str:
-    """SHA-256 of a file, in hexadecimal."""
+def checksum(path: str | os.PathLike) -> str:
+    """SHA-256 of a local file, in hexadecimal."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
@@ -214,24 +206,32 @@ class Rows:
     sources: Sequence[str]
 
 
-def read_shard(folder: pathlib.Path, shard: Shard) -> Iterator[Rows]:
+def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
     """Rows of one shard, a record batch at a time, after checking the checksum.
 
     Raises:
       UserError: the file is missing or not the one that was built.
     """
     path = folder / shard.file
+    content = None
     try:
-        digest = checksum(path)
+        if storage.is_remote(path):
+            content = path.read_bytes()
+            digest = hashlib.sha256(content).hexdigest()
+        else:
+            digest = checksum(path)
     except OSError as error:
-        raise UserError(f"shard {path} cannot be read: {error.strerror}") from error
+        raise UserError(
+            f"shard {path} cannot be read: {error.strerror or error}"
+        ) from error
     if digest != shard.sha256:
         raise UserError(
             f"shard {path} has changed since the corpus was built (checksum); "
             "build the corpus again or restore the file"
         )
-    with pyarrow.memory_map(str(path)) as file:
-        reader = pyarrow.ipc.open_file(file)
+    file = pyarrow.memory_map(str(path)) if content is None else None
+    with file or pyarrow.BufferReader(content) as stream:
+        reader = pyarrow.ipc.open_file(stream)
         for i in range(reader.num_record_batches):
             batch = reader.get_batch(i)
             tokens, starts, sources = batch.columns

@@ -14,17 +14,16 @@ Files that end in .gz or .zst are decompressed on the way.
 """
 
 import dataclasses
-import glob
 import gzip
 import io
 import json
 import math
-import os
 import re
 from collections.abc import Iterator
 
 import pyarrow
 
+from bert_jax import storage
 from bert_jax.corpus import python_docs
 from bert_jax.errors import UserError
 
@@ -117,15 +116,11 @@ def plan(source: Source) -> list[Split]:
     if source.format not in FILE_FORMATS:
         known = ", ".join([*FILE_FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
-    paths = sorted(
-        path for path in glob.glob(source.pattern, recursive=True)
-        if os.path.isfile(path)
-    )  # fmt: skip
-    if not paths:
+    files = storage.find(source.pattern)
+    if not files:
         raise UserError(f"no file matches {source.pattern!r}")
     pieces = []
-    for path in paths:
-        size = os.path.getsize(path)
+    for path, size in files:
         if _is_compressed(path):
             pieces.append(Piece(path, 0, size))
             continue
@@ -176,7 +171,7 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
 
 
 def _read_file(piece: Piece, source: Source, problems: Problems) -> Iterator[Document]:
-    if not os.path.getsize(piece.name):
+    if not piece.end:
         problems.add(f"{piece.name}: empty file")
         return
     documents = {
@@ -190,6 +185,9 @@ def _read_file(piece: Piece, source: Source, problems: Problems) -> Iterator[Doc
             lines = _Lines(stream, piece, problems)
             for found, text in enumerate(documents(lines, source), 1):
                 yield Document(text, f"{piece.name}:{found}")
+    except FileNotFoundError as error:
+        # Planned, so it was there. Going on would build another corpus.
+        raise UserError(f"{piece.name} is gone, or not on each machine") from error
     except (OSError, EOFError) as error:
         problems.add(
             f"{piece.name}: cannot be read to its end ({error}); "
@@ -198,11 +196,13 @@ def _read_file(piece: Piece, source: Source, problems: Problems) -> Iterator[Doc
 
 
 def _open(path: str) -> io.BufferedIOBase:
+    remote = storage.path(path).open() if storage.is_remote(path) else None
     if path.endswith(".gz"):
-        return gzip.open(path, "rb")
+        return gzip.open(remote or path, "rb")
     if path.endswith(".zst"):
-        return io.BufferedReader(pyarrow.input_stream(path, compression="zstd"))
-    return open(path, "rb")
+        stream = pyarrow.input_stream(remote or path, compression="zstd")
+        return io.BufferedReader(stream)
+    return remote or open(path, "rb")
 
 
 class _Lines:

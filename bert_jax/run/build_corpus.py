@@ -6,12 +6,23 @@ r"""Turn text into a corpus to pretrain on.
 Without --input the text is the documentation of the Python packages at hand. The same
 command again continues a build that was cut off. Bad input is told by file and line and
 left out. Formats are described in bert_jax/corpus/sources.py.
+
+With Apache Beam, on a cluster; the corpus is the same to the last byte:
+
+  python -m bert_jax.run.build_corpus --input='gs://BUCKET/books/*.txt.gz' \
+      --tokenizer=DIR --output=gs://BUCKET/corpus --runner=beam --beam_options='
+      --runner=DataflowRunner --project=PROJECT --region=REGION
+      --temp_location=gs://BUCKET/tmp --sdk_container_image=IMAGE'
+
+Input and output must be places that all workers reach, and bert_jax must be on them,
+in an image or by --setup_file (docs/data.md). Only the tokenizer travels along.
 """
 
-import pathlib
+import os
 
 from absl import flags
 
+from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.errors import UserError
@@ -25,7 +36,7 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
     Raises:
       UserError: there is none.
     """
-    if pathlib.Path(path).is_dir():
+    if storage.path(path).is_dir():
         for name in ("lower_case", "strip_accents"):
             if flags.FLAGS[name].present:
                 raise UserError(
@@ -40,8 +51,9 @@ def build_with_progress(
     source: sources.Source,
     settings: build.Settings,
     tokenizer: tokenizer_lib.Tokenizer,
-    output: str | pathlib.Path,
+    output: str | os.PathLike,
     workers: int = 0,
+    runner: build.Runner | None = None,
 ) -> shards.Corpus:
     """`build.build` with a progress bar on a terminal, and plain lines elsewhere."""
     bar = reporting.progress_bar(desc="building corpus", unit="split")
@@ -55,10 +67,33 @@ def build_with_progress(
 
     try:
         return build.build(
-            source, settings, tokenizer, output, workers=workers, on_split=on_split
+            source,
+            settings,
+            tokenizer,
+            output,
+            runner=runner,
+            workers=workers,
+            on_split=on_split,
         )
     finally:
         bar.close()
+
+
+def beam_runner(options: str) -> build.Runner:
+    """What has the splits built with Apache Beam.
+
+    Raises:
+      UserError: Beam is not installed, or knows no such options.
+    """
+    try:
+        from bert_jax.corpus import beam
+    except ModuleNotFoundError as error:
+        if error.name != "apache_beam":
+            raise
+        raise UserError(
+            "--runner=beam needs apache-beam; pip install -e '.[beam]'"
+        ) from error
+    return beam.runner(options)
 
 
 def describe(corpus: shards.Corpus) -> str:
@@ -93,9 +128,25 @@ def define_flags() -> None:
     flags.DEFINE_float(
         "held_out", 0.01, "Fraction of documents for evaluation.", 0.0, 0.9
     )
-    flags.DEFINE_string("language", "en", "For the sentence splitter.")
+    flags.DEFINE_string(
+        "language", "en", "For the sentence splitter; a code of ISO 639-1."
+    )
     flags.DEFINE_integer("shard_megabytes", 8, "Text to a shard, about.", lower_bound=1)
-    flags.DEFINE_integer("workers", 0, "Processes; 0: one on each core.", lower_bound=0)
+    flags.DEFINE_integer(
+        "workers", 0, "Local processes; 0: one on each core.", lower_bound=0
+    )
+    flags.DEFINE_enum(
+        "runner",
+        "local",
+        ["local", "beam"],
+        "What builds the splits: processes of this machine, or Apache Beam.",
+    )
+    flags.DEFINE_string(
+        "beam_options",
+        "",
+        "Beam's own options, in quotes, such as '--runner=DataflowRunner "
+        "--project=...'. Default: Beam's, which runs on this machine.",
+    )
 
 
 def main() -> int:
@@ -105,12 +156,23 @@ def main() -> int:
         "tokenizer", "give a folder from run.train_tokenizer or a vocab.txt"
     )
     output = command_line.required("output", "give a folder, --output=DIR")
+    runner = None
+    if values.runner == "beam":
+        if values["workers"].present:
+            raise UserError(
+                "--workers is for local processes; how many Beam has is among "
+                "--beam_options"
+            )
+        runner = beam_runner(values.beam_options)
+    elif values.beam_options:
+        raise UserError("--beam_options is for --runner=beam")
     corpus = build_with_progress(
         text_input.source(values.shard_megabytes * 1_000_000),
         build.Settings(values.held_out, values.language),
         load_tokenizer(path),
         output,
         values.workers,
+        runner,
     )
     reporting.say(describe(corpus))
     return 0

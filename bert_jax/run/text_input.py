@@ -1,9 +1,8 @@
 """Flags that say which text to read, and how: shared by two entrypoints."""
 
-import pathlib
-
 from absl import flags
 
+from bert_jax import storage
 from bert_jax.corpus import sources
 from bert_jax.errors import UserError
 from bert_jax.training import reporting
@@ -11,7 +10,7 @@ from bert_jax.training import reporting
 
 def define_flags() -> None:
     """Define the flags."""
-    flags.DEFINE_string("input", "", "Glob of files; quote it.")
+    flags.DEFINE_string("input", "", "Glob of files, here or gs://; quote it.")
     flags.DEFINE_string(
         "format",
         "",
@@ -52,9 +51,12 @@ def check_new_folder(path: str) -> None:
     Raises:
       UserError: it is not empty, or there is a file in its place.
     """
-    folder = pathlib.Path(path)
-    if folder.is_dir() and any(folder.iterdir()):
+    folder = storage.path(path)
+    storage.check(folder)
+    if folder.is_dir() and any(folder.glob("*")):
         raise UserError(f"{folder} is not empty; give a new folder")
+    if storage.is_remote(folder):
+        return
     found = next(p for p in [folder, *folder.parents] if p.exists())
     if not found.is_dir():
         raise UserError(f"cannot write to {folder}: {found} is a file")

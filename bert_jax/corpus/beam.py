@@ -1,0 +1,117 @@
+"""Build the splits of a corpus with Apache Beam: on a cluster, or on this machine.
+
+`runner` is a runner for `build.build`. The same splits go through the same function as
+with local processes, and it writes the same files into the same folder; through Beam
+itself go only the numbers and places of the splits. So it does not matter how Beam
+bundles them, or whether it repeats one.
+
+Besides `run.build_corpus`, nothing imports this; it needs the extra `beam`.
+"""
+
+import contextlib
+import io
+import re
+import shlex
+import traceback
+from collections.abc import Iterator, Sequence
+
+import apache_beam
+from apache_beam.options import pipeline_options
+from apache_beam.runners.runner import PipelineState
+
+from bert_jax.corpus import build, sources
+from bert_jax.errors import UserError
+
+# These ask their job server which options there are; those of the others are known.
+_PORTABLE_RUNNERS = ("PortableRunner", "FlinkRunner", "SparkRunner", "PrismRunner")
+
+
+def runner(options: str) -> build.Runner:
+    """A runner for `build.build`.
+
+    Args:
+      options: Beam's pipeline options, as on a command line.
+
+    Raises:
+      UserError: there are no such options, or some are missing.
+    """
+    pipeline = _pipeline(options)
+
+    def run(
+        job: build.Job, todo: Sequence[tuple[int, sources.Split]]
+    ) -> Iterator[tuple[int, build.SplitResult]]:
+        if not todo:
+            return
+        splits = pipeline | "Splits" >> apache_beam.Create(todo)
+        # Without this, splits that were created together stay on one worker.
+        spread = splits | "Spread" >> apache_beam.Reshuffle()
+        _ = spread | "Build" >> apache_beam.ParDo(_Build(job))
+        _wait(pipeline)
+        yield from build.read_kept(job.output, [index for index, _ in todo])
+
+    return run
+
+
+def _wait(pipeline: apache_beam.Pipeline) -> None:
+    try:
+        state = pipeline.run().wait_until_finish()
+    except Exception as error:
+        # From a worker of its own comes a RuntimeError, with the traceback as its text.
+        text = "".join(traceback.format_exception_only(error))
+        told = re.search(
+            r"UserError: (.*?)(?: \[while running .*)?$", text, re.MULTILINE
+        )
+        if told:
+            raise UserError(told.group(1)) from error
+        raise
+    if state != PipelineState.DONE:
+        raise UserError(f"Beam's job ended as {state}; the same command continues")
+
+
+class _Build(apache_beam.DoFn):
+    """Builds splits; the results are in the output folder."""
+
+    def __init__(self, job: build.Job):
+        self._job = job
+
+    def process(self, numbered: tuple[int, sources.Split]) -> None:
+        index, split = numbered
+        if not build.is_begun(self._job):
+            raise UserError(
+                f"{self._job.output} is another place on Beam's workers; give an "
+                "--output that all machines share"
+            )
+        # Beam repeats a bundle as a whole if one of its splits failed.
+        if not build.is_kept(self._job, index):
+            build.build_and_keep(self._job, index, split)
+
+
+def _pipeline(text: str) -> apache_beam.Pipeline:
+    """An empty pipeline with options that were checked."""
+    where = f"--beam_options={text!r}"
+    complaint = io.StringIO()
+    try:
+        arguments = shlex.split(text)
+        if arguments and not arguments[0].startswith("--"):
+            raise ValueError("options are given as --name=value")
+        options = pipeline_options.PipelineOptions(arguments)
+        with contextlib.redirect_stderr(complaint):
+            _check_known(options)
+        return apache_beam.Pipeline(options=options)
+    except ValueError as error:
+        raise UserError(f"{where}: {_one_line(error)}") from error
+    except SystemExit as error:  # argparse's
+        reason = complaint.getvalue().rpartition("error: ")[2]
+        raise UserError(f"{where}: {_one_line(reason)}") from error
+
+
+def _check_known(options: pipeline_options.PipelineOptions) -> None:
+    given = options.get_all_options(retain_unknown_options=True)
+    unknown = given.keys() - options.get_all_options().keys()
+    engine = options.view_as(pipeline_options.StandardOptions).runner
+    if unknown and engine not in _PORTABLE_RUNNERS:
+        raise ValueError(f"Beam knows no option --{min(unknown)}")
+
+
+def _one_line(message: object) -> str:
+    return " ".join(str(message).split())

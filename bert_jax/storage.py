@@ -1,0 +1,205 @@
+"""Where files lie: a local path, or the URL of an object store such as `gs://`.
+
+`path` makes of either something with pathlib's methods; local paths are `pathlib.Path`.
+An object store has no folders, so there is nothing to make and nothing that is empty;
+it has no rename, but an object appears as a whole when all of it has arrived.
+
+Stores are reached through fsspec, which finds the library for a URL: gcsfs for `gs://`.
+"""
+
+import dataclasses
+import glob as glob_lib
+import io
+import os
+import pathlib
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+
+import fsspec
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class RemotePath:
+    """A place in an object store, with those of pathlib's methods that are needed."""
+
+    url: str
+
+    def __fspath__(self) -> str:
+        return self.url
+
+    def __str__(self) -> str:
+        return self.url
+
+    def __truediv__(self, name: str) -> "RemotePath":
+        return RemotePath(f"{self.url.rstrip('/')}/{name}")
+
+    @property
+    def name(self) -> str:
+        return self.url.rstrip("/").rpartition("/")[2]
+
+    def exists(self) -> bool:
+        # fsspec's own `exists` takes any error for a no.
+        try:
+            self._store.info(self.url)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def is_dir(self) -> bool:
+        return self._store.isdir(self.url)
+
+    def glob(self, pattern: str) -> Iterator["RemotePath"]:
+        return (RemotePath(url) for url, _ in _listing(self._store, self / pattern))
+
+    def open(self) -> io.BufferedReader:
+        return io.BufferedReader(self._store.open(self.url, "rb"))
+
+    def read_bytes(self) -> bytes:
+        return self._store.cat_file(self.url)
+
+    def read_text(self, encoding: str) -> str:
+        return self.read_bytes().decode(encoding)
+
+    def write_bytes(self, data: bytes) -> None:
+        self._store.pipe_file(self.url, data)
+
+    def write_text(self, text: str, encoding: str) -> None:
+        self.write_bytes(text.encode(encoding))
+
+    def unlink(self, missing_ok: bool = False) -> None:
+        if self.exists() or not missing_ok:
+            self._store.rm_file(self.url)
+
+    @property
+    def _store(self) -> fsspec.AbstractFileSystem:
+        return _store(self.url)
+
+
+Path = pathlib.Path | RemotePath
+
+
+def is_remote(name: str | os.PathLike) -> bool:
+    """Whether this is the URL of an object store."""
+    return "://" in os.fspath(name)
+
+
+def path(name: str | os.PathLike) -> Path:
+    """What a path or URL means.
+
+    Raises:
+      UserError: the store is not known, or the library for it is missing.
+    """
+    if not is_remote(name):
+        return pathlib.Path(name)
+    url = os.fspath(name)
+    try:
+        _store(url)
+    except (ImportError, ValueError) as error:
+        hint = "; pip install -e '.[gcs]'" if url.startswith("gs://") else ""
+        raise UserError(f"{url} cannot be reached: {error}{hint}") from error
+    return RemotePath(url)
+
+
+def check(where: Path) -> None:
+    """Ask a store for something, there or not, to fail early.
+
+    Raises:
+      UserError: it does not answer, or not to us.
+    """
+    if is_remote(where):
+        try:
+            where.exists()
+        # Without a common base: OSError, aiohttp's, google.auth's, gcsfs' own.
+        except Exception as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise UserError(f"{where} cannot be reached: {text}") from error
+
+
+def _store(url: str) -> fsspec.AbstractFileSystem:
+    # Other processes write, too; a listing that is kept would hide what they wrote.
+    return fsspec.core.url_to_fs(url, use_listings_cache=False)[0]
+
+
+# ---- what differs between the two
+
+
+def make_folder(folder: Path) -> None:
+    """Make a folder and those above it, where there are folders."""
+    if not is_remote(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+
+
+def remove_folder(folder: Path) -> None:
+    """Remove a folder and all that is in it."""
+    if not is_remote(folder):
+        shutil.rmtree(folder)
+        return
+    store = _store(folder.url)
+    # Object by object: asked for a whole bucket, gcsfs would remove the bucket, too.
+    if found := store.find(folder.url):
+        store.rm(found)
+
+
+def write_text(where: Path, text: str) -> None:
+    """Write a file so that it is there as a whole or not at all."""
+    if is_remote(where):
+        where.write_text(text, encoding="utf-8")
+        return
+    temporary = temporary_file(where)
+    with open(temporary, "w", encoding="utf-8") as stream:
+        stream.write(text)
+        stream.flush()
+        os.fsync(stream.fileno())
+    os.replace(temporary, where)
+
+
+def temporary_file(where: Path) -> pathlib.Path:
+    """A new local name for what `put` will bring to its place.
+
+    No two writers get the same: on a cluster, two may be at work on the same split.
+    """
+    name = f"{where.name}.{uuid.uuid4().hex[:12]}.tmp"
+    if is_remote(where):
+        return pathlib.Path(tempfile.gettempdir()) / name
+    return where.with_name(name)
+
+
+def put(temporary: pathlib.Path, where: Path) -> None:
+    """Bring a local file to its place; it appears there as a whole."""
+    if not is_remote(where):
+        os.replace(temporary, where)
+        return
+    try:
+        _store(where.url).put_file(str(temporary), where.url)
+    finally:
+        temporary.unlink()
+
+
+def find(pattern: str) -> list[tuple[str, int]]:
+    """Names and sizes in bytes of the files that match a glob, sorted."""
+    if is_remote(pattern):
+        check(path(pattern))
+        return _listing(_store(pattern), pattern)
+    names = glob_lib.glob(pattern, recursive=True)
+    return [(name, os.path.getsize(name)) for name in sorted(names)
+            if os.path.isfile(name)]  # fmt: skip
+
+
+def _listing(
+    store: fsspec.AbstractFileSystem, pattern: str | os.PathLike
+) -> list[tuple[str, int]]:
+    """URLs and sizes of the objects that match."""
+    scheme = os.fspath(pattern).partition("://")[0]
+    try:
+        found = store.glob(os.fspath(pattern), detail=True)
+    except FileNotFoundError:  # there is not even a bucket
+        return []
+    return [
+        (f"{scheme}://{name.lstrip('/')}", about["size"])
+        for name, about in sorted(found.items())
+        if about["type"] == "file"
+    ]

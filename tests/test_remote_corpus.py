@@ -1,0 +1,196 @@
+"""A corpus in an object store is the one on disk.
+
+The store is fsspec's `memory://`: like Google's it has neither folders nor renaming,
+and it is reached through the same calls. gcsfs itself is not tested here.
+"""
+
+import dataclasses
+import gzip
+import json
+import sys
+import uuid
+
+import fsspec
+import numpy as np
+import pytest
+import zstandard
+
+from bert_jax import config, storage
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, shards, sources
+from bert_jax.data import sentence_pairs
+from bert_jax.errors import UserError
+
+STORE = fsspec.filesystem("memory")
+
+
+@pytest.fixture
+def url():
+    """A place of its own, for the store is one for the whole process."""
+    place = f"memory://{uuid.uuid4().hex}"
+    yield place
+    if STORE.exists(place):
+        STORE.rm(place, recursive=True)
+
+
+def stored(url):
+    names = STORE.find(url)
+    return {name.removeprefix(url.removeprefix("memory:/")): STORE.cat_file(name)
+            for name in names}  # fmt: skip
+
+
+def on_disk(folder):
+    return {
+        "/" + path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
+
+
+def build_reference(text_file, wordpiece, output, **kwargs):
+    """As the fixture `corpus` was built."""
+    return build.build(
+        sources.Source(str(text_file), "text", split_bytes=100_000),
+        build.Settings(held_out=0.1),
+        wordpiece,
+        output,
+        **{"workers": 1, **kwargs},
+    )
+
+
+def test_a_corpus_is_the_same_there(corpus, text_file, wordpiece, url):
+    built = build_reference(text_file, wordpiece, f"{url}/c")
+    assert stored(f"{url}/c") == on_disk(corpus.folder)
+    opened = shards.open_corpus(f"{url}/c")
+    assert opened == built
+    assert str(opened.folder) == f"{url}/c"
+    assert dataclasses.replace(opened, folder=corpus.folder) == corpus
+    # The same again is no mistake, and another is refused.
+    build_reference(text_file, wordpiece, f"{url}/c")
+    with pytest.raises(UserError, match=r"another corpus \(different held_out\)"):
+        build.build(
+            sources.Source(str(text_file), "text", split_bytes=100_000),
+            build.Settings(held_out=0.2),
+            wordpiece,
+            f"{url}/c",
+        )
+    assert stored(f"{url}/c") == on_disk(corpus.folder)
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_batches_are_the_same(groups, corpus, url):
+    for path in corpus.folder.rglob("*.*"):
+        name = path.relative_to(corpus.folder).as_posix()
+        STORE.pipe_file(f"{url}/{name}", path.read_bytes())
+    settings = config.DataConfig(shard_groups=groups)
+    here, there = (
+        sentence_pairs.SentencePairs(
+            opened, settings, length=32, batch_size=8, max_predictions=5, seed=3
+        )
+        for opened in (corpus, shards.open_corpus(url))
+    )
+    for step in (0, 1, 100):
+        found, expected = there.batch(step), here.batch(step)
+        assert found.keys() == expected.keys()
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_build_that_was_cut_off_continues(corpus, text_file, wordpiece, url):
+    class CutOffError(Exception):
+        pass
+
+    def cut_off(done, total, result):
+        if done == 2:
+            raise CutOffError
+
+    with pytest.raises(CutOffError):
+        build_reference(text_file, wordpiece, url, on_split=cut_off)
+    assert {"/unfinished/split-0.json", "/unfinished/split-1.json"} < stored(url).keys()
+    with pytest.raises(UserError, match=r"corpus\.json is missing"):
+        shards.open_corpus(url)
+    seen = []
+    build_reference(text_file, wordpiece, url, on_split=lambda *a: seen.append(a[0]))
+    splits = len(json.loads(stored(url)["/corpus.json"])["train"]["shards"])
+    assert seen == list(range(3, splits + 1))
+    assert stored(url) == on_disk(corpus.folder)
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+def test_text_is_read_from_there(suffix, documents, tmp_path, url):
+    pack = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}[suffix]
+    for i in range(2):
+        content = pack("\n\n".join(documents[i:40:2]).encode() + b"\n\n\xff\n")
+        (tmp_path / f"{i}.txt{suffix}").write_bytes(content)
+        STORE.pipe_file(f"{url}/{i}.txt{suffix}", content)
+    STORE.pipe_file(f"{url}/other.md", b"not this")
+    STORE.pipe_file(f"{url}/2.txt{suffix}/deeper", b"nor this")
+
+    def read(place):
+        source = sources.Source(f"{place}/*.txt{suffix}", "text", split_bytes=9_000)
+        problems = sources.Problems()
+        splits = sources.plan(source)
+        found = [d for split in splits for d in sources.read(split, source, problems)]
+        where = [d.source.removeprefix(f"{place}") for d in found]
+        lines = [line.removeprefix(f"{place}") for line in problems.lines]
+        return len(splits), [d.text for d in found], where, lines
+
+    assert read(url) == read(str(tmp_path))
+    number, texts, _, lines = read(url)
+    assert len(texts) == 40 and len(lines) == 2
+    assert number == 2 if suffix else number > 2
+    with pytest.raises(UserError, match="no file matches 'memory://"):
+        sources.plan(sources.Source(f"{url}/*.nothing", "text"))
+
+
+def test_tokenizers_are_kept_there(wordpiece, url):
+    wordpiece.save(f"{url}/t")
+    assert tokenizer_lib.Tokenizer.load(f"{url}/t") == wordpiece
+    lower, strip = wordpiece.lower_case, wordpiece.strip_accents
+    published = tokenizer_lib.from_vocab_file(f"{url}/t/vocab.txt", lower, strip)
+    assert published == wordpiece
+    with pytest.raises(UserError, match="no tokenizer in memory://"):
+        tokenizer_lib.Tokenizer.load(f"{url}/nothing")
+
+
+def test_damaged_shards_are_named(corpus, url):
+    shard = corpus.shards["train"][0]
+    data = bytearray((corpus.folder / shard.file).read_bytes())
+    data[len(data) // 2] ^= 1
+    STORE.pipe_file(f"{url}/{shard.file}", bytes(data))
+    with pytest.raises(UserError, match=r"memory://.*train-00000\.arrow has changed"):
+        list(shards.read_shard(storage.path(url), shard))
+    STORE.rm(f"{url}/{shard.file}")
+    with pytest.raises(UserError, match=r"train-00000\.arrow cannot be read"):
+        list(shards.read_shard(storage.path(url), shard))
+
+
+def test_nothing_to_train_on_leaves_nothing(wordpiece, url):
+    STORE.pipe_file(f"{url}/a.txt", b"")
+    source = sources.Source(f"{url}/*.txt", "text")
+    with pytest.raises(UserError, match=r"no document for training .*a\.txt: empty"):
+        build.build(source, build.Settings(), wordpiece, f"{url}/c", workers=1)
+    assert stored(url) == {"/a.txt": b""}
+    with pytest.raises(UserError, match="is not empty and holds no corpus"):
+        build.build(source, build.Settings(), wordpiece, url, workers=1)
+
+
+def test_what_cannot_be_reached_is_told(monkeypatch, url):
+    with pytest.raises(UserError, match="s4://b/c cannot be reached: Protocol not"):
+        shards.open_corpus("s4://b/c")
+    with monkeypatch.context() as patch:
+        patch.setitem(sys.modules, "gcsfs", None)
+        with pytest.raises(UserError, match=r"gs://b/c cannot .* install -e '\.\[gcs"):
+            shards.open_corpus("gs://b/c")
+
+    def refuse(self, path, **kwargs):
+        raise RuntimeError("Anonymous caller\nhas no access")  # no OSError, as gcsfs'
+
+    monkeypatch.setattr(type(STORE), "info", refuse)
+    for call in (
+        lambda: shards.open_corpus(url),
+        lambda: sources.plan(sources.Source(f"{url}/*", "text")),
+        lambda: tokenizer_lib.Tokenizer.load(url),
+    ):
+        with pytest.raises(UserError, match=": Anonymous caller has no access$"):
+            call()
