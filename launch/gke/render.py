@@ -1,0 +1,129 @@
+#!/usr/bin/env python3
+r"""Run bert_jax on TPU node pools of GKE, as a JobSet.
+
+  python launch/gke/render.py --name=NAME --image=IMAGE --accelerator=tpu-v6e-slice \
+      --topology=8x8 [--FLAG=VALUE ...] -- PROGRAM ARGS...
+
+Fills in jobset.yaml and gives it to `kubectl apply -f -`; with --dry_run prints it.
+Needs nothing but Python.
+"""
+
+import argparse
+import json
+import math
+import pathlib
+import re
+import shlex
+import string
+import subprocess
+import sys
+
+TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
+KUBECTL = ("kubectl", "apply", "-f", "-")
+
+
+def render(values: argparse.Namespace) -> str:
+    """The JobSet as YAML.
+
+    Raises:
+      ValueError: the values do not fit together.
+    """
+    if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", values.name):
+        raise ValueError(
+            f"--name={values.name}: a name has up to 40 small letters, digits and '-'"
+        )
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", values.topology):
+        raise ValueError(f"--topology={values.topology}: it looks like 4x4 or 4x4x8")
+    chips = math.prod(int(side) for side in values.topology.split("x"))
+    hosts, left = divmod(chips, values.chips_per_host)
+    if left or not hosts:
+        raise ValueError(
+            f"--topology={values.topology} has {chips} chips, and a host has "
+            f"{values.chips_per_host}; see --chips_per_host"
+        )
+    selector = {
+        "cloud.google.com/gke-tpu-accelerator": values.accelerator,
+        "cloud.google.com/gke-tpu-topology": values.topology,
+    }
+    if values.spot:
+        selector["cloud.google.com/gke-spot"] = "true"
+    # Kubernetes replaces $(NAME) in a command, and $$ by $.
+    command = [word.replace("$", "$$") for word in values.program]
+    template = string.Template(TEMPLATE.read_text(encoding="utf-8"))
+    return template.substitute(
+        name=_yaml(values.name),
+        image=_yaml(values.image),
+        max_restarts=values.max_restarts,
+        slices=values.slices,
+        hosts=hosts,
+        chips_per_host=values.chips_per_host,
+        service_account=_yaml(values.service_account),
+        node_selector=_yaml(selector),
+        command=_yaml(command),
+    )
+
+
+def _yaml(value) -> str:
+    # JSON is YAML, and quotes whatever needs it.
+    return json.dumps(value, ensure_ascii=False)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(2)
+
+
+def _whole(least: int):
+    def number(text: str) -> int:
+        if not re.fullmatch(r"\d+", text) or int(text) < least:
+            raise argparse.ArgumentTypeError(f"a number from {least} up, not {text!r}")
+        return int(text)
+
+    return number
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = _Parser(
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage=argparse.SUPPRESS,
+        allow_abbrev=False,
+    )
+    add = parser.add_argument
+    add("--name", required=True, help="of the JobSet")
+    add("--image", required=True, help="a container image with this repository")
+    add("--accelerator", required=True, help="label of the nodes, tpu-v6e-slice")
+    add("--topology", required=True, help="of a slice in chips, 8x8 or 4x4x8")
+    add("--chips_per_host", type=_whole(1), default=4, help="TPU chips of a node (4)")
+    add("--slices", type=_whole(1), default=1, help="node pools used together (1)")
+    add("--max_restarts", type=_whole(0), default=10, help="after crashes (10)")
+    add("--service_account", default="default", help="of Kubernetes, for gs:// paths")
+    add("--spot", action="store_true", help="use spot nodes")
+    add("--dry_run", action="store_true", help="print the YAML, run nothing")
+    add("program", nargs="+", help="the program and its arguments, after --")
+    return parser
+
+
+def main() -> int:
+    """The entrypoint."""
+    values = _parser().parse_args()
+    try:
+        manifest = render(values)
+    except ValueError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    if values.dry_run:
+        # The command is for the reader, the rest for a pipe.
+        print(shlex.join(KUBECTL), file=sys.stderr)
+        print(manifest, end="")
+        return 0
+    status = subprocess.run(KUBECTL, input=manifest.encode(), check=False).returncode
+    if status:
+        command = shlex.join(KUBECTL)
+        print(f"error: exit status {status} of: {command}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,146 @@
+#!/usr/bin/env python3
+r"""Start a run as several processes on this machine, and again when one dies.
+
+  python launch/local.py --processes=4 --devices=2 --restarts=3 -- \\
+      python -m bert_jax.run.pretrain --config=configs/bert_tiny.py:smoke ...
+
+Each process gets the command with --coordinator_address, --num_processes and
+--process_id added, and this many emulated CPU devices. It is a pod in small, with the
+restart rules of a pod (launch/README.md): 0 is done, 2 is a mistake that another start
+would repeat, anything else is started again, all processes together. SIGTERM goes on to
+all of them. Needs nothing but Python.
+
+Exit status: 0 done, 2 a mistake, 75 stopped and saved, 1 crashed too often.
+"""
+
+import argparse
+import contextlib
+import os
+import shlex
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+
+# Processes that lost another one end by themselves or are stuck: this is their time.
+_GRACE_SECONDS = 5.0
+_DONE, _CRASHED, _MISTAKE, _STOPPED = 0, 1, 2, 75
+
+
+def main() -> int:
+    """Parse, and start until it is done."""
+    options = _parse()
+    stop = threading.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, lambda *_: stop.set())
+    for start in range(options.restarts + 1):
+        status = _summary(_start(options, stop))
+        if status in (_DONE, _MISTAKE) or stop.is_set():
+            return status
+        left = options.restarts - start
+        _say(f"ended with status {status}, {left} restarts left")
+    return status
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--processes", type=int, default=2)
+    parser.add_argument("--devices", type=int, default=1, help="CPU devices of each")
+    parser.add_argument("--restarts", type=int, default=0, help="after the first start")
+    parser.add_argument("--dry_run", action="store_true", help="print the commands")
+    parser.add_argument("command", nargs="+", help="after --")
+    options = parser.parse_args()
+    if options.processes < 1 or options.devices < 1:
+        parser.error("--processes and --devices must be at least 1")
+    return options
+
+
+def _start(options: argparse.Namespace, stop: threading.Event) -> list[int]:
+    """Start all processes and wait for all; their statuses."""
+    port = _free_port()
+    settings = {
+        "JAX_PLATFORMS": "cpu",
+        "JAX_NUM_CPU_DEVICES": str(options.devices),
+    }
+    running, relays = [], []
+    for index in range(options.processes):
+        command = [*options.command]
+        if options.processes > 1:
+            command += [
+                f"--coordinator_address=localhost:{port}",
+                f"--num_processes={options.processes}",
+                f"--process_id={index}",
+            ]
+        if options.dry_run:
+            assignments = " ".join(
+                f"{name}={value}" for name, value in settings.items()
+            )
+            print(assignments, shlex.join(command), "&")
+            continue
+        process = subprocess.Popen(
+            command,
+            env={**os.environ, **settings},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,  # so that what it starts dies with it
+        )
+        _say(f"process {index} has pid {process.pid}")
+        relay = threading.Thread(target=_relay, args=(index, process.stdout))
+        relay.start()
+        running.append(process)
+        relays.append(relay)
+    _wait(running, stop)
+    for relay in relays:
+        relay.join()
+    return [process.returncode for process in running]
+
+
+def _wait(running: list[subprocess.Popen], stop: threading.Event) -> None:
+    deadline = None
+    told = False
+    while any(process.poll() is None for process in running):
+        time.sleep(0.02)
+        if stop.is_set() and not told:
+            told = True
+            for process in running:
+                process.terminate()
+        statuses = [process.poll() for process in running]
+        if deadline is None and any(s not in (None, _DONE, _STOPPED) for s in statuses):
+            deadline = time.monotonic() + _GRACE_SECONDS
+        if deadline is not None and time.monotonic() > deadline:
+            for process in running:
+                with contextlib.suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
+
+
+def _summary(statuses: list[int]) -> int:
+    """One status for all: the worst, a mistake being worse than a crash."""
+    if _MISTAKE in statuses:
+        return _MISTAKE
+    if any(status not in (_DONE, _STOPPED) for status in statuses):
+        return _CRASHED
+    return _STOPPED if _STOPPED in statuses else _DONE
+
+
+def _relay(index: int, stream) -> None:
+    for line in stream:
+        sys.stderr.buffer.write(b"[%d] %s" % (index, line))
+        sys.stderr.buffer.flush()
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("localhost", 0))
+        return probe.getsockname()[1]
+
+
+def _say(line: str) -> None:
+    print(f"[launcher] {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

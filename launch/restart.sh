@@ -1,0 +1,145 @@
+#!/usr/bin/env bash
+# Run a command, and run it again until it is done.
+#
+#   bash launch/restart.sh [--FLAG=VALUE ...] -- COMMAND ARGS...
+#   bash launch/restart.sh --signal=TERM --log=FILE
+#
+# What the command's exit status means:
+#   0      done
+#   2      a mistake in what was given: not repeated
+#   75     it was stopped and saved itself: repeated
+#   other  a crash: repeated, a limited number of times
+#
+# SIGTERM and SIGUSR1 are passed on to the command; after SIGTERM it is not repeated.
+# Every worker of a run has its own loop. They need not talk to each other: when one
+# process dies, the others fail too, and all meet again at the next start.
+#
+#   --max_restarts=10      give up after so many restarts for crashes, one after another
+#   --steady_seconds=3600  a command that ran for so long starts a new count
+#   --pause=30             seconds before the command is started again
+#   --return_75            exit with 75 instead of repeating, for a scheduler that does
+#   --detach --log=FILE    go on in the background, one run to a FILE at a time
+#   --signal=NAME          send a signal to the run that was detached with this FILE
+#   --dry_run              print the command instead
+set -euo pipefail
+# shellcheck source=common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+max_restarts=10
+steady_seconds=3600
+pause=30
+return_75=""
+detach=""
+log=""
+signal=""
+while (($#)); do
+  case $1 in
+    --max_restarts=*) max_restarts=${1#*=} ;;
+    --steady_seconds=*) steady_seconds=${1#*=} ;;
+    --pause=*) pause=${1#*=} ;;
+    --return_75) return_75=1 ;;
+    --detach) detach=1 ;;
+    --log=*) log=${1#*=} ;;
+    --signal=*) signal=${1#*=} ;;
+    --dry_run) dry_run=1 ;;
+    --help) usage ;;
+    --) shift && break ;;
+    *) fail "unknown argument '$1'; --help lists what there is" ;;
+  esac
+  shift
+done
+for name in max_restarts steady_seconds pause; do
+  required_number "$name"
+done
+
+# Whoever belongs to a detached run, its children included, holds FILE.lock open and
+# locked: that tells whether anything still runs, also after a loop that was killed.
+if [[ -n $signal ]]; then
+  required log "give the file that the run was detached with, --log=FILE"
+  if flock --nonblock "$log.lock" true; then
+    echo "nothing runs"
+  else
+    run kill -s "$signal" "$(cat "$log.pid")"
+  fi
+  exit
+fi
+
+(($#)) || fail "there is no command; give it after --"
+
+if [[ -n $detach ]]; then
+  required log "give a file for what the command prints, --log=FILE"
+  again=(setsid "$BASH" "$0" --max_restarts="$max_restarts"
+    --steady_seconds="$steady_seconds" --pause="$pause"
+    ${return_75:+--return_75} -- "$@")
+  if [[ -n $dry_run ]]; then
+    printf '%s >>%q 2>&1 </dev/null &\n' "$(quoted "${again[@]}")" "$log"
+    exit
+  fi
+  exec 9>>"$log.lock"
+  flock --nonblock 9 || fail "the run of $log is still going on; stop it first"
+  "${again[@]}" >>"$log" 2>&1 </dev/null &
+  echo $! >"$log.pid"
+  exit
+fi
+
+if [[ -n $dry_run ]]; then
+  quoted "$@"
+  exit
+fi
+
+say() {
+  printf '%(%F %T)T restart.sh: %s\n' -1 "$*" >&2
+}
+
+child=""
+stopping=""
+interrupted=""
+pass_on() {
+  interrupted=1
+  [[ -z $child ]] || kill -s "$1" "$child" 2>/dev/null || true
+}
+trap 'stopping=1; pass_on TERM' TERM INT
+trap 'pass_on USR1' USR1
+
+# The status of the child. `wait` returns early when a signal arrives, and tells the
+# status again when it is asked again.
+wait_for_child() {
+  local status
+  while true; do
+    interrupted=""
+    status=0
+    wait "$child" || status=$?
+    [[ -n $interrupted ]] || break
+  done
+  child=""
+  return "$status"
+}
+
+crashes=0
+while true; do
+  # Asked to stop during the pause: the command has not finished.
+  [[ -z $stopping ]] || exit 75
+  began=$SECONDS
+  "$@" &
+  child=$!
+  status=0
+  wait_for_child || status=$?
+  say "exit status $status after $((SECONDS - began)) s"
+  [[ -z $stopping ]] || exit "$status"
+  case $status in
+    0 | 2) exit "$status" ;;
+    75) [[ -z $return_75 ]] || exit 75 ;;
+    *)
+      ((SECONDS - began < steady_seconds)) || crashes=0
+      crashes=$((crashes + 1))
+      if ((crashes > max_restarts)); then
+        say "gave up after $max_restarts restarts"
+        exit "$status"
+      fi
+      ;;
+  esac
+  say "starting again in $pause s"
+  sleep "$pause" &
+  child=$!
+  wait_for_child || true
+done

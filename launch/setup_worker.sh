@@ -1,0 +1,35 @@
+#!/usr/bin/env bash
+# Make a TPU VM ready to run this checkout; `tpu_vm.sh install` runs it on every worker.
+#
+#   bash launch/setup_worker.sh [--extra=tpu] [--dry_run]
+#
+# Python 3.11 in .venv, the packages of constraints.txt, transparent hugepages.
+set -euo pipefail
+# shellcheck source=common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+extra=tpu
+while (($#)); do
+  case $1 in
+    --extra=*) extra=${1#*=} ;;
+    --dry_run) dry_run=1 ;;
+    --help) usage ;;
+    *) fail "unknown argument '$1'; --help lists what there is" ;;
+  esac
+  shift
+done
+[[ -f constraints.txt ]] || fail "there is no constraints.txt; run this in the root of the repository"
+
+# JAX asks for them on v5e and later, where the runtime starts faster with them.
+run sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'
+
+if [[ ! -x .venv/bin/pip ]]; then
+  if command -v python3.11 >/dev/null; then
+    run python3.11 -m venv .venv
+  else
+    # Ubuntu 22.04 has Python 3.10; uv brings a 3.11 and needs no root for it.
+    run python3 -m pip install --user uv
+    run python3 -m uv venv --python=3.11 --seed .venv
+  fi
+fi
+run .venv/bin/pip install --editable ".[$extra]" --constraint constraints.txt

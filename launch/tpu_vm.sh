@@ -1,0 +1,121 @@
+#!/usr/bin/env bash
+# Run bert_jax on a Cloud TPU slice; every worker (host) of it does the same.
+#
+#   bash launch/tpu_vm.sh ACTION --name=NAME --zone=ZONE [--project=PROJECT] [--dry_run] ...
+#
+#   create   the slice, now: --type=TYPE [--spot] [--runtime=VERSION]
+#   queue    a request for it, which waits for capacity: the same flags
+#   status   of the slice, or of the request with --queued
+#   install  on all workers: [--repo=URL] [--commit=COMMIT], default this checkout's
+#   run      on all workers, until it is done: [--max_restarts=10] -- PROGRAM ARGS...
+#   logs     what worker 0 prints, and go on following it: [--worker=N]
+#   stacks   all workers print what each of their threads is doing, and go on
+#   stop     all workers save and end; `run` with the same program continues
+#   delete   the slice, or with --queued the request and its slice
+#
+# TYPE is gcloud's accelerator type, such as v4-128 or v6e-64. VERSION defaults to the
+# one that Google's documentation recommends for JAX on that type.
+set -euo pipefail
+root=$(dirname "${BASH_SOURCE[0]}")/..
+# shellcheck source=common.sh
+source "$root/launch/common.sh"
+
+action=${1-}
+case $action in
+  create | queue | status | install | run | logs | stacks | stop | delete) shift ;;
+  --help) usage ;;
+  "") fail "there is no action; --help lists them" ;;
+  *) fail "unknown action '$action'; --help lists them" ;;
+esac
+
+name="" zone="" project="" type="" runtime="" spot="" queued=""
+repo="" commit="" worker=0 max_restarts=10
+while (($#)); do
+  case $1 in
+    --name=*) name=${1#*=} ;;
+    --zone=*) zone=${1#*=} ;;
+    --project=*) project=${1#*=} ;;
+    --type=*) type=${1#*=} ;;
+    --runtime=*) runtime=${1#*=} ;;
+    --spot) spot=1 ;;
+    --queued) queued=1 ;;
+    --repo=*) repo=${1#*=} ;;
+    --commit=*) commit=${1#*=} ;;
+    --worker=*) worker=${1#*=} ;;
+    --max_restarts=*) max_restarts=${1#*=} ;;
+    --dry_run) dry_run=1 ;;
+    --help) usage ;;
+    --) shift && break ;;
+    *) fail "unknown argument '$1'; --help lists what there is" ;;
+  esac
+  shift
+done
+required name "give the slice a name, --name=NAME"
+required zone "give the zone of the slice, --zone=ZONE"
+required_number max_restarts
+[[ $action == run ]] || (($# == 0)) || fail "only run takes a program after --"
+where=(--zone="$zone" ${project:+--project="$project"})
+
+# on WORKER COMMAND: run a shell command on a worker, or on all.
+on() {
+  run gcloud compute tpus tpu-vm ssh "$name" "${where[@]}" --worker="$1" --command="$2"
+}
+
+case $action in
+  create | queue)
+    required type "give the accelerator type, such as --type=v4-128"
+    if [[ -z $runtime ]]; then
+      case $type in
+        v2-* | v3-* | v4-*) runtime=tpu-ubuntu2204-base ;;
+        v5litepod-*) runtime=v2-alpha-tpuv5-lite ;;
+        v5p-*) runtime=v2-alpha-tpuv5 ;;
+        v6e-*) runtime=v2-alpha-tpuv6e ;;
+        *) fail "no runtime is known for $type; give it, --runtime=VERSION" ;;
+      esac
+    fi
+    if [[ $action == create ]]; then
+      run gcloud compute tpus tpu-vm create "$name" "${where[@]}" \
+        --accelerator-type="$type" --version="$runtime" ${spot:+--spot}
+    else
+      run gcloud compute tpus queued-resources create "$name" "${where[@]}" \
+        --node-id="$name" --accelerator-type="$type" --runtime-version="$runtime" \
+        ${spot:+--spot}
+    fi
+    ;;
+  status)
+    if [[ -n $queued ]]; then
+      run gcloud compute tpus queued-resources describe "$name" "${where[@]}"
+    else
+      run gcloud compute tpus tpu-vm describe "$name" "${where[@]}"
+    fi
+    ;;
+  install)
+    if [[ -z $repo ]]; then
+      repo=$(git -C "$root" remote get-url origin 2>/dev/null) ||
+        fail "this checkout has no remote 'origin'; give a repository, --repo=URL"
+    fi
+    if [[ -z $commit ]]; then
+      commit=$(git -C "$root" rev-parse HEAD)
+      [[ -n $(git -C "$root" branch --remotes --contains "$commit") ]] ||
+        fail "commit $commit is on no remote branch; push it, or give --commit=COMMIT"
+    fi
+    on all "test -d bert_jax || git clone -- $(quoted "$repo") bert_jax && cd bert_jax \
+&& git remote set-url origin $(quoted "$repo") && git fetch origin \
+&& git checkout --detach $(quoted "$commit") && bash launch/setup_worker.sh"
+    ;;
+  run)
+    (($#)) || fail "there is no program; give it after --"
+    on all "cd bert_jax && PATH=\"\$PWD/.venv/bin:\$PATH\" bash launch/restart.sh --detach \
+--log=\"\$HOME/bert_jax.log\" --max_restarts=$max_restarts -- $(quoted "$@")"
+    ;;
+  logs) on "$worker" "tail -n 100 -F bert_jax.log" ;;
+  stacks) on all "bash bert_jax/launch/restart.sh --signal=USR1 --log=bert_jax.log" ;;
+  stop) on all "bash bert_jax/launch/restart.sh --signal=TERM --log=bert_jax.log" ;;
+  delete)
+    if [[ -n $queued ]]; then
+      run gcloud compute tpus queued-resources delete "$name" "${where[@]}" --force
+    else
+      run gcloud compute tpus tpu-vm delete "$name" "${where[@]}"
+    fi
+    ;;
+esac

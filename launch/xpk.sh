@@ -1,0 +1,58 @@
+#!/usr/bin/env bash
+# Run bert_jax on a GKE cluster that was made with xpk (tested against xpk 1.16's flags).
+#
+#   bash launch/xpk.sh --name=NAME --cluster=CLUSTER --type=TYPE --image=IMAGE \
+#       [--FLAG=VALUE ...] -- PROGRAM ARGS...
+#
+#   --type=TYPE        xpk's TPU type, such as v6e-64
+#   --image=IMAGE      a container image with this repository and its packages
+#   --slices=1         slices of that type
+#   --max_restarts=50  restarts after exit statuses other than 0 and 2, stops included
+#   --project=PROJECT --zone=ZONE --spot
+#   --dry_run          print the command instead
+#
+# xpk sends telemetry to Google by default; here it is off. For xpk in general:
+# `xpk config set send-telemetry false`.
+set -euo pipefail
+# shellcheck source=common.sh
+source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
+
+name="" cluster="" type="" image="" slices=1 max_restarts=50 project="" zone="" spot=""
+while (($#)); do
+  case $1 in
+    --name=*) name=${1#*=} ;;
+    --cluster=*) cluster=${1#*=} ;;
+    --type=*) type=${1#*=} ;;
+    --image=*) image=${1#*=} ;;
+    --slices=*) slices=${1#*=} ;;
+    --max_restarts=*) max_restarts=${1#*=} ;;
+    --project=*) project=${1#*=} ;;
+    --zone=*) zone=${1#*=} ;;
+    --spot) spot=1 ;;
+    --dry_run) dry_run=1 ;;
+    --help) usage ;;
+    --) shift && break ;;
+    *) fail "unknown argument '$1'; --help lists what there is" ;;
+  esac
+  shift
+done
+required name "give the workload a name, --name=NAME"
+required cluster "give the cluster, --cluster=CLUSTER"
+required type "give the TPU type, such as --type=v6e-64"
+required image "give a container image, --image=IMAGE"
+required_number slices
+required_number max_restarts
+(($#)) || fail "there is no program; give it after --"
+
+[[ $* != *$'\n'* ]] || fail "xpk takes no command of several lines"
+
+# exec: xpk starts a shell for the command, and sends SIGTERM to that. $$: Kubernetes
+# replaces $(NAME) in commands, and $$ by $. Exit statuses: xpk itself restarts only
+# after 42 and from 127 up.
+command="exec $(quoted "$@")"
+run env TELEMETRY_ENABLED=false xpk workload create \
+  --workload="$name" --cluster="$cluster" ${project:+--project="$project"} \
+  ${zone:+--zone="$zone"} --tpu-type="$type" --num-slices="$slices" ${spot:+--spot} \
+  --docker-image="$image" --max-restarts="$max_restarts" \
+  --restart-on-exit-codes=1,3-126 --termination-grace-period-seconds=120 \
+  --command="${command//\$/\$\$}"

@@ -1,0 +1,827 @@
+"""The launch scripts, run against stand-ins for the clients of cloud and cluster.
+
+A stand-in writes down the arguments it was given, and fails when it is told to. What a
+shell on another machine would run is run here, by a shell.
+"""
+
+import json
+import os
+import pathlib
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+import yaml
+
+ROOT = pathlib.Path(__file__).parents[1]
+LAUNCH = ROOT / "launch"
+SCRIPTS = [*sorted(LAUNCH.glob("*.sh")), LAUNCH / "slurm.sbatch"]
+
+# Words that an unquoted shell, a careless template or Kubernetes would change.
+AWKWARD = [
+    "--config.phases[0].steps=10",
+    "two  words",
+    "it's",
+    '"quoted"',
+    "$HOME $$ $(HOME) `date`",
+    "back\\slash",
+    "*",
+    "~",
+    "a;b&c|d>e",
+    "{a,b}",
+    "{args.name}",
+    "!x",
+    "# no comment",
+    "- [x]: y",
+    "ü",
+    "",
+    "--",
+]
+PROGRAM = ["python", "-m", "bert_jax.run.pretrain", *AWKWARD]
+
+STAND_IN = """#!{python} -IS
+import json, os, sys
+name = os.path.basename(sys.argv[0])
+stdin = sys.stdin.read() if name == "kubectl" else ""
+with open(os.environ["CALLS"], "a") as file:
+    file.write(json.dumps([[name, *sys.argv[1:]], stdin]) + "\\n")
+statuses = os.environ.get("STATUS_" + name, "0").split(",")
+count = sum(json.loads(line)[0][0] == name for line in open(os.environ["CALLS"]))
+sys.exit(int(statuses[min(count, len(statuses)) - 1]))
+"""
+
+# What sbatch does with a script: a copy of it, run where it was submitted.
+SBATCH = """#!/bin/bash
+while [[ $1 == -* ]]; do shift; done
+cp "$1" "$SPOOL/slurm_script"
+shift
+SLURM_JOB_ID=17 exec bash "$SPOOL/slurm_script" "$@"
+"""
+
+
+class Launched:
+    """Run commands with the stand-ins, and only those, in front of the PATH."""
+
+    def __init__(self, folder: pathlib.Path):
+        self.folder = folder
+        self.bin = folder / "bin"
+        self.bin.mkdir()
+        self.calls_file = folder / "calls"
+        self.home = folder / "home"
+        self.home.mkdir()
+        for name in ("gcloud", "kubectl", "xpk", "srun", "scontrol", "sudo"):
+            self.stand_in(self.bin / name)
+        for name in ("python", "python3", "python3.11"):
+            self.stand_in(self.bin / name)
+        (self.bin / "sbatch").write_text(SBATCH)
+        (self.bin / "sbatch").chmod(0o755)
+
+    def stand_in(self, path: pathlib.Path):
+        path.write_text(STAND_IN.format(python=sys.executable))
+        path.chmod(0o755)
+
+    def environment(self, **more) -> dict[str, str]:
+        return {
+            "PATH": f"{self.bin}:/usr/bin:/bin",
+            "HOME": str(self.home),
+            "CALLS": str(self.calls_file),
+            "SPOOL": str(self.folder),
+            "LC_ALL": "C.UTF-8",
+            "GIT_CONFIG_GLOBAL": os.devnull,
+            **more,
+        }
+
+    def __call__(self, *command, cwd=ROOT, **environment):
+        self.calls_file.write_text("")
+        result = subprocess.run(
+            [str(word) for word in command],
+            cwd=cwd,
+            env=self.environment(**environment),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            stdin=subprocess.DEVNULL,
+        )
+        result.calls = self.calls()
+        return result
+
+    def calls(self) -> list[list[str]]:
+        lines = self.calls_file.read_text().splitlines()
+        return [json.loads(line)[0] for line in lines]
+
+    def stdin(self) -> str:
+        return json.loads(self.calls_file.read_text())[1]
+
+
+@pytest.fixture
+def launched(tmp_path):
+    return Launched(tmp_path)
+
+
+def tpu_vm(action, *arguments):
+    return ["bash", "launch/tpu_vm.sh", action, "--name=bert", "--zone=z", *arguments]
+
+
+def xpk(*arguments):
+    flags = ["--name=bert", "--cluster=c", "--type=v6e-64", "--image=r/i:1"]
+    return ["bash", "launch/xpk.sh", *flags, *arguments]
+
+
+def gke(*arguments):
+    flags = ["--name=bert", "--image=r/i:1", "--accelerator=tpu-v6e-slice"]
+    script = [sys.executable, "launch/gke/render.py"]
+    return [*script, *flags, "--topology=8x8", *arguments]
+
+
+def slurm(*arguments):
+    return ["sbatch", "--nodes=4", "launch/slurm.sbatch", *arguments]
+
+
+def with_dry_run(command):
+    at = command.index("--") if "--" in command else len(command)
+    return [*command[:at], "--dry_run", *command[at:]]
+
+
+VM = ["gcloud", "compute", "tpus", "tpu-vm"]
+QUEUED = ["gcloud", "compute", "tpus", "queued-resources"]
+SSH = [*VM, "ssh", "bert", "--zone=z"]
+CASES = {
+    "create": (
+        tpu_vm("create", "--type=v4-128"),
+        [
+            *[*VM, "create", "bert", "--zone=z", "--accelerator-type=v4-128"],
+            "--version=tpu-ubuntu2204-base",
+        ],
+    ),
+    "create spot": (
+        tpu_vm("create", "--type=v6e-64", "--spot", "--project=my project"),
+        [
+            *[*VM, "create", "bert", "--zone=z", "--project=my project"],
+            *["--accelerator-type=v6e-64", "--version=v2-alpha-tpuv6e", "--spot"],
+        ],
+    ),
+    "queue": (
+        tpu_vm("queue", "--type=v5litepod-64", "--spot"),
+        [
+            *[*QUEUED, "create", "bert", "--zone=z", "--node-id=bert"],
+            *["--accelerator-type=v5litepod-64"],
+            *["--runtime-version=v2-alpha-tpuv5-lite", "--spot"],
+        ],
+    ),
+    "queue runtime": (
+        tpu_vm("queue", "--type=v9-8", "--runtime=some thing"),
+        [
+            *[*QUEUED, "create", "bert", "--zone=z", "--node-id=bert"],
+            *["--accelerator-type=v9-8", "--runtime-version=some thing"],
+        ],
+    ),
+    "status": (tpu_vm("status"), [*VM, "describe", "bert", "--zone=z"]),
+    "status queued": (
+        tpu_vm("status", "--queued"),
+        [*QUEUED, "describe", "bert", "--zone=z"],
+    ),
+    "logs": (
+        tpu_vm("logs"),
+        [*SSH, "--worker=0", "--command=tail -n 100 -F bert_jax.log"],
+    ),
+    "logs of one": (
+        tpu_vm("logs", "--worker=3"),
+        [*SSH, "--worker=3", "--command=tail -n 100 -F bert_jax.log"],
+    ),
+    "delete": (tpu_vm("delete"), [*VM, "delete", "bert", "--zone=z"]),
+    "delete queued": (
+        tpu_vm("delete", "--queued"),
+        [*QUEUED, "delete", "bert", "--zone=z", "--force"],
+    ),
+    # The remote commands of these are run by the tests further down.
+    "install": (tpu_vm("install", "--repo=u r l", "--commit=c"), None),
+    "run": (tpu_vm("run", "--", *PROGRAM), None),
+    "stacks": (tpu_vm("stacks"), None),
+    "stop": (tpu_vm("stop"), None),
+    "xpk": (xpk("--zone=z", "--project=p", "--spot", "--", *PROGRAM), None),
+    "slurm": (
+        slurm("--", *PROGRAM),
+        [
+            *["srun", "--gpu-bind=none", "--kill-on-bad-exit=0", "--wait=180"],
+            *["--cpus-per-task=8", *PROGRAM],
+        ],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_dry_run_prints_what_a_real_run_runs(launched, case):
+    command, expected = CASES[case]
+    environment = {"SLURM_CPUS_PER_TASK": "8"}
+    real = launched(*command, **environment)
+    assert real.returncode == 0, real.stderr
+    assert len(real.calls) == 1
+    if expected:
+        assert real.calls[0] == expected
+
+    dry = launched(*with_dry_run(command), **environment)
+    assert (dry.returncode, dry.stderr, dry.calls) == (0, "", [])
+
+    # What was printed is for a shell: there it does the same.
+    pasted = launched("bash", "-c", dry.stdout, **environment)
+    assert pasted.calls == real.calls
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_command_that_fails_stops_the_script(launched, case):
+    command, _ = CASES[case]
+    name = launched(*command).calls[0][0]
+    failed = launched(*command, **{f"STATUS_{name}": "2"})
+    assert failed.returncode == 2
+    assert len(failed.calls) == 1
+    if name != "srun":  # which restart.sh reports
+        [line] = [x for x in failed.stderr.splitlines() if x.startswith("error: ")]
+        assert "exit status 2 of: " in line and name in line
+
+
+MISTAKES = [
+    (["bash", "launch/tpu_vm.sh"], "there is no action"),
+    (["bash", "launch/tpu_vm.sh", "crate"], "unknown action 'crate'"),
+    (["bash", "launch/tpu_vm.sh", "status", "--zone=z"], "--name is missing"),
+    (["bash", "launch/tpu_vm.sh", "status", "--name=n"], "--zone is missing"),
+    (tpu_vm("create"), "--type is missing"),
+    (tpu_vm("create", "--type=v9-8"), "no runtime is known for v9-8"),
+    (tpu_vm("create", "--type"), "unknown argument '--type'"),
+    (tpu_vm("status", "--sopt"), "unknown argument '--sopt'"),
+    (tpu_vm("status", "--", "python"), "only run takes a program"),
+    (tpu_vm("run"), "there is no program"),
+    (tpu_vm("run", "python"), "unknown argument 'python'"),
+    (tpu_vm("run", "--max_restarts=x", "--", "python"), "takes a whole number"),
+    (["bash", "launch/xpk.sh", "--name=n"], "--cluster is missing"),
+    (xpk(), "there is no program"),
+    (xpk("--slices=two", "--", "python"), "takes a whole number"),
+    (xpk("--", "python", "-c", "a\nb"), "several lines"),
+    (slurm(), "there is no program"),
+    (slurm("--nodes=4", "--", "python"), "unknown argument '--nodes=4'"),
+    (["bash", "launch/setup_worker.sh", "tpu"], "unknown argument 'tpu'"),
+    (["bash", "launch/restart.sh"], "there is no command"),
+    (["bash", "launch/restart.sh", "--pause=1.5", "--", "true"], "whole number"),
+    (["bash", "launch/restart.sh", "--detach", "--", "true"], "--log is missing"),
+    (["bash", "launch/restart.sh", "--signal=TERM"], "--log is missing"),
+    (gke(), "required: program"),
+    (gke("--slices=0", "--", "python"), "a number from 1 up"),
+    (gke("--sope", "--", "python"), "unrecognized arguments: --sope"),
+    (gke("--topology=8", "--", "python"), "it looks like 4x4 or 4x4x8"),
+    (gke("--topology=1x1", "--", "python"), "has 1 chips, and a host has 4"),
+    (gke("--topology=3x3", "--", "python"), "has 9 chips, and a host has 4"),
+    (gke("--name=Bert", "--", "python"), "small letters"),
+]
+
+
+@pytest.mark.parametrize(("command", "message"), MISTAKES)
+def test_a_mistake_is_one_line(launched, command, message):
+    result = launched(*command)
+    assert result.returncode == 2
+    [line] = result.stderr.splitlines()
+    assert line.startswith("error: ") and message in line
+    assert result.calls == []
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.name)
+def test_help(launched, script):
+    if script.name == "common.sh":
+        return
+    result = launched("bash", script, "--help")
+    assert (result.returncode, result.stderr) == (0, "")
+    assert "--dry_run" in result.stdout and f"launch/{script.name}" in result.stdout
+    flags = re.findall(r"^ +(--\w+)(?:=\*)?\)", script.read_text(), re.MULTILINE)
+    assert "--dry_run" in flags
+    for flag in set(flags) - {"--help"}:
+        assert flag in result.stdout
+    assert "#SBATCH" not in result.stdout and "set -e" not in result.stdout
+
+
+def test_help_of_render():
+    result = subprocess.run(gke("--help"), cwd=ROOT, capture_output=True, text=True)
+    assert result.returncode == 0 and "--chips_per_host" in result.stdout
+
+
+def test_shellcheck():
+    shellcheck = shutil.which("shellcheck", path=pathlib.Path(sys.executable).parent)
+    shellcheck = shellcheck or shutil.which("shellcheck")
+    if not shellcheck:
+        pytest.skip("there is no shellcheck")
+    found = subprocess.run([shellcheck, *SCRIPTS], capture_output=True, text=True)
+    assert found.returncode == 0, found.stdout + found.stderr
+
+
+# restart.sh
+
+
+def restart(launched, *arguments, **environment):
+    return launched("bash", "launch/restart.sh", "--pause=0", *arguments, **environment)
+
+
+@pytest.mark.parametrize(
+    ("statuses", "flags", "calls", "status"),
+    [
+        ("0", [], 1, 0),
+        ("2", [], 1, 2),
+        ("1,134,0", [], 3, 0),
+        ("1,1,2", [], 3, 2),
+        ("75,75,75,75,0", ["--max_restarts=0"], 5, 0),
+        ("75", ["--return_75"], 1, 75),
+        ("1,75", ["--return_75"], 2, 75),
+        ("7", ["--max_restarts=0"], 1, 7),
+        ("7", ["--max_restarts=2"], 3, 7),
+        # Crashes after a long time, here any, are no crashes in a row.
+        ("7,7,7,0", ["--max_restarts=1", "--steady_seconds=0"], 4, 0),
+    ],
+)
+def test_restart(launched, statuses, flags, calls, status):
+    result = restart(launched, *flags, "--", *PROGRAM, STATUS_python=statuses)
+    assert result.calls == [PROGRAM] * calls
+    assert result.returncode == status
+    assert result.stderr.count("restart.sh: exit status") == calls
+    gave_up = "gave up after" in result.stderr
+    assert gave_up == (status == 7)
+
+
+def test_restart_pauses(launched):
+    began = time.monotonic()
+    restart(launched, "--pause=1", "--", "python", STATUS_python="1,75,0")
+    assert time.monotonic() - began >= 2
+
+
+def test_restart_gives_up_on_a_command_that_is_missing(launched):
+    result = restart(launched, "--max_restarts=1", "--", "no_such_command")
+    assert result.returncode == 127 and "gave up" in result.stderr
+
+
+# Saves when it is asked to, and says so; prints on USR1. It ends by itself in the end.
+SAVES = (
+    "trap 'echo saved; exit 75' TERM; trap 'echo stacks' USR1; echo started; "
+    "for _ in {1..600}; do sleep 0.05; done"
+)
+
+
+def wait_for(condition, seconds=20):
+    limit = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < limit, "this takes too long"
+        time.sleep(0.02)
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_restart_passes_signals_on(launched, tmp_path, number):
+    log = tmp_path / "log"
+    command = ["bash", "launch/restart.sh", "--pause=0", "--", "bash", "-c", SAVES]
+    with log.open("w") as file:
+        process = subprocess.Popen(
+            command, cwd=ROOT, env=launched.environment(), stdout=file, stderr=file
+        )
+        wait_for(lambda: "started" in log.read_text())
+        process.send_signal(signal.SIGUSR1)
+        wait_for(lambda: "stacks" in log.read_text())
+        process.send_signal(number)
+        assert process.wait(20) == 75
+    text = log.read_text()
+    assert text.count("started") == text.count("saved") == 1
+    assert "exit status 75" in text and "starting again" not in text
+
+
+def test_restart_stops_in_a_pause(launched, tmp_path):
+    log = tmp_path / "log"
+    command = ["bash", "launch/restart.sh", "--pause=60", "--", "false"]
+    with log.open("w") as file:
+        process = subprocess.Popen(command, cwd=ROOT, stderr=file)
+        wait_for(lambda: "starting again in 60 s" in log.read_text())
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(20) == 75
+
+
+def holds(lock: pathlib.Path) -> bool:
+    return subprocess.run(["flock", "-n", lock, "true"]).returncode != 0
+
+
+# What tpu_vm.sh has the workers run.
+
+
+@pytest.fixture
+def worker(launched):
+    """A worker's home with a checkout in which everything was installed."""
+    checkout = launched.home / "bert_jax"
+    shutil.copytree(LAUNCH, checkout / "launch")
+    programs = checkout / ".venv" / "bin"
+    programs.mkdir(parents=True)
+    launched.stand_in(programs / "python")
+
+    def run(command, **environment):
+        [call] = launched(*command).calls
+        remote = call[-1].removeprefix("--command=")
+        return launched("bash", "-c", remote, cwd=launched.home, **environment)
+
+    run.log = launched.home / "bert_jax.log"
+    return run
+
+
+def test_run_on_a_worker(launched, worker):
+    (launched.bin / "python").unlink()  # it has to be the one of the checkout
+    command = tpu_vm("run", "--max_restarts=3", "--", *PROGRAM)
+    result = worker(command, STATUS_python="0")
+    # The shell came back at once, and what it started goes on.
+    assert (result.returncode, result.stdout, result.stderr) == (0, "", "")
+    wait_for(lambda: "exit status 0" in worker.log.read_text())
+    assert launched.calls() == [PROGRAM]
+    wait_for(lambda: not holds(launched.home / "bert_jax.log.lock"))
+    stopped = worker(tpu_vm("stop"))
+    assert (stopped.returncode, stopped.stdout) == (0, "nothing runs\n")
+
+
+def test_one_run_at_a_time_with_stacks_and_stop(launched, worker):
+    command = tpu_vm("run", "--", "bash", "-c", SAVES)
+    assert worker(command).returncode == 0
+    wait_for(lambda: "started" in worker.log.read_text())
+    again = worker(command)
+    assert again.returncode == 2 and "is still going on" in again.stderr
+
+    assert worker(tpu_vm("stacks")).returncode == 0
+    wait_for(lambda: "stacks" in worker.log.read_text())
+    assert worker(tpu_vm("stop")).returncode == 0
+    wait_for(lambda: "exit status 75" in worker.log.read_text())
+    wait_for(lambda: not holds(launched.home / "bert_jax.log.lock"))
+
+    # The same command continues, in the same log.
+    assert worker(command).returncode == 0
+    wait_for(lambda: worker.log.read_text().count("started") == 2)
+    worker(tpu_vm("stop"))
+    wait_for(lambda: not holds(launched.home / "bert_jax.log.lock"))
+    assert worker.log.read_text().count("saved") == 2
+
+
+def test_dry_run_of_a_detached_run(launched, tmp_path):
+    log = tmp_path / "a log"
+    flags = ["--detach", f"--log={log}", "--return_75", "--dry_run"]
+    result = restart(launched, *flags, "--", "python", "a b", STATUS_python="75")
+    assert not log.exists()
+    assert result.stdout.startswith("setsid ") and result.stdout.endswith("&\n")
+    launched("bash", "-c", result.stdout + "wait", STATUS_python="75")
+    assert launched.calls() == [["python", "a b"]]
+    assert "exit status 75" in log.read_text()
+
+
+def git(folder, *arguments):
+    environment = {
+        **os.environ,
+        **{f"GIT_{who}_NAME": "n" for who in ("AUTHOR", "COMMITTER")},
+        **{f"GIT_{who}_EMAIL": "e" for who in ("AUTHOR", "COMMITTER")},
+        "GIT_CONFIG_GLOBAL": os.devnull,
+    }
+    result = subprocess.run(
+        ["git", *arguments],
+        cwd=folder,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return result.stdout.strip()
+
+
+def test_install_on_a_worker(launched, tmp_path):
+    """From a checkout here, over a repository, to a checkout there."""
+    shared, here = tmp_path / "sha red.git", tmp_path / "here"
+    git(tmp_path, "init", "--quiet", "--bare", str(shared))
+    git(tmp_path, "init", "--quiet", "--initial-branch=main", str(here))
+    shutil.copytree(LAUNCH, here / "launch")
+    shutil.copy(ROOT / "constraints.txt", here)
+    # Without its own environment there, this is what pip would be.
+    pip = here / ".venv" / "bin" / "pip"
+    pip.parent.mkdir(parents=True)
+    launched.stand_in(pip)
+    git(here, "add", "--all")
+    git(here, "commit", "--quiet", "--message=one")
+    install = tpu_vm("install")
+
+    result = launched(*install, cwd=here)
+    assert result.returncode == 2 and "no remote 'origin'" in result.stderr
+    git(here, "remote", "add", "origin", str(shared))
+    result = launched(*install, cwd=here)
+    assert result.returncode == 2 and "is on no remote branch" in result.stderr
+    git(here, "push", "--quiet", "origin", "main")
+
+    for round_ in range(2):  # anew, and over what is there
+        if round_:
+            git(here, "commit", "--quiet", "--allow-empty", "--message=two")
+            git(here, "push", "--quiet", "origin", "main")
+        [call] = launched(*install, cwd=here).calls
+        assert call[:-1] == [*SSH, "--worker=all"]
+        remote = call[-1].removeprefix("--command=")
+        done = launched("bash", "-c", remote, cwd=launched.home)
+        assert done.returncode == 0, done.stderr
+        checkout = launched.home / "bert_jax"
+        assert git(checkout, "rev-parse", "HEAD") == git(here, "rev-parse", "HEAD")
+        hugepages = "echo always > /sys/kernel/mm/transparent_hugepage/enabled"
+        pip_flags = ["install", "--editable", ".[tpu]"]
+        assert done.calls == [
+            ["sudo", "sh", "-c", hugepages],
+            ["pip", *pip_flags, "--constraint", "constraints.txt"],
+        ]
+
+    unknown = call[-1].replace(git(here, "rev-parse", "HEAD"), "0" * 40)
+    remote = unknown.removeprefix("--command=")
+    assert launched("bash", "-c", remote, cwd=launched.home).returncode != 0
+
+
+@pytest.mark.parametrize("has_python", [True, False])
+def test_setup_makes_an_environment(launched, has_python, tmp_path):
+    if not has_python:
+        (launched.bin / "python3.11").unlink()
+        # Nor may the machine that tests have one.
+        for name in ("bash", "sh", "dirname", "awk"):
+            (launched.bin / name).symlink_to(shutil.which(name))
+    path = {} if has_python else {"PATH": str(launched.bin)}
+    setup = ["bash", str(LAUNCH / "setup_worker.sh"), "--extra=cuda12", "--dry_run"]
+    (tmp_path / "constraints.txt").touch()
+    result = launched(*setup, cwd=tmp_path, **path)
+    assert (result.returncode, result.calls) == (0, [])
+    lines = result.stdout.splitlines()
+    made = (
+        ["python3.11 -m venv .venv"]
+        if has_python
+        else [
+            "python3 -m pip install --user uv",
+            "python3 -m uv venv --python=3.11 --seed .venv",
+        ]
+    )
+    assert lines[1:-1] == made
+    pip = ".venv/bin/pip install --editable '.[cuda12]' --constraint constraints.txt"
+    assert lines[-1] == pip
+
+
+def test_setup_stops_at_the_first_failure(launched, tmp_path):
+    (tmp_path / "constraints.txt").touch()
+    setup = ["bash", str(LAUNCH / "setup_worker.sh")]
+    result = launched(*setup, cwd=tmp_path, STATUS_sudo="1")
+    assert result.returncode == 1 and len(result.calls) == 1
+    assert "error: exit status 1 of: sudo sh" in result.stderr
+    result = launched(*setup, cwd=launched.home)
+    assert result.returncode == 2 and "no constraints.txt" in result.stderr
+
+
+# GKE
+
+
+def jobset(launched, *arguments) -> dict:
+    result = launched(*gke("--dry_run", *arguments))
+    assert (result.returncode, result.calls) == (0, []), result.stderr
+    assert result.stderr == "kubectl apply -f -\n"
+    return yaml.safe_load(result.stdout)
+
+
+def expanded(word: str) -> str:
+    """What Kubernetes makes of a word of a command, without any variables.
+
+    k8s.io/kubernetes/third_party/forked/golang/expansion: $$ is $, the rest stays.
+    """
+    return word.replace("$$", "$")
+
+
+def test_jobset(launched):
+    made = jobset(launched, "--slices=2", "--max_restarts=3", "--", *PROGRAM)
+    assert made["apiVersion"] == "jobset.x-k8s.io/v1alpha2"
+    assert made["kind"] == "JobSet"
+    assert made["metadata"]["name"] == "bert"
+    assert made["spec"]["network"] == {"enableDNSHostnames": True}
+    [slices] = made["spec"]["replicatedJobs"]
+    assert slices["replicas"] == 2
+    job = slices["template"]["spec"]
+    assert job["completions"] == job["parallelism"] == 16  # 64 chips, 4 to a host
+    assert job["completionMode"] == "Indexed" and job["backoffLimit"] == 0
+    pod = job["template"]["spec"]
+    assert (
+        pod["restartPolicy"] == "Never"
+    )  # without which a podFailurePolicy is refused
+    assert pod["terminationGracePeriodSeconds"] > 60
+    assert pod["nodeSelector"] == {
+        "cloud.google.com/gke-tpu-accelerator": "tpu-v6e-slice",
+        "cloud.google.com/gke-tpu-topology": "8x8",
+    }
+    [container] = pod["containers"]
+    assert container["image"] == "r/i:1"
+    assert container["resources"] == {"limits": {"google.com/tpu": 4}}
+    assert [expanded(word) for word in container["command"]] == PROGRAM
+
+
+@pytest.mark.parametrize(
+    ("status", "condition", "action"),
+    [
+        (2, None, "FailJobSet"),
+        (75, None, "RestartJobSetAndIgnoreMaxRestarts"),
+        (75, "DisruptionTarget", "RestartJobSetAndIgnoreMaxRestarts"),
+        (137, "DisruptionTarget", "RestartJobSetAndIgnoreMaxRestarts"),
+        (1, None, "RestartJobSet"),
+        (134, None, "RestartJobSet"),
+    ],
+)
+def test_what_jobset_does_after_an_exit_status(launched, status, condition, action):
+    """Follows a failed pod through the rules of Job and of JobSet.
+
+    As their controllers do: pkg/controller/job/pod_failure_policy.go of Kubernetes, and
+    pkg/controllers/failure_policy.go of JobSet. RestartJobSet is the default action.
+    """
+    spec = jobset(launched, "--", "python")["spec"]
+    assert spec["failurePolicy"]["maxRestarts"] == 10
+    job = spec["replicatedJobs"][0]["template"]["spec"]
+    reason, message = "BackoffLimitExceeded", "Job has reached the backoff limit"
+    for i, rule in enumerate(job["podFailurePolicy"]["rules"]):
+        assert rule["action"] == "FailJob"
+        codes = rule.get("onExitCodes")
+        if codes:
+            names = [c["name"] for c in job["template"]["spec"]["containers"]]
+            assert codes["containerName"] in names and codes["operator"] == "In"
+            hit = status in codes["values"]
+            what = f"Container main for pod ns/bert-0 failed with exit code {status}"
+        else:
+            hit = {"type": condition, "status": "True"} in rule["onPodConditions"]
+            what = f"Pod ns/bert-0 has condition {condition}"
+        if hit:
+            reason = "PodFailurePolicy"
+            message = f"{what} matching FailJob rule at index {i}"
+            break
+    for rule in spec["failurePolicy"]["rules"]:
+        patterns = rule.get("onJobFailureMessagePatterns", [""])
+        if reason in rule["onJobFailureReasons"] and any(
+            re.search(pattern, message) for pattern in patterns
+        ):
+            assert rule["action"] == action
+            return
+    assert action == "RestartJobSet"
+
+
+@pytest.mark.parametrize(
+    ("flags", "hosts"),
+    [
+        (["--topology=4x4x8"], 32),
+        (["--topology=2x2x1"], 1),
+        (["--topology=2x4", "--chips_per_host=8"], 1),
+        (["--topology=1x1", "--chips_per_host=1"], 1),
+    ],
+)
+def test_hosts_of_a_topology(launched, flags, hosts):
+    [slices] = jobset(launched, *flags, "--", "python")["spec"]["replicatedJobs"]
+    assert slices["template"]["spec"]["completions"] == hosts
+
+
+def test_values_are_quoted_in_the_jobset(launched):
+    account, image = 'a: "b" # c', "r/i@sha256:$x"
+    flags = [f"--service_account={account}", f"--image={image}", "--spot"]
+    made = jobset(launched, *flags, "--name=on", "--", "env", "--", "python")
+    assert made["metadata"]["name"] == "on"  # which YAML would read as true
+    pod = made["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == account
+    assert pod["containers"][0]["image"] == image
+    assert pod["containers"][0]["command"] == ["env", "--", "python"]
+    assert pod["nodeSelector"]["cloud.google.com/gke-spot"] == "true"
+
+
+def test_jobset_goes_to_kubectl(launched):
+    dry = launched(*gke("--dry_run", "--", *PROGRAM))
+    real = launched(*gke("--", *PROGRAM))
+    assert (real.returncode, real.calls) == (0, [["kubectl", "apply", "-f", "-"]])
+    assert launched.stdin() == dry.stdout
+    failed = launched(*gke("--", "python"), STATUS_kubectl="3")
+    assert failed.returncode == 3
+    assert failed.stderr == "error: exit status 3 of: kubectl apply -f -\n"
+
+
+# xpk
+
+
+def test_xpk(launched):
+    flags = ["--slices=2", "--max_restarts=7", "--project=p", "--zone=z", "--spot"]
+    [call] = launched(*xpk(*flags, "--", *PROGRAM)).calls
+    assert call[:-1] == [
+        *["xpk", "workload", "create", "--workload=bert", "--cluster=c"],
+        *["--project=p", "--zone=z", "--tpu-type=v6e-64", "--num-slices=2", "--spot"],
+        *["--docker-image=r/i:1", "--max-restarts=7"],
+        *["--restart-on-exit-codes=1,3-126", "--termination-grace-period-seconds=120"],
+    ]
+    # So xpk 1.16 puts it into YAML (core/docker_container.py).
+    command = call[-1].removeprefix("--command=")
+    lines = (
+        f"script: |\n  echo $PPID >/dev/null;\n  ({command}) & PID=$!;\n  wait $PID\n"
+    )
+    script = expanded(yaml.safe_load(lines)["script"])
+    assert launched("bash", "-c", script).calls == [PROGRAM]
+
+
+def test_xpk_sends_no_telemetry(launched):
+    (launched.bin / "xpk").write_text('#!/bin/sh\necho "$TELEMETRY_ENABLED"\n')
+    assert launched(*xpk("--", "python")).stdout == "false\n"
+
+
+def test_xpk_is_signalled_through(launched):
+    """The process that xpk's shell knows, and signals, is the program itself."""
+    [call] = launched(*xpk("--", "bash", "-c", SAVES)).calls
+    command = call[-1].removeprefix("--command=")
+    script = (
+        f"({command}; exit 3) >log & PID=$!; "
+        "until grep -q started log; do sleep 0.05; done; "
+        "kill $PID; wait $PID; status=$?; cat log; exit $status"
+    )
+    result = launched("bash", "-c", script, cwd=launched.home)
+    assert (result.returncode, result.stdout) == (75, "started\nsaved\n")
+
+
+# Slurm
+
+
+@pytest.mark.parametrize(
+    ("statuses", "calls", "requeued"),
+    [
+        ("0", 1, False),
+        ("2", 1, False),
+        ("75", 1, True),
+        ("1,0", 2, False),
+        ("137,1,75", 3, True),
+        ("1", 3, False),
+    ],
+)
+def test_slurm(launched, statuses, calls, requeued):
+    command = slurm("--max_restarts=2", "--pause=0", "--", "python", "a b")
+    result = launched(*command, STATUS_srun=statuses)
+    assert result.returncode == int(statuses.split(",")[-1])
+    steps = [call for call in result.calls if call[0] == "srun"]
+    assert len(steps) == calls and steps[0][-2:] == ["python", "a b"]
+    others = [call for call in result.calls if call[0] != "srun"]
+    assert others == [["scontrol", "requeue", "17"]] * requeued
+
+
+def test_slurm_says_when_it_cannot_requeue(launched):
+    command = slurm("--", "python")
+    result = launched(*command, STATUS_srun="75", STATUS_scontrol="1")
+    assert result.returncode == 1
+    assert "error: exit status 1 of: scontrol requeue 17" in result.stderr
+
+
+def test_slurm_is_submitted_in_the_root(launched):
+    command = ["sbatch", str(LAUNCH / "slurm.sbatch"), "--", "python"]
+    result = launched(*command, cwd=launched.home)
+    assert result.returncode == 2 and "in the root of the repository" in result.stderr
+
+
+def test_slurm_asks_for_what_restarts_need():
+    """The lines that Slurm reads come before any command."""
+    lines = (LAUNCH / "slurm.sbatch").read_text().splitlines()
+    first = next(i for i, x in enumerate(lines) if x and not x.startswith("#"))
+    wanted = {x.removeprefix("#SBATCH ") for x in lines[:first] if "#SBATCH" in x}
+    assert {"--requeue", "--open-mode=append", "--signal=TERM@180"} <= wanted
+    assert not any("#SBATCH" in line for line in lines[first:])
+
+
+# The page
+
+
+def readme_commands():
+    """The commands of the launch scripts in README.md, as one script."""
+    inside, lines = False, []
+    for line in (LAUNCH / "README.md").read_text().splitlines():
+        if line.startswith("```"):
+            inside = not inside
+        elif inside:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def test_commands_of_the_page(launched):
+    # The rest of the page is not about these scripts.
+    script = (
+        'set -e; pip() { :; }; python() { [[ $1 != launch/gke/* ]] || real "$@"; }\n'
+    )
+    script += f'real() {{ {sys.executable} "$@"; }}\n{readme_commands()}'
+    # install's defaults depend on the checkout this is tested in
+    script = script.replace(" install $slice", " install $slice --repo=r --commit=c")
+    result = launched("bash", "-c", script)
+    assert result.returncode == 0, result.stderr
+    names = [" ".join(call[:5]) for call in result.calls]
+    ssh = "gcloud compute tpus tpu-vm ssh"
+    assert names[:5] == [
+        ssh.replace("ssh", "create"),
+        ssh,
+        ssh,
+        ssh,
+        ssh[:-3] + "delete",
+    ]
+    assert [call[0] for call in result.calls[5:]] == ["kubectl", "srun"]
+
+
+def test_the_page_has_a_place_for_the_plan():
+    text = (LAUNCH / "README.md").read_text()
+    assert text.index("<!-- plan-table -->") < text.index("<!-- /plan-table -->")
+
+
+def test_actions_on_the_page_exist(launched):
+    text = (LAUNCH / "README.md").read_text()
+    known = launched("bash", "launch/tpu_vm.sh", "--help").stdout
+    for action in re.findall(r"tpu_vm\.sh (\w+)", text):
+        assert f"\n  {action} " in known
