@@ -67,7 +67,7 @@ def ours(encoder, steps, batches):
     train_step = jax.jit(step_lib.make_train_step(objective, optimizer, seed=0))
     losses = []
     for batch in batches:
-        state = train_step(state, batch)
+        state, _ = train_step(state, batch)
         # The state adds up what was measured since the last report; report each step.
         found = jax.device_get(state.terms)
         losses.append(sum(found[n].sum / found[n].count for n in objective.losses))

@@ -81,7 +81,7 @@ def bert_jax_step(layers, hidden, heads, dtype):
 
     def run():
         nonlocal state
-        state = train_step(state, batch)
+        state, _ = train_step(state, batch)
         jax.block_until_ready(state)
 
     return run

@@ -106,22 +106,31 @@ class OptimizerConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How devices are laid out. Sizes multiply to the number of devices."""
+    """How devices are laid out. Sizes multiply to the number of devices.
+
+    Slices of a TPU, with a slower network between them, split `data` and nothing else.
+    """
 
     data: int = free(-1)  # copies of the model, each with a part of the batch; -1: rest
     fsdp: int = free(1)  # parts of parameters and batch
     tensor: int = free(1)  # parts of heads, feed-forward and vocabulary
+    shard_optimizer: bool = free(False)  # moments split over `data`, too (ZeRO-1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RunConfig:
-    """How often a run looks at itself and saves itself."""
+    """How often a run looks at itself and saves itself, and what it does in trouble."""
 
     log_every: int = free(100)  # steps
     eval_every: int = free(10_000)  # steps; 0: only at the end of each phase
     eval_batches: int = free(100)  # of the held-out split at each look; 0: all of it
     checkpoint_every: int = free(5_000)  # steps; 0: only at the end of each phase
     keep_checkpoints: int = free(2)  # newest ones; older ones are deleted
+    max_skipped_steps: int = free(0)  # with a loss or gradient that is not finite
+    hang_seconds: int = free(1800)  # without a step: all stacks, and exit; 0: never
+    profile_step: int = free(0)  # first of `profile_steps` to be profiled; 0: none
+    profile_steps: int = free(3)
+    compilation_cache: str = free("")  # folder for compiled programs; "": none
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -483,7 +492,15 @@ def _validate_mesh(mesh: MeshConfig) -> None:
 def _validate_run(run: RunConfig) -> None:
     _check_range("run.log_every", run.log_every, 1)
     _check_range("run.keep_checkpoints", run.keep_checkpoints, 1)
-    for name in ("eval_every", "eval_batches", "checkpoint_every"):
+    _check_range("run.profile_steps", run.profile_steps, 1)
+    for name in (
+        "eval_every",
+        "eval_batches",
+        "checkpoint_every",
+        "max_skipped_steps",
+        "hang_seconds",
+        "profile_step",
+    ):
         _check_range(f"run.{name}", getattr(run, name), 0)
 
 

@@ -6,8 +6,18 @@ class UserError(Exception):
 
     The message is one line that says what is wrong, where, and what would be right.
     Entrypoints print it without a traceback; an internal mistake keeps its own.
+
+    Attributes:
+      everywhere: whether all processes of the run raise it, at the same place.
     """
+
+    everywhere = False
 
 
 class Interrupted(Exception):
-    """A run was asked to stop, and saved itself; the same command continues it."""
+    """A run was asked to stop, and saved itself; the same command continues it.
+
+    All processes of a run raise it, after the same step.
+    """
+
+    everywhere = True

@@ -10,9 +10,9 @@ import subprocess
 import sys
 import time
 
-import jax
 import numpy as np
 import pytest
+from runs import assert_same_end, metrics
 
 from bert_jax import config
 from bert_jax.errors import UserError
@@ -20,7 +20,6 @@ from bert_jax.training import checkpoint
 from bert_jax.training import workdir as workdir_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
-TIMINGS = {"sequences_per_sec", "tokens_per_sec", "data_wait_fraction", "mfu"}
 # Two phases, a bit of everything between two checkpoints.
 LONG_RUN = [
     "--config.phases[0].steps=150",
@@ -55,31 +54,6 @@ def run(*arguments, **options):
         env=environment(),
         cwd=ROOT,
     )
-
-
-def metrics(workdir):
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    records = [json.loads(line) for line in lines]
-    return [{k: v for k, v in r.items() if k not in TIMINGS} for r in records]
-
-
-def params(workdir):
-    """The parameters of the newest checkpoint, by path."""
-    newest = checkpoint.find(workdir)
-    stored = checkpoint.ocp.checkpointables_metadata(str(newest)).metadata["params"]
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    shapes = jax.tree.map(
-        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), stored
-    )
-    return checkpoint.load_params(newest, shapes).params
-
-
-def assert_same_end(workdir, reference):
-    found, expected = params(workdir), params(reference)
-    assert found.keys() == expected.keys()
-    for path in found:
-        assert np.array_equal(found[path], expected[path]), path
-    assert metrics(workdir) == metrics(reference)
 
 
 @pytest.fixture(scope="module")
@@ -195,7 +169,7 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
     (workdir / "checkpoints/201").mkdir()
     done = run(corpus, workdir, *LONG_RUN)
     assert done.returncode == 0, done.stderr
-    assert "checkpoint 200 cannot be read" in done.stderr
+    assert "checkpoint 200 cannot be used" in done.stderr
     assert (workdir / "checkpoints/damaged-200").exists()
     assert "continuing at step 195" in done.stderr
     assert_same_end(workdir, undisturbed)

@@ -33,7 +33,7 @@ def start(mesh, encoder=TINY):
     train = jax.jit(
         step.make_train_step(objective, tx, seed=1, micro_batches=2),
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
-        out_shardings=shardings,
+        out_shardings=(shardings, sharding.replicated(mesh)),
     )
     rows = sharding.local_rows(mesh, 16)
     batch = jax.tree.map(np.asarray, random_batch(size=16))
@@ -45,7 +45,7 @@ def loss_curve(mesh):
     sums = []
     with sharding.use(mesh):
         for _ in range(10):
-            state = train(state, batch)
+            state, _ = train(state, batch)
             sums.append(float(state.terms["mlm_loss"].sum))
     return np.diff([0.0, *sums]), state
 
@@ -86,7 +86,7 @@ def test_bfloat16_trains_on_a_mesh():
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
     train, state, batch = start(mesh, dataclasses.replace(TINY, dtype="bfloat16"))
     with sharding.use(mesh):
-        state = train(state, batch)
+        state, _ = train(state, batch)
     assert abs(float(state.terms["mlm_loss"].sum) - 230) < 10
 
 

@@ -28,7 +28,7 @@ def initial_state():
 
 def make(**options):
     train = jax.jit(step.make_train_step(OBJECTIVE, TX, **options))
-    return initial_state(), train
+    return initial_state(), lambda state, batch: train(state, batch)[0]
 
 
 def test_micro_batches_equal_the_batch_with_dropout_on():
@@ -97,3 +97,21 @@ def test_evaluation_adds_up_and_ignores_filling():
         terms.ratio(total["mlm_loss"])
     )
     assert again["nsp_loss"] == total["nsp_loss"]
+
+
+def test_a_step_that_is_not_finite_changes_nothing_but_its_count():
+    batch = random_batch(size=8)
+    state, _ = make(seed=1)
+    train = jax.jit(step.make_train_step(OBJECTIVE, TX, seed=1))
+    good, outcome = train(state, batch)
+    assert np.isfinite(outcome.loss) and np.isfinite(outcome.grad_norm)
+    for bad_value in (np.nan, np.inf):
+        weights = batch["mlm_weights"].at[0, 0].set(bad_value)
+        after, outcome = train(good, batch | {"mlm_weights": weights})
+        assert not (np.isfinite(outcome.loss) and np.isfinite(outcome.grad_norm))
+        assert int(after.step) == 2 and int(after.skipped) == 1
+        for name in ("params", "opt_state", "terms"):
+            before, now = getattr(good, name), getattr(after, name)
+            assert jax.tree.all(jax.tree.map(np.array_equal, now, before)), name
+    # And the next good step is as if the bad one had not been, dropout masks aside.
+    assert int(train(after, batch)[0].skipped) == 1

@@ -54,13 +54,24 @@ class Examples:
         """The batches of steps `start` to `stop - 1`, made ahead on all cores."""
         return self._pipeline.batches(start, stop)
 
+    def row_names(self, step: int) -> list[str]:
+        """What the rows of a batch are, for people."""
+        return [
+            f"example {i}" for i in self._indices(tf.constant(step, tf.int64)).numpy()
+        ]
+
+    def _indices(self, step: tf.Tensor) -> tf.Tensor:
+        """Which examples the rows of a training batch are."""
+        position = step * self._batch_size + self._rows
+        order = counter.word(self._key, position // self._count)
+        return counter.permute(position % self._count, self._count, order)
+
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         position = step * self._batch_size + self._rows
         if self._held_out:
             index = tf.minimum(position, self._count - 1)
         else:
-            order = counter.word(self._key, position // self._count)
-            index = counter.permute(position % self._count, self._count, order)
+            index = self._indices(step)
         batch = {
             name: tf.gather(values, index) for name, values in self._arrays.items()
         }

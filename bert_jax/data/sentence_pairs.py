@@ -124,6 +124,10 @@ class SentencePairs:
         """The batches of steps `start` to `stop - 1`, made ahead on all cores."""
         return self._pipeline.batches(start, stop)
 
+    def row_names(self, step: int) -> list[str]:
+        """What each row of the batch of a step is made from, for people."""
+        return [name for group in self._groups for name in group.row_names(step)]
+
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         parts = [group.make(step) for group in self._groups]
         if len(parts) == 1:
@@ -165,6 +169,7 @@ class _Group:
             )
         chunks = chunks_lib.cut_into_chunks(table, length - 3)
         self.num_chunks = len(chunks.document)
+        self._index = group
         self._tokens = tf.constant(table.tokens)
         self._piece_starts = tf.constant(chunks.piece_starts)
         self._document_pieces = tf.constant(chunks.document_pieces)
@@ -191,9 +196,7 @@ class _Group:
             position = tf.minimum(position, self.num_chunks - 1)
         else:
             is_real = tf.ones_like(position, tf.bool)
-        epoch, index = position // self.num_chunks, position % self.num_chunks
-        order = counter.word(counter.word(self._key, _ORDER), epoch)
-        chunk = counter.permute(index, self.num_chunks, order)
+        epoch, chunk = self._chunks_at(position)
         keys = [
             counter.word(counter.word(counter.word(self._key, purpose), epoch), chunk)
             for purpose in (_PAIR, _MASK_POSITION, _MASK_ACTION)
@@ -205,6 +208,23 @@ class _Group:
         features["nsp_weights"] = tf.cast(is_real, tf.float32)
         features["mlm_weights"] *= features["nsp_weights"][:, None]
         return features
+
+    def row_names(self, step: int) -> list[str]:
+        """What the rows of the batch at `step` are made from, for people."""
+        position = tf.constant(step, tf.int64) * self._group_rows + self._rows
+        epoch, chunk = self._chunks_at(position)
+        document = tf.gather(self._document, chunk)
+        columns = zip(epoch.numpy(), chunk.numpy(), document.numpy(), strict=True)
+        return [
+            f"group {self._index} document {d} chunk {c} epoch {e}"
+            for e, c, d in columns
+        ]
+
+    def _chunks_at(self, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Epoch and chunk of each position in the order of the run."""
+        epoch, index = position // self.num_chunks, position % self.num_chunks
+        order = counter.word(counter.word(self._key, _ORDER), epoch)
+        return epoch, counter.permute(index, self.num_chunks, order)
 
     # ---- pairing
 

@@ -13,6 +13,7 @@ from ml_collections import config_flags
 from bert_jax.errors import Interrupted, UserError
 
 # sysexits.h: a mistake in what was given; a stop that is meant to be continued.
+EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
 EXIT_CONTINUE = 75
 
@@ -40,13 +41,26 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
         app.run(guarded, flags_parser=_parse_flags)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(EXIT_USER_ERROR)
+        _leave(EXIT_USER_ERROR, error)
     except Interrupted as stop:
         print(f"{stop}; the same command continues", file=sys.stderr)
         sys.exit(EXIT_CONTINUE)
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         sys.exit(EXIT_CONTINUE)
+    except Exception as error:
+        if "jax" not in sys.modules:
+            raise
+        traceback.print_exc()
+        _leave(EXIT_CRASH, error)
+
+
+def _leave(status: int, error: Exception) -> None:
+    if "jax" in sys.modules:  # not every program has it, and it takes a second
+        from bert_jax.training import processes
+
+        processes.leave(status, error)
+    sys.exit(status)
 
 
 def _parse_flags(arguments: list[str]) -> list[str]:
@@ -117,6 +131,26 @@ def define_config(default: str | None, example: str) -> None:
 def define_workdir() -> None:
     """Define `--workdir=DIR`."""
     flags.DEFINE_string("workdir", "", "Folder of the run.")
+
+
+def define_processes() -> None:
+    """Define what says which process of a run this is."""
+    hint = "Not needed on TPU and Slurm, and for a single process."
+    flags.DEFINE_string("coordinator_address", "", f"HOST:PORT of process 0. {hint}")
+    flags.DEFINE_integer("num_processes", 0, f"Processes of the run. {hint}")
+    flags.DEFINE_integer("process_id", -1, f"Index of this one. {hint}")
+
+
+def start_processes() -> None:
+    """Find the other processes of the run, if there are any.
+
+    Raises:
+      UserError: they are not found, or the flags are incomplete.
+    """
+    from bert_jax.training import processes
+
+    values = flags.FLAGS
+    processes.start(values.coordinator_address, values.num_processes, values.process_id)
 
 
 def config() -> ml_collections.ConfigDict:

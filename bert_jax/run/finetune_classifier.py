@@ -13,13 +13,15 @@ import dataclasses
 import functools
 import json
 import math
-import pathlib
+import time
 
 import jax
 import numpy as np
 from absl import flags
+from etils import epath
 
 from bert_jax import config as config_lib
+from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import classification as objective_lib
@@ -28,9 +30,10 @@ from bert_jax.tasks import classification as task_lib
 from bert_jax.training import (
     checkpoint,
     flops,
+    goodput,
     loop,
     optimizer,
-    reporting,
+    processes,
     sharding,
     workdir,
 )
@@ -50,19 +53,24 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
       UserError: config, files, checkpoint, devices or workdir do not fit.
       Interrupted: the run was asked to stop, and has saved itself.
     """
+    ledger = goodput.Ledger(time.time())
+    loop.use_compilation_cache(config.run)
+
     # Task, and the checkpoint that gives shape and tokenizer.
-    train = task_lib.read_tsv(config.task.train)
-    held_out = task_lib.read_tsv(config.task.eval)
-    labels = task_lib.label_names(train, held_out)
-    source = _source(config, folder)
-    # A continuation has all it needs, whatever has become of the source.
-    metadata = checkpoint.read_metadata(
-        source if source.exists() else checkpoint.find(folder)
-    )
-    tokenizer = tokenizer_lib.Tokenizer.loads(metadata["tokenizer"])
-    encoder = _encoder(config, metadata["encoder"])
-    config = config_lib.with_examples(config, task_lib.fingerprint(train, held_out))
-    config = dataclasses.replace(config, init_from=str(source))
+    with processes.together():
+        train = task_lib.read_tsv(config.task.train)
+        held_out = task_lib.read_tsv(config.task.eval)
+        labels = task_lib.label_names(train, held_out)
+        source = _source(config, folder)
+        # A continuation has all it needs, whatever has become of the source.
+        metadata = checkpoint.read_metadata(
+            source if source.exists() else checkpoint.find(folder)
+        )
+        tokenizer = tokenizer_lib.Tokenizer.loads(metadata["tokenizer"])
+        encoder = _encoder(config, metadata["encoder"])
+        fingerprint = task_lib.fingerprint(train, held_out)
+        config = config_lib.with_examples(config, fingerprint)
+        config = dataclasses.replace(config, init_from=str(source))
 
     # Mesh.
     mesh = sharding.make_mesh(config.mesh)
@@ -95,9 +103,10 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
         seed=config.seed,
         config=config.run,
         mesh=mesh,
+        shard_optimizer=config.mesh.shard_optimizer,
     )
 
-    with workdir.claim(folder, config, reporting.say) as place:
+    with workdir.claim(folder, config, processes.say) as place:
         # State: continued, else from the pretrained encoder, else random.
         checkpoints = checkpoint.Checkpoints(
             place / "checkpoints",
@@ -108,19 +117,18 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
                 metadata["tokenizer"],
             ),
         )
-        shapes = sharding.state_shapes(run.init, mesh)
-        state = checkpoints.restore(shapes, reporting.say)
+        shapes = run.state_shapes()
+        state = checkpoints.restore(shapes, processes.say)
         if state is None:
             state = sharding.initialise(run.init, shapes, jax.random.key(config.seed))
             if not config.random_init:
                 loaded = checkpoint.load_params(source, shapes.params, below="encoder/")
-                reporting.say(_describe(source, loaded))
+                processes.say(_describe(source, loaded))
                 params = checkpoint.merge(state.params, loaded)
                 state = dataclasses.replace(state, params=params)
 
         # Loop.
-        with reporting.Reporter(place, run.total_steps, int(state.step)) as reporter:
-            state = loop.train(run, state, checkpoints, reporter)
+        state = loop.train(run, state, checkpoints, ledger, place)
         checkpoints.close()
 
         # Results.
@@ -135,24 +143,25 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
             "steps": steps,
             "seed": config.seed,
         }
-        task_lib.write_predictions(place / "predictions.tsv", predicted, labels)
-        text = json.dumps(results, indent=2) + "\n"
-        (place / "results.json").write_text(text, encoding="utf-8")
+        if processes.is_main():
+            task_lib.write_predictions(place / "predictions.tsv", predicted, labels)
+            text = json.dumps(results, indent=2) + "\n"
+            (place / "results.json").write_text(text, encoding="utf-8")
         return results
 
 
-def _source(config: config_lib.ClassifierConfig, folder: str) -> pathlib.Path:
+def _source(config: config_lib.ClassifierConfig, folder: str) -> epath.Path:
     """The checkpoint to begin with; of a run that has begun, the one it began with.
 
     The source may have gone on since, and have newer checkpoints.
     """
-    given = pathlib.Path(config.init_from).absolute()
-    path = pathlib.Path(folder) / "config.json"
+    given = checkpoint.absolute(config.init_from)
+    path = storage.path(folder) / "config.json"
     if path.exists():
         earlier = config_lib.load_json(
             config_lib.ClassifierConfig, path.read_text(encoding="utf-8"), str(path)
         )
-        source = pathlib.Path(earlier.init_from)
+        source = checkpoint.absolute(earlier.init_from)
         if given == source or given in source.parents:
             return source
     return checkpoint.find(given)
@@ -185,17 +194,19 @@ def _open_data(
     from bert_jax.data import examples  # brings TensorFlow
 
     options = {"batch_size": config.batch_size, "seed": config.seed, "rows": rows}
+    training = examples.Examples(train, **options)
     evaluation = examples.Examples(held_out, held_out=True, **options)
     return loop.StageData(
-        examples.Examples(train, **options).batches,
+        training.batches,
         lambda: evaluation.batches(0, evaluation.num_batches),
+        training.row_names,
     )
 
 
 def _predict(run: loop.Run, stage: loop.Stage, params, count: int) -> np.ndarray:
     """The most probable class of each evaluation example."""
 
-    @jax.jit
+    @functools.partial(jax.jit, out_shardings=sharding.replicated(run.mesh))
     def best(params, batch):
         return run.objective.logits(params, batch, None).argmax(-1)
 
@@ -208,7 +219,7 @@ def _predict(run: loop.Run, stage: loop.Stage, params, count: int) -> np.ndarray
     return np.concatenate(predicted)[:count]
 
 
-def _describe(source: pathlib.Path, loaded: checkpoint.Loaded) -> str:
+def _describe(source: epath.Path, loaded: checkpoint.Loaded) -> str:
     """Which parameters were loaded, are new, and were ignored, for people."""
     lines = [f"from {source}:"]
     for name in ("loaded", "new", "ignored"):
@@ -223,16 +234,20 @@ def define_flags() -> None:
     """Define the flags of this entrypoint."""
     command_line.define_config(None, "configs/classifier.py")
     command_line.define_workdir()
+    command_line.define_processes()
     flags.adopt_module_key_flags(command_line)
 
 
 def main() -> int:
     """The entrypoint."""
+    command_line.start_processes()
     config = config_lib.from_configdict(
         config_lib.ClassifierConfig, command_line.config()
     )
     folder = command_line.required("workdir", "give a folder, --workdir=DIR")
-    print(json.dumps(finetune(config, folder), indent=2))
+    results = finetune(config, folder)
+    if processes.is_main():
+        print(json.dumps(results, indent=2))
     return 0
 
 

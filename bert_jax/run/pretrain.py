@@ -3,13 +3,16 @@ r"""Pretrain BERT on a corpus.
   python -m bert_jax.run.pretrain --config=configs/bert_mini.py \
       --config.data.corpus=DIR --workdir=DIR
 
-The same command again continues a run that was stopped, to the same end. Exit status:
-0 when all steps are done, 75 when the run was stopped and saved itself, 2 for a mistake
-in what was given.
+The same command again continues a run that was stopped, to the same end. On a pod it is
+started once on each host (launch/README.md). Exit status: 0 when all steps are done, 75
+when the run was stopped and saved itself, 2 for a mistake in what was given, anything
+else for a crash.
 """
 
 import dataclasses
 import functools
+import time
+from collections.abc import Callable, Sequence
 
 import jax
 import numpy as np
@@ -23,9 +26,10 @@ from bert_jax.run import command_line
 from bert_jax.training import (
     checkpoint,
     flops,
+    goodput,
     loop,
     optimizer,
-    reporting,
+    processes,
     sharding,
     workdir,
 )
@@ -48,29 +52,21 @@ def pretrain(
       UserError: config, corpus, devices or workdir do not fit.
       Interrupted: the run was asked to stop, and has saved itself.
     """
-    # Corpus, and what the config leaves open.
-    corpus = shards.open_corpus(config.data.corpus)
-    config = resolve(config, corpus)
+    ledger = goodput.Ledger(time.time())
+    loop.use_compilation_cache(config.run)
 
-    # Mesh.
+    # Corpus, and what the config leaves open. What one process lacks, stops all.
+    with processes.together():
+        corpus = shards.open_corpus(config.data.corpus)
+        config = resolve(config, corpus)
+
+    # Mesh, model, optimizer, and the phases with their data.
     mesh = sharding.make_mesh(config.mesh)
-    sharding.check_encoder(mesh, config.encoder)
-    for i, phase in enumerate(config.phases):
-        where = f"phases[{i}]."
-        sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
-
-    # Model, optimizer, data.
-    objective = mlm_nsp.MlmNsp(config.encoder)
-    schedule = optimizer.make_schedule(config.optimizer, config.total_steps)
-    run = loop.Run(
-        objective=objective,
-        optimizer=optimizer.make_optimizer(config.optimizer, schedule),
-        schedule=schedule,
-        stages=tuple(make_stage(config, corpus, i) for i in range(len(config.phases))),
-        seed=config.seed,
-        config=config.run,
-        mesh=mesh,
-    )
+    opens = [
+        functools.partial(open_data, config, corpus, i)
+        for i in range(len(config.phases))
+    ]
+    run = make_run(config, mesh, opens)
 
     metadata = checkpoint.make_metadata(
         config_lib.to_dict(config),
@@ -79,22 +75,53 @@ def pretrain(
     )
 
     # The folder: from here on there is something to lose.
-    with workdir.claim(folder, config, reporting.say) as place:
+    with workdir.claim(folder, config, processes.say) as place:
         checkpoints = checkpoint.Checkpoints(
             place / "checkpoints", config.run.keep_checkpoints, metadata
         )
 
         # State: continued if there is a checkpoint, else initial.
-        shapes = sharding.state_shapes(run.init, mesh)
-        state = checkpoints.restore(shapes, reporting.say)
+        shapes = run.state_shapes()
+        state = checkpoints.restore(shapes, processes.say)
         if state is None:
             state = sharding.initialise(run.init, shapes, jax.random.key(config.seed))
 
         # Loop.
-        with reporting.Reporter(place, run.total_steps, int(state.step)) as reporter:
-            state = loop.train(run, state, checkpoints, reporter)
+        state = loop.train(run, state, checkpoints, ledger, place)
         checkpoints.close()
     return state, config
+
+
+def make_run(
+    config: config_lib.PretrainConfig,
+    mesh: jax.sharding.Mesh,
+    opens: Sequence[Callable[[np.ndarray], loop.StageData]],
+) -> loop.Run:
+    """All that training is, except for its data.
+
+    Args:
+      config: resolved.
+      mesh: to train on.
+      opens: of each phase, what opens its data.
+
+    Raises:
+      UserError: model and batches cannot be dealt out over the mesh.
+    """
+    sharding.check_encoder(mesh, config.encoder)
+    for i, phase in enumerate(config.phases):
+        where = f"phases[{i}]."
+        sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
+    schedule = optimizer.make_schedule(config.optimizer, config.total_steps)
+    return loop.Run(
+        objective=mlm_nsp.MlmNsp(config.encoder),
+        optimizer=optimizer.make_optimizer(config.optimizer, schedule),
+        schedule=schedule,
+        stages=tuple(make_stage(config, i, opens[i]) for i in range(len(opens))),
+        seed=config.seed,
+        config=config.run,
+        mesh=mesh,
+        shard_optimizer=config.mesh.shard_optimizer,
+    )
 
 
 def resolve(
@@ -111,7 +138,9 @@ def resolve(
 
 
 def make_stage(
-    config: config_lib.PretrainConfig, corpus: shards.Corpus, index: int
+    config: config_lib.PretrainConfig,
+    index: int,
+    open_stage: Callable[[np.ndarray], loop.StageData],
 ) -> loop.Stage:
     """One phase of the config as a stage of the loop."""
     phase = config.phases[index]
@@ -124,7 +153,7 @@ def make_stage(
         flops=flops.pretraining_flops(
             config.encoder, phase.length, phase.max_predictions
         ),
-        open=functools.partial(open_data, config, corpus, index),
+        open=open_stage,
     )
 
 
@@ -163,13 +192,14 @@ def open_data(
     """The batches of a phase, to train on and to evaluate on."""
     train = _pairs(config, corpus, index, rows, held_out=False)
     if corpus.count(shards.HELD_OUT, "documents") < 2:
-        reporting.say("the corpus has no held-out documents: there is no evaluation")
-        return loop.StageData(train.batches, None)
+        processes.say("the corpus has no held-out documents: there is no evaluation")
+        return loop.StageData(train.batches, None, train.row_names)
     held_out = _pairs(config, corpus, index, rows, held_out=True)
     limit = config.run.eval_batches or held_out.num_batches
     return loop.StageData(
         train.batches,
         lambda: held_out.batches(0, min(limit, held_out.num_batches)),
+        train.row_names,
     )
 
 
@@ -201,11 +231,13 @@ def define_flags() -> None:
     """Define the flags of this entrypoint."""
     command_line.define_config(None, "configs/bert_base.py")
     command_line.define_workdir()
+    command_line.define_processes()
     flags.adopt_module_key_flags(command_line)
 
 
 def main() -> int:
     """The entrypoint."""
+    command_line.start_processes()
     config = config_lib.from_configdict(
         config_lib.PretrainConfig, command_line.config()
     )

@@ -7,6 +7,7 @@ import pathlib
 
 from absl import flags
 
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
 from bert_jax.training import curves, reporting
@@ -16,16 +17,22 @@ def define_flags() -> None:
     """Define the flags of this entrypoint."""
     command_line.define_workdir()
     flags.adopt_module_key_flags(command_line)
-    flags.DEFINE_string("output", "", "File to write. Default: WORKDIR/curves.png.")
+    flags.DEFINE_string(
+        "output",
+        "",
+        "File to write. Default: WORKDIR/curves.png; here, if the workdir is a URL.",
+    )
 
 
 def main() -> int:
     """The entrypoint."""
-    folder = pathlib.Path(
+    folder = storage.path(
         command_line.required("workdir", "give the folder of a run, --workdir=DIR")
     )
-    output = pathlib.Path(flags.FLAGS.output or folder / "curves.png")
-    picture = curves.draw(curves.read_metrics(folder), folder.absolute().name)
+    local = pathlib.Path() if storage.is_remote(folder) else folder
+    output = pathlib.Path(flags.FLAGS.output or local / "curves.png")
+    name = folder.name or pathlib.Path.cwd().name  # of "."
+    picture = curves.draw(curves.read_metrics(folder), name)
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:

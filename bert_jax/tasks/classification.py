@@ -13,6 +13,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 
@@ -184,7 +185,7 @@ def metrics(predicted: np.ndarray, labels: np.ndarray, num_classes: int) -> dict
 
 
 def write_predictions(
-    path: pathlib.Path, predicted: np.ndarray, labels: Sequence[str]
+    path: storage.Path, predicted: np.ndarray, labels: Sequence[str]
 ) -> None:
     """Write GLUE's format: `index`, `prediction`."""
     rows = [f"{i}\t{labels[c]}\n" for i, c in enumerate(predicted)]

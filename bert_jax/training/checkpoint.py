@@ -1,23 +1,31 @@
 """Checkpoints: complete or invisible, readable on any mesh. The only user of Orbax.
 
-A checkpoint is a folder `<step>/` with two parts, `params` and `train` (optimizer,
-step, running terms), so that fine-tuning reads the first alone. Its metadata holds
-whatever says what the arrays are: config, tokenizer, fingerprints, versions.
+A checkpoint is a folder `<step>/` with the parts `params` and `train` (optimizer, step,
+running terms), so that fine-tuning reads the first alone, and `checksums` of both. Its
+metadata holds whatever says what the arrays are: config, tokenizer, fingerprints,
+versions.
 """
 
+import contextlib
 import dataclasses
+import errno
+import functools
 import importlib.metadata
 import itertools
 import json
 import os
-import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
+import jax.numpy as jnp
+import numpy as np
+from etils import epath
 from orbax.checkpoint import v1 as ocp
 
+from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.training import processes
 from bert_jax.training import step as step_lib
 
 _PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
@@ -56,7 +64,7 @@ class Checkpoints:
           keep: how many of the newest to keep.
           metadata: stored with each.
         """
-        self._folder = pathlib.Path(folder).absolute()
+        self._folder = absolute(folder)
         self._metadata = metadata
         self._pending = None
         self._checkpointer = ocp.training.Checkpointer(
@@ -76,6 +84,7 @@ class Checkpoints:
 
         A damaged checkpoint is set aside under another name, but only when an older one
         can be read: if none can, the fault may lie elsewhere, and all stay as they are.
+        A checkpoint that one process cannot read counts as damaged for all.
 
         Args:
           shapes: of the state, with the shardings to read it into.
@@ -84,55 +93,123 @@ class Checkpoints:
         Raises:
           UserError: there are checkpoints, and none can be read.
         """
-        steps = [c.step for c in self._checkpointer.checkpoints]
+        # One process says which there are: folders may look different on each.
+        steps = processes.on_main(lambda: json.dumps(self._steps()))
+        steps = json.loads(steps)
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
+            found, problem = None, ""
             try:
-                found = self._checkpointer.load_checkpointables(step, _parts(shapes))
+                found = self._load(step, shapes)
             # Whatever is wrong with the files, Orbax and what it stands on have many
             # kinds of errors for it.
             except Exception as error:
-                say(f"checkpoint {step} cannot be read: {_first_line(error)}")
+                problem = _first_line(error)
+            problem = next(filter(None, processes.gather_text(problem)), "")
+            if problem:
+                say(f"checkpoint {step} cannot be used: {problem}")
                 unreadable.append(step)
                 continue
             for damaged in unreadable:
-                aside = self._set_aside(damaged)
-                say(f"checkpoint {damaged} is set aside as {aside.name}")
-            return _whole(found)
+                aside = processes.on_main(lambda step=damaged: self._set_aside(step))
+                say(f"checkpoint {damaged} is set aside as {aside}")
+            self._checkpointer.reload()
+            return found
         if steps:
             raise UserError(
-                f"none of the checkpoints in {self._folder} can be read; they are left "
+                f"none of the checkpoints in {self._folder} can be used; they are left "
                 "as they are; to start from step 0, give another --workdir"
             )
         return None
 
-    def _set_aside(self, step: int) -> pathlib.Path:
+    def _load(self, step: int, shapes: step_lib.TrainState) -> step_lib.TrainState:
+        # What the run would look up later, and what fine-tuning lives on.
+        read_metadata(self._folder / str(step))
+        parts = _parts(shapes)
+        everywhere = shapes.step.sharding
+        checksums = jax.ShapeDtypeStruct(
+            (len(jax.tree.leaves(parts)),), jnp.uint32, sharding=everywhere
+        )
+        wanted = {**parts, "checksums": {"by_leaf": checksums}}
+        found = self._checkpointer.load_checkpointables(step, wanted)
+        stored = np.asarray(found.pop("checksums")["by_leaf"])
+        differs = stored != np.asarray(_checksums(found, everywhere))
+        if differs.any():
+            path, _ = jax.tree.leaves_with_path(found)[int(np.argmax(differs))]
+            name = jax.tree_util.keystr(path, simple=True, separator="/")
+            raise ValueError(f"{name} is not what was saved (checksum)")
+        return _whole(found)
+
+    def newest(self) -> int | None:
+        """The newest step that is complete."""
+        return next((int(p.name) for p in _steps_of(self._folder)), None)
+
+    def _steps(self) -> list[int]:
+        return [c.step for c in self._checkpointer.checkpoints]
+
+    def _set_aside(self, step: int) -> str:
         damaged = self._folder / str(step)
         names = (f"damaged-{step}" + "+" * i for i in itertools.count())
         aside = next(p for name in names if not (p := self._folder / name).exists())
         if damaged.exists():
             damaged.rename(aside)
-        self._checkpointer.reload()
-        return aside
+        return aside.name
 
-    def save(self, step: int, state: step_lib.TrainState) -> None:
+    def metadata(self, step: int) -> dict[str, Any]:
+        """What was stored with a checkpoint: `make_metadata`, and the `extra` then."""
+        return read_metadata(self._folder / str(step))
+
+    def save(
+        self, step: int, state: step_lib.TrainState, extra: dict[str, Any]
+    ) -> None:
         """Begin to write a checkpoint; it appears when all of it is written.
 
         The state may be donated or changed as soon as this returns.
 
+        Args:
+          step: of the state.
+          state: to save.
+          extra: metadata of this checkpoint alone, JSON.
+
         Raises:
-          Exception: what went wrong with the checkpoint before this one.
+          UserError: the disk is full, or refuses for another reason of its own.
+          Exception: what else went wrong with the checkpoint before this one.
         """
         self.wait()
-        self._pending = self._checkpointer.save_checkpointables_async(
-            step, _parts(state), custom_metadata=self._metadata
-        )
+        parts = _parts(state)
+        parts["checksums"] = {"by_leaf": _checksums(parts, state.step.sharding)}
+        with self._told(step):
+            response = self._checkpointer.save_checkpointables_async(
+                step, parts, custom_metadata={**self._metadata, **extra}
+            )
+        self._pending = step, response
 
     def wait(self) -> None:
-        """Return when the last checkpoint is complete, or raise what went wrong."""
+        """Return when the last checkpoint is complete, or raise as `save` does."""
         if self._pending is not None:
-            pending, self._pending = self._pending, None
-            pending.result()
+            (step, pending), self._pending = self._pending, None
+            with self._told(step):
+                pending.result()
+
+    @contextlib.contextmanager
+    def _told(self, step: int) -> Iterator[None]:
+        """Make one line of a disk's errors."""
+        try:
+            yield
+        except Exception as error:
+            reason = _disk_error(error)
+            if not reason:
+                raise
+            complete = _steps_of(self._folder)
+            last = (
+                f"the last complete one is {complete[0].name}"
+                if complete
+                else ("there is no complete one")
+            )
+            raise UserError(
+                f"cannot write checkpoint {step} to {self._folder}: {reason}; {last}; "
+                "make room and run the same command"
+            ) from error
 
     def close(self) -> None:
         """Wait, and end the threads that write."""
@@ -141,7 +218,9 @@ class Checkpoints:
 
 
 def _parts(state: step_lib.TrainState) -> dict[str, Any]:
-    train = {"step": state.step, "opt_state": state.opt_state, "terms": state.terms}
+    train = {
+        name: getattr(state, name) for name in ("step", "opt_state", "terms", "skipped")
+    }
     return {"params": state.params, "train": train}
 
 
@@ -149,7 +228,53 @@ def _whole(parts: dict[str, Any]) -> step_lib.TrainState:
     return step_lib.TrainState(params=parts["params"], **parts["train"])
 
 
-def _first_line(error: Exception) -> str:
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+
+
+def _disk_error(error: BaseException) -> str:
+    """What the disk says in an error or in what led to it; "" if it is not the disk's.
+
+    The library that writes arrays has no types of errors, but ends its messages with
+    the system's words for one.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        for number in _DISK_ERRORS:
+            if os.strerror(number) in str(seen) or (
+                isinstance(seen, OSError) and seen.errno == number
+            ):
+                return os.strerror(number)
+        seen = seen.__cause__ or seen.__context__
+    return ""
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _checksums(tree: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+    """Uint32 [leaves]: changes with any bit of a leaf, and not with its sharding.
+
+    The files' own format does not notice most of the bits that a disk may flip in the
+    values. An odd factor for each place, and a sum modulo 2**32, which has no order.
+    """
+
+    def checksum(x):
+        if x.dtype.itemsize != 4:
+            raise TypeError(f"checksums are for types of 4 bytes, not {x.dtype}")
+        bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
+        place = jnp.zeros((), jnp.uint32)
+        for dim in range(x.ndim):
+            place = place * jnp.uint32(x.shape[dim])
+            place = place + jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim)
+        factor = place * jnp.uint32(0x9E3779B9) | jnp.uint32(1)
+        return jnp.sum(bits * factor, dtype=jnp.uint32)
+
+    sums = jnp.stack([checksum(x) for x in jax.tree.leaves(tree)])
+    return jax.lax.with_sharding_constraint(sums, sharding)
+
+
+def _first_line(error: BaseException) -> str:
+    # What Orbax raises says that something failed; why is in what it was raised from.
+    while error.__cause__ is not None:
+        error = error.__cause__
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
 
@@ -157,13 +282,20 @@ def _first_line(error: Exception) -> str:
 # ---- from other runs
 
 
-def find(path: str | os.PathLike) -> pathlib.Path:
+def absolute(path: str | os.PathLike) -> epath.Path:
+    """A local path made absolute, or a URL as it is."""
+    if storage.is_remote(path):
+        return epath.Path(os.fspath(path))
+    return epath.Path(os.path.abspath(path))
+
+
+def find(path: str | os.PathLike) -> epath.Path:
     """The checkpoint that `path` means: a workdir's newest, or `path` itself.
 
     Raises:
       UserError: there is none.
     """
-    path = pathlib.Path(path).absolute()
+    path = absolute(path)
     if not path.is_dir():
         raise UserError(f"{path} is no folder; give a workdir or a checkpoint in it")
     folder = path / "checkpoints"
@@ -173,25 +305,25 @@ def find(path: str | os.PathLike) -> pathlib.Path:
     raise UserError(f"{path} holds no complete checkpoint")
 
 
-def _steps_of(folder: pathlib.Path) -> list[pathlib.Path]:
+def _steps_of(folder: epath.Path) -> list[epath.Path]:
     """Folders named by a number, newest first."""
     found = folder.iterdir() if folder.is_dir() else []
     steps = [p for p in found if p.name.isdecimal() and p.is_dir()]
     return sorted(steps, key=lambda p: int(p.name), reverse=True)
 
 
-def _metadata_file(checkpoint: pathlib.Path) -> pathlib.Path:
+def _metadata_file(checkpoint: epath.Path) -> epath.Path:
     return checkpoint / "_CHECKPOINT_METADATA"
 
 
-def read_metadata(checkpoint: pathlib.Path) -> dict[str, Any]:
+def read_metadata(checkpoint: epath.Path) -> dict[str, Any]:
     """What `make_metadata` stored in a checkpoint.
 
     Raises:
       UserError: it is another program's checkpoint.
     """
     try:
-        metadata = json.loads(_metadata_file(checkpoint).read_text(encoding="utf-8"))
+        metadata = json.loads(_metadata_file(checkpoint).read_text())
     except (OSError, ValueError) as error:
         raise UserError(f"cannot read {_metadata_file(checkpoint)}: {error}") from error
     found = metadata.get("custom_metadata") or {}
@@ -217,7 +349,7 @@ class Loaded:
     ignored: list[str]
 
 
-def load_params(checkpoint: pathlib.Path, shapes: Any, below: str = "") -> Loaded:
+def load_params(checkpoint: epath.Path, shapes: Any, below: str = "") -> Loaded:
     """Read the parameters whose paths are in `shapes`.
 
     Args:

@@ -2,13 +2,13 @@
 
 import json
 import os
-import pathlib
 from collections.abc import Sequence
 from typing import Any
 
 import matplotlib
 import numpy as np
 
+from bert_jax import storage
 from bert_jax.errors import UserError
 
 matplotlib.use("Agg")
@@ -37,7 +37,7 @@ def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
     Raises:
       UserError: there are none.
     """
-    path = pathlib.Path(workdir) / "metrics.jsonl"
+    path = storage.path(workdir) / "metrics.jsonl"
     try:
         lines = path.read_text(encoding="utf-8").splitlines()
         records = [json.loads(line) for line in lines]

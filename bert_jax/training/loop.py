@@ -1,19 +1,26 @@
-"""The loop: the same for pretraining and for fine-tuning.
+"""The loop: the same for pretraining and for fine-tuning, for one process and for many.
 
 Order of things at a step, and the reason a run that is killed at any moment continues
 to the same end: step, log, evaluate, save. What is logged of a step is on disk before
 its checkpoint begins, and a restart drops what was logged after its checkpoint.
+
+Steps are sent to the devices ahead of their results; what a step has to say is read a
+few steps later (`_observe`), so that nothing waits for it. All processes do the same
+things at the same step: what only one of them knows, such as that it was asked to stop,
+goes through the step and comes back to all (`Signals`, `Pulse`).
 """
 
 import collections
 import contextlib
 import dataclasses
+import json
 import signal
 import threading
 import time
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
+import flax.struct
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -21,9 +28,19 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
-from bert_jax.errors import Interrupted
+from bert_jax import storage
+from bert_jax.errors import Interrupted, UserError
 from bert_jax.objectives import terms as terms_lib
-from bert_jax.training import checkpoint, flops, reporting, sharding
+from bert_jax.training import (
+    checkpoint,
+    flops,
+    goodput,
+    processes,
+    reporting,
+    sharding,
+    watchdog,
+    workdir,
+)
 from bert_jax.training import step as step_lib
 
 # Steps that may be on their way to the devices while the next batch is made.
@@ -40,10 +57,12 @@ class StageData:
       batches: (start, stop) to the batches of these steps, counted from 0 at the
         beginning of the stage.
       held_out: to batches for evaluation, or None for no evaluation.
+      row_names: of the batch of a step, what each row was made from, for people.
     """
 
     batches: Callable[[int, int], Batches]
     held_out: Callable[[], Batches] | None
+    row_names: Callable[[int], Sequence[str]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,6 +99,7 @@ class Run:
       seed: of dropout.
       config: how often to log, evaluate and save.
       mesh: of all stages.
+      shard_optimizer: whether copies of the model share the optimizer's state.
     """
 
     objective: Any
@@ -89,6 +109,7 @@ class Run:
     seed: int
     config: config_lib.RunConfig
     mesh: Mesh
+    shard_optimizer: bool
 
     @property
     def total_steps(self) -> int:
@@ -98,145 +119,454 @@ class Run:
         """The state before the first step, boxed with the names of dimensions."""
         return step_lib.init_state(self.objective, self.optimizer, key)
 
+    def state_shapes(self) -> step_lib.TrainState:
+        """The state as `jax.ShapeDtypeStruct`s with shardings."""
+        shapes = sharding.state_shapes(self.init, self.mesh)
+        if self.shard_optimizer:
+            opt_state = sharding.split_over_data(shapes.opt_state)
+            shapes = dataclasses.replace(shapes, opt_state=opt_state)
+        return shapes
+
+
+def use_compilation_cache(config: config_lib.RunConfig) -> None:
+    """Keep compiled programs where the config says; call it before any compilation."""
+    if config.compilation_cache:
+        jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
+
+
+class Signals(NamedTuple):
+    """What a process tells all others with a step.
+
+    Attributes:
+      stop: 1.0 if it was asked to stop.
+      host_seconds: between two steps, in which it did not wait for devices.
+    """
+
+    stop: float
+    host_seconds: float
+
+    def to_devices(self, mesh: Mesh) -> jax.Array:
+        """Float32 [devices, 2], a row of its process for each device."""
+        return sharding.from_each_process(mesh, np.array(self, np.float32))
+
+
+@flax.struct.dataclass
+class Pulse:
+    """What a step tells all processes.
+
+    Attributes:
+      outcome: loss and norm of the gradient.
+      learning_rate: of its update.
+      skipped: steps so far that were not finite.
+      signals: float32 [devices, 2], from `Signals.to_devices`.
+    """
+
+    outcome: step_lib.Outcome
+    learning_rate: jax.Array
+    skipped: jax.Array
+    signals: jax.Array
+
+
+def lower_step(
+    run: Run, stage: Stage, state: step_lib.TrainState, batch: step_lib.Batch
+) -> jax.stages.Lowered:
+    """The step, ready to compile: (state, batch, signals) to (state, `Pulse`).
+
+    The state is donated.
+
+    Args:
+      run: what is trained.
+      stage: which stretch of it.
+      state: arrays, or shapes with shardings.
+      batch: likewise.
+    """
+    train_step = step_lib.make_train_step(
+        run.objective, run.optimizer, seed=run.seed, micro_batches=stage.micro_batches
+    )
+
+    def step_and_pulse(state, batch, signals):
+        rate = run.schedule(state.step - state.skipped)
+        state, outcome = train_step(state, batch)
+        # A copy of what is in the state, too, because that is donated to the next step.
+        return state, Pulse(outcome, rate, state.skipped + 0, signals)
+
+    shardings = sharding.shardings_of(state)
+    jitted = jax.jit(
+        step_and_pulse,
+        in_shardings=(
+            shardings,
+            sharding.batch_sharding(run.mesh),
+            sharding.device_sharding(run.mesh),
+        ),
+        out_shardings=(shardings, sharding.replicated(run.mesh)),
+        donate_argnums=0,
+    )
+    signals = jax.ShapeDtypeStruct((run.mesh.size, len(Signals._fields)), jnp.float32)
+    with sharding.use(run.mesh):
+        return jitted.lower(state, batch, signals)
+
 
 def train(
     run: Run,
     state: step_lib.TrainState,
     checkpoints: checkpoint.Checkpoints,
-    reporter: reporting.Reporter,
+    ledger: goodput.Ledger,
+    folder: storage.Path,
 ) -> step_lib.TrainState:
     """Run from the step of `state` to the end.
 
     Args:
       run: what to do.
       state: initial or restored, in its shards; donated.
-      checkpoints: where to save.
-      reporter: where to log.
+      checkpoints: where to save, and where the state came from, if it was restored.
+      ledger: where the time goes.
+      folder: the workdir.
 
     Returns:
       The state after the last step, which is saved.
 
     Raises:
       Interrupted: on SIGTERM or SIGINT, after saving.
+      UserError: a loss or gradient is not finite, or a checkpoint cannot be written.
     """
-    done = int(state.step)
-    begin = 0
-    with _stop_requests() as stop_requested, sharding.use(run.mesh):
+    step = int(state.step)
+    if processes.is_main():
+        earlier = checkpoints.metadata(step)["time"] if step else None
+        ledger.continue_from(earlier, workdir.first_start(folder))
+    with (
+        _stop_requests() as stop_requested,
+        watchdog.watch(run.config.hang_seconds) as alive,
+        sharding.use(run.mesh),
+        reporting.Reporter(
+            folder, run.total_steps, step, silent=not processes.is_main()
+        ) as reporter,
+    ):
+        loop = _Loop(
+            run, state, checkpoints, reporter, ledger, folder, stop_requested, alive
+        )
+        begin = 0
         for stage in run.stages:
-            end = begin + stage.steps
-            if done < end:
-                state = _train_stage(
-                    run, stage, begin, state, checkpoints, reporter, stop_requested
-                )
-                done = end
-            begin = end
-    checkpoints.wait()
-    return state
-
-
-def _train_stage(
-    run: Run,
-    stage: Stage,
-    begin: int,
-    state: step_lib.TrainState,
-    checkpoints: checkpoint.Checkpoints,
-    reporter: reporting.Reporter,
-    stop_requested: threading.Event,
-) -> step_lib.TrainState:
-    done, end = int(state.step), begin + stage.steps
-    reporter.advance(done, f"{stage.name}: opening data")
-    rows = sharding.local_rows(run.mesh, stage.batch_size)
-    data = stage.open(rows)
-    batches = data.batches(done - begin, stage.steps)
-    run_step = None
-    eval_step = jax.jit(step_lib.make_eval_step(run.objective))
-    window = _Window(run, stage)
-    in_flight: collections.deque[jax.Array] = collections.deque()
-    reporter.advance(done, f"{stage.name}: compiling")
-    while done < end:
-        with window.waiting():
-            batch = next(batches)
-        batch = sharding.to_devices(run.mesh, batch, rows, stage.batch_size)
-        if run_step is None:
-            run_step = _compile_step(run, stage, state, batch)
-            window.restart()
-        state, marker = run_step(state, batch)
-        done += 1
-        window.steps += 1
-        in_flight.append(marker)
-        if len(in_flight) > _STEPS_AHEAD:
-            reporter.advance(int(in_flight.popleft()), stage.name)
-
-        is_last, stopping = done == end, stop_requested.is_set()
-        if done == 1 or is_last or done % run.config.log_every == 0:
-            reporter.write(done, "train", window.close(done, state.terms))
-            zeros = jax.tree.map(jnp.zeros_like, state.terms)
-            state = dataclasses.replace(state, terms=zeros)
-        if data.held_out and (is_last or _is_due(done, run.config.eval_every)):
-            reporter.advance(done, f"{stage.name}: evaluating")
-            found = terms_lib.zeros(run.objective.metrics)
-            for batch in data.held_out():
-                batch = sharding.to_devices(run.mesh, batch, rows, stage.batch_size)
-                found = eval_step(state.params, batch, found)
-            reporter.write(done, "eval", _ratios(run.objective, found))
-            window.restart()
-            in_flight.clear()  # evaluation has waited for them
-        if is_last or stopping or _is_due(done, run.config.checkpoint_every):
-            checkpoints.save(done, state)
-        if stopping and done < run.total_steps:
+            loop.train_stage(stage, begin)
+            begin += stage.steps
+        with ledger.counting("checkpoint"):
             checkpoints.wait()
-            raise Interrupted(f"saved at step {done} of {run.total_steps}")
-    reporter.advance(done, stage.name)
-    return state
+        reporter.say(ledger.describe())
+    return loop.state
 
 
-def _is_due(step: int, every: int) -> bool:
-    return every > 0 and step % every == 0
+class _Sent(NamedTuple):
+    """A step on its way: its number, its pulse, and the terms to report, if any."""
+
+    step: int
+    pulse: Pulse
+    terms: terms_lib.Terms | None
 
 
-def _compile_step(
-    run: Run, stage: Stage, state: step_lib.TrainState, batch: step_lib.Batch
-):
-    """The compiled step, and an output that is not donated to the next, to wait for."""
-    train_step = step_lib.make_train_step(
-        run.objective, run.optimizer, seed=run.seed, micro_batches=stage.micro_batches
-    )
+class _Loop:
+    """What changes while a run goes on."""
 
-    def step_and_marker(state, batch):
-        state = train_step(state, batch)
-        return state, state.step + 0
+    def __init__(
+        self,
+        run: Run,
+        state: step_lib.TrainState,
+        checkpoints: checkpoint.Checkpoints,
+        reporter: reporting.Reporter,
+        ledger: goodput.Ledger,
+        folder: storage.Path,
+        stop_requested: threading.Event,
+        alive: Callable[[], None],
+    ):
+        self.state = state
+        self._run = run
+        self._checkpoints = checkpoints
+        self._reporter = reporter
+        self._ledger = ledger
+        self._folder = folder
+        self._stop_requested = stop_requested
+        self._alive = alive
+        self._done = int(state.step)
+        self._skipped = int(state.skipped)
+        self._stopping = False
+        self._in_flight: collections.deque[_Sent] = collections.deque()
+        self._profiling = False
+        everywhere = sharding.replicated(run.mesh)
+        names = (*run.objective.metrics, "grad_norm")
+        self._zero_terms = jax.jit(
+            lambda: terms_lib.zeros(names), out_shardings=everywhere
+        )
+        self._eval_step = jax.jit(
+            _make_eval_step(run.objective), out_shardings=everywhere
+        )
+        self._is_finite = jax.jit(_is_finite, out_shardings=everywhere)
 
-    shardings = sharding.shardings_of(state)
-    jitted = jax.jit(
-        step_and_marker,
-        in_shardings=(shardings, sharding.batch_sharding(run.mesh)),
-        out_shardings=(shardings, sharding.replicated(run.mesh)),
-        donate_argnums=0,
-    )
-    return jitted.lower(state, batch).compile()
+    # ---- a stage
+
+    def train_stage(self, stage: Stage, begin: int) -> None:
+        """Do what is left of the stage that starts after `begin` steps."""
+        end = begin + stage.steps
+        owes_evaluation = begin < self._done <= end and self._owes_evaluation(end)
+        if self._done >= end and not owes_evaluation:
+            return
+        self._stage, self._begin = stage, begin
+        self._window = _Window(self._run, stage)
+        self._ledger.switch("init")
+        self._reporter.advance(self._done, f"{stage.name}: opening data")
+        self._rows = sharding.local_rows(self._run.mesh, stage.batch_size)
+        with processes.together():
+            self._data = stage.open(self._rows)
+        if owes_evaluation:
+            self._evaluate()
+            self._stop_if_asked(end)
+        if self._done < end:
+            self._train_to(end)
+
+    def _train_to(self, end: int) -> None:
+        run_step = None
+        ready = time.perf_counter()
+        for batch in self._batches(end):
+            if run_step is None:
+                run_step = self._compile(batch)
+                ready = time.perf_counter()
+            self._begin_profile()
+            signals = self._signals(time.perf_counter() - ready)
+            with jax.profiler.StepTraceAnnotation("train", step_num=self._done + 1):
+                self.state, pulse = run_step(self.state, batch, signals)
+            self._done += 1
+            self._in_flight.append(_Sent(self._done, pulse, self._terms_to_report(end)))
+            self._observe(_STEPS_AHEAD)
+
+            evaluates = self._data.held_out and self._evaluates_at(self._done, end)
+            saves = self._is_due(self._done, end, self._run.config.checkpoint_every)
+            if evaluates or saves or self._stopping or self._ends_profile(end):
+                self._observe(0)
+                self._end_profile(end)
+                if evaluates and not self._stopping:
+                    self._evaluate()
+                if saves or self._stopping:
+                    self._save()
+                self._window.restart()
+            self._stop_if_asked(end)
+            ready = time.perf_counter()
+
+    def _batches(self, end: int) -> Iterator[step_lib.Batch]:
+        """The batches of the steps to `end`, on the devices."""
+        batches = self._data.batches(self._done - self._begin, end - self._begin)
+        while self._done < end:
+            with self._window.waiting(), self._ledger.counting("data_wait"):
+                batch = next(batches)
+            yield self._to_devices(batch)
+
+    def _to_devices(self, batch: dict[str, np.ndarray]) -> step_lib.Batch:
+        return sharding.to_devices(
+            self._run.mesh, batch, self._rows, self._stage.batch_size
+        )
+
+    def _compile(self, batch: step_lib.Batch):
+        self._reporter.advance(self._done, f"{self._stage.name}: compiling")
+        with self._ledger.counting("compile"):
+            compiled = lower_step(self._run, self._stage, self.state, batch).compile()
+        self._ledger.switch("step")
+        self._alive()
+        self._window.restart()
+        return compiled
+
+    def _signals(self, host_seconds: float) -> jax.Array:
+        stop = float(self._stop_requested.is_set())
+        return Signals(stop, host_seconds).to_devices(self._run.mesh)
+
+    # ---- what comes back from a step
+
+    def _terms_to_report(self, end: int) -> terms_lib.Terms | None:
+        """The terms up to here, if it is time; the state begins anew."""
+        if self._done != 1 and not self._is_due(
+            self._done, end, self._run.config.log_every
+        ):
+            return None
+        found = self.state.terms
+        self.state = dataclasses.replace(self.state, terms=self._zero_terms())
+        return found
+
+    def _observe(self, limit: int) -> None:
+        """Read what steps have to say, until `limit` of them are on their way."""
+        while len(self._in_flight) > limit:
+            sent = self._in_flight.popleft()
+            pulse = jax.device_get(sent.pulse)
+            self._alive()
+            self._reporter.advance(sent.step, self._stage.name)
+            self._window.count(pulse.signals)
+            self._heed(pulse.signals)
+            if pulse.skipped > self._skipped:
+                self._skipped = int(pulse.skipped)
+                self._handle_not_finite(sent.step, pulse.outcome)
+            if sent.terms is not None:
+                values = self._window.close(jax.device_get(sent.terms))
+                values["learning_rate"] = float(pulse.learning_rate)
+                values["skipped_steps"] = self._skipped
+                values |= self._ledger.fractions()
+                self._reporter.write(sent.step, "train", values)
+
+    def _heed(self, signals: np.ndarray) -> None:
+        self._stopping |= bool(
+            np.asarray(signals)[:, Signals._fields.index("stop")].any()
+        )
+
+    def _handle_not_finite(self, step: int, outcome: step_lib.Outcome) -> None:
+        """Say which batch it was, and go on if that is allowed.
+
+        Raises:
+          UserError: it is not.
+        """
+        names = self._data.row_names(step - 1 - self._begin)
+        file = f"not_finite_step_{step}_process_{jax.process_index()}.json"
+        found = {name: str(value) for name, value in outcome._asdict().items()}
+        text = json.dumps({"step": step, **found, "rows": list(names)}, indent=1)
+        (self._folder / file).write_text(text + "\n", encoding="utf-8")
+        rows = "; ".join(names[:4]) + (f"; {len(names) - 4} more" if names[4:] else "")
+        what = (
+            f"step {step}: loss {outcome.loss}, gradient norm {outcome.grad_norm}; "
+            f"its rows ({rows}) are in {self._folder / file}"
+        )
+        limit = self._run.config.max_skipped_steps
+        if self._skipped <= limit:
+            self._reporter.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
+            return
+        raise self._refusal(
+            f"{what}; run.max_skipped_steps={limit} allows no more; a lower "
+            "optimizer.learning_rate or a longer warmup may help"
+        )
+
+    def _refusal(self, what: str) -> UserError:
+        """An error that all processes raise at this place, saying what is not lost."""
+        self._checkpoints.wait()
+        newest = self._checkpoints.newest()
+        last = (
+            "there is no checkpoint"
+            if newest is None
+            else (f"the last good checkpoint is {newest}")
+        )
+        error = UserError(f"{what}; {last}")
+        error.everywhere = True
+        return error
+
+    # ---- evaluate, save, stop
+
+    @staticmethod
+    def _is_due(step: int, end: int, every: int) -> bool:
+        return step == end or (every > 0 and step % every == 0)
+
+    def _evaluates_at(self, step: int, end: int) -> bool:
+        return self._is_due(step, end, self._run.config.eval_every)
+
+    def _owes_evaluation(self, end: int) -> bool:
+        """Whether a stop came between the newest checkpoint and its evaluation."""
+        return self._evaluates_at(self._done, end) and not processes.on_main(
+            lambda: self._reporter.has(self._done, "eval")
+        )
+
+    def _evaluate(self) -> None:
+        """Evaluate and report, or leave it for later if there is a request to stop."""
+        if not self._data.held_out:
+            return
+        self._reporter.advance(self._done, f"{self._stage.name}: evaluating")
+        with self._ledger.counting("evaluation"):
+            zeros = self._zero_terms()
+            found = {name: zeros[name] for name in self._run.objective.metrics}
+            waiting: collections.deque[jax.Array] = collections.deque()
+            for batch in self._data.held_out():
+                found, signals = self._eval_step(
+                    self.state.params,
+                    self._to_devices(batch),
+                    found,
+                    self._signals(0.0),
+                )
+                waiting.append(signals)
+                if len(waiting) > _STEPS_AHEAD:
+                    self._heed(jax.device_get(waiting.popleft()))
+                    self._alive()
+                if self._stopping:
+                    return
+            values = _ratios(self._run.objective, jax.device_get(found))
+            self._reporter.write(self._done, "eval", values)
+
+    def _save(self) -> None:
+        with self._ledger.counting("checkpoint"):
+            # Skipped steps keep their gradients out; an update may still overflow.
+            if not self._is_finite((self.state.params, self.state.opt_state)):
+                raise self._refusal(
+                    f"step {self._done}: the parameters are not finite, and not saved"
+                )
+            self._reporter.flush()
+            entry = {"time": self._ledger.entry()}
+            self._checkpoints.save(self._done, self.state, entry)
+
+    def _stop_if_asked(self, end: int) -> None:
+        """Leave, with the newest step saved.
+
+        Raises:
+          Interrupted: there was a request, and there is something left to do.
+        """
+        if not self._stopping:
+            return
+        self._checkpoints.wait()
+        total = self._run.total_steps
+        if self._done < total or (self._data.held_out and self._owes_evaluation(end)):
+            raise Interrupted(f"saved at step {self._done} of {total}")
+
+    # ---- profile
+
+    def _begin_profile(self) -> None:
+        if self._done + 1 == self._run.config.profile_step:
+            self._observe(0)
+            jax.profiler.start_trace(str(self._folder / "profile"))
+            self._profiling = True
+
+    def _ends_profile(self, end: int) -> bool:
+        config = self._run.config
+        last = config.profile_step + config.profile_steps - 1
+        return self._profiling and (self._done >= min(last, end) or self._stopping)
+
+    def _end_profile(self, end: int) -> None:
+        if self._ends_profile(end):
+            jax.profiler.stop_trace()
+            self._profiling = False
+            self._reporter.say(f"profile in {self._folder / 'profile'}")
+
+
+def _make_eval_step(objective: Any):
+    eval_step = step_lib.make_eval_step(objective)
+
+    def eval_step_and_signals(params, batch, total, signals):
+        return eval_step(params, batch, total), signals
+
+    return eval_step_and_signals
+
+
+def _is_finite(tree: Any) -> jax.Array:
+    return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in jax.tree.leaves(tree)]))
 
 
 def _ratios(objective: Any, found: terms_lib.Terms) -> dict[str, float]:
-    found = jax.device_get(found)
     values = {name: terms_lib.ratio(term) for name, term in sorted(found.items())}
     return {"loss": sum(values[name] for name in objective.losses), **values}
 
 
 class _Window:
-    """The time since the last report, and the steps in it."""
+    """The time since the last report, and the steps that were done in it."""
 
     def __init__(self, run: Run, stage: Stage):
         self._run = run
         self._stage = stage
-        kind = run.mesh.devices.flat[0].device_kind
-        self._peak = run.mesh.size * flops.peak_flops(kind)
+        devices = list(run.mesh.devices.flat)
+        self._peak = len(devices) * flops.peak_flops(devices[0].device_kind)
+        self._process_of_device = np.array([d.process_index for d in devices])
         self.restart()
 
     def restart(self) -> None:
         """Begin anew: what was done between steps is not part of their time."""
         self._start = time.perf_counter()
         self._waited = 0.0
-        self.steps = 0
+        self._steps = 0
+        self._host_seconds = np.zeros(len(self._process_of_device))
 
     @contextlib.contextmanager
     def waiting(self) -> Iterator[None]:
@@ -245,37 +575,66 @@ class _Window:
         yield
         self._waited += time.perf_counter() - start
 
-    def close(self, step: int, found: terms_lib.Terms) -> dict[str, float]:
-        """Values for the report at `step`; begins the next window.
+    def count(self, signals: np.ndarray) -> None:
+        """Count a step that is done."""
+        self._steps += 1
+        index = Signals._fields.index("host_seconds")
+        self._host_seconds += np.asarray(signals)[:, index]
+
+    def close(self, found: terms_lib.Terms) -> dict[str, float]:
+        """Values for a report; begins the next window.
 
         `found` may reach further back than this window, to before a restart.
         """
         values = _ratios(self._run.objective, found)
         seconds = time.perf_counter() - self._start
-        sequences = self.steps * self._stage.batch_size
-        positions = found["padding_fraction"].count / found["grad_norm"].count
-        tokens = self.steps * float(positions) * (1.0 - values["padding_fraction"])
-        values["learning_rate"] = float(self._run.schedule(jnp.asarray(step - 1)))
+        sequences = self._steps * self._stage.batch_size
+        positions = found["padding_fraction"].count / max(found["grad_norm"].count, 1.0)
+        tokens = self._steps * float(positions) * (1.0 - values["padding_fraction"])
         values["sequences_per_sec"] = sequences / seconds
         values["tokens_per_sec"] = tokens / seconds
         values["data_wait_fraction"] = self._waited / seconds
         if self._peak:
             values["mfu"] = sequences * self._stage.flops / seconds / self._peak
+        values |= self._host_spread()
         self.restart()
         return values
+
+    def _host_spread(self) -> dict[str, float]:
+        """What each process did between steps while its devices may have waited.
+
+        All processes take equally long for a step, because each waits for the slowest;
+        which one that is shows in the time that it did not wait.
+        """
+        processes_here = np.unique(self._process_of_device)
+        if len(processes_here) == 1:
+            return {}
+        per_step = self._host_seconds / max(self._steps, 1)
+        means = [per_step[self._process_of_device == p].mean() for p in processes_here]
+        return {
+            "host_seconds_mean": float(np.mean(means)),
+            "host_seconds_max": float(np.max(means)),
+            "slowest_process": int(processes_here[np.argmax(means)]),
+        }
 
 
 @contextlib.contextmanager
 def _stop_requests() -> Iterator[threading.Event]:
-    """An event that SIGTERM and SIGINT set. A second one acts as it did before."""
+    """An event that SIGTERM and SIGINT set.
+
+    More SIGTERMs change nothing: the machine's owner sends several, and the save is
+    under way. A second SIGINT acts as it did before: somebody at a keyboard means it.
+    """
     event = threading.Event()
     before: dict[int, Any] = {}
 
     def handle(number, frame):
         del frame
-        reporting.say("stopping: will save after this step")
-        event.set()
-        signal.signal(number, before[number])
+        if not event.is_set():
+            event.set()
+            reporting.say("stopping: will save after this step")
+        if number == signal.SIGINT:
+            signal.signal(number, before[number])
 
     # Handlers belong to the main thread; from elsewhere a run cannot be asked to stop.
     if threading.current_thread() is threading.main_thread():
@@ -285,4 +644,7 @@ def _stop_requests() -> Iterator[threading.Event]:
         yield event
     finally:
         for number, handler in before.items():
-            signal.signal(number, handler)
+            # A process that was asked to end is about to, and needs no reminder on its
+            # way out: it would change the exit status.
+            ending = number == signal.SIGTERM and event.is_set()
+            signal.signal(number, signal.SIG_IGN if ending else handler)

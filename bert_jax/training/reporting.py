@@ -2,11 +2,16 @@
 
 import json
 import os
-import pathlib
 import sys
+import time
 from typing import Any
 
 import tqdm
+
+from bert_jax import storage
+
+# An object store gets reports at least so often, and before each checkpoint.
+_FLUSH_SECONDS = 30.0
 
 # Shown on the terminal, in this order, if there.
 _SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "accuracy")
@@ -19,7 +24,9 @@ class Reporter:
     On a terminal there is a progress bar, elsewhere a plain line for each report.
     """
 
-    def __init__(self, folder: pathlib.Path, total_steps: int, step: int):
+    def __init__(
+        self, folder: storage.Path, total_steps: int, step: int, *, silent: bool = False
+    ):
         """Open the files of a run.
 
         Args:
@@ -27,14 +34,26 @@ class Reporter:
           total_steps: of the whole run.
           step: that the run continues from. Lines of later steps, written before a
             crash, go: they will come again.
+          silent: for all processes but the first: write nothing, say nothing.
         """
-        path = folder / "metrics.jsonl"
-        _drop_lines_after(path, step)
-        self._file = open(path, "a", encoding="utf-8")  # noqa: SIM115
+        self._silent = silent
+        if silent:
+            return
+        self._path = folder / "metrics.jsonl"
+        dropped = _drop_lines_after(self._path, step)
+        self._is_remote = storage.is_remote(folder)
+        if self._is_remote:
+            # Objects do not grow: all of it is written again, now and then.
+            self._text = self._read()
+            self._flushed = time.monotonic()
+        else:
+            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
         self._total_steps = total_steps
         self._tensorboard = _tensorboard_writer(folder, step)
         self._bar = progress_bar(total=total_steps, initial=step, unit="step")
 
+        if not step and dropped:
+            self.say(f"no checkpoint in {folder}: starting again from step 0")
         if step:
             verb = "continuing at" if step < total_steps else "already done:"
             self.say(f"{verb} step {step} of {total_steps}")
@@ -46,12 +65,23 @@ class Reporter:
         self.close()
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """Report values; when this returns, they outlive the process."""
+        """Report values; when this returns, they outlive the process.
+
+        In an object store, they do after `flush`, or within the minute.
+        """
+        if self._silent:
+            return
         values = {name: float(f"{value:.7g}") for name, value in values.items()}
         record: dict[str, Any] = {"step": step, "split": split, **values}
-        self._file.write(json.dumps(record) + "\n")
-        self._file.flush()
-        os.fsync(self._file.fileno())
+        line = json.dumps(record) + "\n"
+        if self._is_remote:
+            self._text += line
+            if time.monotonic() - self._flushed > _FLUSH_SECONDS:
+                self.flush()
+        else:
+            self._file.write(line)
+            self._file.flush()
+            os.fsync(self._file.fileno())
         if self._tensorboard:
             for name, value in values.items():
                 self._tensorboard.add_scalar(f"{split}/{name}", value, step)
@@ -64,17 +94,45 @@ class Reporter:
 
     def advance(self, step: int, label: str) -> None:
         """Move the progress bar to a step that is done."""
+        if self._silent:
+            return
         self._bar.set_description_str(label, refresh=False)
         self._bar.update(step - self._bar.n)
 
     def say(self, line: str) -> None:
         """A line for people."""
-        say(line)
+        if not self._silent:
+            say(line)
+
+    def has(self, step: int, split: str) -> bool:
+        """Whether values of this step and split were written, in an earlier start too.
+
+        Always false in a silent one.
+        """
+        if self._silent:
+            return False
+        records = map(json.loads, self._read().splitlines())
+        return any(r["step"] == step and r["split"] == split for r in records)
+
+    def flush(self) -> None:
+        """Make sure that what was reported outlives the process."""
+        if not self._silent and self._is_remote:
+            storage.write_text(self._path, self._text)
+            self._flushed = time.monotonic()
+
+    def _read(self) -> str:
+        if not self._path.exists():
+            return ""
+        return self._path.read_text(encoding="utf-8")
 
     def close(self) -> None:
         """End the bar and the files."""
+        if self._silent:
+            return
         self._bar.close()
-        self._file.close()
+        self.flush()
+        if not self._is_remote:
+            self._file.close()
         if self._tensorboard:
             self._tensorboard.close()
 
@@ -92,18 +150,21 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
-def _drop_lines_after(path: pathlib.Path, step: int) -> None:
+def _drop_lines_after(path: storage.Path, step: int) -> int:
+    """Drop lines of later steps; returns how many."""
     if not path.exists():
-        return
+        return 0
     lines = path.read_bytes().splitlines(keepends=True)
     # The last line may have been cut off in the middle.
     kept = [ln for ln in lines if ln.endswith(b"\n") and json.loads(ln)["step"] <= step]
-    temporary = path.with_name("metrics.jsonl.tmp")
-    temporary.write_bytes(b"".join(kept))
-    os.replace(temporary, path)
+    if len(kept) < len(lines):
+        storage.write_text(path, b"".join(kept).decode("utf-8"))
+    return len(lines) - len(kept)
 
 
-def _tensorboard_writer(folder: pathlib.Path, step: int):
+def _tensorboard_writer(folder: storage.Path, step: int):
+    if storage.is_remote(folder):
+        return None
     try:
         import tensorboardX
     except ImportError:  # an extra; metrics.jsonl has everything

@@ -44,8 +44,13 @@ def make_mesh(
 ) -> Mesh:
     """Lay out devices, all of them unless told otherwise.
 
+    Where devices are in several slices, with a slower network between them, the slices
+    are the outermost parts of `data`, and `fsdp` and `tensor` stay inside of one: what
+    crosses the slow network is the sum of gradients, once a step.
+
     Raises:
-      UserError: the axes do not multiply to the number of devices.
+      UserError: the axes do not multiply to the number of devices, or `data` cannot be
+        cut into slices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = {axis: getattr(config, axis) for axis in AXES}
@@ -57,9 +62,30 @@ def make_mesh(
     if math.prod(shape) != len(devices):
         asked = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
         raise UserError(f"{asked} do not multiply to the {len(devices)} devices here")
-    grid = mesh_utils.create_device_mesh(shape, devices)
+    slices = num_slices(devices)
+    if shape[0] % slices:
+        raise UserError(
+            f"mesh.data={shape[0]} is not a multiple of the {slices} slices here; "
+            "mesh.fsdp and mesh.tensor must fit in one"
+        )
+    if slices == 1:
+        grid = mesh_utils.create_device_mesh(
+            shape, devices, allow_split_physical_axes=True
+        )
+    else:
+        grid = mesh_utils.create_hybrid_device_mesh(
+            (shape[0] // slices, *shape[1:]),
+            (slices, *[1] * (len(shape) - 1)),
+            devices,
+            allow_split_physical_axes=True,
+        )
     # Explicit axes, the default of `jax.make_mesh`, refuse the model's constraints.
     return Mesh(grid, AXES, axis_types=(AxisType.Auto,) * len(AXES))
+
+
+def num_slices(devices: Sequence[jax.Device]) -> int:
+    """Parts that the devices fall into, with a slower network between them."""
+    return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def check_encoder(mesh: Mesh, encoder: config_lib.EncoderConfig) -> None:
@@ -86,13 +112,19 @@ def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> 
     Raises:
       UserError: it cannot.
     """
-    parts = math.prod(mesh.shape[axis] for axis in _BATCH)
+    parts = batch_parts(mesh)
     if batch_size % (parts * micro_batches):
         pieces = f" times {micro_batches} micro-batches" if micro_batches > 1 else ""
         raise UserError(
             f"{where}batch_size={batch_size} is not a multiple of the {parts} parts "
-            f"that mesh.data and mesh.fsdp cut it into{pieces}"
+            f"that mesh.data and mesh.fsdp cut it into{pieces}; mesh.tensor=N makes "
+            "fewer parts"
         )
+
+
+def batch_parts(mesh: Mesh) -> int:
+    """Pieces that the rows of a batch are dealt out in."""
+    return math.prod(mesh.shape[axis] for axis in _BATCH)
 
 
 @contextlib.contextmanager
@@ -124,6 +156,56 @@ def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
     )
 
 
+def split_over_data(shapes: Any) -> Any:
+    """The same shapes, each array split over `data` too, if a dimension allows it.
+
+    For the state of the optimizer (ZeRO-1; Rajbhandari et al. 2020, 5.1): the copies of
+    the model need its updates, not its moments. The compiler then adds up gradients so
+    that each device gets its part, and collects the updated parameters.
+
+    Args:
+      shapes: a tree of `jax.ShapeDtypeStruct` with shardings.
+    """
+
+    def split(leaf):
+        mesh = leaf.sharding.mesh
+        spec = [*leaf.sharding.spec, *[None] * leaf.ndim][: leaf.ndim]
+        axes = [() if s is None else s if isinstance(s, tuple) else (s,) for s in spec]
+        parts = [math.prod(mesh.shape[axis] for axis in names) for names in axes]
+        # The largest dimension that can be cut; of equal ones, the first.
+        for i in sorted(range(leaf.ndim), key=lambda i: -leaf.shape[i] // parts[i]):
+            if leaf.shape[i] % (parts[i] * mesh.shape["data"]) == 0:
+                spec[i] = (*axes[i], "data")
+                break
+        sharding = NamedSharding(mesh, PartitionSpec(*spec))
+        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+
+    return jax.tree.map(split, shapes)
+
+
+def bytes_of_device(shapes: Any) -> int:
+    """What one device holds of a tree of `jax.ShapeDtypeStruct` with shardings."""
+    return sum(
+        math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+        for leaf in jax.tree.leaves(shapes)
+    )
+
+
+def batch_shapes(
+    mesh: Mesh, shapes: dict[str, jax.ShapeDtypeStruct]
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """The shapes of a batch, dealt out."""
+    return {
+        name: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=batch_sharding(mesh))
+        for name, s in shapes.items()
+    }
+
+
+def describe(mesh: Mesh) -> str:
+    """The sizes of the axes, for people."""
+    return ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
+
+
 def shardings_of(shapes: Any) -> Any:
     """The shardings in a tree of `jax.ShapeDtypeStruct`."""
     return jax.tree.map(lambda leaf: leaf.sharding, shapes)
@@ -153,6 +235,23 @@ def batch_sharding(mesh: Mesh) -> NamedSharding:
     return NamedSharding(mesh, PartitionSpec(_BATCH))
 
 
+def device_sharding(mesh: Mesh) -> NamedSharding:
+    """One row for each device."""
+    return NamedSharding(mesh, PartitionSpec(AXES))
+
+
+def from_each_process(mesh: Mesh, values: np.ndarray) -> jax.Array:
+    """[devices, ...]: each row is what the process of that device gave."""
+    shape = (mesh.size, *values.shape)
+    return jax.make_array_from_callback(
+        shape,
+        device_sharding(mesh),
+        lambda index: np.broadcast_to(
+            values, (len(range(*index[0].indices(shape[0]))), *values.shape)
+        ),
+    )
+
+
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """The rows of a batch that devices of this process hold, ascending.
 
@@ -161,6 +260,16 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
     rows = [np.arange(batch_size)[index[0]] for index in indices.values()]
     return np.unique(np.concatenate(rows))
+
+
+def rows_of_processes(mesh: Mesh, batch_size: int) -> dict[int, np.ndarray]:
+    """`local_rows` of every process, by its index."""
+    rows: dict[int, list[np.ndarray]] = {}
+    indices = batch_sharding(mesh).devices_indices_map((batch_size,))
+    for device, index in indices.items():
+        found = np.arange(batch_size)[index[0]]
+        rows.setdefault(device.process_index, []).append(found)
+    return {process: np.unique(parts) for process, parts in rows.items()}
 
 
 def to_devices(

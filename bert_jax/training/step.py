@@ -1,7 +1,8 @@
 """One step of training, and one of evaluation, as pure functions."""
 
+import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import flax.struct
 import jax
@@ -25,12 +26,27 @@ class TrainState:
       opt_state: of the optimizer.
       terms: what was measured since the last report. It is part of the state so that a
         run that stops between two reports continues to the same numbers.
+      skipped: number of steps that changed nothing, because their loss or gradient was
+        not finite, int32.
     """
 
     step: jax.Array
     params: Any
     opt_state: Any
     terms: Terms
+    skipped: jax.Array
+
+
+class Outcome(NamedTuple):
+    """What a step says of itself: float32 scalars.
+
+    Attributes:
+      loss: of the batch.
+      grad_norm: before clipping.
+    """
+
+    loss: jax.Array
+    grad_norm: jax.Array
 
 
 def init_state(
@@ -43,6 +59,7 @@ def init_state(
         params=params,
         opt_state=optimizer.init(params),
         terms=terms.zeros((*objective.metrics, "grad_norm")),
+        skipped=jnp.zeros((), jnp.int32),
     )
 
 
@@ -52,8 +69,11 @@ def make_train_step(
     *,
     seed: int,
     micro_batches: int = 1,
-) -> Callable[[TrainState, Batch], TrainState]:
+) -> Callable[[TrainState, Batch], tuple[TrainState, Outcome]]:
     """The function from a state and a batch to the next state.
+
+    A step whose loss or gradient is not finite counts as skipped and changes nothing
+    else: bad parameters never come into being.
 
     Args:
       objective: see `bert_jax.objectives`.
@@ -68,13 +88,13 @@ def make_train_step(
         parts = [found[n].sum / jnp.maximum(counts[n], 1.0) for n in objective.losses]
         return sum(parts), found
 
-    def train_step(state: TrainState, batch: Batch) -> TrainState:
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Outcome]:
         counts = objective.counts(batch)
         rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
         keys = dropout.example_keys(seed, state.step, rows)
-        differentiate = jax.grad(loss_of, has_aux=True)
+        differentiate = jax.value_and_grad(loss_of, has_aux=True)
         if micro_batches == 1:
-            grads, found = differentiate(state.params, batch, keys, counts)
+            (loss, found), grads = differentiate(state.params, batch, keys, counts)
         else:
             pieces = jax.tree.map(lambda x: _cut(x, micro_batches), (batch, keys))
 
@@ -85,15 +105,28 @@ def make_train_step(
             first = jax.tree.map(lambda x: x[0], pieces)
             shapes = jax.eval_shape(differentiate, state.params, *first, counts)
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-            (grads, found), _ = jax.lax.scan(accumulate, zeros, pieces)
-        found["grad_norm"] = Term(optax.tree.norm(grads), jnp.ones(()))
+            ((loss, found), grads), _ = jax.lax.scan(accumulate, zeros, pieces)
+        outcome = Outcome(loss, optax.tree.norm(grads))
+        found["grad_norm"] = Term(outcome.grad_norm, jnp.ones(()))
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        return TrainState(
-            step=state.step + 1,
-            params=optax.apply_updates(state.params, updates),
-            opt_state=opt_state,
-            terms=jax.tree.map(jnp.add, state.terms, found),
+        is_finite = jnp.isfinite(outcome.loss) & jnp.isfinite(outcome.grad_norm)
+        old = state.params, state.opt_state, state.terms
+        new = (
+            optax.apply_updates(state.params, updates),
+            opt_state,
+            jax.tree.map(jnp.add, state.terms, found),
         )
+        params, opt_state, sums = jax.tree.map(
+            functools.partial(jnp.where, is_finite), new, old
+        )
+        state = TrainState(
+            step=state.step + 1,
+            params=params,
+            opt_state=opt_state,
+            terms=sums,
+            skipped=state.skipped + ~is_finite,
+        )
+        return state, outcome
 
     return train_step
 

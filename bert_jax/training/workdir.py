@@ -4,19 +4,24 @@ import contextlib
 import fcntl
 import json
 import os
-import pathlib
+import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
 from bert_jax import config as config_lib
+from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.training import processes
 
 
 @contextlib.contextmanager
 def claim(
     path: str | os.PathLike, config: Any, say: Callable[[str], None]
-) -> Iterator[pathlib.Path]:
+) -> Iterator[storage.Path]:
     """Have the folder for a run, or for the continuation of one, to oneself.
+
+    Of several processes the first claims it for all. An object store has no locks:
+    there, nobody notices two runs on one folder.
 
     Args:
       path: made if it is not there.
@@ -24,15 +29,39 @@ def claim(
       say: is told of differences that do not matter.
 
     Yields:
-      The absolute path.
+      The absolute path, or the URL.
 
     Raises:
       UserError: the folder cannot be written, is in use, or holds another run.
     """
-    folder = pathlib.Path(path).absolute()
+    folder = storage.path(path)
+    if not storage.is_remote(folder):
+        folder = folder.absolute()
+    with contextlib.ExitStack() as held:
+        with processes.together():
+            if processes.is_main():
+                held.enter_context(_locked(folder))
+                _compare(folder, config, say)
+                _write(folder / "config.json", config)
+        yield folder
+
+
+def first_start(folder: storage.Path) -> float:
+    """When the folder was claimed first, in seconds since 1970."""
+    return float((folder / "lock").read_text(encoding="utf-8"))
+
+
+@contextlib.contextmanager
+def _locked(folder: storage.Path) -> Iterator[None]:
+    if storage.is_remote(folder):
+        storage.check(folder / "lock")
+        if not (folder / "lock").exists():
+            storage.write_text(folder / "lock", f"{time.time()}\n")
+        yield
+        return
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / "lock", "w")  # noqa: SIM115
+        lock = open(folder / "lock", "a+")  # noqa: SIM115
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from error
     with lock:
@@ -40,27 +69,32 @@ def claim(
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(f"another process is running on {folder}") from error
-        _compare(folder / "config.json", config, say)
-        _write(folder / "config.json", config)
-        yield folder
+        if not lock.tell():
+            lock.write(f"{time.time()}\n")
+            lock.flush()
+        yield
 
 
-def _compare(path: pathlib.Path, config: Any, say: Callable[[str], None]) -> None:
-    if not path.exists() or not _has_begun(path.parent):
+def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> None:
+    path = folder / "config.json"
+    if not path.exists() or not _has_begun(folder):
         return
-    found = config_lib.load_json(type(config), path.read_text(), str(path))
+    text = path.read_text(encoding="utf-8")
+    found = config_lib.load_json(type(config), text, str(path))
     refused = config_lib.differences(found, config, free_fields=False)
     if refused:
         raise UserError(
-            f"{path.parent} holds a run with another config ({'; '.join(refused)}); "
+            f"{folder} holds a run with another config ({'; '.join(refused)}); "
             "give another --workdir"
         )
     for line in config_lib.differences(found, config, free_fields=True):
         say(f"config changed since the last start: {line}")
 
 
-def _has_begun(folder: pathlib.Path) -> bool:
+def _has_begun(folder: storage.Path) -> bool:
     """Whether there is anything to lose, beyond what the start of a run leaves."""
+    if storage.is_remote(folder):
+        return (folder / "metrics.jsonl").exists()  # reports come before checkpoints
     for path in folder.iterdir():
         if path.name in ("lock", "config.json", "tensorboard"):
             continue
@@ -69,8 +103,9 @@ def _has_begun(folder: pathlib.Path) -> bool:
     return False
 
 
-def _write(path: pathlib.Path, config: Any) -> None:
+def _write(path: storage.Path, config: Any) -> None:
     text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
-    temporary = path.with_name("config.json.tmp")
-    temporary.write_text(text, encoding="utf-8")
-    os.replace(temporary, path)
+    try:
+        storage.write_text(path, text)
+    except OSError as error:
+        raise UserError(f"cannot write {path}: {error.strerror}") from error

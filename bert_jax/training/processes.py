@@ -1,0 +1,180 @@
+"""The processes of a run: finding one another, agreeing, and ending together.
+
+A pod runs one process on each host, all the same program. They do the same things in
+the same order, because anything that spans devices waits for all of them. So what only
+one of them can know (a file that is missing on one host, a workdir that belongs to
+another run) has to become known to all before they go on: that is `together`.
+"""
+
+import contextlib
+import faulthandler
+import glob
+import importlib.util
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+from jax.experimental import multihost_utils
+
+from bert_jax.errors import UserError
+from bert_jax.training import reporting
+
+_MESSAGE_BYTES = 2048
+
+
+def start(
+    coordinator_address: str = "", num_processes: int = 0, process_id: int = -1
+) -> None:
+    """Find the other processes of this run, if there are any.
+
+    On TPU hosts, under Slurm and under MPI they are found without arguments. Must be
+    called before anything asks for devices.
+
+    Args:
+      coordinator_address: HOST:PORT of process 0, where nothing else says it.
+      num_processes: of the run, with it.
+      process_id: of this one, from 0, with it.
+
+    Raises:
+      UserError: the arguments are incomplete.
+      RuntimeError: the others did not come in time.
+    """
+    # A hang is looked into with `kill -USR1`: all stacks, and the process goes on.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    given = bool(coordinator_address), num_processes > 0, process_id >= 0
+    if any(given) and not all(given):
+        raise UserError(
+            "--coordinator_address, --num_processes and --process_id belong together; "
+            "give all three or, on TPU and Slurm, none"
+        )
+    if all(given) and process_id >= num_processes:
+        raise UserError(
+            f"--process_id={process_id} must be less than --num_processes="
+            f"{num_processes}"
+        )
+    if not all(given) and not _has_peers():
+        return
+    # The loop has its own way to stop all processes at one step (`loop.Signals`), and
+    # it also knows what to do with a second SIGTERM.
+    jax.config.update("jax_enable_preemption_service", False)
+    options: dict[str, Any] = {}
+    if all(given):
+        options = {
+            "coordinator_address": coordinator_address,
+            "num_processes": num_processes,
+            "process_id": process_id,
+        }
+    # That another process is late is no mistake of the user's: it keeps its traceback,
+    # and its status says "start me again".
+    jax.distributed.initialize(**options)
+
+
+def _has_peers() -> bool:
+    """Whether this process was started as one of several, or on a TPU host.
+
+    A TPU host may be a part of a pod; `jax.distributed.initialize` asks the metadata
+    server, and is right for one host too.
+    """
+    environment = os.environ
+    if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
+        return True
+    if "MEGASCALE_COORDINATOR_ADDRESS" in environment:
+        return True
+    for count in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"):
+        if int(environment.get(count, "1")) > 1:
+            return True
+    has_chips = glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")
+    wanted = environment.get("JAX_PLATFORMS", "tpu").startswith("tpu")
+    return bool(has_chips and wanted and importlib.util.find_spec("libtpu"))
+
+
+def is_main() -> bool:
+    """Whether this is process 0, which alone writes what one process writes."""
+    return jax.process_index() == 0
+
+
+def say(line: str) -> None:
+    """A line for people, from process 0."""
+    if is_main():
+        reporting.say(line)
+
+
+@contextlib.contextmanager
+def together() -> Iterator[None]:
+    """What stops one process inside, stops all at the end.
+
+    Nothing inside may wait for other processes.
+
+    Raises:
+      UserError: in all processes, if any raised one.
+      RuntimeError: in the others, if one met anything else.
+    """
+    if jax.process_count() == 1:
+        yield
+        return
+    message, raised = "", None
+    try:
+        yield
+    except UserError as error:
+        message, raised = f"u{error}", error
+    except Exception as error:
+        message, raised = f"i{type(error).__name__}: {error}", error
+    messages = gather_text(message)
+    if raised is not None and not isinstance(raised, UserError):
+        raise raised
+    for kind in "iu":
+        for process, text in enumerate(messages):
+            if text.startswith(kind):
+                if kind == "i":
+                    raise RuntimeError(f"process {process} failed: {text[1:]}")
+                agreed = UserError(text[1:])
+                agreed.everywhere = True
+                raise agreed from raised
+
+
+def on_main(function: Callable[[], Any]) -> Any:
+    """What `function` returns in process 0, a str, bool or int, in all processes.
+
+    Raises:
+      UserError: in all processes, if it raised one.
+    """
+    value = None
+    with together():
+        if is_main():
+            value = function()
+    if jax.process_count() == 1:
+        return value
+    text = gather_text(f"{type(value).__name__[0]}{value}" if is_main() else "")[0]
+    kinds = {"s": str, "i": int, "b": lambda text: text == "True"}
+    return kinds[text[0]](text[1:])
+
+
+def gather_text(text: str) -> list[str]:
+    """The text of each process, cut off at some length, in all of them."""
+    if jax.process_count() == 1:
+        return [text]
+    encoded = text.encode("utf-8")[:_MESSAGE_BYTES]
+    padded = np.zeros(_MESSAGE_BYTES, np.uint8)
+    padded[: len(encoded)] = np.frombuffer(encoded, np.uint8)
+    rows = multihost_utils.process_allgather(padded)
+    return [bytes(r).rstrip(b"\0").decode("utf-8", "ignore") for r in np.asarray(rows)]
+
+
+def leave(status: int, error: BaseException) -> None:
+    """End a process of many at once, so that the others notice, or return if alone.
+
+    An orderly exit waits for all processes, and those that wait for this one in a
+    collective would never come to it. What all have agreed on ends in order.
+    """
+    # Not `jax.process_count`: it would wait for devices if they were not asked for yet.
+    if jax.distributed.is_initialized() and not getattr(error, "everywhere", False):
+        sys.stdout.flush()
+        sys.stderr.flush()
+        # A coordinator that vanishes takes the others with it, before their own word.
+        time.sleep(1.0)
+        os._exit(status)

@@ -1,0 +1,69 @@
+"""What each process of a pod reads: started by test_pods.py, in each process.
+
+python tests/pod_batches.py OUTPUT CORPUS [flags of processes]: writes, for each case,
+the rows of this process, its batches of some steps, and the files that were opened.
+"""
+
+import dataclasses
+import json
+import pathlib
+import sys
+
+import numpy as np
+import pod_recipe
+
+from bert_jax import config as config_lib
+from bert_jax.corpus import shards
+from bert_jax.run import pretrain
+from bert_jax.training import processes, sharding
+
+STEPS = (0, 1, 7)
+CASES = [
+    ({"data": 8}, 1),
+    ({"data": 1, "fsdp": 2, "tensor": 4}, 1),
+    ({"data": 8}, 4),
+]
+
+
+def case_config(folder: str, axes: dict, groups: int) -> config_lib.PretrainConfig:
+    """The recipe on one mesh, with a number of groups."""
+    config = config_lib.from_configdict(
+        config_lib.PretrainConfig, pod_recipe.get_config()
+    )
+    data = dataclasses.replace(config.data, corpus=folder, shard_groups=groups)
+    mesh = config_lib.MeshConfig(**axes)
+    return dataclasses.replace(config, data=data, mesh=mesh)
+
+
+def main() -> None:
+    """Read as this process would."""
+    output, folder, *arguments = sys.argv[1:]
+    given = dict(a.removeprefix("--").split("=") for a in arguments)
+    process = int(given["process_id"])
+    processes.start(given["coordinator_address"], int(given["num_processes"]), process)
+    opened: list[str] = []
+
+    def audit(event, details):
+        if event == "open" and str(details[0]).endswith(".arrow"):
+            opened.append(pathlib.Path(str(details[0])).name)
+
+    sys.addaudithook(audit)
+    for index, (axes, groups) in enumerate(CASES):
+        config = case_config(folder, axes, groups)
+        corpus = shards.open_corpus(folder)
+        config = pretrain.resolve(config, corpus)
+        mesh = sharding.make_mesh(config.mesh)
+        rows = sharding.local_rows(mesh, config.phases[0].batch_size)
+        del opened[:]
+        data = pretrain.open_data(config, corpus, 0, rows)
+        arrays = {"rows": rows}
+        for step in STEPS:
+            batch = next(data.batches(step, step + 1))
+            arrays |= {f"{step}/{name}": values for name, values in batch.items()}
+        place = pathlib.Path(output)
+        np.savez(place / f"case{index}-process{process}.npz", **arrays)
+        (place / f"case{index}-process{process}.json").write_text(json.dumps(opened))
+
+
+if __name__ == "__main__":
+    main()

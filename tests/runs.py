@@ -1,0 +1,185 @@
+"""Whole runs as processes, and how to compare what they leave behind."""
+
+import json
+import os
+import pathlib
+import subprocess
+import sys
+import threading
+
+import jax
+import numpy as np
+
+from bert_jax.training import checkpoint
+
+ROOT = pathlib.Path(__file__).parents[1]
+RECIPE = ROOT / "tests" / "pod_recipe.py"
+# What differs between two runs that do the same.
+TIMINGS = {
+    "sequences_per_sec",
+    "tokens_per_sec",
+    "data_wait_fraction",
+    "mfu",
+    "goodput",
+    "host_seconds_mean",
+    "host_seconds_max",
+    "slowest_process",
+}
+# A compiler that optimizes little: these programs run for less time than they compile.
+_QUICK_COMPILATION = (
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
+)
+
+
+def environment(devices=1):
+    return {
+        **os.environ,
+        "JAX_NUM_CPU_DEVICES": str(devices),
+        "XLA_FLAGS": _QUICK_COMPILATION,
+    }
+
+
+def launch(processes, devices, command, *, restarts=0):
+    """`command` with processes and devices, as a list for subprocess."""
+    return [
+        sys.executable,
+        str(ROOT / "launch" / "local.py"),
+        f"--processes={processes}",
+        f"--devices={devices}",
+        f"--restarts={restarts}",
+        "--",
+        *command,
+    ]
+
+
+def pretrain(corpus, workdir, *flags, recipe=RECIPE):
+    return [
+        sys.executable,
+        "-m",
+        "bert_jax.run.pretrain",
+        f"--config={recipe}",
+        f"--config.data.corpus={corpus.folder}",
+        f"--workdir={workdir}",
+        *flags,
+    ]
+
+
+class Watched:
+    """A command under way, whose lines are read as they come."""
+
+    def __init__(self, command, devices=1):
+        self.process = subprocess.Popen(
+            command,
+            env=environment(devices),
+            cwd=ROOT,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        self.lines = []
+        self._new_line = threading.Condition()
+        self._reader = threading.Thread(target=self._read)
+        self._reader.start()
+
+    def _read(self):
+        for line in self.process.stdout:
+            with self._new_line:
+                self.lines.append(line)
+                self._new_line.notify_all()
+        with self._new_line:
+            self._new_line.notify_all()
+
+    @property
+    def text(self):
+        return "".join(self.lines)
+
+    def wait_for(self, text, after=0, seconds=240):
+        """Wait for a line that contains `text`; False if the command ends before."""
+
+        def found():
+            return any(text in line for line in self.lines[after:])
+
+        with self._new_line:
+            self._new_line.wait_for(
+                lambda: found() or not self._reader.is_alive(), seconds
+            )
+            return found()
+
+    def pid(self, index):
+        """Of a process of the newest start, as the launcher tells it."""
+        marker = f"process {index} has pid "
+        (line,) = [ln for ln in self.lines if marker in ln][-1:]
+        return int(line.split(marker)[1])
+
+    def end(self, seconds=240):
+        """Wait for the end; the exit status."""
+        status = self.process.wait(seconds)
+        self._reader.join()
+        self.process.stdout.close()
+        return status
+
+    def kill(self):
+        self.process.kill()
+        return self.end()
+
+
+def run(command, devices=1):
+    """Run a command to its end."""
+    watched = Watched(command, devices)
+    watched.end()
+    return watched
+
+
+def metrics(workdir):
+    """Records of metrics.jsonl without what differs between equal runs."""
+    lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)
+    # A run that was killed may leave half a line.
+    records = [json.loads(line) for line in lines if line.endswith("\n")]
+    return [
+        {
+            k: v
+            for k, v in r.items()
+            if k not in TIMINGS and not k.startswith("time_fraction_")
+        }
+        for r in records
+    ]
+
+
+def params(workdir):
+    """The parameters of the newest checkpoint, by path."""
+    newest = checkpoint.find(workdir)
+    stored = checkpoint.ocp.checkpointables_metadata(str(newest)).metadata["params"]
+    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    shapes = jax.tree.map(
+        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), stored
+    )
+    return checkpoint.load_params(newest, shapes).params
+
+
+def assert_same_end(workdir, reference):
+    """The same bits, and the same reports."""
+    assert checkpoint.find(workdir).name == checkpoint.find(reference).name
+    found, expected = params(workdir), params(reference)
+    assert found.keys() == expected.keys()
+    for path in found:
+        assert np.array_equal(found[path], expected[path]), path
+    assert metrics(workdir) == metrics(reference)
+
+
+def assert_same_curve(workdir, reference, tolerance):
+    """The same reports at the same steps, up to rounding."""
+    found, expected = metrics(workdir), metrics(reference)
+    steps = [(r["step"], r["split"]) for r in expected]
+    assert [(r["step"], r["split"]) for r in found] == steps
+    for name in ("loss", "mlm_loss", "nsp_loss"):
+        np.testing.assert_allclose(
+            [r[name] for r in found], [r[name] for r in expected], rtol=tolerance
+        )
+
+
+def assert_refused(done, message):
+    """One line for a user's mistake, and the status for it."""
+    assert done.process.returncode == 2, done.text
+    assert "Traceback" not in done.text
+    lines = [x for x in done.lines if "error: " in x]
+    assert lines and all(message in line for line in lines), done.text

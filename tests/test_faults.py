@@ -1,0 +1,462 @@
+"""What pods, disks and people do to a run, and what is left of it: everything.
+
+The table in docs/faults.md has what they printed (`pytest -m faults -n 0 -s`).
+"""
+
+import contextlib
+import dataclasses
+import functools
+import json
+import os
+import pathlib
+import random
+import resource
+import shutil
+import signal
+import time
+
+import jax
+import numpy as np
+import pytest
+import runs
+from toy import TINY
+
+from bert_jax import config
+from bert_jax.objectives import mlm_nsp
+from bert_jax.training import checkpoint, optimizer, sharding, step
+
+pytestmark = pytest.mark.faults
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tmp_path_factory):
+    """Makes workdirs of undisturbed runs, by (processes, devices of each, flags)."""
+
+    @functools.cache
+    def run(processes, devices, *flags):
+        workdir = tmp_path_factory.mktemp(f"undisturbed-{processes}x{devices}")
+        command = runs.pretrain(corpus, workdir, *flags)
+        done = runs.run(runs.launch(processes, devices, command))
+        assert done.process.returncode == 0, done.text
+        return workdir
+
+    return run
+
+
+# ---- SIGKILL
+
+LONG = ("--config.phases[0].steps=120", "--config.run.eval_batches=0")
+EVALUATED = (*range(12, 120, 12), 120)
+
+
+def newest_step(workdir):
+    complete = [p for p in (workdir / "checkpoints").glob("*") if p.name.isdecimal()]
+    return max((int(p.name) for p in complete), default=0)
+
+
+def unfinished_saves(workdir):
+    return [p for p in (workdir / "checkpoints").glob("*") if "tmp" in p.name]
+
+
+def wait_for_moment(kind, watched, workdir, rng):
+    """Wait for a moment of a start; false if the run ended before it."""
+    if kind == "anywhere":
+        # Not before it trains: the moments before are alike, and uninteresting.
+        found = watched.wait_for("train step")
+        time.sleep(rng.uniform(0, 1.0))
+        return found and watched.process.poll() is None
+    if kind == "evaluation":
+        # A step is reported first and then evaluated. The reports have multiples of 3.
+        coming = [n for n in EVALUATED if n > newest_step(workdir)]
+        return watched.wait_for(f"train step {rng.choice(coming[:3])}/")
+    deadline = time.monotonic() + 240
+    stale = set(unfinished_saves(workdir))  # of the start before; it will be removed
+    first = newest_step(workdir) + 7 * rng.randrange(3)
+    while watched.process.poll() is None:
+        assert time.monotonic() < deadline
+        if newest_step(workdir) >= first and set(unfinished_saves(workdir)) - stale:
+            return True
+        time.sleep(0.0005)
+    return False
+
+
+def was_inside(kind, workdir):
+    """Whether a process that was killed left traces of a save or an evaluation."""
+    if kind == "save":
+        return bool(unfinished_saves(workdir))
+    if kind == "evaluation":
+        records = runs.metrics(workdir)
+        last = records[-1]
+        return last["split"] == "train" and last["step"] in EVALUATED
+    return True
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("processes", "life"), [(1, 0), (1, 1), (1, 2), (4, 3)], ids=str
+)
+def test_killed_five_times_ends_like_undisturbed(
+    processes, life, undisturbed, corpus, tmp_path
+):
+    """Of four processes, one is killed. Twenty kills in four lives."""
+    rng = random.Random(time.time_ns())
+    kinds = ["anywhere", "save", "evaluation", "save", "evaluation"]
+    rng.shuffle(kinds)
+    workdir = tmp_path / "run"
+    command = runs.launch(processes, 2, runs.pretrain(corpus, workdir, *LONG))
+    log = []
+    while kinds:
+        watched = runs.Watched(command)
+        reached = wait_for_moment(kinds[0], watched, workdir, rng)
+        assert reached, f"ended before {kinds}: {watched.text}"
+        victim = rng.randrange(processes)
+        os.kill(watched.pid(victim), signal.SIGKILL)
+        assert watched.end() == 1, watched.text
+        # What was meant to be hit may just have been over: then once more.
+        if was_inside(kinds[0], workdir):
+            done = runs.metrics(workdir)[-1]["step"]
+            kept = newest_step(workdir)
+            log.append(
+                f"process {victim} of {processes}, {kinds.pop(0)}, after report "
+                f"of step {done}: continues at {kept}"
+            )
+    ended = runs.run(command)
+    assert ended.process.returncode == 0, ended.text
+    runs.assert_same_end(workdir, undisturbed(processes, 2, *LONG))
+    print(*["", *log], sep="\nSIGKILL ")
+
+
+# ---- SIGTERM
+
+
+@pytest.mark.slow
+def test_sigterm_to_one_of_four_saves_all_at_one_step(undisturbed, corpus, tmp_path):
+    """And more SIGTERMs, in the middle of the save, harm nothing."""
+    workdir = tmp_path / "run"
+    command = runs.launch(4, 2, runs.pretrain(corpus, workdir, *LONG))
+    watched = runs.Watched(command)
+    assert watched.wait_for("train step 9/")
+    victim = watched.pid(2)
+    before = time.monotonic()
+    os.kill(victim, signal.SIGTERM)
+    while watched.process.poll() is None:
+        time.sleep(0.05)
+        for index in range(4):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(watched.pid(index), signal.SIGTERM)
+    seconds = time.monotonic() - before
+    assert watched.end() == 75, watched.text
+    step_saved = newest_step(workdir)
+    assert 9 <= step_saved < 120
+    for index in range(4):
+        assert f"[{index}] saved at step {step_saved} of 120" in watched.text
+    ended = runs.run(command)
+    assert ended.process.returncode == 0, ended.text
+    assert f"continuing at step {step_saved} of 120" in ended.text
+    runs.assert_same_end(workdir, undisturbed(4, 2, *LONG))
+    print(
+        f"\nSIGTERM to process 2 of 4, and more to all: saved at step {step_saved}, "
+        f"ended after {seconds:.1f} s"
+    )
+
+
+def test_sigterm_during_evaluation_saves_at_once(undisturbed, corpus, tmp_path):
+    """The evaluation is left, and comes again in the continuation."""
+    workdir = tmp_path / "run"
+    command = runs.launch(1, 2, runs.pretrain(corpus, workdir, *LONG))
+    for after in (12, 24):
+        watched = runs.Watched(command)
+        assert watched.wait_for(f"train step {after}/")
+        os.kill(watched.pid(0), signal.SIGTERM)
+        assert watched.end() == 75, watched.text
+    ended = runs.run(command)
+    assert ended.process.returncode == 0, ended.text
+    runs.assert_same_end(workdir, undisturbed(1, 2, *LONG))
+
+
+@pytest.mark.slow
+def test_continued_on_ever_smaller_machines(undisturbed, corpus, tmp_path):
+    """Eight devices, then four, then two processes of two."""
+    workdir = tmp_path / "run"
+    command = runs.pretrain(corpus, workdir, *LONG)
+    for devices in (8, 4):
+        watched = runs.Watched(runs.launch(1, devices, command))
+        assert watched.wait_for("train step 15/" if devices == 8 else "train step 45/")
+        os.kill(watched.pid(0), signal.SIGTERM)
+        assert watched.end() == 75, watched.text
+    ended = runs.run(runs.launch(2, 2, command))
+    assert ended.process.returncode == 0, ended.text
+    runs.assert_same_curve(workdir, undisturbed(1, 2, *LONG), 1e-4)
+
+
+# ---- damaged checkpoints
+
+OPTIMIZER = config.OptimizerConfig()
+
+
+def make_state(seed):
+    """A small state on a mesh of all devices."""
+    objective = mlm_nsp.MlmNsp(TINY)
+    tx = optimizer.make_optimizer(OPTIMIZER, lambda step: 1e-3)
+    init = functools.partial(step.init_state, objective, tx)
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=4))
+    shapes = sharding.state_shapes(init, mesh)
+    return shapes, sharding.initialise(init, shapes, jax.random.key(seed))
+
+
+@pytest.fixture(scope="module")
+def two_checkpoints(tmp_path_factory):
+    """A folder with checkpoints 1 and 2, and the states in them."""
+    folder = tmp_path_factory.mktemp("two") / "checkpoints"
+    shapes, first = make_state(1)
+    _, second = make_state(2)
+    checkpoints = open_checkpoints(folder)
+    checkpoints.save(1, first, {"time": {}})
+    checkpoints.save(2, second, {"time": {}})
+    checkpoints.close()
+    return folder, shapes, first, second
+
+
+def open_checkpoints(folder):
+    metadata = {"encoder": {}, "tokenizer": ""}
+    return checkpoint.Checkpoints(folder, keep=3, metadata=metadata)
+
+
+def data_files(folder):
+    """Files with arrays, the largest first."""
+    found = [p for p in folder.rglob("*") if p.is_file() and p.parent.name == "d"]
+    return sorted(found, key=lambda p: -p.stat().st_size)
+
+
+def truncate(folder):
+    path = data_files(folder)[0]
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def flip_a_bit(folder):
+    path = data_files(folder)[0]
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 8
+    path.write_bytes(content)
+
+
+def empty_the_folder(folder):
+    shutil.rmtree(folder)
+    folder.mkdir()
+
+
+def fill_with_zeros(folder):
+    """What some file systems leave of a file after a crash."""
+    path = data_files(folder)[0]
+    path.write_bytes(bytes(path.stat().st_size))
+
+
+def remove(name):
+    def damage(folder):
+        for path in sorted(folder.rglob(name)):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+    damage.__name__ = f"remove {name}"
+    return damage
+
+
+def cut(name):
+    def damage(folder):
+        for path in folder.rglob(name):
+            path.write_bytes(path.read_bytes()[:20])
+
+    damage.__name__ = f"cut {name}"
+    return damage
+
+
+def remove_data_file(folder):
+    data_files(folder)[0].unlink()
+
+
+DAMAGES = [
+    truncate,
+    flip_a_bit,
+    fill_with_zeros,
+    empty_the_folder,
+    remove_data_file,
+    remove("params"),
+    remove("train"),
+    remove("_CHECKPOINT_METADATA"),
+    cut("_CHECKPOINT_METADATA"),
+    remove("_METADATA"),
+    cut("_METADATA"),
+    remove("manifest.ocdbt"),
+    cut("manifest.ocdbt"),
+]
+
+
+def equal(found, expected):
+    return jax.tree.all(
+        jax.tree.map(lambda a, b: np.array_equal(a, b), found, expected)
+    )
+
+
+# Orbax leaves tasks and coroutines behind when it cannot read something.
+orbax_gives_up = pytest.mark.filterwarnings(
+    "ignore:coroutine .* was never awaited:RuntimeWarning",
+    "ignore::pytest.PytestUnraisableExceptionWarning",
+)
+
+
+@orbax_gives_up
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
+def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
+    damage, two_checkpoints, tmp_path
+):
+    original, shapes, first, _ = two_checkpoints
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(original, folder)
+    good = {p: p.read_bytes() for p in (folder / "1").rglob("*") if p.is_file()}
+    damage(folder / "2")
+    said = []
+    checkpoints = open_checkpoints(folder)
+    state = checkpoints.restore(shapes, said.append)
+    assert equal(state, first)
+    assert said[0].startswith("checkpoint 2 cannot be used")
+    assert said[1].startswith("checkpoint 2 is set aside as damaged-2")
+    # The next save of that step goes through, and the good one is as it was.
+    checkpoints.save(2, state, {"time": {}})
+    checkpoints.close()
+    assert all(p.read_bytes() == content for p, content in good.items())
+    again = open_checkpoints(folder)
+    assert equal(again.restore(shapes, said.append), first)
+    again.close()
+    assert len(said) == 2
+    print(f"\nDAMAGE {damage.__name__}: {said[0]}")
+
+
+def test_undamaged_checkpoints_are_not_taken_for_damaged(two_checkpoints):
+    folder, shapes, _, second = two_checkpoints
+    checkpoints = open_checkpoints(folder)
+    assert equal(checkpoints.restore(shapes, print), second)
+    checkpoints.close()
+
+
+@orbax_gives_up
+def test_a_bit_anywhere_is_noticed_or_harmless(two_checkpoints, tmp_path):
+    """Whatever bit flips: either it is told, or all values are as they were."""
+    original, shapes, first, second = two_checkpoints
+    rng = random.Random(0)
+    told = 0
+    for _ in range(12):
+        folder = tmp_path / "checkpoints"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(original, folder)
+        path = rng.choice([p for p in (folder / "2").rglob("*") if p.is_file()])
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        checkpoints = open_checkpoints(folder)
+        state = checkpoints.restore(shapes, lambda line: None)
+        checkpoints.close()
+        noticed = equal(state, first)
+        assert noticed or equal(state, second), path
+        told += noticed
+    assert told
+    print(f"\nDAMAGE a random bit: noticed {told} times of 12, harmless otherwise")
+
+
+# ---- disks and corpora
+
+
+def test_a_shard_that_vanished(corpus, tmp_path):
+    folder = tmp_path / "corpus"
+    shutil.copytree(corpus.folder, folder)
+    shard = folder / corpus.shards["train"][1].file
+    shard.unlink()
+    moved = dataclasses.replace(corpus, folder=folder)
+    refused = runs.run(runs.pretrain(moved, tmp_path / "run"))
+    runs.assert_refused(refused, f"shard {shard} cannot be read: No such file")
+
+
+def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
+    """The checkpoint before is whole, and the same command goes on when there is room.
+
+    A limit on the size of files stands in for the disk: the system refuses the write in
+    the same place.
+    """
+    workdir = tmp_path / "run"
+    command = runs.pretrain(corpus, workdir)
+    watched = runs.Watched(runs.launch(1, 2, command))
+    while newest_step(workdir) < 7:
+        assert watched.process.poll() is None, watched.text
+        time.sleep(0.001)
+    # Enough for reports, not for arrays.
+    limit = 20_000
+    resource.prlimit(watched.pid(0), resource.RLIMIT_FSIZE, (limit, limit))
+    assert watched.end() == 2, watched.text
+    # The thread that writes prints a traceback of its own; the last word is ours.
+    assert "[0] error: cannot write checkpoint" in watched.lines[-1]
+    kept = newest_step(workdir)
+    assert f"the last complete one is {kept}" in watched.text
+    ended = runs.run(runs.launch(1, 2, command))
+    assert ended.process.returncode == 0, ended.text
+    assert f"continuing at step {kept} of 40" in ended.text
+    runs.assert_same_end(workdir, undisturbed(1, 2))
+
+
+def test_a_workdir_that_cannot_be_written(corpus):
+    # Not even root writes there.
+    refused = runs.run(runs.pretrain(corpus, pathlib.Path("/proc/run")))
+    runs.assert_refused(refused, "cannot write to /proc/run")
+
+
+# ---- numbers that are not finite
+
+
+def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
+    workdir = tmp_path / "run"
+    flags = ["--config.optimizer.learning_rate=1e30", "--config.run.checkpoint_every=1"]
+    flags += ["--config.optimizer.schedule=linear"]
+    stopped = runs.run(runs.pretrain(corpus, workdir, *flags))
+    runs.assert_refused(stopped, "gradient norm")
+    (file,) = workdir.glob("not_finite_step_*_process_0.json")
+    found = json.loads(file.read_text())
+    bad_step, kept = found["step"], newest_step(workdir)
+    assert f"step {bad_step}: loss" in stopped.text
+    assert kept < bad_step
+    assert f"the last good checkpoint is {kept}" in stopped.text
+    assert len(found["rows"]) == 16
+    assert found["rows"][0] in stopped.text
+    assert all(np.isfinite(values).all() for values in runs.params(workdir).values())
+    # The same command comes to the same end, and loses nothing.
+    again = runs.run(runs.pretrain(corpus, workdir, *flags))
+    runs.assert_refused(again, f"step {bad_step}: loss")
+    assert newest_step(workdir) == kept
+    # What is allowed is skipped, up to a number.
+    skipping = [*flags, "--config.run.max_skipped_steps=2"]
+    skipped = runs.run(runs.pretrain(corpus, workdir, *skipping))
+    runs.assert_refused(skipped, "run.max_skipped_steps=2 allows no more")
+    assert skipped.text.count("of 2 allowed)") == 2
+
+
+# ---- hanging
+
+
+@pytest.mark.slow
+def test_a_process_that_hangs_ends_all_with_stacks(corpus, tmp_path):
+    """One of two is stopped; the other waits for it, says where, and exits."""
+    workdir = tmp_path / "run"
+    command = runs.pretrain(corpus, workdir, *LONG, "--config.run.hang_seconds=60")
+    watched = runs.Watched(runs.launch(2, 1, command))
+    assert watched.wait_for("train step 9/")
+    os.kill(watched.pid(1), signal.SIGSTOP)
+    assert watched.end() == 1, watched.text
+    assert "Timeout (0:01:00)!" in watched.text
+    assert "loop.py" in watched.text.split("Timeout")[1]
+    ended = runs.run(runs.launch(2, 1, command))
+    assert ended.process.returncode == 0, ended.text
+
+
+def test_stacks_on_request(corpus, tmp_path):
+    """SIGUSR1 shows where a run is, and the run goes on."""
+    watched = runs.Watched(runs.launch(1, 1, runs.pretrain(corpus, tmp_path / "run")))
+    assert watched.wait_for("train step 3/")
+    os.kill(watched.pid(0), signal.SIGUSR1)
+    assert watched.end() == 0, watched.text
+    assert "most recent call first" in watched.text

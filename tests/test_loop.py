@@ -1,0 +1,229 @@
+"""The loop itself: what it counts, and what it does not wait for."""
+
+import dataclasses
+import json
+import types
+
+import jax
+import numpy as np
+import pod_recipe
+import pytest
+from jax.sharding import PartitionSpec as P
+
+from bert_jax import config, storage
+from bert_jax.errors import UserError
+from bert_jax.run import pretrain
+from bert_jax.training import curves, goodput, loop, reporting, sharding, workdir
+
+# ---- where the time goes
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that is set by hand."""
+    now = types.SimpleNamespace(time=1000.0)
+    monkeypatch.setattr(goodput.time, "time", lambda: now.time)
+    return now
+
+
+def test_a_ledger_adds_up_over_starts(clock):
+    first = goodput.Ledger(started=990.0)
+    clock.time = 1005.0  # init: 15
+    with first.counting("compile"):
+        clock.time = 1025.0  # compile: 20
+    first.switch("step")
+    clock.time = 1055.0
+    with first.counting("data_wait"):
+        clock.time = 1060.0  # data_wait: 5
+    entry = json.loads(json.dumps(first.entry()))  # step: 30, saved at 1060
+    clock.time = 1080.0  # steps that will be lost
+    assert first.fractions()["goodput"] == pytest.approx(50 / 90)
+
+    clock.time = 1100.0
+    second = goodput.Ledger(started=1100.0)
+    second.continue_from(entry, first_start=990.0)
+    clock.time = 1110.0  # init: 10 more
+    shares = second.fractions()
+    expected = {"init": 25, "compile": 20, "step": 30, "data_wait": 5, "lost": 40}
+    for name in goodput.BUCKETS:
+        share = shares[f"time_fraction_{name}"]
+        assert share == pytest.approx(expected.get(name, 0) / 120), name
+    assert shares["goodput"] == shares["time_fraction_step"]
+    assert second.describe().startswith("120 s in all: lost 33.3%, step 25.0%")
+
+
+def test_without_a_checkpoint_all_was_lost(clock):
+    ledger = goodput.Ledger(started=1000.0)
+    ledger.continue_from(None, first_start=700.0)
+    clock.time = 1100.0
+    assert ledger.fractions()["time_fraction_lost"] == pytest.approx(0.75)
+
+
+# ---- a run inside of this process
+
+
+def small_config(corpus, **run):
+    cfg = pod_recipe.get_config()
+    cfg.data.corpus = str(corpus.folder)
+    cfg.phases[0].steps = 10
+    cfg.run.update(**run)
+    return config.from_configdict(config.PretrainConfig, cfg)
+
+
+def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
+    """A step's report is read when later steps are on their way."""
+    events = []
+    lower_step = loop.lower_step
+
+    def recording_lower_step(*arguments):
+        compiled = lower_step(*arguments).compile()
+        count = iter(range(1, 100))
+
+        def run_step(*inputs):
+            events.append(("sent", next(count)))
+            return compiled(*inputs)
+
+        return types.SimpleNamespace(compile=lambda: run_step)
+
+    def recording_write(self, step, split, values):
+        events.append((split, step))
+
+    monkeypatch.setattr(loop, "lower_step", recording_lower_step)
+    monkeypatch.setattr(reporting.Reporter, "write", recording_write)
+    options = {"log_every": 1, "eval_every": 0, "checkpoint_every": 6}
+    pretrain.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
+    sent = {step: i for i, (kind, step) in enumerate(events) if kind == "sent"}
+    reported = {step: i for i, (kind, step) in enumerate(events) if kind == "train"}
+    assert sorted(sent) == sorted(reported) == list(range(1, 11))
+    for step in (1, 2, 3, 4, 7, 8):
+        assert reported[step] > sent[step + 2], step
+    # A checkpoint has all reports before it on disk.
+    assert reported[6] < sent[7]
+    assert events[-1] == ("eval", 10)
+
+
+def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
+    before = jax.config.jax_compilation_cache_dir
+    workdir, cache = tmp_path / "run", tmp_path / "cache"
+    options = {"profile_step": 4, "profile_steps": 2, "compilation_cache": str(cache)}
+    try:
+        pretrain.pretrain(small_config(corpus, **options), str(workdir))
+        assert jax.config.jax_compilation_cache_dir == str(cache)
+    finally:
+        jax.config.update("jax_compilation_cache_dir", before)
+    (profile,) = (workdir / "profile").rglob("*.xplane.pb")
+    assert profile.stat().st_size > 1000
+    said = capsys.readouterr().err
+    assert f"profile in {workdir / 'profile'}" in said
+    # The last line says where the time went, and the shares of each report add up.
+    assert "s in all: " in said.splitlines()[-1]
+    for line in (workdir / "metrics.jsonl").read_text().splitlines():
+        record = json.loads(line)
+        if record["split"] == "train":
+            shares = [v for k, v in record.items() if k.startswith("time_fraction_")]
+            assert len(shares) == len(goodput.BUCKETS)
+            assert sum(shares) == pytest.approx(1, abs=1e-4)
+            assert record["skipped_steps"] == 0
+
+
+def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
+    """Even if every loss and gradient was finite."""
+    seen = iter([True, False])
+    monkeypatch.setattr(loop, "_is_finite", lambda tree: jax.numpy.asarray(True))
+    made = loop._Loop.__init__
+
+    def made_with_doubts(self, *arguments):
+        made(self, *arguments)
+        self._is_finite = lambda tree: next(seen)
+
+    monkeypatch.setattr(loop._Loop, "__init__", made_with_doubts)
+    run_config = small_config(corpus, checkpoint_every=4)
+    with pytest.raises(UserError, match=r"step 8: the parameters .* checkpoint is 4"):
+        pretrain.pretrain(run_config, str(tmp_path / "run"))
+    assert not (tmp_path / "run" / "checkpoints" / "8").exists()
+
+
+# ---- slices, and state split over copies of the model
+
+
+def fake_devices(slices, each):
+    """Devices that say of themselves in which slice they are, and little more."""
+    return [
+        types.SimpleNamespace(
+            id=i,
+            slice_index=i // each,
+            process_index=i,
+            platform="cpu",
+            device_kind="x",
+        )
+        for i in range(slices * each)
+    ]
+
+
+def test_slices_split_data_and_nothing_else(monkeypatch):
+    grids = []
+    monkeypatch.setattr(sharding, "Mesh", lambda grid, *_, **__: grids.append(grid))
+    sharding.make_mesh(config.MeshConfig(fsdp=2, tensor=2), fake_devices(2, 8))
+    (grid,) = grids
+    assert grid.shape == (4, 2, 2)
+    slice_of = np.vectorize(lambda device: device.slice_index)(grid)
+    assert (slice_of == np.array([0, 0, 1, 1])[:, None, None]).all()
+
+
+@pytest.mark.parametrize("axes", [{"data": 1, "fsdp": 16}, {"data": 3, "fsdp": 4}])
+def test_slices_that_do_not_fit(axes):
+    slices = 2 if axes["data"] == 1 else 6
+    devices = fake_devices(slices, 16 // slices if slices == 2 else 2)
+    message = rf"mesh\.data={axes['data']} is not a multiple of the {slices} slices"
+    with pytest.raises(UserError, match=message):
+        sharding.make_mesh(config.MeshConfig(**axes), devices)
+
+
+def test_each_array_is_split_over_data_where_it_can_be():
+    mesh = sharding.make_mesh(config.MeshConfig(data=4, fsdp=2))
+
+    def split(shape, *spec):
+        given = jax.sharding.NamedSharding(mesh, P(*spec))
+        leaf = jax.ShapeDtypeStruct(shape, np.float32, sharding=given)
+        return sharding.split_over_data(leaf).sharding.spec
+
+    assert split((12, 64, 256), None, "fsdp", None) == P(None, "fsdp", "data")
+    assert split((12, 64, 30), None, "fsdp", None) == P(None, ("fsdp", "data"), None)
+    assert split((4, 6), None, "fsdp") == P("data", "fsdp")
+    assert split((3, 6), None, "fsdp") == P(None, "fsdp")
+    assert split(()) == P()
+
+
+# ---- a workdir in an object store
+
+
+def test_reports_and_config_in_an_object_store(tmp_path):
+    """The store is in memory; it has no rename and no append either."""
+    folder = storage.path(f"memory://runs/{tmp_path.name}")
+    first = config.PretrainConfig()
+    said = []
+    with workdir.claim(str(folder), first, said.append) as place:
+        begun = workdir.first_start(place)
+        with reporting.Reporter(place, 10, 0) as reporter:
+            reporter.write(1, "train", {"loss": 2.0})
+            reporter.write(2, "train", {"loss": 1.5})
+            reporter.flush()
+            kept = (place / "metrics.jsonl").read_text(encoding="utf-8")
+            reporter.write(3, "train", {"loss": 1.0})
+            assert reporter.has(2, "train") and not reporter.has(2, "eval")
+    assert [json.loads(line)["step"] for line in kept.splitlines()] == [1, 2]
+    assert [r["step"] for r in curves.read_metrics(str(folder))] == [1, 2, 3]
+    # Continued at step 2: what came later goes, and the folder has its owner.
+    with workdir.claim(str(folder), first, said.append) as place:
+        assert workdir.first_start(place) == begun
+        with reporting.Reporter(place, 10, 2) as reporter:
+            reporter.write(3, "train", {"loss": 1.1})
+    losses = [r["loss"] for r in curves.read_metrics(str(folder))]
+    assert losses == [2.0, 1.5, 1.1]
+    other = dataclasses.replace(first, seed=1)
+    with (
+        pytest.raises(UserError, match="seed: was 0, is now 1"),
+        workdir.claim(str(folder), other, said.append),
+    ):
+        pass
+    assert not said

@@ -1,0 +1,257 @@
+"""Runs of several real processes, each with several emulated devices."""
+
+import dataclasses
+import json
+import signal
+import subprocess
+import sys
+
+import numpy as np
+import pod_batches
+import pytest
+import runs
+
+from bert_jax.run import pretrain
+from bert_jax.training import checkpoint
+
+pytestmark = pytest.mark.pods
+
+
+# ---- batches
+
+
+@pytest.fixture(scope="module")
+def read_by_four(corpus, tmp_path_factory):
+    """What each of four processes with two devices read."""
+    place = tmp_path_factory.mktemp("read")
+    script = runs.ROOT / "tests" / "pod_batches.py"
+    command = [sys.executable, str(script), str(place), str(corpus.folder)]
+    done = runs.run(runs.launch(4, 2, command))
+    assert done.process.returncode == 0, done.text
+    return place
+
+
+@pytest.mark.parametrize("case", range(len(pod_batches.CASES)))
+def test_processes_read_their_rows_of_the_batches_of_one(case, read_by_four, corpus):
+    axes, groups = pod_batches.CASES[case]
+    config = pod_batches.case_config(str(corpus.folder), axes, groups)
+    parts = [np.load(read_by_four / f"case{case}-process{p}.npz") for p in range(4)]
+    for step in pod_batches.STEPS:
+        whole = pretrain.batch_of_step(config, step)
+        for part in parts:
+            for name, values in whole.items():
+                found = part[f"{step}/{name}"]
+                assert found.dtype == values.dtype
+                assert np.array_equal(found, values[part["rows"]]), name
+    owned = np.concatenate([part["rows"] for part in parts])
+    assert set(owned.tolist()) == set(range(16))
+    # No more than the devices hold: rows are repeated over tensor alone.
+    repeats = max(axes.get("tensor", 1) // 2, 1)
+    assert len(owned) == 16 * repeats
+
+
+def test_a_process_opens_only_the_shards_of_its_groups(read_by_four, corpus):
+    """Four groups, four processes: each has one, and the held-out split."""
+    case = pod_batches.CASES.index(({"data": 8}, 4))
+    held_out = {shard.file for shard in corpus.shards["held_out"]}
+    train = [shard.file for shard in corpus.shards["train"]]
+    seen = []
+    for process in range(4):
+        path = read_by_four / f"case{case}-process{process}.json"
+        own = set(json.loads(path.read_text())) - held_out
+        assert own and own < set(train)
+        seen += sorted(own)
+    assert sorted(seen) == sorted(train)
+
+
+# ---- runs
+
+STEPS = "--config.phases[0].steps=16"
+
+
+@pytest.fixture(scope="module")
+def one_process(corpus, tmp_path_factory):
+    """The run in one process with one device."""
+    workdir = tmp_path_factory.mktemp("one")
+    done = runs.run(runs.pretrain(corpus, workdir, STEPS))
+    assert done.process.returncode == 0, done.text
+    return workdir
+
+
+@pytest.mark.parametrize(
+    ("processes", "devices", "flags"),
+    [
+        (4, 2, ["--config.mesh.fsdp=2"]),
+        (
+            2,
+            2,
+            ["--config.mesh.data=1", "--config.mesh.fsdp=2", "--config.mesh.tensor=2"],
+        ),
+        (2, 2, ["--config.mesh.shard_optimizer=True"]),
+    ],
+)
+def test_many_processes_train_as_one_does(
+    processes, devices, flags, one_process, corpus, tmp_path
+):
+    command = runs.pretrain(corpus, tmp_path / "run", STEPS, *flags)
+    done = runs.run(runs.launch(processes, devices, command))
+    assert done.process.returncode == 0, done.text
+    runs.assert_same_curve(tmp_path / "run", one_process, 1e-5)
+    # One process speaks and writes.
+    assert "[0] train step 3/16" in done.text
+    assert not any(f"[{p}] train" in done.text for p in range(1, processes))
+    records = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    last = [r for r in map(json.loads, records) if r["split"] == "train"][-1]
+    assert 0 <= last["host_seconds_mean"] <= last["host_seconds_max"]
+    assert last["slowest_process"] in range(processes)
+
+
+def stopped_at(workdir):
+    return int(checkpoint.find(workdir).name)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("first", "then"), [((4, 2), (1, 4)), ((1, 4), (4, 1))])
+def test_checkpoints_move_between_numbers_of_processes(
+    first, then, one_process, corpus, tmp_path
+):
+    """Saved by four and continued by one, and the other way, on another mesh."""
+    mesh = ["--config.mesh.fsdp=2"]
+    command = runs.pretrain(corpus, tmp_path / "run", STEPS, *mesh)
+    stopped = runs.Watched(runs.launch(*first, command))
+    assert stopped.wait_for("train step 3/16")
+    stopped.process.send_signal(signal.SIGTERM)
+    assert stopped.end() == 75, stopped.text
+    step = stopped_at(tmp_path / "run")
+    assert 3 <= step < 16
+    other_mesh = ["--config.mesh.fsdp=1", "--config.mesh.data=2"]
+    other_mesh += [f"--config.mesh.tensor={then[0] * then[1] // 2}"]
+    command = runs.pretrain(corpus, tmp_path / "run", STEPS, *other_mesh)
+    done = runs.run(runs.launch(*then, command))
+    assert done.process.returncode == 0, done.text
+    assert f"continuing at step {step} of 16" in done.text
+    runs.assert_same_curve(tmp_path / "run", one_process, 1e-5)
+
+
+@pytest.mark.slow
+def test_a_slow_host_shows(corpus, tmp_path):
+    """The process whose data comes late is named, with what it costs."""
+    wrapper = (
+        "import sys, time; from bert_jax.data import pipeline;"
+        "from bert_jax.run import command_line, pretrain;"
+        "batches = pipeline.Pipeline.batches;"
+        "late = lambda self, *a: ((time.sleep(0.1), b)[1] for b in batches(self, *a));"
+        "pipeline.Pipeline.batches = late if sys.argv[-1][-1] == '1' else batches;"
+        "command_line.main(pretrain.main, pretrain.define_flags)"
+    )
+    flags = runs.pretrain(corpus, tmp_path / "run", STEPS)[3:]
+    done = runs.run(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
+    assert done.process.returncode == 0, done.text
+    text = (tmp_path / "run" / "metrics.jsonl").read_text()
+    last = [r for r in map(json.loads, text.splitlines()) if r["split"] == "train"][-1]
+    assert last["slowest_process"] == 1
+    assert last["host_seconds_max"] > 0.1 > last["host_seconds_mean"]
+
+
+@pytest.mark.slow
+def test_fine_tuning_in_two_processes(one_process, tmp_path):
+    """The same predictions, losses and results as in one."""
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 48), ("eval", 20)):
+        lines = ["text\tlabel"]
+        for _ in range(count):
+            label = rng.choice(["list", "string"])
+            lines.append(f"the {label} has {rng.integers(9)} elements\t{label}")
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    command = [
+        sys.executable,
+        "-m",
+        "bert_jax.run.finetune_classifier",
+        f"--config={runs.ROOT}/configs/classifier.py:smoke",
+        f"--config.init_from={one_process}",
+        f"--config.task.train={tmp_path}/train.tsv",
+        f"--config.task.eval={tmp_path}/eval.tsv",
+        "--config.task.length=16",
+    ]
+    results = []
+    for processes, devices in ((1, 1), (2, 2)):
+        workdir = tmp_path / f"run{processes}"
+        launched = runs.launch(processes, devices, [*command, f"--workdir={workdir}"])
+        done = runs.run(launched)
+        assert done.process.returncode == 0, done.text
+        results.append(json.loads((workdir / "results.json").read_text()))
+    assert results[0] == results[1]
+    one, two = tmp_path / "run1", tmp_path / "run2"
+    predictions = [(p / "predictions.tsv").read_text() for p in (one, two)]
+    assert predictions[0] == predictions[1]
+    losses = [[r["loss"] for r in runs.metrics(p)] for p in (one, two)]
+    np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
+
+
+def test_a_mistake_that_one_process_sees_ends_all(corpus, tmp_path):
+    """A corpus that is missing on one host, and a workdir of another run."""
+    wrapper = (
+        "import sys; from bert_jax.run import command_line, pretrain;"
+        "i = sys.argv[-1][-1];"
+        "sys.argv = [a.replace('CORPUS', CORPORA[i != '1']) for a in sys.argv];"
+        "command_line.main(pretrain.main, pretrain.define_flags)"
+    )
+    corpora = [str(tmp_path / "nowhere"), str(corpus.folder)]
+    wrapper = f"CORPORA = {corpora};" + wrapper
+    moved = dataclasses.replace(corpus, folder="CORPUS")
+    flags = runs.pretrain(moved, tmp_path / "run")[3:]
+    done = runs.run(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
+    runs.assert_refused(done, f"no corpus in {corpora[0]}")
+    assert "[0] error" in done.text and "[1] error" in done.text
+    assert not (tmp_path / "run").exists()
+
+
+def test_flags_of_processes_belong_together(corpus, tmp_path):
+    command = runs.pretrain(corpus, tmp_path / "run", "--num_processes=2")
+    runs.assert_refused(runs.run(command), "give all three")
+    full = [*command, "--coordinator_address=localhost:1", "--process_id=2"]
+    runs.assert_refused(runs.run(full), "--process_id=2 must be less than")
+
+
+# ---- the launcher
+
+
+def local(*arguments):
+    return subprocess.run(
+        [sys.executable, str(runs.ROOT / "launch" / "local.py"), *arguments],
+        capture_output=True,
+        text=True,
+    )
+
+
+def test_the_launcher_prints_what_it_would_run():
+    done = local("--processes=2", "--devices=3", "--dry_run", "--", "a b", "c[0]=$d")
+    first, second = done.stdout.splitlines()
+    assert first.startswith("JAX_PLATFORMS=cpu JAX_NUM_CPU_DEVICES=3 'a b' 'c[0]=$d' ")
+    assert "--num_processes=2 --process_id=0 &" in first
+    assert "--num_processes=2 --process_id=1 &" in second
+    assert not done.stderr
+
+
+@pytest.mark.parametrize(
+    ("script", "status", "starts"),
+    [
+        ("exit 0", 0, 1),
+        ("exit 2", 2, 1),
+        ("exit 3", 1, 3),
+        ("exit 75", 75, 3),
+        ("kill -9 $$", 1, 3),
+        ('[ -e "$1" ] && exit 0; touch "$1"; exit 1', 0, 2),
+    ],
+)
+def test_the_launcher_restarts_what_may_be_repeated(script, status, starts, tmp_path):
+    command = ["sh", "-c", script, "sh", str(tmp_path / "mark")]
+    done = local("--processes=1", "--restarts=2", "--", *command)
+    assert done.returncode == status
+    assert done.stderr.count("has pid") == starts
+
+
+def test_the_launcher_ends_all_when_one_dies():
+    script = 'case "$*" in *--process_id=1) exit 3;; *) sleep 100;; esac'
+    done = local("--processes=3", "--", "sh", "-c", script, "sh")
+    assert done.returncode == 1
