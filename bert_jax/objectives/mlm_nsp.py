@@ -34,6 +34,24 @@ class MlmNsp:
         ids = jnp.zeros((1, 1), jnp.int32)
         return self.model.init(key, ids, ids, ids == 0, ids)["params"]
 
+    def batch_shapes(
+        self, batch_size: int, length: int, max_predictions: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """What a batch looks like; `data/sentence_pairs.py` says what is in it."""
+        rows, tokens = (batch_size,), (batch_size, length)
+        predictions = batch_size, max_predictions
+        shapes = {
+            "input_ids": (tokens, jnp.int32),
+            "segment_ids": (tokens, jnp.int32),
+            "attention_mask": (tokens, jnp.bool_),
+            "mlm_positions": (predictions, jnp.int32),
+            "mlm_labels": (predictions, jnp.int32),
+            "mlm_weights": (predictions, jnp.float32),
+            "nsp_labels": (rows, jnp.int32),
+            "nsp_weights": (rows, jnp.float32),
+        }
+        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
     def counts(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
         """Masked tokens and pairs in a batch."""
         return {

@@ -1,0 +1,227 @@
+r"""The tables of docs/plan.md and docs/sharding.md, compiled for absent slices.
+
+  python benchmarks/plan_tables.py recipes    # each recipe where it is meant to run
+  python benchmarks/plan_tables.py sharding   # mesh layouts on 64 chips
+  python benchmarks/plan_tables.py layers     # unrolled and scanned layers
+  python benchmarks/plan_tables.py limits     # memory that programs can use
+
+`pip install -e '.[tpu]'`; no TPU. Some minutes for each row of Large, unrolled.
+"""
+
+import importlib.util
+import pathlib
+import re
+import sys
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import config as config_lib
+from bert_jax.run import plan
+from bert_jax.training import plan as plan_lib
+from bert_jax.training import topology as topology_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+# What each recipe is meant for: the paper's 16 and 64 chips for Base and Large, of a
+# later generation; for the others what is easily had.
+RECIPES = {
+    "bert_tiny": "v5e:1x1",
+    "bert_mini": "v5e:1x1",
+    "bert_small": "v5e:2x2",
+    "bert_medium": "v5e:2x2",
+    "bert_base": "v4:2x2x4",
+    "bert_large": "v4:4x4x4",
+}
+
+# Name, slice, how many, and the mesh.
+LAYOUTS = (
+    ("data 64", "v4:4x4x4", 1, {}),
+    ("data 64, optimizer split", "v4:4x4x4", 1, {"shard_optimizer": True}),
+    ("data 8, fsdp 8", "v4:4x4x4", 1, {"fsdp": 8}),
+    ("fsdp 64", "v4:4x4x4", 1, {"data": 1, "fsdp": 64}),
+    ("data 16, tensor 4", "v4:4x4x4", 1, {"tensor": 4}),
+    ("data 64 in two slices", "v4:2x4x4", 2, {}),
+)
+
+_GIB, _MIB = 2**30, 2**20
+
+
+def load(recipe: str, **changes) -> config_lib.PretrainConfig:
+    """A recipe, with fields of groups changed: `encoder={"scan_layers": True}`."""
+    path = ROOT / f"configs/{recipe}.py"
+    spec = importlib.util.spec_from_file_location(recipe, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    cfg = module.get_config()
+    for group, values in changes.items():
+        cfg[group].update(values)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    return plan.resolve(config)[0]
+
+
+def header(*names: str) -> list[str]:
+    """The first two lines of a table; text on the left, numbers on the right."""
+    line = "|".join("---" if i < 2 else "---:" for i in range(len(names)))
+    return [f"| {' | '.join(names)} |", f"|{line}|"]
+
+
+def recipe_rows(recipe: str) -> list[str]:
+    """A row for each phase of a recipe."""
+    topology = topology_lib.open_topology(RECIPES[recipe])
+    found = plan.make_plan(load(recipe), topology, recipe)
+    return [format_recipe(recipe, found, stage) for stage in found.stages]
+
+
+def format_recipe(recipe: str, found: plan.Plan, stage: plan_lib.StagePlan) -> str:
+    """A row of the table of recipes."""
+    memory = stage.memory
+    cells = (
+        f"`{recipe}`",
+        f"`{RECIPES[recipe]}`",
+        stage.name.rpartition(" ")[2],
+        f"{stage.batch_per_chip:g}",
+        f"{(memory.parameters + memory.optimizer) / _GIB:.2f}",
+        f"{memory.temporaries / _GIB:.2f}",
+        f"{memory.left / _GIB:.2f}",
+        f"{1e3 * stage.seconds_at_peak:.2f}",
+        f"{1e3 * stage.estimated_seconds:.2f}",
+        f"{100 * stage.estimated_utilisation:.1f}",
+        f"{found.seconds_at_peak / 0.4 / 3600 * found.topology.chips:,.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+RECIPE_HEADER = header(
+    "recipe",
+    "slice",
+    "length",
+    "sequences of a chip",
+    "state, GiB",
+    "activations etc., GiB",
+    "left, GiB",
+    "step at peak, ms",
+    "step estimated, ms",
+    "utilisation if so, %",
+    "chip-hours of the recipe at 40 %",
+)
+
+
+def format_layout(name: str, model: str, stage: plan_lib.StagePlan) -> str:
+    """A row of the table of layouts."""
+    memory = stage.memory
+    kinds: dict[str, int] = {}
+    for traffic in stage.traffic:
+        kinds[traffic.kind] = kinds.get(traffic.kind, 0) + traffic.size
+    arrays = ", ".join(
+        f"{kind} {size / _MIB:,.0f}" for kind, size in kinds.items() if size > 8 * _MIB
+    )
+    sent = [
+        sum(t.sent for t in stage.traffic if (t.network == plan_lib.DCN) == between)
+        for between in (False, True)
+    ]
+    cells = (
+        model,
+        name,
+        f"{memory.parameters / _GIB:.2f}",
+        f"{memory.optimizer / _GIB:.2f}",
+        f"{memory.temporaries / _GIB:.2f}",
+        f"{sent[0] / _MIB:,.0f}",
+        f"{sent[1] / _MIB:,.0f}",
+        f"{stage.cycles / 1e6:.1f}",
+        arrays,
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+LAYOUT_HEADER = header(
+    "model",
+    "layout",
+    "parameters, GiB",
+    "optimizer, GiB",
+    "activations etc., GiB",
+    "sent inside a slice, MiB",
+    "sent between slices, MiB",
+    "estimated, Mcycle",
+    "arrays, MiB",
+)
+
+
+def layout_stage(model: str, slice_name: str, slices: int, mesh: dict):
+    """The first phase of Base or Large on a layout, layers scanned."""
+    config = load(model, mesh=mesh, encoder={"scan_layers": True})
+    topology = topology_lib.open_topology(slice_name, slices)
+    return plan.plan_phase(config, topology, 0)
+
+
+def format_layers(model: str, layers: str, stage: plan_lib.StagePlan) -> str:
+    """A row of the table of unrolled and scanned layers."""
+    cells = (
+        model,
+        layers,
+        stage.name.rpartition(" ")[2],
+        f"{stage.memory.temporaries / _GIB:.2f}",
+        f"{stage.memory.rest / _MIB:,.0f}",
+        f"{stage.cycles / 1e6:.1f}",
+        f"{1e3 * stage.estimated_seconds:.1f}",
+        f"{stage.compile_seconds:.0f}",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+LAYERS_HEADER = header(
+    "model",
+    "layers",
+    "length",
+    "activations etc., GiB",
+    "program etc., MiB",
+    "estimated, Mcycle",
+    "estimated, ms",
+    "compiled in, s",
+)
+
+
+def limits() -> None:
+    """Ask for too much on each generation, and print what the compiler says."""
+    for kind, generation in topology_lib.GENERATIONS.items():
+        shape = "2x2x1" if generation.sides == 3 else "2x2"
+        device = topology_lib.open_topology(f"{kind}:{shape}").devices[0]
+        mesh = jax.sharding.Mesh([device], ("x",))
+        place = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec())
+        x = jax.ShapeDtypeStruct((2**18, 2**18), jnp.float32, sharding=place)
+        try:
+            jax.jit(lambda x: x @ x + x, out_shardings=place).lower(x).compile()
+        except jax.errors.JaxRuntimeError as error:
+            said = re.search(r"available HBM \(([^)]*)\)", str(error))
+            print(f"{kind:<8}{said[1]:>8} of a device")
+
+
+def main(table: str) -> None:
+    """Print a table."""
+    if table == "recipes":
+        print("\n".join(RECIPE_HEADER))
+        for recipe in RECIPES:
+            print("\n".join(recipe_rows(recipe)), flush=True)
+    elif table == "sharding":
+        print("\n".join(LAYOUT_HEADER))
+        for model in ("bert_base", "bert_large"):
+            for name, *layout in LAYOUTS:
+                stage = layout_stage(model, *layout)
+                print(format_layout(name, model, stage), flush=True)
+    elif table == "layers":
+        print("\n".join(LAYERS_HEADER))
+        for scan in (False, True):
+            config = load("bert_large", encoder={"scan_layers": scan})
+            topology = topology_lib.open_topology(RECIPES["bert_large"])
+            for i in range(len(config.phases)):
+                stage = plan.plan_phase(config, topology, i)
+                name = "scanned" if scan else "unrolled"
+                print(format_layers("bert_large", name, stage), flush=True)
+    elif table == "limits":
+        limits()
+    else:
+        sys.exit("give one of: recipes, sharding, layers, limits")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1] if len(sys.argv) == 2 else "")

@@ -1,0 +1,516 @@
+"""Planning for TPU slices that are not there.
+
+What is compiled here is small: the programs of the recipes that ship are behind the
+marker `plans`.
+"""
+
+import dataclasses
+import functools
+import importlib.util
+import json
+import math
+import pathlib
+import subprocess
+import sys
+
+import jax
+import numpy as np
+import pytest
+from test_recipes import PRETRAINING, load
+
+from bert_jax import config as config_lib
+from bert_jax.data import sentence_pairs
+from bert_jax.errors import UserError
+from bert_jax.objectives import mlm_nsp
+from bert_jax.run import plan
+from bert_jax.training import hlo, sharding, topology
+from bert_jax.training import plan as plan_lib
+
+needs_compiler = pytest.mark.skipif(
+    importlib.util.find_spec("libtpu") is None,
+    reason="the TPU compiler is missing: pip install -e '.[tpu]'",
+)
+
+# ---- reading programs; the lines of these two are made up, in the compiler's forms
+
+FIXTURES = pathlib.Path(__file__).parent / "fixtures/hlo"
+
+# The forms of a loop: its limit in the condition, its limit carried along, and a trip
+# count that the compiler has found.
+LOOPS = (FIXTURES / "loops.txt").read_text(encoding="utf-8")
+
+
+def test_loops_count_as_often_as_they_run_and_fusions_once():
+    program = hlo.Program(LOOPS)
+    loops = [i for _, i, _ in program.executed(beside=True) if i.opcode == "while"]
+    assert [program.trip_count("main", loop) for loop in loops] == [24, 7, 3]
+    assert program.estimated_cycles() == (24 + 7 + 3) * 100 + 5
+
+
+def test_a_loop_that_counts_in_another_way_is_not_guessed_at():
+    program = hlo.Program(LOOPS.replace('"known_trip_count":{"n":"3"}', ""))
+    with pytest.raises(ValueError, match="third does not count up"):
+        program.estimated_cycles()
+    with pytest.raises(ValueError, match="no entry computation"):
+        hlo.Program("HloModule nothing")
+
+
+COLLECTIVES = (FIXTURES / "collectives.txt").read_text(encoding="utf-8")
+
+
+def test_collectives_are_found_wherever_they_are():
+    """Plain, in a fusion, in the background of two, in pairs, on another core."""
+    program = hlo.Program(COLLECTIVES)
+    found = program.collectives()
+    summary = [
+        (c.kind, c.size, c.groups.shape if c.groups is not None else None)
+        for c in sorted(found, key=lambda c: (c.kind, c.size, c.groups is not None))
+    ]
+    assert summary == [
+        ("all-gather", 60 * 4, (4, 2)),
+        ("all-gather", 100 * 128 * 2, (1, 8)),
+        ("all-reduce", 30 * 4, None),
+        ("all-reduce", 30 * 4, (1, 4)),
+        ("all-reduce", (256 * 1024 + 30) * 4, (1, 8)),
+        ("collective-permute", 30 * 4, (3, 2)),
+        ("reduce-scatter", 256 * 1024 * 4, (2, 4)),
+    ]
+    sent = {c.kind: c.sent for c in found if c.groups is not None}
+    assert sent["reduce-scatter"] == 256 * 1024 * 4 * 3 / 4
+    assert sent["collective-permute"] == 30 * 4
+    # What another core does meanwhile is not the time of this one.
+    assert program.estimated_cycles() == 0
+
+
+@pytest.mark.parametrize(
+    "text, expected",
+    [
+        ("replica_groups={{0,1},{2,3}}", [[0, 1], [2, 3]]),
+        ("replica_groups=[2,2]<=[4]", [[0, 1], [2, 3]]),
+        ("replica_groups=[2,2]<=[2,2]T(1,0)", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['a'=2,'b'=2] {'a'}", [[0, 2], [1, 3]]),
+        ("replica_groups=mesh['a'=2,'b'=2] {'a','b'}", [[0, 1, 2, 3]]),
+        (
+            "replica_groups=mesh['a'=1,'b'=2,'c'=2], device_ids=([2,2]T(1,0)) {'b'}, x",
+            [[0, 1], [2, 3]],
+        ),
+    ],
+)
+def test_groups_in_all_their_forms(text, expected):
+    assert hlo.replica_groups(f"channel_id=1, {text}, x={{}}").tolist() == expected
+
+
+def test_unknown_groups_are_not_guessed_at():
+    with pytest.raises(ValueError, match="unknown form of groups"):
+        hlo.replica_groups("replica_groups=somehow")
+
+
+@pytest.mark.parametrize(
+    "text, size",
+    [
+        ("f32[2,3]{1,0:T(8,128)}", 24),
+        ("(bf16[4]{0}, pred[2,2], u32[], token[])", 8 + 4 + 4),
+        ("(f8e4m3fn[8], s4[8], f32[])", 8 + 4 + 4),
+    ],
+)
+def test_bytes_of_types(text, size):
+    assert hlo.type_bytes(text) == size
+
+
+# ---- names of slices
+
+
+@pytest.mark.parametrize(
+    "name, message",
+    [
+        ("v9:2x2", "no TPU 'v9'; known are v2, v3, v4, v5e"),
+        ("v4:4x4", "given as v4:AxBxC; such are 2x2x1"),
+        ("v5e:16", "given as v5e:AxB"),
+        ("v5e:0x4", "given as v5e:AxB"),
+        ("v5e:32x32", "the largest v5e slice has 256 chips"),
+    ],
+)
+def test_wrong_names_say_what_is_right(name, message):
+    with pytest.raises(UserError, match=message):
+        topology.open_topology(name)
+
+
+def test_without_the_compiler(monkeypatch):
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+
+    def missing(**options):
+        raise RuntimeError("no libtpu")
+
+    monkeypatch.setattr(topology.topologies, "get_topology_desc", missing)
+    with pytest.raises(UserError) as error:
+        topology.open_topology("v4:2x2x1")
+    wanted = "run.plan needs the TPU compiler; pip install -e '.[tpu]'"
+    assert str(error.value) == wanted
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "name, slices, chips, hosts, per_chip",
+    [
+        ("v5e:1x1", 1, 1, 1, 1),
+        ("v6e:2x4", 1, 8, 1, 1),
+        ("v3:2x2", 1, 4, 1, 2),
+        ("v4:4x4x8", 1, 128, 32, 1),
+        ("v5p:8x16x16", 1, 2048, 512, 1),
+        ("v6e:16x16", 8, 2048, 512, 1),
+        ("tpu7x:2x2x1", 2, 8, 2, 2),
+    ],
+)
+def test_slices(name, slices, chips, hosts, per_chip):
+    found = topology.open_topology(name, slices)
+    assert (found.chips, found.hosts, found.devices_per_chip) == (
+        chips,
+        hosts,
+        per_chip,
+    )
+    assert sharding.num_slices(found.devices) == slices
+    assert plan_lib.flops.peak_flops(found.device_kind)
+
+
+@needs_compiler
+def test_every_example_is_one():
+    for kind, generation in topology.GENERATIONS.items():
+        for shape in generation.examples.split(", "):
+            found = topology.open_topology(f"{kind}:{shape}")
+            assert found.chips == math.prod(map(int, shape.split("x")))
+    with pytest.raises(UserError, match="v5e:3x3: .*such are 1x1, 2x2"):
+        topology.open_topology("v5e:3x3")
+
+
+# ---- batches
+
+
+def test_shapes_of_a_batch_are_those_of_the_data(corpus):
+    pairs = sentence_pairs.SentencePairs(
+        corpus,
+        config_lib.DataConfig(),
+        length=32,
+        max_predictions=5,
+        batch_size=4,
+        seed=0,
+    )
+    found = {k: (v.shape, v.dtype) for k, v in pairs.batch(0).items()}
+    objective = mlm_nsp.MlmNsp(config_lib.EncoderConfig())
+    expected = objective.batch_shapes(batch_size=4, length=32, max_predictions=5)
+    assert found == {k: (s.shape, s.dtype) for k, s in expected.items()}
+
+
+# ---- compiled programs
+
+
+def tiny(phases=1, mesh=None, **encoder):
+    """A recipe that compiles in seconds, with a vocabulary that outweighs the rest."""
+    cfg = load("bert_tiny").get_config("smoke")
+    cfg.encoder.update(vocab_size=2000, **encoder)
+    cfg.mesh.update(mesh or {})
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    return dataclasses.replace(config, phases=config.phases[:phases])
+
+
+@functools.cache
+def planned(name, slices=1, mesh=(), **encoder):
+    config = tiny(mesh=dict(mesh), **encoder)
+    return plan.make_plan(config, topology.open_topology(name, slices), "tiny")
+
+
+def bytes_of(found, kind, network=plan_lib.ICI):
+    chosen = [t for t in found.stages[0].traffic if t.kind == kind]
+    return sum(t.size for t in chosen if t.network == network)
+
+
+@needs_compiler
+def test_data_parallelism_adds_up_all_gradients_once():
+    found = planned("v5e:2x2")
+    size = 4 * found.parameters
+    # Of 64 positions, sequences of 32 reach half; besides, there are a few scalars.
+    unused = 4 * 32 * 32
+    assert 0 <= bytes_of(found, "all-reduce") - (size - unused) < 100
+    assert bytes_of(found, "all-gather") < 0.001 * size
+    memory = found.stages[0].memory
+    assert memory.parameters == size
+    assert memory.optimizer == pytest.approx(2 * size, rel=0.001)
+    assert found.fits and memory.left > 0.99 * memory.available
+
+
+@needs_compiler
+def test_parts_of_parameters_are_gathered():
+    """In the type of the products: bfloat16; the embedding also in float32."""
+    found = planned("v5e:2x2", mesh=(("data", 1), ("fsdp", 4)))
+    assert found.mesh == "data 1, fsdp 4, tensor 1"
+    size = 4 * found.parameters
+    assert 0.4 * size < bytes_of(found, "all-gather") < 2.1 * size
+    summed = bytes_of(found, "all-reduce") + bytes_of(found, "reduce-scatter")
+    assert 0.8 * size < summed < 1.2 * size
+    # Biases and layer norms are not cut.
+    assert size / 4 < found.stages[0].memory.parameters < size / 3
+
+
+@needs_compiler
+def test_slices_send_sums_of_gradients_to_each_other():
+    """Each device sends its share of what its slice has added up."""
+    found = planned("v5e:2x2", slices=2)
+    size = 4 * found.parameters - 4 * 32 * 32
+    (sums,) = [
+        t
+        for t in found.stages[0].traffic
+        if t.kind == "all-reduce" and t.network == plan_lib.DCN
+    ]
+    # Arrays are padded to whole tiles of 4 KiB.
+    assert size / 4 <= sums.size <= size / 4 + 2 * 4096 * sums.count
+    assert sums.sent == sums.size
+
+
+@needs_compiler
+def test_a_chip_of_two_devices():
+    found = planned("v3:2x2")
+    memory = found.stages[0].memory
+    assert memory.parameters == 2 * 4 * found.parameters
+    assert memory.available == 2 * topology.GENERATIONS["v3"].hbm
+    assert found.stages[0].batch_per_chip == 2
+    networks = {t.network for t in found.stages[0].traffic}
+    assert plan_lib.ICI in networks
+
+
+@needs_compiler
+def test_a_scan_costs_about_what_its_layers_cost():
+    """The trip count makes a loop of layers and a row of them comparable."""
+    row = planned("v5e:2x2").stages[0].cycles
+    loop = planned("v5e:2x2", scan_layers=True).stages[0].cycles
+    assert 0.7 * row < loop < 3 * row
+
+
+def test_page_and_json_say_the_same():
+    stage = fake_stage(steps=1000, flops=2e12, left=5.0)
+    found = fake_plan(stage, dataclasses.replace(stage, name="phase 2/2, length 512"))
+    lines = plan.page(found, step_ms=[4.0, 8.0]).splitlines()
+    rows = {line[:32].strip(): line[32:].split() for line in lines if line}
+    # 2 TFLOP at 1000 TFLOP/s are 2 ms.
+    assert rows["at the chips' peak, ms"][:2] == ["2.00", "2.00"]
+    assert rows["utilisation"][:2] == ["50.0%", "25.0%"]
+    assert rows["estimated, ms"][:2] == ["1.00", "1.00"]  # 1.05 M at 1.05 GHz
+    assert rows["left"] == ["5.00", "5.00"]
+    assert rows["utilisation, if it were so"] == ["200.0%", "200.0%"]
+    assert rows["a step of phase 1, ms"] == ["6.7", "5.0", "4.0", "3.3", "1.0"]
+    written = json.loads(json.dumps(plan.to_dict(found)))
+    assert written["fits"] and written["stages"][0]["memory_left"] == 5 * 2**30
+    hours = 2000 * 0.002 / 0.5 / 3600
+    assert written["hours"]["0.5"] == pytest.approx(hours)
+    assert written["chip_hours"]["0.5"] == pytest.approx(64 * hours)
+
+
+def fake_stage(steps=1, flops=1e12, left=1.0, batch_size=256):
+    available = topology.GENERATIONS["v4"].hbm
+    used = available - int(left * 2**30)
+    memory = plan_lib.Memory(used // 4, used // 2, 0, 0, available)
+    rest = used - memory.parameters - memory.optimizer
+    return plan_lib.StagePlan(
+        name="phase 1/2, length 128",
+        steps=steps,
+        batch_size=batch_size,
+        batch_per_chip=batch_size / 64,
+        micro_batches=1,
+        flops=flops,
+        flops_at_peak=1e15,
+        memory=dataclasses.replace(memory, rest=rest),
+        needed=0,
+        cycles=1_050_000,
+        clock=1.05e9,
+        traffic=(plan_lib.Traffic("all-reduce", plan_lib.ICI, 2, 2**20, 2**21),),
+        compile_seconds=1.0,
+    )
+
+
+def fake_plan(*stages):
+    # As many devices as v4:4x4x4 has, of which no more is asked than this.
+    device = jax.devices()[0]
+    shape = topology.Topology(
+        "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
+    )
+    return plan.Plan("bert", shape, "data 64", 336_000_000, stages, None)
+
+
+def test_search_needs_few_compilations(monkeypatch):
+    """Of a program that needs 1 GiB and then 37 MiB for each sequence of a chip."""
+    tried = []
+
+    def compiled(config, topology, index):
+        del topology
+        rows = config.phases[index].batch_size // 8
+        tried.append(rows)
+        return fake_stage(left=29.75 - 37 / 1024 * rows)
+
+    monkeypatch.setattr(plan, "plan_phase", compiled)
+    monkeypatch.setattr(sharding, "batch_parts", lambda mesh: 8)
+    shape = fake_plan().topology
+    shape = dataclasses.replace(shape, devices=tuple(jax.devices()))
+    for start, most in ((256, 7), (2**16, 8)):
+        tried.clear()
+        config = tiny()
+        phase = dataclasses.replace(config.phases[0], batch_size=start)
+        config = dataclasses.replace(config, phases=(phase,))
+        trials = list(plan.search_batch(config, shape, 0))
+        best = max(rows for rows, t in zip(tried, trials, strict=True) if t.stage.fits)
+        limit = int(29.75 * 1024 / 37)  # 823
+        assert limit - best <= limit // 8 and len(tried) <= most, tried
+
+
+@needs_compiler
+def test_the_compiler_says_how_much_is_needed():
+    device = topology.open_topology("v5e:1x1").devices[0]
+    place = jax.sharding.NamedSharding(
+        jax.sharding.Mesh([device], ("x",)), jax.sharding.PartitionSpec()
+    )
+    x = jax.ShapeDtypeStruct((2**17, 2**17), np.float32, sharding=place)
+    lowered = jax.jit(lambda x: x @ x + x, out_shardings=place).lower(x)
+    with plan_lib._no_cache(), pytest.raises(jax.errors.JaxRuntimeError) as error:
+        lowered.compile()
+    # At least the argument and the result, of 64 GiB each.
+    assert 2**36 <= plan_lib._needed(error.value) <= 3 * 2**36
+    assert "available HBM (15.75G)" in str(error.value)
+    other = jax.errors.JaxRuntimeError("INTERNAL: (1.0G) exceeds available HBM")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
+        plan_lib._needed(other)
+
+
+def test_what_does_not_fit_says_by_how_much():
+    needed = topology.GENERATIONS["v4"].hbm + 3 * 2**29
+    refused = dataclasses.replace(
+        fake_stage(), memory=None, needed=needed, cycles=0, traffic=()
+    )
+    above = fake_stage(left=-0.25)
+    found = fake_plan(refused, above)
+    assert not found.fits
+    text = plan.page(found)
+    wanted = "1.50 GiB too much: a device needs 32.25 and has 30.75"
+    assert f"DOES NOT FIT, {wanted}" in text
+    assert "0.25 GiB too much" in text
+
+
+def test_alternatives_can_all_be_dealt_out():
+    config = tiny()
+    shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
+    changes = plan.alternatives(config, shape, 0)
+    # Eight sequences for eight devices cannot be cut into pieces.
+    assert set(changes) == {
+        "--config.encoder.remat=layer",
+        "--config.mesh.shard_optimizer=True",
+        "--config.mesh.fsdp=8",
+    }
+
+
+def test_host_of_a_corpus(corpus):
+    cfg = load("bert_tiny").get_config("smoke")
+    cfg.data.corpus = str(corpus.folder)
+    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config, opened = plan.resolve(config)
+    assert config.encoder.vocab_size == corpus.tokenizer.vocab_size
+    mesh = sharding.make_mesh(config.mesh, jax.devices())
+    found = plan._plan_corpus(config, opened, mesh)
+    tokens, sentences = (
+        corpus.count("train", "tokens"),
+        corpus.count("train", "sentences"),
+    )
+    assert found.tokens == tokens
+    assert 2 * tokens + 8 * sentences < found.host_bytes < 2.2 * tokens + 9 * sentences
+
+
+def test_rows_of_processes_are_local_rows():
+    mesh = sharding.make_mesh(config_lib.MeshConfig(fsdp=2), jax.devices())
+    found = sharding.rows_of_processes(mesh, 16)
+    assert list(found) == [0]
+    np.testing.assert_array_equal(found[0], sharding.local_rows(mesh, 16))
+
+
+# ---- what ships, on what it is meant for
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def load_tables():
+    path = ROOT / "benchmarks/plan_tables.py"
+    spec = importlib.util.spec_from_file_location("plan_tables", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def documented_rows():
+    """Of the table in docs/plan.md: recipe, topology, phases with their numbers."""
+    text = (ROOT / "docs/plan.md").read_text(encoding="utf-8")
+    table = text.split("<!-- plan-table -->")[1].split("<!-- /plan-table -->")[0]
+    rows = [line.strip("| ").split(" | ") for line in table.strip().splitlines()]
+    return [[cell.strip(" `") for cell in row] for row in rows[2:]]
+
+
+def test_the_table_has_every_recipe():
+    recipes = load_tables().RECIPES
+    assert set(recipes) == {f"bert_{name}" for name in PRETRAINING}
+    assert {(row[0], row[1]) for row in documented_rows()} == set(recipes.items())
+    assert len(documented_rows()) == 2 * len(recipes)
+
+
+@pytest.mark.slow
+@pytest.mark.plans
+@needs_compiler
+@pytest.mark.parametrize("name", PRETRAINING)
+def test_the_table_is_what_the_compiler_says(name):
+    """Compiled again: memory and estimates within two per cent of the table."""
+    tables = load_tables()
+    found = [
+        line.strip("| ").split(" | ") for line in tables.recipe_rows(f"bert_{name}")
+    ]
+    written = [row for row in documented_rows() if row[0] == f"bert_{name}"]
+    for new, old in zip(found, written, strict=True):
+        new = [cell.strip(" `") for cell in new]
+        assert new[:4] == old[:4]
+        for a, b in zip(new[4:], old[4:], strict=True):
+            a, b = (float(value.replace(",", "")) for value in (a, b))
+            assert a == pytest.approx(b, rel=0.02, abs=0.02)
+
+
+# ---- the program
+
+
+def run_plan(*arguments):
+    command = [sys.executable, "-m", "bert_jax.run.plan", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
+
+
+@needs_compiler
+def test_command_prints_json_and_nothing_else():
+    found = run_plan(
+        "--config=configs/bert_tiny.py:smoke",
+        "--config.encoder.num_layers=1",
+        "--topology=v5e:1x1",
+        "--json",
+    )
+    assert found.returncode == 0, found.stderr
+    values = json.loads(found.stdout)
+    assert values["chips"] == values["hosts"] == 1
+    assert [stage["name"][-2:] for stage in values["stages"]] == ["32", "64"]
+    assert values["stages"][0]["traffic"] == []
+    said = found.stderr.splitlines()
+    assert said == [
+        "compiling phase 1 of 2, length 32",
+        "compiling phase 2 of 2, length 64",
+    ]
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    "flags, message",
+    [
+        ([], "error: --topology is missing; give a slice, such as"),
+        (["--topology=v4:8x8x8"], "error: phases[0].batch_size=256 is not a multiple"),
+        (["--topology=v4:4x4x4", "--step_ms=3"], "error: --step_ms=3: expected 2 num"),
+    ],
+)
+def test_mistakes_are_one_line(flags, message):
+    found = run_plan("--config=configs/bert_large.py", *flags)
+    assert found.returncode == 2
+    assert found.stderr.startswith(message) and len(found.stderr.splitlines()) == 1
