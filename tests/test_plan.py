@@ -454,6 +454,14 @@ def test_the_table_has_every_recipe():
     assert len(documented_rows()) == 2 * len(recipes)
 
 
+def test_the_launch_page_has_the_same_table():
+    page, launch = (
+        (ROOT / name).read_text(encoding="utf-8").split("plan-table -->")[1]
+        for name in ("docs/plan.md", "launch/README.md")
+    )
+    assert page == launch
+
+
 @pytest.mark.slow
 @pytest.mark.plans
 @needs_compiler
