@@ -374,7 +374,10 @@ def wait_for(condition, seconds=20):
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_restart_passes_signals_on(launched, tmp_path, number):
     log = tmp_path / "log"
-    command = ["bash", "launch/restart.sh", "--pause=0", "--", "bash", "-c", SAVES]
+    # A shell that starts a job in the background makes it ignore SIGINT, and bash
+    # cannot trap what was ignored when it began: with `env` all callers are the same.
+    command = ["env", "--default-signal=INT", "bash", "launch/restart.sh", "--pause=0"]
+    command += ["--", "bash", "-c", SAVES]
     with log.open("w") as file:
         process = subprocess.Popen(
             command, cwd=ROOT, env=launched.environment(), stdout=file, stderr=file
