@@ -317,7 +317,7 @@ def fake_stage(steps=1, flops=1e12, left=1.0, batch_size=256):
         flops=flops,
         flops_at_peak=1e15,
         memory=dataclasses.replace(memory, rest=rest),
-        needed=0,
+        refused=False,
         cycles=1_050_000,
         clock=1.05e9,
         traffic=(plan_lib.Traffic("all-reduce", plan_lib.ICI, 2, 2**20, 2**21),),
@@ -378,9 +378,8 @@ def test_the_compiler_says_how_much_is_needed():
 
 
 def test_what_does_not_fit_says_by_how_much():
-    needed = topology.GENERATIONS["v4"].hbm + 3 * 2**29
     refused = dataclasses.replace(
-        fake_stage(), memory=None, needed=needed, cycles=0, traffic=()
+        fake_stage(left=-1.5), refused=True, cycles=0, traffic=()
     )
     above = fake_stage(left=-0.25)
     found = fake_plan(refused, above)
@@ -389,6 +388,22 @@ def test_what_does_not_fit_says_by_how_much():
     wanted = "1.50 GiB too much: a device needs 32.25 and has 30.75"
     assert f"DOES NOT FIT, {wanted}" in text
     assert "0.25 GiB too much" in text
+    assert "with these" in text  # the compiler told no more than the sum
+    assert "not known" in plan.page(fake_plan(refused))
+    assert plan.to_dict(found)["stages"][0]["memory_left"] == -3 * 2**29
+
+
+@needs_compiler
+def test_a_refused_step_keeps_its_account():
+    """Its state as for one that fits; all else is what the compiler asked for."""
+    config = tiny()
+    encoder = dataclasses.replace(config.encoder, vocab_size=2**26)
+    large = dataclasses.replace(config, encoder=encoder)
+    found = plan.make_plan(large, topology.open_topology("v5e:1x1"), "tiny")
+    (stage,) = found.stages
+    assert stage.refused and not stage.fits and stage.cycles == 0
+    assert stage.memory.parameters == 4 * found.parameters
+    assert stage.memory.left < 0 < stage.memory.temporaries
 
 
 def test_alternatives_can_all_be_dealt_out():

@@ -357,7 +357,7 @@ def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
     ):
         rows(
             f"  {name}",
-            lambda s, field=field: _gib(getattr(s.memory, field)) if s.memory else "-",
+            lambda s, field=field: _memory(s, field),
         )
     for stage in stages:
         if not stage.fits:
@@ -379,19 +379,19 @@ def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
         row("  utilisation", shares, f"if a step takes {given} ms")
     rows(
         "  estimated, million cycles",
-        lambda s: f"{s.cycles / 1e6:,.2f}" if s.memory else "-",
+        lambda s: "-" if s.refused else f"{s.cycles / 1e6:,.2f}",
         "the compiler's own estimate, collectives not counted",
     )
     clock = topology.generation.clock
     if clock:
         rows(
             "  estimated, ms",
-            lambda s: f"{1e3 * s.estimated_seconds:,.2f}" if s.memory else "-",
+            lambda s: "-" if s.refused else f"{1e3 * s.estimated_seconds:,.2f}",
             f"these cycles at {clock / 1e9:g} GHz",
         )
         rows(
             "  utilisation, if it were so",
-            lambda s: f"{s.estimated_utilisation:.1%}" if s.memory else "-",
+            lambda s: "-" if s.refused else f"{s.estimated_utilisation:.1%}",
         )
 
     lines.extend(
@@ -405,7 +405,8 @@ def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
             f"{network}",
         )
     if not kinds:
-        lines.append("  none")
+        refused = any(stage.refused for stage in stages)
+        lines.append("  not known" if refused else "  none")
 
     lines.extend(["", "time of all phases, at a utilisation of"])
     estimated = plan.estimated_seconds
@@ -444,6 +445,12 @@ def _mib(size: int) -> str:
     return f"{size / 2**20:,.1f}" if size >= 2**20 / 10 else "<0.1"
 
 
+def _memory(stage: plan_lib.StagePlan, field: str) -> str:
+    if stage.refused and field == "rest":
+        return "with these"
+    return _gib(getattr(stage.memory, field))
+
+
 def _traffic(stage: plan_lib.StagePlan, network: str, kind: str) -> str:
     for found in stage.traffic:
         if (found.network, found.kind) == (network, kind):
@@ -454,9 +461,7 @@ def _traffic(stage: plan_lib.StagePlan, network: str, kind: str) -> str:
 def _excess(stage: plan_lib.StagePlan, topology: topology_lib.Topology) -> str:
     """By how much a stage does not fit. Of a device: it is what a program fills."""
     available = topology.generation.hbm
-    excess = stage.needed - available
-    if stage.memory:
-        excess = -stage.memory.left / topology.devices_per_chip
+    excess = -stage.memory.left / topology.devices_per_chip
     return (
         f"{_gib(excess)} GiB too much: a device needs {_gib(available + excess)} and "
         f"has {_gib(available)}"
@@ -483,7 +488,7 @@ def to_dict(plan: Plan) -> dict:
             {
                 **dataclasses.asdict(stage),
                 "fits": stage.fits,
-                "memory_left": stage.memory.left if stage.memory else None,
+                "memory_left": stage.memory.left,
                 "seconds_at_peak": stage.seconds_at_peak,
                 "estimated_seconds_without_collectives": stage.estimated_seconds,
                 "estimated_utilisation": stage.estimated_utilisation,
@@ -602,7 +607,7 @@ def _search(
 
     for i, stage in enumerate(plan.stages):
         if not stage.fits:
-            title(f"{stage.name}: what makes it fit")
+            title(f"{stage.name}: to make it fit")
             for change, changed in alternatives(config, plan.topology, i).items():
                 yield show(Trial(change, plan_phase(changed, plan.topology, i)))
         title(f"{stage.name}: the largest batch")

@@ -34,7 +34,8 @@ class Memory:
     Attributes:
       parameters: of the model.
       optimizer: its state.
-      temporaries: activations, gradients and whatever else lives during a step.
+      temporaries: activations, gradients and whatever else lives during a step; for a
+        step that was refused the rest, too, for then the compiler tells the sum only.
       rest: the batch, the program, and what rounding to tiles adds to the state.
       available: to programs.
     """
@@ -82,9 +83,9 @@ class StagePlan:
       micro_batches: pieces that they go through in.
       flops: operations of a step, over all chips, as a formula has them.
       flops_at_peak: operations in a second, over all chips, as the vendor has them.
-      memory: of a chip; None if it does not fit.
-      needed: bytes of a device that the compiler asked for, if it does not fit.
-      cycles: the compiler's estimate of a step; 0 if it does not fit.
+      memory: of a chip.
+      refused: whether the compiler made no program because it would not fit.
+      cycles: the compiler's estimate of a step; 0 if refused.
       clock: cycles in a second, or 0 if that is not known.
       traffic: collectives of a step.
       compile_seconds: on this machine.
@@ -97,8 +98,8 @@ class StagePlan:
     micro_batches: int
     flops: float
     flops_at_peak: float
-    memory: Memory | None
-    needed: int
+    memory: Memory
+    refused: bool
     cycles: int
     clock: float
     traffic: tuple[Traffic, ...]
@@ -106,7 +107,7 @@ class StagePlan:
 
     @property
     def fits(self) -> bool:
-        return self.memory is not None and self.memory.left >= 0
+        return self.memory.left >= 0
 
     @property
     def seconds_at_peak(self) -> float:
@@ -142,14 +143,14 @@ def plan_stage(
     state = run.state_shapes()
     batch = sharding.batch_shapes(run.mesh, batch)
     begin = time.perf_counter()
-    needed, compiled = 0, None
+    compiled = None
     try:
         with _no_cache():
             compiled = loop.lower_step(run, stage, state, batch).compile()
     except jax.errors.JaxRuntimeError as error:
-        needed = _needed(error)
+        memory = _memory_refused(_needed(error), state, topology)
     seconds = time.perf_counter() - begin
-    memory, cycles, traffic = None, 0, ()
+    cycles, traffic = 0, ()
     if compiled is not None:
         memory = _memory(compiled, state, topology)
         program = hlo.Program(compiled.as_text())
@@ -164,7 +165,7 @@ def plan_stage(
         flops=stage.flops * stage.batch_size,
         flops_at_peak=flops.peak_flops(topology.device_kind) * len(topology.devices),
         memory=memory,
-        needed=needed,
+        refused=compiled is None,
         cycles=cycles,
         clock=topology.generation.clock,
         traffic=traffic,
@@ -213,6 +214,21 @@ def _memory(
         optimizer=per_chip * optimizer,
         temporaries=per_chip * found.temp_size_in_bytes,
         rest=per_chip * rest,
+        available=per_chip * topology.generation.hbm,
+    )
+
+
+def _memory_refused(
+    needed: int, state: step_lib.TrainState, topology: Topology
+) -> Memory:
+    per_chip = topology.devices_per_chip
+    parameters = sharding.bytes_of_device(state.params)
+    optimizer = sharding.bytes_of_device(state.opt_state)
+    return Memory(
+        parameters=per_chip * parameters,
+        optimizer=per_chip * optimizer,
+        temporaries=per_chip * (needed - parameters - optimizer),
+        rest=0,
         available=per_chip * topology.generation.hbm,
     )
 
