@@ -14,6 +14,14 @@ class UserError(Exception):
     everywhere = False
 
 
+class Unavailable(Exception):
+    """Something outside the run does not answer now, and may later: a store, a network.
+
+    One line without a traceback, like a `UserError`, but with the exit status of a
+    crash, so that whatever launched the run starts it again.
+    """
+
+
 class Interrupted(Exception):
     """A run was asked to stop, and saved itself; the same command continues it.
 

@@ -8,6 +8,7 @@ Stores are reached through fsspec, which finds the library for a URL: gcsfs for 
 """
 
 import dataclasses
+import errno
 import glob as glob_lib
 import io
 import os
@@ -19,7 +20,7 @@ from collections.abc import Iterator
 
 import fsspec
 
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +109,8 @@ def check(where: Path) -> None:
     """Ask a store for something, there or not, to fail early.
 
     Raises:
-      UserError: it does not answer, or not to us.
+      UserError: it does not answer to us.
+      Unavailable: it does not answer now.
     """
     if is_remote(where):
         try:
@@ -116,7 +118,7 @@ def check(where: Path) -> None:
         # Without a common base: OSError, aiohttp's, google.auth's, gcsfs' own.
         except Exception as error:
             text = " ".join(str(error).split()) or type(error).__name__
-            raise UserError(f"{where} cannot be reached: {text}") from error
+            raise failure(error)(f"{where} cannot be reached: {text}") from error
 
 
 def _store(url: str) -> fsspec.AbstractFileSystem:
@@ -177,6 +179,55 @@ def put(temporary: pathlib.Path, where: Path) -> None:
         _store(where.url).put_file(str(temporary), where.url)
     finally:
         temporary.unlink()
+
+
+# What the libraries that read say of a place that may answer later.
+_PASSING = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
+
+
+def is_passing(error: BaseException) -> bool:
+    """Whether an error may be gone later: the network's, a timeout; no missing file."""
+    seen: BaseException | None = error
+    while seen is not None:
+        code = getattr(seen, "code", 0)  # gcsfs: the status of HTTP
+        if isinstance(code, int) and (code == 429 or 500 <= code < 600):
+            return True
+        if isinstance(seen, TimeoutError | ConnectionError | MemoryError):
+            return True
+        # aiohttp's, which is there only where a store needs it.
+        if any(c.__name__ == "ClientConnectionError" for c in type(seen).__mro__):
+            return True
+        if getattr(seen, "errno", 0) == errno.ESTALE:
+            return True
+        if any(text in str(seen) for text in _PASSING):
+            return True
+        seen = seen.__cause__ or seen.__context__
+    return False
+
+
+def failure(error: BaseException) -> type[UserError] | type[Unavailable]:
+    """What to raise when something could not be read."""
+    return Unavailable if is_passing(error) else UserError
+
+
+_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
+
+
+def disk_error(error: BaseException) -> str:
+    """What the disk says in an error or in what led to it; "" if it is not the disk's.
+
+    The library that writes the arrays of checkpoints has no types of errors, but ends
+    its messages with the system's words for one.
+    """
+    seen: BaseException | None = error
+    while seen is not None:
+        for number in _DISK_ERRORS:
+            if os.strerror(number) in str(seen) or (
+                isinstance(seen, OSError) and seen.errno == number
+            ):
+                return os.strerror(number)
+        seen = seen.__cause__ or seen.__context__
+    return ""
 
 
 def find(pattern: str) -> list[tuple[str, int]]:

@@ -13,6 +13,7 @@ import random
 import resource
 import shutil
 import signal
+import sys
 import time
 
 import jax
@@ -22,6 +23,7 @@ import runs
 from toy import TINY
 
 from bert_jax import config
+from bert_jax.errors import Unavailable
 from bert_jax.objectives import mlm_nsp
 from bert_jax.training import checkpoint, optimizer, sharding, step
 
@@ -361,7 +363,82 @@ def test_a_bit_anywhere_is_noticed_or_harmless(two_checkpoints, tmp_path):
     print(f"\nDAMAGE a random bit: noticed {told} times of 12, harmless otherwise")
 
 
+# ---- checkpoints of two processes, one of which meets something
+
+
+def checkpoints_of_two(folder, action):
+    script = runs.ROOT / "tests" / "pod_checkpoints.py"
+    command = [sys.executable, str(script), str(folder), action]
+    done = runs.run(runs.launch(2, 1, command))
+    assert done.process.returncode == 0, done.text
+    return done
+
+
+@pytest.mark.slow
+def test_a_disk_that_is_full_for_one_of_two_processes(tmp_path):
+    """Both end with the disk's reason, soon, and the checkpoint before is whole."""
+    done = checkpoints_of_two(tmp_path, "full")
+    told = [line for line in done.lines if "FAILED" in line]
+    assert len(told) == 2, done.text
+    for line in told:
+        assert "FAILED UserError cannot write checkpoint 2" in line
+        assert "File too large; the last complete one is 1;" in line
+        assert line.rstrip().endswith("True")
+    assert "RESTORED 1" in checkpoints_of_two(tmp_path, "restore").text
+
+
+@pytest.mark.slow
+def test_damage_that_one_of_two_processes_meets(tmp_path):
+    """What is told is the damage, not that the other process waited in vain."""
+    checkpoints_of_two(tmp_path, "save")
+    for file in (tmp_path / "2" / "params" / "ocdbt.process_1" / "d").iterdir():
+        file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
+    done = checkpoints_of_two(tmp_path, "restore")
+    assert done.text.count("RESTORED 1") == 2
+    said = [line for line in done.lines if "SAID" in line]
+    assert "checkpoint 2 cannot be used" in said[0]
+    assert "imeout" not in said[0] and "barrier" not in said[0]
+    assert (tmp_path / "damaged-2").is_dir()
+
+
+def test_what_may_pass_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
+    """A store that is slow or away for a while: nothing is set aside."""
+    original, shapes, _, second = two_checkpoints
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(original, folder)
+    checkpoints = open_checkpoints(folder)
+    with monkeypatch.context() as patch:
+
+        def slow(step, wanted):
+            raise ValueError("load failed") from TimeoutError("Timeout at barrier")
+
+        patch.setattr(checkpoints._checkpointer, "load_checkpointables", slow)
+        with pytest.raises(Unavailable, match="checkpoint 2 cannot be read now: Tim"):
+            checkpoints.restore(shapes, print)
+    assert equal(checkpoints.restore(shapes, print), second)
+    checkpoints.close()
+
+
 # ---- disks and corpora
+
+
+def test_checkpoints_that_are_gone(undisturbed, corpus, tmp_path):
+    """A run that had checkpoints never starts from scratch, and keeps its reports."""
+    workdir = tmp_path / "run"
+    shutil.copytree(undisturbed(1, 2), workdir)
+    before = (workdir / "metrics.jsonl").read_bytes()
+    (workdir / "checkpoints").rename(tmp_path / "elsewhere")
+    command = runs.launch(1, 2, runs.pretrain(corpus, workdir))
+    refused = runs.run(command)
+    runs.assert_refused(refused, "had checkpoints, and now there is none; bring them")
+    assert (workdir / "metrics.jsonl").read_bytes() == before
+    shutil.rmtree(workdir / "checkpoints")
+    (tmp_path / "elsewhere").rename(workdir / "checkpoints")
+    assert runs.run(command).process.returncode == 0
+    (workdir / "config.json").unlink()
+    other = runs.pretrain(corpus, workdir, "--config.seed=5")
+    refused = runs.run(runs.launch(1, 2, other))
+    runs.assert_refused(refused, "holds a run, but not its config.json; put it back")
 
 
 def test_a_shard_that_vanished(corpus, tmp_path):

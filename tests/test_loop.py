@@ -1,8 +1,11 @@
 """The loop itself: what it counts, and what it does not wait for."""
 
 import dataclasses
+import gc
 import json
+import resource
 import types
+import weakref
 
 import jax
 import numpy as np
@@ -192,6 +195,77 @@ def test_each_array_is_split_over_data_where_it_can_be():
     assert split((4, 6), None, "fsdp") == P("data", "fsdp")
     assert split((3, 6), None, "fsdp") == P(None, "fsdp")
     assert split(()) == P()
+
+
+def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
+    recipe = pod_recipe.get_config()
+    recipe.data.corpus = str(corpus.folder)
+    values = config.from_configdict(config.PretrainConfig, recipe)
+    phase = dataclasses.replace(values.phases[0], steps=2)
+    values = dataclasses.replace(values, phases=(phase, phase))
+    opened = []
+    real = pretrain.open_data
+
+    def open_data(*arguments, **options):
+        gc.collect()
+        assert all(earlier() is None for earlier in opened)
+        data = real(*arguments, **options)
+        opened.append(weakref.ref(data))
+        return data
+
+    monkeypatch.setattr(pretrain, "open_data", open_data)
+    pretrain.pretrain(values, str(tmp_path))
+    assert len(opened) == 2
+
+
+# ---- reports
+
+
+def test_a_report_that_a_crash_cut_off_or_zeroed(tmp_path):
+    whole = [b'{"step": 1, "split": "train"}\n', b'{"step": 2, "split": "train"}\n']
+    zeros = b"\0" * 40 + b"\n"
+    for left in (whole[1][:9], zeros, zeros[:-1]):
+        (tmp_path / "metrics.jsonl").write_bytes(b"".join([*whole, left]))
+        with reporting.Reporter(tmp_path, 10, 2) as reporter:
+            assert reporter.has(2, "train")
+        assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(whole)
+
+
+def test_a_disk_that_has_no_room_for_a_report(tmp_path):
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    with (
+        pytest.raises(UserError, match=r"metrics.jsonl: File too large; make room"),
+        reporting.Reporter(tmp_path, 10, 0) as reporter,
+    ):
+        reporter.write(1, "train", {"loss": 2.0})
+        try:
+            resource.setrlimit(resource.RLIMIT_FSIZE, (60, before[1]))
+            reporter.write(2, "train", {"loss": 1.5})
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    with reporting.Reporter(tmp_path, 10, 1) as reporter:
+        assert reporter.has(1, "train") and not reporter.has(2, "train")
+
+
+def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
+    """Their loss is not 0: there is none."""
+    recipe = pod_recipe.get_config()
+    recipe.data.corpus = str(corpus.folder)
+    values = config.from_configdict(config.PretrainConfig, recipe)
+    optimizer = dataclasses.replace(
+        values.optimizer, learning_rate=1e30, schedule="linear"
+    )
+    run = dataclasses.replace(values.run, log_every=1, max_skipped_steps=1000)
+    phase = dataclasses.replace(values.phases[0], steps=6)
+    values = dataclasses.replace(values, optimizer=optimizer, run=run, phases=(phase,))
+    try:
+        pretrain.pretrain(values, str(tmp_path))
+    except UserError as error:  # parameters of 1e30 are finite, or are not saved
+        assert "not finite" in str(error)
+    records = [r for r in curves.read_metrics(tmp_path) if r["split"] == "train"]
+    skipped = [r for r in records if r["skipped_steps"]]
+    assert skipped and all("loss" not in r for r in skipped[1:])
+    assert all(r["sequences_per_sec"] > 0 for r in records)
 
 
 # ---- a workdir in an object store

@@ -19,7 +19,7 @@ from bert_jax import config, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.data import sentence_pairs
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 
 STORE = fsspec.filesystem("memory")
 
@@ -194,3 +194,11 @@ def test_what_cannot_be_reached_is_told(monkeypatch, url):
     ):
         with pytest.raises(UserError, match=": Anonymous caller has no access$"):
             call()
+
+    def away(self, path, **kwargs):
+        raise OSError("no answer") from ConnectionResetError()
+
+    # No mistake of the user's: what launched the program may start it again.
+    monkeypatch.setattr(type(STORE), "info", away)
+    with pytest.raises(Unavailable, match="cannot be reached: no answer$"):
+        shards.open_corpus(url)

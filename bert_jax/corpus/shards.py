@@ -81,7 +81,9 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
             f"no corpus in {folder}: {MANIFEST} is missing; run.build_corpus makes one"
         ) from error
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise UserError(f"{path} cannot be read as a corpus: {error!r}") from error
+        raise storage.failure(error)(
+            f"{path} cannot be read as a corpus: {error!r}"
+        ) from error
     tokenizer = tokenizer_lib.Tokenizer.load(folder / TOKENIZER)
     if tokenizer.fingerprint != manifest["tokenizer_fingerprint"]:
         raise UserError(f"{folder / TOKENIZER} is not the tokenizer of this corpus")
@@ -221,7 +223,7 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
         else:
             digest = checksum(path)
     except OSError as error:
-        raise UserError(
+        raise storage.failure(error)(
             f"shard {path} cannot be read: {error.strerror or error}"
         ) from error
     if digest != shard.sha256:

@@ -10,7 +10,7 @@ import ml_collections
 from absl import app, flags, logging
 from ml_collections import config_flags
 
-from bert_jax.errors import Interrupted, UserError
+from bert_jax.errors import Interrupted, Unavailable, UserError
 
 # sysexits.h: a mistake in what was given; a stop that is meant to be continued.
 EXIT_CRASH = 1
@@ -22,7 +22,7 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
     """Define and parse flags, call `run`, and exit with its status.
 
     A `UserError`, or a flag that does not parse, prints one line and exits with 2. A
-    stop that was asked for exits with 75.
+    stop that was asked for exits with 75, what may be well again later with 1.
     Flags are defined here and not at import, so that entrypoints can import each other.
     """
 
@@ -42,12 +42,15 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         _leave(EXIT_USER_ERROR, error)
+    except Unavailable as error:
+        print(f"error: {error}", file=sys.stderr)
+        _leave(EXIT_CRASH, error)
     except Interrupted as stop:
         print(f"{stop}; the same command continues", file=sys.stderr)
         sys.exit(EXIT_CONTINUE)
-    except KeyboardInterrupt:
+    except KeyboardInterrupt as stop:
         print("stopped", file=sys.stderr)
-        sys.exit(EXIT_CONTINUE)
+        _leave(EXIT_CONTINUE, stop)
     except Exception as error:
         if "jax" not in sys.modules:
             raise
@@ -55,7 +58,7 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
         _leave(EXIT_CRASH, error)
 
 
-def _leave(status: int, error: Exception) -> None:
+def _leave(status: int, error: BaseException) -> None:
     if "jax" in sys.modules:  # not every program has it, and it takes a second
         from bert_jax.training import processes
 
@@ -145,7 +148,8 @@ def start_processes() -> None:
     """Find the other processes of the run, if there are any.
 
     Raises:
-      UserError: they are not found, or the flags are incomplete.
+      UserError: the flags are incomplete.
+      RuntimeError: the others did not come in time.
     """
     from bert_jax.training import processes
 

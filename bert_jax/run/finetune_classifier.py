@@ -35,6 +35,7 @@ from bert_jax.training import (
     optimizer,
     processes,
     sharding,
+    watchdog,
     workdir,
 )
 
@@ -57,7 +58,7 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
     loop.use_compilation_cache(config.run)
 
     # Task, and the checkpoint that gives shape and tokenizer.
-    with processes.together():
+    with watchdog.watch(config.run.hang_seconds), processes.together():
         train = task_lib.read_tsv(config.task.train)
         held_out = task_lib.read_tsv(config.task.eval)
         labels = task_lib.label_names(train, held_out)
@@ -106,7 +107,10 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
         shard_optimizer=config.mesh.shard_optimizer,
     )
 
-    with workdir.claim(folder, config, processes.say) as place:
+    with (
+        watchdog.watch(config.run.hang_seconds) as alive,
+        workdir.claim(folder, config, processes.say) as place,
+    ):
         # State: continued, else from the pretrained encoder, else random.
         checkpoints = checkpoint.Checkpoints(
             place / "checkpoints",
@@ -128,7 +132,7 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
                 state = dataclasses.replace(state, params=params)
 
         # Loop.
-        state = loop.train(run, state, checkpoints, ledger, place)
+        state = loop.train(run, state, checkpoints, ledger, place, alive)
         checkpoints.close()
 
         # Results.

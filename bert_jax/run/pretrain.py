@@ -31,6 +31,7 @@ from bert_jax.training import (
     optimizer,
     processes,
     sharding,
+    watchdog,
     workdir,
 )
 from bert_jax.training import step as step_lib
@@ -50,13 +51,14 @@ def pretrain(
 
     Raises:
       UserError: config, corpus, devices or workdir do not fit.
+      Unavailable: corpus or workdir cannot be reached now.
       Interrupted: the run was asked to stop, and has saved itself.
     """
     ledger = goodput.Ledger(time.time())
     loop.use_compilation_cache(config.run)
 
     # Corpus, and what the config leaves open. What one process lacks, stops all.
-    with processes.together():
+    with watchdog.watch(config.run.hang_seconds), processes.together():
         corpus = shards.open_corpus(config.data.corpus)
         config = resolve(config, corpus)
 
@@ -75,7 +77,10 @@ def pretrain(
     )
 
     # The folder: from here on there is something to lose.
-    with workdir.claim(folder, config, processes.say) as place:
+    with (
+        watchdog.watch(config.run.hang_seconds) as alive,
+        workdir.claim(folder, config, processes.say) as place,
+    ):
         checkpoints = checkpoint.Checkpoints(
             place / "checkpoints", config.run.keep_checkpoints, metadata
         )
@@ -87,7 +92,7 @@ def pretrain(
             state = sharding.initialise(run.init, shapes, jax.random.key(config.seed))
 
         # Loop.
-        state = loop.train(run, state, checkpoints, ledger, place)
+        state = loop.train(run, state, checkpoints, ledger, place, alive)
         checkpoints.close()
     return state, config
 

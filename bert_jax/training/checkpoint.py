@@ -8,7 +8,6 @@ versions.
 
 import contextlib
 import dataclasses
-import errno
 import functools
 import importlib.metadata
 import itertools
@@ -24,9 +23,13 @@ from etils import epath
 from orbax.checkpoint import v1 as ocp
 
 from bert_jax import storage
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 from bert_jax.training import processes
 from bert_jax.training import step as step_lib
+
+# A save that takes longer has failed: in another process, if not in this one. Then the
+# others wait for it in vain.
+_SAVE_SECONDS = 300
 
 _PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
 
@@ -67,8 +70,11 @@ class Checkpoints:
         self._folder = absolute(folder)
         self._metadata = metadata
         self._pending = None
+        context = ocp.Context()
+        context.asynchronous.timeout_secs = _SAVE_SECONDS
         self._checkpointer = ocp.training.Checkpointer(
             str(self._folder),
+            context=context,
             # The loop decides when to save; this says yes to all it asks for.
             save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(
                 1
@@ -92,20 +98,28 @@ class Checkpoints:
 
         Raises:
           UserError: there are checkpoints, and none can be read.
+          Unavailable: the newest may be readable later.
         """
         # One process says which there are: folders may look different on each.
         steps = processes.on_main(lambda: json.dumps(self._steps()))
         steps = json.loads(steps)
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
-            found, problem = None, ""
+            found, problem, passing = None, "", ""
             try:
                 found = self._load(step, shapes)
             # Whatever is wrong with the files, Orbax and what it stands on have many
             # kinds of errors for it.
             except Exception as error:
-                problem = _first_line(error)
+                if storage.is_passing(error):
+                    passing = _first_line(error)
+                else:
+                    problem = _first_line(error)
             problem = next(filter(None, processes.gather_text(problem)), "")
+            # Where one process fails, the others wait for it until their time is up.
+            passing = next(filter(None, processes.gather_text(passing)), "")
+            if passing and not problem:
+                raise Unavailable(f"checkpoint {step} cannot be read now: {passing}")
             if problem:
                 say(f"checkpoint {step} cannot be used: {problem}")
                 unreadable.append(step)
@@ -178,7 +192,7 @@ class Checkpoints:
         self.wait()
         parts = _parts(state)
         parts["checksums"] = {"by_leaf": _checksums(parts, state.step.sharding)}
-        with self._told(step):
+        with self._agreed(step):
             response = self._checkpointer.save_checkpointables_async(
                 step, parts, custom_metadata={**self._metadata, **extra}
             )
@@ -188,28 +202,36 @@ class Checkpoints:
         """Return when the last checkpoint is complete, or raise as `save` does."""
         if self._pending is not None:
             (step, pending), self._pending = self._pending, None
-            with self._told(step):
+            with self._agreed(step):
                 pending.result()
 
     @contextlib.contextmanager
-    def _told(self, step: int) -> Iterator[None]:
-        """Make one line of a disk's errors."""
+    def _agreed(self, step: int) -> Iterator[None]:
+        """Make one line of a disk's errors, in all processes if one met them."""
+        problem, told = None, ""
         try:
             yield
         except Exception as error:
-            reason = _disk_error(error)
-            if not reason:
-                raise
+            problem, told = error, storage.disk_error(error) or "?"
+        everywhere = [text for text in processes.gather_text(told) if text]
+        reason = next((text for text in everywhere if text != "?"), "")
+        if reason:
             complete = _steps_of(self._folder)
             last = (
                 f"the last complete one is {complete[0].name}"
                 if complete
                 else ("there is no complete one")
             )
-            raise UserError(
+            agreed = UserError(
                 f"cannot write checkpoint {step} to {self._folder}: {reason}; {last}; "
                 "make room and run the same command"
-            ) from error
+            )
+            agreed.everywhere = True
+            raise agreed from problem
+        if problem:
+            raise problem
+        if everywhere:
+            raise RuntimeError(f"checkpoint {step} failed in another process")
 
     def close(self) -> None:
         """Wait, and end the threads that write."""
@@ -226,26 +248,6 @@ def _parts(state: step_lib.TrainState) -> dict[str, Any]:
 
 def _whole(parts: dict[str, Any]) -> step_lib.TrainState:
     return step_lib.TrainState(params=parts["params"], **parts["train"])
-
-
-_DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
-
-
-def _disk_error(error: BaseException) -> str:
-    """What the disk says in an error or in what led to it; "" if it is not the disk's.
-
-    The library that writes arrays has no types of errors, but ends its messages with
-    the system's words for one.
-    """
-    seen: BaseException | None = error
-    while seen is not None:
-        for number in _DISK_ERRORS:
-            if os.strerror(number) in str(seen) or (
-                isinstance(seen, OSError) and seen.errno == number
-            ):
-                return os.strerror(number)
-        seen = seen.__cause__ or seen.__context__
-    return ""
 
 
 @functools.partial(jax.jit, static_argnums=1)

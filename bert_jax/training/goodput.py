@@ -15,6 +15,7 @@ BUCKETS = (
     "data_wait",
     "evaluation",
     "checkpoint",
+    "profile",
     "lost",
 )
 

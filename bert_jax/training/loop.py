@@ -38,7 +38,6 @@ from bert_jax.training import (
     processes,
     reporting,
     sharding,
-    watchdog,
     workdir,
 )
 from bert_jax.training import step as step_lib
@@ -212,6 +211,7 @@ def train(
     checkpoints: checkpoint.Checkpoints,
     ledger: goodput.Ledger,
     folder: storage.Path,
+    alive: Callable[[], None],
 ) -> step_lib.TrainState:
     """Run from the step of `state` to the end.
 
@@ -221,21 +221,31 @@ def train(
       checkpoints: where to save, and where the state came from, if it was restored.
       ledger: where the time goes.
       folder: the workdir.
+      alive: the sign of life of `watchdog.watch`.
 
     Returns:
       The state after the last step, which is saved.
 
     Raises:
       Interrupted: on SIGTERM or SIGINT, after saving.
-      UserError: a loss or gradient is not finite, or a checkpoint cannot be written.
+      UserError: a loss or gradient is not finite, a checkpoint cannot be written, or
+        those that there were are gone.
     """
     step = int(state.step)
+    if not step and processes.on_main(lambda: workdir.had_checkpoint(folder)):
+        error = UserError(
+            f"{folder} had checkpoints, and now there is none; bring them back, or "
+            "give another --workdir to start from step 0"
+        )
+        error.everywhere = True
+        raise error
     if processes.is_main():
+        if step:
+            workdir.note_checkpoint(folder)
         earlier = checkpoints.metadata(step)["time"] if step else None
         ledger.continue_from(earlier, workdir.first_start(folder))
     with (
         _stop_requests() as stop_requested,
-        watchdog.watch(run.config.hang_seconds) as alive,
         sharding.use(run.mesh),
         reporting.Reporter(
             folder, run.total_steps, step, silent=not processes.is_main()
@@ -248,8 +258,7 @@ def train(
         for stage in run.stages:
             loop.train_stage(stage, begin)
             begin += stage.steps
-        with ledger.counting("checkpoint"):
-            checkpoints.wait()
+        loop.wait_for_checkpoint()
         reporter.say(ledger.describe())
     return loop.state
 
@@ -312,8 +321,10 @@ class _Loop:
         self._ledger.switch("init")
         self._reporter.advance(self._done, f"{stage.name}: opening data")
         self._rows = sharding.local_rows(self._run.mesh, stage.batch_size)
+        self._data = None  # the stage before gives back its memory first
         with processes.together():
             self._data = stage.open(self._rows)
+        self._alive()
         if owes_evaluation:
             self._evaluate()
             self._stop_if_asked(end)
@@ -496,8 +507,19 @@ class _Loop:
                     f"step {self._done}: the parameters are not finite, and not saved"
                 )
             self._reporter.flush()
+            self._complete_checkpoint()
             entry = {"time": self._ledger.entry()}
             self._checkpoints.save(self._done, self.state, entry)
+
+    def wait_for_checkpoint(self) -> None:
+        """Return when the last one is complete."""
+        with self._ledger.counting("checkpoint"):
+            self._complete_checkpoint()
+
+    def _complete_checkpoint(self) -> None:
+        self._checkpoints.wait()
+        if processes.is_main() and self._checkpoints.newest() is not None:
+            workdir.note_checkpoint(self._folder)
 
     def _stop_if_asked(self, end: int) -> None:
         """Leave, with the newest step saved.
@@ -507,7 +529,7 @@ class _Loop:
         """
         if not self._stopping:
             return
-        self._checkpoints.wait()
+        self.wait_for_checkpoint()
         total = self._run.total_steps
         if self._done < total or (self._data.held_out and self._owes_evaluation(end)):
             raise Interrupted(f"saved at step {self._done} of {total}")
@@ -517,8 +539,17 @@ class _Loop:
     def _begin_profile(self) -> None:
         if self._done + 1 == self._run.config.profile_step:
             self._observe(0)
-            jax.profiler.start_trace(str(self._folder / "profile"))
+            with self._ledger.counting("profile"):
+                jax.profiler.start_trace(str(self._profile_folder()))
             self._profiling = True
+            self._window.restart()
+
+    def _profile_folder(self) -> storage.Path:
+        # Files are named for the host: processes that share one need their own folder.
+        folder = self._folder / "profile"
+        if jax.process_count() == 1:
+            return folder
+        return folder / f"process_{jax.process_index()}"
 
     def _ends_profile(self, end: int) -> bool:
         config = self._run.config
@@ -527,7 +558,8 @@ class _Loop:
 
     def _end_profile(self, end: int) -> None:
         if self._ends_profile(end):
-            jax.profiler.stop_trace()
+            with self._ledger.counting("profile"):
+                jax.profiler.stop_trace()
             self._profiling = False
             self._reporter.say(f"profile in {self._folder / 'profile'}")
 
@@ -584,15 +616,19 @@ class _Window:
     def close(self, found: terms_lib.Terms) -> dict[str, float]:
         """Values for a report; begins the next window.
 
-        `found` may reach further back than this window, to before a restart.
+        `found` may reach further back than this window, to before a restart. If all of
+        its steps were skipped, there is nothing to say of loss and metrics.
         """
-        values = _ratios(self._run.objective, found)
+        values = {}
         seconds = time.perf_counter() - self._start
         sequences = self._steps * self._stage.batch_size
-        positions = found["padding_fraction"].count / max(found["grad_norm"].count, 1.0)
-        tokens = self._steps * float(positions) * (1.0 - values["padding_fraction"])
+        counted = float(found["grad_norm"].count)  # steps that were not skipped
+        if counted:
+            values = _ratios(self._run.objective, found)
+            positions = float(found["padding_fraction"].count) / counted
+            tokens = self._steps * positions * (1.0 - values["padding_fraction"])
+            values["tokens_per_sec"] = tokens / seconds
         values["sequences_per_sec"] = sequences / seconds
-        values["tokens_per_sec"] = tokens / seconds
         values["data_wait_fraction"] = self._waited / seconds
         if self._peak:
             values["mfu"] = sequences * self._stage.flops / seconds / self._peak
@@ -627,6 +663,7 @@ def _stop_requests() -> Iterator[threading.Event]:
     """
     event = threading.Event()
     before: dict[int, Any] = {}
+    leaving = False
 
     def handle(number, frame):
         del frame
@@ -642,9 +679,12 @@ def _stop_requests() -> Iterator[threading.Event]:
             before[number] = signal.signal(number, handle)
     try:
         yield event
+    except BaseException:
+        leaving = event.is_set()
+        raise
     finally:
         for number, handler in before.items():
-            # A process that was asked to end is about to, and needs no reminder on its
-            # way out: it would change the exit status.
-            ending = number == signal.SIGTERM and event.is_set()
-            signal.signal(number, signal.SIG_IGN if ending else handler)
+            # A process that ends because it was asked to needs no reminder on its way
+            # out: it would change the exit status.
+            ignored = leaving and number == signal.SIGTERM
+            signal.signal(number, signal.SIG_IGN if ignored else handler)

@@ -24,8 +24,6 @@ from jax.experimental import multihost_utils
 from bert_jax.errors import UserError
 from bert_jax.training import reporting
 
-_MESSAGE_BYTES = 2048
-
 
 def start(
     coordinator_address: str = "", num_processes: int = 0, process_id: int = -1
@@ -155,14 +153,17 @@ def on_main(function: Callable[[], Any]) -> Any:
 
 
 def gather_text(text: str) -> list[str]:
-    """The text of each process, cut off at some length, in all of them."""
+    """The text of each process, in all of them."""
     if jax.process_count() == 1:
         return [text]
-    encoded = text.encode("utf-8")[:_MESSAGE_BYTES]
-    padded = np.zeros(_MESSAGE_BYTES, np.uint8)
+    encoded = text.encode("utf-8")
+    sizes = np.asarray(multihost_utils.process_allgather(np.int32(len(encoded))))
+    padded = np.zeros(max(sizes.max(), 1), np.uint8)
     padded[: len(encoded)] = np.frombuffer(encoded, np.uint8)
-    rows = multihost_utils.process_allgather(padded)
-    return [bytes(r).rstrip(b"\0").decode("utf-8", "ignore") for r in np.asarray(rows)]
+    rows = np.asarray(multihost_utils.process_allgather(padded))
+    return [
+        bytes(row[:size]).decode("utf-8") for row, size in zip(rows, sizes, strict=True)
+    ]
 
 
 def leave(status: int, error: BaseException) -> None:

@@ -1,5 +1,6 @@
 """What a run tells: metrics.jsonl, TensorBoard, and the terminal."""
 
+import contextlib
 import json
 import os
 import sys
@@ -9,6 +10,7 @@ from typing import Any
 import tqdm
 
 from bert_jax import storage
+from bert_jax.errors import UserError
 
 # An object store gets reports at least so often, and before each checkpoint.
 _FLUSH_SECONDS = 30.0
@@ -67,7 +69,10 @@ class Reporter:
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         """Report values; when this returns, they outlive the process.
 
-        In an object store, they do after `flush`, or within the minute.
+        In an object store, they do after `flush`, or with a report some time later.
+
+        Raises:
+          UserError: the disk is full, or refuses for another reason of its own.
         """
         if self._silent:
             return
@@ -79,9 +84,20 @@ class Reporter:
             if time.monotonic() - self._flushed > _FLUSH_SECONDS:
                 self.flush()
         else:
-            self._file.write(line)
-            self._file.flush()
-            os.fsync(self._file.fileno())
+            try:
+                self._file.write(line)
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                reason = storage.disk_error(error)
+                with contextlib.suppress(OSError):  # closing would write again
+                    self._file.close()
+                if not reason:
+                    raise
+                raise UserError(
+                    f"cannot write {self._path}: {reason}; make room and run the same "
+                    "command"
+                ) from error
         if self._tensorboard:
             for name, value in values.items():
                 self._tensorboard.add_scalar(f"{split}/{name}", value, step)
@@ -151,15 +167,21 @@ def say(line: str) -> None:
 
 
 def _drop_lines_after(path: storage.Path, step: int) -> int:
-    """Drop lines of later steps; returns how many."""
+    """Drop lines of later steps, and what a crash left of a line; returns how many."""
     if not path.exists():
         return 0
     lines = path.read_bytes().splitlines(keepends=True)
-    # The last line may have been cut off in the middle.
-    kept = [ln for ln in lines if ln.endswith(b"\n") and json.loads(ln)["step"] <= step]
+    kept = [
+        line for line in lines if _is_record(line) and json.loads(line)["step"] <= step
+    ]
     if len(kept) < len(lines):
         storage.write_text(path, b"".join(kept).decode("utf-8"))
     return len(lines) - len(kept)
+
+
+def _is_record(line: bytes) -> bool:
+    """Whether a line is whole: not cut off, nor zeros, as after a loss of power."""
+    return line.startswith(b"{") and line.endswith(b"}\n")
 
 
 def _tensorboard_writer(folder: storage.Path, step: int):

@@ -17,7 +17,8 @@ def watch(seconds: int) -> Iterator[Callable[[], None]]:
     """Inside, exit with all stacks if `seconds` pass without a sign of life.
 
     Args:
-      seconds: 0 for never. Compilation is the longest silence of a healthy run.
+      seconds: 0 for never. The longest silences of a healthy run are opening the data
+        of a stage, compilation, and the wait for a save.
 
     Yields:
       A function that is the sign of life.

@@ -13,6 +13,8 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.training import processes
 
+_HAD_CHECKPOINT = "had_checkpoint"
+
 
 @contextlib.contextmanager
 def claim(
@@ -51,6 +53,17 @@ def first_start(folder: storage.Path) -> float:
     return float((folder / "lock").read_text(encoding="utf-8"))
 
 
+def note_checkpoint(folder: storage.Path) -> None:
+    """Remember, outside of the checkpoints, that there has been one."""
+    if not had_checkpoint(folder):
+        storage.write_text(folder / _HAD_CHECKPOINT, "")
+
+
+def had_checkpoint(folder: storage.Path) -> bool:
+    """Whether there has been one: if there is none now, something is wrong."""
+    return (folder / _HAD_CHECKPOINT).exists()
+
+
 @contextlib.contextmanager
 def _locked(folder: storage.Path) -> Iterator[None]:
     if storage.is_remote(folder):
@@ -62,6 +75,9 @@ def _locked(folder: storage.Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "a+")  # noqa: SIM115
+        if not lock.tell():
+            lock.write(f"{time.time()}\n")
+            lock.flush()
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from error
     with lock:
@@ -69,16 +85,18 @@ def _locked(folder: storage.Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(f"another process is running on {folder}") from error
-        if not lock.tell():
-            lock.write(f"{time.time()}\n")
-            lock.flush()
         yield
 
 
 def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> None:
     path = folder / "config.json"
-    if not path.exists() or not _has_begun(folder):
+    if not _has_begun(folder):
         return
+    if not path.exists():
+        raise UserError(
+            f"{folder} holds a run, but not its config.json; put it back (a checkpoint "
+            "has it in its metadata), or give another --workdir"
+        )
     text = path.read_text(encoding="utf-8")
     found = config_lib.load_json(type(config), text, str(path))
     refused = config_lib.differences(found, config, free_fields=False)
@@ -94,7 +112,8 @@ def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> N
 def _has_begun(folder: storage.Path) -> bool:
     """Whether there is anything to lose, beyond what the start of a run leaves."""
     if storage.is_remote(folder):
-        return (folder / "metrics.jsonl").exists()  # reports come before checkpoints
+        # Reports come before checkpoints.
+        return (folder / "metrics.jsonl").exists() or had_checkpoint(folder)
     for path in folder.iterdir():
         if path.name in ("lock", "config.json", "tensorboard"):
             continue
