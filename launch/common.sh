@@ -22,7 +22,7 @@ required() {
 
 # required_number NAME: the same for a whole number.
 required_number() {
-  [[ ${!1} =~ ^[0-9]+$ ]] || fail "--$1 takes a whole number, not '${!1}'"
+  [[ ${!1} =~ ^(0|[1-9][0-9]*)$ ]] || fail "--$1 takes a whole number, not '${!1}'"
 }
 
 # A command as a line that a shell, here or on another machine, reads as the same words.

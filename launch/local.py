@@ -1,14 +1,15 @@
 #!/usr/bin/env python3
 r"""Start a run as several processes on this machine, and again when one dies.
 
-  python launch/local.py --processes=4 --devices=2 --restarts=3 -- \\
+  python launch/local.py --processes=4 --devices=2 --restarts=3 -- \
       python -m bert_jax.run.pretrain --config=configs/bert_tiny.py:smoke ...
 
 Each process gets the command with --coordinator_address, --num_processes and
 --process_id added, and this many emulated CPU devices. It is a pod in small, with the
 restart rules of a pod (launch/README.md): 0 is done, 2 is a mistake that another start
-would repeat, anything else is started again, all processes together. SIGTERM goes on to
-all of them. Needs nothing but Python.
+would repeat, anything else is started again, all processes together. But there are no
+more restarts than --restarts says, none by default, and a stop (75) counts as one.
+SIGTERM goes on to all of them. Needs nothing but Python.
 
 Exit status: 0 done, 2 a mistake, 75 stopped and saved, 1 crashed too often.
 """
@@ -17,6 +18,7 @@ import argparse
 import contextlib
 import os
 import shlex
+import shutil
 import signal
 import socket
 import subprocess
@@ -44,8 +46,14 @@ def main() -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message):
+        print(f"error: {message}", file=sys.stderr)
+        sys.exit(_MISTAKE)
+
+
 def _parse() -> argparse.Namespace:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--processes", type=int, default=2)
@@ -54,8 +62,10 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--dry_run", action="store_true", help="print the commands")
     parser.add_argument("command", nargs="+", help="after --")
     options = parser.parse_args()
-    if options.processes < 1 or options.devices < 1:
-        parser.error("--processes and --devices must be at least 1")
+    if options.processes < 1 or options.devices < 1 or options.restarts < 0:
+        parser.error("--processes and --devices start at 1, --restarts at 0")
+    if not shutil.which(options.command[0]):
+        parser.error(f"there is no program {options.command[0]!r}")
     return options
 
 

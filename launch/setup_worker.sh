@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Make a TPU VM ready to run this checkout; `tpu_vm.sh install` runs it on every worker.
 #
-#   bash launch/setup_worker.sh [--extra=tpu] [--dry_run]
+#   bash launch/setup_worker.sh [--extra=tpu,gcs] [--dry_run]
 #
-# Python 3.11 in .venv, the packages of constraints.txt, transparent hugepages.
+# Python 3.11 in .venv, the packages of constraints.txt with those extras, transparent
+# hugepages.
 set -euo pipefail
 # shellcheck source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
-extra=tpu
+extra=tpu,gcs
 while (($#)); do
   case $1 in
     --extra=*) extra=${1#*=} ;;

@@ -99,6 +99,8 @@ case $action in
       [[ -n $(git -C "$root" branch --remotes --contains "$commit") ]] ||
         fail "commit $commit is on no remote branch; push it, or give --commit=COMMIT"
     fi
+    [[ $commit =~ ^[0-9a-f]{7,40}$ ]] ||
+      fail "--commit takes the hash of a commit, not '$commit': a branch may move"
     on all "test -d bert_jax || git clone -- $(quoted "$repo") bert_jax && cd bert_jax \
 && git remote set-url origin $(quoted "$repo") && git fetch origin \
 && git checkout --detach $(quoted "$commit") && bash launch/setup_worker.sh"

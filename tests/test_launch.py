@@ -198,7 +198,7 @@ CASES = {
         [*QUEUED, "delete", "bert", "--zone=z", "--force"],
     ),
     # The remote commands of these are run by the tests further down.
-    "install": (tpu_vm("install", "--repo=u r l", "--commit=c"), None),
+    "install": (tpu_vm("install", "--repo=u r l", "--commit=c0ffee1"), None),
     "run": (tpu_vm("run", "--", *PROGRAM), None),
     "stacks": (tpu_vm("stacks"), None),
     "stop": (tpu_vm("stop"), None),
@@ -256,6 +256,9 @@ MISTAKES = [
     (tpu_vm("run"), "there is no program"),
     (tpu_vm("run", "python"), "unknown argument 'python'"),
     (tpu_vm("run", "--max_restarts=x", "--", "python"), "takes a whole number"),
+    # Bash would read it as an octal number, and a bad one.
+    (tpu_vm("run", "--max_restarts=08", "--", "python"), "takes a whole number"),
+    (tpu_vm("install", "--commit=main", "--repo=r"), "takes the hash of a commit"),
     (["bash", "launch/xpk.sh", "--name=n"], "--cluster is missing"),
     (xpk(), "there is no program"),
     (xpk("--slices=two", "--", "python"), "takes a whole number"),
@@ -524,7 +527,7 @@ def test_install_on_a_worker(launched, tmp_path):
         checkout = launched.home / "bert_jax"
         assert git(checkout, "rev-parse", "HEAD") == git(here, "rev-parse", "HEAD")
         hugepages = "echo always > /sys/kernel/mm/transparent_hugepage/enabled"
-        pip_flags = ["install", "--editable", ".[tpu]"]
+        pip_flags = ["install", "--editable", ".[tpu,gcs]"]
         assert done.calls == [
             ["sudo", "sh", "-c", hugepages],
             ["pip", *pip_flags, "--constraint", "constraints.txt"],
@@ -803,7 +806,9 @@ def test_commands_of_the_page(launched):
     )
     script += f'real() {{ {sys.executable} "$@"; }}\n{readme_commands()}'
     # install's defaults depend on the checkout this is tested in
-    script = script.replace(" install $slice", " install $slice --repo=r --commit=c")
+    script = script.replace(
+        " install $slice", " install $slice --repo=r --commit=c0ffee1"
+    )
     result = launched("bash", "-c", script)
     assert result.returncode == 0, result.stderr
     names = [" ".join(call[:5]) for call in result.calls]

@@ -301,6 +301,11 @@ def test_page_and_json_say_the_same():
     hours = 2000 * 0.002 / 0.5 / 3600
     assert written["hours"]["0.5"] == pytest.approx(hours)
     assert written["chip_hours"]["0.5"] == pytest.approx(64 * hours)
+    estimated = 2000 * 0.001 / 3600
+    assert written["estimated_hours_without_collectives"] == pytest.approx(estimated)
+    assert written["utilisation_at_step_ms"] is None
+    given = plan.to_dict(found, [4.0, 8.0])
+    assert given["utilisation_at_step_ms"] == pytest.approx([0.5, 0.25])
 
 
 def fake_stage(steps=1, flops=1e12, left=1.0, batch_size=256):
@@ -342,7 +347,7 @@ def test_search_needs_few_compilations(monkeypatch):
         del topology
         rows = config.phases[index].batch_size // 8
         tried.append(rows)
-        return fake_stage(left=29.75 - 37 / 1024 * rows)
+        return fake_stage(left=29.75 - 37 / 1024 * rows, batch_size=8 * rows)
 
     monkeypatch.setattr(plan, "plan_phase", compiled)
     monkeypatch.setattr(sharding, "batch_parts", lambda mesh: 8)
@@ -357,6 +362,7 @@ def test_search_needs_few_compilations(monkeypatch):
         best = max(rows for rows, t in zip(tried, trials, strict=True) if t.stage.fits)
         limit = int(29.75 * 1024 / 37)  # 823
         assert limit - best <= limit // 8 and len(tried) <= most, tried
+        assert plan._largest(trials).startswith(f"  so {8 * best:,} fit, ")
 
 
 @needs_compiler
@@ -390,7 +396,10 @@ def test_what_does_not_fit_says_by_how_much():
     assert "0.25 GiB too much" in text
     assert "with these" in text  # the compiler told no more than the sum
     assert "not known" in plan.page(fake_plan(refused))
-    assert plan.to_dict(found)["stages"][0]["memory_left"] == -3 * 2**29
+    told = plan.to_dict(found)
+    assert told["stages"][0]["memory_left"] == -3 * 2**29
+    assert told["stages"][0]["cycles"] is None
+    assert told["estimated_hours_without_collectives"] is None
 
 
 @needs_compiler

@@ -7,7 +7,7 @@ one page: memory, arithmetic, what goes over which network, time and chip-hours.
 needs the TPU compiler, `pip install -e '.[tpu]'`, and no TPU. A compilation takes from
 half a minute to some minutes; --config.encoder.scan_layers=True is the fastest.
 
-`docs/plan.md` has examples. Exit status: 0 if the run fits into the memory, 1 if not.
+`docs/plan.md` has examples. Exit status: 0 if the run fits into the memory, 3 if not.
 """
 
 import dataclasses
@@ -17,6 +17,7 @@ import math
 import pathlib
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import TextIO
 
 import jax
 import numpy as np
@@ -31,6 +32,8 @@ from bert_jax.training import plan as plan_lib
 from bert_jax.training import topology as topology_lib
 
 # Shares of the peak that the time of a run is given for.
+EXIT_DOES_NOT_FIT = 3
+
 UTILISATIONS = (0.3, 0.4, 0.5, 0.6)
 
 # More than this many compilations in one search are not worth the wait.
@@ -286,7 +289,10 @@ def alternatives(
     # Inside of a slice, and not more than pays (docs/sharding.md).
     parts = min(8, len(topology.devices) // topology.slices // mesh.tensor)
     if mesh.fsdp == 1 < parts:
-        found[f"--config.mesh.fsdp={parts}"] = dataclasses.replace(
+        change = f"--config.mesh.fsdp={parts}"
+        if mesh.data != -1:
+            change = f"--config.mesh.data=-1 {change}"
+        found[change] = dataclasses.replace(
             config, mesh=dataclasses.replace(mesh, data=-1, fsdp=parts)
         )
     return {change: c for change, c in found.items() if _can_run(c, topology)}
@@ -336,7 +342,8 @@ def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
         head(
             "corpus",
             f"{plan.corpus.tokens:,} tokens, {_gib(plan.corpus.host_bytes)} GiB on a "
-            f"host with data.shard_groups={plan.corpus.shard_groups}",
+            f"host with data.shard_groups={plan.corpus.shard_groups}, "
+            "without working copies",
         )
 
     lines.append("")
@@ -410,7 +417,7 @@ def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
 
     lines.extend(["", "time of all phases, at a utilisation of"])
     estimated = plan.estimated_seconds
-    last = ["as estimated"] if estimated else []
+    last = ["as estimated *"] if estimated else []
     row("", [f"{share:.0%}" for share in UTILISATIONS] + last)
     for i, stage in enumerate(stages):
         times = [stage.seconds_at_peak / share for share in UTILISATIONS]
@@ -421,6 +428,8 @@ def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
     unit, name = (3600, "hours") if max(seconds) < 3 * 86400 else (86400, "days")
     row(f"  {name}", [f"{s / unit:,.1f}" for s in seconds])
     row("  chip-hours", [f"{s / 3600 * topology.chips:,.0f}" for s in seconds])
+    if estimated:
+        lines.append("  * the compiler's estimate, to which the collectives come")
     took = " and ".join(f"{stage.compile_seconds:.0f}" for stage in stages)
     lines.extend(["", f"Compiled in {took} seconds with {versions()}."])
     return "\n".join(lines)
@@ -468,10 +477,20 @@ def _excess(stage: plan_lib.StagePlan, topology: topology_lib.Topology) -> str:
     )
 
 
-def to_dict(plan: Plan) -> dict:
-    """All of it, for programs, in bytes, seconds and operations."""
+def to_dict(plan: Plan, step_ms: Sequence[float] = ()) -> dict:
+    """All of it, for programs, in bytes, seconds and operations; None: not known.
+
+    Args:
+      plan: to tell.
+      step_ms: as for `page`.
+    """
     topology = plan.topology
     hours = plan.seconds_at_peak / 3600
+    estimated = plan.estimated_seconds / 3600 or None
+    utilisation = [
+        1e3 * stage.seconds_at_peak / ms
+        for stage, ms in zip(plan.stages, step_ms, strict=False)
+    ]
     return {
         "recipe": plan.recipe,
         "topology": topology.name,
@@ -490,8 +509,10 @@ def to_dict(plan: Plan) -> dict:
                 "fits": stage.fits,
                 "memory_left": stage.memory.left,
                 "seconds_at_peak": stage.seconds_at_peak,
-                "estimated_seconds_without_collectives": stage.estimated_seconds,
-                "estimated_utilisation": stage.estimated_utilisation,
+                "cycles": stage.cycles or None,
+                "estimated_seconds_without_collectives": stage.estimated_seconds
+                or None,
+                "estimated_utilisation": stage.estimated_utilisation or None,
             }
             for stage in plan.stages
         ],
@@ -499,6 +520,10 @@ def to_dict(plan: Plan) -> dict:
         "chip_hours": {
             str(share): topology.chips * hours / share for share in UTILISATIONS
         },
+        "estimated_hours_without_collectives": estimated,
+        "estimated_chip_hours_without_collectives": estimated
+        and topology.chips * estimated,
+        "utilisation_at_step_ms": utilisation or None,
         "versions": versions(),
     }
 
@@ -542,19 +567,19 @@ def main() -> int:
     topology = topology_lib.open_topology(name, values.slices)
     recipe = pathlib.Path(values["config"].config_filename).stem
     plan = make_plan(config, topology, recipe, _say, corpus)
-    found = to_dict(plan)
+    found = to_dict(plan, step_ms)
     if not values.json:
         print(page(plan, step_ms), flush=True)
     if values.search:
+        trials = list(_search(config, plan, sys.stderr if values.json else sys.stdout))
         found["search"] = [
-            dataclasses.asdict(trial) | {"fits": trial.stage.fits}
-            for trial in _search(config, plan, quiet=values.json)
+            dataclasses.asdict(trial) | {"fits": trial.stage.fits} for trial in trials
         ]
     elif not plan.fits and not values.json:
         print(_suggestions(config, plan))
     if values.json:
         print(json.dumps(found, indent=1))
-    return 0 if plan.fits else command_line.EXIT_CRASH
+    return 0 if plan.fits else EXIT_DOES_NOT_FIT
 
 
 def _say(line: str) -> None:
@@ -566,7 +591,7 @@ def _step_ms(given: list[str], phases: int) -> list[float]:
         times = [float(value) for value in given]
     except ValueError as error:
         raise UserError(f"--step_ms={','.join(given)}: expected numbers") from error
-    if times and (len(times) != phases or min(times) <= 0):
+    if times and (len(times) != phases or not all(0 < t < math.inf for t in times)):
         raise UserError(
             f"--step_ms={','.join(given)}: expected {phases} numbers above 0, one for "
             "each phase"
@@ -584,9 +609,12 @@ def _suggestions(config: config_lib.PretrainConfig, plan: Plan) -> str:
 
 
 def _search(
-    config: config_lib.PretrainConfig, plan: Plan, *, quiet: bool
+    config: config_lib.PretrainConfig, plan: Plan, stream: TextIO
 ) -> Iterator[Trial]:
     """Compile variants, and print what comes of each."""
+
+    def tell(line: str) -> None:
+        print(line, file=stream, flush=True)
 
     def show(trial: Trial) -> Trial:
         stage = trial.stage
@@ -597,22 +625,28 @@ def _search(
             )
         else:
             result = _excess(stage, plan.topology)
-        if not quiet:
-            print(f"  '{trial.change}': {result}", flush=True)
+        tell(f"  '{trial.change}': {result}")
         return trial
-
-    def title(text: str) -> None:
-        if not quiet:
-            print(f"\n{text}", flush=True)
 
     for i, stage in enumerate(plan.stages):
         if not stage.fits:
-            title(f"{stage.name}: to make it fit")
+            tell(f"\n{stage.name}: to make it fit")
             for change, changed in alternatives(config, plan.topology, i).items():
                 yield show(Trial(change, plan_phase(changed, plan.topology, i)))
-        title(f"{stage.name}: the largest batch")
+        tell(f"\n{stage.name}: the largest batch")
+        tried = []
         for trial in search_batch(config, plan.topology, i):
+            tried.append(trial)
             yield show(trial)
+        tell(_largest(tried))
+
+
+def _largest(tried: list[Trial]) -> str:
+    fitting = [trial.stage for trial in tried if trial.stage.fits]
+    if not fitting:
+        return "  none fits"
+    best = max(fitting, key=lambda stage: stage.batch_size)
+    return f"  so {best.batch_size:,} fit, {best.batch_per_chip:g} on a chip"
 
 
 if __name__ == "__main__":

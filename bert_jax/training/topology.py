@@ -139,8 +139,8 @@ def open_topology(name: str, slices: int = 1) -> Topology:
         options["chip_config_name"] = generation.chip_config
     if math.prod(shape) == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
-    elif shape == (2, 4):
-        # The one slice that comes as a single host of eight.
+    elif shape == (2, 4) and name.startswith(("v5e:", "v6e:")):
+        # The one slice of these that comes as a single host of eight.
         options["chips_per_host_bounds"] = (2, 4, 1)
     if slices > 1:
         options["num_slices"] = slices

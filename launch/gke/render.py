@@ -14,6 +14,7 @@ import math
 import pathlib
 import re
 import shlex
+import shutil
 import string
 import subprocess
 import sys
@@ -118,6 +119,9 @@ def main() -> int:
         print(shlex.join(KUBECTL), file=sys.stderr)
         print(manifest, end="")
         return 0
+    if not shutil.which(KUBECTL[0]):
+        print("error: there is no kubectl on PATH", file=sys.stderr)
+        return 2
     status = subprocess.run(KUBECTL, input=manifest.encode(), check=False).returncode
     if status:
         command = shlex.join(KUBECTL)
