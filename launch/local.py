@@ -64,7 +64,7 @@ def _parse() -> argparse.Namespace:
     options = parser.parse_args()
     if options.processes < 1 or options.devices < 1 or options.restarts < 0:
         parser.error("--processes and --devices start at 1, --restarts at 0")
-    if not shutil.which(options.command[0]):
+    if not options.dry_run and not shutil.which(options.command[0]):
         parser.error(f"there is no program {options.command[0]!r}")
     return options
 

@@ -90,13 +90,15 @@ def _locked(folder: storage.Path) -> Iterator[None]:
 
 def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> None:
     path = folder / "config.json"
-    if not _has_begun(folder):
-        return
     if not path.exists():
+        if not had_checkpoint(folder):
+            return
         raise UserError(
             f"{folder} holds a run, but not its config.json; put it back (a checkpoint "
             "has it in its metadata), or give another --workdir"
         )
+    if not _has_begun(folder):
+        return
     text = path.read_text(encoding="utf-8")
     found = config_lib.load_json(type(config), text, str(path))
     refused = config_lib.differences(found, config, free_fields=False)
