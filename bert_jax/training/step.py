@@ -116,6 +116,8 @@ def make_train_step(
             opt_state,
             jax.tree.map(jnp.add, state.terms, found),
         )
+        # A select, not a conditional: on a TPU the former is free, and the latter
+        # copies the state (docs/log.md, 2026-11-21).
         params, opt_state, sums = jax.tree.map(
             functools.partial(jnp.where, is_finite), new, old
         )
