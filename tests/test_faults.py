@@ -298,14 +298,6 @@ def equal(found, expected):
     )
 
 
-# Orbax leaves tasks and coroutines behind when it cannot read something.
-orbax_gives_up = pytest.mark.filterwarnings(
-    "ignore:coroutine .* was never awaited:RuntimeWarning",
-    "ignore::pytest.PytestUnraisableExceptionWarning",
-)
-
-
-@orbax_gives_up
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
 def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
     damage, two_checkpoints, tmp_path
@@ -339,7 +331,6 @@ def test_undamaged_checkpoints_are_not_taken_for_damaged(two_checkpoints):
     checkpoints.close()
 
 
-@orbax_gives_up
 def test_a_bit_anywhere_is_noticed_or_harmless(two_checkpoints, tmp_path):
     """Whatever bit flips: either it is told, or all values are as they were."""
     original, shapes, first, second = two_checkpoints
