@@ -51,6 +51,7 @@ done
 for name in max_restarts steady_seconds pause; do
   required_number "$name"
 done
+[[ -z $log || -d $(dirname -- "$log") ]] || fail "there is no folder for --log=$log"
 
 # Whoever belongs to a detached run, its children included, holds FILE.lock open and
 # locked: that tells whether anything still runs, also after a loop that was killed.

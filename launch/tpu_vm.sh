@@ -21,16 +21,28 @@ root=$(dirname "${BASH_SOURCE[0]}")/..
 source "$root/launch/common.sh"
 
 action=${1-}
+# takes: its flags besides those of all actions.
 case $action in
-  create | queue | status | install | run | logs | stacks | stop | delete) shift ;;
+  create | queue) takes="--type --runtime --spot" ;;
+  status | delete) takes="--queued" ;;
+  install) takes="--repo --commit" ;;
+  run) takes="--max_restarts" ;;
+  logs) takes="--worker" ;;
+  stacks | stop) takes="" ;;
   --help) usage ;;
   "") fail "there is no action; --help lists them" ;;
   *) fail "unknown action '$action'; --help lists them" ;;
 esac
+shift
+
+unknown() {
+  fail "unknown argument '$1' of $action; --help lists what there is"
+}
 
 name="" zone="" project="" type="" runtime="" spot="" queued=""
 repo="" commit="" worker=0 max_restarts=10
 while (($#)); do
+  [[ " --name --zone --project --dry_run --help $takes -- " == *" ${1%%=*} "* ]] || unknown "$1"
   case $1 in
     --name=*) name=${1#*=} ;;
     --zone=*) zone=${1#*=} ;;
@@ -46,13 +58,14 @@ while (($#)); do
     --dry_run) dry_run=1 ;;
     --help) usage ;;
     --) shift && break ;;
-    *) fail "unknown argument '$1'; --help lists what there is" ;;
+    *) unknown "$1" ;;
   esac
   shift
 done
 required name "give the slice a name, --name=NAME"
 required zone "give the zone of the slice, --zone=ZONE"
 required_number max_restarts
+required_number worker
 [[ $action == run ]] || (($# == 0)) || fail "only run takes a program after --"
 where=(--zone="$zone" ${project:+--project="$project"})
 

@@ -20,6 +20,15 @@ import subprocess
 import sys
 
 TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
+# Sides of a topology (GKE's page "Plan TPUs in GKE"): pods would wait for ever for
+# nodes with more or fewer.
+DIMENSIONS = {
+    "tpu-v4-podslice": 3,
+    "tpu-v5p-slice": 3,
+    "tpu7x": 3,
+    "tpu-v5-lite-podslice": 2,
+    "tpu-v6e-slice": 2,
+}
 KUBECTL = ("kubectl", "apply", "-f", "-")
 
 
@@ -35,12 +44,24 @@ def render(values: argparse.Namespace) -> str:
         )
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", values.topology):
         raise ValueError(f"--topology={values.topology}: it looks like 4x4 or 4x4x8")
-    chips = math.prod(int(side) for side in values.topology.split("x"))
+    sides = [int(side) for side in values.topology.split("x")]
+    dimensions = DIMENSIONS.get(values.accelerator, len(sides))
+    if len(sides) != dimensions:
+        raise ValueError(
+            f"--topology={values.topology}: {values.accelerator} has topologies of "
+            f"{dimensions} sides"
+        )
+    chips = math.prod(sides)
     hosts, left = divmod(chips, values.chips_per_host)
     if left or not hosts:
         raise ValueError(
             f"--topology={values.topology} has {chips} chips, and a host has "
             f"{values.chips_per_host}; see --chips_per_host"
+        )
+    if values.slices > 1 and hosts == 1:
+        raise ValueError(
+            f"--slices={values.slices}: GKE takes several slices together only if each "
+            f"has several hosts, and --topology={values.topology} has one"
         )
     selector = {
         "cloud.google.com/gke-tpu-accelerator": values.accelerator,
