@@ -5,6 +5,7 @@ import json
 import os
 import pathlib
 import random
+import re
 import signal
 import subprocess
 import sys
@@ -169,8 +170,10 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
     (workdir / "checkpoints/201").mkdir()
     done = run(corpus, workdir, *LONG_RUN)
     assert done.returncode == 0, done.stderr
-    assert "checkpoint 200 cannot be used" in done.stderr
     assert (workdir / "checkpoints/damaged-200").exists()
+    lines = "checkpoint 20[01] |.*/201/|continuing at |(train|eval) step |.* in all: "
+    assert [x for x in done.stderr.splitlines() if not re.match(lines, x)] == []
+    assert "checkpoint 200 cannot be used" in done.stderr
     assert "continuing at step 195" in done.stderr
     assert_same_end(workdir, undisturbed)
     for step in (195, 200):
@@ -184,6 +187,56 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
         assert "another --workdir" in lost.stderr
         assert (workdir / "checkpoints/195").exists()
     assert metrics(workdir) == metrics(undisturbed)
+
+
+LEFTOVERS = """
+import asyncio, gc
+from bert_jax.run import command_line
+
+async def fails():
+    raise ValueError("leftover")
+
+async def fails_when_it_is_dropped():
+    try:
+        await asyncio.sleep(0)
+    except GeneratorExit:
+        raise ValueError("leftover") from None
+
+async def read():
+    asyncio.ensure_future(fails())
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+
+class TooLate:
+    def __del__(self):
+        raise RuntimeError("Event loop is closed")
+
+class Ours:
+    def __del__(self):
+        raise ValueError("ours")
+
+def run():
+    asyncio.run(read())
+    fails()
+    dropped = fails_when_it_is_dropped()
+    dropped.send(None)
+    del dropped
+    TooLate()
+    Ours()
+    gc.collect()
+
+command_line.main(run, lambda: None)
+"""
+
+
+def test_a_failed_read_is_told_once():
+    """Orbax leaves the other reads behind, which is noticed at random moments."""
+    done = subprocess.run(
+        [sys.executable, "-c", LEFTOVERS], capture_output=True, text=True
+    )
+    assert done.returncode == 0, done.stderr
+    assert not re.search("leftover|never|closed", done.stderr), done.stderr
+    assert "ValueError: ours" in done.stderr
 
 
 # ---- mistakes: one line each, before any long work
