@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import json
+import logging
 import os
 import pathlib
 import random
@@ -20,6 +21,7 @@ import jax
 import numpy as np
 import pytest
 import runs
+from absl import logging as absl_logging
 from toy import TINY
 
 from bert_jax import config
@@ -375,6 +377,8 @@ def test_a_disk_that_is_full_for_one_of_two_processes(tmp_path):
         assert "FAILED UserError cannot write checkpoint 2" in line
         assert "File too large; the last complete one is 1;" in line
         assert line.rstrip().endswith("True")
+    # The other one's threads say that they waited in vain.
+    assert "[1] Traceback" not in done.text, done.text
     assert "RESTORED 1" in checkpoints_of_two(tmp_path, "restore").text
 
 
@@ -458,14 +462,32 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     limit = 20_000
     resource.prlimit(watched.pid(0), resource.RLIMIT_FSIZE, (limit, limit))
     assert watched.end() == 2, watched.text
-    # The thread that writes prints a traceback of its own; the last word is ours.
     assert "[0] error: cannot write checkpoint" in watched.lines[-1]
+    # Orbax' threads have nothing to add.
+    assert "Traceback" not in watched.text, watched.text
     kept = newest_step(workdir)
     assert f"the last complete one is {kept}" in watched.text
     ended = runs.run(runs.launch(1, 2, command))
     assert ended.process.returncode == 0, ended.text
     assert f"continuing at step {kept} of 40" in ended.text
     runs.assert_same_end(workdir, undisturbed(1, 2))
+
+
+def test_only_what_is_told_in_one_line_loses_its_traceback(tmp_path):
+    """Of what Orbax' threads log."""
+    open_checkpoints(tmp_path / "checkpoints").close()
+    full = ValueError("OUT_OF_RANGE: Failed writing: No space left on device")
+    raised = "orbax/checkpoint/_src/futures/future.py"
+    removed = "orbax/checkpoint/_src/path/storage_backend.py"  # it does not raise it
+
+    def is_logged(path, error):
+        about = {"pathname": path, "exc_info": (type(error), error, None)}
+        record = logging.makeLogRecord(about)
+        return bool(absl_logging.get_absl_logger().filter(record))
+
+    assert not is_logged(raised, full)
+    assert is_logged(removed, full)
+    assert is_logged(raised, ValueError("a mistake in a program"))
 
 
 def test_a_workdir_that_cannot_be_written(corpus):

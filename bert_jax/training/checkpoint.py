@@ -12,6 +12,7 @@ import functools
 import importlib.metadata
 import itertools
 import json
+import logging
 import os
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
+from absl import logging as absl_logging
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
@@ -70,6 +72,7 @@ class Checkpoints:
         self._folder = absolute(folder)
         self._metadata = metadata
         self._pending = None
+        absl_logging.get_absl_logger().addFilter(_is_untold)
         context = ocp.Context()
         context.asynchronous.timeout_secs = _SAVE_SECONDS
         self._checkpointer = ocp.training.Checkpointer(
@@ -237,6 +240,22 @@ class Checkpoints:
         """Wait, and end the threads that write."""
         self.wait()
         self._checkpointer.close()
+
+
+# Where Orbax' threads log what they then raise.
+_RAISED_FROM = ("future.py", "async_checkpointer.py", "checkpoint_manager.py")
+
+
+def _is_untold(record: logging.LogRecord) -> bool:
+    """Whether a log record says what `Checkpoints` does not.
+
+    Each of the threads that find a disk full logs it with a traceback, some of them
+    after the one line that `wait` makes of it.
+    """
+    if not record.exc_info or os.path.basename(record.pathname) not in _RAISED_FROM:
+        return True
+    error = record.exc_info[1]
+    return error is None or not storage.disk_error(error)
 
 
 def _parts(state: step_lib.TrainState) -> dict[str, Any]:
