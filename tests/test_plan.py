@@ -296,7 +296,9 @@ def test_page_and_json_say_the_same():
     assert rows["left"] == ["5.00", "5.00"]
     assert rows["utilisation, if it were so"] == ["200.0%", "200.0%"]
     assert rows["a step of phase 1, ms"] == ["6.7", "5.0", "4.0", "3.3", "1.0"]
+    assert lines[-1] == "Compiled in 1 and 1 seconds with jax 1."
     written = json.loads(json.dumps(plan.to_dict(found)))
+    assert written["versions"] == "jax 1"
     assert written["fits"] and written["stages"][0]["memory_left"] == 5 * 2**30
     hours = 2000 * 0.002 / 0.5 / 3600
     assert written["hours"]["0.5"] == pytest.approx(hours)
@@ -336,7 +338,7 @@ def fake_plan(*stages):
     shape = topology.Topology(
         "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
     )
-    return plan.Plan("bert", shape, "data 64", 336_000_000, stages, None)
+    return plan.Plan("bert", shape, "data 64", 336_000_000, stages, None, "jax 1")
 
 
 def test_search_needs_few_compilations(monkeypatch):

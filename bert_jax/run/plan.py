@@ -69,6 +69,7 @@ class Plan:
       parameters: of the model.
       stages: one for each phase of the recipe.
       corpus: None if none was given.
+      versions: of what made the programs, for people.
     """
 
     recipe: str
@@ -77,6 +78,7 @@ class Plan:
     parameters: int
     stages: tuple[plan_lib.StagePlan, ...]
     corpus: CorpusPlan | None
+    versions: str
 
     @property
     def fits(self) -> bool:
@@ -143,6 +145,9 @@ def make_plan(
         parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
         stages=tuple(stages),
         corpus=_plan_corpus(config, corpus, mesh) if corpus else None,
+        versions=", ".join(
+            f"{name} {importlib.metadata.version(name)}" for name in ("jax", "libtpu")
+        ),
     )
 
 
@@ -431,14 +436,8 @@ def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
     if estimated:
         lines.append("  * the compiler's estimate, to which the collectives come")
     took = " and ".join(f"{stage.compile_seconds:.0f}" for stage in stages)
-    lines.extend(["", f"Compiled in {took} seconds with {versions()}."])
+    lines.extend(["", f"Compiled in {took} seconds with {plan.versions}."])
     return "\n".join(lines)
-
-
-def versions() -> str:
-    """Of what makes the program."""
-    names = ("jax", "libtpu")
-    return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)
 
 
 def _slices(topology: topology_lib.Topology) -> str:
@@ -524,7 +523,7 @@ def to_dict(plan: Plan, step_ms: Sequence[float] = ()) -> dict:
         "estimated_chip_hours_without_collectives": estimated
         and topology.chips * estimated,
         "utilisation_at_step_ms": utilisation or None,
-        "versions": versions(),
+        "versions": plan.versions,
     }
 
 
