@@ -105,6 +105,34 @@ def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
     assert events[-1] == ("eval", 10)
 
 
+def test_nothing_compiles_after_the_first_step(corpus, tmp_path, monkeypatch):
+    """A machine that is about to be taken away waits for no evaluation's program."""
+    events = []
+
+    def hear(name, seconds, **about):
+        if name == "/jax/core/compile/backend_compile_duration":
+            events.append(about)
+
+    write = reporting.Reporter.write
+
+    def recording_write(self, step, split, values):
+        events.append((split, step))
+        write(self, step, split, values)
+
+    monkeypatch.setattr(reporting.Reporter, "write", recording_write)
+    options = {"log_every": 1, "eval_every": 6, "checkpoint_every": 4}
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    try:
+        pretrain.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
+    finally:
+        jax.monitoring.unregister_event_duration_listener(hear)
+    assert isinstance(events[0], dict)
+    first = events.index(("train", 1))
+    assert {("eval", 6), ("eval", 10)} <= {e for e in events if isinstance(e, tuple)}
+    compiled = {e["fun_name"] for e in events[first:] if isinstance(e, dict)}
+    assert compiled <= {"jit(slice)"}  # Orbax', in the first save
+
+
 def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
     before = jax.config.jax_compilation_cache_dir
     workdir, cache = tmp_path / "run", tmp_path / "cache"
@@ -131,7 +159,7 @@ def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
 
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
     """Even if every loss and gradient was finite."""
-    seen = iter([True, False])
+    seen = iter([True, True, False])  # the first one only compiles
     monkeypatch.setattr(loop, "_is_finite", lambda tree: jax.numpy.asarray(True))
     made = loop._Loop.__init__
 

@@ -176,6 +176,10 @@ class Checkpoints:
         """What was stored with a checkpoint: `make_metadata`, and the `extra` then."""
         return read_metadata(self._folder / str(step))
 
+    def compile(self, state: step_lib.TrainState) -> None:
+        """Compile what a save needs, so that the first one starts at once."""
+        _checksums(_parts(state), state.step.sharding)
+
     def save(
         self, step: int, state: step_lib.TrainState, extra: dict[str, Any]
     ) -> None:

@@ -376,10 +376,23 @@ class _Loop:
         self._reporter.advance(self._done, f"{self._stage.name}: compiling")
         with self._ledger.counting("compile"):
             compiled = lower_step(self._run, self._stage, self.state, batch).compile()
+            self._compile_the_rest(batch)
         self._ledger.switch("step")
         self._alive()
         self._window.restart()
         return compiled
+
+    def _compile_the_rest(self, batch: step_lib.Batch) -> None:
+        """Do once, for nothing, what evaluations and saves will do.
+
+        A request to stop leaves a machine half a minute, and waits for a compilation
+        that is under way.
+        """
+        if self._data.held_out:
+            zeros = self._zero_metrics()
+            self._eval_step(self.state.params, batch, zeros, self._signals(0.0))
+        self._is_finite((self.state.params, self.state.opt_state))
+        self._checkpoints.compile(self.state)
 
     def _signals(self, host_seconds: float) -> jax.Array:
         stop = float(self._stop_requested.is_set())
@@ -474,14 +487,17 @@ class _Loop:
             lambda: self._reporter.has(self._done, "eval")
         )
 
+    def _zero_metrics(self) -> terms_lib.Terms:
+        zeros = self._zero_terms()
+        return {name: zeros[name] for name in self._run.objective.metrics}
+
     def _evaluate(self) -> None:
         """Evaluate and report, or leave it for later if there is a request to stop."""
         if not self._data.held_out:
             return
         self._reporter.advance(self._done, f"{self._stage.name}: evaluating")
         with self._ledger.counting("evaluation"):
-            zeros = self._zero_terms()
-            found = {name: zeros[name] for name in self._run.objective.metrics}
+            found = self._zero_metrics()
             waiting: collections.deque[jax.Array] = collections.deque()
             for batch in self._data.held_out():
                 found, signals = self._eval_step(
