@@ -25,7 +25,7 @@ from absl import logging as absl_logging
 from toy import TINY
 
 from bert_jax import config
-from bert_jax.errors import Unavailable
+from bert_jax.errors import Unavailable, UserError
 from bert_jax.objectives import mlm_nsp
 from bert_jax.training import checkpoint, optimizer, sharding, step
 
@@ -357,6 +357,66 @@ def test_a_bit_anywhere_is_noticed_or_harmless(two_checkpoints, tmp_path):
         told += noticed
     assert told
     print(f"\nDAMAGE a random bit: noticed {told} times of 12, harmless otherwise")
+
+
+@pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
+def test_parameters_of_a_damaged_checkpoint_are_refused(
+    damage, two_checkpoints, tmp_path, caplog
+):
+    """By whoever begins with them; damage to what they do not read is none."""
+    original, shapes, _, second = two_checkpoints
+    folder = tmp_path / "checkpoints"
+    shutil.copytree(original, folder)
+    # The largest file may be the optimizer's.
+    by_file = damage in (truncate, flip_a_bit, fill_with_zeros, remove_data_file)
+    damage(folder / "2" / "params" if by_file else folder / "2")
+    if damage.__name__ == "remove train":
+        source = checkpoint.find(folder / "2")
+        params = checkpoint.merge({}, checkpoint.load_params(source, shapes.params))
+        assert equal(params, second.params)
+        return
+    with pytest.raises(UserError) as refused:
+        source = checkpoint.find(folder / "2")
+        checkpoint.read_metadata(source)
+        checkpoint.load_params(source, shapes.params)
+    said = str(refused.value)
+    assert str(folder / "2") in said and "\n" not in said
+    assert not any(record.name == "absl" for record in caplog.records)
+    print(f"\nDAMAGE {damage.__name__}: {said.replace(str(tmp_path), '')}")
+
+
+def test_a_bit_of_the_parameters_is_noticed_or_harmless(two_checkpoints, tmp_path):
+    original, shapes, _, second = two_checkpoints
+    rng = random.Random(1)
+    noticed = 0
+    for _ in range(12):
+        folder = tmp_path / "2"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(original / "2", folder)
+        files = [p for p in (folder / "params").rglob("*") if p.is_file()]
+        path = rng.choice(files)
+        content = bytearray(path.read_bytes())
+        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+        path.write_bytes(content)
+        try:
+            loaded = checkpoint.load_params(checkpoint.find(folder), shapes.params)
+        except UserError:
+            noticed += 1
+        else:
+            assert equal(checkpoint.merge({}, loaded), second.params), path
+    assert noticed
+    print(f"\nDAMAGE a random bit of the parameters: noticed {noticed} times of 12")
+
+
+def test_parameters_that_may_be_readable_later(two_checkpoints, monkeypatch):
+    folder, shapes, _, _ = two_checkpoints
+
+    def slow(path, wanted):
+        raise ValueError("load failed") from TimeoutError("Timeout at barrier")
+
+    monkeypatch.setattr(checkpoint.ocp, "load_checkpointables", slow)
+    with pytest.raises(Unavailable, match="2 cannot be read now: TimeoutError"):
+        checkpoint.load_params(checkpoint.find(folder / "2"), shapes.params)
 
 
 # ---- checkpoints of two processes, one of which meets something

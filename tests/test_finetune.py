@@ -207,6 +207,15 @@ def test_from_the_command_line(pretrained, task, tmp_path):
     missing = [flag for flag in flags if "train=" not in flag]
     assert_refused(run(*missing), "pass --config.task.train=FILE.tsv")
 
+    damaged = tmp_path / "damaged"
+    shutil.copytree(checkpoint.find(pretrained), damaged)
+    file = damaged / "params" / "manifest.ocdbt"
+    file.write_bytes(file.read_bytes()[:20])
+    flags[-2:] = f"--config.init_from={damaged}", f"--workdir={tmp_path / 'other'}"
+    refused = run(*flags)
+    assert_refused(refused, f"{damaged} cannot be used: ValueError: the metadata of p")
+    assert "Failed to get metadata" not in refused.stderr
+
 
 # ---- files
 

@@ -108,21 +108,7 @@ class Checkpoints:
         steps = json.loads(steps)
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
-            found, problem, passing = None, "", ""
-            try:
-                found = self._load(step, shapes)
-            # Whatever is wrong with the files, Orbax and what it stands on have many
-            # kinds of errors for it.
-            except Exception as error:
-                if storage.is_passing(error):
-                    passing = _first_line(error)
-                else:
-                    problem = _first_line(error)
-            problem = next(filter(None, processes.gather_text(problem)), "")
-            # Where one process fails, the others wait for it until their time is up.
-            passing = next(filter(None, processes.gather_text(passing)), "")
-            if passing and not problem:
-                raise Unavailable(f"checkpoint {step} cannot be read now: {passing}")
+            found, problem = _read(f"checkpoint {step}", self._load, step, shapes)
             if problem:
                 say(f"checkpoint {step} cannot be used: {problem}")
                 unreadable.append(step)
@@ -150,11 +136,7 @@ class Checkpoints:
         wanted = {**parts, "checksums": {"by_leaf": checksums}}
         found = self._checkpointer.load_checkpointables(step, wanted)
         stored = np.asarray(found.pop("checksums")["by_leaf"])
-        differs = stored != np.asarray(_checksums(found, everywhere))
-        if differs.any():
-            path, _ = jax.tree.leaves_with_path(found)[int(np.argmax(differs))]
-            name = jax.tree_util.keystr(path, simple=True, separator="/")
-            raise ValueError(f"{name} is not what was saved (checksum)")
+        _verify(found, dict(zip(_paths(found), stored, strict=True)))
         return _whole(found)
 
     def newest(self) -> int | None:
@@ -251,12 +233,16 @@ _RAISED_FROM = ("future.py", "async_checkpointer.py", "checkpoint_manager.py")
 
 
 def _is_untold(record: logging.LogRecord) -> bool:
-    """Whether a log record says what `Checkpoints` does not.
+    """Whether a log record of Orbax says what we do not say in one line.
 
     Each of the threads that find a disk full logs it with a traceback, some of them
-    after the one line that `wait` makes of it.
+    after the one line that `wait` makes of it. And metadata that cannot be read are
+    None with a warning, for each part.
     """
-    if not record.exc_info or os.path.basename(record.pathname) not in _RAISED_FROM:
+    file = os.path.basename(record.pathname)
+    if file == "orbax_layout.py":
+        return not str(record.msg).startswith("Failed to get metadata")
+    if not record.exc_info or file not in _RAISED_FROM:
         return True
     error = record.exc_info[1]
     return error is None or not storage.disk_error(error)
@@ -275,7 +261,14 @@ def _whole(parts: dict[str, Any]) -> step_lib.TrainState:
 
 @functools.partial(jax.jit, static_argnums=1)
 def _checksums(tree: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Uint32 [leaves]: changes with any bit of a leaf, and not with its sharding.
+    """Uint32 [leaves], in all places of `sharding`."""
+    sums = jnp.stack(_checksum_each(tree))
+    return jax.lax.with_sharding_constraint(sums, sharding)
+
+
+@jax.jit
+def _checksum_each(tree: Any) -> list[jax.Array]:
+    """Uint32 for each leaf: changes with any of its bits, and not with its sharding.
 
     The files' own format does not notice most of the bits that a disk may flip in the
     values. An odd factor for each place, and a sum modulo 2**32, which has no order.
@@ -292,8 +285,51 @@ def _checksums(tree: Any, sharding: jax.sharding.Sharding) -> jax.Array:
         factor = place * jnp.uint32(0x9E3779B9) | jnp.uint32(1)
         return jnp.sum(bits * factor, dtype=jnp.uint32)
 
-    sums = jnp.stack([checksum(x) for x in jax.tree.leaves(tree)])
-    return jax.lax.with_sharding_constraint(sums, sharding)
+    return [checksum(x) for x in jax.tree.leaves(tree)]
+
+
+def _verify(tree: Any, stored: dict[str, int]) -> None:
+    """Compare what was read with the checksums of what was saved, by path.
+
+    Raises:
+      ValueError: a leaf has other values.
+    """
+    found = jax.device_get(_checksum_each(tree))
+    for path, checksum in zip(_paths(tree), found, strict=True):
+        if checksum != stored[path]:
+            raise ValueError(f"{path} is not what was saved (checksum)")
+
+
+def _paths(tree: Any) -> list[str]:
+    """Of the leaves, in JAX's order."""
+    return [
+        jax.tree_util.keystr(path, simple=True, separator="/")
+        for path, _ in jax.tree.leaves_with_path(tree)
+    ]
+
+
+def _read(name: str, function: Callable, *arguments: Any) -> tuple[Any, str]:
+    """What `function` reads, and what is wrong with the files, for all processes.
+
+    Raises:
+      Unavailable: in all processes, if a later attempt may succeed.
+    """
+    found, problem, passing = None, "", ""
+    try:
+        found = function(*arguments)
+    # Whatever is wrong with the files, Orbax and what it stands on have many kinds of
+    # errors for it.
+    except Exception as error:
+        if storage.is_passing(error):
+            passing = _first_line(error)
+        else:
+            problem = _first_line(error)
+    problem = next(filter(None, processes.gather_text(problem)), "")
+    # Where one process fails, the others wait for it until their time is up.
+    passing = next(filter(None, processes.gather_text(passing)), "")
+    if passing and not problem:
+        raise Unavailable(f"{name} cannot be read now: {passing}")
+    return found, problem
 
 
 def _first_line(error: BaseException) -> str:
@@ -383,10 +419,20 @@ def load_params(checkpoint: epath.Path, shapes: Any, below: str = "") -> Loaded:
       below: beginning of the paths to load; others are new, even if they are stored.
 
     Raises:
-      UserError: a parameter has another shape in the checkpoint.
+      UserError: the checkpoint is damaged, or a parameter has another shape in it.
+      Unavailable: it may be readable later.
     """
-    stored = ocp.checkpointables_metadata(str(checkpoint)).metadata["params"]
-    stored = _flatten(stored)
+
+    def read(*function_and_arguments):
+        found, problem = _read(str(checkpoint), *function_and_arguments)
+        if problem:
+            raise UserError(
+                f"{checkpoint} cannot be used: {problem}; give another checkpoint"
+            )
+        return found
+
+    stored = _flatten(read(_metadata_of_arrays, checkpoint, "params"))
+    checksums = read(_metadata_of_arrays, checkpoint, "checksums")["by_leaf"]
     wanted = _flatten(shapes)
     loaded = sorted(p for p in wanted.keys() & stored.keys() if p.startswith(below))
     for path in loaded:
@@ -399,14 +445,38 @@ def load_params(checkpoint: epath.Path, shapes: Any, below: str = "") -> Loaded:
     # is asked for as a placeholder.
     request = dict.fromkeys(stored, ocp.PLACEHOLDER)
     request |= {path: wanted[path] for path in loaded}
-    found = ocp.load_checkpointables(str(checkpoint), {"params": _unflatten(request)})
-    found = _flatten(found["params"])
+    found = read(_load_some, checkpoint, request, checksums.shape)
     return Loaded(
         params={path: found[path] for path in loaded},
         loaded=loaded,
         new=sorted(wanted.keys() - set(loaded)),
         ignored=sorted(stored.keys() - set(loaded)),
     )
+
+
+def _metadata_of_arrays(checkpoint: epath.Path, part: str) -> Any:
+    """A tree with shapes and types."""
+    absl_logging.get_absl_logger().addFilter(_is_untold)
+    found = ocp.metadata(str(checkpoint), part).metadata
+    if found is None:
+        raise ValueError(f"the metadata of {part} are damaged")
+    return found
+
+
+def _load_some(
+    checkpoint: epath.Path, request: dict[str, Any], checksums: tuple[int, ...]
+) -> dict[str, Any]:
+    """Parameters by path; a placeholder stays what it is."""
+    params = _unflatten(request)
+    # Checksums of parameters come first, as in `_parts`.
+    places = _paths(params)
+    by_leaf = np.empty(checksums, np.uint32)
+    wanted = {"params": params, "checksums": {"by_leaf": by_leaf}}
+    found = ocp.load_checkpointables(str(checkpoint), wanted)
+    stored = dict(zip(places, np.asarray(found["checksums"]["by_leaf"]), strict=False))
+    params = _flatten(found["params"])
+    _verify({p: x for p, x in params.items() if x is not ocp.PLACEHOLDER}, stored)
+    return params
 
 
 def merge(params: Any, loaded: Loaded) -> Any:
