@@ -13,6 +13,8 @@ import tensorflow as tf
 tf.config.set_visible_devices([], "GPU")
 
 _BATCHES_AHEAD = 4
+# One core makes 100,000 sequences a second; more calls at a time than cores do no harm.
+_PARALLEL_CALLS = 8
 
 
 class Pipeline:
@@ -33,9 +35,16 @@ class Pipeline:
         return next(self.batches(step, step + 1))
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """The batches of steps `start` to `stop - 1`, made ahead on all cores."""
+        """The batches of steps `start` to `stop - 1`, made ahead on several cores."""
         dataset = tf.data.Dataset.range(start, stop)
         dataset = dataset.map(
-            self._make, num_parallel_calls=tf.data.AUTOTUNE, deterministic=True
+            self._make, num_parallel_calls=_PARALLEL_CALLS, deterministic=True
         )
-        return dataset.prefetch(_BATCHES_AHEAD).as_numpy_iterator()
+        options = tf.data.Options()
+        # Whoever drops a stream waits for the thread that tunes it, and that one may
+        # miss the call to end and sleep on, a minute in a long run: TensorFlow marks
+        # the cancellation after it wakes those who look for the mark
+        # (`CancellationManager`, `ModelBase::OptimizeLoop`).
+        options.autotune.enabled = False
+        dataset = dataset.prefetch(_BATCHES_AHEAD).with_options(options)
+        return dataset.as_numpy_iterator()

@@ -121,7 +121,7 @@ class SentencePairs:
         return self._pipeline.batch(step)
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """The batches of steps `start` to `stop - 1`, made ahead on all cores."""
+        """The batches of steps `start` to `stop - 1`, made ahead on several cores."""
         return self._pipeline.batches(start, stop)
 
     def row_names(self, step: int) -> list[str]:
