@@ -371,12 +371,12 @@ def test_parameters_of_a_damaged_checkpoint_are_refused(
     by_file = damage in (truncate, flip_a_bit, fill_with_zeros, remove_data_file)
     damage(folder / "2" / "params" if by_file else folder / "2")
     if damage.__name__ == "remove train":
-        source = checkpoint.find(folder / "2")
+        source = checkpoint.find(tmp_path)
         params = checkpoint.merge({}, checkpoint.load_params(source, shapes.params))
         assert equal(params, second.params)
         return
     with pytest.raises(UserError) as refused:
-        source = checkpoint.find(folder / "2")
+        source = checkpoint.find(tmp_path)
         checkpoint.read_metadata(source)
         checkpoint.load_params(source, shapes.params)
     said = str(refused.value)

@@ -354,15 +354,21 @@ def find(path: str | os.PathLike) -> epath.Path:
     """The checkpoint that `path` means: a workdir's newest, or `path` itself.
 
     Raises:
-      UserError: there is none.
+      UserError: there is none, or the newest is damaged.
     """
     path = absolute(path)
     if not path.is_dir():
         raise UserError(f"{path} is no folder; give a workdir or a checkpoint in it")
-    folder = path / "checkpoints"
-    for candidate in [*_steps_of(folder), *_steps_of(path), path]:
+    steps = _steps_of(path / "checkpoints") or _steps_of(path)
+    for candidate in steps or [path]:
         if ocp.is_orbax_checkpoint(candidate) and _metadata_file(candidate).exists():
             return candidate
+        # In an object store a save under way has this name already. On a disk it gets
+        # it when it is complete, and an older one is not what was asked for.
+        if steps and not storage.is_remote(path):
+            raise UserError(
+                f"{candidate} is damaged, it has no metadata; give another checkpoint"
+            )
     raise UserError(f"{path} holds no complete checkpoint")
 
 
