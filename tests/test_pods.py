@@ -206,11 +206,27 @@ def test_a_mistake_that_one_process_sees_ends_all(corpus, tmp_path):
     assert not (tmp_path / "run").exists()
 
 
+def test_a_workdir_that_each_host_has_for_itself(corpus, tmp_path):
+    """As on hosts whose /tmp is meant by one path."""
+    wrapper = (
+        "import sys; from bert_jax.run import command_line, pretrain;"
+        "i = sys.argv[-1][-1];"
+        "sys.argv = [a.replace('PLACE', 'place' + i) for a in sys.argv];"
+        "command_line.main(pretrain.main, pretrain.define_flags)"
+    )
+    flags = runs.pretrain(corpus, tmp_path / "PLACE")[3:]
+    done = runs.run(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
+    runs.assert_refused(done, "process 1 does not see the ")
+    assert "give a --workdir on storage that all hosts share" in done.text
+
+
 def test_flags_of_processes_belong_together(corpus, tmp_path):
     command = runs.pretrain(corpus, tmp_path / "run", "--num_processes=2")
     runs.assert_refused(runs.run(command), "give all three")
     full = [*command, "--coordinator_address=localhost:1", "--process_id=2"]
     runs.assert_refused(runs.run(full), "--process_id=2 must be less than")
+    no_port = [*command, "--coordinator_address=host", "--process_id=1"]
+    runs.assert_refused(runs.run(no_port), "address=host: expected HOST:PORT")
 
 
 # ---- the launcher

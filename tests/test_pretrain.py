@@ -1,6 +1,8 @@
 """Whole runs, started as a user would and killed as a machine would."""
 
 import dataclasses
+import errno
+import fcntl
 import json
 import os
 import pathlib
@@ -326,3 +328,26 @@ def test_two_runs_on_one_workdir(undisturbed, corpus):
     with workdir_lib.claim(undisturbed, saved, print):
         refused = run(corpus, undisturbed, *LONG_RUN)
     assert_refused(refused, "another process is running")
+
+
+def claim(folder):
+    with workdir_lib.claim(folder, config.PretrainConfig(), print):
+        pass
+
+
+def test_of_two_first_starts_one_leaves_no_trace(tmp_path):
+    with open(tmp_path / "lock", "w") as lock:  # the other one has only just begun
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        with pytest.raises(UserError, match="another process is running"):
+            claim(tmp_path)
+    claim(tmp_path)
+    assert time.time() - 60 < workdir_lib.first_start(tmp_path) <= time.time()
+
+
+def test_a_file_system_without_locks(tmp_path, monkeypatch):
+    def flock(file, operation):
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(workdir_lib.fcntl, "flock", flock)
+    with pytest.raises(UserError, match="lock: No locks available; give a --workdir"):
+        claim(tmp_path)

@@ -11,6 +11,7 @@ import faulthandler
 import glob
 import importlib.util
 import os
+import re
 import signal
 import sys
 import time
@@ -49,6 +50,10 @@ def start(
         raise UserError(
             "--coordinator_address, --num_processes and --process_id belong together; "
             "give all three or, on TPU and Slurm, none"
+        )
+    if coordinator_address and not re.fullmatch(r".+:\d+", coordinator_address):
+        raise UserError(
+            f"--coordinator_address={coordinator_address}: expected HOST:PORT"
         )
     if all(given) and process_id >= num_processes:
         raise UserError(

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import jax
+
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
@@ -34,7 +36,8 @@ def claim(
       The absolute path, or the URL.
 
     Raises:
-      UserError: the folder cannot be written, is in use, or holds another run.
+      UserError: the folder cannot be written, is in use, holds another run, or is not
+        the same one for all processes.
     """
     folder = storage.path(path)
     if not storage.is_remote(folder):
@@ -45,7 +48,20 @@ def claim(
                 held.enter_context(_locked(folder))
                 _compare(folder, config, say)
                 _write(folder / "config.json", config)
+        _check_that_all_see(folder)
         yield folder
+
+
+def _check_that_all_see(folder: storage.Path) -> None:
+    """A folder on each host's own disk would fail at the first save, hours later."""
+    lock = folder / "lock"
+    written = processes.on_main(lambda: lock.read_text(encoding="utf-8"))
+    with processes.together():
+        if not lock.exists() or lock.read_text(encoding="utf-8") != written:
+            raise UserError(
+                f"process {jax.process_index()} does not see the {folder} of process "
+                "0; give a --workdir on storage that all hosts share"
+            )
 
 
 def first_start(folder: storage.Path) -> float:
@@ -75,9 +91,6 @@ def _locked(folder: storage.Path) -> Iterator[None]:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "a+")  # noqa: SIM115
-        if not lock.tell():
-            lock.write(f"{time.time()}\n")
-            lock.flush()
     except OSError as error:
         raise UserError(f"cannot write to {folder}: {error.strerror}") from error
     with lock:
@@ -85,6 +98,18 @@ def _locked(folder: storage.Path) -> Iterator[None]:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError as error:
             raise UserError(f"another process is running on {folder}") from error
+        except OSError as error:
+            raise UserError(
+                f"cannot lock {folder / 'lock'}: {error.strerror}; give a --workdir on "
+                "a file system that has locks"
+            ) from error
+        try:
+            if not os.fstat(lock.fileno()).st_size:
+                lock.write(f"{time.time()}\n")
+                lock.flush()
+                os.fsync(lock.fileno())  # other hosts look at it
+        except OSError as error:
+            raise UserError(f"cannot write to {folder}: {error.strerror}") from error
         yield
 
 
