@@ -16,7 +16,7 @@ from jax.sharding import PartitionSpec as P
 from bert_jax import config, storage
 from bert_jax.errors import UserError
 from bert_jax.run import pretrain
-from bert_jax.training import curves, goodput, loop, reporting, sharding, workdir
+from bert_jax.training import curves, flops, goodput, loop, reporting, sharding, workdir
 
 # ---- where the time goes
 
@@ -155,6 +155,32 @@ def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
             assert len(shares) == len(goodput.BUCKETS)
             assert sum(shares) == pytest.approx(1, abs=1e-4)
             assert record["skipped_steps"] == 0
+
+
+def test_the_last_line_has_the_shares_of_the_reports(
+    corpus, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(loop.flops, "peak_flops", lambda kind: 1e10)
+    pretrain.pretrain(small_config(corpus), str(tmp_path / "run"))
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    trained = [r for r in map(json.loads, lines) if r["split"] == "train"]
+    text = (tmp_path / "run" / "config.json").read_text()
+    resolved = config.load_json(config.PretrainConfig, text, "config.json")
+    phase = resolved.phases[0]
+    work = flops.pretraining_flops(
+        resolved.encoder, phase.length, phase.max_predictions
+    )
+    for record in trained:
+        rate = work * record["sequences_per_sec"] / jax.device_count()
+        assert record["mfu"] == pytest.approx(rate / 1e10, rel=1e-3)
+    last = capsys.readouterr().err.splitlines()[-1]
+    shares = dict(part.split(" ") for part in last.split("; ")[1].split(", "))
+    assert list(shares) == ["goodput", "data_wait_fraction", "mfu"]
+    for name in ("data_wait_fraction", "mfu"):
+        values = [record[name] for record in trained]
+        share = float(shares[name].rstrip("%")) / 100
+        assert min(values) - 6e-4 <= share <= max(values) + 6e-4
+    assert 0 < float(shares["goodput"].rstrip("%")) < 100
 
 
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):

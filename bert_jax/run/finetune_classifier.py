@@ -14,6 +14,8 @@ import functools
 import json
 import math
 import time
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import numpy as np
@@ -136,7 +138,7 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
         checkpoints.close()
 
         # Results.
-        predicted = _predict(run, stage, state.params, len(held_out))
+        predicted = _predict(run, stage, state.params, len(held_out), alive)
         right = np.array([labels.index(example.label) for example in held_out])
         results = {
             **task_lib.metrics(predicted, right, len(labels)),
@@ -207,7 +209,13 @@ def _open_data(
     )
 
 
-def _predict(run: loop.Run, stage: loop.Stage, params, count: int) -> np.ndarray:
+def _predict(
+    run: loop.Run,
+    stage: loop.Stage,
+    params: Any,
+    count: int,
+    alive: Callable[[], None],
+) -> np.ndarray:
     """The most probable class of each evaluation example."""
 
     @functools.partial(jax.jit, out_shardings=sharding.replicated(run.mesh))
@@ -220,6 +228,7 @@ def _predict(run: loop.Run, stage: loop.Stage, params, count: int) -> np.ndarray
         for batch in stage.open(rows).held_out():
             batch = sharding.to_devices(run.mesh, batch, rows, stage.batch_size)
             predicted.append(np.asarray(best(params, batch)))
+            alive()
     return np.concatenate(predicted)[:count]
 
 

@@ -259,7 +259,9 @@ def train(
             loop.train_stage(stage, begin)
             begin += stage.steps
         loop.wait_for_checkpoint()
-        reporter.say(ledger.describe())
+        shares = {"goodput": ledger.fractions()["goodput"], **loop.totals.shares()}
+        told = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
+        reporter.say(f"{ledger.describe()}; {told}")
     return loop.state
 
 
@@ -298,6 +300,7 @@ class _Loop:
         self._stopping = False
         self._in_flight: collections.deque[_Sent] = collections.deque()
         self._profiling = False
+        self.totals = _Totals(run.mesh)
         everywhere = sharding.replicated(run.mesh)
         names = (*run.objective.metrics, "grad_norm")
         self._zero_terms = jax.jit(
@@ -317,7 +320,7 @@ class _Loop:
         if self._done >= end and not owes_evaluation:
             return
         self._stage, self._begin = stage, begin
-        self._window = _Window(self._run, stage)
+        self._window = _Window(self._run, stage, self.totals)
         self._ledger.switch("init")
         self._reporter.advance(self._done, f"{stage.name}: opening data")
         self._rows = sharding.local_rows(self._run.mesh, stage.batch_size)
@@ -376,9 +379,9 @@ class _Loop:
         self._reporter.advance(self._done, f"{self._stage.name}: compiling")
         with self._ledger.counting("compile"):
             compiled = lower_step(self._run, self._stage, self.state, batch).compile()
+            self._alive()
             self._compile_the_rest(batch)
         self._ledger.switch("step")
-        self._alive()
         self._window.restart()
         return compiled
 
@@ -391,8 +394,10 @@ class _Loop:
         if self._data.held_out:
             zeros = self._zero_metrics()
             self._eval_step(self.state.params, batch, zeros, self._signals(0.0))
+            self._alive()
         self._is_finite((self.state.params, self.state.opt_state))
         self._checkpoints.compile(self.state)
+        self._alive()
 
     def _signals(self, host_seconds: float) -> jax.Array:
         stop = float(self._stop_requested.is_set())
@@ -533,6 +538,7 @@ class _Loop:
             self._complete_checkpoint()
 
     def _complete_checkpoint(self) -> None:
+        self._alive()
         self._checkpoints.wait()
         if processes.is_main() and self._checkpoints.newest() is not None:
             workdir.note_checkpoint(self._folder)
@@ -598,14 +604,48 @@ def _ratios(objective: Any, found: terms_lib.Terms) -> dict[str, float]:
     return {"loss": sum(values[name] for name in objective.losses), **values}
 
 
+class _Totals:
+    """Shares of the time of steps, evaluations and saves left out, in this start."""
+
+    def __init__(self, mesh: jax.sharding.Mesh):
+        device = mesh.devices.flat[0]
+        self._peak = mesh.size * flops.peak_flops(device.device_kind)  # 0: not known
+        self._seconds = self._waited = self._flops = 0.0
+
+    def add(self, seconds: float, waited: float, work: float) -> dict[str, float]:
+        """Count steps, and give their shares alone.
+
+        Args:
+          seconds: that they took.
+          waited: of them, for data.
+          work: of the model, in operations.
+        """
+        self._seconds += seconds
+        self._waited += waited
+        self._flops += work
+        return self._shares(seconds, waited, work)
+
+    def shares(self) -> dict[str, float]:
+        """Of all steps; nothing if there were none."""
+        if not self._seconds:
+            return {}
+        return self._shares(self._seconds, self._waited, self._flops)
+
+    def _shares(self, seconds: float, waited: float, work: float) -> dict[str, float]:
+        shares = {"data_wait_fraction": waited / seconds}
+        if self._peak:
+            shares["mfu"] = work / seconds / self._peak
+        return shares
+
+
 class _Window:
     """The time since the last report, and the steps that were done in it."""
 
-    def __init__(self, run: Run, stage: Stage):
+    def __init__(self, run: Run, stage: Stage, totals: _Totals):
         self._run = run
         self._stage = stage
+        self._totals = totals
         devices = list(run.mesh.devices.flat)
-        self._peak = len(devices) * flops.peak_flops(devices[0].device_kind)
         self._process_of_device = np.array([d.process_index for d in devices])
         self.restart()
 
@@ -645,9 +685,7 @@ class _Window:
             tokens = self._steps * positions * (1.0 - values["padding_fraction"])
             values["tokens_per_sec"] = tokens / seconds
         values["sequences_per_sec"] = sequences / seconds
-        values["data_wait_fraction"] = self._waited / seconds
-        if self._peak:
-            values["mfu"] = sequences * self._stage.flops / seconds / self._peak
+        values |= self._totals.add(seconds, self._waited, sequences * self._stage.flops)
         values |= self._host_spread()
         self.restart()
         return values
