@@ -427,6 +427,9 @@ def test_alternatives_can_all_be_dealt_out():
         "--config.mesh.shard_optimizer=True",
         "--config.mesh.fsdp=8",
     }
+    lacking = dataclasses.replace(fake_plan(fake_stage(left=-1.0)), topology=shape)
+    assert plan._suggestions(config, lacking) == list(changes)
+    assert plan._suggestions(config, fake_plan(fake_stage(left=1.0))) == []
 
 
 def test_host_of_a_corpus(corpus):
@@ -526,6 +529,7 @@ def test_command_prints_json_and_nothing_else():
     assert found.returncode == 0, found.stderr
     values = json.loads(found.stdout)
     assert values["chips"] == values["hosts"] == 1
+    assert values["fits"] and values["suggestions"] == []
     assert [stage["name"][-2:] for stage in values["stages"]] == ["32", "64"]
     assert values["stages"][0]["traffic"] == []
     said = found.stderr.splitlines()

@@ -567,6 +567,7 @@ def main() -> int:
     recipe = pathlib.Path(values["config"].config_filename).stem
     plan = make_plan(config, topology, recipe, _say, corpus)
     found = to_dict(plan, step_ms)
+    found["suggestions"] = _suggestions(config, plan)
     if not values.json:
         print(page(plan, step_ms), flush=True)
     if values.search:
@@ -575,7 +576,8 @@ def main() -> int:
             dataclasses.asdict(trial) | {"fits": trial.stage.fits} for trial in trials
         ]
     elif not plan.fits and not values.json:
-        print(_suggestions(config, plan))
+        print("\nWhat may make it fit; not tried, --search compiles them:")
+        print(*(f"  {change}" for change in _suggestions(config, plan)), sep="\n")
     if values.json:
         print(json.dumps(found, indent=1))
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
@@ -598,13 +600,16 @@ def _step_ms(given: list[str], phases: int) -> list[float]:
     return times
 
 
-def _suggestions(config: config_lib.PretrainConfig, plan: Plan) -> str:
-    lines = ["", "What may make it fit; not tried, --search compiles them:"]
-    for i, stage in enumerate(plan.stages):
-        if not stage.fits:
-            changes = alternatives(config, plan.topology, i)
-            lines.extend(f"  {change}" for change in changes)
-    return "\n".join(dict.fromkeys(lines))
+def _suggestions(config: config_lib.PretrainConfig, plan: Plan) -> list[str]:
+    """What may make the phases fit that do not."""
+    return list(
+        dict.fromkeys(
+            change
+            for i, stage in enumerate(plan.stages)
+            if not stage.fits
+            for change in alternatives(config, plan.topology, i)
+        )
+    )
 
 
 def _search(
