@@ -247,6 +247,15 @@ def flip_a_bit(folder):
     path.write_bytes(content)
 
 
+def flip_any_bit(folder, rng):
+    """Of any file; which one."""
+    path = rng.choice([p for p in folder.rglob("*") if p.is_file()])
+    content = bytearray(path.read_bytes())
+    content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
+    path.write_bytes(content)
+    return path
+
+
 def empty_the_folder(folder):
     shutil.rmtree(folder)
     folder.mkdir()
@@ -345,10 +354,7 @@ def test_a_bit_anywhere_is_noticed_or_harmless(two_checkpoints, tmp_path):
         folder = tmp_path / "checkpoints"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(original, folder)
-        path = rng.choice([p for p in (folder / "2").rglob("*") if p.is_file()])
-        content = bytearray(path.read_bytes())
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        path.write_bytes(content)
+        path = flip_any_bit(folder / "2", rng)
         checkpoints = open_checkpoints(folder)
         state = checkpoints.restore(shapes, lambda line: None)
         checkpoints.close()
@@ -393,11 +399,7 @@ def test_a_bit_of_the_parameters_is_noticed_or_harmless(two_checkpoints, tmp_pat
         folder = tmp_path / "2"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(original / "2", folder)
-        files = [p for p in (folder / "params").rglob("*") if p.is_file()]
-        path = rng.choice(files)
-        content = bytearray(path.read_bytes())
-        content[rng.randrange(len(content))] ^= 1 << rng.randrange(8)
-        path.write_bytes(content)
+        path = flip_any_bit(folder / "params", rng)
         try:
             loaded = checkpoint.load_params(checkpoint.find(folder), shapes.params)
         except UserError:
