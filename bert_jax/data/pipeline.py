@@ -44,7 +44,7 @@ class Pipeline:
         # Whoever drops a stream waits for the thread that tunes it, and that one may
         # miss the call to end and sleep on, a minute in a long run: TensorFlow marks
         # the cancellation after it wakes those who look for the mark
-        # (`CancellationManager`, `ModelBase::OptimizeLoop`).
+        # (`CancellationManager`, `Model::OptimizeLoop`).
         options.autotune.enabled = False
         dataset = dataset.prefetch(_BATCHES_AHEAD).with_options(options)
         return dataset.as_numpy_iterator()

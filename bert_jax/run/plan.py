@@ -577,7 +577,7 @@ def main() -> int:
         ]
     elif not plan.fits and not values.json:
         print("\nWhat may make it fit; not tried, --search compiles them:")
-        print(*(f"  {change}" for change in _suggestions(config, plan)), sep="\n")
+        print(*(f"  {change}" for change in found["suggestions"]), sep="\n")
     if values.json:
         print(json.dumps(found, indent=1))
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
