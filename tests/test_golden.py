@@ -1,0 +1,41 @@
+"""Batches and reports are those on record (`golden.py` writes the records).
+
+If one differs and is meant to, say in docs/log.md what changed and why, and write the
+record again in the same commit.
+"""
+
+import json
+
+import golden
+import pytest
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    return golden.make_corpus(tmp_path_factory.mktemp("golden"))
+
+
+def test_batches_are_those_on_record(corpus):
+    found = golden.batch_hashes(corpus)
+    lines = (golden.FOLDER / "batches.txt").read_text().splitlines()
+    recorded = dict(reversed(line.split(" ", 1)) for line in lines)
+    assert found == recorded
+
+
+def test_smoke_runs_report_what_is_on_record(corpus, tmp_path):
+    """To rounding: processors differ in the order in which they add.
+
+    In bfloat16 they differ too much; those records are for comparing two versions of
+    the code on one machine.
+    """
+    for name, records in golden.smoke_reports(corpus, tmp_path, "float32").items():
+        lines = (golden.FOLDER / f"{name}.jsonl").read_text().splitlines()
+        recorded = [json.loads(line) for line in lines]
+        assert [r.keys() for r in records] == [r.keys() for r in recorded], name
+        for found, expected in zip(records, recorded, strict=True):
+            assert found == {
+                key: value
+                if isinstance(value, str)
+                else pytest.approx(value, rel=1e-4, abs=1e-6)
+                for key, value in expected.items()
+            }, (name, expected["step"])
