@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax.run import plan
 from bert_jax.training import plan as plan_lib
 from bert_jax.training import topology as topology_lib
@@ -56,7 +57,7 @@ def load(recipe: str, **changes) -> config_lib.PretrainConfig:
     cfg = module.get_config()
     for group, values in changes.items():
         cfg[group].update(values)
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     return plan.resolve(config)[0]
 
 

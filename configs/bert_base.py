@@ -10,11 +10,12 @@ Smoke:  --config=configs/bert_base.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    cfg = config_lib.to_configdict(config_lib.PretrainConfig())
+    cfg = knobs.to_configdict(config_lib.PretrainConfig())
     cfg.encoder.vocab_size = 0  # that of the corpus
     cfg.encoder.num_layers = 12
     cfg.encoder.hidden_size = 768
@@ -25,5 +26,5 @@ def get_config(arg: str = ""):
     cfg.phases[0].update(steps=900_000, length=128, max_predictions=20, batch_size=256)
     cfg.phases[1].update(steps=100_000, length=512, max_predictions=77, batch_size=256)
     if config_lib.is_smoke(arg):
-        config_lib.shrink(cfg)
+        config_lib.shrink_pretraining(cfg)
     return cfg

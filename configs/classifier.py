@@ -12,15 +12,16 @@ Smoke:  --config=configs/classifier.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    cfg = config_lib.to_configdict(config_lib.ClassifierConfig())
+    cfg = knobs.to_configdict(config_lib.ClassifierConfig())
     cfg.batch_size = 32
     cfg.epochs = 3.0
     cfg.optimizer.learning_rate = 5e-5
     cfg.optimizer.warmup_fraction = 0.1
     if config_lib.is_smoke(arg):
-        config_lib.shrink(cfg)
+        config_lib.shrink_finetuning(cfg)
     return cfg

@@ -9,11 +9,13 @@ Smoke:  --config=configs/demo.py:smoke takes a minute or two, most of it to read
 """
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
+from bert_jax.demo import config as demo_config
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    cfg = config_lib.to_configdict(config_lib.DemoConfig())
+    cfg = knobs.to_configdict(demo_config.DemoConfig())
 
     pretrain = cfg.pretrain
     pretrain.encoder.vocab_size = 0  # that of the corpus
@@ -41,5 +43,5 @@ def get_config(arg: str = ""):
     finetune.run.eval_every = 50
 
     if config_lib.is_smoke(arg):
-        config_lib.shrink(cfg)
+        demo_config.shrink(cfg)
     return cfg

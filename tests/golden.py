@@ -9,15 +9,16 @@ that nothing depends on the machine but the last digits of the reports.
 
 import dataclasses
 import hashlib
-import importlib.util
 import json
 import pathlib
 import sys
 import tempfile
 
 import numpy as np
+import recipes
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.data import examples, sentence_pairs
@@ -109,24 +110,15 @@ def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
     }
 
 
-def recipe(name: str):
-    """The smoke variant of a recipe."""
-    path = HERE.parent / f"configs/{name}.py"
-    spec = importlib.util.spec_from_file_location(name, path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module.get_config("smoke")
-
-
 def smoke_reports(
     corpus: shards.Corpus, folder: pathlib.Path, dtype: str
 ) -> dict[str, list[dict]]:
     """Records of metrics.jsonl of smoke runs, by name, without what is timed."""
-    cfg = recipe("bert_mini")
+    cfg = recipes.load("bert_mini").get_config("smoke")
     cfg.data.corpus = str(corpus.folder)
     cfg.encoder.dtype = dtype
     pretrained = folder / f"pretraining_{dtype}"
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     pretrain.pretrain(config, str(pretrained))
     rows = [
         f"w{i % 7} w{i % 11}c1\tw{i * i % 13}\t{'yes' if i % 3 else 'no'}"
@@ -135,13 +127,13 @@ def smoke_reports(
     for name, part in (("train", rows[:40]), ("eval", rows[40:])):
         text = "\n".join(["text_a\ttext_b\tlabel", *part]) + "\n"
         (folder / f"{name}.tsv").write_text(text)
-    cfg = recipe("classifier")
+    cfg = recipes.load("classifier").get_config("smoke")
     cfg.init_from = str(pretrained)
     cfg.task.train, cfg.task.eval = (
         str(folder / f"{name}.tsv") for name in ("train", "eval")
     )
     finetuned = folder / f"finetuning_{dtype}"
-    config = config_lib.from_configdict(config_lib.ClassifierConfig, cfg)
+    config = knobs.from_configdict(config_lib.ClassifierConfig, cfg)
     finetune_classifier.finetune(config, str(finetuned))
     return {run.name: _records(run) for run in (pretrained, finetuned)}
 

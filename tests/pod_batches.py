@@ -13,6 +13,7 @@ import numpy as np
 import pod_recipe
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.run import pretrain
 from bert_jax.training import processes, sharding
@@ -27,9 +28,7 @@ CASES = [
 
 def case_config(folder: str, axes: dict, groups: int) -> config_lib.PretrainConfig:
     """The recipe on one mesh, with a number of groups."""
-    config = config_lib.from_configdict(
-        config_lib.PretrainConfig, pod_recipe.get_config()
-    )
+    config = knobs.from_configdict(config_lib.PretrainConfig, pod_recipe.get_config())
     data = dataclasses.replace(config.data, corpus=folder, shard_groups=groups)
     mesh = config_lib.MeshConfig(**axes)
     return dataclasses.replace(config, data=data, mesh=mesh)

@@ -3,43 +3,44 @@ import json
 
 import pytest
 
-from bert_jax import config
+from bert_jax import config, knobs
+from bert_jax.demo.config import DemoConfig
 from bert_jax.errors import UserError
 
 PRETRAIN = config.PretrainConfig()
 
 
 def test_configdict_and_back():
-    cfg = config.to_configdict(PRETRAIN)
+    cfg = knobs.to_configdict(PRETRAIN)
     cfg.optimizer.learning_rate = 2e-4
     cfg.phases[1].steps = 7
-    rebuilt = config.from_configdict(config.PretrainConfig, cfg)
+    rebuilt = knobs.from_configdict(config.PretrainConfig, cfg)
     assert rebuilt.optimizer.learning_rate == 2e-4
     assert [phase.steps for phase in rebuilt.phases] == [900_000, 7]
     assert dataclasses.replace(rebuilt.phases[1], steps=100_000) == PRETRAIN.phases[1]
 
 
 def test_json_and_back():
-    text = json.dumps(config.to_dict(PRETRAIN))
-    assert config.load_json(config.PretrainConfig, text, "x.json") == PRETRAIN
+    text = json.dumps(knobs.to_dict(PRETRAIN))
+    assert knobs.load_json(config.PretrainConfig, text, "x.json") == PRETRAIN
 
 
 def test_json_of_another_shape_names_file_and_field():
-    values = config.to_dict(PRETRAIN)
+    values = knobs.to_dict(PRETRAIN)
     values["encoder"]["hiden_size"] = 3
     with pytest.raises(UserError, match=r"x\.json .* encoder\.hiden_size"):
-        config.load_json(config.PretrainConfig, json.dumps(values), "x.json")
+        knobs.load_json(config.PretrainConfig, json.dumps(values), "x.json")
 
 
 def test_what_was_saved_before_a_field_existed_is_readable():
-    values = config.to_dict(PRETRAIN)
+    values = knobs.to_dict(PRETRAIN)
     del values["encoder"]["remat"], values["phases"][0]["micro_batches"]
-    assert config.from_dict(config.PretrainConfig, values) == PRETRAIN
+    assert knobs.from_dict(config.PretrainConfig, values) == PRETRAIN
 
 
 def changed(**groups):
     """A ConfigDict with fields changed: `changed(encoder={"num_heads": 5})`."""
-    cfg = config.to_configdict(PRETRAIN)
+    cfg = knobs.to_configdict(PRETRAIN)
     for group, fields in groups.items():
         for name, value in fields.items():
             if group == "phases":
@@ -54,26 +55,48 @@ def changed(**groups):
     [
         ({"encoder": {"num_heads": 5}}, "num_heads=5 does not divide .*768"),
         ({"encoder": {"activation": "relu"}}, "activation='relu' must be one of"),
-        ({"encoder": {"dropout_rate": 1.0}}, "dropout_rate=1.0 must be"),
+        ({"encoder": {"dropout_rate": 1.0}}, "dropout_rate=1.0 must be .* less than 1"),
+        ({"encoder": {"initializer_range": -0.1}}, "range=-0.1 must be at least 0"),
+        ({"encoder": {"layer_norm_epsilon": -1e-9}}, "epsilon=-1e-09 must be more tha"),
+        ({"encoder": {"layer_norm_epsilon": float("nan")}}, "=nan must be a finite"),
+        (
+            {"encoder": {"vocab_size": 2**70}},
+            "vocab_size=.* must be less than",
+        ),
+        ({"phases": {"steps": 3_000_000_000}}, r"phases\[0\].steps=3000000000 must be"),
+        ({"optimizer": {"epsilon": 0.0}}, "optimizer.epsilon=0.0 must be more than 0"),
+        ({"optimizer": {"learning_rate": float("inf")}}, "learning_rate=inf must be a"),
         ({"phases": {"length": 1024}}, r"phases\[0\].length=1024 is more than .*512"),
         ({"phases": {"micro_batches": 3}}, "micro_batches=3 does not divide .*256"),
-        ({"phases": {"max_predictions": 0}}, "max_predictions=0 must be from 1"),
+        ({"phases": {"max_predictions": 0}}, "max_predictions=0 must be at least 1"),
         ({"data": {"shard_groups": 3}}, "shard_groups=3 does not divide"),
         ({"data": {"mask_token_rate": 0.95}}, "add up to more than 1"),
         ({"optimizer": {"schedule": "cosine"}}, "schedule='cosine' must be one of"),
-        ({"mesh": {"fsdp": -1}}, "only one of data, fsdp and tensor"),
+        ({"mesh": {"fsdp": -1}}, "mesh: only one of data, fsdp and tensor"),
+        ({"mesh": {"fsdp": 0}}, "mesh.fsdp=0 must be at least 1, or -1"),
         ({"run": {"log_every": 0}}, "log_every=0 must be at least 1"),
     ],
 )
 def test_what_cannot_work_is_refused(groups, message):
     with pytest.raises(UserError, match=message):
-        config.from_configdict(config.PretrainConfig, changed(**groups))
+        knobs.from_configdict(config.PretrainConfig, changed(**groups))
 
 
-def test_classifier_says_what_is_missing():
-    cfg = config.to_configdict(config.ClassifierConfig())
-    with pytest.raises(UserError, match=r"pass --config\.task\.train"):
-        config.from_configdict(config.ClassifierConfig, cfg)
+@pytest.mark.parametrize(
+    ("epochs", "message"),
+    [(0.0, "more than 0"), (1e300, "at most"), (float("nan"), "a finite number")],
+)
+def test_epochs_that_are_none(epochs, message):
+    cfg = knobs.to_configdict(config.ClassifierConfig(epochs=epochs))
+    with pytest.raises(UserError, match=f"epochs=.* must be .*{message}"):
+        knobs.from_configdict(config.ClassifierConfig, cfg)
+
+
+@pytest.mark.parametrize(
+    "default", [config.PretrainConfig(), config.ClassifierConfig(), DemoConfig()]
+)
+def test_defaults_keep_their_own_limits(default):
+    knobs.check(default)
 
 
 def test_differences_are_told_apart_by_what_they_change():
@@ -83,16 +106,20 @@ def test_differences_are_told_apart_by_what_they_change():
         optimizer=dataclasses.replace(PRETRAIN.optimizer, learning_rate=1.0),
         phases=PRETRAIN.phases[:1],
     )
-    refused = config.differences(PRETRAIN, new, free_fields=False)
+    refused = knobs.differences(PRETRAIN, new, free=False)
     assert len(refused) == 2
     assert "optimizer.learning_rate: was 0.0001, is now 1.0" in refused
-    allowed = config.differences(PRETRAIN, new, free_fields=True)
+    allowed = knobs.differences(PRETRAIN, new, free=True)
     assert allowed == ["run.log_every: was 100, is now 7"]
 
 
-def test_vocabulary_follows_the_tokenizer_or_agrees_with_it():
-    encoder = config.EncoderConfig(vocab_size=0)
-    assert config.with_vocabulary(encoder, 1000).vocab_size == 1000
-    assert config.with_vocabulary(encoder, 1000).padded_vocab_size == 1024
-    with pytest.raises(UserError, match="vocab_size=30522, but the tokenizer has 1000"):
-        config.with_vocabulary(config.EncoderConfig(), 1000)
+def test_what_the_corpus_decides_is_filled_in_or_agrees():
+    open_config = dataclasses.replace(
+        PRETRAIN, encoder=config.EncoderConfig(vocab_size=0)
+    )
+    filled = knobs.filled_in(open_config, "encoder.vocab_size", 1000, "")
+    assert filled.encoder.vocab_size == 1000
+    assert filled.encoder.padded_vocab_size == 1024
+    assert knobs.filled_in(filled, "encoder.vocab_size", 1000, "") == filled
+    with pytest.raises(UserError, match=r"encoder\.vocab_size=30522, but there are 9"):
+        knobs.filled_in(PRETRAIN, "encoder.vocab_size", 9, "there are 9")

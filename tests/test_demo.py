@@ -6,11 +6,12 @@ import sys
 
 import numpy as np
 import pytest
+from recipes import load
 from test_pretrain import ROOT, assert_refused, environment
-from test_recipes import load
 
-from bert_jax import config
+from bert_jax import knobs
 from bert_jax.corpus import build, python_docs, shards
+from bert_jax.demo.config import DemoConfig
 from bert_jax.errors import UserError
 from bert_jax.run import demo, fill_mask
 from bert_jax.tasks import parameter_pairs
@@ -33,7 +34,7 @@ def some_packages():
 def finished(tmp_path_factory):
     """The folder of a demo that was stopped before fine-tuning, and then continued."""
     folder = tmp_path_factory.mktemp("demo") / "run"
-    cfg = config.from_configdict(config.DemoConfig, load("demo").get_config("smoke"))
+    cfg = knobs.from_configdict(DemoConfig, load("demo").get_config("smoke"))
     with pytest.MonkeyPatch.context() as patch:
         paths = some_packages()
         patch.setattr(python_docs, "source_files", lambda: paths)
@@ -174,16 +175,19 @@ def test_commands(finished, tmp_path):
     [
         ({"vocab_size": 10}, "vocab_size=10 must be at least 300"),
         ({"repeats": 0}, "repeats=0 must be at least 1"),
-        ({"pretrain": {"seed": -1}}, "pretrain: seed=-1"),
-        ({"finetune": {"batch_size": 0}}, "finetune: batch_size=0"),
-        ({"finetune": {"init_from": "x"}}, "the demo makes this itself"),
+        ({"pretrain": {"seed": -1}}, r"pretrain\.seed=-1 must be at least 0"),
+        ({"finetune": {"batch_size": 0}}, r"finetune\.batch_size=0 must"),
+        (
+            {"finetune": {"init_from": "x"}},
+            "init_from='x': the demo makes this itself",
+        ),
     ],
 )
 def test_demo_configs_that_cannot_work(change, message):
     cfg = load("demo").get_config()
     cfg.update(change)
     with pytest.raises(UserError, match=message):
-        config.from_configdict(config.DemoConfig, cfg)
+        knobs.from_configdict(DemoConfig, cfg)
 
 
 # ---- the task

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_pretrain import ROOT, assert_refused, environment
 
-from bert_jax import config
+from bert_jax import config, knobs
 from bert_jax.data import examples as examples_lib
 from bert_jax.errors import UserError
 from bert_jax.run import finetune_classifier, pretrain
@@ -18,14 +18,14 @@ from bert_jax.training import checkpoint
 @pytest.fixture(scope="module")
 def pretrained(corpus, tmp_path_factory):
     """The workdir of a short pretraining run."""
-    cfg = config.to_configdict(config.PretrainConfig())
-    config.shrink(cfg)
+    cfg = knobs.to_configdict(config.PretrainConfig())
+    config.shrink_pretraining(cfg)
     cfg.encoder.vocab_size = 0
     cfg.encoder.dtype = "float32"
     cfg.data.corpus = str(corpus.folder)
     cfg.phases = cfg.phases[:1]
     folder = tmp_path_factory.mktemp("pretrained")
-    pretrain.pretrain(config.from_configdict(config.PretrainConfig, cfg), str(folder))
+    pretrain.pretrain(knobs.from_configdict(config.PretrainConfig, cfg), str(folder))
     return folder
 
 
@@ -53,14 +53,14 @@ def task(tmp_path_factory):
 
 
 def make_config(pretrained, files, **changes):
-    cfg = config.to_configdict(config.ClassifierConfig())
+    cfg = knobs.to_configdict(config.ClassifierConfig())
     cfg.init_from = str(pretrained)
     cfg.task.update(files, length=32)
     cfg.optimizer.learning_rate = 3e-3
     cfg.epochs = 8.0
     cfg.run.log_every = 10
     cfg.update(changes)
-    return config.from_configdict(config.ClassifierConfig, cfg)
+    return knobs.from_configdict(config.ClassifierConfig, cfg)
 
 
 @pytest.fixture(scope="module")

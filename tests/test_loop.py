@@ -13,7 +13,7 @@ import pod_recipe
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from bert_jax import config, storage
+from bert_jax import config, knobs, storage
 from bert_jax.errors import UserError
 from bert_jax.run import pretrain
 from bert_jax.training import curves, flops, goodput, loop, reporting, sharding, workdir
@@ -70,7 +70,7 @@ def small_config(corpus, **run):
     cfg.data.corpus = str(corpus.folder)
     cfg.phases[0].steps = 10
     cfg.run.update(**run)
-    return config.from_configdict(config.PretrainConfig, cfg)
+    return knobs.from_configdict(config.PretrainConfig, cfg)
 
 
 def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
@@ -165,7 +165,7 @@ def test_the_last_line_has_the_shares_of_the_reports(
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     trained = [r for r in map(json.loads, lines) if r["split"] == "train"]
     text = (tmp_path / "run" / "config.json").read_text()
-    resolved = config.load_json(config.PretrainConfig, text, "config.json")
+    resolved = knobs.load_json(config.PretrainConfig, text, "config.json")
     phase = resolved.phases[0]
     work = flops.pretraining_flops(
         resolved.encoder, phase.length, phase.max_predictions
@@ -254,7 +254,7 @@ def test_each_array_is_split_over_data_where_it_can_be():
 def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
     recipe = pod_recipe.get_config()
     recipe.data.corpus = str(corpus.folder)
-    values = config.from_configdict(config.PretrainConfig, recipe)
+    values = knobs.from_configdict(config.PretrainConfig, recipe)
     phase = dataclasses.replace(values.phases[0], steps=2)
     values = dataclasses.replace(values, phases=(phase, phase))
     opened = []
@@ -305,7 +305,7 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     """Their loss is not 0: there is none."""
     recipe = pod_recipe.get_config()
     recipe.data.corpus = str(corpus.folder)
-    values = config.from_configdict(config.PretrainConfig, recipe)
+    values = knobs.from_configdict(config.PretrainConfig, recipe)
     optimizer = dataclasses.replace(
         values.optimizer, learning_rate=1e30, schedule="linear"
     )

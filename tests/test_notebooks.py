@@ -6,9 +6,9 @@ import pathlib
 import jax
 import numpy as np
 import pytest
-from test_recipes import load
+from recipes import load
 
-from bert_jax import config
+from bert_jax import config, knobs
 from bert_jax.errors import UserError
 from bert_jax.run import pretrain
 from bert_jax.training import sharding
@@ -38,7 +38,7 @@ def test_the_batch_of_a_step_is_what_the_run_sees(corpus, tmp_path, monkeypatch)
     cfg = load("bert_tiny").get_config("smoke")
     cfg.data.corpus = str(corpus.folder)
     cfg.run.eval_every = 0
-    built = config.from_configdict(config.PretrainConfig, cfg)
+    built = knobs.from_configdict(config.PretrainConfig, cfg)
     seen = []
     to_devices = sharding.to_devices
 

@@ -16,9 +16,10 @@ import sys
 import jax
 import numpy as np
 import pytest
-from test_recipes import PRETRAINING, load
+from recipes import PRETRAINING, load
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax.data import sentence_pairs
 from bert_jax.errors import UserError
 from bert_jax.objectives import mlm_nsp
@@ -208,7 +209,7 @@ def tiny(phases=1, mesh=None, **encoder):
     cfg = load("bert_tiny").get_config("smoke")
     cfg.encoder.update(vocab_size=2000, **encoder)
     cfg.mesh.update(mesh or {})
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     return dataclasses.replace(config, phases=config.phases[:phases])
 
 
@@ -435,7 +436,7 @@ def test_alternatives_can_all_be_dealt_out():
 def test_host_of_a_corpus(corpus):
     cfg = load("bert_tiny").get_config("smoke")
     cfg.data.corpus = str(corpus.folder)
-    config = config_lib.from_configdict(config_lib.PretrainConfig, cfg)
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     config, opened = plan.resolve(config)
     assert config.encoder.vocab_size == corpus.tokenizer.vocab_size
     mesh = sharding.make_mesh(config.mesh, jax.devices())

@@ -17,7 +17,7 @@ import numpy as np
 import pytest
 from runs import assert_same_end, metrics
 
-from bert_jax import config
+from bert_jax import config, knobs
 from bert_jax.errors import UserError
 from bert_jax.training import checkpoint
 from bert_jax.training import workdir as workdir_lib
@@ -85,13 +85,13 @@ def test_a_run_leaves_what_it_should(undisturbed, corpus):
     assert timed["sequences_per_sec"] > 0
     assert 0 <= timed["data_wait_fraction"] <= 1
     assert timed["tokens_per_sec"] <= timed["sequences_per_sec"] * 64
-    saved = config.load_json(
+    saved = knobs.load_json(
         config.PretrainConfig, (undisturbed / "config.json").read_text(), "config.json"
     )
     assert saved.encoder.vocab_size == corpus.tokenizer.vocab_size
     assert saved.data.fingerprint == corpus.fingerprint
     metadata = checkpoint.read_metadata(checkpoint.find(undisturbed))
-    assert config.from_dict(config.EncoderConfig, metadata["encoder"]) == saved.encoder
+    assert knobs.from_dict(config.EncoderConfig, metadata["encoder"]) == saved.encoder
     assert "jax" in metadata["versions"]
 
 
@@ -322,7 +322,7 @@ def test_a_changed_shard_is_refused(corpus, tmp_path):
 
 
 def test_two_runs_on_one_workdir(undisturbed, corpus):
-    saved = config.load_json(
+    saved = knobs.load_json(
         config.PretrainConfig, (undisturbed / "config.json").read_text(), "config.json"
     )
     with workdir_lib.claim(undisturbed, saved, print):

@@ -12,11 +12,13 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 # What may import what: only from a lower layer, or from the same package.
 LAYERS = [
     {"errors"},
+    {"knobs"},
     {"config", "storage"},
     {"tokenizer", "model"},
     {"objectives", "corpus"},
     {"data"},
     {"training", "tasks", "interop"},
+    {"demo"},
     {"run"},
 ]
 

@@ -124,7 +124,7 @@ class Encoder(nn.Module):
     def setup(self):
         c = self.config
         if not c.vocab_size:
-            raise ValueError("vocab_size is 0; fill it in with config.with_vocabulary")
+            raise ValueError("vocab_size is 0; fill in that of the tokenizer")
         self.embeddings = Embeddings(c)
         self.layers = self.param("layers", _init_layers, c)
         self.pooler = layers.Linear(

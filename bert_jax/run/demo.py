@@ -22,10 +22,11 @@ import numpy as np
 from absl import flags
 
 import bert_jax
-from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, python_docs, shards, sources
 from bert_jax.data import chunks
+from bert_jax.demo.config import DemoConfig
 from bert_jax.run import (
     build_corpus,
     command_line,
@@ -79,7 +80,7 @@ class Results:
     eval_examples: int
 
 
-def demo(config: config_lib.DemoConfig, folder: str) -> Results:
+def demo(config: DemoConfig, folder: str) -> Results:
     """Do, or continue, all of it.
 
     Args:
@@ -120,7 +121,7 @@ def _heading(number: int, what: str) -> None:
     reporting.say(f"[{number}/4] {what}")
 
 
-def _corpus(config: config_lib.DemoConfig, place: pathlib.Path) -> shards.Corpus:
+def _corpus(config: DemoConfig, place: pathlib.Path) -> shards.Corpus:
     if (place / "corpus" / shards.MANIFEST).exists():
         # Packages may have been installed since; the demo stays with what it has.
         return shards.open_corpus(place / "corpus")
@@ -166,7 +167,7 @@ class _Task:
     held_out: list[classification.Example]
 
 
-def _task(config: config_lib.DemoConfig, place: pathlib.Path) -> _Task:
+def _task(config: DemoConfig, place: pathlib.Path) -> _Task:
     paths = [place / "task/train.tsv", place / "task/eval.tsv"]
     if not (place / "task").exists():
         bar = reporting.progress_bar(
@@ -181,11 +182,14 @@ def _task(config: config_lib.DemoConfig, place: pathlib.Path) -> _Task:
 
 
 def _finetune(
-    config: config_lib.DemoConfig, place: pathlib.Path, task: _Task
+    config: DemoConfig, place: pathlib.Path, task: _Task
 ) -> tuple[dict[str, list[float]], dict[str, list[list[dict]]]]:
     """Accuracies and metrics by beginning and seed."""
-    base = config_lib.demo_finetune(
-        config, str(task.train_path), str(task.eval_path), str(place / _PRETRAIN)
+    files = dataclasses.replace(
+        config.finetune.task, train=str(task.train_path), eval=str(task.eval_path)
+    )
+    base = dataclasses.replace(
+        config.finetune, task=files, init_from=str(place / _PRETRAIN)
     )
     accuracies: dict[str, list[float]] = {}
     records: dict[str, list[list[dict]]] = {}
@@ -322,7 +326,7 @@ def define_flags() -> None:
 
 def main() -> int:
     """The entrypoint."""
-    config = config_lib.from_configdict(config_lib.DemoConfig, command_line.config())
+    config = knobs.from_configdict(DemoConfig, command_line.config())
     folder = command_line.required("workdir", "give a folder, --workdir=DIR")
     results = demo(config, folder)
     place = pathlib.Path(folder)

@@ -11,6 +11,7 @@ import numpy as np
 from absl import flags
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import mlm_nsp
@@ -47,7 +48,7 @@ def fill(init_from: str, texts: list[str], top: int = 5) -> list[list[list[Guess
     source = checkpoint.find(init_from)
     metadata = checkpoint.read_metadata(source)
     tokenizer = tokenizer_lib.Tokenizer.loads(metadata["tokenizer"])
-    encoder = config_lib.from_dict(config_lib.EncoderConfig, metadata["encoder"])
+    encoder = knobs.from_dict(config_lib.EncoderConfig, metadata["encoder"])
     rows = [_to_ids(text, tokenizer, encoder) for text in texts]
 
     mesh = sharding.make_mesh(config_lib.MeshConfig(), jax.devices()[:1])

@@ -23,7 +23,7 @@ from absl import flags
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import knobs, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import classification as objective_lib
@@ -61,6 +61,7 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
 
     # Task, and the checkpoint that gives shape and tokenizer.
     with watchdog.watch(config.run.hang_seconds), processes.together():
+        _check_given(config)
         train = task_lib.read_tsv(config.task.train)
         held_out = task_lib.read_tsv(config.task.eval)
         labels = task_lib.label_names(train, held_out)
@@ -72,7 +73,12 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
         tokenizer = tokenizer_lib.Tokenizer.loads(metadata["tokenizer"])
         encoder = _encoder(config, metadata["encoder"])
         fingerprint = task_lib.fingerprint(train, held_out)
-        config = config_lib.with_examples(config, fingerprint)
+        config = knobs.filled_in(
+            config,
+            "task.fingerprint",
+            fingerprint,
+            f"{config.task.train} and {config.task.eval} have {fingerprint}",
+        )
         config = dataclasses.replace(config, init_from=str(source))
 
     # Mesh.
@@ -118,8 +124,8 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
             place / "checkpoints",
             config.run.keep_checkpoints,
             checkpoint.make_metadata(
-                config_lib.to_dict(config),
-                config_lib.to_dict(encoder),
+                knobs.to_dict(config),
+                knobs.to_dict(encoder),
                 metadata["tokenizer"],
             ),
         )
@@ -156,6 +162,16 @@ def finetune(config: config_lib.ClassifierConfig, folder: str) -> dict:
         return results
 
 
+def _check_given(config: config_lib.ClassifierConfig) -> None:
+    for name in ("train", "eval"):
+        if not getattr(config.task, name):
+            raise UserError(f"task.{name} is empty; pass --config.task.{name}=FILE.tsv")
+    if not config.init_from:
+        raise UserError(
+            "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
+        )
+
+
 def _source(config: config_lib.ClassifierConfig, folder: str) -> epath.Path:
     """The checkpoint to begin with; of a run that has begun, the one it began with.
 
@@ -164,7 +180,7 @@ def _source(config: config_lib.ClassifierConfig, folder: str) -> epath.Path:
     given = checkpoint.absolute(config.init_from)
     path = storage.path(folder) / "config.json"
     if path.exists():
-        earlier = config_lib.load_json(
+        earlier = knobs.load_json(
             config_lib.ClassifierConfig, path.read_text(encoding="utf-8"), str(path)
         )
         source = checkpoint.absolute(earlier.init_from)
@@ -177,7 +193,7 @@ def _encoder(
     config: config_lib.ClassifierConfig, values: dict
 ) -> config_lib.EncoderConfig:
     """The pretrained encoder's config with what fine-tuning may change."""
-    encoder = config_lib.from_dict(config_lib.EncoderConfig, values)
+    encoder = knobs.from_dict(config_lib.EncoderConfig, values)
     if config.task.length > encoder.max_position_embeddings:
         raise UserError(
             f"task.length={config.task.length} is more than the "
@@ -254,9 +270,7 @@ def define_flags() -> None:
 def main() -> int:
     """The entrypoint."""
     command_line.start_processes()
-    config = config_lib.from_configdict(
-        config_lib.ClassifierConfig, command_line.config()
-    )
+    config = knobs.from_configdict(config_lib.ClassifierConfig, command_line.config())
     folder = command_line.required("workdir", "give a folder, --workdir=DIR")
     results = finetune(config, folder)
     if processes.is_main():

@@ -24,6 +24,7 @@ import numpy as np
 from absl import flags
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.run import command_line, pretrain
@@ -109,7 +110,7 @@ def resolve(
         corpus = shards.open_corpus(config.data.corpus)
         return pretrain.resolve(config, corpus), corpus
     size = config.encoder.vocab_size or config_lib.BERT_VOCAB_SIZE
-    encoder = config_lib.with_vocabulary(config.encoder, size)
+    encoder = dataclasses.replace(config.encoder, vocab_size=size)
     return dataclasses.replace(config, encoder=encoder), None
 
 
@@ -307,7 +308,7 @@ def _can_run(
     config: config_lib.PretrainConfig, topology: topology_lib.Topology
 ) -> bool:
     try:
-        config_lib.validate(config)
+        knobs.check(config)
         _make_run(config, sharding.make_mesh(config.mesh, topology.devices))
     except UserError:
         return False
@@ -555,9 +556,7 @@ def define_flags() -> None:
 def main() -> int:
     """The entrypoint."""
     values = flags.FLAGS
-    config = config_lib.from_configdict(
-        config_lib.PretrainConfig, command_line.config()
-    )
+    config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     name = command_line.required(
         "topology", "give a slice, such as --topology=v4:4x4x4"
     )

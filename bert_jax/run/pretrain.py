@@ -9,7 +9,6 @@ when the run was stopped and saved itself, 2 for a mistake in what was given, an
 else for a crash.
 """
 
-import dataclasses
 import functools
 import time
 from collections.abc import Callable, Sequence
@@ -19,6 +18,7 @@ import numpy as np
 from absl import flags
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.objectives import mlm_nsp
@@ -71,8 +71,8 @@ def pretrain(
     run = make_run(config, mesh, opens)
 
     metadata = checkpoint.make_metadata(
-        config_lib.to_dict(config),
-        config_lib.to_dict(config.encoder),
+        knobs.to_dict(config),
+        knobs.to_dict(config.encoder),
         corpus.tokenizer.dumps(),
     )
 
@@ -137,9 +137,19 @@ def resolve(
     Raises:
       UserError: the config asks for another corpus or vocabulary.
     """
-    encoder = config_lib.with_vocabulary(config.encoder, corpus.tokenizer.vocab_size)
-    data = config_lib.with_fingerprint(config.data, corpus.fingerprint)
-    return dataclasses.replace(config, encoder=encoder, data=data)
+    size = corpus.tokenizer.vocab_size
+    config = knobs.filled_in(
+        config,
+        "encoder.vocab_size",
+        size,
+        f"the tokenizer has {size} tokens; leave it 0 to follow the tokenizer",
+    )
+    return knobs.filled_in(
+        config,
+        "data.fingerprint",
+        corpus.fingerprint,
+        f"the corpus {config.data.corpus} has {corpus.fingerprint}",
+    )
 
 
 def make_stage(
@@ -243,9 +253,7 @@ def define_flags() -> None:
 def main() -> int:
     """The entrypoint."""
     command_line.start_processes()
-    config = config_lib.from_configdict(
-        config_lib.PretrainConfig, command_line.config()
-    )
+    config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     folder = command_line.required("workdir", "give a folder, --workdir=DIR")
     pretrain(config, folder)
     return 0

@@ -10,8 +10,7 @@ from typing import Any
 
 import jax
 
-from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import knobs, storage
 from bert_jax.errors import UserError
 from bert_jax.training import processes
 
@@ -125,14 +124,14 @@ def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> N
     if not _has_begun(folder):
         return
     text = path.read_text(encoding="utf-8")
-    found = config_lib.load_json(type(config), text, str(path))
-    refused = config_lib.differences(found, config, free_fields=False)
+    found = knobs.load_json(type(config), text, str(path))
+    refused = knobs.differences(found, config, free=False)
     if refused:
         raise UserError(
             f"{folder} holds a run with another config ({'; '.join(refused)}); "
             "give another --workdir"
         )
-    for line in config_lib.differences(found, config, free_fields=True):
+    for line in knobs.differences(found, config, free=True):
         say(f"config changed since the last start: {line}")
 
 
@@ -150,7 +149,7 @@ def _has_begun(folder: storage.Path) -> bool:
 
 
 def _write(path: storage.Path, config: Any) -> None:
-    text = json.dumps(config_lib.to_dict(config), indent=2) + "\n"
+    text = json.dumps(knobs.to_dict(config), indent=2) + "\n"
     try:
         storage.write_text(path, text)
     except OSError as error:

@@ -1,0 +1,1 @@
+"""The demo: from the documentation at hand to a fine-tuned classifier."""

@@ -1,0 +1,140 @@
+"""Knobs, tried on configs that nothing else knows."""
+
+import dataclasses
+
+import pytest
+
+from bert_jax import knobs
+from bert_jax.errors import UserError
+from bert_jax.knobs import knob
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Circle:
+    kind: str = "circle"
+    radius: float = knob(1.0, more_than=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Square:
+    kind: str = "square"
+    side: float = knob(2.0, more_than=0)
+    color: str = knob("red", choices=("red", "blue"), free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Point:
+    x: int = knob(0, at_least=-5, at_most=5)
+    y: int = knob(0, free=True)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Drawing:
+    kind: str = "drawing"
+    shape: Circle | Square = Circle()
+    points: tuple[Point, ...] = (Point(),)
+    weights: tuple[float, ...] = knob((0.5, 1.0), at_least=0)
+    bold: bool = False
+
+    def check(self, where):
+        if len(self.points) > 3:
+            raise UserError(f"{where}points: at most three")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Album:
+    kind: str = "album"
+    first: Drawing = Drawing()
+
+
+CHANGED = Drawing(shape=Square(color="blue"), points=(Point(x=1), Point(y=7)))
+
+
+def test_there_and_back():
+    cfg = knobs.to_configdict(Album(first=CHANGED))
+    cfg.first.points[1].y = 8
+    cfg.first.weights = (1, 0.25)
+    rebuilt = knobs.from_configdict(Album, cfg).first
+    assert rebuilt.shape == CHANGED.shape
+    assert rebuilt.points == (Point(x=1), Point(y=8))
+    assert rebuilt.weights == (1.0, 0.25)
+    assert type(rebuilt.weights[0]) is float
+    assert knobs.from_dict(Drawing, knobs.to_dict(CHANGED)) == CHANGED
+    text = '{"points": [], "shape": {"kind": "square"}}'
+    assert knobs.load_json(Drawing, text, "x") == Drawing(shape=Square(), points=())
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"shape": {"kind": "line"}}, r"shape\.kind='line' must be 'circle' or 'squa"),
+        ({"shape": {"side": 1.0}}, "shape.kind=None must be"),
+        ({"shape": {"kind": "circle", "side": 1.0}}, r"field shape\.side; known here:"),
+        ({"shape": 3}, "shape.kind=None must be"),
+        ({"points": [{"z": 1}]}, r"unknown config field points\[0\]\.z"),
+        ({"points": 5}, "field points=5: expected a list"),
+        ({"points": [5]}, r"field points\[0\]=5: expected a group of fields"),
+        ({"weights": [True]}, r"weights\[0\]=True: expected float"),
+        ({"bold": 1}, "field bold=1: expected bool"),
+        ({"kind": "album"}, "this is a config for 'album', not 'drawing'"),
+        ([1], r"config \[1\]: expected a group of fields"),
+        # Limits.
+        (
+            {"shape": {"kind": "circle", "radius": 0}},
+            r"radius=0\.0 must be more than 0",
+        ),
+        ({"shape": {"kind": "square", "color": "pink"}}, "one of 'red', 'blue'"),
+        (
+            {"points": [{}, {"x": 9}]},
+            r"points\[1\]\.x=9 must be at least -5 and at mos",
+        ),
+        ({"points": [{"y": 2**31}]}, r"points\[0\]\.y=2147483648 must be less than"),
+        ({"weights": [0.1, -1.0]}, r"weights\[1\]=-1\.0 must be at least 0"),
+        ({"weights": [float("inf")]}, r"weights\[0\]=inf must be a finite number"),
+        ({"points": [{}] * 4}, "points: at most three"),
+    ],
+)
+def test_what_does_not_fit_is_refused(values, message):
+    with pytest.raises(UserError, match=message):
+        knobs.from_dict(Drawing, values)
+
+
+def test_messages_have_the_whole_path():
+    values = {"first": {"points": [{}] * 4}}
+    with pytest.raises(UserError, match="^first.points: at most three"):
+        knobs.from_dict(Album, values)
+
+
+def test_recipes_are_complete():
+    cfg = knobs.to_configdict(Drawing())
+    del cfg.points[0].x
+    with pytest.raises(UserError, match=r"config field points\[0\]\.x is missing"):
+        knobs.from_configdict(Drawing, cfg)
+
+
+@pytest.mark.parametrize("text", ["{", "[" * 100_000, "[]", '{"bold": "yes"}', "NaN"])
+def test_json_that_holds_no_config_is_named(text):
+    with pytest.raises(UserError, match=r"^x\.json cannot be used: "):
+        knobs.load_json(Drawing, text, "x.json")
+
+
+def test_differences_are_listed_by_whether_they_matter():
+    new = dataclasses.replace(CHANGED, points=(Point(x=2), Point(y=9)), weights=(0.5,))
+    assert knobs.differences(CHANGED, new, free=False) == [
+        "points[0].x: was 1, is now 2",
+        "weights: was (0.5, 1.0), is now (0.5,)",
+    ]
+    assert knobs.differences(CHANGED, new, free=True) == [
+        "points[1].y: was 7, is now 9"
+    ]
+    (line,) = knobs.differences(Drawing(), CHANGED, free=False)[:1]
+    assert line.startswith("shape: was Circle(")
+    assert knobs.differences(CHANGED, CHANGED, free=False) == []
+
+
+def test_open_fields_are_filled_in():
+    album = Album(first=Drawing(shape=Circle()))
+    filled = knobs.filled_in(album, "first.bold", True, "")
+    assert filled.first.bold
+    with pytest.raises(UserError, match=r"^first\.bold=True, but it is not$"):
+        knobs.filled_in(filled, "first.bold", False, "it is not")
