@@ -13,7 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors"},
     {"knobs"},
-    {"config", "storage"},
+    {"config", "storage", "terminal"},
     {"tokenizer", "model"},
     {"objectives", "corpus"},
     {"data"},

@@ -18,16 +18,13 @@ Input and output must be places that all workers reach, and bert_jax must be on 
 in an image or by --setup_file (docs/data.md). Only the tokenizer travels along.
 """
 
-import os
-
 from absl import flags
 
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, shards, sources
+from bert_jax.corpus import build, report
 from bert_jax.errors import UserError
 from bert_jax.run import command_line, text_input
-from bert_jax.training import reporting
 
 
 def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
@@ -47,38 +44,6 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
     return tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
 
 
-def build_with_progress(
-    source: sources.Source,
-    settings: build.Settings,
-    tokenizer: tokenizer_lib.Tokenizer,
-    output: str | os.PathLike,
-    workers: int = 0,
-    runner: build.Runner | None = None,
-) -> shards.Corpus:
-    """`build.build` with a progress bar on a terminal, and plain lines elsewhere."""
-    bar = reporting.progress_bar(desc="building corpus", unit="split")
-
-    def on_split(done, total, result):
-        text_input.tell(result.problem_count, result.problems)
-        bar.total = total
-        bar.update(done - bar.n)
-        if bar.disable and (done == total or done % max(1, total // 20) == 0):
-            reporting.say(f"building corpus: {done} of {total} splits")
-
-    try:
-        return build.build(
-            source,
-            settings,
-            tokenizer,
-            output,
-            runner=runner,
-            workers=workers,
-            on_split=on_split,
-        )
-    finally:
-        bar.close()
-
-
 def beam_runner(options: str) -> build.Runner:
     """What has the splits built with Apache Beam.
 
@@ -94,24 +59,6 @@ def beam_runner(options: str) -> build.Runner:
             "--runner=beam needs apache-beam; pip install -e '.[beam]'"
         ) from error
     return beam.runner(options)
-
-
-def describe(corpus: shards.Corpus) -> str:
-    """What a corpus holds, in a line or two for people."""
-    train, held_out = (
-        ", ".join(
-            f"{corpus.count(split, what):,} {what}"
-            for what in ("documents", "sentences", "tokens")
-        )
-        for split in shards.SPLITS
-    )
-    text = f"{corpus.folder}: {train}; held out: {held_out}"
-    if corpus.count(shards.HELD_OUT, "documents") < 2:
-        text += (
-            "\nwarning: fewer than two documents are held out, so there will be no "
-            "evaluation; a larger --held_out gives some"
-        )
-    return text
 
 
 def define_flags() -> None:
@@ -166,7 +113,7 @@ def main() -> int:
         runner = beam_runner(values.beam_options)
     elif values.beam_options:
         raise UserError("--beam_options is for --runner=beam")
-    corpus = build_with_progress(
+    corpus = report.build_with_progress(
         text_input.source(values.shard_megabytes * 1_000_000),
         build.Settings(values.held_out, values.language),
         load_tokenizer(path),
@@ -174,7 +121,7 @@ def main() -> int:
         values.workers,
         runner,
     )
-    reporting.say(describe(corpus))
+    terminal.say(report.describe(corpus))
     return 0
 
 

@@ -22,21 +22,14 @@ import numpy as np
 from absl import flags
 
 import bert_jax
-from bert_jax import knobs
+from bert_jax import knobs, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, python_docs, shards, sources
+from bert_jax.corpus import build, python_docs, report, shards, sources, vocabulary
 from bert_jax.data import chunks
 from bert_jax.demo.config import DemoConfig
-from bert_jax.run import (
-    build_corpus,
-    command_line,
-    fill_mask,
-    finetune_classifier,
-    pretrain,
-    train_tokenizer,
-)
+from bert_jax.run import command_line, fill_mask, finetune_classifier, pretrain
 from bert_jax.tasks import classification, parameter_pairs
-from bert_jax.training import curves, reporting, workdir
+from bert_jax.training import curves, workdir
 
 RECIPE = pathlib.Path(bert_jax.__file__).parents[1] / "configs/demo.py"
 
@@ -91,14 +84,14 @@ def demo(config: DemoConfig, folder: str) -> Results:
       UserError: the folder holds another demo, or cannot be written.
       Interrupted: it was asked to stop, and what was done is saved.
     """
-    with workdir.claim(folder, config, reporting.say) as place:
+    with workdir.claim(folder, config, terminal.say) as place:
         if not jax.config.jax_compilation_cache_dir:
             # Fine-tuning from the checkpoint and from random weights, and all that is
             # continued, compile once.
             jax.config.update("jax_compilation_cache_dir", str(place / "compiled"))
         _heading(1, "vocabulary and corpus from the documentation of Python packages")
         corpus = _corpus(config, place)
-        reporting.say(build_corpus.describe(corpus))
+        terminal.say(report.describe(corpus))
 
         _heading(2, "pretraining: masked tokens and next sentences")
         settings = dataclasses.replace(
@@ -118,7 +111,7 @@ def demo(config: DemoConfig, folder: str) -> Results:
 
 
 def _heading(number: int, what: str) -> None:
-    reporting.say(f"[{number}/4] {what}")
+    terminal.say(f"[{number}/4] {what}")
 
 
 def _corpus(config: DemoConfig, place: pathlib.Path) -> shards.Corpus:
@@ -128,7 +121,7 @@ def _corpus(config: DemoConfig, place: pathlib.Path) -> shards.Corpus:
     if (place / "tokenizer").exists():
         tokenizer = tokenizer_lib.Tokenizer.load(place / "tokenizer")
     else:
-        tokenizer = train_tokenizer.train(
+        tokenizer = vocabulary.learn(
             # Small splits make a good sample.
             sources.Source("", "python_docs", split_bytes=500_000),
             "wordpiece",
@@ -139,7 +132,7 @@ def _corpus(config: DemoConfig, place: pathlib.Path) -> shards.Corpus:
         )
         with _new_folder(place / "tokenizer") as folder:
             tokenizer.save(folder)
-    return build_corpus.build_with_progress(
+    return report.build_with_progress(
         sources.Source("", "python_docs", split_bytes=2_000_000),
         build.Settings(held_out=config.held_out),
         tokenizer,
@@ -170,7 +163,7 @@ class _Task:
 def _task(config: DemoConfig, place: pathlib.Path) -> _Task:
     paths = [place / "task/train.tsv", place / "task/eval.tsv"]
     if not (place / "task").exists():
-        bar = reporting.progress_bar(
+        bar = terminal.progress_bar(
             iterable=python_docs.source_files(), desc="gathering labels", unit="file"
         )
         train, held_out = parameter_pairs.collect(bar, config.held_out)
@@ -196,7 +189,7 @@ def _finetune(
     for beginning in (_PRETRAINED, _RANDOM):
         accuracies[beginning], records[beginning] = [], []
         for seed in range(base.seed, base.seed + config.repeats):
-            reporting.say(f"fine-tuning, {beginning} weights, seed {seed}")
+            terminal.say(f"fine-tuning, {beginning} weights, seed {seed}")
             run = dataclasses.replace(base, seed=seed, random_init=beginning == _RANDOM)
             folder = place / "finetune" / f"{beginning}-{seed}"
             found = finetune_classifier.finetune(run, str(folder))

@@ -7,10 +7,10 @@ import pathlib
 
 from absl import flags
 
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
-from bert_jax.training import curves, reporting
+from bert_jax.training import curves
 
 
 def define_flags() -> None:
@@ -37,7 +37,7 @@ def main() -> int:
         picture.savefig(output)
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write {output}: {error}") from error
-    reporting.say(f"wrote {output}")
+    terminal.say(f"wrote {output}")
     return 0
 
 

@@ -5,7 +5,6 @@ from absl import flags
 from bert_jax import storage
 from bert_jax.corpus import sources
 from bert_jax.errors import UserError
-from bert_jax.training import reporting
 
 
 def define_flags() -> None:
@@ -60,11 +59,3 @@ def check_new_folder(path: str) -> None:
     found = next(p for p in [folder, *folder.parents] if p.exists())
     if not found.is_dir():
         raise UserError(f"cannot write to {folder}: {found} is a file")
-
-
-def tell(count: int, lines: list[str]) -> None:
-    """Print what was wrong with the text."""
-    for line in lines:
-        reporting.say(f"warning: {line}")
-    if count > len(lines):
-        reporting.say(f"warning: and {count - len(lines)} more like these")

@@ -6,64 +6,12 @@ r"""Learn a vocabulary from text.
 Without --input the text is the documentation of the Python packages at hand.
 """
 
-import random
-
 from absl import flags
 
+from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import sources
-from bert_jax.errors import UserError
+from bert_jax.corpus import vocabulary
 from bert_jax.run import command_line, text_input
-from bert_jax.training import reporting
-
-
-def train(
-    source: sources.Source,
-    kind: str,
-    vocab_size: int,
-    *,
-    lower_case: bool,
-    strip_accents: bool,
-    sample_bytes: int,
-) -> tokenizer_lib.Tokenizer:
-    """Learn a vocabulary from a sample of a source.
-
-    Args:
-      source: what to read.
-      kind: "wordpiece" or "sentencepiece".
-      vocab_size: number of tokens.
-      lower_case: see `Tokenizer`.
-      strip_accents: see `Tokenizer`.
-      sample_bytes: of text to learn from, taken from splits (files, or parts of large
-        ones that are not compressed) in random order.
-
-    Raises:
-      UserError: there is no input, or too little.
-    """
-    texts, size = [], 0
-    problems = sources.Problems()
-    splits = sources.plan(source)
-    random.Random(0).shuffle(splits)
-    bar = reporting.progress_bar(desc="reading text", unit="B", unit_scale=True)
-    for split in splits:
-        for document in sources.read(split, source, problems):
-            if size >= sample_bytes:
-                break
-            # Lines, because SentencePiece leaves out what is longer than a few of them.
-            texts += [line for line in document.text.split("\n") if line.strip()]
-            size += len(document.text)
-            bar.update(len(document.text))
-    bar.close()
-    text_input.tell(problems.count, problems.lines)
-    if not texts:
-        raise UserError(f"there is no text in {source.pattern or source.format}")
-    trainers = {
-        "wordpiece": tokenizer_lib.train_wordpiece,
-        "sentencepiece": tokenizer_lib.train_sentencepiece,
-    }
-    return trainers[kind](
-        texts, vocab_size, lower_case=lower_case, strip_accents=strip_accents
-    )
 
 
 def define_flags() -> None:
@@ -89,7 +37,7 @@ def main() -> int:
     output = command_line.required("output", "give a folder, --output=DIR")
     text_input.check_new_folder(output)
     lower_case, strip_accents = text_input.normalisation()
-    tokenizer = train(
+    tokenizer = vocabulary.learn(
         text_input.source(),
         values.kind,
         values.vocab_size,
@@ -98,7 +46,7 @@ def main() -> int:
         sample_bytes=values.sample_megabytes * 1_000_000,
     )
     tokenizer.save(output)
-    reporting.say(
+    terminal.say(
         f"{output}: {tokenizer.kind} with {tokenizer.vocab_size} tokens, "
         f"fingerprint {tokenizer.fingerprint}"
     )

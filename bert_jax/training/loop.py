@@ -28,7 +28,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax.errors import Interrupted, UserError
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import (
@@ -723,7 +723,7 @@ def _stop_requests() -> Iterator[threading.Event]:
         del frame
         if not event.is_set():
             event.set()
-            reporting.say("stopping: will save after this step")
+            terminal.say("stopping: will save after this step")
         if number == signal.SIGINT:
             signal.signal(number, before[number])
 

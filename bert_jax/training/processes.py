@@ -22,8 +22,8 @@ import jax
 import numpy as np
 from jax.experimental import multihost_utils
 
+from bert_jax import terminal
 from bert_jax.errors import UserError
-from bert_jax.training import reporting
 
 
 def start(
@@ -104,7 +104,7 @@ def is_main() -> bool:
 def say(line: str) -> None:
     """A line for people, from process 0."""
     if is_main():
-        reporting.say(line)
+        terminal.say(line)
 
 
 @contextlib.contextmanager

@@ -3,13 +3,10 @@
 import contextlib
 import json
 import os
-import sys
 import time
 from typing import Any
 
-import tqdm
-
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax.errors import UserError
 
 # An object store gets reports at least so often, and before each checkpoint.
@@ -52,7 +49,7 @@ class Reporter:
             self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
         self._total_steps = total_steps
         self._tensorboard = _tensorboard_writer(folder, step)
-        self._bar = progress_bar(total=total_steps, initial=step, unit="step")
+        self._bar = terminal.progress_bar(total=total_steps, initial=step, unit="step")
 
         if not step and dropped:
             self.say(f"no checkpoint in {folder}: starting again from step 0")
@@ -118,7 +115,7 @@ class Reporter:
     def say(self, line: str) -> None:
         """A line for people."""
         if not self._silent:
-            say(line)
+            terminal.say(line)
 
     def has(self, step: int, split: str) -> bool:
         """Whether values of this step and split were written, in an earlier start too.
@@ -151,19 +148,6 @@ class Reporter:
             self._file.close()
         if self._tensorboard:
             self._tensorboard.close()
-
-
-def progress_bar(**options: Any) -> tqdm.tqdm:
-    """A bar on a terminal; nothing, with `disable` set, elsewhere."""
-    return tqdm.tqdm(
-        file=sys.stderr, disable=not sys.stderr.isatty(), dynamic_ncols=True, **options
-    )
-
-
-def say(line: str) -> None:
-    """Print a line above a progress bar, if there is one."""
-    tqdm.tqdm.write(line, file=sys.stderr)
-    sys.stderr.flush()
 
 
 def _drop_lines_after(path: storage.Path, step: int) -> int:
