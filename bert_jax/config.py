@@ -12,6 +12,8 @@ inside the whole config, such as "encoder.", for messages.
 
 import dataclasses
 import math
+from collections.abc import Sequence
+from typing import ClassVar
 
 import ml_collections
 
@@ -20,6 +22,10 @@ from bert_jax.knobs import knob
 
 # The vocabulary of BERT uncased. What `vocab_size=0` means before a corpus is known.
 BERT_VOCAB_SIZE = 30_522
+# Kinds of sequences with two segments and a question about them, with the short name of
+# the question; and kinds with one segment.
+PAIR_QUESTIONS = {"next_sentence": "nsp", "sentence_order": "sop"}
+SINGLE_SEGMENTS = ("full_sentences", "doc_sentences")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +41,10 @@ class EncoderConfig:
     num_heads: int = knob(12, at_least=1)
     intermediate_size: int = knob(3072, at_least=1)
     max_position_embeddings: int = knob(512, at_least=1)
-    type_vocab_size: int = knob(2, at_least=1)  # segment A, segment B
+    # Kinds of segments, A and B; fewer than 2: no segment is told from another.
+    type_vocab_size: int = knob(2, at_least=0)
+    # Whether a token attends only to itself and those before it: left to right.
+    causal: bool = False
     # Hugging Face calls "gelu_erf" "gelu".
     activation: str = knob("gelu_tanh", choices=("gelu_tanh", "gelu_erf"))
     # Of hidden states, and of attention probabilities.
@@ -70,30 +79,90 @@ class EncoderConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class DataConfig:
-    """Which corpus, and what is made of it (paper, A.2)."""
+class MaskingConfig:
+    """Which tokens are predicted, and what stands in their place (paper, 3.1)."""
 
-    corpus: str = knob("", free=True)  # folder from run.build_corpus
-    fingerprint: str = ""  # of that corpus; "": whatever it is
-    # A process reads only the shards of its groups.
-    shard_groups: int = knob(1, at_least=1)
-    # Share of the examples that aim at a random shorter length.
-    short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
-    # Share of the tokens that are predicted; padding does not count.
-    mask_rate: float = knob(0.15, at_least=0, at_most=1)
+    # Share of the tokens that are predicted; padding does not count. Several values are
+    # the rates at equal distances over the run: 0.3,0.15 falls from 0.3 to 0.15.
+    rate: tuple[float, ...] = knob((0.15,), more_than=0, at_most=1)
+    # The same for held-out text: one value, so that runs with other rates compare.
+    eval_rate: float = knob(0.15, more_than=0, at_most=1)
+    # What is masked as a whole: "token"; "word": a token with those that continue it;
+    # "ngram": 1 to max_ngram words.
+    unit: str = knob("token", choices=("token", "word", "ngram"))
+    max_ngram: int = knob(3, at_least=1, at_most=16)
+    # How predictions are counted, and what may be among them; see data/masking.py.
+    convention: str = knob("original", choices=("original", "fairseq"))
+    # Predictions in a sequence, at most; 0: as many as the rates ask for.
+    max_predictions: int = knob(0, at_least=0)
     # Of the predicted tokens, the shares that become [MASK] and a random token; the
     # others stay as they are.
     mask_token_rate: float = knob(0.8, at_least=0, at_most=1)
     random_token_rate: float = knob(0.1, at_least=0, at_most=1)
 
     def check(self, where: str) -> None:
-        """Shares of the predicted tokens are parts of one whole."""
+        """There is a rate, and what predicted tokens become adds up."""
+        if not self.rate:
+            raise UserError(f"{where}rate is empty; give one rate or several")
         if self.mask_token_rate + self.random_token_rate > 1:
             raise UserError(
                 f"{where}mask_token_rate={self.mask_token_rate} and "
                 f"{where}random_token_rate={self.random_token_rate} add up to more "
                 "than 1"
             )
+
+    def predictions(self, length: int) -> int:
+        """Predictions in a sequence, at most: the dimension P of a batch."""
+        # Rounded first: 0.1 * 30 is a little more than 3.
+        wanted = math.ceil(round(max(*self.rate, self.eval_rate) * length, 6))
+        return min(length, self.max_predictions or wanted)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLmConfig:
+    """Masked tokens, and a question about pairs of segments if these ask one.
+
+    What a sequence is (data/segments.py):
+    "next_sentence": two segments that follow one another or do not (paper, 3.1);
+    "sentence_order": two that do, in order or swapped (ALBERT);
+    "consecutive": two that do, in order, and no question;
+    "full_sentences", "doc_sentences": as much text as there is room for, across
+    documents or of one (RoBERTa).
+    """
+
+    kind: str = "masked_lm"
+    causal: ClassVar[bool] = False
+    segments: str = knob(
+        "next_sentence", choices=(*PAIR_QUESTIONS, "consecutive", *SINGLE_SEGMENTS)
+    )
+    # Share of the sequences that aim at a random shorter length (paper, A.2).
+    short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
+    masking: MaskingConfig = MaskingConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CausalLmConfig:
+    """Each token from those before it: left to right (paper, 5.1, "LTR").
+
+    `segments` as for `MaskedLmConfig`, those without a question.
+    """
+
+    kind: str = "causal_lm"
+    causal: ClassVar[bool] = True
+    masking: ClassVar[None] = None
+    segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
+    # Share of the sequences that aim at a random shorter length (paper, A.2).
+    short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which corpus, and how it is dealt out."""
+
+    corpus: str = knob("", free=True)  # folder from run.build_corpus
+    fingerprint: str = ""  # of that corpus; "": whatever it is
+    # A process reads only the shards of its groups.
+    shard_groups: int = knob(1, at_least=1)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,18 +174,11 @@ class PhaseConfig:
     length: int = knob(128, at_least=8)
     # Sequences in a step, over all devices.
     batch_size: int = knob(256, at_least=1)
-    # Masked positions in a sequence, at most.
-    max_predictions: int = knob(20, at_least=1)
     # Pieces of a batch that go through one by one.
     micro_batches: int = knob(1, at_least=1, free=True)
 
     def check(self, where: str) -> None:
-        """A sequence has room for its predictions, and pieces are of one size."""
-        if self.max_predictions > self.length:
-            raise UserError(
-                f"{where}max_predictions={self.max_predictions} must be from 1 to "
-                f"{where}length={self.length}"
-            )
+        """Pieces of a batch are of one size."""
         _check_micro_batches(where, self.batch_size, self.micro_batches)
 
 
@@ -170,8 +232,8 @@ class MeshConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class RunConfig:
-    """How often a run looks at itself and saves itself, and what it does in trouble."""
+class LoopConfig:
+    """How often a run logs, evaluates and saves, and what it does in trouble."""
 
     log_every: int = knob(100, at_least=1, free=True)  # steps
     # Steps; 0: only at the end of each phase.
@@ -200,23 +262,25 @@ class PretrainConfig:
     kind: str = "pretraining"
     seed: int = knob(0, at_least=0)
     encoder: EncoderConfig = EncoderConfig()
+    objective: MaskedLmConfig | CausalLmConfig = MaskedLmConfig()
     data: DataConfig = DataConfig()
     phases: tuple[PhaseConfig, ...] = (
         PhaseConfig(),
-        PhaseConfig(steps=100_000, length=512, max_predictions=77),
+        PhaseConfig(steps=100_000, length=512),
     )
     optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
-    run: RunConfig = RunConfig()
+    loop: LoopConfig = LoopConfig()
 
     @property
     def total_steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
 
     def check(self, where: str) -> None:
-        """Sequences have positions, and batches have as many rows as groups ask for."""
+        """The parts of the config fit one another."""
         if not self.phases:
             raise UserError(f"{where}phases is empty; a run needs at least one")
+        self._check_encoder(where)
         for i, phase in enumerate(self.phases):
             if phase.length > self.encoder.max_position_embeddings:
                 raise UserError(
@@ -230,11 +294,27 @@ class PretrainConfig:
                     f"divide {where}phases[{i}].batch_size={phase.batch_size}"
                 )
 
+    def _check_encoder(self, where: str) -> None:
+        segments, types = self.objective.segments, self.encoder.type_vocab_size
+        if segments not in SINGLE_SEGMENTS and types < 2:
+            raise UserError(
+                f"{where}encoder.type_vocab_size={types} cannot tell the two segments "
+                f"of {where}objective.segments={segments!r} apart; it must be at least "
+                "2"
+            )
+        if self.encoder.causal != self.objective.causal:
+            raise UserError(
+                f"{where}encoder.causal must be {self.objective.causal} for "
+                f"{where}objective.kind={self.objective.kind!r}"
+            )
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class TaskConfig:
-    """Where labelled examples are. TSV with a header, see `tasks/classification.py`."""
+class ClassificationConfig:
+    """Classification of texts or pairs of texts (`tasks/classification.py`)."""
 
+    kind: str = "classification"
+    # TSV files with a header.
     train: str = knob("", free=True)
     eval: str = knob("", free=True)
     fingerprint: str = ""  # of both files' examples; "": whatever they are
@@ -243,28 +323,30 @@ class TaskConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ClassifierConfig:
+class FinetuneConfig:
     """`run.finetune_classifier`. Defaults: google-research/bert, run_classifier.py."""
 
     kind: str = "finetuning"
     seed: int = knob(0, at_least=0)
     # Workdir of a pretraining run, or one checkpoint in it.
-    init_from: str = ""
+    init_from: str = knob("", free=True)
+    init_fingerprint: str = ""  # of its parameters; "": whatever they are
     # Take only shape and tokenizer from there: a baseline.
     random_init: bool = False
-    # "": as pretrained.
+    # Type of activations; "": as pretrained.
     dtype: str = knob("", choices=("", "bfloat16", "float32"), free=True)
-    # In encoder and classifier.
+    # Of hidden states in encoder and head, and of attention probabilities.
     dropout_rate: float = knob(0.1, at_least=0, less_than=1)
+    attention_dropout_rate: float = knob(0.1, at_least=0, less_than=1)
     epochs: float = knob(3.0, more_than=0, at_most=10_000)
     batch_size: int = knob(32, at_least=1)
     micro_batches: int = knob(1, at_least=1, free=True)
-    task: TaskConfig = TaskConfig()
+    task: ClassificationConfig = ClassificationConfig()
     optimizer: OptimizerConfig = OptimizerConfig(
         learning_rate=5e-5, warmup_fraction=0.1
     )
     mesh: MeshConfig = MeshConfig()
-    run: RunConfig = RunConfig(
+    loop: LoopConfig = LoopConfig(
         log_every=20, eval_every=0, eval_batches=0, checkpoint_every=0
     )
 
@@ -284,17 +366,31 @@ def _check_micro_batches(where: str, batch_size: int, micro_batches: int) -> Non
 # ---- what recipes are made with
 
 
-def is_smoke(arg: str) -> bool:
-    """Whether a recipe's argument asks for the variant that takes seconds.
+def parse_variant(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
+    """What a recipe's argument asks for.
+
+    Args:
+      arg: A variant, or "smoke" for one that takes seconds, or both: "mini,smoke".
+      variants: Variants of the recipe; with none of them there is one form.
+
+    Returns:
+      The variant, "" if there are none; and whether it is to be small.
 
     Raises:
-      UserError: The argument is neither "" nor "smoke".
+      UserError: The argument asks for something else, or for no variant.
     """
-    if arg not in ("", "smoke"):
-        raise UserError(
-            f"unknown argument {arg!r} of the recipe; there is only 'smoke'"
-        )
-    return arg == "smoke"
+    words = [word for word in arg.split(",") if word]
+    smoke = "smoke" in words
+    chosen = [word for word in words if word != "smoke"]
+    if smoke and not chosen:
+        chosen = list(variants[:1])  # they differ in little when they are small
+    if len(chosen) == bool(variants) and set(chosen) <= set(variants):
+        return "".join(chosen), smoke
+    if variants:
+        wanted = f"give one of {', '.join(variants)}, and ',smoke' behind it"
+    else:
+        wanted = "there is only 'smoke',"
+    raise UserError(f"argument {arg!r} of the recipe: {wanted} for a run of seconds")
 
 
 def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
@@ -302,16 +398,17 @@ def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
 
     What makes recipes differ stays: number of phases, optimizer, schedule, objective.
     """
-    cfg.run.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
+    cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
     cfg.encoder.update(hidden_size=32, num_layers=2, num_heads=2)
     cfg.encoder.update(intermediate_size=64, max_position_embeddings=64)
     for i, phase in enumerate(cfg.phases):
         phase.update(steps=3, length=32 * min(i + 1, 2), batch_size=8)
-        phase.update(max_predictions=5)
+    if "masking" in cfg.objective:
+        cfg.objective.masking.max_predictions = 5
 
 
 def shrink_finetuning(cfg: ml_collections.ConfigDict) -> None:
     """`shrink_pretraining` for a recipe of fine-tuning."""
-    cfg.run.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
+    cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
     cfg.update(batch_size=8, epochs=1.0)
     cfg.task.length = 32

@@ -15,6 +15,7 @@ from bert_jax import knobs
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
+    _, smoke = config_lib.parse_variant(arg)
     cfg = knobs.to_configdict(config_lib.PretrainConfig())
     cfg.encoder.vocab_size = 0  # that of the corpus
     cfg.encoder.num_layers = 12
@@ -23,8 +24,8 @@ def get_config(arg: str = ""):
     cfg.encoder.intermediate_size = 3072
     cfg.optimizer.learning_rate = 1e-4
     cfg.optimizer.warmup_fraction = 0.01
-    cfg.phases[0].update(steps=900_000, length=128, max_predictions=20, batch_size=256)
-    cfg.phases[1].update(steps=100_000, length=512, max_predictions=77, batch_size=256)
-    if config_lib.is_smoke(arg):
+    cfg.phases[0].update(steps=900_000, length=128, batch_size=256)
+    cfg.phases[1].update(steps=100_000, length=512, batch_size=256)
+    if smoke:
         config_lib.shrink_pretraining(cfg)
     return cfg

@@ -17,11 +17,12 @@ from bert_jax import knobs
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    cfg = knobs.to_configdict(config_lib.ClassifierConfig())
+    _, smoke = config_lib.parse_variant(arg)
+    cfg = knobs.to_configdict(config_lib.FinetuneConfig())
     cfg.batch_size = 32
     cfg.epochs = 3.0
     cfg.optimizer.learning_rate = 5e-5
     cfg.optimizer.warmup_fraction = 0.1
-    if config_lib.is_smoke(arg):
+    if smoke:
         config_lib.shrink_finetuning(cfg)
     return cfg

@@ -5,34 +5,74 @@
 writes the files that `test_recipes.py` compares with.
 """
 
+import functools
 import importlib.util
 import json
 import pathlib
 
 from bert_jax import config, knobs
+from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
 GOLDEN = pathlib.Path(__file__).parent / "fixtures/recipes"
-PRETRAINING = ["tiny", "mini", "small", "medium", "base", "large"]
-NAMES = sorted(path.stem for path in (ROOT / "configs").glob("*.py"))
+FILES = {path.stem: path for path in (ROOT / "configs").glob("*.py")}
+FILES["demo"] = pathlib.Path(recipe.__file__)
+MINIATURES = ("tiny", "mini", "small", "medium")
+ABLATIONS = (
+    "no_nsp",
+    "left_to_right",
+    "whole_words",
+    "ngrams",
+    "sentence_order",
+    "full_sentences",
+    "doc_sentences",
+    "fairseq",
+    "mask_40",
+    "mask_falling",
+)
+# As in --config=configs/NAME.py:VARIANT.
+PRETRAINING = (
+    *(f"bert_miniature:{size}" for size in MINIATURES),
+    "bert_base",
+    "bert_large",
+    *(f"bert_ablations:{variant}" for variant in ABLATIONS),
+)
+NAMES = (*PRETRAINING, "classifier", "demo")
 
 
-def load(name):
+@functools.cache
+def module(file):
     """The module of a recipe."""
-    spec = importlib.util.spec_from_file_location(name, ROOT / f"configs/{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    spec = importlib.util.spec_from_file_location(file, FILES[file])
+    loaded = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(loaded)
+    return loaded
+
+
+def load(name, *more):
+    """The ConfigDict of a recipe; `more` may be "smoke"."""
+    file, _, variant = name.partition(":")
+    return module(file).get_config(",".join(filter(None, (variant, *more))))
+
+
+def build(name, *more):
+    """The frozen config of a recipe for pretraining."""
+    return knobs.from_configdict(config.PretrainConfig, load(name, *more))
 
 
 def resolved(name: str) -> str:
     """All fields of a recipe, one `path: value` a line."""
-    cfg = load(name).get_config()
-    classes = config.PretrainConfig, config.ClassifierConfig, DemoConfig
+    cfg = load(name)
+    classes = config.PretrainConfig, config.FinetuneConfig, DemoConfig
     cls = {knobs.kind_of(cls): cls for cls in classes}[cfg.kind]
     rebuilt = knobs.from_dict(cls, json.loads(cfg.to_json_best_effort()))
     return "\n".join(_flat(knobs.to_dict(rebuilt))) + "\n"
+
+
+def golden(name: str) -> pathlib.Path:
+    """The file with what a recipe should resolve to."""
+    return GOLDEN / f"{name.replace(':', '-')}.txt"
 
 
 def _flat(values, prefix=""):
@@ -47,5 +87,5 @@ def _flat(values, prefix=""):
 
 
 if __name__ == "__main__":
-    for recipe in NAMES:
-        (GOLDEN / f"{recipe}.txt").write_text(resolved(recipe))
+    for name in NAMES:
+        golden(name).write_text(resolved(name))

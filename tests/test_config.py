@@ -46,7 +46,7 @@ def changed(**groups):
             if group == "phases":
                 cfg.phases[0][name] = value
             else:
-                cfg[group][name] = value
+                cfg.update_from_flattened_dict({f"{group}.{name}": value})
     return cfg
 
 
@@ -68,13 +68,13 @@ def changed(**groups):
         ({"optimizer": {"learning_rate": float("inf")}}, "learning_rate=inf must be a"),
         ({"phases": {"length": 1024}}, r"phases\[0\].length=1024 is more than .*512"),
         ({"phases": {"micro_batches": 3}}, "micro_batches=3 does not divide .*256"),
-        ({"phases": {"max_predictions": 0}}, "max_predictions=0 must be at least 1"),
+        ({"objective": {"masking.max_predictions": -1}}, "predictions=-1 must be at l"),
         ({"data": {"shard_groups": 3}}, "shard_groups=3 does not divide"),
-        ({"data": {"mask_token_rate": 0.95}}, "add up to more than 1"),
+        ({"objective": {"masking.mask_token_rate": 0.95}}, "add up to more than 1"),
         ({"optimizer": {"schedule": "cosine"}}, "schedule='cosine' must be one of"),
         ({"mesh": {"fsdp": -1}}, "mesh: only one of data, fsdp and tensor"),
         ({"mesh": {"fsdp": 0}}, "mesh.fsdp=0 must be at least 1, or -1"),
-        ({"run": {"log_every": 0}}, "log_every=0 must be at least 1"),
+        ({"loop": {"log_every": 0}}, "log_every=0 must be at least 1"),
     ],
 )
 def test_what_cannot_work_is_refused(groups, message):
@@ -87,13 +87,13 @@ def test_what_cannot_work_is_refused(groups, message):
     [(0.0, "more than 0"), (1e300, "at most"), (float("nan"), "a finite number")],
 )
 def test_epochs_that_are_none(epochs, message):
-    cfg = knobs.to_configdict(config.ClassifierConfig(epochs=epochs))
+    cfg = knobs.to_configdict(config.FinetuneConfig(epochs=epochs))
     with pytest.raises(UserError, match=f"epochs=.* must be .*{message}"):
-        knobs.from_configdict(config.ClassifierConfig, cfg)
+        knobs.from_configdict(config.FinetuneConfig, cfg)
 
 
 @pytest.mark.parametrize(
-    "default", [config.PretrainConfig(), config.ClassifierConfig(), DemoConfig()]
+    "default", [config.PretrainConfig(), config.FinetuneConfig(), DemoConfig()]
 )
 def test_defaults_keep_their_own_limits(default):
     knobs.check(default)
@@ -102,7 +102,7 @@ def test_defaults_keep_their_own_limits(default):
 def test_differences_are_told_apart_by_what_they_change():
     new = dataclasses.replace(
         PRETRAIN,
-        run=dataclasses.replace(PRETRAIN.run, log_every=7),
+        loop=dataclasses.replace(PRETRAIN.loop, log_every=7),
         optimizer=dataclasses.replace(PRETRAIN.optimizer, learning_rate=1.0),
         phases=PRETRAIN.phases[:1],
     )
@@ -110,7 +110,7 @@ def test_differences_are_told_apart_by_what_they_change():
     assert len(refused) == 2
     assert "optimizer.learning_rate: was 0.0001, is now 1.0" in refused
     allowed = knobs.differences(PRETRAIN, new, free=True)
-    assert allowed == ["run.log_every: was 100, is now 7"]
+    assert allowed == ["loop.log_every: was 100, is now 7"]
 
 
 def test_what_the_corpus_decides_is_filled_in_or_agrees():

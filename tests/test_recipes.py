@@ -3,37 +3,61 @@
 import json
 
 import pytest
-from recipes import GOLDEN, NAMES, PRETRAINING, load, resolved
+from recipes import (
+    ABLATIONS,
+    FILES,
+    GOLDEN,
+    NAMES,
+    build,
+    golden,
+    load,
+    module,
+    resolved,
+)
 
-from bert_jax import config, knobs
+from bert_jax import config, knobs, pretraining
 from bert_jax.errors import UserError
-from bert_jax.run import pretrain
 
 
 @pytest.mark.parametrize("name", NAMES)
 def test_recipes_resolve_to_what_is_on_record(name):
     """A changed default shows up as a changed line of a file."""
-    assert resolved(name) == (GOLDEN / f"{name}.txt").read_text()
+    assert resolved(name) == golden(name).read_text()
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_recipes_say_source_command_and_cost(name):
-    text = load(name).__doc__
-    for word in ("Source:", "Run:", "Cost:", "Smoke:", f"configs/{name}.py"):
+def test_there_is_no_record_of_anything_else():
+    assert {golden(name) for name in NAMES} == set(GOLDEN.iterdir())
+    assert {name.partition(":")[0] for name in NAMES} == FILES.keys()
+
+
+@pytest.mark.parametrize("file", FILES)
+def test_recipes_say_source_command_and_cost(file):
+    text = module(file).__doc__
+    for word in ("Source:", "Run:", "Cost:", "Smoke:", FILES[file].name):
         assert word in text
-    with pytest.raises(UserError, match="unknown argument 'tiny'"):
-        load(name).get_config("tiny")
+    with pytest.raises(UserError, match="argument 'huge' of the recipe: "):
+        module(file).get_config("huge")
+
+
+def test_variants_of_recipes():
+    with pytest.raises(UserError, match="argument '' of .* one of tiny, mini, small, "):
+        load("bert_miniature")
+    assert load("bert_miniature", "smoke") == load("bert_miniature:tiny", "smoke")
+    assert load("bert_miniature:small").encoder.hidden_size == 512
+    with pytest.raises(UserError, match="argument 'x' of .* there is only 'smoke'"):
+        load("bert_base:x")
+    text = module("bert_ablations").__doc__
+    assert all(f"        {variant} " in text for variant in ABLATIONS)
 
 
 def test_recipes_of_other_programs():
-    cfg = load("demo").get_config()
     with pytest.raises(UserError, match="config for 'demo', not 'pretraining'"):
-        knobs.from_configdict(config.PretrainConfig, cfg)
+        knobs.from_configdict(config.PretrainConfig, load("demo"))
 
 
 def test_base_and_large_are_the_papers():
     for name in ("bert_base", "bert_large"):
-        built = knobs.from_configdict(config.PretrainConfig, load(name).get_config())
+        built = build(name)
         assert built.total_steps == 1_000_000
         assert [p.length for p in built.phases] == [128, 512]
         assert built.phases[0].steps == 900_000
@@ -41,17 +65,37 @@ def test_base_and_large_are_the_papers():
         warmup = built.optimizer.warmup_fraction * built.total_steps
         assert warmup == pytest.approx(10_000)
         assert built.optimizer.learning_rate == 1e-4
+        masking = built.objective.masking
+        assert [masking.predictions(p.length) for p in built.phases] == [20, 77]
 
 
-@pytest.mark.parametrize("name", PRETRAINING)
+def test_ablations_differ_in_what_they_say():
+    base = build("bert_base")
+    for variant in ABLATIONS:
+        lines = knobs.differences(base, build(f"bert_ablations:{variant}"), free=False)
+        paths = {line.split(":")[0].split(".")[0] for line in lines}
+        assert "objective" in paths
+        assert paths <= {"objective", "encoder"}, lines
+
+
+# The miniatures, Base and Large differ in their shape alone, which smoke replaces.
+@pytest.mark.parametrize(
+    "name", ["bert_base", *(f"bert_ablations:{variant}" for variant in ABLATIONS)]
+)
 def test_recipes_run(name, corpus, tmp_path):
     """All phases, with evaluation and checkpoints, on eight devices."""
-    cfg = load(f"bert_{name}").get_config("smoke")
+    cfg = load(name, "smoke")
     cfg.data.corpus = str(corpus.folder)
     built = knobs.from_configdict(config.PretrainConfig, cfg)
-    state, resolved = pretrain.pretrain(built, str(tmp_path))
-    assert int(state.step) == resolved.total_steps == 6
+    state, resolved_config = pretraining.pretrain(built, str(tmp_path))
+    assert int(state.step) == resolved_config.total_steps == 6
     lines = (tmp_path / "metrics.jsonl").read_text().splitlines()
     records = [json.loads(line) for line in lines]
     assert records[-1]["split"] == "eval"
     assert 6 < records[-1]["loss"] < 9
+
+
+def test_shapes_differ_in_nothing_that_smoke_keeps():
+    small = [load(f"bert_miniature:{size}", "smoke") for size in ("tiny", "medium")]
+    for cfg in (*small, load("bert_large", "smoke")):
+        assert cfg == load("bert_base", "smoke")

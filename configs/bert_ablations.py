@@ -1,0 +1,63 @@
+r"""BERT-Base with one thing changed: the ablations of four papers.
+
+Source: everything but the change is configs/bert_base.py.
+
+        variant         change                                        source
+        no_nsp          consecutive segments, no next sentence        BERT, Table 5
+        left_to_right   the same, each token from those before it     BERT, Table 5
+        whole_words     the pieces of a word are masked together      BERT, release of
+                                                                      May 2019
+        ngrams          1 to 3 words are masked together              ALBERT, 3.1
+        sentence_order  segments in order or swapped                  ALBERT, 3.1
+        full_sentences  text of several documents, one segment        RoBERTa, 4.2
+        doc_sentences   text of one document, one segment             RoBERTa, 4.2
+        fairseq         full_sentences, masks counted as fairseq does RoBERTa's code
+        mask_40         40 % of the tokens are predicted              Wettig et al. 2022
+        mask_falling    from 30 % at the beginning to 15 % at the end Ankner et al. 2023
+
+        Held-out text has 15 % masked in all of them, so that their losses compare.
+Run:    python -m bert_jax.run.pretrain --config=configs/bert_ablations.py:no_nsp \
+            --config.data.corpus=DIR --workdir=DIR
+Cost:   as BERT-Base. Not run by us.
+Smoke:  --config=configs/bert_ablations.py:no_nsp,smoke takes seconds on a processor.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs
+
+_MASKED = config_lib.MaskedLmConfig
+_MASKING = config_lib.MaskingConfig
+_OBJECTIVES = {
+    "no_nsp": _MASKED(segments="consecutive"),
+    "left_to_right": config_lib.CausalLmConfig(segments="consecutive"),
+    "whole_words": _MASKED(masking=_MASKING(unit="word")),
+    "ngrams": _MASKED(masking=_MASKING(unit="ngram")),
+    "sentence_order": _MASKED(segments="sentence_order"),
+    "full_sentences": _MASKED(segments="full_sentences", short_sequence_rate=0.0),
+    "doc_sentences": _MASKED(segments="doc_sentences", short_sequence_rate=0.0),
+    "fairseq": _MASKED(
+        segments="full_sentences",
+        short_sequence_rate=0.0,
+        masking=_MASKING(convention="fairseq"),
+    ),
+    "mask_40": _MASKED(masking=_MASKING(rate=(0.4,))),
+    "mask_falling": _MASKED(masking=_MASKING(rate=(0.3, 0.15))),
+}
+
+
+def get_config(arg: str = ""):
+    """The recipe; `arg` is a variant, with ",smoke" behind it for a run of seconds."""
+    variant, smoke = config_lib.parse_variant(arg, tuple(_OBJECTIVES))
+    objective = _OBJECTIVES[variant]
+    cfg = knobs.to_configdict(config_lib.PretrainConfig(objective=objective))
+    cfg.encoder.vocab_size = 0  # that of the corpus
+    cfg.encoder.causal = objective.causal
+    if objective.segments in config_lib.SINGLE_SEGMENTS:
+        cfg.encoder.type_vocab_size = 0
+    cfg.optimizer.learning_rate = 1e-4
+    cfg.optimizer.warmup_fraction = 0.01
+    cfg.phases[0].update(steps=900_000, length=128, batch_size=256)
+    cfg.phases[1].update(steps=100_000, length=512, batch_size=256)
+    if smoke:
+        config_lib.shrink_pretraining(cfg)
+    return cfg
