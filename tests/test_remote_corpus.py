@@ -18,7 +18,7 @@ import zstandard
 from bert_jax import config, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
-from bert_jax.data import sentence_pairs
+from bert_jax.data import batches
 from bert_jax.errors import Unavailable, UserError
 
 STORE = fsspec.filesystem("memory")
@@ -82,11 +82,12 @@ def test_batches_are_the_same(groups, corpus, url):
     for path in corpus.folder.rglob("*.*"):
         name = path.relative_to(corpus.folder).as_posix()
         STORE.pipe_file(f"{url}/{name}", path.read_bytes())
-    settings = config.DataConfig(shard_groups=groups)
+    phase = config.PhaseConfig(length=32, batch_size=8)
+    settings = config.PretrainConfig(
+        seed=3, data=config.DataConfig(shard_groups=groups), phases=(phase,)
+    )
     here, there = (
-        sentence_pairs.SentencePairs(
-            opened, settings, length=32, batch_size=8, max_predictions=5, seed=3
-        )
+        batches.PretrainingBatches(opened, settings, 0)
         for opened in (corpus, shards.open_corpus(url))
     )
     for step in (0, 1, 100):

@@ -1,8 +1,8 @@
 """A corpus split as flat arrays, cut into the chunks that examples are made from.
 
 NumPy only. A token table holds the documents of one group of shards end to end. For a
-sequence length, `Chunks` says which runs of sentences make one example each; every
-token is in exactly one chunk.
+sequence length, sentences are cut into pieces and pieces are joined to chunks, each of
+which makes one row; every token is in exactly one chunk.
 """
 
 import dataclasses
@@ -11,6 +11,9 @@ import numpy as np
 
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
+
+# Below so many parts, Python's own loop is faster than NumPy's.
+_FEW_PARTS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,63 +76,21 @@ def load_tokens(
 
 
 @dataclasses.dataclass(frozen=True)
-class Chunks:
-    """Where the chunks of one sequence length are.
-
-    A piece is a sentence, or a part of one that is longer than a chunk should be.
+class Pieces:
+    """Sentences, or parts of those that are longer than a row has room for.
 
     Attributes:
-      piece_starts: int64 [pieces + 1], into the tokens; the last is their number.
-      document_pieces: int64 [documents + 1], each document's first piece.
-      first_piece: int64 [chunks], the chunk's first piece.
-      end_piece: int64 [chunks], one past its last.
-      document: int64 [chunks], the document it is part of.
+      starts: int64 [pieces + 1], into the tokens; the last is their number.
+      of_document: int64 [documents + 1], each document's first piece; the last is the
+        number of pieces.
     """
 
-    piece_starts: np.ndarray
-    document_pieces: np.ndarray
-    first_piece: np.ndarray
-    end_piece: np.ndarray
-    document: np.ndarray
+    starts: np.ndarray
+    of_document: np.ndarray
 
 
-def cut_into_chunks(table: TokenTable, target: int) -> Chunks:
-    """Cut documents into runs of pieces that reach `target` tokens.
-
-    As in the original, a chunk takes pieces until it has `target` tokens or the
-    document ends, so that it may be longer by most of a piece; and it takes two if it
-    can, for two segments. Differs: sentences longer than `target` are cut into equal
-    parts first, where the original would truncate them, and lose the rest.
-
-    Source: google-research/bert, create_pretraining_data.py,
-    create_instances_from_document.
-    """
-    piece_starts, document_pieces = _pieces(table, target)
-    # The end of a chunk that would begin at each piece, documents aside.
-    ends = np.searchsorted(piece_starts, piece_starts[:-1] + target)
-    ends = np.maximum(ends, np.arange(len(ends)) + 2)
-    # Walk all documents in step: first all first chunks, then all second ones.
-    firsts, lasts, owners = [], [], []
-    owner = np.arange(len(document_pieces) - 1)
-    first, limit = document_pieces[:-1], document_pieces[1:]
-    while len(owner):
-        last = np.minimum(ends[first], limit)
-        firsts.append(first)
-        lasts.append(last)
-        owners.append(owner)
-        goes_on = last < limit
-        first, limit, owner = last[goes_on], limit[goes_on], owner[goes_on]
-    order = np.argsort(np.concatenate(firsts))
-    return Chunks(
-        piece_starts,
-        document_pieces,
-        np.concatenate(firsts)[order],
-        np.concatenate(lasts)[order],
-        np.concatenate(owners)[order],
-    )
-
-
-def _pieces(table: TokenTable, target: int) -> tuple[np.ndarray, np.ndarray]:
+def cut_into_pieces(table: TokenTable, target: int) -> Pieces:
+    """Cut sentences longer than `target` tokens into equal parts."""
     lengths = np.diff(table.sentence_starts)
     parts = -(-lengths // target)
     before = np.concatenate([[0], np.cumsum(parts)])
@@ -139,4 +100,91 @@ def _pieces(table: TokenTable, target: int) -> tuple[np.ndarray, np.ndarray]:
         table.sentence_starts[sentence] + lengths[sentence] * part // parts[sentence]
     )
     starts = np.concatenate([starts, table.sentence_starts[-1:]])
-    return starts, before[table.document_sentences]
+    return Pieces(starts, before[table.document_sentences])
+
+
+@dataclasses.dataclass(frozen=True)
+class Chunks:
+    """Runs of pieces, in order; every piece is in exactly one.
+
+    Attributes:
+      first_piece: int64 [chunks], the chunk's first piece.
+      end_piece: int64 [chunks], one past its last.
+      document: int64 [chunks], the document that it begins in.
+    """
+
+    first_piece: np.ndarray
+    end_piece: np.ndarray
+    document: np.ndarray
+
+
+def reach(pieces: Pieces, target: int) -> Chunks:
+    """Runs of pieces of one document that reach `target` tokens.
+
+    As in the original, a chunk takes pieces until it has `target` tokens or the
+    document ends, so that it may be longer by most of a piece; and it takes two if it
+    can, for two segments. Differs: sentences longer than `target` are cut into equal
+    parts first, where the original would truncate them, and lose the rest.
+
+    Source: google-research/bert, create_pretraining_data.py,
+    create_instances_from_document.
+    """
+    starts = pieces.starts
+    ends = np.searchsorted(starts, starts[:-1] + target)
+    ends = np.maximum(ends, np.arange(len(ends)) + 2)
+    return _walk(ends, pieces.of_document)
+
+
+def fill(pieces: Pieces, target: int, separator: int | None) -> Chunks:
+    """Runs of pieces that have at most `target` tokens.
+
+    Args:
+      pieces: Of at most `target` tokens each.
+      target: Tokens in a chunk, at most.
+      separator: Tokens between two documents of one chunk; None: a chunk is of one
+        document.
+    """
+    document = np.repeat(
+        np.arange(len(pieces.of_document) - 1), np.diff(pieces.of_document)
+    )
+    gaps = document * (separator or 0)
+    starts, stops = pieces.starts[:-1] + gaps, pieces.starts[1:] + gaps
+    ends = np.searchsorted(stops, starts + target, side="right")
+    if separator is None:
+        return _walk(ends, pieces.of_document)
+    chunks = _walk(ends, pieces.of_document[[0, -1]])
+    return dataclasses.replace(chunks, document=document[chunks.first_piece])
+
+
+def _walk(ends: np.ndarray, boundaries: np.ndarray) -> Chunks:
+    """Chunks one after the other in each part of the pieces.
+
+    Args:
+      ends: int64 [pieces], the end of a chunk that would begin at each piece.
+      boundaries: int64 [parts + 1], first pieces of parts that no chunk leaves.
+    """
+    # All parts in step: first all first chunks, then all second ones.
+    firsts, lasts, owners = [], [], []
+    owner = np.arange(len(boundaries) - 1)
+    first, limit = boundaries[:-1], boundaries[1:]
+    while len(owner) > _FEW_PARTS:
+        last = np.minimum(ends[first], limit)
+        firsts.append(first)
+        lasts.append(last)
+        owners.append(owner)
+        goes_on = last < limit
+        first, limit, owner = last[goes_on], limit[goes_on], owner[goes_on]
+    # What is left of few parts, one by one: a part may be all of the corpus.
+    rest = []
+    for part, begin, stop in zip(owner, first.tolist(), limit.tolist(), strict=True):
+        while begin < stop:
+            end = min(int(ends[begin]), stop)
+            rest.append((begin, end, part))
+            begin = end
+    columns = np.array(rest, np.int64).reshape(-1, 3).T
+    first, last, owner = (
+        np.concatenate([*parts, column])
+        for parts, column in zip((firsts, lasts, owners), columns, strict=True)
+    )
+    order = np.argsort(first)
+    return Chunks(first[order], last[order], owner[order])

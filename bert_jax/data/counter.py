@@ -57,6 +57,11 @@ def chance(random: tf.Tensor, probability: float) -> tf.Tensor:
     return _shift(random, 32) < _uint64(math.floor(probability * 2**32))
 
 
+def fraction(random: tf.Tensor) -> tf.Tensor:
+    """A word brought to a float64 in [0, 1)."""
+    return tf.cast(_shift(random, 32), tf.float64) / 2.0**32
+
+
 def lower_half(random: tf.Tensor) -> tf.Tensor:
     """The half that `below` and `chance` do not use, moved to where they look."""
     return tf.bitwise.left_shift(random, _uint64(32))

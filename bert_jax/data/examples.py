@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import numpy as np
 import tensorflow as tf
 
-from bert_jax.data import counter, pipeline
+from bert_jax.data import counter, order, pipeline
 
 
 class Examples:
@@ -29,21 +29,21 @@ class Examples:
         """Hold the arrays.
 
         Args:
-          arrays: first dimension: examples; one of them is called `weights`.
-          batch_size: rows of a batch over all processes.
-          seed: of the order.
-          held_out: for evaluation.
-          rows: which rows of each batch to make; all by default.
+          arrays: Arrays with a row for each example; one of them is called `weights`.
+          batch_size: Rows of a batch over all processes.
+          seed: Seed for the order.
+          held_out: Whether the examples are for evaluation.
+          rows: Which rows of each batch to make; all by default.
         """
         self._arrays = {name: tf.constant(values) for name, values in arrays.items()}
-        self._count = len(arrays["weights"])
-        self._batch_size = batch_size
-        self._held_out = held_out
-        self._rows = tf.constant(
-            np.arange(batch_size) if rows is None else rows, tf.int64
+        self._order = order.Order(
+            count=len(arrays["weights"]),
+            batch_size=batch_size,
+            rows=np.arange(batch_size) if rows is None else rows,
+            key=None if held_out else counter.stream(seed),
+            once=held_out,
         )
-        self._key = counter.stream(seed)
-        self.num_batches = -(-self._count // batch_size)
+        self.num_batches = self._order.num_batches
         self._pipeline = pipeline.Pipeline(self._make)
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
@@ -56,25 +56,14 @@ class Examples:
 
     def row_names(self, step: int) -> list[str]:
         """What the rows of a batch are, for people."""
-        return [
-            f"example {i}" for i in self._indices(tf.constant(step, tf.int64)).numpy()
-        ]
-
-    def _indices(self, step: tf.Tensor) -> tf.Tensor:
-        """Which examples the rows of a training batch are."""
-        position = step * self._batch_size + self._rows
-        order = counter.word(self._key, position // self._count)
-        return counter.permute(position % self._count, self._count, order)
+        places = self._order.places(tf.constant(step, tf.int64))
+        return [f"example {i}" for i in places.index.numpy()]
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        position = step * self._batch_size + self._rows
-        if self._held_out:
-            index = tf.minimum(position, self._count - 1)
-        else:
-            index = self._indices(step)
+        places = self._order.places(step)
         batch = {
-            name: tf.gather(values, index) for name, values in self._arrays.items()
+            name: tf.gather(values, places.index)
+            for name, values in self._arrays.items()
         }
-        if self._held_out:
-            batch["weights"] *= tf.cast(position < self._count, tf.float32)
+        batch["weights"] *= tf.cast(places.is_real, tf.float32)
         return batch

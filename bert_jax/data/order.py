@@ -1,0 +1,66 @@
+"""In which order the rows of batches take what they are made from.
+
+Row *r* of batch *s* has the position `s * batch_size + r` in the run, and a position is
+an index in an epoch: all indices come once an epoch, each epoch in another order. The
+order is a keyed permutation, so a run can begin at any step, and a process can make any
+rows, at no cost.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from bert_jax.data import counter
+
+
+@dataclasses.dataclass(frozen=True)
+class Places:
+    """Where the rows of a batch are in the run.
+
+    Attributes:
+      epoch: int64 [B].
+      index: int64 [B], below the number of items.
+      is_real: bool [B]; false where a row only fills up the last held-out batch.
+    """
+
+    epoch: tf.Tensor
+    index: tf.Tensor
+    is_real: tf.Tensor
+
+
+@dataclasses.dataclass(frozen=True)
+class Order:
+    """The order of `count` items.
+
+    Attributes:
+      count: Number of items.
+      batch_size: Rows of a batch over all processes.
+      rows: int64 [B]; the rows of each batch that this process makes.
+      key: Key of the permutations, uint64; None for the items as they stand.
+      once: Whether all items come once, for evaluation; the last batch is filled up.
+    """
+
+    count: int
+    batch_size: int
+    rows: np.ndarray
+    key: tf.Tensor | None
+    once: bool
+
+    @property
+    def num_batches(self) -> int:
+        """Batches in an epoch, the last one filled up."""
+        return -(-self.count // self.batch_size)
+
+    def places(self, step: tf.Tensor) -> Places:
+        """Places of the rows of the batch at `step`, int64 []."""
+        position = step * self.batch_size + tf.constant(self.rows, tf.int64)
+        is_real = tf.ones_like(position, tf.bool)
+        if self.once:
+            is_real = position < self.count
+            position = tf.minimum(position, self.count - 1)
+        epoch, index = position // self.count, position % self.count
+        if self.key is not None:
+            of_epoch = counter.word(self.key, epoch)
+            index = counter.permute(index, self.count, of_epoch)
+        return Places(epoch, index, is_real)

@@ -1,0 +1,334 @@
+"""The definition of a batch once more, in plain Python.
+
+It makes one example at a time, with lists and loops, and drops tokens one by one as the
+original does. It shares no code with the package beyond reading shards.
+"""
+
+import math
+
+from bert_jax.corpus import shards
+
+M = 2**64 - 1
+# Purposes of streams.
+ORDER, SEGMENTS, POSITION, ACTION, SPAN, COUNT = range(6)
+
+
+def word(key, index):
+    z = (key + (index + 1) * 0x9E3779B97F4A7C15) & M
+    z = ((z ^ (z >> 30)) * 0xBF58476D1CE4E5B9) & M
+    z = ((z ^ (z >> 27)) * 0x94D049BB133111EB) & M
+    return z ^ (z >> 31)
+
+
+def below(random, bound):
+    return ((random >> 32) * bound) >> 32
+
+
+def chance(random, probability):
+    return (random >> 32) < math.floor(probability * 2**32)
+
+
+def fraction(random):
+    return (random >> 32) / 2**32
+
+
+def permute(index, size, key):
+    height = math.ceil(math.sqrt(size))
+    width = math.ceil(size / height)
+    while True:
+        left, right = divmod(index, width)
+        for i in range(6):
+            round_key = word(key, i)
+            if i % 2 == 0:
+                left = (left + below(word(round_key, right), height)) % height
+            else:
+                right = (right + below(word(round_key, left), width)) % width
+        index = left * width + right
+        if index < size:
+            return index
+
+
+def read_documents(corpus, split, group=0, groups=1):
+    """Documents as lists of sentences, which are lists of ids."""
+    all_shards = corpus.shards[split]
+    chosen = [
+        s for i, s in enumerate(all_shards) if i * groups // len(all_shards) == group
+    ]
+    documents = []
+    for shard in chosen:
+        for rows in shards.read_shard(corpus.folder, shard):
+            for i in range(len(rows.sources)):
+                first, last = rows.sentences_before[i : i + 2]
+                starts = [
+                    *rows.sentence_starts[first:last],
+                    rows.document_starts[i + 1],
+                ]
+                documents.append(
+                    [
+                        rows.tokens[a:b].tolist()
+                        for a, b in zip(starts[:-1], starts[1:], strict=True)
+                    ]
+                )
+    return documents
+
+
+class Reference:
+    """The rows of a phase, for one group of shards."""
+
+    def __init__(self, corpus, config, phase=0, *, split="train", group=0):
+        self.objective = config.objective
+        self.length = config.phases[phase].length
+        self.total_steps = sum(p.steps for p in config.phases)
+        self.begin = sum(p.steps for p in config.phases[:phase])
+        self.batch_rows = config.phases[phase].batch_size // config.data.shard_groups
+        self.split, self.tokenizer = split, corpus.tokenizer
+        groups = config.data.shard_groups if split == "train" else 1
+        self.documents = self.cut(read_documents(corpus, split, group, groups))
+        self.chunks = self.make_chunks()
+        self.key = 0
+        for index in (config.seed, shards.SPLITS.index(split), phase, group):
+            self.key = word(self.key, index)
+        masking = config.objective.masking
+        if masking:
+            rate = max(*masking.rate, masking.eval_rate)
+            self.P = masking.max_predictions or math.ceil(rate * self.length - 1e-9)
+
+    @property
+    def is_pair(self):
+        return not self.objective.segments.endswith("sentences")
+
+    def cut(self, documents):
+        """Sentences that are too long, in equal parts."""
+        target = self.length - (3 if self.is_pair else 2)
+        return [
+            [
+                sentence[len(sentence) * i // n : len(sentence) * (i + 1) // n]
+                for sentence in document
+                for n in [math.ceil(len(sentence) / target)]
+                for i in range(n)
+            ]
+            for document in documents
+        ]
+
+    def make_chunks(self):
+        """(document, list of pieces); of full sentences, of (document, piece)."""
+        if self.objective.segments == "full_sentences":
+            pieces = [(d, p) for d, ps in enumerate(self.documents) for p in ps]
+            return self.fill([pieces])
+        chunks = []
+        for d, pieces in enumerate(self.documents):
+            if not self.is_pair:
+                chunks += self.fill([[(d, piece) for piece in pieces]])
+                continue
+            chunk = []
+            for piece in pieces:
+                chunk.append(piece)
+                if sum(map(len, chunk)) >= self.length - 3 and len(chunk) >= 2:
+                    chunks.append((d, chunk))
+                    chunk = []
+            if chunk:
+                chunks.append((d, chunk))
+        return chunks
+
+    def fill(self, parts):
+        chunks = []
+        for pieces in parts:
+            chunk = []
+            for piece in pieces:
+                if chunk and len(self.joined([*chunk, piece])) > self.length - 2:
+                    chunks.append((chunk[0][0], chunk))
+                    chunk = []
+                chunk.append(piece)
+            chunks.append((chunk[0][0], chunk))
+        return chunks
+
+    def joined(self, chunk):
+        """Tokens of pieces, with [SEP] between two documents."""
+        tokens = []
+        for i, (document, piece) in enumerate(chunk):
+            if i and document != chunk[i - 1][0]:
+                tokens.append(self.tokenizer.sep_id)
+            tokens += piece
+        return tokens
+
+    def example(self, position):
+        """The row at a position of the order of the run."""
+        epoch, index = divmod(position, len(self.chunks))
+        order = word(word(self.key, ORDER), epoch)
+        c = permute(index, len(self.chunks), order)
+        keys = [word(word(word(self.key, p), epoch), c) for p in range(6)]
+        step = self.begin + position // self.batch_rows
+        t = self.tokenizer
+        row = {}
+        if self.is_pair:
+            a, b, label = self.pair(c, keys[SEGMENTS])
+            self.trim(a, b, keys[SEGMENTS])
+            ids = [t.cls_id, *a, t.sep_id, *b, *([t.sep_id] if b else [])]
+            segments = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
+            row["segment_ids"] = segments + [0] * (self.length - len(ids))
+            names = {"next_sentence": "nsp", "sentence_order": "sop"}
+            question = names.get(self.objective.segments)
+            if question:
+                row[f"{question}_labels"] = int(label)
+                row[f"{question}_weights"] = float(bool(b))
+        else:
+            ids = [t.cls_id, *self.stretch(c, keys[SEGMENTS]), t.sep_id]
+        padding = [t.pad_id] * (self.length - len(ids))
+        row["attention_mask"] = [True] * len(ids) + [False] * len(padding)
+        if not self.objective.masking:
+            return {**row, "input_ids": ids + padding, "weights": 1.0}
+        positions, labels = self.mask(ids, keys, self.rate(step))
+        empty = [0] * (self.P - len(positions))
+        return {
+            **row,
+            "input_ids": ids + padding,
+            "mlm_positions": positions + empty,
+            "mlm_labels": labels + empty,
+            "mlm_weights": [1.0] * len(positions) + [0.0] * len(empty),
+        }
+
+    # ---- segments
+
+    def goal(self, key, target):
+        if chance(word(key, 0), self.objective.short_sequence_rate):
+            return 2 + below(word(key, 1), target - 1)
+        return target
+
+    def stretch(self, c, key):
+        """Tokens of one segment."""
+        return self.joined(self.chunks[c][1])[: self.goal(key, self.length - 2)]
+
+    def pair(self, c, key):
+        d, pieces = self.chunks[c]
+        goal = self.goal(key, self.length - 3)
+        used, total = [], 0
+        for piece in pieces:
+            if total >= goal and len(used) >= 2:
+                break
+            used.append(piece)
+            total += len(piece)
+        is_changed = chance(word(key, 3), 0.5)
+        if len(used) > 1:
+            cut = 1 + below(word(key, 2), len(used) - 1)
+            a, b = sum(used[:cut], []), sum(used[cut:], [])
+        elif len(used[0]) > 1:
+            cut = 1 + below(word(key, 2), len(used[0]) - 1)
+            a, b = used[0][:cut], used[0][cut:]
+        else:
+            a, b = used[0], []
+        if self.objective.segments == "sentence_order":
+            is_changed = is_changed and bool(b)
+            a, b = (b, a) if is_changed else (a, b)
+        elif self.objective.segments == "next_sentence":
+            is_changed = is_changed or not b
+            if is_changed:
+                b = self.elsewhere(d, goal - len(a), key)
+        return list(a), list(b), is_changed
+
+    def elsewhere(self, d, goal, key):
+        others = [x for i, x in enumerate(self.documents) if i != d]
+        other = others[below(word(key, 4), len(others))]
+        b = []
+        for piece in other[below(word(key, 5), len(other)) :]:
+            b = b + piece
+            if len(b) >= goal:
+                break
+        return b
+
+    def trim(self, a, b, key):
+        words = math.ceil((self.length - 3) / 64)
+        dropped = {"a": 0, "b": 0}
+        while len(a) + len(b) > self.length - 3:
+            name, longer = ("a", a) if len(a) > len(b) else ("b", b)
+            first = 6 if name == "a" else 6 + words
+            n = dropped[name]
+            if word(key, first + n // 64) >> (n % 64) & 1:
+                del longer[0]
+            else:
+                del longer[-1]
+            dropped[name] += 1
+
+    # ---- masking
+
+    def rate(self, step):
+        masking = self.objective.masking
+        if self.split == "held_out":
+            return masking.eval_rate
+        rates = masking.rate
+        if len(rates) == 1:
+            return rates[0]
+        place = step / (self.total_steps - 1) * (len(rates) - 1)
+        left = min(math.floor(place), len(rates) - 2)
+        return rates[left] + (rates[left + 1] - rates[left]) * min(place - left, 1)
+
+    def special(self, i, ids):
+        return ids[i] in (self.tokenizer.cls_id, self.tokenizer.sep_id)
+
+    def count(self, n, key, rate):
+        if self.objective.masking.convention == "fairseq":
+            return min(self.P, math.floor(rate * n + fraction(word(key, 0))))
+        return min(self.P, max(1, round(rate * n)))
+
+    def words(self, ids):
+        """Lists of positions, in runs between special tokens."""
+        runs, previous = [[]], False
+        for i in range(len(ids)):
+            if self.special(i, ids) and self.objective.masking.convention == "original":
+                runs.append([])
+                previous = False
+                continue
+            if previous and self.tokenizer.continues_word[ids[i]]:
+                runs[-1][-1].append(i)
+            else:
+                runs[-1].append([i])
+            previous = True
+        return [run for run in runs if run]
+
+    def units(self, ids, key):
+        """What is masked as a whole: lists of positions."""
+        masking = self.objective.masking
+        runs = self.words(ids)
+        if masking.unit == "token":
+            return [[i] for run in runs for one in run for i in one]
+        if masking.unit == "word":
+            return [one for run in runs for one in run]
+        spans = []
+        for run in runs:
+            while run:
+                most = min(masking.max_ngram, len(run))
+                total = sum(1 / n for n in range(1, most + 1))
+                draw, n, reached = fraction(word(key, run[0][0])), 1, 1.0
+                while n < most and draw >= reached / total:
+                    n += 1
+                    reached += 1 / n
+                spans.append(sum(run[:n], []))
+                run = run[n:]
+        return spans
+
+    def mask(self, ids, keys, rate):
+        masking, tokenizer = self.objective.masking, self.tokenizer
+        room = self.count(len(ids), keys[COUNT], rate)
+        bits = (self.length - 1).bit_length()
+        units = self.units(ids, keys[SPAN])
+        units.sort(
+            key=lambda u: (word(keys[POSITION], u[0]) >> (bits + 1), u[0]), reverse=True
+        )
+        positions = []
+        for unit in units[: 2 * self.P]:
+            if len(unit) <= room:
+                positions += unit
+                room -= len(unit)
+        positions.sort()
+        labels = [ids[i] for i in positions]
+        candidates = list(range(tokenizer.vocab_size))
+        if masking.convention == "fairseq":
+            t = tokenizer
+            special = {t.pad_id, t.unk_id, t.cls_id, t.sep_id, t.mask_id}
+            candidates = [i for i in candidates if i not in special]
+        for i in positions:
+            random = word(keys[ACTION], i)
+            if chance(random, masking.mask_token_rate):
+                ids[i] = tokenizer.mask_id
+            elif chance(random, masking.mask_token_rate + masking.random_token_rate):
+                ids[i] = candidates[below(random << 32 & M, len(candidates))]
+        return positions, labels

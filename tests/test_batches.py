@@ -1,0 +1,257 @@
+"""Batches against a restatement of their definition in plain Python."""
+
+import math
+
+import numpy as np
+import pytest
+from restatement import Reference, permute, word
+
+from bert_jax import config as config_lib
+from bert_jax.corpus import build, shards, sources
+from bert_jax.data import batches as batches_lib
+from bert_jax.data import chunks
+from bert_jax.errors import UserError
+
+MASKED = config_lib.MaskedLmConfig()
+
+
+def configure(objective=MASKED, *, length=64, seed=3, groups=1, batch_size=32, steps=9):
+    """Two phases of one shape."""
+    return config_lib.PretrainConfig(
+        seed=seed,
+        objective=objective,
+        encoder=config_lib.EncoderConfig(causal=objective.causal),
+        data=config_lib.DataConfig(shard_groups=groups),
+        phases=(
+            config_lib.PhaseConfig(steps=steps, length=length, batch_size=batch_size),
+        )
+        * 2,
+    )
+
+
+def make(corpus, config, phase=0, **options):
+    return batches_lib.PretrainingBatches(corpus, config, phase, **options)
+
+
+def assert_rows_equal(batch, reference, positions, where=""):
+    for row, position in enumerate(positions):
+        expected = reference.example(int(position))
+        assert batch.keys() == expected.keys()
+        for name, value in expected.items():
+            found = batch[name][row]
+            assert np.array_equal(found, value), (where, row, name, found, value)
+
+
+@pytest.mark.parametrize(
+    ("length", "predictions", "seed", "phase"),
+    [(64, 10, 3, 0), (128, 20, 0, 0), (128, 20, 2**31 - 1, 1), (16, 3, 5, 0)],
+)
+def test_batches_are_those_of_the_restatement(corpus, length, predictions, seed, phase):
+    config = configure(length=length, seed=seed)
+    made, reference = make(corpus, config, phase), Reference(corpus, config, phase)
+    assert predictions == reference.P
+    # The first, one in the middle, one that lies in two epochs, one far out.
+    border = len(reference.chunks) // 32
+    assert len(reference.chunks) % 32
+    for step in (0, 7, border, 1000):
+        positions = step * 32 + np.arange(32)
+        assert_rows_equal(made.batch(step), reference, positions, step)
+
+
+SEGMENTS = ("sentence_order", "consecutive", "full_sentences", "doc_sentences")
+
+
+@pytest.mark.parametrize("short", [0.0, 0.3])
+@pytest.mark.parametrize("segments", SEGMENTS)
+@pytest.mark.parametrize("kind", ["masked_lm", "causal_lm"])
+def test_segments_of_all_kinds(kind, segments, short, corpus):
+    if kind == "masked_lm":
+        cls = config_lib.MaskedLmConfig
+    elif segments != "sentence_order":
+        cls = config_lib.CausalLmConfig
+    else:
+        return
+    config = configure(cls(segments=segments, short_sequence_rate=short))
+    made, reference = make(corpus, config), Reference(corpus, config)
+    for step in (0, len(reference.chunks) // 32):
+        positions = step * 32 + np.arange(32)
+        assert_rows_equal(made.batch(step), reference, positions, step)
+
+
+MASKS = {
+    "other rates": {
+        "rate": (0.4,),
+        "max_predictions": 23,
+        "mask_token_rate": 0.3,
+        "random_token_rate": 0.6,
+    },
+    "words": {"unit": "word"},
+    "words, few predictions": {"unit": "word", "rate": (0.5,), "max_predictions": 4},
+    "n-grams": {"unit": "ngram"},
+    "n-grams of up to five": {"unit": "ngram", "max_ngram": 5, "rate": (0.4,)},
+    "fairseq": {"convention": "fairseq"},
+    "fairseq, words": {"convention": "fairseq", "unit": "word", "rate": (0.3,)},
+    "rate over time": {"rate": (0.4, 0.1, 0.2), "eval_rate": 0.3},
+}
+
+
+@pytest.mark.parametrize("segments", ["next_sentence", "full_sentences"])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_all_kinds(name, segments, corpus):
+    masking = config_lib.MaskingConfig(**MASKS[name])
+    objective = config_lib.MaskedLmConfig(
+        segments=segments, masking=masking, short_sequence_rate=0.2
+    )
+    config = configure(objective)
+    for phase, step in ((0, 0), (0, 8), (1, 3)):
+        made, reference = make(corpus, config, phase), Reference(corpus, config, phase)
+        positions = step * 32 + np.arange(32)
+        assert_rows_equal(made.batch(step), reference, positions, (phase, step))
+    held_out = make(corpus, config, held_out=True).batch(0)
+    reference = Reference(corpus, config, split="held_out")
+    assert_rows_equal(held_out, reference, np.arange(32), "held out")
+
+
+def test_every_recipe_length_has_masks_of_words(corpus):
+    """A length of 512 has more positions than a word of random bits has to spare."""
+    masking = config_lib.MaskingConfig(unit="ngram")
+    objective = config_lib.MaskedLmConfig(segments="full_sentences", masking=masking)
+    config = configure(objective, length=512, batch_size=8)
+    assert_rows_equal(
+        make(corpus, config).batch(1), Reference(corpus, config), 8 + np.arange(8)
+    )
+
+
+@pytest.mark.parametrize(
+    ("groups", "processes"), [(1, 2), (1, 4), (2, 1), (2, 2), (2, 4), (4, 2)]
+)
+def test_processes_make_the_rows_they_own(corpus, groups, processes):
+    """Any number of processes, together, make the batch that one process makes."""
+    config = configure(groups=groups)
+    rows = np.arange(32).reshape(processes, -1)
+    parts = [make(corpus, config, rows=r).batch(9) for r in rows]
+    batch = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    per_group = 32 // groups
+    for group in range(groups):
+        reference = Reference(corpus, config, group=group)
+        own = slice(group * per_group, (group + 1) * per_group)
+        part = {name: values[own] for name, values in batch.items()}
+        assert_rows_equal(part, reference, 9 * per_group + np.arange(per_group))
+
+
+def test_a_process_opens_only_its_groups_shards(corpus, monkeypatch):
+    opened = []
+    read = shards.read_shard
+
+    def record(folder, shard):
+        opened.append(shard.file)
+        return read(folder, shard)
+
+    monkeypatch.setattr(chunks.shards, "read_shard", record)
+    halves = []
+    for rows in (np.arange(16), np.arange(16, 32)):
+        opened.clear()
+        make(corpus, configure(groups=2), rows=rows)
+        halves.append(set(opened))
+    assert halves[0].isdisjoint(halves[1])
+    assert halves[0] | halves[1] == {s.file for s in corpus.shards["train"]}
+
+
+def test_reading_on_or_resuming_gives_the_same(corpus):
+    straight = list(make(corpus, configure()).batches(0, 12))
+    resumed = list(make(corpus, configure()).batches(7, 12))
+    for a, b in zip(straight[7:], resumed, strict=True):
+        for name in a:
+            assert np.array_equal(a[name], b[name])
+
+
+def test_held_out_is_one_epoch_padded_with_nothing(corpus):
+    config = configure()
+    made = make(corpus, config, held_out=True)
+    reference = Reference(corpus, config, split="held_out")
+    total = len(reference.chunks)
+    assert made.num_batches == math.ceil(total / 32)
+    assert total % 32
+    batches = list(made.batches(0, made.num_batches))
+    assert sum(b["nsp_weights"].sum() for b in batches) == total
+    assert_rows_equal(batches[0], reference, np.arange(32))
+    rest = total % 32
+    assert batches[-1]["nsp_weights"].tolist() == [1.0] * rest + [0.0] * (32 - rest)
+    assert batches[-1]["mlm_weights"][rest:].sum() == 0
+    assert batches[-1]["mlm_weights"][:rest].sum() > 0
+
+
+def test_every_chunk_once_an_epoch(corpus):
+    (group,) = make(corpus, configure(batch_size=7))._groups
+    count = group.order.count
+    steps = [group.order.places(np.int64(step)) for step in range(2 * count // 7 + 1)]
+    index = np.concatenate([places.index.numpy() for places in steps])
+    epochs = np.concatenate([places.epoch.numpy() for places in steps])
+    orders = [index[epochs == epoch].tolist() for epoch in range(2)]
+    assert sorted(orders[0]) == sorted(orders[1]) == list(range(count))
+    assert orders[0] != orders[1]
+    assert list(range(count)) not in orders
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1000, 4097])
+def test_permutations_are_permutations(size):
+    import tensorflow as tf
+
+    from bert_jax.data import counter
+
+    for seed in range(3):
+        key = counter.stream(seed)
+        found = counter.permute(tf.range(size, dtype=tf.int64), size, key).numpy()
+        assert found.tolist() == [permute(i, size, word(0, seed)) for i in range(size)]
+        assert sorted(found.tolist()) == list(range(size))
+
+
+def test_all_tokens_are_in_exactly_one_chunk(corpus):
+    table = chunks.load_tokens(corpus, "train")
+    for target in (5, 61, 125, 100_000):
+        pieces = chunks.cut_into_pieces(table, target)
+        assert pieces.starts[-1] == len(table.tokens)
+        assert np.diff(pieces.starts).max() <= target
+        for cut in (
+            chunks.reach(pieces, target),
+            chunks.fill(pieces, target, separator=None),
+            chunks.fill(pieces, target, separator=1),
+        ):
+            assert cut.first_piece[0] == 0
+            assert np.array_equal(cut.first_piece[1:], cut.end_piece[:-1])
+            assert cut.end_piece[-1] == len(pieces.starts) - 1
+
+
+def test_full_sentences_leave_little_room(corpus):
+    """What is left over is less than the sentence that did not fit."""
+    lengths = {}
+    for segments in ("next_sentence", "full_sentences", "doc_sentences"):
+        objective = config_lib.MaskedLmConfig(segments=segments, short_sequence_rate=0)
+        made = make(corpus, configure(objective, length=128))
+        masks = [batch["attention_mask"] for batch in made.batches(0, 20)]
+        lengths[segments] = np.mean(masks)
+    assert lengths["full_sentences"] > 0.85
+    assert lengths["full_sentences"] > lengths["doc_sentences"]
+
+
+def test_short_documents_do_not_bias_next_sentence(tmp_path, wordpiece):
+    """The original gives far more than half random pairs on such a corpus."""
+    text = "\n\n".join(f"This is all that document {i} says." for i in range(300))
+    (tmp_path / "a.txt").write_text(text)
+    source = sources.Source(str(tmp_path / "a.txt"), "text")
+    corpus = build.build(source, build.Settings(0.0), wordpiece, tmp_path / "c")
+    batch = make(corpus, configure(batch_size=300)).batch(0)
+    assert abs(batch["nsp_labels"].mean() - 0.5) < 4 * 0.5 / math.sqrt(300)
+
+
+def test_one_document_is_not_enough(tmp_path, wordpiece):
+    (tmp_path / "a.txt").write_text("One document. It has two sentences.")
+    source = sources.Source(str(tmp_path / "a.txt"), "text")
+    corpus = build.build(source, build.Settings(0.0), wordpiece, tmp_path / "c")
+    with pytest.raises(UserError, match="1 train documents .*'next_sentence' needs at"):
+        make(corpus, configure())
+    with pytest.raises(UserError, match="shard_groups=2, but .* has 1 train shards"):
+        make(corpus, configure(groups=2))
+    objective = config_lib.MaskedLmConfig(segments="sentence_order")
+    batch = make(corpus, configure(objective)).batch(0)
+    assert batch["sop_weights"].all()
