@@ -7,7 +7,6 @@ compare two versions of the code on one machine bit for bit. The text is made he
 that nothing depends on the machine but the last digits of the reports.
 """
 
-import dataclasses
 import hashlib
 import json
 import pathlib
@@ -18,11 +17,11 @@ import numpy as np
 import recipes
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
+from bert_jax import finetuning, knobs, pretraining
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
-from bert_jax.data import examples, sentence_pairs
-from bert_jax.run import finetune_classifier, pretrain
+from bert_jax.data import batches as batches_lib
+from bert_jax.data import examples
 
 HERE = pathlib.Path(__file__).parent
 FOLDER = HERE / "fixtures" / "golden"
@@ -53,15 +52,6 @@ def make_corpus(folder: pathlib.Path) -> shards.Corpus:
 
 def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
     """A hash of some batches for each case."""
-    data = config_lib.DataConfig()
-    groups = dataclasses.replace(data, shard_groups=2)
-    rates = dataclasses.replace(
-        data,
-        short_sequence_rate=1.0,
-        mask_rate=0.4,
-        mask_token_rate=0.3,
-        random_token_rate=0.6,
-    )
 
     def hash_of(batches):
         digest = hashlib.sha256()
@@ -70,17 +60,22 @@ def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
                 digest.update(name.encode() + batch[name].tobytes())
         return digest.hexdigest()[:16]
 
-    def pairs(data=data, *, length=128, predictions=20, seed=0, held_out=False, **more):
-        made = sentence_pairs.SentencePairs(
-            corpus,
-            data,
-            length=length,
-            max_predictions=predictions,
-            batch_size=32,
+    def pairs(
+        *, length=128, seed=0, phase=0, groups=1, rates=None, predictions=0, **options
+    ):
+        rates = {"short_sequence_rate": 0.1, **(rates or {})}
+        short = rates.pop("short_sequence_rate")
+        masking = config_lib.MaskingConfig(max_predictions=predictions, **rates)
+        config = config_lib.PretrainConfig(
             seed=seed,
-            held_out=held_out,
-            **more,
+            objective=config_lib.MaskedLmConfig(
+                short_sequence_rate=short, masking=masking
+            ),
+            data=config_lib.DataConfig(shard_groups=groups),
+            phases=(config_lib.PhaseConfig(length=length, batch_size=32),) * 2,
         )
+        made = batches_lib.PretrainingBatches(corpus, config, phase, **options)
+        held_out = options.get("held_out")
         stop = made.num_batches if held_out else 3
         far = [] if held_out else [made.batch(1000)]
         return hash_of([*made.batches(0, stop), *far])
@@ -94,15 +89,19 @@ def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
         made = examples.Examples(labelled, batch_size=8, seed=3, **options)
         return hash_of(made.batches(0, made.num_batches))
 
+    other_rates = {
+        "short_sequence_rate": 1.0,
+        "rate": (0.4,),
+        "mask_token_rate": 0.3,
+        "random_token_rate": 0.6,
+    }
     return {
         "length 128": pairs(),
-        "length 512": pairs(length=512, predictions=77),
-        "length 64, seed 3, second phase": pairs(
-            length=64, predictions=10, seed=3, phase=1
-        ),
-        "two shard groups": pairs(groups),
-        "two shard groups, rows of one process": pairs(groups, rows=np.arange(8, 24)),
-        "other rates": pairs(rates, predictions=60),
+        "length 512": pairs(length=512),
+        "length 64, seed 3, second phase": pairs(length=64, seed=3, phase=1),
+        "two shard groups": pairs(groups=2),
+        "two shard groups, rows of one process": pairs(groups=2, rows=np.arange(8, 24)),
+        "other rates": pairs(predictions=60, rates=other_rates),
         "held out": pairs(held_out=True),
         "labelled": labelled_hash(),
         "labelled, held out": labelled_hash(held_out=True),
@@ -114,12 +113,12 @@ def smoke_reports(
     corpus: shards.Corpus, folder: pathlib.Path, dtype: str
 ) -> dict[str, list[dict]]:
     """Records of metrics.jsonl of smoke runs, by name, without what is timed."""
-    cfg = recipes.load("bert_mini").get_config("smoke")
+    cfg = recipes.load("bert_base", "smoke")
     cfg.data.corpus = str(corpus.folder)
     cfg.encoder.dtype = dtype
     pretrained = folder / f"pretraining_{dtype}"
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    pretrain.pretrain(config, str(pretrained))
+    pretraining.pretrain(config, str(pretrained))
     rows = [
         f"w{i % 7} w{i % 11}c1\tw{i * i % 13}\t{'yes' if i % 3 else 'no'}"
         for i in range(60)
@@ -127,14 +126,14 @@ def smoke_reports(
     for name, part in (("train", rows[:40]), ("eval", rows[40:])):
         text = "\n".join(["text_a\ttext_b\tlabel", *part]) + "\n"
         (folder / f"{name}.tsv").write_text(text)
-    cfg = recipes.load("classifier").get_config("smoke")
+    cfg = recipes.load("classifier", "smoke")
     cfg.init_from = str(pretrained)
     cfg.task.train, cfg.task.eval = (
         str(folder / f"{name}.tsv") for name in ("train", "eval")
     )
     finetuned = folder / f"finetuning_{dtype}"
-    config = knobs.from_configdict(config_lib.ClassifierConfig, cfg)
-    finetune_classifier.finetune(config, str(finetuned))
+    config = knobs.from_configdict(config_lib.FinetuneConfig, cfg)
+    finetuning.finetune(config, str(finetuned))
     return {run.name: _records(run) for run in (pretrained, finetuned)}
 
 

@@ -19,18 +19,24 @@ from toy import (
 
 from bert_jax import config
 from bert_jax.interop import huggingface
-from bert_jax.model import dropout, heads
-from bert_jax.objectives import mlm_nsp, terms
+from bert_jax.model import encoder as encoder_lib
+from bert_jax.model import heads, randomness
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import masked_lm, terms
 
+MASKED_ALONE = config.MaskedLmConfig(segments="full_sentences")
+SAMPLING_KEYS = jnp.zeros(8, jnp.uint32)
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 
 
 @functools.cache
 def compiled_loss_and_grads(encoder):
-    objective = mlm_nsp.MlmNsp(encoder)
+    objective = masked_lm.MaskedLm(encoder)
 
     def loss(params, batch, keys):
-        found = objective.terms(params, batch, keys)
+        found = objective.terms(
+            params, batch, dropout_keys=keys, sampling_keys=SAMPLING_KEYS
+        )
         losses = [found[name].sum / found[name].count for name in objective.losses]
         return sum(losses), found
 
@@ -60,15 +66,11 @@ def test_agrees_with_hugging_face(activation, theirs, scan_layers):
     params = jax.tree.map(jnp.asarray, params)
     batch = {name: jnp.asarray(stored[name]) for name in random_batch()}
     logits = heads.PretrainingModel(encoder).apply(
-        {"params": params},
-        batch["input_ids"],
-        batch["segment_ids"],
-        batch["attention_mask"],
-        batch["mlm_positions"],
+        {"params": params}, Inputs.of(batch), batch["mlm_positions"]
     )
     mlm_logits = logits.mlm[..., : encoder.vocab_size]
     assert_close(mlm_logits, stored[f"{theirs}/mlm_logits"], 1e-5)
-    assert_close(logits.nsp, stored[f"{theirs}/nsp_logits"], 1e-5)
+    assert_close(logits.sentence, stored[f"{theirs}/nsp_logits"], 1e-5)
     (loss, found), grads = loss_and_grads(encoder, params, batch)
     assert loss == pytest.approx(stored[f"{theirs}/loss"].item(), rel=1e-5)
     for name in ("mlm_loss", "nsp_loss"):
@@ -121,13 +123,13 @@ def test_parameter_counts(hidden, layers, heads_, count):
         intermediate_size=4 * hidden,
         vocab_multiple=1,
     )
-    shapes = jax.eval_shape(mlm_nsp.MlmNsp(encoder).init, jax.random.key(0))
+    shapes = jax.eval_shape(masked_lm.MaskedLm(encoder).init, jax.random.key(0))
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
 
 def test_parameter_paths_are_those_on_record():
     """Checkpoints, converters and optimizer masks depend on them."""
-    boxes = jax.eval_shape(mlm_nsp.MlmNsp(TINY).init, jax.random.key(0))
+    boxes = jax.eval_shape(masked_lm.MaskedLm(TINY).init, jax.random.key(0))
     flat = flax.traverse_util.flatten_dict(boxes, sep="/")
     lines = [
         f"{path} {box.value.dtype} "
@@ -142,7 +144,7 @@ def test_initial_values_and_loss():
         hidden_size=128, num_layers=2, num_heads=2, intermediate_size=512,
         dtype="float32",
     )  # fmt: skip
-    params = nn.unbox(jax.jit(mlm_nsp.MlmNsp(encoder).init)(jax.random.key(0)))
+    params = nn.unbox(jax.jit(masked_lm.MaskedLm(encoder).init)(jax.random.key(0)))
     for path, value in flax.traverse_util.flatten_dict(params, sep="/").items():
         if path.endswith("bias"):
             assert (value == 0).all()
@@ -171,7 +173,7 @@ def test_initial_values_and_loss():
 def test_loops_and_recomputation_change_nothing(change, dtype):
     encoder = dataclasses.replace(TINY, dtype=dtype)
     params, batch = init(TINY), random_batch()
-    keys = dropout.example_keys(3, jnp.int32(5), jnp.arange(8))
+    keys = randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(8))
     plain, grads = loss_and_grads(encoder, params, batch, keys)
     changed = dataclasses.replace(encoder, **change)
     other, other_grads = loss_and_grads(changed, params, batch, keys)
@@ -213,9 +215,7 @@ def test_padding_of_the_vocabulary_is_never_predicted():
         params["mlm_head"]["output_bias"].at[101:].set(9)
     )
     logits = heads.PretrainingModel(TINY).apply(
-        {"params": params},
-        *(batch[name] for name in ("input_ids", "segment_ids", "attention_mask")),
-        batch["mlm_positions"],
+        {"params": params}, Inputs.of(batch), batch["mlm_positions"]
     )
     assert (logits.mlm[..., 101:] < -1e8).all()
     exact = dataclasses.replace(TINY, vocab_multiple=1)
@@ -230,68 +230,116 @@ def test_vocabulary_must_be_known():
         init(dataclasses.replace(TINY, vocab_size=0))
 
 
-# ---- dropout
+# ---- what an encoder is given and gives back
 
 
-def test_dropout_mixes_as_published():
-    """Wellons' function, restated with Python integers."""
+@functools.cache
+def encoder_of(config, **request):
+    model = encoder_lib.Encoder(config)
 
-    def mix(x):
-        x = ((x ^ x >> 16) * 0x7FEB352D) & 0xFFFFFFFF
-        x = ((x ^ x >> 15) * 0x846CA68B) & 0xFFFFFFFF
-        return x ^ x >> 16
+    @jax.jit
+    def encode(params, inputs):
+        encoded = model.apply({"params": params["encoder"]}, inputs, **request)
+        return encoded.hidden, encoded.hidden_states, encoded.attention
 
-    values = np.random.default_rng(0).integers(0, 2**32, 100, dtype=np.uint32)
-    expected = [mix(int(v)) for v in values]
-    assert dropout._mix(jnp.asarray(values)).tolist() == expected
-
-
-def test_dropout_rate_scale_and_independence():
-    keys = dropout.example_keys(0, jnp.int32(1), jnp.arange(16))
-    x = jnp.ones((16, 64, 64))
-    y = np.asarray(dropout.dropout(x, 0.1, keys))
-    assert set(np.unique(y)) == {0.0, np.float32(1 / 0.9)}
-    dropped = y == 0
-    error = np.sqrt(0.1 * 0.9 / y.size)
-    assert abs(dropped.mean() - 0.1) < 4 * error
-    # Neighbours along every dimension, other steps and other places: independent.
-    step = dropout.example_keys(0, jnp.int32(2), jnp.arange(16))
-    others = [np.roll(dropped, 1, axis) for axis in range(3)]
-    others += [
-        dropout.dropout(x, 0.1, k) == 0 for k in (step, dropout.fold_in(keys, 3))
-    ]
-    for other in others:
-        assert abs((dropped & np.asarray(other)).mean() - 0.01) < 4 * error
+    return encode
 
 
-def test_dropout_of_an_example_depends_on_its_row_alone():
-    x = jnp.ones((8, 5, 7))
-    keys = dropout.example_keys(0, jnp.int32(1), jnp.arange(8))
-    whole = dropout.dropout(x, 0.5, keys)
-    for row in range(8):
-        one = dropout.dropout(x[:1], 0.5, keys[row : row + 1])
-        assert np.array_equal(one[0], whole[row])
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_hidden_states_and_attention_on_request(scan_layers):
+    config = dataclasses.replace(TINY, scan_layers=scan_layers)
+    params, inputs = init(TINY), Inputs.of(random_batch())
+    plain, *nothing = encoder_of(config)(params, inputs)
+    assert nothing == [None, None]
+    request = {"return_hidden_states": True, "return_attention": True}
+    hidden, states, attention = encoder_of(config, **request)(params, inputs)
+    assert np.array_equal(hidden, plain)
+    assert np.array_equal(states[-1], plain)
+    assert states.shape == (TINY.num_layers + 1, *plain.shape)
+    # Each layer by itself, from the hidden states before it.
+    layer = encoder_lib.EncoderLayer(TINY)
+    for i in range(TINY.num_layers):
+        one = jax.tree.map(lambda p, i=i: p[i], params["encoder"]["layers"])
+        found, _ = layer.apply({"params": one}, states[i], inputs, None)
+        assert_close(found, states[i + 1], 1e-5)
+    assert attention.shape == (3, 8, 4, 24, 24)
+    hidden_keys = ~np.asarray(inputs.attention_mask)[None, :, None, None, :]
+    assert np.where(hidden_keys, attention, 0).max() == 0
+    np.testing.assert_allclose(attention.sum(-1), 1, rtol=1e-5)
 
 
-def test_dropout_gradient_uses_the_same_mask():
-    keys = dropout.example_keys(0, jnp.int32(1), jnp.arange(4))
-    x = jax.random.normal(jax.random.key(0), (4, 6, 8))
-    y, pullback = jax.vjp(lambda x: dropout.dropout(x, 0.3, keys), x)
-    (grad,) = pullback(jnp.ones_like(x))
-    assert np.allclose(grad * x, y)
+def test_documents_of_a_packed_row_do_not_see_one_another():
+    """Two documents in one row, positions from 0 in each, as if each were alone."""
+    params, batch = init(TINY), random_batch(size=4, length=16)
+    full = jnp.ones((4, 16), bool)
+    alone = Inputs(batch["input_ids"], full, batch["segment_ids"])
+    expected, _, _ = encoder_of(TINY)(params, alone)
+    expected = expected.reshape(2, 32, -1)
+    pair = jax.tree.map(lambda x: x.reshape(2, 32), alone)
+    column = jnp.broadcast_to(jnp.arange(32), (2, 32))
+    packed = pair._replace(positions=column % 16, documents=column // 16)
+    found, _, _ = encoder_of(TINY)(params, packed)
+    assert_close(found, expected, 1e-5)
+    seen, _, _ = encoder_of(TINY)(params, packed._replace(documents=None))
+    assert np.abs(seen - expected).max() > 0.01
 
 
-def test_dropout_is_off_without_keys_and_on_with_them():
-    params, batch = init(TINY), random_batch()
-    keys = dropout.example_keys(3, jnp.int32(5), jnp.arange(8))
-    plain = loss_and_grads(TINY, params, batch)[0][0]
-    dropped = loss_and_grads(TINY, params, batch, keys)[0][0]
-    assert plain != dropped
-    for name in ("dropout_rate", "attention_dropout_rate"):
-        one = dataclasses.replace(
-            TINY, **{"dropout_rate": 0.0, "attention_dropout_rate": 0.0, name: 0.1}
-        )
-        assert loss_and_grads(one, params, batch, keys)[0][0] not in (plain, dropped)
+def test_positions_as_they_stand_need_not_be_given():
+    params, inputs = init(TINY), Inputs.of(random_batch())
+    given = inputs._replace(positions=jnp.broadcast_to(jnp.arange(24), (8, 24)))
+    plain, _, _ = encoder_of(TINY)(params, inputs)
+    assert np.array_equal(encoder_of(TINY)(params, given)[0], plain)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_a_causal_encoder_does_not_look_ahead(scan_layers):
+    config = dataclasses.replace(TINY, causal=True, scan_layers=scan_layers)
+    params, inputs = init(TINY), Inputs.of(random_batch())
+    encode = encoder_of(config, return_attention=True)
+    hidden, _, attention = encode(params, inputs)
+    assert np.triu(attention, 1).max() == 0
+    changed = inputs._replace(input_ids=inputs.input_ids.at[:, 9:].set(7))
+    other, _, _ = encode(params, changed)
+    assert np.array_equal(other[:, :9], hidden[:, :9])
+    assert not np.array_equal(other[:, 9:], hidden[:, 9:])
+    # The last token alone has seen all others, so the pooler takes its vector.
+    model = encoder_lib.Encoder(config)
+
+    def pool(module, inputs):
+        return module.pool(module(inputs), inputs)
+
+    pooled = model.apply({"params": params["encoder"]}, inputs, method=pool)
+    last = np.asarray(inputs.attention_mask).sum(1) - 1
+    pooler = params["encoder"]["pooler"]
+    expected = jnp.tanh(hidden[np.arange(8), last] @ pooler["kernel"] + pooler["bias"])
+    assert_close(pooled, expected, 1e-5)
+
+
+@pytest.mark.parametrize("types", [0, 1])
+def test_an_encoder_without_segments(types):
+    config = dataclasses.replace(TINY, type_vocab_size=types)
+    objective = masked_lm.MaskedLm(config, MASKED_ALONE)
+    params = nn.unbox(objective.init(jax.random.key(0)))
+    names = params["encoder"]["embeddings"].keys()
+    assert ("segment_embedding" in names) == bool(types)
+    assert "pooler" not in params["encoder"] and "nsp_head" not in params
+    inputs = Inputs.of(random_batch())
+    found, _, _ = encoder_of(config)(params, inputs)
+    alike, _, _ = encoder_of(config)(params, inputs._replace(segment_ids=None))
+    assert np.array_equal(found, alike)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_logits_are_float32_and_not_rounded_to_less(dtype):
+    config = dataclasses.replace(TINY, dtype=dtype)
+    batch = random_batch(size=16)
+    logits = heads.PretrainingModel(config).apply(
+        {"params": init(TINY)}, Inputs.of(batch), batch["mlm_positions"]
+    )
+    for values in (logits.mlm[..., :101], logits.sentence):
+        assert values.dtype == jnp.float32
+        rounded = values.astype(jnp.bfloat16).astype(jnp.float32)
+        assert np.mean(rounded == values) < 0.1
 
 
 # ---- losses
@@ -316,7 +364,7 @@ def test_cross_entropy_and_its_gradient():
 def test_terms_are_sums_and_counts():
     batch = random_batch()
     (_, found), _ = loss_and_grads(TINY, init(TINY), batch)
-    assert found.keys() == set(mlm_nsp.MlmNsp.metrics)
+    assert found.keys() == set(masked_lm.MaskedLm(TINY).metrics)
     assert found["mlm_loss"].count == batch["mlm_weights"].sum()
     assert found["nsp_loss"].count == 8
     padding = 1 - np.asarray(batch["attention_mask"])

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config
-from bert_jax.objectives import mlm_nsp
+from bert_jax.objectives import masked_lm
 
 TINY = config.EncoderConfig(
     vocab_size=101,
@@ -43,7 +43,7 @@ def random_batch(encoder=TINY, size=8, length=24, predictions=4, seed=0):
 @functools.cache
 def init(encoder):
     """Initial parameters, larger than usual so that attention is not nearly uniform."""
-    params = nn.unbox(jax.jit(mlm_nsp.MlmNsp(encoder).init)(jax.random.key(0)))
+    params = nn.unbox(jax.jit(masked_lm.MaskedLm(encoder).init)(jax.random.key(0)))
     return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
 
 

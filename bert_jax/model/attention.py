@@ -10,9 +10,11 @@ from jaxtyping import Array, Bool, Float, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import dropout as dropout_lib
 from bert_jax.model import layers, products
+from bert_jax.model.inputs import Inputs
 
-# Added to the scores of padding. exp(-1e9) is 0 in float32 whatever the other scores.
-_PADDING_SCORE = -1e9
+# Score of a position that is not attended to. exp(-1e9) is 0 in float32 whatever the
+# other scores.
+_HIDDEN_SCORE = -1e9
 
 
 class SelfAttention(nn.Module):
@@ -24,10 +26,20 @@ class SelfAttention(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B L D"],
-        attention_mask: Bool[Array, "B L"],
+        inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
-    ) -> Float[Array, "B L D"]:
-        """What each position takes from all positions that are not padding."""
+        *,
+        return_probabilities: bool = False,
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "B H L L"] | None]:
+        """What each position takes from those that it attends to.
+
+        Args:
+          x: Hidden states.
+          inputs: Which positions attend to which.
+          dropout_keys: Keys for dropout of the probabilities; None for no dropout.
+          return_probabilities: Whether to return the probabilities, too, before
+            dropout, in float32; None otherwise.
+        """
         c = self.config
         heads = (("heads", c.num_heads), ("head", c.head_size))
         linear = functools.partial(
@@ -38,20 +50,52 @@ class SelfAttention(nn.Module):
             linear(inputs=("embed",), outputs=heads, name=name)(x).swapaxes(1, 2)
             for name in ("query", "key", "value")
         )
+        mask = attention_mask(inputs, causal=c.causal)
         attend = functools.partial(_attend, rate=c.attention_dropout_rate)
         if c.remat == "attention":
             attend = jax.checkpoint(attend)
-        context = attend(query, key, value, attention_mask, dropout_keys)
-        return linear(
+        context = attend(query, key, value, mask, dropout_keys)
+        y = linear(
             inputs=("heads", "head"), outputs=(("embed", c.hidden_size),), name="output"
         )(context.swapaxes(1, 2))
+        if not return_probabilities:
+            return y, None
+        return y, attention_probabilities(query, key, mask)
 
 
-def _attend(query, key, value, attention_mask, dropout_keys, *, rate):
+def attention_mask(inputs: Inputs, *, causal: bool) -> Bool[Array, "B 1 #L L"]:
+    """Which positions (last dimension) each position (the one before) attends to.
+
+    Args:
+      inputs: Where there is padding, and which document each token is of.
+      causal: Whether a position attends only to itself and those before it.
+    """
+    mask = inputs.attention_mask[:, None, None, :]
+    if causal:
+        length = inputs.attention_mask.shape[1]
+        mask = mask & jnp.tril(jnp.ones((length, length), bool))
+    if inputs.documents is not None:
+        documents = inputs.documents[:, None, :]
+        mask = mask & (documents[..., :, None] == documents[..., None, :])
+    return mask
+
+
+def _attend(query, key, value, mask, dropout_keys, *, rate):
     if dropout_keys is None:
         rate = 0.0
         dropout_keys = jnp.zeros(query.shape[0], jnp.uint32)
-    return scaled_dot_product(query, key, value, attention_mask, dropout_keys, rate)
+    return scaled_dot_product(query, key, value, mask, dropout_keys, rate)
+
+
+def attention_probabilities(
+    query: Float[Array, "B H L K"],
+    key: Float[Array, "B H M K"],
+    mask: Bool[Array, "B 1 #L M"],
+) -> Float[Array, "B H L M"]:
+    """softmax(Q K^T / sqrt(K)) over the positions that the mask lets through."""
+    scores = products.dot("bhlk,bhmk->bhlm", query, key)
+    scores = scores * query.shape[-1] ** -0.5
+    return jax.nn.softmax(jnp.where(mask, scores, _HIDDEN_SCORE), axis=-1)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
@@ -59,7 +103,7 @@ def scaled_dot_product(
     query: Float[Array, "B H L K"],
     key: Float[Array, "B H M K"],
     value: Float[Array, "B H M K"],
-    attention_mask: Bool[Array, "B M"],
+    mask: Bool[Array, "B 1 #L M"],
     dropout_keys: UInt32[Array, " B"],
     rate: float,
 ) -> Float[Array, "B H L K"]:
@@ -70,21 +114,18 @@ def scaled_dot_product(
     keeps them in float32 and once more after dropout, three times as much.
 
     Args:
-      query: of each position.
-      key: of each position that may be attended to.
-      value: likewise.
-      attention_mask: which of them are not padding.
-      dropout_keys: one for each example.
-      rate: of dropout; 0 for none.
+      query: Query of each position.
+      key: Key of each position that may be attended to.
+      value: Value of each, likewise.
+      mask: Which positions are attended to.
+      dropout_keys: A key for each row.
+      rate: Rate of dropout; 0 for none.
     """
-    return _forward(query, key, value, attention_mask, dropout_keys, rate)[0]
+    return _forward(query, key, value, mask, dropout_keys, rate)[0]
 
 
-def _forward(query, key, value, attention_mask, dropout_keys, rate):
-    scores = products.dot("bhlk,bhmk->bhlm", query, key)
-    scores = scores * query.shape[-1] ** -0.5
-    scores = jnp.where(attention_mask[:, None, None, :], scores, _PADDING_SCORE)
-    probabilities = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+def _forward(query, key, value, mask, dropout_keys, rate):
+    probabilities = attention_probabilities(query, key, mask).astype(value.dtype)
     dropped = dropout_lib.dropout(probabilities, rate, dropout_keys)
     context = products.dot("bhlm,bhmk->bhlk", dropped, value)
     residuals = query, key, value, probabilities, dropout_keys
@@ -97,7 +138,7 @@ def _backward(rate, residuals, g):
     d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
     d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)
     d_probabilities = dropout_lib.dropout(d_dropped, rate, dropout_keys)
-    # The derivative of softmax: p * (dp - sum(p * dp)). Padding has p = 0.
+    # The derivative of softmax: p * (dp - sum(p * dp)). Where the mask hides, p is 0.
     p = probabilities.astype(jnp.float32)
     inner = jnp.sum(d_probabilities * p, axis=-1, keepdims=True)
     d_scores = p * (d_probabilities - inner) * query.shape[-1] ** -0.5

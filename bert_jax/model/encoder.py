@@ -10,51 +10,11 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen import spmd
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import attention, dropout, layers
-
-# Places that draw dropout masks, outside the layers and in each.
-_EMBEDDING_PLACE, _FIRST_LAYER_PLACE = 0, 16
-_PROBABILITY_PLACE, _ATTENTION_PLACE, _FEED_FORWARD_PLACE = range(3)
-
-
-class Embeddings(nn.Module):
-    """Sum of token, position and segment embeddings, normalised."""
-
-    config: config_lib.EncoderConfig
-
-    def setup(self):
-        c = self.config
-        self.token = self._table("token", "vocab", c.padded_vocab_size)
-        self.position = self._table("position", "position", c.max_position_embeddings)
-        self.segment = self._table("segment", "segment", c.type_vocab_size)
-        self.layer_norm = layers.LayerNorm(c.layer_norm_epsilon, c.dtype)
-
-    def _table(self, name: str, dim: str, size: int):
-        init = nn.with_logical_partitioning(
-            layers.initializer(self.config.initializer_range), (dim, "embed")
-        )
-        return self.param(f"{name}_embedding", init, (size, self.config.hidden_size))
-
-    def __call__(
-        self,
-        input_ids: Int[Array, "B L"],
-        segment_ids: Int[Array, "B L"],
-        dropout_keys: UInt32[Array, " B"] | None,
-    ) -> Float[Array, "B L D"]:
-        """Vectors for tokens at their places."""
-        # Whole rows of the table, so that a lookup needs no other part of the mesh.
-        token = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
-        x = token[input_ids]
-        x = x + self.position[: input_ids.shape[1]]
-        # There are few segment types: a product is cheaper than a lookup, and so is
-        # its gradient.
-        one_hot = jax.nn.one_hot(segment_ids, self.config.type_vocab_size)
-        x = x + one_hot @ self.segment
-        x = self.layer_norm(x)
-        return dropout.dropout(x, self.config.dropout_rate, dropout_keys)
+from bert_jax.model import attention, dropout, embeddings, layers, randomness
+from bert_jax.model.inputs import Inputs
 
 
 class EncoderLayer(nn.Module):
@@ -66,21 +26,27 @@ class EncoderLayer(nn.Module):
     def __call__(
         self,
         x: Float[Array, "B L D"],
-        attention_mask: Bool[Array, "B L"],
+        inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
-    ) -> Float[Array, "B L D"]:
-        """One layer."""
+        *,
+        return_probabilities: bool = False,
+    ) -> tuple[Float[Array, "B L D"], Float[Array, "B H L L"] | None]:
+        """One layer: hidden states, and attention probabilities on request."""
         c = self.config
 
         def add_and_normalise(x, y, place, name):
-            y = dropout.dropout(y, c.dropout_rate, dropout.fold_in(dropout_keys, place))
+            keys = randomness.fold_in(dropout_keys, place)
+            y = dropout.dropout(y, c.dropout_rate, keys)
             total = x.astype(jnp.float32) + y.astype(jnp.float32)
             return layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name=name)(total)
 
-        y = attention.SelfAttention(c, name="attention")(
-            x, attention_mask, dropout.fold_in(dropout_keys, _PROBABILITY_PLACE)
+        y, probabilities = attention.SelfAttention(c, name="attention")(
+            x,
+            inputs,
+            randomness.fold_in(dropout_keys, "attention_probabilities"),
+            return_probabilities=return_probabilities,
         )
-        x = add_and_normalise(x, y, _ATTENTION_PLACE, "attention_layer_norm")
+        x = add_and_normalise(x, y, "attention_output", "attention_layer_norm")
         y = layers.Linear(
             ("embed",),
             (("mlp", c.intermediate_size),),
@@ -95,7 +61,8 @@ class EncoderLayer(nn.Module):
             c.initializer_range,
             name="output",
         )(layers.activate(y, c.activation))
-        return add_and_normalise(x, y, _FEED_FORWARD_PLACE, "output_layer_norm")
+        x = add_and_normalise(x, y, "feed_forward_output", "output_layer_norm")
+        return x, probabilities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,12 +70,15 @@ class Encoded:
     """What the encoder makes of a batch.
 
     Attributes:
-      hidden: vectors of all positions, of the last layer.
-      pooled: a vector for the whole sequence, made from that of [CLS].
+      hidden: Vectors of all positions, of the last layer.
+      hidden_states: Those of the embeddings and of each layer; None if not requested.
+      attention: Attention probabilities of each layer, float32, before dropout; None if
+        not requested.
     """
 
     hidden: Float[Array, "B L D"]
-    pooled: Float[Array, "B D"]
+    hidden_states: Float[Array, "states B L D"] | None = None
+    attention: Float[Array, "N B H L L"] | None = None
 
 
 class Encoder(nn.Module):
@@ -125,7 +95,7 @@ class Encoder(nn.Module):
         c = self.config
         if not c.vocab_size:
             raise ValueError("vocab_size is 0; fill in that of the tokenizer")
-        self.embeddings = Embeddings(c)
+        self.embeddings = embeddings.Embeddings(c)
         self.layers = self.param("layers", _init_layers, c)
         self.pooler = layers.Linear(
             ("embed",), (("hidden", c.hidden_size),), c.dtype, c.initializer_range
@@ -133,45 +103,66 @@ class Encoder(nn.Module):
 
     def __call__(
         self,
-        input_ids: Int[Array, "B L"],
-        segment_ids: Int[Array, "B L"],
-        attention_mask: Bool[Array, "B L"],
+        inputs: Inputs,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
     ) -> Encoded:
         """Encode a batch.
 
         Args:
-          input_ids: tokens, below `config.vocab_size`.
-          segment_ids: 0 or 1.
-          attention_mask: which positions are not padding.
-          dropout_keys: see `dropout.example_keys`; None for no dropout.
+          inputs: Rows of tokens.
+          dropout_keys: A key for each row, from `randomness.row_keys`; None for no
+            dropout.
+          return_hidden_states: Whether to return those of all layers.
+          return_attention: Whether to return attention probabilities.
         """
         c = self.config
-        x = self.embeddings(
-            input_ids, segment_ids, dropout.fold_in(dropout_keys, _EMBEDDING_PLACE)
-        )
         layer = EncoderLayer(c, parent=None)
+        layers_keys = randomness.fold_in(dropout_keys, "layers")
 
         def apply_layer(x, parameters, index):
-            keys = dropout.fold_in(dropout_keys, _FIRST_LAYER_PLACE + index)
-            x = layer.apply({"params": parameters}, x, attention_mask, keys)
-            return nn.with_logical_constraint(x, ("batch", "length", "hidden"))
+            x, probabilities = layer.apply(
+                {"params": parameters},
+                x,
+                inputs,
+                randomness.fold_in(layers_keys, index),
+                return_probabilities=return_attention,
+            )
+            x = nn.with_logical_constraint(x, ("batch", "length", "hidden"))
+            return x, (x if return_hidden_states else None, probabilities)
 
         if c.remat == "layer":
             apply_layer = jax.checkpoint(apply_layer, prevent_cse=not c.scan_layers)
-        x = nn.with_logical_constraint(x, ("batch", "length", "hidden"))
+        first = self.embeddings(inputs, randomness.fold_in(dropout_keys, "embeddings"))
+        x = first = nn.with_logical_constraint(first, ("batch", "length", "hidden"))
         if c.scan_layers:
-            x, _ = jax.lax.scan(
-                lambda x, layer: (apply_layer(x, *layer), None),
-                x,
-                (self.layers, jnp.arange(c.num_layers)),
+            indices = jnp.arange(c.num_layers)
+            x, (states, probabilities) = jax.lax.scan(
+                lambda x, layer: apply_layer(x, *layer), x, (self.layers, indices)
             )
         else:
+            extras = []
             for i in range(c.num_layers):
                 parameters = jax.tree.map(operator.itemgetter(i), self.layers)
-                x = apply_layer(x, parameters, i)
-        return Encoded(x, jnp.tanh(self.pooler(x[:, 0])))
+                x, extra = apply_layer(x, parameters, i)
+                extras.append(extra)
+            states, probabilities = jax.tree.map(lambda *x: jnp.stack(x), *extras)
+        if return_hidden_states:
+            states = jnp.concatenate([first[None], states])
+        return Encoded(x, states, probabilities)
+
+    def pool(self, encoded: Encoded, inputs: Inputs) -> Float[Array, "B D"]:
+        """A vector for each sequence, made from that of [CLS].
+
+        With `config.causal` from that of the last token: it alone has seen all others.
+        """
+        first = encoded.hidden[:, 0]
+        if self.config.causal:
+            last = jnp.sum(inputs.attention_mask, axis=1) - 1
+            first = jnp.take_along_axis(encoded.hidden, last[:, None, None], 1)[:, 0]
+        return jnp.tanh(self.pooler(first))
 
     def token_embedding(self) -> Float[Array, "V D"]:
         """The table of the tokens, for heads that are tied to it."""
@@ -182,10 +173,10 @@ def _init_layers(key: jax.Array, config: config_lib.EncoderConfig):
     """Parameters of all layers, drawn one by one and stacked."""
     layer = EncoderLayer(config, parent=None)
     x = jnp.zeros((1, 1, config.hidden_size), config.dtype)
-    mask = jnp.ones((1, 1), bool)
+    ids = jnp.zeros((1, 1), jnp.int32)
 
     def init_one(key):
-        return layer.init(key, x, mask, None)["params"]
+        return layer.init(key, x, Inputs(ids, ids == 0), None)["params"]
 
     stacked = jax.vmap(init_one)(jax.random.split(key, config.num_layers))
     return jax.tree.map(

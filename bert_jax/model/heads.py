@@ -4,15 +4,14 @@ import dataclasses
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import dropout, encoder, layers, products
+from bert_jax.model import dropout, encoder, layers, products, randomness
+from bert_jax.model.inputs import Inputs
 
-_CLASSIFIER_PLACE = 1  # that draws a dropout mask; the encoder has 0 and from 16 up
 
-
-class MaskedLanguageModelHead(nn.Module):
+class LanguageModelHead(nn.Module):
     """From vectors to logits over the vocabulary, tied to the token embedding."""
 
     config: config_lib.EncoderConfig
@@ -43,46 +42,86 @@ class MaskedLanguageModelHead(nn.Module):
         return logits.reshape(*x.shape[:2], c.padded_vocab_size)
 
 
+def _classifier(config: config_lib.EncoderConfig, num_classes: int, name: str):
+    return layers.Linear(
+        ("embed",),
+        (("class", num_classes),),
+        config.dtype,
+        config.initializer_range,
+        result_dtype="float32",
+        name=name,
+    )
+
+
 @dataclasses.dataclass(frozen=True)
 class PretrainingLogits:
-    """What is predicted in pretraining, as float32 logits."""
+    """What is predicted in pretraining, as float32 logits.
+
+    Attributes:
+      mlm: Logits of the masked tokens.
+      sentence: Logits of what is asked about the two segments; None if nothing is.
+    """
 
     mlm: Float[Array, "B P V"]
-    nsp: Float[Array, "B 2"]
+    sentence: Float[Array, "B 2"] | None
 
 
 class PretrainingModel(nn.Module):
-    """BERT with its two heads: masked tokens and next sentence (paper, 3.1)."""
+    """BERT with its heads: masked tokens, and pairs of segments (paper, 3.1).
+
+    Attributes:
+      config: Shape of the encoder.
+      sentence_head: Name of the head for pairs of segments; "" for none, and no pooler.
+    """
 
     config: config_lib.EncoderConfig
+    sentence_head: str = "nsp_head"
 
     def setup(self):
-        c = self.config
-        self.encoder = encoder.Encoder(c)
-        self.mlm_head = MaskedLanguageModelHead(c)
-        self.nsp_head = layers.Linear(
-            ("embed",), (("class", 2),), c.dtype, c.initializer_range
-        )
+        self.encoder = encoder.Encoder(self.config)
+        self.mlm_head = LanguageModelHead(self.config)
+        if self.sentence_head:
+            self.sentence = _classifier(self.config, 2, self.sentence_head)
 
     def __call__(
         self,
-        input_ids: Int[Array, "B L"],
-        segment_ids: Int[Array, "B L"],
-        attention_mask: Bool[Array, "B L"],
+        inputs: Inputs,
         mlm_positions: Int[Array, "B P"],
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> PretrainingLogits:
         """Logits for the tokens at `mlm_positions` and for the pair of segments."""
-        encoded = self.encoder(
-            input_ids, segment_ids, attention_mask, dropout_keys=dropout_keys
-        )
+        keys = randomness.fold_in(dropout_keys, "encoder")
+        encoded = self.encoder(inputs, dropout_keys=keys)
         # Gathered first: the product with the vocabulary is the largest of all.
         masked = jnp.take_along_axis(encoded.hidden, mlm_positions[..., None], axis=1)
+        sentence = None
+        if self.sentence_head:
+            sentence = self.sentence(self.encoder.pool(encoded, inputs))
         return PretrainingLogits(
-            mlm=self.mlm_head(masked, self.encoder.token_embedding()),
-            nsp=self.nsp_head(encoded.pooled).astype(jnp.float32),
+            self.mlm_head(masked, self.encoder.token_embedding()), sentence
         )
+
+
+class CausalModel(nn.Module):
+    """The encoder as a left-to-right model, with logits for each next token."""
+
+    config: config_lib.EncoderConfig
+
+    def setup(self):
+        self.encoder = encoder.Encoder(self.config)
+        self.lm_head = LanguageModelHead(self.config)
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        *,
+        dropout_keys: UInt32[Array, " B"] | None = None,
+    ) -> Float[Array, "B L V"]:
+        """Float32 logits of the token after each position."""
+        keys = randomness.fold_in(dropout_keys, "encoder")
+        encoded = self.encoder(inputs, dropout_keys=keys)
+        return self.lm_head(encoded.hidden, self.encoder.token_embedding())
 
 
 class ClassifierModel(nn.Module):
@@ -92,24 +131,20 @@ class ClassifierModel(nn.Module):
     num_classes: int
 
     def setup(self):
-        c = self.config
-        self.encoder = encoder.Encoder(c)
-        self.classifier = layers.Linear(
-            ("embed",), (("class", self.num_classes),), c.dtype, c.initializer_range
-        )
+        self.encoder = encoder.Encoder(self.config)
+        self.classifier = _classifier(self.config, self.num_classes, "classifier")
 
     def __call__(
         self,
-        input_ids: Int[Array, "B L"],
-        segment_ids: Int[Array, "B L"],
-        attention_mask: Bool[Array, "B L"],
+        inputs: Inputs,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "B C"]:
         """Float32 logits of the classes."""
-        encoded = self.encoder(
-            input_ids, segment_ids, attention_mask, dropout_keys=dropout_keys
+        keys = randomness.fold_in(dropout_keys, "encoder")
+        encoded = self.encoder(inputs, dropout_keys=keys)
+        keys = randomness.fold_in(dropout_keys, "classifier")
+        pooled = dropout.dropout(
+            self.encoder.pool(encoded, inputs), self.config.dropout_rate, keys
         )
-        keys = dropout.fold_in(dropout_keys, _CLASSIFIER_PLACE)
-        pooled = dropout.dropout(encoded.pooled, self.config.dropout_rate, keys)
-        return self.classifier(pooled).astype(jnp.float32)
+        return self.classifier(pooled)

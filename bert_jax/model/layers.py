@@ -15,16 +15,19 @@ class Linear(nn.Module):
     """A product with a kernel, and a bias.
 
     Attributes:
-      inputs: names of the trailing dimensions of the input that are contracted.
-      outputs: names and sizes of the dimensions that take their place.
-      dtype: of factors and result.
-      stddev: of the kernel's initial values, truncated at two of them.
+      inputs: Names of the trailing dimensions of the input that are contracted.
+      outputs: Names and sizes of the dimensions that take their place.
+      dtype: Type of the factors.
+      stddev: Standard deviation of the kernel's initial values, truncated at two of
+        them.
+      result_dtype: Type of the result; "": that of the factors.
     """
 
     inputs: tuple[str, ...]
     outputs: tuple[tuple[str, int], ...]
     dtype: str
     stddev: float
+    result_dtype: str = ""
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -45,7 +48,7 @@ class Linear(nn.Module):
             bias.reshape(math.prod(sizes)),
             jnp.dtype(self.dtype),
         )
-        return y.astype(self.dtype).reshape(*rows, *sizes)
+        return y.astype(self.result_dtype or self.dtype).reshape(*rows, *sizes)
 
 
 class LayerNorm(nn.Module):

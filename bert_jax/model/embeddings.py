@@ -1,0 +1,54 @@
+"""Embeddings of tokens, positions and segments (BERT paper, 3)."""
+
+import flax.linen as nn
+import jax
+from jaxtyping import Array, Float, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import dropout, layers
+from bert_jax.model.inputs import Inputs
+
+
+class Embeddings(nn.Module):
+    """Sum of token, position and segment embeddings, normalised.
+
+    An encoder of fewer than two segment types takes all tokens for the first type, or
+    has no embedding of segments.
+    """
+
+    config: config_lib.EncoderConfig
+
+    def setup(self):
+        c = self.config
+        self.token = self._table("token", "vocab", c.padded_vocab_size)
+        self.position = self._table("position", "position", c.max_position_embeddings)
+        if c.type_vocab_size:
+            self.segment = self._table("segment", "segment", c.type_vocab_size)
+        self.layer_norm = layers.LayerNorm(c.layer_norm_epsilon, c.dtype)
+
+    def _table(self, name: str, dim: str, size: int):
+        init = nn.with_logical_partitioning(
+            layers.initializer(self.config.initializer_range), (dim, "embed")
+        )
+        return self.param(f"{name}_embedding", init, (size, self.config.hidden_size))
+
+    def __call__(
+        self, inputs: Inputs, dropout_keys: UInt32[Array, " B"] | None
+    ) -> Float[Array, "B L D"]:
+        """Vectors for tokens at their places."""
+        # Whole rows of the table, so that a lookup needs no other part of the mesh.
+        token = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
+        x = token[inputs.input_ids]
+        if inputs.positions is None:
+            x = x + self.position[: x.shape[1]]
+        else:
+            x = x + self.position[inputs.positions]
+        types = self.config.type_vocab_size
+        if types >= 2 and inputs.segment_ids is not None:
+            # There are few segment types: a product is cheaper than a lookup, and so is
+            # its gradient.
+            x = x + jax.nn.one_hot(inputs.segment_ids, types) @ self.segment
+        elif types:
+            x = x + self.segment[0]
+        x = self.layer_norm(x)
+        return dropout.dropout(x, self.config.dropout_rate, dropout_keys)

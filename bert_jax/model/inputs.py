@@ -1,0 +1,31 @@
+"""What an encoder is given: one structure for all objectives and tasks."""
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import jax
+from jaxtyping import Array, Bool, Int
+
+
+class Inputs(NamedTuple):
+    """Rows of tokens. What is None is left out at no cost.
+
+    Attributes:
+      input_ids: Tokens, below `config.vocab_size`.
+      attention_mask: Which positions are not padding.
+      segment_ids: Segment of each token, 0 or 1; None: all 0.
+      positions: Position of each token in its text; None: 0, 1, 2 and so on.
+      documents: Document of a packed row that each token is of; tokens attend to those
+        of their own document. None: all are of one.
+    """
+
+    input_ids: Int[Array, "B L"]
+    attention_mask: Bool[Array, "B L"]
+    segment_ids: Int[Array, "B L"] | None = None
+    positions: Int[Array, "B L"] | None = None
+    documents: Int[Array, "B L"] | None = None
+
+    @classmethod
+    def of(cls, batch: Mapping[str, jax.Array]) -> "Inputs":
+        """Those arrays of a batch that an encoder is given."""
+        return cls(**{name: batch[name] for name in cls._fields if name in batch})

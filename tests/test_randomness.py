@@ -1,0 +1,140 @@
+"""Random bits inside of the model, and dropout made of them."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import TINY, init, random_batch
+
+from bert_jax.model import dropout, randomness
+from bert_jax.objectives import masked_lm, terms
+
+
+def row_keys(count, *, seed=0, purpose="dropout", step=1):
+    return randomness.row_keys(seed, purpose, jnp.int32(step), jnp.arange(count))
+
+
+def mix(x):
+    """Wellons' function, restated with Python integers."""
+    x = ((x ^ x >> 16) * 0x7FEB352D) & 0xFFFFFFFF
+    x = ((x ^ x >> 15) * 0x846CA68B) & 0xFFFFFFFF
+    return x ^ x >> 16
+
+
+def test_bits_mix_as_published():
+    values = np.random.default_rng(0).integers(0, 2**32, 100, dtype=np.uint32)
+    expected = [mix(int(v)) for v in values]
+    assert randomness._mix(jnp.asarray(values)).tolist() == expected
+
+
+def test_bits_are_addressed_by_seed_purpose_step_row_place_and_position():
+    """All of it restated with Python integers; CRC-32 by its polynomial."""
+
+    def number(name):
+        crc = 0xFFFFFFFF
+        for byte in name.encode():
+            crc ^= byte
+            for _ in range(8):
+                crc = crc >> 1 ^ (0xEDB88320 if crc & 1 else 0)
+        return crc ^ 0xFFFFFFFF
+
+    def fold(key, value):
+        return mix((key + (value + 1) * 0x9E3779B9) & 0xFFFFFFFF)
+
+    keys = row_keys(3, seed=7, purpose="sampling", step=5)
+    keys = randomness.fold_in(randomness.fold_in(keys, "layers"), 2)
+    found = randomness.bits(keys, (4, 5))
+    for row in range(3):
+        key = mix((7 + 0x9E3779B9) & 0xFFFFFFFF)
+        for value in (number("sampling"), 5, row, number("layers"), 2):
+            key = fold(key, value)
+        expected = [mix((i * 0x9E3779B9 + key) & 0xFFFFFFFF) for i in range(20)]
+        assert found[row].ravel().tolist() == expected
+
+
+def test_rate_scale_and_independence():
+    keys = row_keys(16)
+    x = jnp.ones((16, 64, 64))
+    y = np.asarray(dropout.dropout(x, 0.1, keys))
+    assert set(np.unique(y)) == {0.0, np.float32(1 / 0.9)}
+    dropped = y == 0
+    error = np.sqrt(0.1 * 0.9 / y.size)
+    assert abs(dropped.mean() - 0.1) < 4 * error
+    # Neighbours along every dimension; other steps, purposes and places: independent.
+    others = [np.roll(dropped, 1, axis) for axis in range(3)]
+    for other_keys in (
+        row_keys(16, step=2),
+        row_keys(16, purpose="sampling"),
+        randomness.fold_in(keys, 3),
+        randomness.fold_in(keys, "three"),
+    ):
+        others.append(dropout.dropout(x, 0.1, other_keys) == 0)
+    for other in others:
+        assert abs((dropped & np.asarray(other)).mean() - 0.01) < 4 * error
+
+
+def test_a_row_depends_on_its_index_alone():
+    x = jnp.ones((8, 5, 7))
+    keys = row_keys(8)
+    whole = dropout.dropout(x, 0.5, keys)
+    for row in range(8):
+        one = dropout.dropout(x[:1], 0.5, keys[row : row + 1])
+        assert np.array_equal(one[0], whole[row])
+
+
+def test_the_gradient_uses_the_same_mask():
+    keys = row_keys(4)
+    x = jax.random.normal(jax.random.key(0), (4, 6, 8))
+    y, pullback = jax.vjp(lambda x: dropout.dropout(x, 0.3, keys), x)
+    (grad,) = pullback(jnp.ones_like(x))
+    assert np.allclose(grad * x, y)
+
+
+def loss(encoder, keys):
+    objective = masked_lm.MaskedLm(encoder)
+    compute = jax.jit(objective.terms)
+    found = compute(
+        init(TINY), random_batch(), dropout_keys=keys, sampling_keys=row_keys(8)
+    )
+    return terms.ratio(found["mlm_loss"])
+
+
+def test_dropout_is_off_without_keys_and_on_with_them():
+    plain, dropped = loss(TINY, None), loss(TINY, row_keys(8))
+    assert plain != dropped
+    for name in ("dropout_rate", "attention_dropout_rate"):
+        one = dataclasses.replace(
+            TINY, **{"dropout_rate": 0.0, "attention_dropout_rate": 0.0, name: 0.1}
+        )
+        assert loss(one, row_keys(8)) not in (plain, dropped)
+
+
+def test_every_place_draws_masks_of_its_own(monkeypatch):
+    """In each layer and beside them: no two dropouts of a step get the same keys."""
+    seen = []
+    real = dropout._dropout
+
+    def record(x, keys, rate):
+        jax.debug.callback(lambda k: seen.append(np.asarray(k).tobytes()), keys)
+        return real(x, keys, rate)
+
+    monkeypatch.setattr(dropout, "_dropout", record)
+    objective = masked_lm.MaskedLm(TINY)
+    jax.eval_shape(objective.init, jax.random.key(0))
+    objective.terms(
+        init(TINY),
+        random_batch(),
+        dropout_keys=row_keys(8),
+        sampling_keys=row_keys(8),
+    )
+    jax.effects_barrier()
+    assert len(seen) == 1 + 3 * TINY.num_layers
+    assert len(set(seen)) == len(seen)
+
+
+@pytest.mark.parametrize("keys", [None, "given"])
+def test_places_of_no_randomness_have_none(keys):
+    given = row_keys(2) if keys else None
+    assert (randomness.fold_in(given, "here") is None) == (given is None)
