@@ -1,68 +1,96 @@
 """Classification of sequences (BERT paper, 4.1)."""
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax.model import heads
-from bert_jax.objectives import terms
-from bert_jax.objectives.terms import Term
+from bert_jax.model import flops, heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch, terms
 
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
     """Mean cross entropy of the class."""
 
-    config: config_lib.EncoderConfig
+    encoder: config_lib.EncoderConfig
     num_classes: int
 
-    losses = ("classification_loss",)
-    metrics = (*losses, "accuracy", "padding_fraction")
+    encoder_path = "encoder"
+
+    @property
+    def losses(self) -> dict[str, float]:
+        return {"classification_loss": 1.0}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return (*self.losses, "accuracy", "padding_fraction")
 
     @property
     def model(self) -> heads.ClassifierModel:
-        """The model this objective trains."""
-        return heads.ClassifierModel(self.config, self.num_classes)
+        """The model that this objective trains."""
+        return heads.ClassifierModel(self.encoder, self.num_classes)
 
-    def init(self, key: jax.Array):
-        """Parameters, boxed with the names of their dimensions."""
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """What a batch looks like; `tasks/classification.py` says what is in it."""
+        rows, tokens = (batch_size,), (batch_size, length)
+        shapes = {
+            "input_ids": (tokens, jnp.int32),
+            "segment_ids": (tokens, jnp.int32),
+            "attention_mask": (tokens, jnp.bool_),
+            "labels": (rows, jnp.int32),
+            "weights": (rows, jnp.float32),
+        }
+        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+    def sequence_flops(self, length: int) -> float:
+        """Encoder, pooler and classifier, forward and backward."""
+        return flops.training(
+            flops.encoder(self.encoder, length)
+            + flops.pooler(self.encoder)
+            + flops.classifier(self.encoder, self.num_classes)
+        )
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters, boxed with the names of their dimensions."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        return self.model.init(key, ids, ids, ids == 0)["params"]
+        return self.model.init(key, Inputs(ids, ids == 0))["params"]
 
-    def counts(self, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Examples in a batch."""
         return {"classification_loss": jnp.sum(batch["weights"])}
 
-    def logits(
-        self, params, batch: dict[str, jax.Array], dropout_keys: jax.Array | None
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Float32 logits [B, C]."""
+        return {"logits": self._logits(params, batch, None)}
+
+    def _logits(
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None
     ) -> jax.Array:
-        """Float32 logits [B, C] of a batch."""
         return self.model.apply(
-            {"params": params},
-            batch["input_ids"],
-            batch["segment_ids"],
-            batch["attention_mask"],
-            dropout_keys=dropout_keys,
+            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
         )
 
     def terms(
-        self, params, batch: dict[str, jax.Array], dropout_keys: jax.Array | None
+        self,
+        params: Any,
+        batch: Batch,
+        *,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
     ) -> terms.Terms:
-        """Loss, accuracy and the share of padding.
-
-        Args:
-          params: of `model`.
-          batch: see `data/examples.py` and `tasks/classification.py`.
-          dropout_keys: one for each example; None for evaluation.
-        """
-        logits = self.logits(params, batch, dropout_keys)
+        """Loss, accuracy and the share of padding; see `Objective`."""
+        del sampling_keys  # nothing is drawn
+        logits = self._logits(params, batch, dropout_keys)
         labels, weights = batch["labels"], batch["weights"]
         loss = terms.cross_entropy(logits, labels)
-        is_padding = 1.0 - batch["attention_mask"]
         return {
             "classification_loss": terms.weighted(loss, weights),
             "accuracy": terms.weighted(terms.is_correct(logits, labels), weights),
-            "padding_fraction": Term(jnp.sum(is_padding), jnp.float32(is_padding.size)),
+            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
         }

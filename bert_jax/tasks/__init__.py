@@ -1,1 +1,60 @@
-"""Fine-tuning tasks: examples to features, predictions to metrics."""
+"""What people fine-tune for: labelled examples to arrays, outputs to scores and files.
+
+`Task` is what all of them promise.
+"""
+
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax import storage
+from bert_jax.objectives import Batch, Objective
+
+Arrays = dict[str, np.ndarray]
+
+
+class TaskObjective(Objective, Protocol):
+    """An objective whose predictions are wanted, too."""
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """What the model says of each row of a batch, without dropout.
+
+        Returns:
+          Arrays with a row for each row of the batch.
+        """
+
+
+class Task(Protocol):
+    """What fine-tuning asks of a task.
+
+    A class is made from its config and the tokenizer of the encoder. A row of the
+    arrays is what goes through the model at once; there may be several for an example.
+
+    Attributes:
+      train: Rows to train on, by name of the array; one array is called `weights`.
+      held_out: Rows to evaluate on, likewise.
+      length: Tokens in a row.
+      fingerprint: Hash of all examples.
+      description: What results.json says of the examples.
+    """
+
+    train: Arrays
+    held_out: Arrays
+    length: int
+    fingerprint: str
+    description: dict[str, Any]
+
+    def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
+        """What is predicted, with an encoder of this shape."""
+
+    def scores(self, outputs: Arrays) -> dict[str, float]:
+        """The field's metrics.
+
+        Args:
+          outputs: Of `TaskObjective.outputs`, for all rows of `held_out`.
+        """
+
+    def write(self, folder: storage.Path, outputs: Arrays) -> None:
+        """Write predictions in the task's official format."""

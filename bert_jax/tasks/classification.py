@@ -1,21 +1,74 @@
 """Classification of texts and of pairs of texts, from TSV files.
 
-A file begins with a header that names its columns, parted by tabs: `text`, or `text_a`
-and `text_b`, and `label`; other columns are left alone. There is no quoting: a
+A file begins with a header that names its columns, separated by tabs: `text`, or
+`text_a` and `text_b`, and `label`; other columns are left alone. There is no quoting: a
 quotation mark is a character like any other, as in GLUE's files.
 """
 
 import dataclasses
 import gzip
 import hashlib
+import os
 import pathlib
+import zlib
 from collections.abc import Sequence
 
 import numpy as np
 
+from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
+from bert_jax.objectives import classification
+
+
+class Classification:
+    """The task of one pair of files, for one tokenizer; see `tasks.Task`."""
+
+    def __init__(
+        self,
+        config: config_lib.ClassificationConfig,
+        tokenizer: tokenizer_lib.Tokenizer,
+    ):
+        """Read the files.
+
+        Raises:
+          UserError: A file is not given or cannot be used.
+        """
+        for name in ("train", "eval"):
+            if not getattr(config, name):
+                raise UserError(
+                    f"task.{name} is empty; pass --config.task.{name}=FILE.tsv"
+                )
+        train, held_out = read_tsv(config.train), read_tsv(config.eval)
+        self._labels = label_names(train, held_out)
+        self.length = config.length
+        self.train, self.held_out = (
+            to_features(examples, self._labels, tokenizer, config.length)
+            for examples in (train, held_out)
+        )
+        self.fingerprint = fingerprint(train, held_out)
+        self.description = {
+            "examples": len(held_out),
+            "train_examples": len(train),
+            "labels": self._labels,
+        }
+
+    def objective(
+        self, encoder: config_lib.EncoderConfig
+    ) -> classification.Classification:
+        """A classifier of as many classes as there are labels."""
+        return classification.Classification(encoder, len(self._labels))
+
+    def scores(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+        """See `metrics`."""
+        predicted = outputs["logits"].argmax(-1)
+        return metrics(predicted, self.held_out["labels"], len(self._labels))
+
+    def write(self, folder: storage.Path, outputs: dict[str, np.ndarray]) -> None:
+        """Write predictions.tsv."""
+        predicted = outputs["logits"].argmax(-1)
+        write_predictions(folder / "predictions.tsv", predicted, self._labels)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,20 +80,22 @@ class Example:
     label: str
 
 
-def read_tsv(path: str | pathlib.Path) -> list[Example]:
-    """Examples of a TSV file, plain or ending in .gz.
+def read_tsv(path: str | os.PathLike) -> list[Example]:
+    """Examples of a TSV file, here or in an object store, plain or ending in .gz.
 
     Raises:
-      UserError: the file is not there, not UTF-8, empty, or a row is incomplete.
+      UserError: The file is not there, not UTF-8, empty, or a row is incomplete.
+      Unavailable: The store does not answer now.
     """
-    path = pathlib.Path(path)
+    path = storage.path(path)
+    storage.check(path)
     try:
         data = path.read_bytes()
-        text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode(
-            "utf-8-sig"
-        )
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
+        if path.name.endswith(".gz"):
+            data = gzip.decompress(data)
+        text = data.decode("utf-8-sig")
+    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
+        raise storage.failure(error)(f"cannot read {path}: {error}") from error
     rows = [line.rstrip("\r").split("\t") for line in text.split("\n")]
     header = rows[0]
     first = "text_a" if "text_a" in header else "text"
@@ -96,7 +151,7 @@ def label_names(train: Sequence[Example], held_out: Sequence[Example]) -> list[s
 
 
 def fingerprint(*groups: Sequence[Example]) -> str:
-    """A hash of examples, to tell whether a run continues with the same."""
+    """A hash of examples, by which a continuation knows them again."""
     digest = hashlib.sha256()
     for group in groups:
         for example in group:
@@ -115,10 +170,10 @@ def to_features(
     What is too long loses tokens at the end, of two texts the longer one first.
 
     Args:
-      examples: of one file.
-      labels: from `label_names`.
-      tokenizer: of the encoder.
-      length: tokens in a row.
+      examples: Examples of one file.
+      labels: Labels, from `label_names`.
+      tokenizer: Tokenizer of the encoder.
+      length: Tokens in a row.
 
     Returns:
       input_ids, segment_ids int32 [E, length], attention_mask bool [E, length], labels
@@ -164,21 +219,21 @@ def metrics(predicted: np.ndarray, labels: np.ndarray, num_classes: int) -> dict
     """Accuracy, F1 averaged over classes, and Matthews' correlation coefficient.
 
     Args:
-      predicted: class of each example.
-      labels: the right one.
-      num_classes: of the task.
+      predicted: Predicted class of each example.
+      labels: Class of each example.
+      num_classes: Number of classes.
     """
     confusion = np.zeros((num_classes, num_classes))
     np.add.at(confusion, (labels, predicted), 1)
-    right = np.diag(confusion)
+    hits = np.diag(confusion)
     actual, claimed = confusion.sum(1), confusion.sum(0)
-    f1 = 2 * right / np.maximum(actual + claimed, 1)
+    f1 = 2 * hits / np.maximum(actual + claimed, 1)
     total = confusion.sum()
     # Gorodkin 2004; for two classes this is the coefficient that GLUE uses for CoLA.
-    covariance = right.sum() * total - claimed @ actual
+    covariance = hits.sum() * total - claimed @ actual
     scale = (total**2 - claimed @ claimed) * (total**2 - actual @ actual)
     return {
-        "accuracy": float(right.sum() / total),
+        "accuracy": float(hits.sum() / total),
         "macro_f1": float(f1.mean()),
         "matthews": float(covariance / np.sqrt(scale)) if scale > 0 else 0.0,
     }

@@ -1,0 +1,97 @@
+"""Each token from those before it: left to right (BERT paper, 5.1, "LTR")."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import config as config_lib
+from bert_jax.model import flops, heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch, terms
+
+
+@dataclasses.dataclass(frozen=True)
+class CausalLm:
+    """Mean loss of the next token, [SEP] included, from [CLS] on.
+
+    The encoder is BERT's with a causal mask, and the head that of masked tokens.
+    """
+
+    encoder: config_lib.EncoderConfig
+    config: config_lib.CausalLmConfig = config_lib.CausalLmConfig()
+
+    encoder_path = "encoder"
+
+    @property
+    def losses(self) -> dict[str, float]:
+        return {"lm_loss": 1.0}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("lm_loss", "lm_accuracy", "padding_fraction")
+
+    @property
+    def model(self) -> heads.CausalModel:
+        """The model that this objective trains."""
+        return heads.CausalModel(self.encoder)
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """What a batch looks like; `data/batches.py` says what is in it."""
+        rows, tokens = (batch_size,), (batch_size, length)
+        shapes = {
+            "input_ids": (tokens, jnp.int32),
+            "attention_mask": (tokens, jnp.bool_),
+            "weights": (rows, jnp.float32),
+        }
+        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
+            shapes["segment_ids"] = tokens, jnp.int32
+        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+    def sequence_flops(self, length: int) -> float:
+        """Encoder and head, forward and backward, as if nothing were masked."""
+        return flops.training(
+            flops.encoder(self.encoder, length)
+            + flops.language_model_head(self.encoder, length)
+        )
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters, boxed with the names of their dimensions."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self.model.init(key, Inputs(ids, ids == 0))["params"]
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        """Predicted tokens in a batch."""
+        return {"lm_loss": jnp.sum(_weights(batch))}
+
+    def terms(
+        self,
+        params: Any,
+        batch: Batch,
+        *,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
+    ) -> terms.Terms:
+        """Loss, accuracy and the share of padding; see `Objective`."""
+        del sampling_keys  # nothing is drawn
+        logits = self.model.apply(
+            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
+        )
+        # The last position has no next token; its prediction weighs nothing.
+        labels, weights = jnp.roll(batch["input_ids"], -1, axis=1), _weights(batch)
+        loss = terms.cross_entropy(logits, labels)
+        correct = terms.is_correct(logits, labels)
+        return {
+            "lm_loss": terms.weighted(loss, weights),
+            "lm_accuracy": terms.weighted(correct, weights),
+            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+        }
+
+
+def _weights(batch: Batch) -> jax.Array:
+    """1 where the next position has a token, of rows that count: float32 [B, L]."""
+    has_next = jnp.pad(batch["attention_mask"][:, 1:], ((0, 0), (0, 1)))
+    return has_next * batch["weights"][:, None]

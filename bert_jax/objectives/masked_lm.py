@@ -1,0 +1,118 @@
+"""Masked language modelling, with or without a question about pairs of segments.
+
+BERT asks whether the second segment follows the first (paper, 3.1), ALBERT whether the
+two are in order (Lan et al. 2019, 3.1), RoBERTa asks nothing (Liu et al. 2019, 4.2).
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import config as config_lib
+from bert_jax.model import flops, heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch, terms
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedLm:
+    """Mean loss of masked tokens, plus mean loss of pairs if they are asked about.
+
+    Source: google-research/bert, run_pretraining.py. It adds 1e-5 to the number of
+    masked tokens against division by zero; here an empty count gives 0.
+    """
+
+    encoder: config_lib.EncoderConfig
+    config: config_lib.MaskedLmConfig = config_lib.MaskedLmConfig()
+
+    encoder_path = "encoder"
+
+    @property
+    def _question(self) -> str:
+        """Short name of what is asked about pairs; "" for nothing."""
+        return config_lib.PAIR_QUESTIONS.get(self.config.segments, "")
+
+    @property
+    def losses(self) -> dict[str, float]:
+        names = ["mlm_loss", *([f"{self._question}_loss"] if self._question else [])]
+        return dict.fromkeys(names, 1.0)
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        accuracies = [name.replace("loss", "accuracy") for name in self.losses]
+        return (*self.losses, *accuracies, "padding_fraction")
+
+    @property
+    def model(self) -> heads.PretrainingModel:
+        """The model that this objective trains."""
+        head = f"{self._question}_head" if self._question else ""
+        return heads.PretrainingModel(self.encoder, head)
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """What a batch looks like; `data/batches.py` says what is in it."""
+        rows, tokens = (batch_size,), (batch_size, length)
+        predictions = batch_size, self.config.masking.predictions(length)
+        shapes = {
+            "input_ids": (tokens, jnp.int32),
+            "attention_mask": (tokens, jnp.bool_),
+            "mlm_positions": (predictions, jnp.int32),
+            "mlm_labels": (predictions, jnp.int32),
+            "mlm_weights": (predictions, jnp.float32),
+        }
+        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
+            shapes["segment_ids"] = tokens, jnp.int32
+        if self._question:
+            shapes[f"{self._question}_labels"] = rows, jnp.int32
+            shapes[f"{self._question}_weights"] = rows, jnp.float32
+        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+    def sequence_flops(self, length: int) -> float:
+        """Encoder and heads, forward and backward."""
+        predictions = self.config.masking.predictions(length)
+        forward = flops.encoder(self.encoder, length)
+        forward += flops.language_model_head(self.encoder, predictions)
+        if self._question:
+            forward += flops.pooler(self.encoder) + flops.classifier(self.encoder, 2)
+        return flops.training(forward)
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters, boxed with the names of their dimensions."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self.model.init(key, Inputs(ids, ids == 0), ids)["params"]
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        """Masked tokens and pairs in a batch."""
+        return {
+            name: jnp.sum(batch[name.replace("loss", "weights")])
+            for name in self.losses
+        }
+
+    def terms(
+        self,
+        params: Any,
+        batch: Batch,
+        *,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
+    ) -> terms.Terms:
+        """Losses, accuracies and the share of padding; see `Objective`."""
+        del sampling_keys  # nothing is drawn
+        logits = self.model.apply(
+            {"params": params},
+            Inputs.of(batch),
+            batch["mlm_positions"],
+            dropout_keys=dropout_keys,
+        )
+        found = {"padding_fraction": terms.padding_fraction(batch["attention_mask"])}
+        for name, values in (("mlm", logits.mlm), (self._question, logits.sentence)):
+            if values is not None:
+                labels, weights = batch[f"{name}_labels"], batch[f"{name}_weights"]
+                loss = terms.cross_entropy(values, labels)
+                correct = terms.is_correct(values, labels)
+                found[f"{name}_loss"] = terms.weighted(loss, weights)
+                found[f"{name}_accuracy"] = terms.weighted(correct, weights)
+        return found

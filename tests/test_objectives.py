@@ -1,0 +1,261 @@
+"""The same questions to every objective."""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import TINY, assert_trees_close
+from toy_objective import Replaced, ReplacedConfig
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, pretraining
+from bert_jax.data import batches as batches_lib
+from bert_jax.model import parameters, randomness
+from bert_jax.objectives import causal_lm, classification, masked_lm, terms
+
+LENGTH, ROWS = 24, 8
+LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
+
+
+def masked(segments):
+    return masked_lm.MaskedLm(TINY, config_lib.MaskedLmConfig(segments=segments))
+
+
+OBJECTIVES = {
+    "next sentence": masked("next_sentence"),
+    "sentence order": masked("sentence_order"),
+    "no question": masked("consecutive"),
+    "full sentences": masked("full_sentences"),
+    "left to right": causal_lm.CausalLm(LEFT_TO_RIGHT),
+    "left to right, documents": causal_lm.CausalLm(
+        LEFT_TO_RIGHT, config_lib.CausalLmConfig(segments="doc_sentences")
+    ),
+    "classification": classification.Classification(TINY, 3),
+    "a toy that samples": Replaced(TINY, ReplacedConfig()),
+}
+each = pytest.mark.parametrize("name", OBJECTIVES)
+
+
+def random_batch(objective, seed=0):
+    """Numbers that fit the shapes, with padding and rows and slots that weigh 0."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(10, LENGTH + 1, ROWS)
+    batch = {}
+    for name, shape in objective.batch_shapes(ROWS, LENGTH).items():
+        if name == "attention_mask":
+            values = np.arange(LENGTH) < lengths[:, None]
+        elif shape.dtype == jnp.float32:
+            values = rng.random(shape.shape) < 0.7
+        elif name == "input_ids" or name == "mlm_labels":
+            values = rng.integers(5, TINY.vocab_size, shape.shape)
+        elif name == "mlm_positions":
+            values = rng.integers(0, 10, shape.shape)
+        else:
+            values = rng.integers(0, 2, shape.shape)
+        batch[name] = jnp.asarray(values.astype(shape.dtype))
+    return batch
+
+
+@functools.cache
+def initial(name):
+    return nn.unbox(jax.jit(OBJECTIVES[name].init)(jax.random.key(0)))
+
+
+def keys(purpose, rows=range(ROWS)):
+    return randomness.row_keys(1, purpose, jnp.int32(3), jnp.array(rows))
+
+
+@functools.cache
+def compiled(name):
+    return jax.jit(OBJECTIVES[name].terms)
+
+
+def measure(name, batch, *, dropout=False, sampling=None):
+    return compiled(name)(
+        initial(name),
+        batch,
+        dropout_keys=keys("dropout") if dropout else None,
+        sampling_keys=keys("sampling") if sampling is None else sampling,
+    )
+
+
+@each
+def test_names_are_the_names_promised(name):
+    objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
+    found = measure(name, batch)
+    assert set(found) == set(objective.metrics)
+    assert len(objective.metrics) == len(set(objective.metrics))
+    assert objective.losses.keys() <= found.keys()
+    assert "padding_fraction" in found
+    counts = objective.counts(batch)
+    assert counts.keys() == objective.losses.keys()
+    for loss in objective.losses:
+        assert counts[loss] == found[loss].count > 0
+    assert all(weight > 0 for weight in objective.losses.values())
+    for term in found.values():
+        assert term.sum.dtype == term.count.dtype == jnp.float32
+        assert term.sum.shape == term.count.shape == ()
+
+
+@each
+def test_accuracies_and_losses_are_what_chance_gives(name):
+    """Of parameters that know nothing."""
+    found = measure(name, random_batch(OBJECTIVES[name]))
+    for metric, term in found.items():
+        value = terms.ratio(term)
+        if metric.endswith("accuracy"):
+            assert 0 <= value <= 1
+        if metric.endswith(("mlm_loss", "lm_loss")):
+            assert value == pytest.approx(np.log(TINY.vocab_size), rel=0.05)
+        if metric in ("nsp_loss", "sop_loss"):
+            assert value == pytest.approx(np.log(2), rel=0.05)
+
+
+@each
+def test_the_encoder_is_where_it_is_said_to_be(name):
+    objective = OBJECTIVES[name]
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    for part in objective.encoder_path.split("/"):
+        shapes = shapes[part]
+    table = shapes["embeddings"]["token_embedding"]
+    assert table.value.shape == (
+        objective.encoder.padded_vocab_size,
+        objective.encoder.hidden_size,
+    )
+    boxes = jax.tree.leaves(
+        jax.eval_shape(objective.init, jax.random.key(0)),
+        is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned),
+    )
+    assert all(isinstance(box, nn.LogicallyPartitioned) for box in boxes)
+
+
+@each
+def test_every_parameter_learns(name):
+    """Each has a gradient, and all are finite. (A bias of keys has one of rounding.)"""
+    objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
+    counts = objective.counts(batch)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        found = objective.terms(
+            params,
+            batch,
+            dropout_keys=keys("dropout"),
+            sampling_keys=keys("sampling"),
+        )
+        means = {loss: found[loss].sum / counts[loss] for loss in objective.losses}
+        return terms.total(objective.losses, means)
+
+    for path, value in parameters.flatten(gradient(initial(name))).items():
+        assert np.isfinite(value).all(), path
+        assert np.abs(value).max() > 0, path
+
+
+@each
+def test_pieces_of_a_batch_add_up(name):
+    batch = random_batch(OBJECTIVES[name])
+    whole = measure(name, batch, dropout=True)
+    pieces = []
+    for rows in (slice(0, 4), slice(4, 8)):
+        piece = jax.tree.map(lambda x, rows=rows: x[rows], batch)
+        pieces.append(
+            compiled(name)(
+                initial(name),
+                piece,
+                dropout_keys=keys("dropout")[rows],
+                sampling_keys=keys("sampling")[rows],
+            )
+        )
+    assert_trees_close(jax.tree.map(jnp.add, *pieces), whole, 1e-5)
+
+
+@each
+def test_rows_that_weigh_nothing_count_for_nothing(name):
+    """What fills up the last batch of an evaluation."""
+    objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
+    weights = [n for n in batch if n.endswith("weights")]
+    filled = batch | {n: batch[n].at[4:].set(0) for n in weights}
+    found = measure(name, filled)
+    other = random_batch(objective, seed=1)
+    changed = jax.tree.map(lambda a, b: a.at[4:].set(b[4:]), filled, other)
+    changed |= {n: filled[n] for n in weights}
+    again = measure(name, changed)
+    for metric in set(objective.metrics) - {"padding_fraction"}:
+        assert_trees_close(again[metric], found[metric], 1e-5)
+
+
+@each
+def test_dropout_and_sampling_are_two_questions(name):
+    """An evaluation has no dropout; what it samples depends on its keys alone."""
+    batch = random_batch(OBJECTIVES[name])
+    plain = measure(name, batch)
+    assert jax.tree.all(jax.tree.map(np.array_equal, measure(name, batch), plain))
+    loss = next(iter(OBJECTIVES[name].losses))
+    assert measure(name, batch, dropout=True)[loss].sum != plain[loss].sum
+    resampled = measure(name, batch, sampling=keys("sampling", range(8, 16)))
+    samples = name == "a toy that samples"
+    assert (resampled[loss].sum != plain[loss].sum) == samples
+
+
+@each
+def test_longer_sequences_are_more_work(name):
+    objective = OBJECTIVES[name]
+    work = [objective.sequence_flops(length) for length in (16, 32, 64)]
+    assert 0 < work[0] < work[1] < work[2]
+    # At least six operations for each parameter of a layer and token.
+    layers = jax.tree.leaves(initial(name)["encoder"]["layers"])
+    assert work[1] > 6 * 32 * sum(leaf.size for leaf in layers if leaf.ndim > 2)
+
+
+@pytest.mark.parametrize(
+    ("size", "length", "expected"),
+    [
+        ("base", 128, 69.9e9),
+        ("base", 512, 301e9),
+        ("large", 128, 240.6e9),
+        ("large", 512, 1.020e12),
+    ],
+)
+def test_work_of_bert_is_what_others_calculate(size, length, expected):
+    encoder = config_lib.EncoderConfig()
+    if size == "large":
+        encoder = config_lib.EncoderConfig(
+            num_layers=24, hidden_size=1024, num_heads=16, intermediate_size=4096
+        )
+    found = masked_lm.MaskedLm(encoder).sequence_flops(length)
+    assert found == pytest.approx(expected, rel=2e-3)
+
+
+PRETRAINING = {
+    f"{kind}, {segments}": cls(segments=segments)
+    for kind, cls in (
+        ("masked", config_lib.MaskedLmConfig),
+        ("causal", config_lib.CausalLmConfig),
+    )
+    for segments in ("consecutive", "full_sentences", "doc_sentences")
+} | {
+    name: config_lib.MaskedLmConfig(segments=name)
+    for name in ("next_sentence", "sentence_order")
+}
+
+
+@pytest.mark.parametrize("name", PRETRAINING)
+def test_batches_have_the_shapes_promised(name, corpus):
+    settings = PRETRAINING[name]
+    config = config_lib.PretrainConfig(
+        objective=settings,
+        encoder=dataclasses.replace(TINY, causal=settings.causal),
+        phases=(config_lib.PhaseConfig(length=32, batch_size=4),),
+    )
+    knobs.check(config)
+    batch = batches_lib.PretrainingBatches(corpus, config, 0).batch(0)
+    objective = pretraining.OBJECTIVES[settings.kind](config.encoder, settings)
+    promised = objective.batch_shapes(4, 32)
+    assert {k: (v.shape, v.dtype) for k, v in batch.items()} == {
+        k: (s.shape, s.dtype) for k, s in promised.items()
+    }

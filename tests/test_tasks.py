@@ -1,0 +1,117 @@
+"""The same questions to every task, and what adding one takes."""
+
+import json
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import TINY
+from toy_objective import Replaced, ToyPretrainConfig
+from toy_task import Length, LengthConfig, ToyFinetuneConfig
+
+from bert_jax import config as config_lib
+from bert_jax import finetuning, knobs, pretraining
+from bert_jax.tasks import classification
+from bert_jax.training import stored
+
+
+@pytest.fixture(scope="module")
+def tasks(wordpiece, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tasks")
+    pairs = [
+        classification.Example(f"the value {i}", "a name " * (i % 3), "xyz"[i % 3])
+        for i in range(30)
+    ]
+    classification.write_tsv(folder / "train.tsv", pairs[:20])
+    classification.write_tsv(folder / "eval.tsv", pairs[20:])
+    files = config_lib.ClassificationConfig(
+        train=str(folder / "train.tsv"), eval=str(folder / "eval.tsv"), length=16
+    )
+    return {
+        "classification": lambda: classification.Classification(files, wordpiece),
+        "a toy": lambda: Length(LengthConfig(), wordpiece),
+    }
+
+
+each = pytest.mark.parametrize("name", ["classification", "a toy"])
+
+
+@each
+def test_rows_fit_the_objective(name, tasks):
+    task = tasks[name]()
+    objective = task.objective(TINY)
+    for rows in (task.train, task.held_out):
+        count = len(rows["weights"])
+        shapes = objective.batch_shapes(count, task.length)
+        # What the encoder can do without may be missing.
+        assert shapes.keys() - rows.keys() <= {"segment_ids"}
+        for key, values in rows.items():
+            assert (values.shape, values.dtype) == (
+                shapes[key].shape,
+                shapes[key].dtype,
+            )
+        assert rows["weights"].dtype == np.float32
+
+
+@each
+def test_scores_and_files_come_from_outputs(name, tasks, tmp_path):
+    task = tasks[name]()
+    objective = task.objective(TINY)
+    params = jax.tree.map(
+        lambda box: box.value,
+        objective.init(jax.random.key(0)),
+        is_leaf=lambda x: hasattr(x, "names"),
+    )
+    rows = jax.tree.map(jnp.asarray, task.held_out)
+    outputs = jax.device_get(objective.outputs(params, rows))
+    count = len(task.held_out["weights"])
+    assert all(len(values) == count for values in outputs.values())
+    scores = task.scores(outputs)
+    assert scores and json.loads(json.dumps({**scores, **task.description}))
+    task.write(tmp_path, outputs)
+    assert list(tmp_path.iterdir())
+
+
+@each
+def test_fingerprints_are_of_the_examples(name, tasks):
+    assert tasks[name]().fingerprint == tasks[name]().fingerprint
+    names = [make().fingerprint for make in tasks.values()]
+    assert len(set(names)) == len(names)
+
+
+def test_an_objective_and_a_task_are_added_in_a_file_each(
+    corpus, tmp_path, monkeypatch, capsys
+):
+    """One entry in a dict each, and nothing else knows of them."""
+    monkeypatch.setitem(pretraining.OBJECTIVES, "replaced", Replaced)
+    monkeypatch.setitem(finetuning.TASKS, "length", Length)
+    cfg = knobs.to_configdict(ToyPretrainConfig())
+    config_lib.shrink_pretraining(cfg)
+    cfg.encoder.vocab_size = 0
+    cfg.encoder.dtype = "float32"
+    cfg.data.corpus = str(corpus.folder)
+    cfg.phases = cfg.phases[:1]
+    cfg.objective.rate = 0.5
+    config = knobs.from_configdict(ToyPretrainConfig, cfg)
+    state, _ = pretraining.pretrain(config, str(tmp_path / "pretrain"))
+    assert int(state.step) == 3
+    records = [
+        json.loads(line)
+        for line in (tmp_path / "pretrain/metrics.jsonl").read_text().splitlines()
+    ]
+    for record in records:
+        # The weight of this loss is 2.
+        assert record["loss"] == pytest.approx(2 * record["replaced_loss"], rel=1e-5)
+    # Its accuracy is shown beside the loss.
+    assert "replaced_accuracy" in capsys.readouterr().err
+
+    cfg = knobs.to_configdict(ToyFinetuneConfig(init_from=str(tmp_path / "pretrain")))
+    cfg.update(batch_size=8, epochs=2.0)
+    config = knobs.from_configdict(ToyFinetuneConfig, cfg)
+    results = finetuning.finetune(config, str(tmp_path / "finetune"))
+    assert results["examples"] == 24 and "right" in results
+    assert len(json.loads((tmp_path / "finetune/lengths.json").read_text())) == 24
+    assert finetuning.finetune(config, str(tmp_path / "finetune")) == results
+    metadata = stored.read_metadata(stored.find(tmp_path / "finetune"))
+    assert metadata["config"]["task"]["kind"] == "length"
