@@ -6,6 +6,12 @@ import tempfile
 # Before anything imports jax.
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
+# A compiler that optimises little: these programs run for less time than they compile.
+# `.ci/run` has some tests once more with XLA's own choice (XLA_FLAGS=" ").
+os.environ.setdefault(
+    "XLA_FLAGS",
+    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
+)
 # Tests that start processes, or compile what another test compiled, wait only once.
 # pytest's worker processes inherit the folder of the process that started them.
 if "JAX_COMPILATION_CACHE_DIR" not in os.environ:

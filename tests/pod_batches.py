@@ -13,9 +13,8 @@ import numpy as np
 import pod_recipe
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
+from bert_jax import knobs, pretraining
 from bert_jax.corpus import shards
-from bert_jax.run import pretrain
 from bert_jax.training import processes, sharding
 
 STEPS = (0, 1, 7)
@@ -50,11 +49,11 @@ def main() -> None:
     for index, (axes, groups) in enumerate(CASES):
         config = case_config(folder, axes, groups)
         corpus = shards.open_corpus(folder)
-        config = pretrain.resolve(config, corpus)
+        config = pretraining.resolve(config, corpus)
         mesh = sharding.make_mesh(config.mesh)
         rows = sharding.local_rows(mesh, config.phases[0].batch_size)
         del opened[:]
-        data = pretrain.open_data(config, corpus, 0, rows)
+        data = pretraining.open_data(config, corpus, 0, rows)
         arrays = {"rows": rows}
         for step in STEPS:
             batch = next(data.batches(step, step + 1))

@@ -10,7 +10,7 @@ import threading
 import jax
 import numpy as np
 
-from bert_jax.training import checkpoint
+from bert_jax.training import stored
 
 ROOT = pathlib.Path(__file__).parents[1]
 RECIPE = ROOT / "tests" / "pod_recipe.py"
@@ -25,18 +25,10 @@ TIMINGS = {
     "host_seconds_max",
     "slowest_process",
 }
-# A compiler that optimizes little: these programs run for less time than they compile.
-_QUICK_COMPILATION = (
-    "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true"
-)
 
 
 def environment(devices=1):
-    return {
-        **os.environ,
-        "JAX_NUM_CPU_DEVICES": str(devices),
-        "XLA_FLAGS": _QUICK_COMPILATION,
-    }
+    return {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
 
 
 def launch(processes, devices, command, *, restarts=0):
@@ -147,18 +139,18 @@ def metrics(workdir):
 
 def params(workdir):
     """The parameters of the newest checkpoint, by path."""
-    newest = checkpoint.find(workdir)
-    stored = checkpoint.ocp.checkpointables_metadata(str(newest)).metadata["params"]
+    newest = stored.find(workdir)
+    metadata = stored.ocp.checkpointables_metadata(str(newest)).metadata["params"]
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.tree.map(
-        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), stored
+        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), metadata
     )
-    return checkpoint.load_params(newest, shapes).params
+    return stored.load_params(newest, shapes).params
 
 
 def assert_same_end(workdir, reference):
     """The same bits, and the same reports."""
-    assert checkpoint.find(workdir).name == checkpoint.find(reference).name
+    assert stored.find(workdir).name == stored.find(reference).name
     found, expected = params(workdir), params(reference)
     assert found.keys() == expected.keys()
     for path in found:

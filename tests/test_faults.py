@@ -26,8 +26,8 @@ from toy import TINY
 
 from bert_jax import config
 from bert_jax.errors import Unavailable, UserError
-from bert_jax.objectives import mlm_nsp
-from bert_jax.training import checkpoint, optimizer, sharding, step
+from bert_jax.objectives import masked_lm
+from bert_jax.training import checkpoint, optimizer, sharding, step, stored
 
 pytestmark = pytest.mark.faults
 
@@ -49,7 +49,7 @@ def undisturbed(corpus, tmp_path_factory):
 
 # ---- SIGKILL
 
-LONG = ("--config.phases[0].steps=120", "--config.run.eval_batches=0")
+LONG = ("--config.phases[0].steps=120", "--config.loop.eval_batches=0")
 EVALUATED = (*range(12, 120, 12), 120)
 
 
@@ -203,7 +203,7 @@ OPTIMIZER = config.OptimizerConfig()
 
 def make_state(seed):
     """A small state on a mesh of all devices."""
-    objective = mlm_nsp.MlmNsp(TINY)
+    objective = masked_lm.MaskedLm(TINY)
     tx = optimizer.make_optimizer(OPTIMIZER, lambda step: 1e-3)
     init = functools.partial(step.init_state, objective, tx)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=4))
@@ -377,14 +377,14 @@ def test_parameters_of_a_damaged_checkpoint_are_refused(
     by_file = damage in (truncate, flip_a_bit, fill_with_zeros, remove_data_file)
     damage(folder / "2" / "params" if by_file else folder / "2")
     if damage.__name__ == "remove train":
-        source = checkpoint.find(tmp_path)
-        params = checkpoint.merge({}, checkpoint.load_params(source, shapes.params))
+        source = stored.find(tmp_path)
+        params = stored.merge({}, stored.load_params(source, shapes.params))
         assert equal(params, second.params)
         return
     with pytest.raises(UserError) as refused:
-        source = checkpoint.find(tmp_path)
-        checkpoint.read_metadata(source)
-        checkpoint.load_params(source, shapes.params)
+        source = stored.find(tmp_path)
+        stored.read_metadata(source)
+        stored.load_params(source, shapes.params)
     said = str(refused.value)
     assert str(folder / "2") in said and "\n" not in said
     assert not any(record.name == "absl" for record in caplog.records)
@@ -401,11 +401,11 @@ def test_a_bit_of_the_parameters_is_noticed_or_harmless(two_checkpoints, tmp_pat
         shutil.copytree(original / "2", folder)
         path = flip_any_bit(folder / "params", rng)
         try:
-            loaded = checkpoint.load_params(checkpoint.find(folder), shapes.params)
+            loaded = stored.load_params(stored.find(folder), shapes.params)
         except UserError:
             noticed += 1
         else:
-            assert equal(checkpoint.merge({}, loaded), second.params), path
+            assert equal(stored.merge({}, loaded), second.params), path
     assert noticed
     print(f"\nDAMAGE a random bit of the parameters: noticed {noticed} times of 12")
 
@@ -416,9 +416,9 @@ def test_parameters_that_may_be_readable_later(two_checkpoints, monkeypatch):
     def slow(path, wanted):
         raise ValueError("load failed") from TimeoutError("Timeout at barrier")
 
-    monkeypatch.setattr(checkpoint.ocp, "load_checkpointables", slow)
+    monkeypatch.setattr(stored.ocp, "load_checkpointables", slow)
     with pytest.raises(Unavailable, match="2 cannot be read now: TimeoutError"):
-        checkpoint.load_params(checkpoint.find(folder / "2"), shapes.params)
+        stored.load_params(stored.find(folder / "2"), shapes.params)
 
 
 # ---- checkpoints of two processes, one of which meets something
@@ -566,7 +566,10 @@ def test_a_workdir_that_cannot_be_written(corpus):
 
 def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     workdir = tmp_path / "run"
-    flags = ["--config.optimizer.learning_rate=1e30", "--config.run.checkpoint_every=1"]
+    flags = [
+        "--config.optimizer.learning_rate=1e30",
+        "--config.loop.checkpoint_every=1",
+    ]
     flags += ["--config.optimizer.schedule=linear"]
     stopped = runs.run(runs.pretrain(corpus, workdir, *flags))
     runs.assert_refused(stopped, "gradient norm")
@@ -584,9 +587,9 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     runs.assert_refused(again, f"step {bad_step}: loss")
     assert newest_step(workdir) == kept
     # What is allowed is skipped, up to a number.
-    skipping = [*flags, "--config.run.max_skipped_steps=2"]
+    skipping = [*flags, "--config.loop.max_skipped_steps=2"]
     skipped = runs.run(runs.pretrain(corpus, workdir, *skipping))
-    runs.assert_refused(skipped, "run.max_skipped_steps=2 allows no more")
+    runs.assert_refused(skipped, "loop.max_skipped_steps=2 allows no more")
     assert skipped.text.count("of 2 allowed)") == 2
 
 
@@ -597,7 +600,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
 def test_a_process_that_hangs_ends_all_with_stacks(corpus, tmp_path):
     """One of two is stopped; the other waits for it, says where, and exits."""
     workdir = tmp_path / "run"
-    command = runs.pretrain(corpus, workdir, *LONG, "--config.run.hang_seconds=60")
+    command = runs.pretrain(corpus, workdir, *LONG, "--config.loop.hang_seconds=60")
     watched = runs.Watched(runs.launch(2, 1, command))
     assert watched.wait_for("train step 9/")
     os.kill(watched.pid(1), signal.SIGSTOP)

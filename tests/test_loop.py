@@ -13,10 +13,18 @@ import pod_recipe
 import pytest
 from jax.sharding import PartitionSpec as P
 
-from bert_jax import config, knobs, storage
+from bert_jax import config, knobs, pretraining, storage
 from bert_jax.errors import UserError
-from bert_jax.run import pretrain
-from bert_jax.training import curves, flops, goodput, loop, reporting, sharding, workdir
+from bert_jax.objectives import masked_lm
+from bert_jax.training import (
+    curves,
+    goodput,
+    programs,
+    reporting,
+    sharding,
+    throughput,
+    workdir,
+)
 
 # ---- where the time goes
 
@@ -69,14 +77,14 @@ def small_config(corpus, **run):
     cfg = pod_recipe.get_config()
     cfg.data.corpus = str(corpus.folder)
     cfg.phases[0].steps = 10
-    cfg.run.update(**run)
+    cfg.loop.update(**run)
     return knobs.from_configdict(config.PretrainConfig, cfg)
 
 
 def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
     """A step's report is read when later steps are on their way."""
     events = []
-    lower_step = loop.lower_step
+    lower_step = programs.lower_step
 
     def recording_lower_step(*arguments):
         compiled = lower_step(*arguments).compile()
@@ -91,10 +99,10 @@ def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
     def recording_write(self, step, split, values):
         events.append((split, step))
 
-    monkeypatch.setattr(loop, "lower_step", recording_lower_step)
+    monkeypatch.setattr(programs, "lower_step", recording_lower_step)
     monkeypatch.setattr(reporting.Reporter, "write", recording_write)
     options = {"log_every": 1, "eval_every": 0, "checkpoint_every": 6}
-    pretrain.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
+    pretraining.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
     sent = {step: i for i, (kind, step) in enumerate(events) if kind == "sent"}
     reported = {step: i for i, (kind, step) in enumerate(events) if kind == "train"}
     assert sorted(sent) == sorted(reported) == list(range(1, 11))
@@ -123,7 +131,7 @@ def test_nothing_compiles_after_the_first_step(corpus, tmp_path, monkeypatch):
     options = {"log_every": 1, "eval_every": 6, "checkpoint_every": 4}
     jax.monitoring.register_event_duration_secs_listener(hear)
     try:
-        pretrain.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
+        pretraining.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
     finally:
         jax.monitoring.unregister_event_duration_listener(hear)
     assert isinstance(events[0], dict)
@@ -138,7 +146,7 @@ def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
     workdir, cache = tmp_path / "run", tmp_path / "cache"
     options = {"profile_step": 4, "profile_steps": 2, "compilation_cache": str(cache)}
     try:
-        pretrain.pretrain(small_config(corpus, **options), str(workdir))
+        pretraining.pretrain(small_config(corpus, **options), str(workdir))
         assert jax.config.jax_compilation_cache_dir == str(cache)
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
@@ -160,16 +168,14 @@ def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
 def test_the_last_line_has_the_shares_of_the_reports(
     corpus, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(loop.flops, "peak_flops", lambda kind: 1e10)
-    pretrain.pretrain(small_config(corpus), str(tmp_path / "run"))
+    monkeypatch.setattr(throughput.hardware, "peak_flops", lambda kind: 1e10)
+    pretraining.pretrain(small_config(corpus), str(tmp_path / "run"))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     trained = [r for r in map(json.loads, lines) if r["split"] == "train"]
     text = (tmp_path / "run" / "config.json").read_text()
     resolved = knobs.load_json(config.PretrainConfig, text, "config.json")
-    phase = resolved.phases[0]
-    work = flops.pretraining_flops(
-        resolved.encoder, phase.length, phase.max_predictions
-    )
+    objective = masked_lm.MaskedLm(resolved.encoder, resolved.objective)
+    work = objective.sequence_flops(resolved.phases[0].length)
     for record in trained:
         rate = work * record["sequences_per_sec"] / jax.device_count()
         assert record["mfu"] == pytest.approx(rate / 1e10, rel=1e-3)
@@ -186,17 +192,10 @@ def test_the_last_line_has_the_shares_of_the_reports(
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
     """Even if every loss and gradient was finite."""
     seen = iter([True, True, False])  # the first one only compiles
-    monkeypatch.setattr(loop, "_is_finite", lambda tree: jax.numpy.asarray(True))
-    made = loop._Loop.__init__
-
-    def made_with_doubts(self, *arguments):
-        made(self, *arguments)
-        self._is_finite = lambda tree: next(seen)
-
-    monkeypatch.setattr(loop._Loop, "__init__", made_with_doubts)
+    monkeypatch.setattr(programs, "is_finite", lambda mesh: lambda tree: next(seen))
     run_config = small_config(corpus, checkpoint_every=4)
     with pytest.raises(UserError, match=r"step 8: the parameters .* checkpoint is 4"):
-        pretrain.pretrain(run_config, str(tmp_path / "run"))
+        pretraining.pretrain(run_config, str(tmp_path / "run"))
     assert not (tmp_path / "run" / "checkpoints" / "8").exists()
 
 
@@ -258,7 +257,7 @@ def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
     phase = dataclasses.replace(values.phases[0], steps=2)
     values = dataclasses.replace(values, phases=(phase, phase))
     opened = []
-    real = pretrain.open_data
+    real = pretraining.open_data
 
     def open_data(*arguments, **options):
         gc.collect()
@@ -267,8 +266,8 @@ def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
         opened.append(weakref.ref(data))
         return data
 
-    monkeypatch.setattr(pretrain, "open_data", open_data)
-    pretrain.pretrain(values, str(tmp_path))
+    monkeypatch.setattr(pretraining, "open_data", open_data)
+    pretraining.pretrain(values, str(tmp_path))
     assert len(opened) == 2
 
 
@@ -309,11 +308,11 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     optimizer = dataclasses.replace(
         values.optimizer, learning_rate=1e30, schedule="linear"
     )
-    run = dataclasses.replace(values.run, log_every=1, max_skipped_steps=1000)
+    run = dataclasses.replace(values.loop, log_every=1, max_skipped_steps=1000)
     phase = dataclasses.replace(values.phases[0], steps=6)
-    values = dataclasses.replace(values, optimizer=optimizer, run=run, phases=(phase,))
+    values = dataclasses.replace(values, optimizer=optimizer, loop=run, phases=(phase,))
     try:
-        pretrain.pretrain(values, str(tmp_path))
+        pretraining.pretrain(values, str(tmp_path))
     except UserError as error:  # parameters of 1e30 are finite, or are not saved
         assert "not finite" in str(error)
     records = [r for r in curves.read_metrics(tmp_path) if r["split"] == "train"]

@@ -11,8 +11,8 @@ import pod_batches
 import pytest
 import runs
 
-from bert_jax.run import pretrain
-from bert_jax.training import checkpoint
+from bert_jax import pretraining
+from bert_jax.training import stored
 
 pytestmark = pytest.mark.pods
 
@@ -37,7 +37,7 @@ def test_processes_read_their_rows_of_the_batches_of_one(case, read_by_four, cor
     config = pod_batches.case_config(str(corpus.folder), axes, groups)
     parts = [np.load(read_by_four / f"case{case}-process{p}.npz") for p in range(4)]
     for step in pod_batches.STEPS:
-        whole = pretrain.batch_of_step(config, step)
+        whole = pretraining.batch_of_step(config, step)
         for part in parts:
             for name, values in whole.items():
                 found = part[f"{step}/{name}"]
@@ -107,7 +107,7 @@ def test_many_processes_train_as_one_does(
 
 
 def stopped_at(workdir):
-    return int(checkpoint.find(workdir).name)
+    return int(stored.find(workdir).name)
 
 
 @pytest.mark.slow

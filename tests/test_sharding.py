@@ -10,7 +10,7 @@ from toy import TINY, random_batch
 
 from bert_jax import config
 from bert_jax.errors import UserError
-from bert_jax.objectives import mlm_nsp
+from bert_jax.objectives import masked_lm
 from bert_jax.training import optimizer, sharding, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
@@ -24,7 +24,7 @@ MESHES = [
 
 def start(mesh, encoder=TINY):
     """Step, initial state and batch on a mesh."""
-    objective = mlm_nsp.MlmNsp(encoder)
+    objective = masked_lm.MaskedLm(encoder)
     tx = optimizer.make_optimizer(OPTIMIZER, optimizer.make_schedule(OPTIMIZER, 100))
     init = functools.partial(step.init_state, objective, tx)
     shapes = sharding.state_shapes(init, mesh)
@@ -75,7 +75,7 @@ def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
 
 
 def test_every_name_has_a_rule_and_every_rule_a_use():
-    boxes = jax.eval_shape(mlm_nsp.MlmNsp(TINY).init, jax.random.key(0))
+    boxes = jax.eval_shape(masked_lm.MaskedLm(TINY).init, jax.random.key(0))
     flat = flax.traverse_util.flatten_dict(boxes)
     used = {name for box in flat.values() for name in box.names}
     activations = {"batch", "length"}

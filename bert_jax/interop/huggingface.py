@@ -5,10 +5,10 @@ Only arrays and names; neither torch nor transformers is needed.
 
 from typing import Any
 
-import jax
 import numpy as np
 
 from bert_jax import config as config_lib
+from bert_jax.model import parameters
 
 # Ours: theirs. `{}` is the number of a layer. A kernel of theirs is ours transposed.
 _OUTSIDE = {
@@ -49,8 +49,7 @@ def to_huggingface(
       config: of the encoder.
     """
     state = {}
-    for path, leaf in jax.tree_util.tree_leaves_with_path(params):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    for name, leaf in parameters.flatten(params).items():
         value = np.asarray(leaf)
         if name.startswith("encoder/layers/"):
             inner = name.removeprefix("encoder/layers/")
@@ -97,8 +96,7 @@ def from_huggingface(
       KeyError: a parameter is missing from `state`.
     """
 
-    def ours(path, leaf):
-        name = jax.tree_util.keystr(path, simple=True, separator="/")
+    def ours(name, leaf):
         inner = name.removeprefix("encoder/layers/")
         if inner != name:
             theirs = _their_name(inner, _LAYER)
@@ -115,4 +113,4 @@ def from_huggingface(
             value = np.pad(value, [(0, missing), *[(0, 0)] * (value.ndim - 1)])
         return value.reshape(leaf.shape)
 
-    return jax.tree_util.tree_map_with_path(ours, template)
+    return parameters.map_with_path(ours, template)

@@ -1,33 +1,31 @@
 """Pictures of what metrics.jsonl holds."""
 
+import itertools
 import json
 import os
 from collections.abc import Sequence
 from typing import Any
 
-import matplotlib
 import numpy as np
+from matplotlib import axes, figure
 
 from bert_jax import storage
 from bert_jax.errors import UserError
 
-matplotlib.use("Agg")
-
-from matplotlib import axes, figure
-
-# Panels of a picture, and the metrics drawn in each if a run has them.
+# Panels of a picture, and the ends of the names of metrics that are drawn in each.
 _PANELS = (
-    ("loss (nats)", ("mlm_loss", "nsp_loss", "classification_loss")),
-    ("accuracy", ("mlm_accuracy", "nsp_accuracy", "accuracy")),
-    ("learning rate", ("learning_rate",)),
-    ("sequences a second", ("sequences_per_sec",)),
+    ("loss (nats)", "_loss"),
+    ("accuracy", "accuracy"),
+    ("learning rate", "learning_rate"),
+    ("sequences a second", "sequences_per_sec"),
 )
-_COLORS = ("tab:blue", "tab:orange", "tab:green")
-_NAMES = {
-    "mlm_loss": "masked tokens",
-    "mlm_accuracy": "masked tokens",
-    "nsp_loss": "next sentence",
-    "nsp_accuracy": "next sentence",
+_COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+# What the beginnings of names stand for.
+_LABELS = {
+    "mlm": "masked tokens",
+    "nsp": "next sentence",
+    "sop": "sentence order",
+    "lm": "next token",
 }
 
 
@@ -64,18 +62,21 @@ def draw(
       finetuned: for a further panel, by name, records of fine-tuning runs that differ
         in their seed; their accuracies are drawn with the range over seeds.
     """
-    panels = [p for p in _PANELS if any(_series(records, n, "train") for n in p[1])]
+    names = dict.fromkeys(n for r in records if r["split"] == "train" for n in r)
+    panels = [
+        (label, drawn)
+        for label, end in _PANELS
+        if (drawn := [name for name in names if name.endswith(end)])
+    ]
     count = len(panels) + bool(finetuned)
     columns = 2 if count <= 4 else 3
     rows = -(-count // columns)
     picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
     picture.suptitle(title)
-    for i, (label, names) in enumerate(panels):
+    for i, (label, drawn) in enumerate(panels):
         axis = picture.add_subplot(rows, columns, i + 1)
-        colors = iter(_COLORS)
-        for name in names:
-            if not _series(records, name, "train"):
-                continue
+        colors = itertools.cycle(_COLORS)
+        for name in drawn:
             color = next(colors)
             _draw_metric(axis, records, name, color)
             if levels and name in levels:
@@ -112,7 +113,8 @@ def _draw_repeats(
 def _draw_metric(
     axis: axes.Axes, records: Sequence[dict[str, Any]], name: str, color: str
 ) -> None:
-    label = _NAMES.get(name, name.replace("_", " "))
+    beginning = name.rpartition("_")[0]
+    label = _LABELS.get(beginning, name.replace("_", " "))
     steps, values = zip(*_series(records, name, "train"), strict=True)
     axis.plot(steps, values, color=color, alpha=0.6, label=f"{label}, training")
     held_out = _series(records, name, "eval")

@@ -13,6 +13,7 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax import config as config_lib
+from bert_jax.model import parameters
 
 # Not decayed, and in LAMB not rescaled: "layer_norm" anywhere, or a bias.
 _PLAIN = re.compile(r"layer_norm|bias$")
@@ -117,20 +118,11 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
         return update * ratio
 
     def update(updates, state, params=None):
-        return _map_with_path(rescale, updates, params), state
+        return parameters.map_with_path(rescale, updates, params), state
 
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 def is_decayed(params: Any) -> Any:
     """A tree of bools: which parameters weight decay applies to."""
-    return _map_with_path(lambda path, _: not _PLAIN.search(path), params)
-
-
-def _map_with_path(function, *trees):
-    return jax.tree_util.tree_map_with_path(
-        lambda path, *leaves: function(
-            jax.tree_util.keystr(path, simple=True, separator="/"), *leaves
-        ),
-        *trees,
-    )
+    return parameters.map_with_path(lambda path, _: not _PLAIN.search(path), params)

@@ -3,13 +3,14 @@
 A pod runs one process on each host, all the same program. They do the same things in
 the same order, because anything that spans devices waits for all of them. So what only
 one of them can know (a file that is missing on one host, a workdir that belongs to
-another run) has to become known to all before they go on: that is `together`.
+another run) has to become known to all before they go on: that is `fail_together`.
 """
 
 import contextlib
 import faulthandler
 import glob
 import importlib.util
+import json
 import os
 import re
 import signal
@@ -108,7 +109,7 @@ def say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def together() -> Iterator[None]:
+def fail_together() -> Iterator[None]:
     """What stops one process inside, stops all at the end.
 
     Nothing inside may wait for other processes.
@@ -141,20 +142,18 @@ def together() -> Iterator[None]:
 
 
 def on_main(function: Callable[[], Any]) -> Any:
-    """What `function` returns in process 0, a str, bool or int, in all processes.
+    """What `function` returns in process 0, made of JSON's types, in all processes.
 
     Raises:
       UserError: in all processes, if it raised one.
     """
     value = None
-    with together():
+    with fail_together():
         if is_main():
             value = function()
     if jax.process_count() == 1:
         return value
-    text = gather_text(f"{type(value).__name__[0]}{value}" if is_main() else "")[0]
-    kinds = {"s": str, "i": int, "b": lambda text: text == "True"}
-    return kinds[text[0]](text[1:])
+    return json.loads(gather_text(json.dumps(value) if is_main() else "")[0])
 
 
 def gather_text(text: str) -> list[str]:

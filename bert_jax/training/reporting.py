@@ -4,7 +4,10 @@ import contextlib
 import json
 import os
 import time
+from collections.abc import Sequence
 from typing import Any
+
+import jax
 
 from bert_jax import storage, terminal
 from bert_jax.errors import UserError
@@ -12,8 +15,8 @@ from bert_jax.errors import UserError
 # An object store gets reports at least so often, and before each checkpoint.
 _FLUSH_SECONDS = 30.0
 
-# Shown on the terminal, in this order, if there.
-_SHOWN = ("loss", "mlm_loss", "mlm_accuracy", "nsp_accuracy", "accuracy")
+# Shown on the terminal: what ends in one of these, and in training some more.
+_SHOWN = ("loss", "accuracy")
 _SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "mfu")
 
 
@@ -98,8 +101,12 @@ class Reporter:
         if self._tensorboard:
             for name, value in values.items():
                 self._tensorboard.add_scalar(f"{split}/{name}", value, step)
-        names = _SHOWN + (_SHOWN_IN_TRAINING if split == "train" else ())
-        shown = [f"{n} {values[n]:.4g}" for n in names if n in values]
+        more = _SHOWN_IN_TRAINING if split == "train" else ()
+        shown = [
+            f"{name} {value:.4g}"
+            for name, value in values.items()
+            if name.endswith(_SHOWN) or name in more
+        ]
         if split == "train" and not self._bar.disable:
             self._bar.set_postfix_str("  ".join(shown))
         else:
@@ -148,6 +155,33 @@ class Reporter:
             self._file.close()
         if self._tensorboard:
             self._tensorboard.close()
+
+
+def describe_not_finite(
+    folder: storage.Path,
+    step: int,
+    loss: float,
+    grad_norm: float,
+    rows: Sequence[str],
+) -> str:
+    """Write down which batch made a step that is not finite; returns a line about it.
+
+    Args:
+      folder: Workdir.
+      step: Number of the step.
+      loss: Its loss.
+      grad_norm: Norm of its gradient.
+      rows: What the rows of its batch were made from, those of this process.
+    """
+    path = folder / f"not_finite_step_{step}_process_{jax.process_index()}.json"
+    details = {"step": step, "loss": str(loss), "grad_norm": str(grad_norm)}
+    text = json.dumps({**details, "rows": list(rows)}, indent=1) + "\n"
+    path.write_text(text, encoding="utf-8")
+    first = "; ".join(rows[:4]) + (f"; {len(rows) - 4} more" if rows[4:] else "")
+    return (
+        f"step {step}: loss {loss}, gradient norm {grad_norm}; its rows ({first}) are "
+        f"in {path}"
+    )
 
 
 def _drop_lines_after(path: storage.Path, step: int) -> int:

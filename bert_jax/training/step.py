@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.model import dropout
-from bert_jax.objectives import terms
+from bert_jax.model import randomness
+from bert_jax.objectives import Objective, terms
 from bert_jax.objectives.terms import Term, Terms
 
 Batch = dict[str, jax.Array]
@@ -21,12 +21,12 @@ class TrainState:
     """All that a step changes, and all that a checkpoint holds.
 
     Attributes:
-      step: number of steps done, int32.
-      params: of the model.
-      opt_state: of the optimizer.
-      terms: what was measured since the last report. It is part of the state so that a
+      step: Number of steps done, int32.
+      params: Parameters of the model.
+      opt_state: State of the optimizer.
+      terms: What was measured since the last report. It is part of the state so that a
         run that stops between two reports continues to the same numbers.
-      skipped: number of steps that changed nothing, because their loss or gradient was
+      skipped: Number of steps that changed nothing, because their loss or gradient was
         not finite, int32.
     """
 
@@ -37,20 +37,15 @@ class TrainState:
     skipped: jax.Array
 
 
-class Outcome(NamedTuple):
-    """What a step says of itself: float32 scalars.
-
-    Attributes:
-      loss: of the batch.
-      grad_norm: before clipping.
-    """
+class StepResult(NamedTuple):
+    """Loss of a batch and norm of its gradient before clipping: float32 scalars."""
 
     loss: jax.Array
     grad_norm: jax.Array
 
 
 def init_state(
-    objective: Any, optimizer: optax.GradientTransformation, key: jax.Array
+    objective: Objective, optimizer: optax.GradientTransformation, key: jax.Array
 ) -> TrainState:
     """The state before the first step, boxed with the names of dimensions."""
     params = objective.init(key)
@@ -64,37 +59,46 @@ def init_state(
 
 
 def make_train_step(
-    objective: Any,
+    objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
     seed: int,
     micro_batches: int = 1,
-) -> Callable[[TrainState, Batch], tuple[TrainState, Outcome]]:
+) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
     """The function from a state and a batch to the next state.
 
     A step whose loss or gradient is not finite counts as skipped and changes nothing
     else: bad parameters never come into being.
 
     Args:
-      objective: see `bert_jax.objectives`.
-      optimizer: gets the gradient of the whole batch.
-      seed: of dropout; masks are addressed by (seed, step, row of the batch).
-      micro_batches: the batch goes through in this many pieces, one by one. Losses are
-        divided by the counts of the whole batch, so the result is that of one piece.
+      objective: What is predicted.
+      optimizer: Update from the gradient of the whole batch.
+      seed: Seed for dropout; masks are addressed by (seed, step, row of the batch).
+      micro_batches: Number of pieces that the batch goes through in, one by one. Losses
+        are divided by the counts of the whole batch, so the result is that of one
+        piece.
     """
 
     def loss_of(params, batch, keys, counts):
-        found = objective.terms(params, batch, keys)
-        parts = [found[n].sum / jnp.maximum(counts[n], 1.0) for n in objective.losses]
-        return sum(parts), found
+        batch_terms = objective.terms(params, batch, **keys)
+        means = {
+            name: batch_terms[name].sum / jnp.maximum(counts[name], 1.0)
+            for name in objective.losses
+        }
+        return terms.total(objective.losses, means), batch_terms
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, Outcome]:
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepResult]:
         counts = objective.counts(batch)
         rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
-        keys = dropout.example_keys(seed, state.step, rows)
+        keys = {
+            f"{purpose}_keys": randomness.row_keys(seed, purpose, state.step, rows)
+            for purpose in ("dropout", "sampling")
+        }
         differentiate = jax.value_and_grad(loss_of, has_aux=True)
         if micro_batches == 1:
-            (loss, found), grads = differentiate(state.params, batch, keys, counts)
+            (loss, batch_terms), grads = differentiate(
+                state.params, batch, keys, counts
+            )
         else:
             pieces = jax.tree.map(lambda x: _cut(x, micro_batches), (batch, keys))
 
@@ -105,16 +109,16 @@ def make_train_step(
             first = jax.tree.map(lambda x: x[0], pieces)
             shapes = jax.eval_shape(differentiate, state.params, *first, counts)
             zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-            ((loss, found), grads), _ = jax.lax.scan(accumulate, zeros, pieces)
-        outcome = Outcome(loss, optax.tree.norm(grads))
-        found["grad_norm"] = Term(outcome.grad_norm, jnp.ones(()))
+            ((loss, batch_terms), grads), _ = jax.lax.scan(accumulate, zeros, pieces)
+        result = StepResult(loss, optax.tree.norm(grads))
+        batch_terms["grad_norm"] = Term(result.grad_norm, jnp.ones(()))
         updates, opt_state = optimizer.update(grads, state.opt_state, state.params)
-        is_finite = jnp.isfinite(outcome.loss) & jnp.isfinite(outcome.grad_norm)
+        is_finite = jnp.isfinite(result.loss) & jnp.isfinite(result.grad_norm)
         old = state.params, state.opt_state, state.terms
         new = (
             optax.apply_updates(state.params, updates),
             opt_state,
-            jax.tree.map(jnp.add, state.terms, found),
+            jax.tree.map(jnp.add, state.terms, batch_terms),
         )
         # A select, not a conditional: on a TPU the former is free, and the latter
         # copies the state (docs/log.md, 2026-11-21).
@@ -128,16 +132,29 @@ def make_train_step(
             terms=sums,
             skipped=state.skipped + ~is_finite,
         )
-        return state, outcome
+        return state, result
 
     return train_step
 
 
-def make_eval_step(objective: Any) -> Callable[[Any, Batch, Terms], Terms]:
-    """The function that adds the terms of a batch, without dropout, to others."""
+def make_eval_step(
+    objective: Objective, *, seed: int
+) -> Callable[[Any, Batch, jax.Array, Terms], Terms]:
+    """The function that adds the terms of a batch, without dropout, to others.
 
-    def eval_step(params: Any, batch: Batch, total: Terms) -> Terms:
-        return jax.tree.map(jnp.add, total, objective.terms(params, batch, None))
+    Args:
+      objective: What is predicted.
+      seed: Seed for what the objective draws, addressed by (seed, index of the batch,
+        row of the batch): the same in each evaluation.
+    """
+
+    def eval_step(params: Any, batch: Batch, index: jax.Array, total: Terms) -> Terms:
+        rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
+        keys = randomness.row_keys(seed, "evaluation", index, rows)
+        batch_terms = objective.terms(
+            params, batch, dropout_keys=None, sampling_keys=keys
+        )
+        return jax.tree.map(jnp.add, total, batch_terms)
 
     return eval_step
 

@@ -42,7 +42,7 @@ def claim(
     if not storage.is_remote(folder):
         folder = folder.absolute()
     with contextlib.ExitStack() as held:
-        with processes.together():
+        with processes.fail_together():
             if processes.is_main():
                 held.enter_context(_locked(folder))
                 _compare(folder, config, say)
@@ -55,7 +55,7 @@ def _check_that_all_see(folder: storage.Path) -> None:
     """A folder on each host's own disk would fail at the first save, hours later."""
     lock = folder / "lock"
     written = processes.on_main(lambda: lock.read_text(encoding="utf-8"))
-    with processes.together():
+    with processes.fail_together():
         if not lock.exists() or lock.read_text(encoding="utf-8") != written:
             raise UserError(
                 f"process {jax.process_index()} does not see the {folder} of process "

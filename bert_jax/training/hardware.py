@@ -1,0 +1,28 @@
+"""How much arithmetic a device can do."""
+
+# Peak of one JAX device for dense bfloat16 products, from the vendors' data sheets.
+# TPU v2 and v3 have two devices to a chip, TPU7x likewise.
+_PEAK_FLOPS = {
+    "TPU v2": 22.5e12,
+    "TPU v3": 61.5e12,
+    "TPU v4": 275e12,
+    "TPU v5 lite": 197e12,
+    "TPU v5": 459e12,
+    "TPU v6 lite": 918e12,
+    "TPU7x": 1153e12,
+    "NVIDIA A100": 312e12,
+    "NVIDIA H100": 989e12,
+    "NVIDIA H200": 989e12,
+}
+
+
+def peak_flops(device_kind: str) -> float:
+    """Operations a second of a device, or 0 if they are not known.
+
+    Args:
+      device_kind: Kind as JAX names it, such as "TPU v4" or "NVIDIA H100 80GB HBM3".
+    """
+    exact = _PEAK_FLOPS.get(device_kind)
+    if exact or not device_kind.startswith("NVIDIA"):
+        return exact or 0.0
+    return next((f for n, f in _PEAK_FLOPS.items() if device_kind.startswith(n)), 0.0)

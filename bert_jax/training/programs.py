@@ -1,0 +1,138 @@
+"""The compiled programs of a run: a step of training, and one of evaluation.
+
+Each takes signals from the hosts along with its batch and gives them back, so that what
+one process knows reaches all of them with the step itself, and nothing else has to be
+sent between hosts.
+"""
+
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import flax.struct
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jax.sharding import Mesh
+
+from bert_jax.objectives import terms as terms_lib
+from bert_jax.objectives.terms import Terms
+from bert_jax.training import sharding
+from bert_jax.training import step as step_lib
+from bert_jax.training.run import Phase, Run
+
+
+class HostSignals(NamedTuple):
+    """What a process sends to all others with a step.
+
+    Attributes:
+      stop_requested: 1.0 if it was asked to stop.
+      host_seconds: Time since the step before in which it did not wait for devices.
+    """
+
+    stop_requested: float
+    host_seconds: float
+
+    def to_devices(self, mesh: Mesh) -> jax.Array:
+        """Float32 [devices, 2]: for each device, the signals of its process."""
+        return sharding.from_each_process(mesh, np.array(self, np.float32))
+
+
+def stop_requested(signals: np.ndarray) -> bool:
+    """Whether any process was asked to stop, from what `to_devices` made."""
+    return bool(signals[:, HostSignals._fields.index("stop_requested")].any())
+
+
+def host_seconds(signals: np.ndarray) -> np.ndarray:
+    """Float32 [devices]: the time of each device's process."""
+    return signals[:, HostSignals._fields.index("host_seconds")]
+
+
+@flax.struct.dataclass
+class StepReport:
+    """What a step reports to all processes.
+
+    Attributes:
+      loss: Loss of the batch.
+      grad_norm: Norm of its gradient, before clipping.
+      learning_rate: Learning rate of its update.
+      skipped: Number of steps so far that were not finite.
+      signals: float32 [devices, 2], from `HostSignals.to_devices`.
+    """
+
+    loss: jax.Array
+    grad_norm: jax.Array
+    learning_rate: jax.Array
+    skipped: jax.Array
+    signals: jax.Array
+
+
+def lower_step(
+    run: Run, phase: Phase, state: step_lib.TrainState, batch: step_lib.Batch
+) -> jax.stages.Lowered:
+    """The step, ready to compile: (state, batch, signals) to (state, `StepReport`).
+
+    The state is donated.
+
+    Args:
+      run: What is trained.
+      phase: Which stretch of it.
+      state: Arrays, or shapes with shardings.
+      batch: Likewise.
+    """
+    train_step = step_lib.make_train_step(
+        run.objective, run.optimizer, seed=run.seed, micro_batches=phase.micro_batches
+    )
+
+    def step_and_report(state, batch, signals):
+        rate = run.schedule(state.step - state.skipped)
+        state, result = train_step(state, batch)
+        # A copy of what is in the state, too, because that is donated to the next step.
+        skipped = state.skipped + 0
+        return state, StepReport(result.loss, result.grad_norm, rate, skipped, signals)
+
+    shardings = sharding.shardings_of(state)
+    jitted = jax.jit(
+        step_and_report,
+        in_shardings=(
+            shardings,
+            sharding.batch_sharding(run.mesh),
+            sharding.device_sharding(run.mesh),
+        ),
+        out_shardings=(shardings, sharding.replicated(run.mesh)),
+        donate_argnums=0,
+    )
+    shape = run.mesh.size, len(HostSignals._fields)
+    signals = jax.ShapeDtypeStruct(shape, jnp.float32)
+    with sharding.use(run.mesh):
+        return jitted.lower(state, batch, signals)
+
+
+def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
+    """The compiled function to terms of which nothing is measured yet."""
+    names = tuple(names)
+    return jax.jit(
+        lambda: terms_lib.zeros(names), out_shardings=sharding.replicated(mesh)
+    )
+
+
+def eval_step(run: Run) -> Callable[..., Any]:
+    """The compiled function to terms with those of one batch added, and the signals.
+
+    Its arguments are (params, batch, index of the batch, terms, signals).
+    """
+    add_terms = step_lib.make_eval_step(run.objective, seed=run.seed)
+
+    def step_and_signals(params, batch, index, total: Terms, signals):
+        return add_terms(params, batch, index, total), signals
+
+    return jax.jit(step_and_signals, out_shardings=sharding.replicated(run.mesh))
+
+
+def is_finite(mesh: Mesh) -> Callable[[Any], jax.Array]:
+    """The compiled function from a tree to whether all its numbers are finite."""
+
+    def all_finite(tree):
+        leaves = jax.tree.leaves(tree)
+        return jnp.all(jnp.stack([jnp.all(jnp.isfinite(x)) for x in leaves]))
+
+    return jax.jit(all_finite, out_shardings=sharding.replicated(mesh))

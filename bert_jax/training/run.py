@@ -1,0 +1,106 @@
+"""What is trained, how, and on what: the description that the loop carries out."""
+
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import jax
+import numpy as np
+import optax
+from jax.sharding import Mesh
+
+from bert_jax import config as config_lib
+from bert_jax.training import sharding
+from bert_jax.training import step as step_lib
+
+Batches = Iterator[dict[str, np.ndarray]]
+
+
+@dataclasses.dataclass(frozen=True)
+class PhaseData:
+    """The batches of a phase; rows of this process only.
+
+    Attributes:
+      batches: Function from (start, stop) to the batches of these steps, counted from 0
+        at the beginning of the phase.
+      held_out: Function to the batches for an evaluation; None for no evaluation.
+      row_names: Function from a step to what each row of its batch was made from, for
+        people.
+    """
+
+    batches: Callable[[int, int], Batches]
+    held_out: Callable[[], Batches] | None
+    row_names: Callable[[int], Sequence[str]]
+
+
+@dataclasses.dataclass(frozen=True)
+class Phase:
+    """A stretch of a run with one shape of batch.
+
+    Attributes:
+      name: Name for people.
+      steps: Number of steps.
+      length: Tokens in a sequence.
+      batch_size: Sequences in a batch, over all processes.
+      micro_batches: Pieces that a batch goes through in.
+      open_data: Function from the rows of a batch that this process makes to the data.
+        It is called when the turn of the phase comes, so that no two phases are in
+        memory at once.
+    """
+
+    name: str
+    steps: int
+    length: int
+    batch_size: int
+    micro_batches: int
+    open_data: Callable[[np.ndarray], PhaseData]
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """What is trained, how, and on what.
+
+    Attributes:
+      objective: See `bert_jax.objectives`.
+      optimizer: Update of all phases together.
+      schedule: Learning rate by number of updates, for the reports.
+      phases: Stretches of the run, one after the other.
+      seed: Seed for dropout.
+      config: How often to log, evaluate and save.
+      mesh: Devices of all phases.
+      shard_optimizer: Whether copies of the model share the optimizer's state.
+    """
+
+    objective: Any
+    optimizer: optax.GradientTransformation
+    schedule: Callable[[jax.Array], jax.Array]
+    phases: tuple[Phase, ...]
+    seed: int
+    config: config_lib.LoopConfig
+    mesh: Mesh
+    shard_optimizer: bool
+
+    @property
+    def total_steps(self) -> int:
+        return sum(phase.steps for phase in self.phases)
+
+    def init(self, key: jax.Array) -> step_lib.TrainState:
+        """The state before the first step, boxed with the names of dimensions."""
+        return step_lib.init_state(self.objective, self.optimizer, key)
+
+    def state_shapes(self) -> step_lib.TrainState:
+        """The state as `jax.ShapeDtypeStruct`s with shardings."""
+        shapes = sharding.state_shapes(self.init, self.mesh)
+        if self.shard_optimizer:
+            opt_state = sharding.split_over_data(shapes.opt_state)
+            shapes = dataclasses.replace(shapes, opt_state=opt_state)
+        return shapes
+
+    def batch_shapes(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
+        """A batch of a phase as `jax.ShapeDtypeStruct`s with shardings."""
+        shapes = self.objective.batch_shapes(phase.batch_size, phase.length)
+        return sharding.batch_shapes(self.mesh, shapes)
+
+    def flops(self, phase: Phase) -> float:
+        """Operations of a step of a phase: forward and backward, over all devices."""
+        return phase.batch_size * self.objective.sequence_flops(phase.length)

@@ -1,0 +1,270 @@
+"""Reading checkpoints of any run: which there are, what they say, their parameters.
+
+With `checkpoint.py`, the only user of Orbax.
+"""
+
+import dataclasses
+import hashlib
+import json
+import logging
+import os
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+from absl import logging as absl_logging
+from etils import epath
+from orbax.checkpoint import v1 as ocp
+
+from bert_jax import storage
+from bert_jax.errors import Unavailable, UserError
+from bert_jax.model import parameters
+from bert_jax.training import checksums, processes
+
+
+def absolute(path: str | os.PathLike) -> epath.Path:
+    """A local path made absolute, or a URL as it is."""
+    if storage.is_remote(path):
+        return epath.Path(os.fspath(path))
+    return epath.Path(os.path.abspath(path))
+
+
+def find(path: str | os.PathLike) -> epath.Path:
+    """The checkpoint that `path` means: a workdir's newest, or `path` itself.
+
+    Raises:
+      UserError: There is none, or the newest is damaged.
+    """
+    path = absolute(path)
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder; give a workdir or a checkpoint in it")
+    steps = steps_of(path / "checkpoints") or steps_of(path)
+    for candidate in steps or [path]:
+        if ocp.is_orbax_checkpoint(candidate) and _metadata_file(candidate).exists():
+            return candidate
+        # In an object store a save under way has this name already. On a disk it gets
+        # it when it is complete, and an older one is not what was asked for.
+        if steps and not storage.is_remote(path):
+            raise UserError(
+                f"{candidate} is damaged, it has no metadata; give another checkpoint"
+            )
+    raise UserError(f"{path} holds no complete checkpoint")
+
+
+def steps_of(folder: epath.Path) -> list[epath.Path]:
+    """Folders named by a number, newest first."""
+    children = folder.iterdir() if folder.is_dir() else []
+    steps = [p for p in children if p.name.isdecimal() and p.is_dir()]
+    return sorted(steps, key=lambda p: int(p.name), reverse=True)
+
+
+def _metadata_file(checkpoint: epath.Path) -> epath.Path:
+    return checkpoint / "_CHECKPOINT_METADATA"
+
+
+def read_metadata(checkpoint: epath.Path) -> dict[str, Any]:
+    """What `checkpoint.make_metadata` stored in a checkpoint.
+
+    Raises:
+      UserError: It is another program's checkpoint.
+    """
+    try:
+        metadata = json.loads(_metadata_file(checkpoint).read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"cannot read {_metadata_file(checkpoint)}: {error}") from error
+    ours = metadata.get("custom_metadata") or {}
+    if not {"encoder", "tokenizer"} <= ours.keys():
+        raise UserError(f"{checkpoint} is no checkpoint of bert_jax")
+    return ours
+
+
+def fingerprint(checkpoint: epath.Path) -> str:
+    """A hash of all arrays of a checkpoint, wherever it lies.
+
+    All processes call it together.
+
+    Raises:
+      UserError: The checkpoint is damaged.
+      Unavailable: It may be readable later.
+    """
+    shape = _read(checkpoint, _metadata_of_arrays, checkpoint, "checksums")
+    wanted = {"checksums": {"by_leaf": np.empty(shape["by_leaf"].shape, np.uint32)}}
+    content = _read(checkpoint, ocp.load_checkpointables, str(checkpoint), wanted)
+    sums = np.asarray(content["checksums"]["by_leaf"])
+    return hashlib.sha256(sums.tobytes()).hexdigest()[:16]
+
+
+@dataclasses.dataclass(frozen=True)
+class Loaded:
+    """Parameters of another run, and what became of each path.
+
+    Attributes:
+      params: Arrays that were loaded, by path.
+      loaded: Paths taken from the checkpoint.
+      new: Paths that were not loaded; they keep their initial values.
+      ignored: Paths of the checkpoint that nobody asked for.
+    """
+
+    params: dict[str, jax.Array]
+    loaded: list[str]
+    new: list[str]
+    ignored: list[str]
+
+    def describe(self, source: epath.Path) -> str:
+        """How many parameters were loaded, are new, and were ignored, for people."""
+        lines = [f"from {source}:"]
+        for name in ("loaded", "new", "ignored"):
+            paths = getattr(self, name)
+            parts = sorted({path.split("/")[0] for path in paths})
+            where = f" ({', '.join(parts)})" if parts else ""
+            lines.append(f"  {name}: {len(paths)} parameters{where}")
+        return "\n".join(lines)
+
+
+def load_params(
+    checkpoint: epath.Path, shapes: Any, *, part: str = "", stored_part: str = ""
+) -> Loaded:
+    """Read the parameters whose paths are in `shapes`.
+
+    Args:
+      checkpoint: Folder, from `find`.
+      shapes: `jax.ShapeDtypeStruct`s with shardings, for all parameters of a model.
+      part: Path of the part of the model to load, such as "encoder"; the rest is new,
+        even if it is stored. "": all of it.
+      stored_part: Path of that part in the checkpoint.
+
+    Raises:
+      UserError: The checkpoint is damaged, or a parameter has another shape in it.
+      Unavailable: It may be readable later.
+    """
+    metadata = _read(checkpoint, _metadata_of_arrays, checkpoint, "params")
+    stored = parameters.flatten(metadata)
+    sums = _read(checkpoint, _metadata_of_arrays, checkpoint, "checksums")["by_leaf"]
+    wanted = parameters.flatten(shapes)
+    ours, theirs = (f"{path}/" if path else "" for path in (part, stored_part))
+    source = {
+        path: theirs + path.removeprefix(ours)
+        for path in wanted
+        if path.startswith(ours)
+    }
+    loaded = sorted(path for path in source if source[path] in stored)
+    for path in loaded:
+        shape = tuple(stored[source[path]].shape)
+        if shape != tuple(wanted[path].shape):
+            raise UserError(
+                f"{checkpoint}: {source[path]} has shape {shape}, the model wants "
+                f"{tuple(wanted[path].shape)}"
+            )
+    # Orbax matches trees, so all that is stored must be asked for; what is not wanted
+    # is asked for as a placeholder.
+    request = dict.fromkeys(stored, ocp.PLACEHOLDER)
+    request |= {source[path]: wanted[path] for path in loaded}
+    params = _read(checkpoint, _load_some, checkpoint, request, sums.shape)
+    return Loaded(
+        params={path: params[source[path]] for path in loaded},
+        loaded=loaded,
+        new=sorted(wanted.keys() - set(loaded)),
+        ignored=sorted(stored.keys() - {source[path] for path in loaded}),
+    )
+
+
+def _metadata_of_arrays(checkpoint: epath.Path, part: str) -> Any:
+    """A tree with shapes and types."""
+    absl_logging.get_absl_logger().addFilter(is_news)
+    metadata = ocp.metadata(str(checkpoint), part).metadata
+    if metadata is None:
+        raise ValueError(f"the metadata of {part} are damaged")
+    return metadata
+
+
+def _load_some(
+    checkpoint: epath.Path, request: dict[str, Any], checksums_shape: tuple[int, ...]
+) -> dict[str, Any]:
+    """Parameters by path; a placeholder stays what it is."""
+    params = parameters.unflatten(request)
+    # Checksums of parameters come first, as in `checkpoint.parts`.
+    places = parameters.paths(params)
+    by_leaf = np.empty(checksums_shape, np.uint32)
+    wanted = {"params": params, "checksums": {"by_leaf": by_leaf}}
+    content = ocp.load_checkpointables(str(checkpoint), wanted)
+    sums = np.asarray(content["checksums"]["by_leaf"])
+    params = parameters.flatten(content["params"])
+    arrays = {p: x for p, x in params.items() if x is not ocp.PLACEHOLDER}
+    checksums.verify(arrays, dict(zip(places, sums, strict=False)))
+    return params
+
+
+def merge(params: Any, loaded: Loaded) -> Any:
+    """`params` with what was loaded in its places."""
+    return parameters.unflatten(parameters.flatten(params) | loaded.params)
+
+
+# ---- errors of reads
+
+
+def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, str]:
+    """What `function` reads, and what is wrong with the files, for all processes.
+
+    Args:
+      name: What is read, for messages.
+      function: Called with the arguments; may wait for the other processes.
+      *arguments: Passed on.
+
+    Raises:
+      Unavailable: In all processes, if a later attempt may succeed.
+    """
+    result, problem, passing = None, "", ""
+    try:
+        result = function(*arguments)
+    # Whatever is wrong with the files, Orbax and what it stands on have many kinds of
+    # errors for it.
+    except Exception as error:
+        if storage.is_passing(error):
+            passing = _first_line(error)
+        else:
+            problem = _first_line(error)
+    problem = next(filter(None, processes.gather_text(problem)), "")
+    # Where one process fails, the others wait for it until their time is up.
+    passing = next(filter(None, processes.gather_text(passing)), "")
+    if passing and not problem:
+        raise Unavailable(f"{name} cannot be read now: {passing}")
+    return result, problem
+
+
+def _read(checkpoint: epath.Path, function: Callable, *arguments: Any) -> Any:
+    """`read_together`; what is wrong with the files is raised."""
+    result, problem = read_together(str(checkpoint), function, *arguments)
+    if problem:
+        raise UserError(
+            f"{checkpoint} cannot be used: {problem}; give another checkpoint"
+        )
+    return result
+
+
+def _first_line(error: BaseException) -> str:
+    # What Orbax raises says that something failed; why is in what it was raised from.
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = str(error).strip().splitlines()
+    return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
+
+
+# Where Orbax' threads log what they then raise.
+_RAISED_FROM = ("future.py", "async_checkpointer.py", "checkpoint_manager.py")
+
+
+def is_news(record: logging.LogRecord) -> bool:
+    """Whether a log record of Orbax says what we do not say in one line.
+
+    Each of the threads that find a disk full logs it with a traceback, some of them
+    after the one line that `Checkpoints.wait` makes of it. And metadata that cannot be
+    read are None with a warning, for each part.
+    """
+    file = os.path.basename(record.pathname)
+    if file == "orbax_layout.py":
+        return not str(record.msg).startswith("Failed to get metadata")
+    if not record.exc_info or file not in _RAISED_FROM:
+        return True
+    error = record.exc_info[1]
+    return error is None or not storage.disk_error(error)

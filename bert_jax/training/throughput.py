@@ -1,0 +1,121 @@
+"""How fast steps go: what a report says of the time since the one before."""
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+import numpy as np
+
+from bert_jax.objectives import terms as terms_lib
+from bert_jax.training import hardware, programs
+from bert_jax.training.run import Phase, Run
+
+
+class Totals:
+    """Time and arithmetic of all steps of this start; no evaluations, no saves."""
+
+    def __init__(self, run: Run):
+        devices = run.mesh.devices
+        # 0 where the peak is not known.
+        self._peak = devices.size * hardware.peak_flops(devices.flat[0].device_kind)
+        self._seconds = self._waited = self._flops = 0.0
+
+    def add(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
+        """Count some steps, and give the shares of these alone.
+
+        Args:
+          seconds: Time that they took.
+          waited: Part of it spent on waiting for data.
+          flops: Operations of the model.
+        """
+        self._seconds += seconds
+        self._waited += waited
+        self._flops += flops
+        return self._shares(seconds, waited, flops)
+
+    def shares(self) -> dict[str, float]:
+        """Shares of all steps; nothing if there were none."""
+        if not self._seconds:
+            return {}
+        return self._shares(self._seconds, self._waited, self._flops)
+
+    def _shares(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
+        shares = {"data_wait_fraction": waited / seconds}
+        if self._peak:
+            shares["mfu"] = flops / seconds / self._peak
+        return shares
+
+
+class Window:
+    """The time since the last report, and the steps that were done in it."""
+
+    def __init__(self, run: Run, phase: Phase, totals: Totals):
+        self._phase = phase
+        self._step_flops = run.flops(phase)
+        self._totals = totals
+        devices = list(run.mesh.devices.flat)
+        self._process_of_device = np.array([d.process_index for d in devices])
+        self.restart()
+
+    def restart(self) -> None:
+        """Begin anew: what was done between steps is not part of their time."""
+        self._start = time.perf_counter()
+        self._waited = 0.0
+        self._steps = 0
+        self._host_seconds = np.zeros(len(self._process_of_device))
+
+    @contextlib.contextmanager
+    def waiting(self) -> Iterator[None]:
+        """Count the time inside as waiting for data."""
+        start = time.perf_counter()
+        yield
+        self._waited += time.perf_counter() - start
+
+    def count(self, signals: np.ndarray) -> None:
+        """Count a step that is done.
+
+        Args:
+          signals: float32 [devices, 2], from `HostSignals.to_devices`.
+        """
+        self._steps += 1
+        self._host_seconds += programs.host_seconds(signals)
+
+    def close(self, terms: terms_lib.Terms) -> dict[str, float]:
+        """Values for a report; begins the next window.
+
+        Args:
+          terms: Sums and counts of the steps to report. They may reach further back
+            than this window, to before a restart.
+        """
+        values = {}
+        seconds = time.perf_counter() - self._start
+        sequences = self._steps * self._phase.batch_size
+        finite_steps = float(terms["grad_norm"].count)
+        if finite_steps:
+            positions = float(terms["padding_fraction"].count) / finite_steps
+            padding = terms_lib.ratio(terms["padding_fraction"])
+            tokens = self._steps * positions * (1.0 - padding)
+            values["tokens_per_sec"] = tokens / seconds
+        values["sequences_per_sec"] = sequences / seconds
+        flops = self._steps * self._step_flops
+        values |= self._totals.add(seconds, self._waited, flops)
+        values |= self._host_spread()
+        self.restart()
+        return values
+
+    def _host_spread(self) -> dict[str, float]:
+        """What each process did between steps while its devices may have waited.
+
+        All processes take equally long for a step, because each waits for the slowest;
+        which one that is shows in the time that it did not wait.
+        """
+        processes = np.unique(self._process_of_device)
+        if len(processes) == 1:
+            return {}
+        per_step = self._host_seconds / max(self._steps, 1)
+        means = [per_step[self._process_of_device == p].mean() for p in processes]
+        return {
+            "host_seconds_mean": float(np.mean(means)),
+            "host_seconds_max": float(np.max(means)),
+            "slowest_process": int(processes[np.argmax(means)]),
+        }
