@@ -21,15 +21,14 @@ import transformers
 
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
-from bert_jax.data import sentence_pairs
+from bert_jax.data import batches as batches_lib
 
 
 def ours(corpus, length, batch_size, seconds):
-    data = sentence_pairs.SentencePairs(
+    data = batches_lib.PretrainingBatches(
         corpus,
-        config_lib.DataConfig(),
+        config_lib.MaskedLmConfig(),
         length=length,
-        max_predictions=max(1, round(0.15 * length) + 1),
         batch_size=batch_size,
         seed=0,
     )

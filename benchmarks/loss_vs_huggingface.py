@@ -21,9 +21,10 @@ import transformers
 
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
-from bert_jax.data import sentence_pairs
+from bert_jax.data import batches as batches_lib
 from bert_jax.interop import huggingface
-from bert_jax.objectives import mlm_nsp
+from bert_jax.objectives import masked_lm
+from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import optimizer as optimizer_lib
 from bert_jax.training import step as step_lib
 
@@ -31,7 +32,7 @@ matplotlib.use("Agg")
 
 from matplotlib import figure
 
-LENGTH, PREDICTIONS, BATCH = 64, 10, 16
+LENGTH, BATCH = 64, 16
 SETTINGS = config_lib.OptimizerConfig(
     learning_rate=1e-3, warmup_fraction=0.1, schedule="linear", bias_correction=True
 )
@@ -54,7 +55,7 @@ def make_encoder(vocab_size):
 
 def ours(encoder, steps, batches):
     """Losses of our trainer, and the weights it began with by their names."""
-    objective = mlm_nsp.MlmNsp(encoder)
+    objective = masked_lm.MaskedLm(encoder)
     schedule = optimizer_lib.make_schedule(SETTINGS, steps)
     optimizer = optimizer_lib.make_optimizer(SETTINGS, schedule)
 
@@ -69,8 +70,8 @@ def ours(encoder, steps, batches):
     for batch in batches:
         state, _ = train_step(state, batch)
         # The state adds up what was measured since the last report; report each step.
-        found = jax.device_get(state.terms)
-        losses.append(sum(found[n].sum / found[n].count for n in objective.losses))
+        terms = jax.device_get(state.terms)
+        losses.append(terms_lib.report(objective.losses, terms)["loss"])
         zeros = jax.tree.map(jax.numpy.zeros_like, state.terms)
         state = state.replace(terms=zeros)
     return np.array(losses), initial
@@ -141,13 +142,8 @@ def main():
     values = parser.parse_args()
     corpus = shards.open_corpus(values.corpus)
     encoder = make_encoder(corpus.tokenizer.vocab_size)
-    data = sentence_pairs.SentencePairs(
-        corpus,
-        config_lib.DataConfig(),
-        length=LENGTH,
-        max_predictions=PREDICTIONS,
-        batch_size=BATCH,
-        seed=0,
+    data = batches_lib.PretrainingBatches(
+        corpus, config_lib.MaskedLmConfig(), length=LENGTH, batch_size=BATCH, seed=0
     )
     batches = list(data.batches(0, values.steps))
     a, initial = ours(encoder, values.steps, batches)

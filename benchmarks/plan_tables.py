@@ -8,6 +8,7 @@ r"""The tables of docs/plan.md and docs/sharding.md, compiled for absent slices.
 `pip install -e '.[tpu]'`; no TPU. Some minutes for each row of Large, unrolled.
 """
 
+import functools
 import importlib.util
 import pathlib
 import re
@@ -17,20 +18,20 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
-from bert_jax.run import plan
-from bert_jax.training import plan as plan_lib
-from bert_jax.training import topology as topology_lib
+from bert_jax import knobs, pretraining
+from bert_jax.planning import phase as phase_lib
+from bert_jax.planning import topology as topology_lib
+from bert_jax.planning.plan import Plan, Planner
 
 ROOT = pathlib.Path(__file__).parents[1]
 
 # What each recipe is meant for: the paper's 16 and 64 chips for Base and Large, of a
 # later generation; for the others what is easily had.
 RECIPES = {
-    "bert_tiny": "v5e:1x1",
-    "bert_mini": "v5e:1x1",
-    "bert_small": "v5e:2x2",
-    "bert_medium": "v5e:2x2",
+    "bert_miniature:tiny": "v5e:1x1",
+    "bert_miniature:mini": "v5e:1x1",
+    "bert_miniature:small": "v5e:2x2",
+    "bert_miniature:medium": "v5e:2x2",
     "bert_base": "v4:2x2x4",
     "bert_large": "v4:4x4x4",
 }
@@ -50,15 +51,15 @@ _GIB, _MIB = 2**30, 2**20
 
 def load(recipe: str, **changes) -> config_lib.PretrainConfig:
     """A recipe, with fields of groups changed: `encoder={"scan_layers": True}`."""
-    path = ROOT / f"configs/{recipe}.py"
-    spec = importlib.util.spec_from_file_location(recipe, path)
+    name, _, variant = recipe.partition(":")
+    spec = importlib.util.spec_from_file_location(name, ROOT / f"configs/{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    cfg = module.get_config()
+    cfg = module.get_config(variant)
     for group, values in changes.items():
         cfg[group].update(values)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return plan.resolve(config)[0]
+    return pretraining.resolve(config, None)
 
 
 def header(*names: str) -> list[str]:
@@ -70,25 +71,30 @@ def header(*names: str) -> list[str]:
 def recipe_rows(recipe: str) -> list[str]:
     """A row for each phase of a recipe."""
     topology = topology_lib.open_topology(RECIPES[recipe])
-    found = plan.make_plan(load(recipe), topology, recipe)
-    return [format_recipe(recipe, found, stage) for stage in found.stages]
+    plan = planner(topology).plan(load(recipe), recipe)
+    return [format_recipe(recipe, plan, phase) for phase in plan.phases]
 
 
-def format_recipe(recipe: str, found: plan.Plan, stage: plan_lib.StagePlan) -> str:
+def planner(topology: topology_lib.Topology) -> Planner:
+    """What compiles pretraining for a topology."""
+    return Planner(topology, functools.partial(pretraining.make_run, corpus=None))
+
+
+def format_recipe(recipe: str, plan: Plan, phase: phase_lib.PhasePlan) -> str:
     """A row of the table of recipes."""
-    memory = stage.memory
+    memory = phase.memory
     cells = (
         f"`{recipe}`",
         f"`{RECIPES[recipe]}`",
-        stage.name.rpartition(" ")[2],
-        f"{stage.batch_per_chip:g}",
+        str(phase.length),
+        f"{phase.batch_per_chip:g}",
         f"{(memory.parameters + memory.optimizer) / _GIB:.2f}",
         f"{memory.temporaries / _GIB:.2f}",
         f"{memory.left / _GIB:.2f}",
-        f"{1e3 * stage.seconds_at_peak:.2f}",
-        f"{1e3 * stage.estimated_seconds:.2f}",
-        f"{100 * stage.estimated_utilisation:.1f}",
-        f"{found.seconds_at_peak / 0.4 / 3600 * found.topology.chips:,.0f}",
+        f"{1e3 * phase.seconds_at_peak:.2f}",
+        f"{1e3 * phase.estimated_seconds:.2f}",
+        f"{100 * phase.estimated_utilisation:.1f}",
+        f"{plan.seconds_at_peak / 0.4 / 3600 * plan.topology.chips:,.0f}",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -108,17 +114,17 @@ RECIPE_HEADER = header(
 )
 
 
-def format_layout(name: str, model: str, stage: plan_lib.StagePlan) -> str:
+def format_layout(name: str, model: str, phase: phase_lib.PhasePlan) -> str:
     """A row of the table of layouts."""
-    memory = stage.memory
+    memory = phase.memory
     kinds: dict[str, int] = {}
-    for traffic in stage.traffic:
+    for traffic in phase.traffic:
         kinds[traffic.kind] = kinds.get(traffic.kind, 0) + traffic.size
     arrays = ", ".join(
         f"{kind} {size / _MIB:,.0f}" for kind, size in kinds.items() if size > 8 * _MIB
     )
     sent = [
-        sum(t.sent for t in stage.traffic if (t.network == plan_lib.DCN) == between)
+        sum(t.sent for t in phase.traffic if (t.network == phase_lib.DCN) == between)
         for between in (False, True)
     ]
     cells = (
@@ -129,7 +135,7 @@ def format_layout(name: str, model: str, stage: plan_lib.StagePlan) -> str:
         f"{memory.temporaries / _GIB:.2f}",
         f"{sent[0] / _MIB:,.0f}",
         f"{sent[1] / _MIB:,.0f}",
-        f"{stage.cycles / 1e6:.1f}",
+        f"{phase.cycles / 1e6:.1f}",
         arrays,
     )
     return f"| {' | '.join(cells)} |"
@@ -148,24 +154,24 @@ LAYOUT_HEADER = header(
 )
 
 
-def layout_stage(model: str, slice_name: str, slices: int, mesh: dict):
+def layout_phase(model: str, slice_name: str, slices: int, mesh: dict):
     """The first phase of Base or Large on a layout, layers scanned."""
     config = load(model, mesh=mesh, encoder={"scan_layers": True})
     topology = topology_lib.open_topology(slice_name, slices)
-    return plan.plan_phase(config, topology, 0)
+    return planner(topology).plan_phase(config, 0)
 
 
-def format_layers(model: str, layers: str, stage: plan_lib.StagePlan) -> str:
+def format_layers(model: str, layers: str, phase: phase_lib.PhasePlan) -> str:
     """A row of the table of unrolled and scanned layers."""
     cells = (
         model,
         layers,
-        stage.name.rpartition(" ")[2],
-        f"{stage.memory.temporaries / _GIB:.2f}",
-        f"{stage.memory.rest / _MIB:,.0f}",
-        f"{stage.cycles / 1e6:.1f}",
-        f"{1e3 * stage.estimated_seconds:.1f}",
-        f"{stage.compile_seconds:.0f}",
+        str(phase.length),
+        f"{phase.memory.temporaries / _GIB:.2f}",
+        f"{phase.memory.rest / _MIB:,.0f}",
+        f"{phase.cycles / 1e6:.1f}",
+        f"{1e3 * phase.estimated_seconds:.1f}",
+        f"{phase.compile_seconds:.0f}",
     )
     return f"| {' | '.join(cells)} |"
 
@@ -207,17 +213,17 @@ def main(table: str) -> None:
         print("\n".join(LAYOUT_HEADER))
         for model in ("bert_base", "bert_large"):
             for name, *layout in LAYOUTS:
-                stage = layout_stage(model, *layout)
-                print(format_layout(name, model, stage), flush=True)
+                phase = layout_phase(model, *layout)
+                print(format_layout(name, model, phase), flush=True)
     elif table == "layers":
         print("\n".join(LAYERS_HEADER))
         for scan in (False, True):
             config = load("bert_large", encoder={"scan_layers": scan})
             topology = topology_lib.open_topology(RECIPES["bert_large"])
             for i in range(len(config.phases)):
-                stage = plan.plan_phase(config, topology, i)
+                phase = planner(topology).plan_phase(config, i)
                 name = "scanned" if scan else "unrolled"
-                print(format_layers("bert_large", name, stage), flush=True)
+                print(format_layers("bert_large", name, phase), flush=True)
     elif table == "limits":
         limits()
     else:

@@ -52,7 +52,7 @@ def bert_jax_step(layers, hidden, heads, dtype):
     import jax
 
     from bert_jax import config as config_lib
-    from bert_jax.objectives import mlm_nsp
+    from bert_jax.objectives import masked_lm
     from bert_jax.training import optimizer as optimizer_lib
     from bert_jax.training import step as step_lib
 
@@ -64,7 +64,7 @@ def bert_jax_step(layers, hidden, heads, dtype):
         intermediate_size=4 * hidden,
         dtype=dtype,
     )
-    objective = mlm_nsp.MlmNsp(encoder)
+    objective = masked_lm.MaskedLm(encoder)
     settings = config_lib.OptimizerConfig()
     schedule = optimizer_lib.make_schedule(settings, 1000)
     optimizer = optimizer_lib.make_optimizer(settings, schedule)

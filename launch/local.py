@@ -2,7 +2,7 @@
 r"""Start a run as several processes on this machine, and again when one dies.
 
   python launch/local.py --processes=4 --devices=2 --restarts=3 -- \
-      python -m bert_jax.run.pretrain --config=configs/bert_tiny.py:smoke ...
+      python -m bert_jax.run.pretrain --config=configs/bert_miniature.py:smoke ...
 
 Each process gets the command with --coordinator_address, --num_processes and
 --process_id added, and this many emulated CPU devices. It is a pod in small, with the

@@ -9,12 +9,11 @@ import pytest
 from recipes import load
 from test_pretrain import ROOT, assert_refused, environment
 
-from bert_jax import knobs
+from bert_jax import knobs, prediction
 from bert_jax.corpus import build, python_docs, shards
+from bert_jax.demo import demo, parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.errors import UserError
-from bert_jax.run import demo, fill_mask
-from bert_jax.tasks import parameter_pairs
 from bert_jax.training import curves
 
 PNG = b"\x89PNG"
@@ -34,7 +33,7 @@ def some_packages():
 def finished(tmp_path_factory):
     """The folder of a demo that was stopped before fine-tuning, and then continued."""
     folder = tmp_path_factory.mktemp("demo") / "run"
-    cfg = knobs.from_configdict(DemoConfig, load("demo").get_config("smoke"))
+    cfg = knobs.from_configdict(DemoConfig, load("demo", "smoke"))
     with pytest.MonkeyPatch.context() as patch:
         paths = some_packages()
         patch.setattr(python_docs, "source_files", lambda: paths)
@@ -49,9 +48,9 @@ def finished(tmp_path_factory):
             with pytest.raises(ZeroDivisionError):
                 demo.demo(cfg, str(folder))
         before = {p: p.stat().st_mtime_ns for p in made(folder)}
-        results = demo.demo(cfg, str(folder))
+        text = demo.demo(cfg, str(folder))
     assert {p: p.stat().st_mtime_ns for p in before} == before
-    return folder, cfg, results
+    return folder, cfg, text
 
 
 def made(folder):
@@ -65,9 +64,8 @@ def made(folder):
 
 
 def test_results_and_pictures(finished):
-    folder, cfg, results = finished
-    saved = json.loads((folder / "results.json").read_text())
-    assert saved["accuracies"] == results.accuracies
+    folder, cfg, text = finished
+    results = report.Results(**json.loads((folder / "results.json").read_text()))
     assert {len(values) for values in results.accuracies.values()} == {cfg.repeats}
     assert results.train_examples == cfg.train_examples
     assert 0.4 < results.most_frequent_class < 0.6
@@ -75,7 +73,8 @@ def test_results_and_pictures(finished):
     assert results.documentation["held_out"] == corpus.count("held_out", "tokens")
     assert 0 < results.unigram_entropy < np.log(corpus.tokenizer.vocab_size)
     assert (folder / "curves.png").read_bytes().startswith(PNG)
-    text = demo.table(results)
+    assert text == (folder / "report.txt").read_text()
+    assert text.startswith(report.table(results))
     assert f"{results.held_out['mlm_loss']:.2f}" in text
     assert f"{results.unigram_entropy:.2f}  unigram entropy" in text
     assert f"{100 * results.accuracies['random'][1]:.1f}" in text
@@ -100,14 +99,14 @@ def test_the_recipe_is_found_from_any_folder(tmp_path):
 
 def test_entropy_by_hand():
     # Four tokens, one of them never seen: 1.5 bits.
-    found = demo.entropy(np.array([0.5, 0.25, 0.25, 0.0]))
+    found = report.entropy(np.array([0.5, 0.25, 0.25, 0.0]))
     assert found == pytest.approx(1.5 * np.log(2))
 
 
 def test_blanks(finished):
     folder, _, _ = finished
     texts = ["The [MASK] of the [MASK] list.", "Returns [MASK]"]
-    filled = fill_mask.fill(str(folder / "pretrain"), texts, top=4)
+    filled = prediction.load(str(folder / "pretrain")).fill(texts, top=4)
     assert [len(blanks) for blanks in filled] == [2, 1]
     tokens = shards.open_corpus(folder / "corpus").tokenizer.tokens
     for guesses in [guesses for blanks in filled for guesses in blanks]:
@@ -117,10 +116,10 @@ def test_blanks(finished):
         assert 0 < sum(probabilities) <= 1
         assert {g.word for g in guesses} <= set(tokens)
     # A text alone, without the padding that the longer one causes.
-    [[alone]] = fill_mask.fill(str(folder / "pretrain"), texts[1:], top=4)
+    [[alone]] = prediction.load(str(folder / "pretrain")).fill(texts[1:], top=4)
     assert [g.word for g in alone] == [g.word for g in filled[1][0]]
     assert alone[0].probability == pytest.approx(filled[1][0][0].probability, rel=1e-4)
-    described = fill_mask.describe(texts, filled)
+    described = prediction.describe(texts, filled)
     assert described.count("\n    ") == 3
 
 
@@ -135,7 +134,7 @@ def test_blanks(finished):
 )
 def test_blanks_that_cannot_be_filled(source, text, message, finished):
     with pytest.raises(UserError, match=message):
-        fill_mask.fill(str(finished[0] / source), [text])
+        prediction.load(str(finished[0] / source)).fill([text])
 
 
 def run(name, *flags, cwd=None):
@@ -152,7 +151,9 @@ def test_commands(finished, tmp_path):
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("A [MASK].\n    ")
     assert_refused(run("fill_mask", source), "--text is missing")
-    everything = fill_mask.fill(str(folder / "pretrain"), ["A [MASK]."], top=10**6)
+    everything = prediction.load(str(folder / "pretrain")).fill(
+        ["A [MASK]."], top=10**6
+    )
     assert all(guess.word.isalpha() for guess in everything[0][0])
     workdir = f"--workdir={folder / 'pretrain'}"
     done = run("report", workdir, f"--output={tmp_path / 'a.png'}")
@@ -160,7 +161,7 @@ def test_commands(finished, tmp_path):
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     assert_refused(run("report", f"--workdir={tmp_path}"), "cannot read")
     # All is done in this folder, so that the demo only has to report.
-    recipe = f"--config={ROOT}/configs/demo.py:smoke"
+    recipe = f"--config={ROOT}/bert_jax/demo/recipe.py:smoke"
     done = run("demo", recipe, f"--workdir={folder}")
     assert done.returncode == 0, done.stderr
     assert "next sentence, accuracy" in done.stdout
@@ -184,7 +185,7 @@ def test_commands(finished, tmp_path):
     ],
 )
 def test_demo_configs_that_cannot_work(change, message):
-    cfg = load("demo").get_config()
+    cfg = load("demo")
     cfg.update(change)
     with pytest.raises(UserError, match=message):
         knobs.from_configdict(DemoConfig, cfg)

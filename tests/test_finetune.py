@@ -7,12 +7,11 @@ import numpy as np
 import pytest
 from test_pretrain import ROOT, assert_refused, environment
 
-from bert_jax import config, knobs
+from bert_jax import config, finetuning, knobs, pretraining
 from bert_jax.data import examples as examples_lib
 from bert_jax.errors import UserError
-from bert_jax.run import finetune_classifier, pretrain
 from bert_jax.tasks import classification
-from bert_jax.training import checkpoint
+from bert_jax.training import stored
 
 
 @pytest.fixture(scope="module")
@@ -25,7 +24,7 @@ def pretrained(corpus, tmp_path_factory):
     cfg.data.corpus = str(corpus.folder)
     cfg.phases = cfg.phases[:1]
     folder = tmp_path_factory.mktemp("pretrained")
-    pretrain.pretrain(knobs.from_configdict(config.PretrainConfig, cfg), str(folder))
+    pretraining.pretrain(knobs.from_configdict(config.PretrainConfig, cfg), str(folder))
     return folder
 
 
@@ -53,20 +52,20 @@ def task(tmp_path_factory):
 
 
 def make_config(pretrained, files, **changes):
-    cfg = knobs.to_configdict(config.ClassifierConfig())
+    cfg = knobs.to_configdict(config.FinetuneConfig())
     cfg.init_from = str(pretrained)
     cfg.task.update(files, length=32)
     cfg.optimizer.learning_rate = 3e-3
     cfg.epochs = 8.0
-    cfg.run.log_every = 10
+    cfg.loop.log_every = 10
     cfg.update(changes)
-    return knobs.from_configdict(config.ClassifierConfig, cfg)
+    return knobs.from_configdict(config.FinetuneConfig, cfg)
 
 
 @pytest.fixture(scope="module")
 def finetuned(pretrained, task, tmp_path_factory):
     folder = tmp_path_factory.mktemp("finetuned")
-    results = finetune_classifier.finetune(make_config(pretrained, task), str(folder))
+    results = finetuning.finetune(make_config(pretrained, task), str(folder))
     return folder, results
 
 
@@ -75,7 +74,7 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
     assert results["accuracy"] > 0.9
     assert results["examples"] == 40
     assert results["labels"] == ["about class", "about statement"]
-    assert results["init_from"] == str(checkpoint.find(pretrained))
+    assert results["init_from"] == str(stored.find(pretrained))
     assert json.loads((folder / "results.json").read_text()) == results
     lines = (folder / "predictions.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
@@ -89,33 +88,32 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
 
 
 def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsys):
-    source = checkpoint.find(pretrained)
+    source = stored.find(pretrained)
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
     one_step = make_config(pretrained, task, **still)
-    finetune_classifier.finetune(one_step, str(tmp_path / "a"))
+    finetuning.finetune(one_step, str(tmp_path / "a"))
     told = capsys.readouterr().err
     assert "loaded: 23 parameters (encoder)" in told
     assert "new: 2 parameters (classifier)" in told
     assert "ignored: 7 parameters (mlm_head, nsp_head)" in told
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    stored = checkpoint.ocp.checkpointables_metadata(str(source)).metadata["params"]
+    metadata = stored.ocp.checkpointables_metadata(str(source)).metadata["params"]
     shapes = jax.tree.map(
-        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), stored
+        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), metadata
     )
-    expected = checkpoint.load_params(source, shapes).params
-    found = checkpoint.load_params(checkpoint.find(tmp_path / "a"), shapes)
+    expected = stored.load_params(source, shapes).params
+    found = stored.load_params(stored.find(tmp_path / "a"), shapes)
     assert len(found.loaded) == 23
     for path in found.loaded:
         assert np.array_equal(found.params[path], expected[path]), path
     # From one checkpoint of the run, or random: other weights in the second case.
     by_step = make_config(source, task, **still)
-    finetune_classifier.finetune(by_step, str(tmp_path / "b"))
+    finetuning.finetune(by_step, str(tmp_path / "b"))
     random = make_config(pretrained, task, **still, random_init=True)
-    results = finetune_classifier.finetune(random, str(tmp_path / "c"))
+    results = finetuning.finetune(random, str(tmp_path / "c"))
     assert results["init_from"] == "random"
     same, other = (
-        checkpoint.load_params(checkpoint.find(tmp_path / name), shapes).params
-        for name in "bc"
+        stored.load_params(stored.find(tmp_path / name), shapes).params for name in "bc"
     )
     path = "encoder/embeddings/token_embedding"
     assert np.array_equal(same[path], expected[path])
@@ -125,7 +123,7 @@ def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsy
 def test_the_same_call_again_reports(finetuned, pretrained, task):
     folder, results = finetuned
     before = (folder / "metrics.jsonl").read_text()
-    again = finetune_classifier.finetune(make_config(pretrained, task), str(folder))
+    again = finetuning.finetune(make_config(pretrained, task), str(folder))
     assert again == results
     assert (folder / "metrics.jsonl").read_text() == before
 
@@ -135,29 +133,29 @@ def test_a_run_keeps_the_checkpoint_it_began_with(pretrained, task, tmp_path):
     source = tmp_path / "source"
     shutil.copytree(pretrained, source)
     short = make_config(source, task, epochs=0.3)
-    first = finetune_classifier.finetune(short, str(tmp_path / "run"))
-    newest = checkpoint.find(source)
+    first = finetuning.finetune(short, str(tmp_path / "run"))
+    newest = stored.find(source)
     shutil.copytree(newest, newest.with_name("999"))
-    again = finetune_classifier.finetune(short, str(tmp_path / "run"))
+    again = finetuning.finetune(short, str(tmp_path / "run"))
     assert again == first
     assert first["init_from"] == str(newest)
     shutil.rmtree(source)
-    assert finetune_classifier.finetune(short, str(tmp_path / "run")) == first
+    assert finetuning.finetune(short, str(tmp_path / "run")) == first
 
 
 def test_a_classifier_gives_its_encoder_only(finetuned, task, tmp_path, capsys):
     """Its head may have been for other labels."""
     folder, _ = finetuned
     short = make_config(folder, task, epochs=0.1)
-    finetune_classifier.finetune(short, str(tmp_path / "run"))
+    finetuning.finetune(short, str(tmp_path / "run"))
     told = capsys.readouterr().err
     assert "new: 2 parameters (classifier)" in told
     assert "ignored: 2 parameters (classifier)" in told
 
 
 def test_workdirs_and_recipes_of_other_programs(pretrained, task):
-    with pytest.raises(UserError, match=r"config for run\.pretrain, not for run\.fine"):
-        finetune_classifier.finetune(make_config(pretrained, task), str(pretrained))
+    with pytest.raises(UserError, match="config for 'pretraining', not 'finetuning'"):
+        finetuning.finetune(make_config(pretrained, task), str(pretrained))
 
 
 def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path):
@@ -165,7 +163,7 @@ def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path)
     rows = [("a class", "about class"), ("a statement", "about statement")] * 30
     changed = {**task, "train": write_tsv(tmp_path / "t.tsv", rows)}
     with pytest.raises(UserError, match=r"another config \(task\.fingerprint"):
-        finetune_classifier.finetune(make_config(pretrained, changed), str(folder))
+        finetuning.finetune(make_config(pretrained, changed), str(folder))
 
 
 @pytest.mark.parametrize(
@@ -179,9 +177,7 @@ def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path)
 )
 def test_what_cannot_work(changes, message, pretrained, task, tmp_path):
     with pytest.raises(UserError, match=message):
-        finetune_classifier.finetune(
-            make_config(pretrained, task, **changes), str(tmp_path)
-        )
+        finetuning.finetune(make_config(pretrained, task, **changes), str(tmp_path))
 
 
 def test_from_the_command_line(pretrained, task, tmp_path):
@@ -208,7 +204,7 @@ def test_from_the_command_line(pretrained, task, tmp_path):
     assert_refused(run(*missing), "pass --config.task.train=FILE.tsv")
 
     damaged = tmp_path / "damaged"
-    shutil.copytree(checkpoint.find(pretrained), damaged)
+    shutil.copytree(stored.find(pretrained), damaged)
     file = damaged / "params" / "manifest.ocdbt"
     file.write_bytes(file.read_bytes()[:20])
     flags[-2:] = f"--config.init_from={damaged}", f"--workdir={tmp_path / 'other'}"

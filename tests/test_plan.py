@@ -16,16 +16,15 @@ import sys
 import jax
 import numpy as np
 import pytest
-from recipes import PRETRAINING, load
+from recipes import MINIATURES, load
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
-from bert_jax.data import sentence_pairs
+from bert_jax import knobs, pretraining
+from bert_jax.corpus import shards
 from bert_jax.errors import UserError
-from bert_jax.objectives import mlm_nsp
-from bert_jax.run import plan
-from bert_jax.training import hlo, sharding, topology
-from bert_jax.training import plan as plan_lib
+from bert_jax.planning import hlo, page, plan, search, topology
+from bert_jax.planning import phase as phase_lib
+from bert_jax.training import sharding
 
 needs_compiler = pytest.mark.skipif(
     importlib.util.find_spec("libtpu") is None,
@@ -170,7 +169,7 @@ def test_slices(name, slices, chips, hosts, per_chip):
         per_chip,
     )
     assert sharding.num_slices(found.devices) == slices
-    assert plan_lib.flops.peak_flops(found.device_kind)
+    assert phase_lib.hardware.peak_flops(found.device_kind)
 
 
 @needs_compiler
@@ -183,30 +182,12 @@ def test_every_example_is_one():
         topology.open_topology("v5e:3x3")
 
 
-# ---- batches
-
-
-def test_shapes_of_a_batch_are_those_of_the_data(corpus):
-    pairs = sentence_pairs.SentencePairs(
-        corpus,
-        config_lib.DataConfig(),
-        length=32,
-        max_predictions=5,
-        batch_size=4,
-        seed=0,
-    )
-    found = {k: (v.shape, v.dtype) for k, v in pairs.batch(0).items()}
-    objective = mlm_nsp.MlmNsp(config_lib.EncoderConfig())
-    expected = objective.batch_shapes(batch_size=4, length=32, max_predictions=5)
-    assert found == {k: (s.shape, s.dtype) for k, s in expected.items()}
-
-
 # ---- compiled programs
 
 
 def tiny(phases=1, mesh=None, **encoder):
     """A recipe that compiles in seconds, with a vocabulary that outweighs the rest."""
-    cfg = load("bert_tiny").get_config("smoke")
+    cfg = load("bert_base", "smoke")
     cfg.encoder.update(vocab_size=2000, **encoder)
     cfg.mesh.update(mesh or {})
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
@@ -216,11 +197,16 @@ def tiny(phases=1, mesh=None, **encoder):
 @functools.cache
 def planned(name, slices=1, mesh=(), **encoder):
     config = tiny(mesh=dict(mesh), **encoder)
-    return plan.make_plan(config, topology.open_topology(name, slices), "tiny")
+    return planner(topology.open_topology(name, slices)).plan(config, "tiny")
 
 
-def bytes_of(found, kind, network=plan_lib.ICI):
-    chosen = [t for t in found.stages[0].traffic if t.kind == kind]
+def planner(shape):
+    make_run = functools.partial(pretraining.make_run, corpus=None)
+    return plan.Planner(shape, make_run)
+
+
+def bytes_of(found, kind, network=phase_lib.ICI):
+    chosen = [t for t in found.phases[0].traffic if t.kind == kind]
     return sum(t.size for t in chosen if t.network == network)
 
 
@@ -232,7 +218,7 @@ def test_data_parallelism_adds_up_all_gradients_once():
     unused = 4 * 32 * 32
     assert 0 <= bytes_of(found, "all-reduce") - (size - unused) < 100
     assert bytes_of(found, "all-gather") < 0.001 * size
-    memory = found.stages[0].memory
+    memory = found.phases[0].memory
     assert memory.parameters == size
     assert memory.optimizer == pytest.approx(2 * size, rel=0.001)
     assert found.fits and memory.left > 0.99 * memory.available
@@ -248,7 +234,7 @@ def test_parts_of_parameters_are_gathered():
     summed = bytes_of(found, "all-reduce") + bytes_of(found, "reduce-scatter")
     assert 0.8 * size < summed < 1.2 * size
     # Biases and layer norms are not cut.
-    assert size / 4 < found.stages[0].memory.parameters < size / 3
+    assert size / 4 < found.phases[0].memory.parameters < size / 3
 
 
 @needs_compiler
@@ -258,8 +244,8 @@ def test_slices_send_sums_of_gradients_to_each_other():
     size = 4 * found.parameters - 4 * 32 * 32
     (sums,) = [
         t
-        for t in found.stages[0].traffic
-        if t.kind == "all-reduce" and t.network == plan_lib.DCN
+        for t in found.phases[0].traffic
+        if t.kind == "all-reduce" and t.network == phase_lib.DCN
     ]
     # Arrays are padded to whole tiles of 4 KiB.
     assert size / 4 <= sums.size <= size / 4 + 2 * 4096 * sums.count
@@ -269,26 +255,26 @@ def test_slices_send_sums_of_gradients_to_each_other():
 @needs_compiler
 def test_a_chip_of_two_devices():
     found = planned("v3:2x2")
-    memory = found.stages[0].memory
+    memory = found.phases[0].memory
     assert memory.parameters == 2 * 4 * found.parameters
     assert memory.available == 2 * topology.GENERATIONS["v3"].hbm
-    assert found.stages[0].batch_per_chip == 2
-    networks = {t.network for t in found.stages[0].traffic}
-    assert plan_lib.ICI in networks
+    assert found.phases[0].batch_per_chip == 2
+    networks = {t.network for t in found.phases[0].traffic}
+    assert phase_lib.ICI in networks
 
 
 @needs_compiler
 def test_a_scan_costs_about_what_its_layers_cost():
     """The trip count makes a loop of layers and a row of them comparable."""
-    row = planned("v5e:2x2").stages[0].cycles
-    loop = planned("v5e:2x2", scan_layers=True).stages[0].cycles
+    row = planned("v5e:2x2").phases[0].cycles
+    loop = planned("v5e:2x2", scan_layers=True).phases[0].cycles
     assert 0.7 * row < loop < 3 * row
 
 
 def test_page_and_json_say_the_same():
-    stage = fake_stage(steps=1000, flops=2e12, left=5.0)
-    found = fake_plan(stage, dataclasses.replace(stage, name="phase 2/2, length 512"))
-    lines = plan.page(found, step_ms=[4.0, 8.0]).splitlines()
+    phase = fake_phase(steps=1000, flops=2e12, left=5.0)
+    found = fake_plan(phase, dataclasses.replace(phase, name="phase 2/2, length 512"))
+    lines = page.page(found, step_ms=[4.0, 8.0]).splitlines()
     rows = {line[:32].strip(): line[32:].split() for line in lines if line}
     # 2 TFLOP at 1000 TFLOP/s are 2 ms.
     assert rows["at the chips' peak, ms"][:2] == ["2.00", "2.00"]
@@ -298,27 +284,28 @@ def test_page_and_json_say_the_same():
     assert rows["utilisation, if it were so"] == ["200.0%", "200.0%"]
     assert rows["a step of phase 1, ms"] == ["6.7", "5.0", "4.0", "3.3", "1.0"]
     assert lines[-1] == "Compiled in 1 and 1 seconds with jax 1."
-    written = json.loads(json.dumps(plan.to_dict(found)))
+    written = json.loads(json.dumps(page.to_dict(found)))
     assert written["versions"] == "jax 1"
-    assert written["fits"] and written["stages"][0]["memory_left"] == 5 * 2**30
+    assert written["fits"] and written["phases"][0]["memory_left"] == 5 * 2**30
     hours = 2000 * 0.002 / 0.5 / 3600
     assert written["hours"]["0.5"] == pytest.approx(hours)
     assert written["chip_hours"]["0.5"] == pytest.approx(64 * hours)
     estimated = 2000 * 0.001 / 3600
     assert written["estimated_hours_without_collectives"] == pytest.approx(estimated)
     assert written["utilisation_at_step_ms"] is None
-    given = plan.to_dict(found, [4.0, 8.0])
+    given = page.to_dict(found, [4.0, 8.0])
     assert given["utilisation_at_step_ms"] == pytest.approx([0.5, 0.25])
 
 
-def fake_stage(steps=1, flops=1e12, left=1.0, batch_size=256):
+def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
     available = topology.GENERATIONS["v4"].hbm
     used = available - int(left * 2**30)
-    memory = plan_lib.Memory(used // 4, used // 2, 0, 0, available)
+    memory = phase_lib.Memory(used // 4, used // 2, 0, 0, available)
     rest = used - memory.parameters - memory.optimizer
-    return plan_lib.StagePlan(
+    return phase_lib.PhasePlan(
         name="phase 1/2, length 128",
         steps=steps,
+        length=128,
         batch_size=batch_size,
         batch_per_chip=batch_size / 64,
         micro_batches=1,
@@ -328,31 +315,30 @@ def fake_stage(steps=1, flops=1e12, left=1.0, batch_size=256):
         refused=False,
         cycles=1_050_000,
         clock=1.05e9,
-        traffic=(plan_lib.Traffic("all-reduce", plan_lib.ICI, 2, 2**20, 2**21),),
+        traffic=(phase_lib.Traffic("all-reduce", phase_lib.ICI, 2, 2**20, 2**21),),
         compile_seconds=1.0,
     )
 
 
-def fake_plan(*stages):
+def fake_plan(*phases):
     # As many devices as v4:4x4x4 has, of which no more is asked than this.
     device = jax.devices()[0]
     shape = topology.Topology(
         "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
     )
-    return plan.Plan("bert", shape, "data 64", 336_000_000, stages, None, "jax 1")
+    return plan.Plan("bert", shape, "data 64", 336_000_000, phases, None, "jax 1")
 
 
 def test_search_needs_few_compilations(monkeypatch):
     """Of a program that needs 1 GiB and then 37 MiB for each sequence of a chip."""
     tried = []
 
-    def compiled(config, topology, index):
-        del topology
+    def compiled(self, config, index):
         rows = config.phases[index].batch_size // 8
         tried.append(rows)
-        return fake_stage(left=29.75 - 37 / 1024 * rows, batch_size=8 * rows)
+        return fake_phase(left=29.75 - 37 / 1024 * rows, batch_size=8 * rows)
 
-    monkeypatch.setattr(plan, "plan_phase", compiled)
+    monkeypatch.setattr(plan.Planner, "plan_phase", compiled)
     monkeypatch.setattr(sharding, "batch_parts", lambda mesh: 8)
     shape = fake_plan().topology
     shape = dataclasses.replace(shape, devices=tuple(jax.devices()))
@@ -361,11 +347,11 @@ def test_search_needs_few_compilations(monkeypatch):
         config = tiny()
         phase = dataclasses.replace(config.phases[0], batch_size=start)
         config = dataclasses.replace(config, phases=(phase,))
-        trials = list(plan.search_batch(config, shape, 0))
-        best = max(rows for rows, t in zip(tried, trials, strict=True) if t.stage.fits)
+        trials = list(search.search_batch(planner(shape), config, 0))
+        best = max(rows for rows, t in zip(tried, trials, strict=True) if t.phase.fits)
         limit = int(29.75 * 1024 / 37)  # 823
         assert limit - best <= limit // 8 and len(tried) <= most, tried
-        assert plan._largest(trials).startswith(f"  so {8 * best:,} fit, ")
+        assert search._largest(trials).startswith(f"  so {8 * best:,} fit, ")
 
 
 @needs_compiler
@@ -376,32 +362,32 @@ def test_the_compiler_says_how_much_is_needed():
     )
     x = jax.ShapeDtypeStruct((2**17, 2**17), np.float32, sharding=place)
     lowered = jax.jit(lambda x: x @ x + x, out_shardings=place).lower(x)
-    with plan_lib._no_cache(), pytest.raises(jax.errors.JaxRuntimeError) as error:
+    with phase_lib._no_cache(), pytest.raises(jax.errors.JaxRuntimeError) as error:
         lowered.compile()
     # At least the argument and the result, of 64 GiB each.
-    assert 2**36 <= plan_lib._needed(error.value) <= 3 * 2**36
+    assert 2**36 <= phase_lib._needed(error.value) <= 3 * 2**36
     assert "available HBM (15.75G)" in str(error.value)
     other = jax.errors.JaxRuntimeError("INTERNAL: (1.0G) exceeds available HBM")
     with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-        plan_lib._needed(other)
+        phase_lib._needed(other)
 
 
 def test_what_does_not_fit_says_by_how_much():
     refused = dataclasses.replace(
-        fake_stage(left=-1.5), refused=True, cycles=0, traffic=()
+        fake_phase(left=-1.5), refused=True, cycles=0, traffic=()
     )
-    above = fake_stage(left=-0.25)
+    above = fake_phase(left=-0.25)
     found = fake_plan(refused, above)
     assert not found.fits
-    text = plan.page(found)
+    text = page.page(found)
     wanted = "1.50 GiB too much: a device needs 32.25 and has 30.75"
     assert f"DOES NOT FIT, {wanted}" in text
     assert "0.25 GiB too much" in text
     assert "with these" in text  # the compiler told no more than the sum
-    assert "not known" in plan.page(fake_plan(refused))
-    told = plan.to_dict(found)
-    assert told["stages"][0]["memory_left"] == -3 * 2**29
-    assert told["stages"][0]["cycles"] is None
+    assert "not known" in page.page(fake_plan(refused))
+    told = page.to_dict(found)
+    assert told["phases"][0]["memory_left"] == -3 * 2**29
+    assert told["phases"][0]["cycles"] is None
     assert told["estimated_hours_without_collectives"] is None
 
 
@@ -411,33 +397,36 @@ def test_a_refused_step_keeps_its_account():
     config = tiny()
     encoder = dataclasses.replace(config.encoder, vocab_size=2**26)
     large = dataclasses.replace(config, encoder=encoder)
-    found = plan.make_plan(large, topology.open_topology("v5e:1x1"), "tiny")
-    (stage,) = found.stages
-    assert stage.refused and not stage.fits and stage.cycles == 0
-    assert stage.memory.parameters == 4 * found.parameters
-    assert stage.memory.left < 0 < stage.memory.temporaries
+    found = planner(topology.open_topology("v5e:1x1")).plan(large, "tiny")
+    (phase,) = found.phases
+    assert phase.refused and not phase.fits and phase.cycles == 0
+    assert phase.memory.parameters == 4 * found.parameters
+    assert phase.memory.left < 0 < phase.memory.temporaries
 
 
 def test_alternatives_can_all_be_dealt_out():
     config = tiny()
     shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
-    changes = plan.alternatives(config, shape, 0)
+    changes = search.alternatives(planner(shape), config, 0)
     # Eight sequences for eight devices cannot be cut into pieces.
     assert set(changes) == {
         "--config.encoder.remat=layer",
         "--config.mesh.shard_optimizer=True",
         "--config.mesh.fsdp=8",
     }
-    lacking = dataclasses.replace(fake_plan(fake_stage(left=-1.0)), topology=shape)
-    assert plan._suggestions(config, lacking) == list(changes)
-    assert plan._suggestions(config, fake_plan(fake_stage(left=1.0))) == []
+    lacking = dataclasses.replace(fake_plan(fake_phase(left=-1.0)), topology=shape)
+    suggested = search.suggestions(planner(shape), config, lacking)
+    assert suggested == list(changes)
+    fitting = fake_plan(fake_phase(left=1.0))
+    assert search.suggestions(planner(shape), config, fitting) == []
 
 
 def test_host_of_a_corpus(corpus):
-    cfg = load("bert_tiny").get_config("smoke")
+    cfg = load("bert_base", "smoke")
     cfg.data.corpus = str(corpus.folder)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    config, opened = plan.resolve(config)
+    opened = shards.open_corpus(config.data.corpus)
+    config = pretraining.resolve(config, opened)
     assert config.encoder.vocab_size == corpus.tokenizer.vocab_size
     mesh = sharding.make_mesh(config.mesh, jax.devices())
     found = plan._plan_corpus(config, opened, mesh)
@@ -457,6 +446,8 @@ def test_rows_of_processes_are_local_rows():
 
 
 # ---- what ships, on what it is meant for
+
+PLANNED = (*(f"bert_miniature:{s}" for s in MINIATURES), "bert_base", "bert_large")
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -479,7 +470,7 @@ def documented_rows():
 
 def test_the_table_has_every_recipe():
     recipes = load_tables().RECIPES
-    assert set(recipes) == {f"bert_{name}" for name in PRETRAINING}
+    assert set(recipes) == set(PLANNED)
     assert {(row[0], row[1]) for row in documented_rows()} == set(recipes.items())
     assert len(documented_rows()) == 2 * len(recipes)
 
@@ -495,14 +486,12 @@ def test_the_launch_page_has_the_same_table():
 @pytest.mark.slow
 @pytest.mark.plans
 @needs_compiler
-@pytest.mark.parametrize("name", PRETRAINING)
+@pytest.mark.parametrize("name", PLANNED)
 def test_the_table_is_what_the_compiler_says(name):
     """Compiled again: memory and estimates within two per cent of the table."""
     tables = load_tables()
-    found = [
-        line.strip("| ").split(" | ") for line in tables.recipe_rows(f"bert_{name}")
-    ]
-    written = [row for row in documented_rows() if row[0] == f"bert_{name}"]
+    found = [line.strip("| ").split(" | ") for line in tables.recipe_rows(name)]
+    written = [row for row in documented_rows() if row[0] == name]
     for new, old in zip(found, written, strict=True):
         new = [cell.strip(" `") for cell in new]
         assert new[:4] == old[:4]
@@ -522,7 +511,7 @@ def run_plan(*arguments):
 @needs_compiler
 def test_command_prints_json_and_nothing_else():
     found = run_plan(
-        "--config=configs/bert_tiny.py:smoke",
+        "--config=configs/bert_miniature.py:smoke",
         "--config.encoder.num_layers=1",
         "--topology=v5e:1x1",
         "--json",
@@ -531,8 +520,8 @@ def test_command_prints_json_and_nothing_else():
     values = json.loads(found.stdout)
     assert values["chips"] == values["hosts"] == 1
     assert values["fits"] and values["suggestions"] == []
-    assert [stage["name"][-2:] for stage in values["stages"]] == ["32", "64"]
-    assert values["stages"][0]["traffic"] == []
+    assert [phase["length"] for phase in values["phases"]] == [32, 64]
+    assert values["phases"][0]["traffic"] == []
     said = found.stderr.splitlines()
     assert said == [
         "compiling phase 1 of 2, length 32",

@@ -19,7 +19,7 @@ from runs import assert_same_end, metrics
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
-from bert_jax.training import checkpoint
+from bert_jax.training import stored
 from bert_jax.training import workdir as workdir_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -27,13 +27,13 @@ ROOT = pathlib.Path(__file__).parents[1]
 LONG_RUN = [
     "--config.phases[0].steps=150",
     "--config.phases[1].steps=50",
-    "--config.run.log_every=7",
-    "--config.run.eval_every=40",
-    "--config.run.checkpoint_every=15",
+    "--config.loop.log_every=7",
+    "--config.loop.eval_every=40",
+    "--config.loop.checkpoint_every=15",
 ]
 
 
-def command(corpus, workdir, *flags, recipe="bert_tiny"):
+def command(corpus, workdir, *flags, recipe="bert_miniature"):
     return [
         sys.executable,
         "-m",
@@ -69,7 +69,7 @@ def undisturbed(corpus, tmp_path_factory):
 
 
 def test_a_run_leaves_what_it_should(undisturbed, corpus):
-    assert checkpoint.find(undisturbed).name == "200"
+    assert stored.find(undisturbed).name == "200"
     records = metrics(undisturbed)
     train = [r for r in records if r["split"] == "train"]
     evaluated = [r for r in records if r["split"] == "eval"]
@@ -90,7 +90,7 @@ def test_a_run_leaves_what_it_should(undisturbed, corpus):
     )
     assert saved.encoder.vocab_size == corpus.tokenizer.vocab_size
     assert saved.data.fingerprint == corpus.fingerprint
-    metadata = checkpoint.read_metadata(checkpoint.find(undisturbed))
+    metadata = stored.read_metadata(stored.find(undisturbed))
     assert knobs.from_dict(config.EncoderConfig, metadata["encoder"]) == saved.encoder
     assert "jax" in metadata["versions"]
 
@@ -150,7 +150,7 @@ def test_sigterm_saves_and_the_same_command_continues(undisturbed, corpus, tmp_p
     _, rest = process.communicate()
     assert process.returncode == 75
     assert "the same command continues" in rest
-    saved = int(checkpoint.find(workdir).name)
+    saved = int(stored.find(workdir).name)
     assert 28 <= saved < 60
     done = run(corpus, workdir, *LONG_RUN)
     assert done.returncode == 0, done.stderr
@@ -269,7 +269,7 @@ def assert_refused(done, message):
         (["--config=nowhere.py"], "there is no recipe nowhere.py"),
         (["--config", "nowhere.py"], "there is no recipe nowhere.py"),
         ([f"--config={ROOT}/README.md"], "README.md is no recipe"),
-        (["--config=configs/bert_tiny.py:smke"], "unknown argument 'smke'"),
+        (["--config=configs/bert_miniature.py:smke"], "'smke' of the recipe: give o"),
         (["--workdir="], "--workdir is missing"),
         (["--wordir=x"], "Unknown command line flag 'wordir'"),
         (["stray"], "unexpected argument 'stray'"),
@@ -303,9 +303,9 @@ def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
     changed = [*LONG_RUN, "--config.optimizer.learning_rate=0.5"]
     refused = run(corpus, undisturbed, *changed)
     assert_refused(refused, "optimizer.learning_rate: was 0.0001, is now 0.5")
-    unimportant = run(corpus, undisturbed, *LONG_RUN, "--config.run.log_every=8")
+    unimportant = run(corpus, undisturbed, *LONG_RUN, "--config.loop.log_every=8")
     assert unimportant.returncode == 0
-    assert "run.log_every: was 7, is now 8" in unimportant.stderr
+    assert "loop.log_every: was 7, is now 8" in unimportant.stderr
     run(corpus, undisturbed, *LONG_RUN)
     assert metrics(undisturbed) == before
     (tmp_path / "file").write_text("")

@@ -24,7 +24,7 @@ class DemoConfig:
     # Repetitions of fine-tuning, with seeds that follow one another.
     repeats: int = knob(3, at_least=1)
     pretrain: config_lib.PretrainConfig = config_lib.PretrainConfig()
-    finetune: config_lib.ClassifierConfig = config_lib.ClassifierConfig()
+    finetune: config_lib.FinetuneConfig = config_lib.FinetuneConfig()
 
     def check(self, where: str) -> None:
         """What one part of the demo makes for the next is not given."""
@@ -46,4 +46,4 @@ def shrink(cfg: ml_collections.ConfigDict) -> None:
     cfg.update(vocab_size=500, sample_megabytes=1, train_examples=64, repeats=2)
     config_lib.shrink_pretraining(cfg.pretrain)
     config_lib.shrink_finetuning(cfg.finetune)
-    cfg.finetune.run.update(eval_every=4, checkpoint_every=0)
+    cfg.finetune.loop.update(eval_every=4, checkpoint_every=0)

@@ -1,0 +1,158 @@
+"""The parts of the demo, one after the other; what is done is not done again."""
+
+import contextlib
+import dataclasses
+import pathlib
+import shutil
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from bert_jax import finetuning, prediction, pretraining, terminal
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, python_docs, shards, sources, vocabulary
+from bert_jax.corpus import report as corpus_report
+from bert_jax.demo import parameter_pairs, report
+from bert_jax.demo.config import DemoConfig
+from bert_jax.tasks import classification
+from bert_jax.training import curves, workdir
+
+BLANKS = (
+    "Returns [MASK] if the file exists.",
+    "The default value is [MASK].",
+    "The number of [MASK] in the array.",
+    "Raises a ValueError if the [MASK] is not valid.",
+    "This function [MASK] a list of strings.",
+    "The input array is [MASK] modified.",
+)
+
+
+def demo(config: DemoConfig, folder: str) -> str:
+    """Do, or continue, all of it.
+
+    Args:
+      config: Config of all parts.
+      folder: Folder for what they make; a part that is done there is not done again.
+
+    Returns:
+      The report for people; it is also in the folder, as report.txt, beside
+      results.json and curves.png.
+
+    Raises:
+      UserError: The folder holds another demo, or cannot be written.
+      Interrupted: The demo was asked to stop, and what was done is saved.
+    """
+    with workdir.claim(folder, config, terminal.say) as path:
+        if not jax.config.jax_compilation_cache_dir:
+            # Fine-tuning from the checkpoint and from random weights, and all that is
+            # continued, compile once.
+            jax.config.update("jax_compilation_cache_dir", str(path / "compiled"))
+        _heading(1, "vocabulary and corpus from the documentation of Python packages")
+        corpus = _corpus(config, path)
+        terminal.say(corpus_report.describe(corpus))
+
+        _heading(2, "pretraining: masked tokens and next sentences")
+        data = dataclasses.replace(config.pretrain.data, corpus=str(path / "corpus"))
+        pretrain = dataclasses.replace(config.pretrain, data=data)
+        pretraining.pretrain(pretrain, str(path / "pretrain"))
+        pretrained = curves.read_metrics(path / "pretrain")
+
+        _heading(3, "fine-tuning: does a parameter's description belong to a function?")
+        task = _task(config, path)
+        accuracies, finetuned = _finetune(config, path, task)
+
+        _heading(4, "results")
+        results = report.make_results(corpus, pretrained, task, accuracies)
+        report.write_json(results, path / "results.json")
+        report.draw(results, pretrained, finetuned).savefig(path / "curves.png")
+        filled = prediction.load(str(path / "pretrain")).fill(list(BLANKS))
+        blanks = prediction.describe(list(BLANKS), filled)
+        text = f"{report.table(results)}\n\n{blanks}\n"
+        (path / "report.txt").write_text(text, encoding="utf-8")
+        return text
+
+
+def _heading(number: int, what: str) -> None:
+    terminal.say(f"[{number}/4] {what}")
+
+
+def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
+    if (path / "corpus" / shards.MANIFEST).exists():
+        # Packages may have been installed since; the demo stays with what it has.
+        return shards.open_corpus(path / "corpus")
+    if (path / "tokenizer").exists():
+        tokenizer = tokenizer_lib.Tokenizer.load(path / "tokenizer")
+    else:
+        tokenizer = vocabulary.learn(
+            # Small splits make a good sample.
+            sources.Source("", "python_docs", split_bytes=500_000),
+            "wordpiece",
+            config.vocab_size,
+            lower_case=True,
+            strip_accents=True,
+            sample_bytes=config.sample_megabytes * 1_000_000,
+        )
+        with _new_folder(path / "tokenizer") as folder:
+            tokenizer.save(folder)
+    return corpus_report.build_with_progress(
+        sources.Source("", "python_docs", split_bytes=2_000_000),
+        build.Settings(held_out=config.held_out),
+        tokenizer,
+        path / "corpus",
+    )
+
+
+@contextlib.contextmanager
+def _new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
+    """A folder to write into that appears as a whole or not at all."""
+    temporary = folder.with_name(folder.name + ".tmp")
+    shutil.rmtree(temporary, ignore_errors=True)
+    temporary.mkdir()
+    yield temporary
+    temporary.rename(folder)
+
+
+def _task(config: DemoConfig, path: pathlib.Path) -> report.Task:
+    """The files of the classification task, made if they are not there."""
+    folder = path / "task"
+    if not folder.exists():
+        bar = terminal.progress_bar(
+            iterable=python_docs.source_files(), desc="gathering labels", unit="file"
+        )
+        train, held_out = parameter_pairs.collect(bar, config.held_out)
+        with _new_folder(folder) as temporary:
+            train = train[: config.train_examples]
+            classification.write_tsv(temporary / "train.tsv", train)
+            classification.write_tsv(temporary / "eval.tsv", held_out)
+    return report.Task(
+        classification.read_tsv(folder / "train.tsv"),
+        classification.read_tsv(folder / "eval.tsv"),
+    )
+
+
+def _finetune(
+    config: DemoConfig, path: pathlib.Path, task: report.Task
+) -> tuple[dict[str, list[float]], dict[str, list[list[dict[str, Any]]]]]:
+    """Accuracies and records of metrics.jsonl, by beginning and seed."""
+    files = dataclasses.replace(
+        config.finetune.task,
+        train=str(path / "task/train.tsv"),
+        eval=str(path / "task/eval.tsv"),
+    )
+    base = dataclasses.replace(
+        config.finetune, task=files, init_from=str(path / "pretrain")
+    )
+    accuracies: dict[str, list[float]] = {}
+    records: dict[str, list[list[dict[str, Any]]]] = {}
+    for beginning in (report.PRETRAINED, report.RANDOM):
+        accuracies[beginning], records[beginning] = [], []
+        for seed in range(base.seed, base.seed + config.repeats):
+            terminal.say(f"fine-tuning, {beginning} weights, seed {seed}")
+            is_random = beginning == report.RANDOM
+            run = dataclasses.replace(base, seed=seed, random_init=is_random)
+            folder = path / "finetune" / f"{beginning}-{seed}"
+            results = finetuning.finetune(run, str(folder))
+            accuracies[beginning].append(results["accuracy"])
+            records[beginning].append(curves.read_metrics(folder))
+    return accuracies, records

@@ -1,0 +1,100 @@
+"""A task on pairs of texts whose labels are real and need no download.
+
+Scientific Python packages document each parameter of a function with a description of
+its own (numpydoc). The task: given what a function does, in its first paragraph, and
+the description of a parameter, does the parameter belong to that function, or to one
+of another module? Half of the pairs are of each kind.
+
+It is related to next sentence prediction, and so it shows what that has taught: both
+ask whether two texts belong together. It is not the same: the two texts do not stand
+next to each other, and evaluation pairs come from modules that the corpus of the same
+documentation holds out.
+"""
+
+import hashlib
+import itertools
+from collections.abc import Iterable, Sequence
+
+from bert_jax.corpus import build, python_docs
+from bert_jax.errors import UserError
+from bert_jax.tasks.classification import Example
+
+SAME, OTHER = "same function", "another function"
+_MIN_SUMMARY_WORDS, _MIN_DESCRIPTION_WORDS = 4, 6
+
+
+def collect(
+    paths: Iterable[str], held_out: float
+) -> tuple[list[Example], list[Example]]:
+    """Examples for training and for evaluation from Python source files.
+
+    Args:
+      paths: source files.
+      held_out: fraction of documents that the corpus holds out.
+
+    Returns:
+      Examples for training and for evaluation: `text_a` is a function's summary,
+      `text_b` a description. A hash of the description decides the order, so that any
+      first part is a sample. No description comes twice, and no text of the evaluation
+      examples is a summary or a description in a module for training: packages copy
+      from each other. Copies elsewhere in such modules are not looked for.
+
+    Raises:
+      UserError: too few parameters are documented in these files.
+    """
+    found: dict[bool, dict[str, python_docs.Parameter]] = {False: {}, True: {}}
+    seen: set[str] = set()
+    for path in paths:
+        parameters = [p for p in python_docs.parameters(path) if _is_long_enough(p)]
+        if not parameters:
+            continue
+        texts = list(python_docs.read_module(path, lambda line: None))
+        # A module whose text is too short is in no corpus; it may serve for training.
+        is_held_out = bool(texts) and build.is_held_out(texts[0], held_out)
+        for parameter in parameters:
+            found[is_held_out].setdefault(parameter.description, parameter)
+            if not is_held_out:
+                seen |= {parameter.description, parameter.summary}
+    found[True] = {
+        description: parameter
+        for description, parameter in found[True].items()
+        if seen.isdisjoint({description, parameter.summary})
+    }
+    return _pairs(found[False].values()), _pairs(found[True].values())
+
+
+def _is_long_enough(parameter: python_docs.Parameter) -> bool:
+    return (
+        len(parameter.summary.split()) >= _MIN_SUMMARY_WORDS
+        and len(parameter.description.split()) >= _MIN_DESCRIPTION_WORDS
+    )
+
+
+def _pairs(parameters: Iterable[python_docs.Parameter]) -> list[Example]:
+    """Every other parameter with its own function, the rest with a random one."""
+    ordered = sorted(parameters, key=lambda p: _hash(p.description))
+    if len({p.module for p in ordered}) < 2:
+        raise UserError(
+            "too few of the Python packages at hand document their parameters as "
+            "numpydoc does to make a task of it; numpy and matplotlib do"
+        )
+    return [
+        Example(p.summary, p.description, SAME)
+        if i % 2 == 0
+        else Example(_from_elsewhere(p, ordered), p.description, OTHER)
+        for i, p in enumerate(ordered)
+    ]
+
+
+def _from_elsewhere(
+    parameter: python_docs.Parameter, ordered: Sequence[python_docs.Parameter]
+) -> str:
+    """The summary of a function of another module, chosen by a hash."""
+    start = _hash("pair " + parameter.description) % len(ordered)
+    candidates = itertools.chain(ordered[start:], ordered[:start])
+    return next(p.summary for p in candidates if p.module != parameter.module)
+
+
+def _hash(text: str) -> int:
+    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
+    return int.from_bytes(digest, "big")

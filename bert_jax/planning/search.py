@@ -1,0 +1,191 @@
+"""What would fit: other batch sizes, and other ways to compute the same."""
+
+import dataclasses
+import math
+from collections.abc import Callable, Iterator
+
+from bert_jax import config as config_lib
+from bert_jax import knobs
+from bert_jax.errors import UserError
+from bert_jax.planning import page
+from bert_jax.planning.phase import PhasePlan
+from bert_jax.planning.plan import Plan, Planner
+from bert_jax.training import sharding
+
+# More than this many compilations in one search are not worth the wait.
+_SEARCH_COMPILATIONS = 8
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """A variant that was compiled.
+
+    Attributes:
+      change: Flag that asks for it on the command line.
+      phase: What it needs.
+    """
+
+    change: str
+    phase: PhasePlan
+
+
+def search_batch(
+    planner: Planner, config: config_lib.PretrainConfig, index: int
+) -> Iterator[Trial]:
+    """Look for the largest batch of a phase that fits.
+
+    Compiles a few sizes: first the given one and its double or half, then where a
+    straight line through the memory of two that fit leads, then between what fits and
+    what does not, until these are a sixteenth apart, or after eight compilations.
+
+    Yields:
+      Each size that was tried.
+    """
+    phase = config.phases[index]
+    pieces = sharding.batch_parts(planner.run(config).mesh) * phase.micro_batches
+    unit = math.lcm(pieces, config.data.shard_groups)
+
+    def attempt(units: int) -> Trial:
+        phases = list(config.phases)
+        phases[index] = dataclasses.replace(phase, batch_size=units * unit)
+        changed = dataclasses.replace(config, phases=tuple(phases))
+        change = f"--config.phases[{index}].batch_size={units * unit}"
+        return Trial(change, planner.plan_phase(changed, index))
+
+    fitting: dict[int, int] = {}  # units to bytes that are left
+    too_many = 0
+    units = max(1, phase.batch_size // unit)
+    for _ in range(_SEARCH_COMPILATIONS):
+        trial = attempt(units)
+        yield trial
+        if trial.phase.fits:
+            fitting[units] = trial.phase.memory.left
+        else:
+            too_many = min(units, too_many or units)
+        most = max(fitting, default=0)
+        if too_many and too_many - most <= max(1, most // 16):
+            return
+        units = _next_units(fitting, most, too_many)
+
+
+def _next_units(fitting: dict[int, int], most: int, too_many: int) -> int:
+    if len(fitting) < 2:
+        return (most + too_many) // 2 if too_many else 2 * most
+    low, high = sorted(fitting)[-2:]
+    slope = (fitting[low] - fitting[high]) / (high - low)
+    guess = high + int(fitting[high] / slope) if slope > 0 else 2 * high
+    # What is far too large takes the compiler long: it tries to make it fit.
+    guess = min(guess, 8 * high)
+    if not too_many:
+        return max(guess, high + 1)
+    if guess >= too_many or guess <= most:
+        guess = (most + too_many) // 2
+    return guess
+
+
+def alternatives(
+    planner: Planner, config: config_lib.PretrainConfig, index: int
+) -> dict[str, config_lib.PretrainConfig]:
+    """What may make a phase fit that does not: flags, and the config they give."""
+    phase, mesh = config.phases[index], config.mesh
+
+    def with_pieces(pieces: int) -> config_lib.PretrainConfig:
+        phases = list(config.phases)
+        phases[index] = dataclasses.replace(phase, micro_batches=pieces)
+        return dataclasses.replace(config, phases=tuple(phases))
+
+    changes = {}
+    if config.encoder.remat != "layer":
+        encoder = dataclasses.replace(config.encoder, remat="layer")
+        change = "--config.encoder.remat=layer"
+        changes[change] = dataclasses.replace(config, encoder=encoder)
+    for factor in (2, 4, 8, 16):
+        pieces = factor * phase.micro_batches
+        change = f"--config.phases[{index}].micro_batches={pieces}"
+        changes[change] = with_pieces(pieces)
+    if not mesh.shard_optimizer:
+        changes["--config.mesh.shard_optimizer=True"] = dataclasses.replace(
+            config, mesh=dataclasses.replace(mesh, shard_optimizer=True)
+        )
+    # Inside of a slice, and not more than pays (docs/sharding.md).
+    topology = planner.topology
+    parts = min(8, len(topology.devices) // topology.slices // mesh.tensor)
+    if mesh.fsdp == 1 < parts:
+        change = f"--config.mesh.fsdp={parts}"
+        if mesh.data != -1:
+            change = f"--config.mesh.data=-1 {change}"
+        changes[change] = dataclasses.replace(
+            config, mesh=dataclasses.replace(mesh, data=-1, fsdp=parts)
+        )
+    return {change: c for change, c in changes.items() if _can_run(planner, c)}
+
+
+def _can_run(planner: Planner, config: config_lib.PretrainConfig) -> bool:
+    try:
+        knobs.check(config)
+        planner.run(config)
+    except UserError:
+        return False
+    return True
+
+
+def search(
+    planner: Planner,
+    config: config_lib.PretrainConfig,
+    plan: Plan,
+    say: Callable[[str], None],
+) -> Iterator[Trial]:
+    """Compile variants of all phases of a plan, and say what comes of each.
+
+    Of a phase that does not fit, what may make it fit; of each, the largest batch.
+
+    Yields:
+      What was compiled.
+    """
+
+    def describe(trial: Trial) -> None:
+        phase = trial.phase
+        if phase.fits:
+            result = (
+                f"fits, {page.gib(phase.memory.left)} GiB left, "
+                f"{phase.cycles / 1e6:,.1f} Mcycle"
+            )
+        else:
+            result = page.describe_excess(phase, plan.topology)
+        say(f"  '{trial.change}': {result}")
+
+    for i, phase in enumerate(plan.phases):
+        if not phase.fits:
+            say(f"\n{phase.name}: to make it fit")
+            for change, changed in alternatives(planner, config, i).items():
+                trial = Trial(change, planner.plan_phase(changed, i))
+                describe(trial)
+                yield trial
+        say(f"\n{phase.name}: the largest batch")
+        tried = []
+        for trial in search_batch(planner, config, i):
+            tried.append(trial)
+            describe(trial)
+            yield trial
+        say(_largest(tried))
+
+
+def _largest(tried: list[Trial]) -> str:
+    fitting = [trial.phase for trial in tried if trial.phase.fits]
+    if not fitting:
+        return "  none fits"
+    best = max(fitting, key=lambda phase: phase.batch_size)
+    return f"  so {best.batch_size:,} fit, {best.batch_per_chip:g} on a chip"
+
+
+def suggestions(
+    planner: Planner, config: config_lib.PretrainConfig, plan: Plan
+) -> list[str]:
+    """Flags that may make the phases fit that do not; not tried."""
+    changes = [
+        change
+        for i, phase in enumerate(plan.phases)
+        if not phase.fits
+        for change in alternatives(planner, config, i)
+    ]
+    return list(dict.fromkeys(changes))

@@ -1,0 +1,205 @@
+"""TPU slices by name, and as devices that programs can be compiled for without a TPU.
+
+A name is a generation and the chips along each side, `v4:4x4x8`, as in the pages of
+Google's documentation. The compiler is libtpu's; it comes with `pip install
+'bert_jax[tpu]'` and runs on any x86 Linux machine.
+"""
+
+import dataclasses
+import importlib.util
+import math
+import os
+import re
+
+import jax
+from jax.experimental import topologies
+
+from bert_jax.errors import UserError
+
+
+@dataclasses.dataclass(frozen=True)
+class Generation:
+    """What is the same for all slices of a generation.
+
+    Attributes:
+      sides: numbers in the name of a slice.
+      largest: chips of the largest slice.
+      examples: names of slices that one can have.
+      hbm: bytes of memory of a JAX device that a program can use.
+      clock: cycles in a second, or 0 where nobody says.
+      chip_config: that gives the devices which a real slice shows, if not the default.
+    """
+
+    sides: int
+    largest: int
+    examples: str
+    hbm: int
+    clock: float
+    chip_config: str = ""
+
+
+def _gib(size: float) -> int:
+    return int(size * 2**30)
+
+
+# `hbm` is what the compiler of libtpu 0.0.42 says a program for that device has too
+# much of: "exceeds available HBM (15.75G)" (benchmarks/plan_tables.py limits).
+# `largest` and `examples`: cloud.google.com/tpu/docs, the page of each generation.
+# `clock`: v2 and v3, Norrie et al. 2021, "The design process for Google's training
+# chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the peak of the data
+# sheet divided by what the matrix units do in a cycle (v5e: 4 of 128 x 128, 2
+# operations; v5p: 8), which gives those of v2 to v4, too. For v6e and TPU7x the data
+# sheets do not fit together in that way, so there is none.
+GENERATIONS = {
+    "v2": Generation(2, 256, "2x2, 4x4, 8x8, 16x16", _gib(7.48), 0.70e9),
+    "v3": Generation(2, 1024, "2x2, 4x4, 8x8, 16x16, 32x32", _gib(15.48), 0.94e9),
+    "v4": Generation(
+        3,
+        4096,
+        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
+        _gib(30.75),
+        1.05e9,
+        # Both cores of a chip as one device, as on the real machine.
+        chip_config="megacore",
+    ),
+    "v5e": Generation(
+        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(15.75), 1.5e9
+    ),
+    "v5p": Generation(
+        3,
+        6144,
+        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
+        _gib(95.74),
+        1.75e9,
+    ),
+    "v6e": Generation(
+        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(31.25), 0
+    ),
+    "tpu7x": Generation(
+        3,
+        9216,
+        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
+        _gib(94.75),
+        0,
+    ),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Topology:
+    """One or several slices.
+
+    Attributes:
+      name: of one slice.
+      slices: how many of them.
+      generation: of the chips.
+      shape: chips along each side.
+      devices: of all slices, as JAX would list them there.
+    """
+
+    name: str
+    slices: int
+    generation: Generation
+    shape: tuple[int, ...]
+    devices: tuple[jax.Device, ...]
+
+    @property
+    def chips(self) -> int:
+        return self.slices * math.prod(self.shape)
+
+    @property
+    def hosts(self) -> int:
+        return len({device.process_index for device in self.devices})
+
+    @property
+    def devices_per_chip(self) -> int:
+        return len(self.devices) // self.chips
+
+    @property
+    def device_kind(self) -> str:
+        return self.devices[0].device_kind
+
+
+def open_topology(name: str, slices: int = 1) -> Topology:
+    """The devices of a slice, or of several, for the compiler.
+
+    Args:
+      name: such as "v4:4x4x8".
+      slices: how many, with a slower network between them.
+
+    Raises:
+      UserError: there is no such slice, or no compiler.
+    """
+    generation, shape = _parse(name)
+    if slices < 1:
+        raise UserError(f"--slices={slices} must be at least 1")
+    _prepare()
+    options = {}
+    if generation.chip_config:
+        options["chip_config_name"] = generation.chip_config
+    if math.prod(shape) == 1:
+        options["chips_per_host_bounds"] = (1, 1, 1)
+    elif shape == (2, 4) and name.startswith(("v5e:", "v6e:")):
+        # The one slice of these that comes as a single host of eight.
+        options["chips_per_host_bounds"] = (2, 4, 1)
+    if slices > 1:
+        options["num_slices"] = slices
+    try:
+        devices = topologies.get_topology_desc(
+            platform="tpu", topology_name=name, **options
+        ).devices
+    except Exception as error:
+        if importlib.util.find_spec("libtpu") is None:
+            raise UserError(
+                "run.plan needs the TPU compiler; pip install -e '.[tpu]'"
+            ) from error
+        # The compiler's own words end with where in its source they were said.
+        reason = str(error).split(": ", 1)[-1].splitlines()[0]
+        raise UserError(
+            f"--topology={name}: {reason}; such are {_examples(name)}"
+        ) from error
+    return Topology(name, slices, generation, shape, tuple(devices))
+
+
+def _parse(name: str) -> tuple[Generation, tuple[int, ...]]:
+    kind, _, sides = name.partition(":")
+    if kind not in GENERATIONS:
+        known = ", ".join(GENERATIONS)
+        raise UserError(
+            f"--topology={name}: there is no TPU {kind!r}; known are {known}, with the "
+            "chips along each side, such as v4:4x4x8 or v5e:16x16"
+        )
+    generation = GENERATIONS[kind]
+    if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", sides) or (
+        sides.count("x") + 1 != generation.sides
+    ):
+        wanted = "x".join("ABC"[: generation.sides])
+        raise UserError(
+            f"--topology={name}: the chips of a {kind} are given as {kind}:{wanted}; "
+            f"such are {_examples(name)}"
+        )
+    shape = tuple(int(side) for side in sides.split("x"))
+    if math.prod(shape) > generation.largest:
+        raise UserError(
+            f"--topology={name}: the largest {kind} slice has {generation.largest} "
+            f"chips; such are {_examples(name)}; for more, --slices=N"
+        )
+    return generation, shape
+
+
+def _examples(name: str) -> str:
+    return GENERATIONS[name.partition(":")[0]].examples
+
+
+def _prepare() -> None:
+    """Settings that compiling for absent devices needs, before libtpu is loaded."""
+    # The compiler is asked by name; as a platform it would look for chips.
+    jax.config.update("jax_platforms", "cpu")
+    # Nobody answers questions about a machine that is not there, ...
+    os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
+    # ... and these answers, which no compilation uses, spare a page of warnings.
+    os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
+    os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
+    # Its lock is for the chips, of which there are none: compilers can run beside
+    # each other.
+    os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")

@@ -1,0 +1,191 @@
+"""Pretraining: from a config and a corpus to a run, and the run itself."""
+
+import functools
+
+import jax
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax import knobs
+from bert_jax.corpus import shards
+from bert_jax.errors import UserError
+from bert_jax.objectives import causal_lm, masked_lm
+from bert_jax.training import checkpoint, optimizer, processes, session, sharding
+from bert_jax.training import step as step_lib
+from bert_jax.training.run import Phase, PhaseData, Run
+
+# The class of an objective by the kind of its config.
+OBJECTIVES = {"masked_lm": masked_lm.MaskedLm, "causal_lm": causal_lm.CausalLm}
+
+
+def pretrain(
+    config: config_lib.PretrainConfig, folder: str
+) -> tuple[step_lib.TrainState, config_lib.PretrainConfig]:
+    """Run, or continue, pretraining.
+
+    Args:
+      config: Config of the run; what it leaves open is taken from the corpus.
+      folder: Workdir.
+
+    Returns:
+      The final state, and the config with nothing left open.
+
+    Raises:
+      UserError: Config, corpus, devices or workdir do not fit.
+      Unavailable: Corpus or workdir cannot be reached now.
+      Interrupted: The run was asked to stop, and has saved itself.
+    """
+    with session.prepare(config.loop) as ledger:
+        corpus = shards.open_corpus(config.data.corpus)
+        config = resolve(config, corpus)
+    run = make_run(config, sharding.make_mesh(config.mesh), corpus)
+    metadata = checkpoint.make_metadata(config, run.objective, corpus.tokenizer)
+    with session.open_session(run, folder, config, metadata, ledger) as opened:
+        return opened.train(), config
+
+
+def resolve(
+    config: config_lib.PretrainConfig, corpus: shards.Corpus | None
+) -> config_lib.PretrainConfig:
+    """Fill in what a config leaves to the corpus.
+
+    Args:
+      config: Config of a run.
+      corpus: Its corpus; None for a plan without one, with BERT's vocabulary.
+
+    Raises:
+      UserError: The config asks for another corpus or vocabulary.
+    """
+    if corpus is None:
+        size = config.encoder.vocab_size or config_lib.BERT_VOCAB_SIZE
+        return knobs.filled_in(config, "encoder.vocab_size", size, "")
+    size = corpus.tokenizer.vocab_size
+    config = knobs.filled_in(
+        config,
+        "encoder.vocab_size",
+        size,
+        f"the tokenizer has {size} tokens; leave it 0 to follow the tokenizer",
+    )
+    return knobs.filled_in(
+        config,
+        "data.fingerprint",
+        corpus.fingerprint,
+        f"the corpus {config.data.corpus} has {corpus.fingerprint}",
+    )
+
+
+def make_run(
+    config: config_lib.PretrainConfig,
+    mesh: jax.sharding.Mesh,
+    corpus: shards.Corpus | None,
+) -> Run:
+    """All that training is.
+
+    Args:
+      config: Config with nothing left open.
+      mesh: Devices to train on.
+      corpus: What to train on; None for a run that is planned and not carried out.
+
+    Raises:
+      UserError: Model and batches cannot be dealt out over the mesh.
+    """
+    sharding.check_encoder(mesh, config.encoder)
+    for i, phase in enumerate(config.phases):
+        where = f"phases[{i}]."
+        sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
+    schedule = optimizer.make_schedule(config.optimizer, config.total_steps)
+    objective = OBJECTIVES[config.objective.kind](config.encoder, config.objective)
+    return Run(
+        objective=objective,
+        optimizer=optimizer.make_optimizer(config.optimizer, schedule),
+        schedule=schedule,
+        phases=tuple(_phase(config, i, corpus) for i in range(len(config.phases))),
+        seed=config.seed,
+        config=config.loop,
+        mesh=mesh,
+        shard_optimizer=config.mesh.shard_optimizer,
+    )
+
+
+def _phase(
+    config: config_lib.PretrainConfig, index: int, corpus: shards.Corpus | None
+) -> Phase:
+    phase, count = config.phases[index], len(config.phases)
+    name = f"phase {index + 1}/{count}, length {phase.length}"
+    return Phase(
+        name=name if count > 1 else "pretraining",
+        steps=phase.steps,
+        length=phase.length,
+        batch_size=phase.batch_size,
+        micro_batches=phase.micro_batches,
+        open_data=functools.partial(open_data, config, corpus, index),
+    )
+
+
+def open_data(
+    config: config_lib.PretrainConfig,
+    corpus: shards.Corpus,
+    index: int,
+    rows: np.ndarray,
+) -> PhaseData:
+    """The batches of a phase, to train on and to evaluate on.
+
+    Args:
+      config: Config with nothing left open.
+      corpus: Where the tokens are.
+      index: Which phase.
+      rows: Ascending int [rows]; the rows of each batch to make.
+    """
+    train = _batches(config, corpus, index, rows, held_out=False)
+    if corpus.count(shards.HELD_OUT, "documents") < 2:
+        processes.say("the corpus has no held-out documents: there is no evaluation")
+        return PhaseData(train.batches, None, train.row_names)
+    held_out = _batches(config, corpus, index, rows, held_out=True)
+    limit = config.loop.eval_batches or held_out.num_batches
+    return PhaseData(
+        train.batches,
+        lambda: held_out.batches(0, min(limit, held_out.num_batches)),
+        train.row_names,
+    )
+
+
+def batch_of_step(
+    config: config_lib.PretrainConfig, step: int
+) -> dict[str, np.ndarray]:
+    """The batch that a run of this config trains on at a step, without the run.
+
+    Args:
+      config: Config of the run; `data.corpus` must be set.
+      step: Number of the step, counted from 0 over all phases.
+
+    Returns:
+      See `data/batches.py`.
+
+    Raises:
+      UserError: There is no such step or corpus.
+    """
+    corpus = shards.open_corpus(config.data.corpus)
+    config = resolve(config, corpus)
+    begin = 0
+    for i, phase in enumerate(config.phases):
+        if begin <= step < begin + phase.steps:
+            rows = np.arange(phase.batch_size)
+            made = _batches(config, corpus, i, rows, held_out=False)
+            return made.batch(step - begin)
+        begin += phase.steps
+    raise UserError(f"step {step} is not one of the {config.total_steps} of this run")
+
+
+def _batches(
+    config: config_lib.PretrainConfig,
+    corpus: shards.Corpus,
+    index: int,
+    rows: np.ndarray,
+    *,
+    held_out: bool,
+):
+    from bert_jax.data import batches  # imports TensorFlow
+
+    return batches.PretrainingBatches(
+        corpus, config, index, held_out=held_out, rows=rows
+    )
