@@ -52,13 +52,13 @@ build.build(
 """
 # A job that fails at its third split.
 FAIL = """
-from bert_jax.corpus import build
-whole, done = build.build_and_keep, []
+from bert_jax.corpus import unfinished
+whole, done = unfinished.build_and_keep, []
 def build_and_keep(job, index, split):
     if len(done) == 2:
         raise RuntimeError("a worker is lost")
     done.append(whole(job, index, split))
-build.build_and_keep = build_and_keep
+unfinished.build_and_keep = build_and_keep
 """
 
 
@@ -122,8 +122,8 @@ def test_a_job_that_failed_is_finished_locally(
 
 
 ELSEWHERE = """
-from bert_jax.corpus import build
-build.is_begun = lambda job: False
+from bert_jax.corpus import unfinished
+unfinished.is_begun = lambda job: False
 """
 CANCEL = """
 import apache_beam

@@ -19,7 +19,7 @@ import apache_beam
 from apache_beam.options import pipeline_options
 from apache_beam.runners.runner import PipelineState
 
-from bert_jax.corpus import build, sources
+from bert_jax.corpus import build, sources, splits, unfinished
 from bert_jax.errors import UserError
 
 # These ask their job server which options there are; those of the others are known.
@@ -38,8 +38,8 @@ def runner(options: str) -> build.Runner:
     pipeline = _pipeline(options)
 
     def run(
-        job: build.Job, todo: Sequence[tuple[int, sources.Split]]
-    ) -> Iterator[tuple[int, build.SplitResult]]:
+        job: unfinished.Job, todo: Sequence[tuple[int, sources.Split]]
+    ) -> Iterator[tuple[int, splits.SplitResult]]:
         if not todo:
             return
         splits = pipeline | "Splits" >> apache_beam.Create(todo)
@@ -47,7 +47,7 @@ def runner(options: str) -> build.Runner:
         spread = splits | "Spread" >> apache_beam.Reshuffle()
         _ = spread | "Build" >> apache_beam.ParDo(_Build(job))
         _wait(pipeline)
-        yield from build.read_kept(job.output, [index for index, _ in todo])
+        yield from unfinished.read_kept(job.output, [index for index, _ in todo])
 
     return run
 
@@ -71,19 +71,19 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
 class _Build(apache_beam.DoFn):
     """Builds splits; the results are in the output folder."""
 
-    def __init__(self, job: build.Job):
+    def __init__(self, job: unfinished.Job):
         self._job = job
 
     def process(self, numbered: tuple[int, sources.Split]) -> None:
         index, split = numbered
-        if not build.is_begun(self._job):
+        if not unfinished.is_begun(self._job):
             raise UserError(
                 f"{self._job.output} is another place on Beam's workers; give an "
                 "--output that all machines share"
             )
         # Beam repeats a bundle as a whole if one of its splits failed.
-        if not build.is_kept(self._job, index):
-            build.build_and_keep(self._job, index, split)
+        if not unfinished.is_kept(self._job, index):
+            unfinished.build_and_keep(self._job, index, split)
 
 
 def _pipeline(text: str) -> apache_beam.Pipeline:

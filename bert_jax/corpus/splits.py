@@ -1,0 +1,144 @@
+"""Build one split of a corpus: text to sentences to the token ids of two shards.
+
+`build_split` is a pure function of its arguments, so that whatever runs it, on whatever
+machine, writes the same shards.
+
+A document is held out by a hash of its text. Copies of a document therefore never lie
+on both sides, and the choice does not depend on order, splits or runner.
+"""
+
+import dataclasses
+import hashlib
+import itertools
+import os
+from collections.abc import Iterator
+
+import sentencex
+
+from bert_jax import storage
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import shards, sources
+from bert_jax.errors import UserError
+
+_BATCH_SENTENCES = 2000  # go through the tokenizer together
+# The codes of ISO 639-1. For some, `sentencex` has rules of its own; for the others it
+# takes those of a relative or of English. Which, it does not say.
+_ISO_639_1 = """
+aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs
+cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv
+ha he hi ho hr ht hu hy hz ia id ie ig ii ik io is it iu ja jv ka kg ki kj kk kl
+km kn ko kr ks ku kv kw ky la lb lg li ln lo lt lu lv mg mh mi mk ml mn mr ms mt
+my na nb nd ne ng nl nn no nr nv ny oc oj om or os pa pi pl ps pt qu rm rn ro ru
+rw sa sc sd se sg si sk sl sm sn so sq sr ss st su sv sw ta te tg th ti tk tl tn
+to tr ts tt tw ty ug uk ur uz ve vi vo wa wo xh yi yo za zh zu
+"""
+LANGUAGES = frozenset(_ISO_639_1.split())
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """What a build makes of its source. Saved; a build continues only with the same.
+
+    Attributes:
+      held_out: fraction of documents set apart for evaluation.
+      language: ISO 639-1 code for the sentence splitter.
+
+    Raises:
+      UserError: there is no such code.
+    """
+
+    held_out: float = 0.01
+    language: str = "en"
+
+    def __post_init__(self):
+        # The splitter would take any text for a code, and the rules of English for it.
+        if self.language not in LANGUAGES:
+            raise UserError(
+                f"unknown language {self.language!r}; give the two letters that "
+                "ISO 639-1 has for it, such as en, de or zh"
+            )
+
+
+@dataclasses.dataclass(frozen=True)
+class SplitResult:
+    """What came of one split."""
+
+    train: shards.Shard
+    held_out: shards.Shard
+    text_bytes: int
+    problem_count: int
+    problems: list[str]
+
+
+def is_held_out(text: str, fraction: float) -> bool:
+    """Whether a document belongs to the held-out split."""
+    digest = hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest()
+    return int.from_bytes(digest, "big") < fraction * 2**64
+
+
+def build_split(
+    index: int,
+    split: sources.Split,
+    source: sources.Source,
+    settings: Settings,
+    tokenizer: tokenizer_lib.Tokenizer,
+    output: str | os.PathLike,
+) -> SplitResult:
+    """Write the two shards of one split.
+
+    Args:
+      index: number of the split, for the names of the shards.
+      split: what to read.
+      source: how to read it.
+      settings: what to make of it.
+      tokenizer: from text to ids.
+      output: folder for the shards.
+
+    Returns:
+      Counts, checksums, and what was wrong with the input.
+    """
+    folder = storage.path(output)
+    writers = {
+        name: shards.ShardWriter(
+            folder / f"{name}-{index:05d}.arrow", tokenizer.vocab_size
+        )
+        for name in shards.SPLITS
+    }
+    problems = sources.Problems()
+    text_bytes = 0
+    documents = sources.read(split, source, problems)
+    for document, sentences in _tokenised(documents, settings, tokenizer):
+        held_out = is_held_out(document.text, settings.held_out)
+        text_bytes += len(document.text.encode("utf-8"))
+        if sentences:
+            name = shards.HELD_OUT if held_out else shards.TRAIN
+            writers[name].add(sentences, document.source)
+    closed = {name: writer.close() for name, writer in writers.items()}
+    return SplitResult(
+        closed[shards.TRAIN],
+        closed[shards.HELD_OUT],
+        text_bytes,
+        problems.count,
+        problems.lines,
+    )
+
+
+def _tokenised(
+    documents: Iterator[sources.Document],
+    settings: Settings,
+    tokenizer: tokenizer_lib.Tokenizer,
+) -> Iterator[tuple[sources.Document, list[list[int]]]]:
+    """Documents with the ids of their sentences, empty ones left out."""
+    waiting: list[tuple[sources.Document, int]] = []
+    sentences: list[str] = []
+    for document in itertools.chain(documents, [None]):
+        if document is not None:
+            found = sentencex.segment(settings.language, document.text)
+            waiting.append((document, len(found)))
+            sentences += found
+        if document is None or len(sentences) >= _BATCH_SENTENCES:
+            encoded = iter(tokenizer.encode_batch(sentences))
+            for waited, count in waiting:
+                ids = [next(encoded) for _ in range(count)]
+                yield waited, [sentence for sentence in ids if sentence]
+            waiting, sentences = [], []
