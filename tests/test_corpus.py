@@ -9,7 +9,8 @@ import pyarrow
 import pytest
 from test_pretrain import assert_refused
 
-from bert_jax.corpus import build, python_docs, shards, sources, splits
+from bert_jax.corpus import build, files, python_docs, shards, sources, splits
+from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
 
 DATA = pathlib.Path(__file__).parents[2] / "shared/data"
@@ -17,7 +18,7 @@ DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 
 def read_all(source):
     """Every document of a source, and what was wrong."""
-    problems = sources.Problems()
+    problems = Problems()
     documents = [
         document
         for split in sources.plan(source)
@@ -89,7 +90,7 @@ def test_a_file_that_went_away_is_told(tmp_path):
     [split] = sources.plan(source)
     (tmp_path / "b.txt").unlink()
     with pytest.raises(UserError, match=r"b\.txt is gone, or not on each machine"):
-        list(sources.read(split, source, sources.Problems()))
+        list(sources.read(split, source, Problems()))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
@@ -131,8 +132,8 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 
 
 def test_endless_documents_and_lines_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "_MAX_DOCUMENT_CHARS", 50)
-    monkeypatch.setattr(sources, "_MAX_LINE_BYTES", 20)
+    monkeypatch.setattr(files, "_MAX_DOCUMENT_CHARS", 50)
+    monkeypatch.setattr(files, "_MAX_LINE_BYTES", 20)
     (tmp_path / "a.txt").write_text("ä" * 200)
     found, problems = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
     assert "".join(d.text for d in found) == "ä" * 200

@@ -18,6 +18,7 @@ import zstandard
 from bert_jax import config, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
+from bert_jax.corpus.problems import Problems
 from bert_jax.data import batches
 from bert_jax.errors import Unavailable, UserError
 
@@ -129,7 +130,7 @@ def test_text_is_read_from_there(suffix, documents, tmp_path, url):
 
     def read(place):
         source = sources.Source(f"{place}/*.txt{suffix}", "text", split_bytes=9_000)
-        problems = sources.Problems()
+        problems = Problems()
         splits = sources.plan(source)
         found = [d for split in splits for d in sources.read(split, source, problems)]
         where = [d.source.removeprefix(f"{place}") for d in found]

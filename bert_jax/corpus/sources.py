@@ -5,32 +5,19 @@ split into documents. Both are pure functions of their arguments, so that any ru
 read splits in any order. Nothing here is held in memory that grows with the input.
 
 Formats:
-  text           UTF-8; blank lines part documents. One paragraph a line or wrapped.
-  jsonl          one JSON object a line, the text in one of its fields.
-  wikiextractor  `<doc ...>`, title, paragraphs, `</doc>`.
-  tfds:NAME      a prepared TensorFlow dataset with a text feature.
-  python_docs    docstrings and language reference of the Python at hand.
-Files that end in .gz or .zst are decompressed on the way.
+  text, jsonl, wikiextractor   files; see `corpus/files.py`.
+  tfds:NAME                    a prepared TensorFlow dataset with a text feature.
+  python_docs                  docstrings and language reference of the Python at hand.
 """
 
 import dataclasses
-import gzip
-import io
-import json
-import math
-import re
 from collections.abc import Iterator
 
-import pyarrow
-
 from bert_jax import storage
-from bert_jax.corpus import python_docs
+from bert_jax.corpus import files, python_docs
+from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
 
-FILE_FORMATS = ("text", "jsonl", "wikiextractor")
-# Longer documents and lines are cut, so that memory stays bounded.
-_MAX_DOCUMENT_CHARS = 1_000_000
-_MAX_LINE_BYTES = 1 << 24
 # A compressed byte stands for about this many bytes of text.
 _COMPRESSION = 3
 
@@ -78,20 +65,6 @@ class Document:
     source: str
 
 
-class Problems:
-    """What was wrong with the input: counted in full, spelled out up to a limit."""
-
-    def __init__(self, limit: int = 20):
-        self.count = 0
-        self.lines: list[str] = []
-        self._limit = limit
-
-    def add(self, line: str) -> None:
-        self.count += 1
-        if len(self.lines) < self._limit:
-            self.lines.append(line)
-
-
 # ---- planning
 
 
@@ -113,15 +86,15 @@ def plan(source: Source) -> list[Split]:
             # Docstrings are about a sixth of the source text.
             source.split_bytes * 6,
         )
-    if source.format not in FILE_FORMATS:
-        known = ", ".join([*FILE_FORMATS, "tfds:NAME", "python_docs"])
+    if source.format not in files.FORMATS:
+        known = ", ".join([*files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
-    files = storage.find(source.pattern)
-    if not files:
+    matched = storage.find(source.pattern)
+    if not matched:
         raise UserError(f"no file matches {source.pattern!r}")
     pieces = []
-    for path, size in files:
-        if _is_compressed(path):
+    for path, size in matched:
+        if files.is_compressed(path):
             pieces.append(Piece(path, 0, size))
             continue
         count = max(1, round(size / source.split_bytes))
@@ -133,7 +106,7 @@ def plan(source: Source) -> list[Split]:
 def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
     """Pieces in order, in groups of similar size."""
     sizes = [
-        (p.end - p.start) * (_COMPRESSION if _is_compressed(p.name) else 1)
+        (p.end - p.start) * (_COMPRESSION if files.is_compressed(p.name) else 1)
         for p in pieces
     ]
     count = max(1, round(sum(sizes) / split_bytes))
@@ -145,10 +118,6 @@ def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
         groups[min(index, count - 1)].append(piece)
         before += size
     return [tuple(group) for group in groups if group]
-
-
-def _is_compressed(path: str) -> bool:
-    return path.endswith((".gz", ".zst"))
 
 
 # ---- reading
@@ -167,166 +136,16 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
             for text in python_docs.read_module(piece.name, problems.add):
                 yield Document(text, python_docs.module_name(piece.name))
         else:
-            yield from _read_file(piece, source, problems)
-
-
-def _read_file(piece: Piece, source: Source, problems: Problems) -> Iterator[Document]:
-    if not piece.end:
-        problems.add(f"{piece.name}: empty file")
-        return
-    documents = {
-        "text": _text_documents,
-        "jsonl": _jsonl_documents,
-        "wikiextractor": _wikiextractor_documents,
-    }[source.format]
-    found = 0
-    try:
-        with _open(piece.name) as stream:
-            lines = _Lines(stream, piece, problems)
-            for found, text in enumerate(documents(lines, source), 1):
-                yield Document(text, f"{piece.name}:{found}")
-    except FileNotFoundError as error:
-        # Planned, so it was there. Going on would build another corpus.
-        raise UserError(f"{piece.name} is gone, or not on each machine") from error
-    except (OSError, EOFError) as error:
-        problems.add(
-            f"{piece.name}: cannot be read to its end ({error}); "
-            f"kept the {found} documents before that"
-        )
-
-
-def _open(path: str) -> io.BufferedIOBase:
-    remote = storage.path(path).open() if storage.is_remote(path) else None
-    if path.endswith(".gz"):
-        return gzip.open(remote or path, "rb")
-    if path.endswith(".zst"):
-        stream = pyarrow.input_stream(remote or path, compression="zstd")
-        return io.BufferedReader(stream)
-    return remote or open(path, "rb")
-
-
-class _Lines:
-    """Decoded lines of a piece, with the byte at which each begins.
-
-    Begins with the first line that starts in the piece and runs on to the end of the
-    file; whoever reads decides where to stop. Compressed files are read from byte 0,
-    and all that they hold counts as inside.
-    """
-
-    def __init__(self, stream: io.BufferedIOBase, piece: Piece, problems: Problems):
-        self._stream = stream
-        self._path = piece.name
-        self._problems = problems
-        self._number = 0
-        self.start = piece.start
-        self.end = math.inf if _is_compressed(piece.name) else piece.end
-
-    def __iter__(self) -> Iterator[tuple[int, str]]:
-        offset = 0
-        if self.start > 0:
-            self._stream.seek(self.start - 1)
-            offset = self.start - 1 + len(self._stream.readline())
-        while line := self._stream.readline(_MAX_LINE_BYTES):
-            self._number += 1
-            is_cut = len(line) == _MAX_LINE_BYTES  # perhaps inside a character
-            try:
-                text = line.decode(
-                    "utf-8-sig" if offset == 0 else "utf-8",
-                    errors="ignore" if is_cut else "strict",
-                )
-                yield offset, text
-            except UnicodeDecodeError:
-                self.report(offset, "not UTF-8; left out this line")
-            offset += len(line)
-
-    def report(self, offset: int, what: str) -> None:
-        """Tell of a problem in the line that was read last and begins at `offset`."""
-        where = f"byte {offset}" if self.start else f"line {self._number}"
-        self._problems.add(f"{self._path}, {where}: {what}")
-
-
-def _text_documents(lines: _Lines, source: Source) -> Iterator[str]:
-    """A document belongs to the piece that holds the blank line before it."""
-    del source
-    inside = lines.start == 0
-    collected = _Collector()
-    for offset, line in lines:
-        if line.strip():
-            if inside:
-                yield from collected.add(line)
-            continue
-        yield from collected.flush()
-        inside = True
-        if offset >= lines.end:
-            return
-    yield from collected.flush()
-
-
-def _wikiextractor_documents(lines: _Lines, source: Source) -> Iterator[str]:
-    """A document belongs to the piece that holds its `<doc` line."""
-    del source
-    inside, title = False, ""
-    collected = _Collector()
-    for offset, line in lines:
-        if line.startswith("<doc "):
-            if offset >= lines.end:
-                return
-            found = re.search(r'title="(.*?)">?\s*$', line)
-            inside, title = True, found.group(1) if found else ""
-        elif line.startswith("</doc>"):
-            yield from collected.flush()
-            inside = False
-        elif inside and line.strip():
-            if line.strip() == title:  # the first line repeats it
-                title = ""
-            else:
-                yield from collected.add(line)
-    yield from collected.flush()
-
-
-def _jsonl_documents(lines: _Lines, source: Source) -> Iterator[str]:
-    for offset, line in lines:
-        if offset >= lines.end:
-            return
-        if not line.strip():
-            continue
-        try:
-            text = json.loads(line)[source.text_field]
-        except (ValueError, KeyError, TypeError, IndexError):
-            text = None
-        if isinstance(text, str):
-            yield from _cut(text)
-        else:
-            what = f"no JSON object with a text in {source.text_field!r}; left out"
-            lines.report(offset, what)
-
-
-class _Collector:
-    """Joins lines to documents of at most `_MAX_DOCUMENT_CHARS`."""
-
-    def __init__(self):
-        self._lines: list[str] = []
-        self._size = 0
-
-    def add(self, line: str) -> Iterator[str]:
-        if self._lines and self._size + len(line) > _MAX_DOCUMENT_CHARS:
-            yield from self.flush()
-        self._lines.append(line)
-        self._size += len(line)
-
-    def flush(self) -> Iterator[str]:
-        text = "".join(self._lines)
-        self._lines, self._size = [], 0
-        if text.strip():
-            yield text
-
-
-def _cut(text: str) -> Iterator[str]:
-    """A text as one document, or as several if it is longer than a document may be."""
-    collected = _Collector()
-    for line in text.splitlines(keepends=True):
-        yield from collected.add(line)
-    yield from collected.flush()
+            texts = files.documents(
+                piece.name,
+                piece.start,
+                piece.end,
+                source.format,
+                source.text_field,
+                problems,
+            )
+            for number, text in enumerate(texts, 1):
+                yield Document(text, f"{piece.name}:{number}")
 
 
 # ---- TensorFlow datasets
@@ -365,7 +184,7 @@ def _read_tfds(piece: Piece, source: Source) -> Iterator[Document]:
     )
     for i, example in enumerate(tfds.as_numpy(dataset), piece.start):
         text = example[source.text_field].decode("utf-8", errors="replace")
-        for part in _cut(text):
+        for part in files.cut(text):
             yield Document(part, f"{piece.name}:{i}")
 
 

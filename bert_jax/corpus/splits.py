@@ -18,6 +18,7 @@ import sentencex
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards, sources
+from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
 
 _BATCH_SENTENCES = 2000  # go through the tokenizer together
@@ -104,7 +105,7 @@ def build_split(
         )
         for name in shards.SPLITS
     }
-    problems = sources.Problems()
+    problems = Problems()
     text_bytes = 0
     documents = sources.read(split, source, problems)
     for document, sentences in _tokenised(documents, settings, tokenizer):

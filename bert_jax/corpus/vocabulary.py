@@ -5,6 +5,7 @@ import random
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import sources
+from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
 
 
@@ -32,7 +33,7 @@ def learn(
       UserError: There is no input, or too little.
     """
     texts, size = [], 0
-    problems = sources.Problems()
+    problems = Problems()
     splits = sources.plan(source)
     random.Random(0).shuffle(splits)
     bar = terminal.progress_bar(desc="reading text", unit="B", unit_scale=True)

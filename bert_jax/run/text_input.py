@@ -3,7 +3,7 @@
 from absl import flags
 
 from bert_jax import storage
-from bert_jax.corpus import sources
+from bert_jax.corpus import files, sources
 from bert_jax.errors import UserError
 
 
@@ -33,7 +33,7 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     kind = flags.FLAGS.format or ("text" if pattern else "python_docs")
     if pattern and (kind == "python_docs" or kind.startswith("tfds:")):
         raise UserError(f"--format={kind} reads no files; leave --input out")
-    if not pattern and kind in sources.FILE_FORMATS:
+    if not pattern and kind in files.FORMATS:
         raise UserError(f"--format={kind} needs files; give --input='GLOB'")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
 

@@ -1,0 +1,221 @@
+"""The documents of one text file, or of a part of it.
+
+Formats:
+  text           UTF-8; blank lines part documents. One paragraph a line or wrapped.
+  jsonl          one JSON object a line, the text in one of its fields.
+  wikiextractor  `<doc ...>`, title, paragraphs, `</doc>`.
+Files that end in .gz or .zst are decompressed on the way. Nothing here is held in
+memory that grows with the file.
+"""
+
+import gzip
+import io
+import json
+import math
+import re
+from collections.abc import Iterator
+
+import pyarrow
+
+from bert_jax import storage
+from bert_jax.corpus.problems import Problems
+from bert_jax.errors import UserError
+
+FORMATS = ("text", "jsonl", "wikiextractor")
+# Longer documents and lines are cut, so that memory stays bounded.
+_MAX_DOCUMENT_CHARS = 1_000_000
+_MAX_LINE_BYTES = 1 << 24
+
+
+def is_compressed(path: str) -> bool:
+    """Whether a file is decompressed on the way."""
+    return path.endswith((".gz", ".zst"))
+
+
+def documents(
+    name: str,
+    start: int,
+    end: int,
+    format: str,
+    text_field: str,
+    problems: Problems,
+) -> Iterator[str]:
+    """Documents of a part of a file; a document belongs to the part it begins in.
+
+    Args:
+      name: Path or URL of the file. It is decompressed if it ends in .gz or .zst.
+      start: First byte of the part.
+      end: One past the last byte of the part.
+      format: One of `FORMATS`.
+      text_field: Field of a JSON object that holds the text.
+      problems: Where to note what cannot be read. It costs no more than its line or
+        the rest of the file.
+
+    Raises:
+      UserError: The file is not there.
+    """
+    if not end:
+        problems.add(f"{name}: empty file")
+        return
+    kept = 0
+    try:
+        with _open(name) as stream:
+            lines = _Lines(stream, name, start, end, problems)
+            for text in _parse(lines, format, text_field):
+                kept += 1
+                yield text
+    except FileNotFoundError as error:
+        # Planned, so it was there. Going on would build another corpus.
+        raise UserError(f"{name} is gone, or not on each machine") from error
+    except (OSError, EOFError) as error:
+        problems.add(
+            f"{name}: cannot be read to its end ({error}); "
+            f"kept the {kept} documents before that"
+        )
+
+
+def _open(path: str) -> io.BufferedIOBase:
+    remote = storage.path(path).open() if storage.is_remote(path) else None
+    if path.endswith(".gz"):
+        return gzip.open(remote or path, "rb")
+    if path.endswith(".zst"):
+        stream = pyarrow.input_stream(remote or path, compression="zstd")
+        return io.BufferedReader(stream)
+    return remote or open(path, "rb")
+
+
+class _Lines:
+    """Decoded lines of a piece, with the byte at which each begins.
+
+    Begins with the first line that starts in the piece and runs on to the end of the
+    file; whoever reads decides where to stop. Compressed files are read from byte 0,
+    and all that they hold counts as inside.
+    """
+
+    def __init__(
+        self,
+        stream: io.BufferedIOBase,
+        name: str,
+        start: int,
+        end: int,
+        problems: Problems,
+    ):
+        self._stream = stream
+        self._name = name
+        self._problems = problems
+        self._number = 0
+        self.start = start
+        self.end = math.inf if is_compressed(name) else end
+
+    def __iter__(self) -> Iterator[tuple[int, str]]:
+        offset = 0
+        if self.start > 0:
+            self._stream.seek(self.start - 1)
+            offset = self.start - 1 + len(self._stream.readline())
+        while line := self._stream.readline(_MAX_LINE_BYTES):
+            self._number += 1
+            is_cut = len(line) == _MAX_LINE_BYTES  # perhaps inside a character
+            try:
+                text = line.decode(
+                    "utf-8-sig" if offset == 0 else "utf-8",
+                    errors="ignore" if is_cut else "strict",
+                )
+                yield offset, text
+            except UnicodeDecodeError:
+                self.report(offset, "not UTF-8; left out this line")
+            offset += len(line)
+
+    def report(self, offset: int, what: str) -> None:
+        """Tell of a problem in the line that was read last and begins at `offset`."""
+        where = f"byte {offset}" if self.start else f"line {self._number}"
+        self._problems.add(f"{self._name}, {where}: {what}")
+
+
+def _parse(lines: _Lines, format: str, text_field: str) -> Iterator[str]:
+    if format == "text":
+        return _text_documents(lines)
+    if format == "jsonl":
+        return _jsonl_documents(lines, text_field)
+    return _wikiextractor_documents(lines)
+
+
+def _text_documents(lines: _Lines) -> Iterator[str]:
+    """A document belongs to the piece that holds the blank line before it."""
+    inside = lines.start == 0
+    collected = _Collector()
+    for offset, line in lines:
+        if line.strip():
+            if inside:
+                yield from collected.add(line)
+            continue
+        yield from collected.flush()
+        inside = True
+        if offset >= lines.end:
+            return
+    yield from collected.flush()
+
+
+def _wikiextractor_documents(lines: _Lines) -> Iterator[str]:
+    """A document belongs to the piece that holds its `<doc` line."""
+    inside, title = False, ""
+    collected = _Collector()
+    for offset, line in lines:
+        if line.startswith("<doc "):
+            if offset >= lines.end:
+                return
+            found = re.search(r'title="(.*?)">?\s*$', line)
+            inside, title = True, found.group(1) if found else ""
+        elif line.startswith("</doc>"):
+            yield from collected.flush()
+            inside = False
+        elif inside and line.strip():
+            if line.strip() == title:  # the first line repeats it
+                title = ""
+            else:
+                yield from collected.add(line)
+    yield from collected.flush()
+
+
+def _jsonl_documents(lines: _Lines, text_field: str) -> Iterator[str]:
+    for offset, line in lines:
+        if offset >= lines.end:
+            return
+        if not line.strip():
+            continue
+        try:
+            text = json.loads(line)[text_field]
+        except (ValueError, KeyError, TypeError, IndexError):
+            text = None
+        if isinstance(text, str):
+            yield from cut(text)
+        else:
+            what = f"no JSON object with a text in {text_field!r}; left out"
+            lines.report(offset, what)
+
+
+class _Collector:
+    """Joins lines to documents of at most `_MAX_DOCUMENT_CHARS`."""
+
+    def __init__(self):
+        self._lines: list[str] = []
+        self._size = 0
+
+    def add(self, line: str) -> Iterator[str]:
+        if self._lines and self._size + len(line) > _MAX_DOCUMENT_CHARS:
+            yield from self.flush()
+        self._lines.append(line)
+        self._size += len(line)
+
+    def flush(self) -> Iterator[str]:
+        text = "".join(self._lines)
+        self._lines, self._size = [], 0
+        if text.strip():
+            yield text
+
+
+def cut(text: str) -> Iterator[str]:
+    """A text as one document, or as several if it is longer than a document may be."""
+    collected = _Collector()
+    for line in text.splitlines(keepends=True):
+        yield from collected.add(line)
+    yield from collected.flush()
