@@ -1,3 +1,6 @@
+import dataclasses
+import gzip
+import io
 import json
 import pathlib
 import subprocess
@@ -7,11 +10,12 @@ import time
 import numpy as np
 import pyarrow
 import pytest
+import zstandard
 from test_pretrain import assert_refused
 
 from bert_jax.corpus import build, files, python_docs, shards, sources, splits
 from bert_jax.corpus.problems import Problems
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 
 DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 
@@ -109,6 +113,62 @@ def test_a_truncated_file_keeps_what_can_be_read(suffix, documents, tmp_path):
     assert f"kept the {len(found)} documents" in problems.lines[0]
 
 
+def flipped(data, place):
+    """The bytes with one bit of one of them changed; from the end if negative."""
+    changed = bytearray(data)
+    changed[place] ^= 1
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("suffix", "place", "reason"),
+    [
+        (".gz", 0, "Not a gzipped file"),
+        (".gz", 11, "Error -3 while decompressing data"),  # in the deflate stream
+        (".gz", -6, "CRC check failed"),
+        (".zst", 0, "ZSTD decompress failed"),
+        (".zst", 60, "ZSTD decompress failed"),
+        (".zst", -1, "ZSTD decompress failed: Restored data doesn't match checksum"),
+    ],
+)
+def test_a_damaged_archive_costs_no_other_file(
+    suffix, place, reason, documents, tmp_path
+):
+    text = "\n\n".join(documents[:100]).encode()
+    whole = {
+        ".gz": gzip.compress(text, mtime=0),
+        ".zst": zstandard.ZstdCompressor(write_checksum=True).compress(text),
+    }[suffix]
+    (tmp_path / f"a{suffix}").write_bytes(flipped(whole, place))
+    (tmp_path / f"b{suffix}").write_bytes(whole)
+    found, problems = read_all(sources.Source(f"{tmp_path}/*", "text"))
+    kept = [d.text.strip() for d in found if d.source.startswith(f"{tmp_path}/a")]
+    rest = [d.text.strip() for d in found[len(kept) :]]
+    assert rest == [text.strip() for text in documents[:100]]
+    # What comes before the damage is the text that was compressed.
+    assert kept == rest[: len(kept)]
+    assert problems.count == 1
+    expected = f"{tmp_path}/a{suffix}: cannot be read to its end ({reason}"
+    assert problems.lines[0].startswith(expected)
+    assert f"kept the {len(kept)} documents" in problems.lines[0]
+    assert ("up to line" in problems.lines[0]) == bool(kept)
+
+
+def test_a_store_that_stops_answering_ends_the_build(tmp_path, monkeypatch):
+    """Leaving out the rest of the file would silently make another corpus."""
+    (tmp_path / "a.txt").write_text("one\n\ntwo\n")
+
+    class Stream(io.BytesIO):
+        def readline(self, size):
+            if not self.tell():
+                return super().readline(size)
+            raise TimeoutError("no answer")
+
+    monkeypatch.setattr(files, "_open", lambda name: Stream(b"one\n\ntwo\n"))
+    with pytest.raises(Unavailable, match=r"a\.txt cannot be read now: no answer"):
+        read_all(sources.Source(f"{tmp_path}/*", "text"))
+
+
 def test_bad_lines_are_named_and_the_rest_is_kept(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"good\n\xff\xfe bad\nmore\n\nnext\n")
     (tmp_path / "b.txt").write_bytes(b"")
@@ -123,6 +183,27 @@ def test_bad_lines_are_named_and_the_rest_is_kept(tmp_path):
     assert [d.text for d in found] == ["a"]
     assert problems.count == 4
     assert "c.jsonl, line 2: no JSON object with a text in 'text'" in problems.lines[0]
+
+
+def test_json_that_python_reads_and_cannot_use(tmp_path):
+    lines = [
+        '{"text": "good"}',
+        r'{"text": "half \ud800"}',
+        r'{"text": "whole \ud83d\ude00"}',
+        "[" * 100_000,
+        '{"text": ' + "[" * 100_000,
+        '{"text": ' + "9" * 5_000 + "}",
+    ]
+    (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
+    found, problems = read_all(sources.Source(str(tmp_path / "a.jsonl"), "jsonl"))
+    assert [d.text for d in found] == ["good", "whole \N{GRINNING FACE}"]
+    where = f"{tmp_path}/a.jsonl, line"
+    assert problems.lines == [
+        f"{where} 2: the text in 'text' has half of a surrogate pair; left out",
+        f"{where} 4: JSON that is nested too deep; left out",
+        f"{where} 5: JSON that is nested too deep; left out",
+        f"{where} 6: no JSON object with a text in 'text'; left out",
+    ]
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
@@ -186,6 +267,12 @@ def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
         sources.plan(sources.Source("", "tfds:chapters"))
     with pytest.raises(UserError, match=r"not prepared in .*tfds build lm1b"):
         sources.plan(sources.Source("", "tfds:lm1b"))
+    (records,) = tmp_path.glob("**/*tfrecord*")
+    records.write_bytes(flipped(records.read_bytes(), records.stat().st_size // 2))
+    kept, problems = read_all(dataclasses.replace(source, split_bytes=10**9))
+    assert 0 < len(kept) < 30
+    expected = f"chapters: example {len(kept)} and those up to 30 cannot be read"
+    assert problems.count == 1 and expected in problems.lines[0]
 
 
 # ---- installed documentation
@@ -244,6 +331,14 @@ def test_parameters_and_the_function_they_belong_to(tmp_path):
     assert found.summary == ""  # too few words to be prose
     (tmp_path / "n.py").write_text('def f():\n    """Parameters of it."""\n')
     assert list(python_docs.parameters(tmp_path / "n.py")) == []
+
+
+def test_half_characters_in_docstrings_are_dropped(tmp_path):
+    words = "This sentence has a few words, and an escape \\ud800 in it. " * 5
+    (tmp_path / "m.py").write_text(f'"""{words}"""')
+    [text] = python_docs.read_module(tmp_path / "m.py", pytest.fail)
+    assert "an escape  in it" in text
+    assert text.encode("utf-8")
 
 
 def test_language_reference_and_packages_are_found():
@@ -414,9 +509,7 @@ def test_damaged_shards_are_named(text_file, wordpiece, tmp_path):
     built = build.build(source, build.Settings(0.1), wordpiece, tmp_path / "c")
     shard = built.shards["train"][0]
     path = built.folder / shard.file
-    data = bytearray(path.read_bytes())
-    data[len(data) // 2] ^= 1
-    path.write_bytes(data)
+    path.write_bytes(flipped(path.read_bytes(), path.stat().st_size // 2))
     with pytest.raises(UserError, match=r"train-00000\.arrow has changed"):
         list(shards.read_shard(built.folder, shard))
     path.unlink()

@@ -13,13 +13,14 @@ import io
 import json
 import math
 import re
+import zlib
 from collections.abc import Iterator
 
 import pyarrow
 
 from bert_jax import storage
 from bert_jax.corpus.problems import Problems
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 
 FORMATS = ("text", "jsonl", "wikiextractor")
 # Longer documents and lines are cut, so that memory stays bounded.
@@ -57,20 +58,23 @@ def documents(
     if not end:
         problems.add(f"{name}: empty file")
         return
-    kept = 0
+    kept, until = 0, ""
     try:
         with _open(name) as stream:
             lines = _Lines(stream, name, start, end, problems)
             for text in _parse(lines, format, text_field):
-                kept += 1
                 yield text
+                kept, until = kept + 1, f", up to {lines.place}"
     except FileNotFoundError as error:
         # Planned, so it was there. Going on would build another corpus.
         raise UserError(f"{name} is gone, or not on each machine") from error
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error, MemoryError) as error:
+        if storage.is_passing(error):
+            # Leaving out the rest of the file would build another corpus here, too.
+            raise Unavailable(f"{name} cannot be read now: {error}") from error
         problems.add(
             f"{name}: cannot be read to its end ({error}); "
-            f"kept the {kept} documents before that"
+            f"kept the {kept} documents before that{until}"
         )
 
 
@@ -103,17 +107,18 @@ class _Lines:
         self._stream = stream
         self._name = name
         self._problems = problems
-        self._number = 0
+        self._number = self._offset = 0
         self.start = start
         self.end = math.inf if is_compressed(name) else end
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        offset = 0
+        following = 0
         if self.start > 0:
             self._stream.seek(self.start - 1)
-            offset = self.start - 1 + len(self._stream.readline())
+            following = self.start - 1 + self._skip_line()
         while line := self._stream.readline(_MAX_LINE_BYTES):
-            self._number += 1
+            offset, following = following, following + len(line)
+            self._number, self._offset = self._number + 1, offset
             is_cut = len(line) == _MAX_LINE_BYTES  # perhaps inside a character
             try:
                 text = line.decode(
@@ -122,13 +127,25 @@ class _Lines:
                 )
                 yield offset, text
             except UnicodeDecodeError:
-                self.report(offset, "not UTF-8; left out this line")
-            offset += len(line)
+                self.report("not UTF-8; left out this line")
 
-    def report(self, offset: int, what: str) -> None:
-        """Tell of a problem in the line that was read last and begins at `offset`."""
-        where = f"byte {offset}" if self.start else f"line {self._number}"
-        self._problems.add(f"{self._name}, {where}: {what}")
+    def _skip_line(self) -> int:
+        """Read to the end of a line; returns the number of bytes."""
+        skipped = 0
+        while part := self._stream.readline(_MAX_LINE_BYTES):
+            skipped += len(part)
+            if part.endswith(b"\n"):
+                break
+        return skipped
+
+    @property
+    def place(self) -> str:
+        """Which line was read last. Only who reads from the start can count them."""
+        return f"byte {self._offset}" if self.start else f"line {self._number}"
+
+    def report(self, what: str) -> None:
+        """Note a problem of the line that was read last."""
+        self._problems.add(f"{self._name}, {self.place}: {what}")
 
 
 def _parse(lines: _Lines, format: str, text_field: str) -> Iterator[str]:
@@ -183,14 +200,34 @@ def _jsonl_documents(lines: _Lines, text_field: str) -> Iterator[str]:
         if not line.strip():
             continue
         try:
-            text = json.loads(line)[text_field]
-        except (ValueError, KeyError, TypeError, IndexError):
-            text = None
-        if isinstance(text, str):
-            yield from cut(text)
+            text = _json_text(line, text_field)
+        except ValueError as error:
+            lines.report(f"{error}; left out")
         else:
-            what = f"no JSON object with a text in {text_field!r}; left out"
-            lines.report(offset, what)
+            yield from cut(text)
+
+
+def _json_text(line: str, text_field: str) -> str:
+    try:
+        text = json.loads(line)[text_field]
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deep") from error
+    except (ValueError, KeyError, TypeError, IndexError):
+        text = None
+    if not isinstance(text, str):
+        raise ValueError(f"no JSON object with a text in {text_field!r}")
+    if not is_unicode(text):
+        raise ValueError(f"the text in {text_field!r} has half of a surrogate pair")
+    return text
+
+
+def is_unicode(text: str) -> bool:
+    """Whether a text can be written: Python's strings may hold half a character."""
+    try:
+        text.encode("utf-8")
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 class _Collector:

@@ -51,7 +51,8 @@ def source_files() -> list[pathlib.Path]:
             parts = path.relative_to(root).parts
             if _SKIPPED_PARTS.isdisjoint(parts) and not parts[-1].startswith("test_"):
                 found.add(path)
-    return sorted(found)
+    # Editors leave links to nothing beside the files that they have open.
+    return sorted(path for path in found if path.is_file())
 
 
 def module_name(path: str | pathlib.Path) -> str:
@@ -107,7 +108,7 @@ def _parse(
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about other people's escapes
             return ast.parse(text)
-    except (OSError, SyntaxError, ValueError, RecursionError) as error:
+    except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         report(f"{path}: cannot be parsed ({error})")
         return None
 
@@ -137,6 +138,8 @@ def _prose(docstring: str) -> str:
     paragraphs: list[list[str]] = [[]]
     in_fence = in_code = False
     code_indent = 0
+    # An escape in the source may stand for half a character, which nobody can write.
+    docstring = docstring.encode("utf-8", "ignore").decode("utf-8")
     lines = docstring.expandtabs().split("\n")
     for i, line in enumerate(lines):
         stripped = line.strip()

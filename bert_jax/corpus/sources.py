@@ -131,7 +131,7 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
     """
     for piece in split:
         if source.format.startswith("tfds:"):
-            yield from _read_tfds(piece, source)
+            yield from _read_tfds(piece, source, problems)
         elif source.format == "python_docs":
             for text in python_docs.read_module(piece.name, problems.add):
                 yield Document(text, python_docs.module_name(piece.name))
@@ -175,17 +175,28 @@ def _plan_tfds(source: Source) -> list[Split]:
     return [(Piece(name, cuts[i], cuts[i + 1]),) for i in range(count)]
 
 
-def _read_tfds(piece: Piece, source: Source) -> Iterator[Document]:
+def _read_tfds(piece: Piece, source: Source, problems: Problems) -> Iterator[Document]:
     import tensorflow_datasets as tfds  # slow to import, and few need it
 
     dataset = _tfds_builder(piece.name).as_dataset(
         split=f"train[{piece.start}:{piece.end}]",
         read_config=tfds.ReadConfig(interleave_cycle_length=1),
     )
-    for i, example in enumerate(tfds.as_numpy(dataset), piece.start):
-        text = example[source.text_field].decode("utf-8", errors="replace")
-        for part in files.cut(text):
-            yield Document(part, f"{piece.name}:{i}")
+    following = piece.start
+    try:
+        for example in tfds.as_numpy(dataset):
+            text = example[source.text_field].decode("utf-8", errors="replace")
+            for part in files.cut(text):
+                yield Document(part, f"{piece.name}:{following}")
+            following += 1
+    except Exception as error:
+        if not type(error).__module__.startswith("tensorflow"):
+            raise
+        reason = " ".join(str(error).split())
+        problems.add(
+            f"{piece.name}: example {following} and those up to {piece.end} cannot be "
+            f"read ({reason})"
+        )
 
 
 def _tfds_builder(name: str):
