@@ -13,7 +13,7 @@ import io
 import re
 import shlex
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 
 import apache_beam
 from apache_beam.options import pipeline_options
@@ -39,7 +39,7 @@ def runner(options: str) -> build.Runner:
 
     def run(
         job: unfinished.Job, todo: Sequence[tuple[int, sources.Split]]
-    ) -> Iterator[tuple[int, splits.SplitResult]]:
+    ) -> Generator[tuple[int, splits.SplitResult], None, None]:
         if not todo:
             return
         splits = pipeline | "Splits" >> apache_beam.Create(todo)

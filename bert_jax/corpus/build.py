@@ -6,12 +6,13 @@ build which was cut off continues there, with the same runner or another.
 cluster.
 """
 
+import contextlib
 import dataclasses
 import functools
 import hashlib
 import json
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
@@ -23,10 +24,11 @@ Settings = splits.Settings
 is_held_out = splits.is_held_out
 
 # From a job and numbered splits to their numbered results, in any order. A runner calls
-# `unfinished.build_and_keep` for each, where input and output can be reached.
+# `unfinished.build_and_keep` for each, where input and output can be reached. It is
+# closed when the build ends, complete or not.
 Runner = Callable[
     [unfinished.Job, Sequence[tuple[int, sources.Split]]],
-    Iterator[tuple[int, splits.SplitResult]],
+    Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
 
@@ -66,10 +68,11 @@ def build(
         job = unfinished.Job(source, settings, tokenizer, os.fspath(output))
         todo = [(i, split) for i, split in enumerate(planned) if i not in done]
         results = done
-        for index, result in runner(job, todo):
-            results[index] = result
-            if on_split:
-                on_split(len(results), len(planned), result)
+        with contextlib.closing(runner(job, todo)) as built:
+            for index, result in built:
+                results[index] = result
+                if on_split:
+                    on_split(len(results), len(planned), result)
         _finish(folder, tokenizer, identity, [results[i] for i in range(len(planned))])
     return shards.open_corpus(folder)
 

@@ -18,12 +18,14 @@ Input and output must be places that all workers reach, and bert_jax must be on 
 in an image or by --setup_file (docs/data.md). Only the tokenizer travels along.
 """
 
+import signal
+
 from absl import flags
 
 from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, report
-from bert_jax.errors import UserError
+from bert_jax.errors import Interrupted, UserError
 from bert_jax.run import command_line, text_input
 
 
@@ -113,14 +115,21 @@ def main() -> int:
         runner = beam_runner(values.beam_options)
     elif values.beam_options:
         raise UserError("--beam_options is for --runner=beam")
-    corpus = report.build_with_progress(
-        text_input.source(values.shard_megabytes * 1_000_000),
-        build.Settings(values.held_out, values.language),
-        load_tokenizer(path),
-        output,
-        values.workers,
-        runner,
-    )
+    # SIGTERM is what a machine sends that is taken away: stop as at Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        corpus = report.build_with_progress(
+            text_input.source(values.shard_megabytes * 1_000_000),
+            build.Settings(values.held_out, values.language),
+            load_tokenizer(path),
+            output,
+            values.workers,
+            runner,
+        )
+    except KeyboardInterrupt as stop:
+        if not runner:  # nothing is left to wait for
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        raise Interrupted("stopped") from stop
     terminal.say(report.describe(corpus))
     return 0
 
