@@ -7,8 +7,10 @@ it has no rename, but an object appears as a whole when all of it has arrived.
 Stores are reached through fsspec, which finds the library for a URL: gcsfs for `gs://`.
 """
 
+import contextlib
 import dataclasses
 import errno
+import fcntl
 import glob as glob_lib
 import io
 import os
@@ -16,7 +18,7 @@ import pathlib
 import shutil
 import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 import fsspec
 
@@ -54,7 +56,7 @@ class RemotePath:
         return self._store.isdir(self.url)
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        return (RemotePath(url) for url, _ in _listing(self._store, self / pattern))
+        return (RemotePath(f.name) for f in _listing(self._store, self / pattern))
 
     def open(self) -> io.BufferedReader:
         return io.BufferedReader(self._store.open(self.url, "rb"))
@@ -148,15 +150,24 @@ def remove_folder(folder: Path) -> None:
 
 def write_text(where: Path, text: str) -> None:
     """Write a file so that it is there as a whole or not at all."""
+    write_bytes(where, text.encode("utf-8"))
+
+
+def write_bytes(where: Path, data: bytes) -> None:
+    """Write a file so that it is there as a whole or not at all."""
     if is_remote(where):
-        where.write_text(text, encoding="utf-8")
+        where.write_bytes(data)
         return
     temporary = temporary_file(where)
-    with open(temporary, "w", encoding="utf-8") as stream:
-        stream.write(text)
-        stream.flush()
-        os.fsync(stream.fileno())
-    os.replace(temporary, where)
+    try:
+        with open(temporary, "wb") as stream:
+            stream.write(data)
+            stream.flush()
+            os.fsync(stream.fileno())
+        os.replace(temporary, where)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
 
 
 def temporary_file(where: Path) -> pathlib.Path:
@@ -230,27 +241,125 @@ def disk_error(error: BaseException) -> str:
     return ""
 
 
-def find(pattern: str) -> list[tuple[str, int]]:
-    """Names and sizes in bytes of the files that match a glob, sorted."""
+# ---- failures to write, and who may write
+
+
+@contextlib.contextmanager
+def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
+    """Turn what keeps something from being written into one line.
+
+    Args:
+      where: File or folder that is written.
+      hint: What to do about it, for the end of the line.
+
+    Raises:
+      UserError: The disk is full, the place is read-only or not there, ...
+      Unavailable: It may be possible later.
+    """
+    try:
+        yield
+    except (UserError, Unavailable):
+        raise
+    except Exception as error:
+        # The errors of stores have no common base.
+        if not isinstance(error, OSError) and not is_remote(where):
+            raise
+        reason = disk_error(error) or getattr(error, "strerror", None) or str(error)
+        line = f"cannot write to {where}: {' '.join(reason.split())}"
+        if hint:
+            line += f"; {hint}"
+        raise failure(error)(line) from error
+
+
+@contextlib.contextmanager
+def locked(where: Path, busy: str) -> Iterator[None]:
+    """Keep other processes out by a lock on a file.
+
+    The system releases the lock when the process ends, however it ends. Object stores
+    have no locks, nor have some network file systems: there nobody is kept out.
+
+    Args:
+      where: File to lock; made if it is not there, and left there.
+      busy: Message if another process has the lock.
+
+    Raises:
+      UserError: Another process has the lock, or the file cannot be made.
+    """
+    if is_remote(where):
+        yield
+        return
+    with writing(where):
+        stream = open(where, "a")  # noqa: SIM115
+    with stream:
+        try:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise UserError(busy) from error
+        except OSError:
+            pass  # no locks here
+        yield
+
+
+# ---- files that are there
+
+
+@dataclasses.dataclass(frozen=True)
+class File:
+    """A file that matches a glob.
+
+    Attributes:
+      name: Path or URL.
+      size: Number of bytes.
+      checksum: What the store says of the content; "" where nothing does.
+    """
+
+    name: str
+    size: int
+    checksum: str
+
+
+def find(pattern: str) -> list[File]:
+    """The files that match a glob, sorted by name."""
     if is_remote(pattern):
         check(path(pattern))
         return _listing(_store(pattern), pattern)
-    names = glob_lib.glob(pattern, recursive=True)
-    return [(name, os.path.getsize(name)) for name in sorted(names)
-            if os.path.isfile(name)]  # fmt: skip
+    names = sorted(glob_lib.glob(pattern, recursive=True))
+    return [File(n, os.path.getsize(n), "") for n in names if os.path.isfile(n)]
 
 
 def _listing(
     store: fsspec.AbstractFileSystem, pattern: str | os.PathLike
-) -> list[tuple[str, int]]:
-    """URLs and sizes of the objects that match."""
+) -> list[File]:
     scheme = os.fspath(pattern).partition("://")[0]
     try:
-        found = store.glob(os.fspath(pattern), detail=True)
+        matched = store.glob(os.fspath(pattern), detail=True)
     except FileNotFoundError:  # there is not even a bucket
         return []
     return [
-        (f"{scheme}://{name.lstrip('/')}", about["size"])
-        for name, about in sorted(found.items())
+        File(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
+        for name, about in sorted(matched.items())
         if about["type"] == "file"
     ]
+
+
+def _checksum(about: dict) -> str:
+    """What a listing says of an object's content, the same for a copy if possible."""
+    names = ("crc32c", "md5Hash", "ETag", "etag")
+    return next((str(about[name]) for name in names if about.get(name)), "")
+
+
+def read_ranges(name: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
+    """Parts of a file.
+
+    Args:
+      name: Path or URL.
+      ranges: First byte and one past the last byte of each part.
+    """
+    if is_remote(name):
+        store = _store(name)
+        yield from (store.cat_file(name, start, end) for start, end in ranges)
+        return
+    with open(name, "rb", buffering=0) as stream:
+        for start, end in ranges:
+            stream.seek(start)
+            yield stream.read(end - start)

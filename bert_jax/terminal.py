@@ -1,5 +1,6 @@
 """Lines and progress bars for people, on standard error."""
 
+import re
 import sys
 from typing import Any
 
@@ -25,3 +26,16 @@ def warn(count: int, lines: list[str]) -> None:
         say(f"warning: {line}")
     if count > len(lines):
         say(f"warning: and {count - len(lines)} more like these")
+
+
+# What would break a line, or does something to a terminal.
+_CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+
+
+def printable(name: str) -> str:
+    """A file's name as text that can be printed and stored on one line.
+
+    Names are bytes. Bytes that are not UTF-8, and control characters, become escapes.
+    """
+    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    return _CONTROL.sub(lambda c: c[0].encode("unicode_escape").decode(), text)

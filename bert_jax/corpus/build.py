@@ -9,14 +9,20 @@ cluster.
 import contextlib
 import dataclasses
 import functools
-import hashlib
-import json
 import os
 from collections.abc import Callable, Generator, Sequence
 
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import local, shards, sources, splits, unfinished
+from bert_jax.corpus import (
+    local,
+    records,
+    shard_writer,
+    shards,
+    sources,
+    splits,
+    unfinished,
+)
 from bert_jax.errors import UserError
 
 # What callers of `build` need beside it.
@@ -31,6 +37,13 @@ Runner = Callable[
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
+# Is called with (splits done, splits in all, result) for each split.
+OnSplit = Callable[[int, int, splits.SplitResult], None]
+
+
+class _NothingToTrainOnError(UserError):
+    """There is no document for training."""
+
 
 def build(
     source: sources.Source,
@@ -40,125 +53,119 @@ def build(
     *,
     runner: Runner | None = None,
     workers: int = 0,
-    on_split: Callable[[int, int, splits.SplitResult], None] | None = None,
+    on_split: OnSplit | None = None,
 ) -> shards.Corpus:
     """Build a corpus, or continue a build that was cut off.
 
     Args:
-      source: what to read.
-      settings: what to make of it.
-      tokenizer: from text to ids; a copy goes into the corpus.
-      output: folder to write; new, empty, or holding the same build.
-      runner: has the splits built; None for `run_locally`.
-      workers: local processes; 0 for one on each core.
-      on_split: is called with (splits done, splits in all, result) for each split.
+      source: What to read.
+      settings: What to make of it.
+      tokenizer: Tokenizer for the text; a copy goes into the corpus.
+      output: Folder to write; new, empty, or holding the same build.
+      runner: What builds the splits; None for processes of this machine.
+      workers: Number of these processes; 0 for one on each core.
+      on_split: Function to call with the number of splits that are done, the number of
+        all splits, and the result of the one that was just built.
 
     Returns:
-      The finished corpus.
+      The complete corpus.
 
     Raises:
-      UserError: the input is not there, or the folder holds something else.
+      UserError: The input is not there, the folder holds something else or cannot be
+        written, another build is running on it, or there is nothing to train on.
     """
     folder = storage.path(output)
     planned = sources.plan(source)
-    identity = _identity(planned, source, settings, tokenizer)
-    done = _continue(folder, identity)
-    if done is not None:
-        runner = runner or functools.partial(local.run_locally, workers=workers)
-        job = unfinished.Job(source, settings, tokenizer, os.fspath(output))
-        todo = [(i, split) for i, split in enumerate(planned) if i not in done]
-        results = done
-        with contextlib.closing(runner(job, todo)) as built:
-            for index, result in built:
-                results[index] = result
-                if on_split:
-                    on_split(len(results), len(planned), result)
-        _finish(folder, tokenizer, identity, [results[i] for i in range(len(planned))])
+    identity = unfinished.Identity(
+        source,
+        settings.held_out,
+        settings.language,
+        tokenizer.fingerprint,
+        sources.fingerprint(source, planned),
+    )
+    storage.check(folder)
+    if _is_complete(folder, identity):
+        return shards.open_corpus(folder)
+    job = unfinished.Job(source, settings, tokenizer, os.fspath(output))
+    runner = runner or functools.partial(local.run_locally, workers=workers)
+    try:
+        with unfinished.claimed(folder):
+            # Another build may have ended between the question and the claim.
+            if not _is_complete(folder, identity):
+                results = _build_splits(job, identity, planned, runner, on_split)
+                _finish(folder, tokenizer, identity, results)
+    except _NothingToTrainOnError:
+        # Nothing may stand in the way of the corrected command.
+        storage.remove_folder(folder)
+        raise
+    # Not before: network file systems keep a folder with an open file, the lock.
+    storage.remove_folder(folder / unfinished.FOLDER)
     return shards.open_corpus(folder)
 
 
-def _identity(
+def _build_splits(
+    job: unfinished.Job,
+    identity: unfinished.Identity,
     planned: list[sources.Split],
-    source: sources.Source,
-    settings: Settings,
-    tokenizer: tokenizer_lib.Tokenizer,
-) -> dict:
-    """All that decides what the corpus will be; what a continued build must match."""
-    listing = json.dumps([[dataclasses.astuple(p) for p in split] for split in planned])
-    return {
-        "source": dataclasses.asdict(source),
-        **dataclasses.asdict(settings),
-        "tokenizer": tokenizer.fingerprint,
-        "input": hashlib.sha256(listing.encode()).hexdigest()[:16],
-    }
+    runner: Runner,
+    on_split: OnSplit | None,
+) -> list[splits.SplitResult]:
+    """Have all splits built that are not, and give the results of all, in order."""
+    results = unfinished.begin(storage.path(job.output), identity, len(planned))
+    todo = [(i, split) for i, split in enumerate(planned) if i not in results]
+    with contextlib.closing(runner(job, todo)) as built:
+        for index, result in built:
+            results[index] = result
+            if on_split:
+                on_split(len(results), len(planned), result)
+    return [results[i] for i in range(len(planned))]
 
 
-def _continue(
-    folder: storage.Path, identity: dict
-) -> dict[int, splits.SplitResult] | None:
-    """Results of splits already built; None if the corpus is complete."""
-    state = unfinished.settings_path(folder)
-    storage.check(folder)
+def _is_complete(folder: storage.Path, identity: unfinished.Identity) -> bool:
+    """Whether the corpus is there already.
+
+    Raises:
+      UserError: Another one is.
+    """
+    with storage.writing(folder):  # or a folder on the way cannot be entered
+        if not (folder / shards.MANIFEST).exists():
+            return False
+    settings = shards.open_corpus(folder).settings
     try:
-        storage.make_folder(folder)
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    if (folder / shards.MANIFEST).exists():
-        found = shards.open_corpus(folder).settings
-    elif state.exists():
-        found = json.loads(state.read_text(encoding="utf-8"))
-    elif any(folder.glob("*")):
-        raise UserError(f"{folder} is not empty and holds no corpus; give a new folder")
-    else:
-        found = None
-    if found not in (None, identity):
-        differing = [k for k in identity if found.get(k) != identity[k]]
-        raise UserError(
-            f"{folder} holds another corpus (different {', '.join(differing)}); "
-            "give a new folder or delete it"
-        )
-    if (folder / shards.MANIFEST).exists():
-        return None
-    storage.make_folder(folder / unfinished.FOLDER)
-    try:
-        storage.write_text(state, json.dumps(identity))
-    except OSError as error:
-        raise _cannot_write(folder, error) from error
-    names = [path.name for path in (folder / unfinished.FOLDER).glob("split-*.json")]
-    done = [int(n.removeprefix("split-").removesuffix(".json")) for n in names]
-    return dict(unfinished.read_kept(folder, done))
-
-
-def _cannot_write(folder: storage.Path, error: OSError) -> UserError:
-    return UserError(f"cannot write to {folder}: {error.strerror or error}")
+        complete = records.from_values(unfinished.Identity, settings)
+    except ValueError as error:
+        raise UserError(f"{folder / shards.MANIFEST}: settings: {error}") from error
+    unfinished.check_same(folder, complete, identity)
+    return True
 
 
 def _finish(
     folder: storage.Path,
     tokenizer: tokenizer_lib.Tokenizer,
-    identity: dict,
+    identity: unfinished.Identity,
     results: list[splits.SplitResult],
 ) -> None:
+    """Make the shards a corpus, if they hold anything to train on."""
     if not any(result.train.documents for result in results):
         lines = [line for result in results for line in result.problems]
         why = f" ({lines[0]})" if lines else ""
-        # Leave nothing that would stand in the way of the corrected command.
-        storage.remove_folder(folder)
-        raise UserError(f"no document for training in the input{why}")
-    found = {
-        name: [shard for r in results if (shard := getattr(r, name)).documents]
-        for name in shards.SPLITS
-    }
-    for result in results:
-        for name in shards.SPLITS:
-            if not getattr(result, name).documents:
-                (folder / getattr(result, name).file).unlink(missing_ok=True)
-    problems = {
-        "count": sum(result.problem_count for result in results),
-        "first": [line for result in results for line in result.problems][:100],
-    }
-    tokenizer.save(folder / shards.TOKENIZER)
-    for left in folder.glob("*.tmp"):  # of a process that was killed
-        left.unlink()
-    shards.write_manifest(folder, tokenizer, found, identity, problems)
-    storage.remove_folder(folder / unfinished.FOLDER)
+        raise _NothingToTrainOnError(f"no document for training in the input{why}")
+    listed: dict[str, list[shards.Shard]] = {name: [] for name in shards.SPLITS}
+    with storage.writing(folder, shard_writer.CONTINUES):
+        for result in results:
+            for name, shard in zip(
+                shards.SPLITS, (result.train, result.held_out), strict=True
+            ):
+                if shard.documents:
+                    listed[name].append(shard)
+                else:
+                    (folder / shard.file).unlink(missing_ok=True)
+        problems = shards.Problems(
+            sum(result.problem_count for result in results),
+            [line for result in results for line in result.problems][:100],
+        )
+        tokenizer.save(folder / shards.TOKENIZER)
+        for left in folder.glob("*.tmp"):  # of a process that was killed
+            left.unlink()
+        settings = dataclasses.asdict(identity)
+        shards.write_manifest(folder, tokenizer, listed, settings, problems)

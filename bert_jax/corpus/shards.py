@@ -11,16 +11,15 @@ store they are fetched instead, one at a time.
 
 import dataclasses
 import hashlib
-import itertools
-import json
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 import pyarrow
 
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import records
 from bert_jax.errors import UserError
 
 TRAIN, HELD_OUT = "train", "held_out"
@@ -28,18 +27,68 @@ SPLITS = (TRAIN, HELD_OUT)
 MANIFEST = "corpus.json"
 TOKENIZER = "tokenizer"
 _FORMAT = "bert_jax corpus 1"
-_BATCH_TOKENS = 1_000_000  # rows are written in batches of about this many tokens
 
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """What `corpus.json` says of one file."""
+    """What `corpus.json` says of one file.
+
+    Attributes:
+      file: Name in the folder of the corpus.
+      documents: Number of documents, which are rows.
+      sentences: Number of sentences.
+      tokens: Number of tokens.
+      sha256: Checksum of the file, in hexadecimal.
+    """
 
     file: str
     documents: int
     sentences: int
     tokens: int
     sha256: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Listing:
+    """What `corpus.json` says of the shards for training, or of those held out."""
+
+    documents: int
+    sentences: int
+    tokens: int
+    shards: tuple[Shard, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Problems:
+    """What was left out of the input: how often, and the first of it in words."""
+
+    count: int
+    first: list[str]
+
+
+@dataclasses.dataclass(frozen=True)
+class Manifest:
+    """What `corpus.json` holds.
+
+    Attributes:
+      format: Name and version of the format.
+      fingerprint: Hash of tokenizer and shards.
+      tokenizer_fingerprint: Hash of the tokenizer.
+      vocab_size: Number of tokens of the vocabulary.
+      settings: What the corpus was built of and how (`unfinished.Identity`).
+      problems: What was left out.
+      train: Shards for training.
+      held_out: Shards for evaluation.
+    """
+
+    format: str
+    fingerprint: str
+    tokenizer_fingerprint: str
+    vocab_size: int
+    settings: dict
+    problems: Problems
+    train: Listing
+    held_out: Listing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,7 +110,8 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
     """Read the manifest and the tokenizer of a corpus.
 
     Raises:
-      UserError: there is no complete corpus in the folder, or no way to it.
+      UserError: There is no complete corpus in the folder, or no way to it, or what the
+        manifest says cannot be true.
     """
     if not str(folder):
         raise UserError(
@@ -72,115 +122,84 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
     path = folder / MANIFEST
     storage.check(path)
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
-        if manifest["format"] != _FORMAT:
-            raise ValueError(f"format is {manifest['format']!r}, not {_FORMAT!r}")
-        shards = {s: tuple(Shard(**v) for v in manifest[s]["shards"]) for s in SPLITS}
+        manifest = _parse_manifest(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise UserError(
             f"no corpus in {folder}: {MANIFEST} is missing; run.build_corpus makes one"
         ) from error
-    except (OSError, ValueError, KeyError, TypeError) as error:
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise storage.failure(error)(
-            f"{path} cannot be read as a corpus: {error!r}"
+            f"{path} cannot be read as a corpus: {reason}; restore the file or build "
+            "the corpus again"
         ) from error
     tokenizer = tokenizer_lib.Tokenizer.load(folder / TOKENIZER)
-    if tokenizer.fingerprint != manifest["tokenizer_fingerprint"]:
+    if (tokenizer.fingerprint, tokenizer.vocab_size) != (
+        manifest.tokenizer_fingerprint,
+        manifest.vocab_size,
+    ):
         raise UserError(f"{folder / TOKENIZER} is not the tokenizer of this corpus")
     return Corpus(
-        folder, tokenizer, shards, manifest["settings"], manifest["fingerprint"]
+        folder,
+        tokenizer,
+        {split: getattr(manifest, split).shards for split in SPLITS},
+        manifest.settings,
+        manifest.fingerprint,
     )
+
+
+def _parse_manifest(text: str) -> Manifest:
+    """Read the manifest and check it against itself.
+
+    Raises:
+      ValueError: It is damaged, or was edited.
+    """
+    manifest = records.from_json(Manifest, text)
+    if manifest.format != _FORMAT:
+        raise ValueError(f"format is {manifest.format!r}, not {_FORMAT!r}")
+    shards = {split: getattr(manifest, split).shards for split in SPLITS}
+    for split in SPLITS:
+        if getattr(manifest, split) != _listing(shards[split]):
+            raise ValueError(f"the totals of {split} are not the sums of its shards")
+    if manifest.fingerprint != _fingerprint(manifest.tokenizer_fingerprint, shards):
+        raise ValueError("the fingerprint is not that of tokenizer and shards")
+    return manifest
+
+
+def _listing(shards: Sequence[Shard]) -> Listing:
+    def total(what):
+        return sum(getattr(shard, what) for shard in shards)
+
+    return Listing(
+        total("documents"), total("sentences"), total("tokens"), tuple(shards)
+    )
+
+
+def _fingerprint(tokenizer: str, shards: Mapping[str, Sequence[Shard]]) -> str:
+    sums = [shard.sha256 for split in SPLITS for shard in shards[split]]
+    return hashlib.sha256("\n".join([tokenizer, *sums]).encode()).hexdigest()[:16]
 
 
 def write_manifest(
     folder: storage.Path,
     tokenizer: tokenizer_lib.Tokenizer,
-    shards: dict[str, Sequence[Shard]],
+    shards: Mapping[str, Sequence[Shard]],
     settings: dict,
-    problems: dict,
+    problems: Problems,
 ) -> None:
     """Make the corpus complete: `open_corpus` works from here on."""
-    sums = [shard.sha256 for split in SPLITS for shard in shards[split]]
-    fingerprint = hashlib.sha256("\n".join([tokenizer.fingerprint, *sums]).encode())
-    manifest = {
-        "format": _FORMAT,
-        "fingerprint": fingerprint.hexdigest()[:16],
-        "tokenizer_fingerprint": tokenizer.fingerprint,
-        "vocab_size": tokenizer.vocab_size,
-        "settings": settings,
-        "problems": problems,
-    }
-    for split in SPLITS:
-        manifest[split] = {
-            what: sum(getattr(shard, what) for shard in shards[split])
-            for what in ("documents", "sentences", "tokens")
-        }
-        manifest[split]["shards"] = [dataclasses.asdict(s) for s in shards[split]]
-    storage.write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
-
-class ShardWriter:
-    """Writes one shard, row by row, in bounded memory. The file appears at `close`."""
-
-    def __init__(self, path: storage.Path, vocab_size: int):
-        self._dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.int32)
-        token = pyarrow.from_numpy_dtype(self._dtype)
-        self._schema = pyarrow.schema(
-            [
-                ("tokens", pyarrow.list_(token)),
-                ("sentence_starts", pyarrow.list_(pyarrow.int32())),
-                ("source", pyarrow.string()),
-            ]
-        )
-        self._path = path
-        self._temporary = storage.temporary_file(path)
-        self._file = pyarrow.OSFile(str(self._temporary), "wb")
-        self._writer = pyarrow.ipc.new_file(self._file, self._schema)
-        self._rows: list[tuple[np.ndarray, np.ndarray, str]] = []
-        self._pending = self._documents = self._sentences = self._tokens = 0
-
-    def add(self, sentences: Sequence[Sequence[int]], source: str) -> None:
-        """Append a document, given as the token ids of its sentences (none empty)."""
-        lengths = [len(sentence) for sentence in sentences]
-        starts = np.cumsum([0, *lengths[:-1]], dtype=np.int32)
-        tokens = np.fromiter(itertools.chain.from_iterable(sentences), self._dtype)
-        self._rows.append((tokens, starts, source))
-        self._pending += len(tokens)
-        self._documents += 1
-        self._sentences += len(sentences)
-        self._tokens += len(tokens)
-        if self._pending >= _BATCH_TOKENS:
-            self._flush()
-
-    def close(self) -> Shard:
-        """Finish the file and say what it holds."""
-        self._flush()
-        self._writer.close()
-        self._file.close()
-        digest = checksum(self._temporary)
-        storage.put(self._temporary, self._path)
-        return Shard(
-            self._path.name, self._documents, self._sentences, self._tokens, digest
-        )
-
-    def _flush(self) -> None:
-        if not self._rows:
-            return
-        tokens, starts, sources = zip(*self._rows, strict=True)
-        arrays = [
-            _list_array(tokens, self._schema.field("tokens").type),
-            _list_array(starts, self._schema.field("sentence_starts").type),
-            pyarrow.array(sources, pyarrow.string()),
-        ]
-        self._writer.write(pyarrow.record_batch(arrays, schema=self._schema))
-        self._rows, self._pending = [], 0
-
-
-def _list_array(values: Sequence[np.ndarray], kind: pyarrow.DataType):
-    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    return pyarrow.ListArray.from_arrays(
-        pyarrow.array(offsets), pyarrow.array(np.concatenate(values)), type=kind
+    manifest = Manifest(
+        _FORMAT,
+        _fingerprint(tokenizer.fingerprint, shards),
+        tokenizer.fingerprint,
+        tokenizer.vocab_size,
+        settings,
+        problems,
+        _listing(shards[TRAIN]),
+        _listing(shards[HELD_OUT]),
     )
+    text = records.to_json(manifest, indent=1) + "\n"
+    storage.write_text(folder / MANIFEST, text)
 
 
 def checksum(path: str | os.PathLike) -> str:
@@ -208,13 +227,21 @@ class Rows:
     sources: Sequence[str]
 
 
-def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
-    """Rows of one shard, a record batch at a time, after checking the checksum.
+def check_file(folder: storage.Path, shard: Shard) -> None:
+    """Check that a shard is the file that was built; in a store, that it is there.
 
     Raises:
-      UserError: the file is missing or not the one that was built.
+      UserError: It is missing or damaged.
     """
     path = folder / shard.file
+    if not storage.is_remote(path):
+        _read_checked(path, shard)
+    elif not path.exists():
+        raise UserError(f"shard {path} is missing")
+
+
+def _read_checked(path: storage.Path, shard: Shard) -> bytes | None:
+    """Content of a remote shard, None for a local one, after checking the checksum."""
     content = None
     try:
         if storage.is_remote(path):
@@ -231,11 +258,24 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
             f"shard {path} has changed since the corpus was built (checksum); "
             "build the corpus again or restore the file"
         )
-    file = pyarrow.memory_map(str(path)) if content is None else None
+    return content
+
+
+def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
+    """Rows of one shard, a record batch at a time, after checking it.
+
+    Raises:
+      UserError: The file is missing or not the one that was built, or the manifest says
+        something else of it than what it holds.
+    """
+    path = folder / shard.file
+    content = _read_checked(path, shard)
+    file = pyarrow.memory_map(os.fsencode(path)) if content is None else None
     with file or pyarrow.BufferReader(content) as stream:
         reader = pyarrow.ipc.open_file(stream)
-        for i in range(reader.num_record_batches):
-            batch = reader.get_batch(i)
+        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+        _check_counts(folder, shard, batches)
+        for batch in batches:
             tokens, starts, sources = batch.columns
             documents = tokens.offsets.to_numpy().astype(np.int64)
             sentences = starts.offsets.to_numpy().astype(np.int64)
@@ -248,3 +288,27 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
                 sentences,
                 sources.to_pylist(),
             )
+
+
+def _check_counts(
+    folder: storage.Path, shard: Shard, batches: Sequence[pyarrow.RecordBatch]
+) -> None:
+    held = Shard(
+        shard.file,
+        sum(batch.num_rows for batch in batches),
+        sum(len(batch.column("sentence_starts").values) for batch in batches),
+        sum(len(batch.column("tokens").values) for batch in batches),
+        shard.sha256,
+    )
+    if held != shard:
+        raise UserError(
+            f"{folder / MANIFEST} has changed since the corpus was built: it says "
+            f"{_counts(shard)} of {shard.file}, which holds {_counts(held)}"
+        )
+
+
+def _counts(shard: Shard) -> str:
+    return (
+        f"{shard.documents:,} documents, {shard.sentences:,} sentences and "
+        f"{shard.tokens:,} tokens"
+    )

@@ -10,14 +10,22 @@ Formats:
   python_docs                  docstrings and language reference of the Python at hand.
 """
 
+import concurrent.futures
 import dataclasses
+import hashlib
+import json
+import os
 from collections.abc import Iterator
 
 from bert_jax import storage
 from bert_jax.corpus import files, python_docs
 from bert_jax.corpus.problems import Problems
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 
+# Of each file so much is compared when a build is continued, spread over the file.
+_SAMPLED_BYTES = 1 << 20
+_SAMPLES = 64
+_READERS = 16  # threads that read samples
 # A compressed byte stands for about this many bytes of text.
 _COMPRESSION = 3
 
@@ -47,11 +55,13 @@ class Piece:
       name: path of the file, or name of the dataset.
       start: first byte or example.
       end: one past the last; a document belongs to the piece in which it begins.
+      checksum: what a store says of the file's content; "" where nothing does.
     """
 
     name: str
     start: int
     end: int
+    checksum: str = ""
 
 
 Split = tuple[Piece, ...]
@@ -93,13 +103,13 @@ def plan(source: Source) -> list[Split]:
     if not matched:
         raise UserError(f"no file matches {source.pattern!r}")
     pieces = []
-    for path, size in matched:
-        if files.is_compressed(path):
-            pieces.append(Piece(path, 0, size))
-            continue
-        count = max(1, round(size / source.split_bytes))
-        cuts = [size * i // count for i in range(count + 1)]
-        pieces += [Piece(path, cuts[i], cuts[i + 1]) for i in range(count)]
+    for file in matched:
+        is_whole = files.is_compressed(file.name)
+        count = 1 if is_whole else max(1, round(file.size / source.split_bytes))
+        cuts = [file.size * i // count for i in range(count + 1)]
+        pieces += [
+            Piece(file.name, cuts[i], cuts[i + 1], file.checksum) for i in range(count)
+        ]
     return _group(pieces, source.split_bytes)
 
 
@@ -118,6 +128,61 @@ def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
         groups[min(index, count - 1)].append(piece)
         before += size
     return [tuple(group) for group in groups if group]
+
+
+def fingerprint(source: Source, planned: list[Split]) -> str:
+    """A hash of what a plan reads, to notice that an input has changed.
+
+    It covers the splits, and for files their names without folders, their sizes and
+    their content: the checksum that a store has of it, or else samples. Where the files
+    lie and when they were written does not matter.
+
+    Raises:
+      Unavailable: A store does not answer now.
+    """
+    are_files = source.format in files.FORMATS
+    content = {}
+    if are_files:
+        # The last piece of a file ends where the file ends.
+        last = {piece.name: piece for split in planned for piece in split}
+        with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
+            content = dict(zip(last, pool.map(_content, last.values()), strict=True))
+    listing = [
+        [
+            (
+                os.path.basename(piece.name) if are_files else piece.name,
+                piece.start,
+                piece.end,
+                content.get(piece.name, ""),
+            )
+            for piece in split
+        ]
+        for split in planned
+    ]
+    return hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:16]
+
+
+def _content(piece: Piece) -> str:
+    """What changes when a file is edited, given its last piece."""
+    if piece.checksum:
+        return piece.checksum
+    size = piece.end
+    # A request to a store takes longer than to read what it brings.
+    number = 2 if storage.is_remote(piece.name) else _SAMPLES
+    sample = _SAMPLED_BYTES // number
+    starts = [(size - sample) * i // (number - 1) for i in range(number)]
+    ranges = [(start, start + sample) for start in starts]
+    if size <= _SAMPLED_BYTES:
+        ranges = [(0, size)]
+    digest = hashlib.sha256()
+    try:
+        for part in storage.read_ranges(piece.name, ranges):
+            digest.update(part)
+    except OSError as error:
+        if storage.is_passing(error):
+            raise Unavailable(f"{piece.name} cannot be read now: {error}") from error
+        return ""  # reading the file will report it
+    return digest.hexdigest()
 
 
 # ---- reading

@@ -7,6 +7,7 @@ A document is held out by a hash of its text. Copies of a document therefore nev
 on both sides, and the choice does not depend on order, splits or runner.
 """
 
+import contextlib
 import dataclasses
 import hashlib
 import itertools
@@ -17,7 +18,7 @@ import sentencex
 
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import shards, sources
+from bert_jax.corpus import shard_writer, shards, sources
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
 
@@ -97,31 +98,35 @@ def build_split(
 
     Returns:
       Counts, checksums, and what was wrong with the input.
+
+    Raises:
+      UserError: The input is gone, or the output cannot be written.
     """
     folder = storage.path(output)
-    writers = {
-        name: shards.ShardWriter(
-            folder / f"{name}-{index:05d}.arrow", tokenizer.vocab_size
-        )
-        for name in shards.SPLITS
-    }
     problems = Problems()
     text_bytes = 0
     documents = sources.read(split, source, problems)
-    for document, sentences in _tokenised(documents, settings, tokenizer):
-        held_out = is_held_out(document.text, settings.held_out)
-        text_bytes += len(document.text.encode("utf-8"))
-        if sentences:
-            name = shards.HELD_OUT if held_out else shards.TRAIN
-            writers[name].add(sentences, document.source)
-    closed = {name: writer.close() for name, writer in writers.items()}
-    return SplitResult(
-        closed[shards.TRAIN],
-        closed[shards.HELD_OUT],
-        text_bytes,
-        problems.count,
-        problems.lines,
-    )
+    with contextlib.ExitStack() as stack:
+        train, kept_apart = (
+            stack.enter_context(
+                shard_writer.ShardWriter(
+                    folder / f"{name}-{index:05d}.arrow", tokenizer.vocab_size
+                )
+            )
+            for name in (shards.TRAIN, shards.HELD_OUT)
+        )
+        for document, sentences in _tokenised(documents, settings, tokenizer):
+            text_bytes += len(document.text.encode("utf-8"))
+            if sentences:
+                held_out = is_held_out(document.text, settings.held_out)
+                (kept_apart if held_out else train).add(sentences, document.source)
+        return SplitResult(
+            train.close(),
+            kept_apart.close(),
+            text_bytes,
+            problems.count,
+            problems.lines,
+        )
 
 
 def _tokenised(

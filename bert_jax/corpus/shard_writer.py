@@ -1,0 +1,105 @@
+"""Writes one shard of a corpus; `corpus/shards.py` has its format."""
+
+import contextlib
+import itertools
+import os
+from collections.abc import Sequence
+
+import numpy as np
+import pyarrow
+
+from bert_jax import storage
+from bert_jax.corpus import shards
+
+# What a message says after a failure to write.
+CONTINUES = "what is built is kept, and the same command continues"
+_BATCH_TOKENS = 1_000_000  # rows are written in batches of about this many tokens
+
+
+class ShardWriter:
+    """Writes one shard, row by row, in bounded memory.
+
+    A context: the file appears at `close`, and leaving without that leaves nothing.
+    """
+
+    def __init__(self, path: storage.Path, vocab_size: int):
+        self._dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.int32)
+        token = pyarrow.from_numpy_dtype(self._dtype)
+        self._schema = pyarrow.schema(
+            [
+                ("tokens", pyarrow.list_(token)),
+                ("sentence_starts", pyarrow.list_(pyarrow.int32())),
+                ("source", pyarrow.string()),
+            ]
+        )
+        self._path = path
+        self._temporary = storage.temporary_file(path)
+        # What a store gets is written on the local disk first.
+        self._where = self._temporary if storage.is_remote(path) else path
+        with storage.writing(self._where, CONTINUES):
+            self._file = pyarrow.OSFile(os.fsencode(self._temporary), "wb")
+            self._writer = pyarrow.ipc.new_file(self._file, self._schema)
+        self._rows: list[tuple[np.ndarray, np.ndarray, str]] = []
+        self._pending = self._documents = self._sentences = self._tokens = 0
+
+    def __enter__(self) -> "ShardWriter":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        with contextlib.suppress(OSError):  # the disk may be full
+            self._file.close()
+        self._temporary.unlink(missing_ok=True)
+
+    def add(self, sentences: Sequence[Sequence[int]], source: str) -> None:
+        """Append a document, given as the token ids of its sentences (none empty).
+
+        Raises:
+          UserError: The disk is full, or cannot be written.
+        """
+        lengths = [len(sentence) for sentence in sentences]
+        starts = np.cumsum([0, *lengths[:-1]], dtype=np.int32)
+        tokens = np.fromiter(itertools.chain.from_iterable(sentences), self._dtype)
+        self._rows.append((tokens, starts, source))
+        self._pending += len(tokens)
+        self._documents += 1
+        self._sentences += len(sentences)
+        self._tokens += len(tokens)
+        if self._pending >= _BATCH_TOKENS:
+            self._flush()
+
+    def close(self) -> shards.Shard:
+        """Finish the file and say what it holds.
+
+        Raises:
+          UserError: The disk is full, or cannot be written.
+        """
+        self._flush()
+        with storage.writing(self._where, CONTINUES):
+            self._writer.close()
+            self._file.close()
+        digest = shards.checksum(self._temporary)
+        with storage.writing(self._path, CONTINUES):
+            storage.put(self._temporary, self._path)
+        return shards.Shard(
+            self._path.name, self._documents, self._sentences, self._tokens, digest
+        )
+
+    def _flush(self) -> None:
+        if not self._rows:
+            return
+        tokens, starts, sources = zip(*self._rows, strict=True)
+        arrays = [
+            _list_array(tokens, self._schema.field("tokens").type),
+            _list_array(starts, self._schema.field("sentence_starts").type),
+            pyarrow.array(sources, pyarrow.string()),
+        ]
+        with storage.writing(self._where, CONTINUES):
+            self._writer.write(pyarrow.record_batch(arrays, schema=self._schema))
+        self._rows, self._pending = [], 0
+
+
+def _list_array(values: Sequence[np.ndarray], kind: pyarrow.DataType):
+    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
+    return pyarrow.ListArray.from_arrays(
+        pyarrow.array(offsets), pyarrow.array(np.concatenate(values)), type=kind
+    )
