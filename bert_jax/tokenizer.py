@@ -31,10 +31,17 @@ from bert_jax.errors import UserError
 PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
 SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
 KINDS = ("wordpiece", "sentencepiece")
+_SETTINGS_FILE = "tokenizer.json"
 _MODEL_FILES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
+_SETTINGS = ("kind", "lower_case", "strip_accents", "fingerprint")
+_TEMPORARY = re.compile(r"(tokenizer\.json|vocab\.txt|spm\.model)\.[0-9a-f]+\.tmp")
+# Above any published vocabulary; far above it, the trainers take all memory.
+MAX_VOCAB_SIZE = 1_000_000
 # A longer word becomes [UNK]; google-research/bert tokenization.py has 200 here.
 _MAX_WORD_CHARS = 200
 _MAX_KNOWN_WORDS = 500_000
+_MAX_LINE_BYTES = 1 << 24
+_NO_CHARACTERS = "the text has no characters to learn from"
 # Characters that `str.split` takes for white space and BERT's normaliser removes.
 _ODD_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
 
@@ -59,6 +66,26 @@ class Tokenizer:
     model: bytes = dataclasses.field(repr=False)
 
     def __post_init__(self):
+        """Check that this is a tokenizer, wherever it comes from.
+
+        Raises:
+          UserError: A field has a wrong type, the model cannot be read, or it has not
+            all special tokens.
+        """
+        _check_kind(self.kind)
+        for name in ("lower_case", "strip_accents"):
+            if type(getattr(self, name)) is not bool:
+                raise UserError(f"{name} is {getattr(self, name)!r}, not true or false")
+        try:
+            tokens = self.tokens
+        except (UnicodeDecodeError, RuntimeError) as error:
+            reason = " ".join(str(error).split())
+            raise UserError(
+                f"{_MODEL_FILES[self.kind]} is damaged: {reason}"
+            ) from error
+        if "" in tokens:
+            line = tokens.index("") + 1
+            raise UserError(f"vocabulary, line {line}: no token on this line")
         missing = [t for t in SPECIAL_TOKENS if t not in self._ids]
         if missing:
             raise UserError(f"the vocabulary has no {', '.join(missing)}")
@@ -77,18 +104,17 @@ class Tokenizer:
 
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text of ids. Padding is left out; other special tokens are shown."""
-        tokens = [self.tokens[i] for i in ids if i != self.pad_id]
+        prefix = "##" if self.kind == "wordpiece" else "▁"
         words: list[str] = []
-        for token in tokens:
-            if self.kind == "sentencepiece":
-                starts, piece = token.startswith("▁"), token.removeprefix("▁")
-            else:
-                starts, piece = not token.startswith("##"), token.removeprefix("##")
-            if words and not starts and token not in SPECIAL_TOKENS:
+        for i in ids:
+            piece = self.tokens[i].removeprefix(prefix)
+            if i == self.pad_id:
+                continue
+            if words and self.continues_word[i]:
                 words[-1] += piece
-            elif piece:
+            else:
                 words.append(piece)
-        return " ".join(words)
+        return " ".join(filter(None, words))  # `▁` alone, and no more of its word
 
     # ---- the vocabulary
 
@@ -107,14 +133,22 @@ class Tokenizer:
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
-        """bool[vocab_size]: whether a token continues the word of the token before."""
+        """bool[vocab_size]: whether a token continues the word of the token before.
+
+        A word is a token and all that follow and continue it. In WordPiece, tokens with
+        `##` continue, and `[UNK]` stands for a whole word. In SentencePiece, all tokens
+        continue but control symbols and those that begin with `▁`, as words do; `[UNK]`
+        stands for characters inside a word and continues it.
+        """
         if self.kind == "wordpiece":
             return np.array([token.startswith("##") for token in self.tokens])
-        special = set(SPECIAL_TOKENS)
+        model = self._sentencepiece
         return np.array(
             [
-                not token.startswith("▁") and token not in special
-                for token in self.tokens
+                not token.startswith("▁")
+                and not model.is_control(i)
+                and (token not in SPECIAL_TOKENS or model.is_unknown(i))
+                for i, token in enumerate(self.tokens)
             ]
         )
 
@@ -160,43 +194,84 @@ class Tokenizer:
 
     @classmethod
     def loads(cls, text: str) -> "Tokenizer":
-        """The inverse of `dumps`."""
-        values = json.loads(text)
-        return cls(**values | {"model": base64.b64decode(values["model"])})
+        """The inverse of `dumps`.
+
+        Raises:
+          UserError: The text is damaged.
+        """
+        try:
+            values = _json_object(text)
+            model = base64.b64decode(values.get("model"), validate=True)
+            return cls._from_settings(values, model)
+        except (ValueError, TypeError, UserError) as error:
+            raise UserError(f"the saved tokenizer is damaged: {error}") from error
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write the tokenizer's two files, making the folder if needed."""
+        """Write the tokenizer's two files, making the folder if needed.
+
+        The settings come first: a folder that has them and not the model is what was
+        left of a save that was cut off (`is_unfinished`), and may be written again.
+
+        Raises:
+          UserError: The folder cannot be written.
+        """
         folder = storage.path(folder)
-        storage.make_folder(folder)
-        (folder / _MODEL_FILES[self.kind]).write_bytes(self.model)
-        text = json.dumps(self._settings(), indent=2) + "\n"
-        (folder / "tokenizer.json").write_text(text, encoding="utf-8")
+        settings = json.dumps(self._settings(), indent=2) + "\n"
+        with storage.writing(folder):
+            storage.make_folder(folder)
+            storage.write_text(folder / _SETTINGS_FILE, settings)
+            storage.write_bytes(folder / _MODEL_FILES[self.kind], self.model)
+            for left in folder.glob("*.tmp"):  # by a process that was killed
+                if _TEMPORARY.fullmatch(left.name):
+                    left.unlink()
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "Tokenizer":
         """Read what `save` wrote.
 
         Raises:
-          UserError: the folder holds no tokenizer.
+          UserError: The folder holds no tokenizer, or a damaged one.
         """
         folder = storage.path(folder)
         storage.check(folder)
+        hint = "run.train_tokenizer makes one"
         try:
-            text = (folder / "tokenizer.json").read_text(encoding="utf-8")
-            settings = json.loads(text)
-            model = (folder / _MODEL_FILES[settings["kind"]]).read_bytes()
-            return cls(**settings, model=model)
-        except (OSError, ValueError, KeyError, TypeError) as error:
+            text = (folder / _SETTINGS_FILE).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError) as error:
             raise UserError(
-                f"no tokenizer in {folder}: {error}; run.train_tokenizer makes one"
+                f"no tokenizer in {folder}: {_SETTINGS_FILE} is missing; {hint}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise storage.failure(error)(
+                f"the tokenizer in {folder} cannot be read: {error}; {hint}"
+            ) from error
+        try:
+            settings = _json_object(text)
+            kind = settings.get("kind")
+            _check_kind(kind)
+            model = (folder / _MODEL_FILES[kind]).read_bytes()
+            return cls._from_settings(settings, model)
+        except (OSError, ValueError, TypeError, UserError) as error:
+            raise storage.failure(error)(
+                f"the tokenizer in {folder} is damaged: {error}; {hint}"
             ) from error
 
+    @classmethod
+    def _from_settings(cls, settings: dict, model: bytes) -> "Tokenizer":
+        """What `_settings` made, with the model that belongs to it."""
+        *fields, _ = _SETTINGS
+        missing = [name for name in fields if name not in settings]
+        _check_kind(settings.get("kind"))
+        if missing:
+            raise ValueError(f"{missing[0]} is missing")
+        tokenizer = cls(*(settings[name] for name in fields), model)
+        # What was saved before there was a fingerprint has none.
+        if settings.get("fingerprint", tokenizer.fingerprint) != tokenizer.fingerprint:
+            raise ValueError("settings or model have changed since they were saved")
+        return tokenizer
+
     def _settings(self) -> dict[str, str | bool]:
-        return {
-            "kind": self.kind,
-            "lower_case": self.lower_case,
-            "strip_accents": self.strip_accents,
-        }
+        return {name: getattr(self, name) for name in _SETTINGS}
 
     # ---- the two models
 
@@ -242,6 +317,34 @@ class Tokenizer:
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
 
+def _check_kind(kind: object) -> None:
+    if kind not in KINDS:
+        raise UserError(f"kind is {kind!r}, not {' or '.join(map(repr, KINDS))}")
+
+
+def _json_object(text: str) -> dict:
+    try:
+        values = json.loads(text)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deep") from error
+    if not isinstance(values, dict):
+        raise ValueError("no JSON object")
+    return values
+
+
+def is_unfinished(folder: storage.Path) -> bool:
+    """Whether all that a folder holds is left of a `save` that was cut off."""
+    names = {path.name for path in folder.glob("*")}
+    names -= {name for name in names if _TEMPORARY.fullmatch(name)}
+    if names != {_SETTINGS_FILE}:
+        return not names
+    try:
+        text = (folder / _SETTINGS_FILE).read_text(encoding="utf-8")
+        return _json_object(text).keys() == set(_SETTINGS)  # others use the name, too
+    except (OSError, ValueError):
+        return False
+
+
 def normalise(text: str, lower_case: bool, strip_accents: bool) -> str:
     """What SentencePiece gets to see; its own NFKC normalisation comes on top."""
     if lower_case:
@@ -263,12 +366,14 @@ def from_vocab_file(
     try:
         text = storage.path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read the vocabulary {path}: {error}") from error
-    tokens = text.rstrip("\n").split("\n")
-    if "" in tokens:
-        raise UserError(f"{path}, line {tokens.index('') + 1}: no token on this line")
-    model = ("\n".join(tokens) + "\n").encode("utf-8")
-    return Tokenizer("wordpiece", lower_case, strip_accents, model)
+        raise storage.failure(error)(
+            f"cannot read the vocabulary {path}: {error}"
+        ) from error
+    model = (text.rstrip("\n") + "\n").encode("utf-8")
+    try:
+        return Tokenizer("wordpiece", lower_case, strip_accents, model)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def train_wordpiece(
@@ -280,23 +385,29 @@ def train_wordpiece(
 ) -> Tokenizer:
     """Learn a WordPiece vocabulary by joining frequent pairs of pieces.
 
+    It has fewer tokens than asked for if the text does not give as many.
+
     The original's trainer was never released; this one is Hugging Face `tokenizers`'.
     Left alone it numbers the pieces of one character in the order of a hash table with
     a random key, and ties between pairs follow that order, so that equal text gives
     another vocabulary each time. Here those pieces are counted and numbered first.
 
     Args:
-      texts: read twice.
-      vocab_size: number of tokens, special tokens included.
-      lower_case: see `Tokenizer`.
-      strip_accents: see `Tokenizer`.
+      texts: Texts to learn from; they are read twice.
+      vocab_size: Largest number of tokens, special tokens included.
+      lower_case: See `Tokenizer`.
+      strip_accents: See `Tokenizer`.
 
     Raises:
-      UserError: there is too little text for so many tokens.
+      UserError: There is no text, or `vocab_size` is too small for its characters, or
+        above `MAX_VOCAB_SIZE`.
     """
+    _check_vocab_size(vocab_size)
     model = tokenizers.models.WordPiece(unk_token=UNK)
     pipeline = _wordpiece_pipeline(model, lower_case, strip_accents)
     alphabet = _frequent_characters(pipeline.normalizer.normalize_str(t) for t in texts)
+    if not alphabet:
+        raise UserError(_NO_CHARACTERS)
     _check_room(len(SPECIAL_TOKENS) + 2 * len(alphabet), vocab_size)
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
@@ -308,7 +419,6 @@ def train_wordpiece(
     )
     pipeline.train_from_iterator(texts, trainer)
     vocabulary = pipeline.get_vocab()
-    _check_trained_size(len(vocabulary), vocab_size)
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     text = "".join(token + "\n" for token in tokens)
     return Tokenizer("wordpiece", lower_case, strip_accents, text.encode("utf-8"))
@@ -331,38 +441,65 @@ def train_sentencepiece(
 ) -> Tokenizer:
     """Learn a SentencePiece unigram vocabulary, as ALBERT and XLNet use.
 
-    The special tokens are control symbols: no text can produce them.
+    The special tokens are control symbols: no text can produce them. The vocabulary has
+    fewer tokens than asked for if the text does not give as many.
+
+    Args:
+      texts: Texts to learn from; they are read twice if they give too few tokens.
+      vocab_size: Largest number of tokens, special tokens included.
+      lower_case: See `Tokenizer`.
+      strip_accents: See `Tokenizer`.
 
     Raises:
-      UserError: there is too little text for so many tokens.
+      UserError: There is no text, or `vocab_size` is too small for its characters, or
+        above `MAX_VOCAB_SIZE`.
     """
-    buffer = io.BytesIO()
+    _check_vocab_size(vocab_size)
     try:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=(normalise(t, lower_case, strip_accents) for t in texts),
-            model_writer=buffer,
-            vocab_size=vocab_size,
-            model_type="unigram",
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_piece=PAD,
-            unk_piece=UNK,
-            control_symbols=[CLS, SEP, MASK],
-            # Enough for a vocabulary; above this a random part of the lines is used.
-            input_sentence_size=2_000_000,
-            minloglevel=2,
-        )
+        model = _sentencepiece_model(texts, vocab_size, lower_case, strip_accents)
     except RuntimeError as error:
+        # It does not stop at what the text gives, but says how much that is.
         limit = re.search(r"set it to a value <= (\d+)", str(error))
         if limit:
-            _check_trained_size(int(limit.group(1)), vocab_size)
+            size = int(limit[1])
+            return train_sentencepiece(
+                texts, size, lower_case=lower_case, strip_accents=strip_accents
+            )
         needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
         if needed:
-            _check_room(int(needed.group(1)), vocab_size)
+            _check_room(int(needed[1]), vocab_size)
+        if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
+            raise UserError(_NO_CHARACTERS) from error
         raise
-    return Tokenizer("sentencepiece", lower_case, strip_accents, buffer.getvalue())
+    tokenizer = Tokenizer("sentencepiece", lower_case, strip_accents, model)
+    if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, "▁"}:
+        raise UserError(_NO_CHARACTERS)
+    return tokenizer
+
+
+def _sentencepiece_model(
+    texts: Iterable[str], vocab_size: int, lower_case: bool, strip_accents: bool
+) -> bytes:
+    buffer = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(normalise(t, lower_case, strip_accents) for t in texts),
+        model_writer=buffer,
+        vocab_size=vocab_size,
+        model_type="unigram",
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        pad_piece=PAD,
+        unk_piece=UNK,
+        control_symbols=[CLS, SEP, MASK],
+        # Enough for a vocabulary; above this a random part of the lines is used.
+        input_sentence_size=2_000_000,
+        # Longer lines would be left out, all of a text perhaps.
+        max_sentence_length=_MAX_LINE_BYTES,
+        minloglevel=2,
+    )
+    return buffer.getvalue()
 
 
 def _wordpiece_pipeline(
@@ -384,9 +521,6 @@ def _check_room(needed: int, vocab_size: int) -> None:
         )
 
 
-def _check_trained_size(reached: int, wanted: int) -> None:
-    if reached < wanted:
-        raise UserError(
-            f"the text gives only {reached} tokens, fewer than vocab_size={wanted}; "
-            "give more text or a smaller --vocab_size"
-        )
+def _check_vocab_size(vocab_size: int) -> None:
+    if vocab_size > MAX_VOCAB_SIZE:
+        raise UserError(f"vocab_size={vocab_size} must be at most {MAX_VOCAB_SIZE}")

@@ -266,7 +266,7 @@ def test_a_full_disk_ends_a_build_in_one_line(
     assert content(tmp_path / "c") == undisturbed
 
 
-@pytest.mark.parametrize("name", ["build_corpus"])
+@pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])
 @pytest.mark.parametrize(
     "output", ["/proc/nothing", "/proc/self/nothing/deep", "/sys/x", "x" * 300]
 )
@@ -277,6 +277,46 @@ def test_what_cannot_be_written_is_refused_first(name, output, text_file, vocabu
     done = run(name, *flags)
     assert_refused(done, f"cannot write to {output}: ")
     assert "splits" not in done.stderr and "learning" not in done.stderr
+
+
+@pytest.mark.parametrize("limit", [0, 400])
+def test_a_full_disk_ends_learning_in_one_line(limit, text_file, tmp_path):
+    """At the settings, at the vocabulary. The same command works when there is room."""
+    flags = [
+        f"--input={text_file}",
+        "--vocab_size=500",
+        f"--output={tmp_path / 'v'}",
+    ]
+    done = run("train_tokenizer", *flags, **full_disk(limit))
+    assert_refused(done, f"cannot write to {tmp_path / 'v'}: File too large")
+    with pytest.raises(UserError):
+        tokenizer_lib.Tokenizer.load(tmp_path / "v")
+    done = run("train_tokenizer", *flags)
+    assert done.returncode == 0, done.stderr
+    assert tokenizer_lib.Tokenizer.load(tmp_path / "v").vocab_size == 500
+    assert_refused(run("train_tokenizer", *flags), "v is not empty; give a new folder")
+
+
+def test_what_a_killed_save_leaves_is_written_again(wordpiece, tmp_path):
+    """Settings alone, or a temporary file. What others keep there is not touched."""
+    folder = tmp_path / "t"
+    wordpiece.save(folder)
+    assert not tokenizer_lib.is_unfinished(folder)
+    (folder / "vocab.txt").rename(folder / "vocab.txt.0123456789ab.tmp")
+    assert tokenizer_lib.is_unfinished(folder)
+    wordpiece.save(folder)
+    assert tokenizer_lib.Tokenizer.load(folder) == wordpiece
+    assert not list(folder.glob("*.tmp"))
+    for name, text in {
+        "tokenizer.json": '{"version": "1.0", "model": {}}',  # of Hugging Face
+        "vocab.txt": "precious",
+        "notes.tmp": "precious",
+    }.items():
+        other = tmp_path / f"other-{name}"
+        other.mkdir()
+        assert tokenizer_lib.is_unfinished(other)  # empty
+        (other / name).write_text(text)
+        assert not tokenizer_lib.is_unfinished(other)
 
 
 # ---- what is on disk

@@ -86,6 +86,8 @@ def test_bad_text_is_told_and_the_rest_is_kept(tmp_path, wordpiece):
         ("build_corpus", ["--tokenizer=/nowhere"], "cannot read the vocabulary"),
         ("build_corpus", ["--tokenizer="], "--tokenizer is missing"),
         ("build_corpus", ["--held_out=2"], "held_out"),
+        ("build_corpus", [f"--input={__file__}", "--held_out=nan"], "held_out=nan"),
+        ("build_corpus", [f"--input={__file__}", "--held_out=1e999"], "held_out"),
         ("train_tokenizer", ["--input=/nowhere/*"], "no file matches"),
         ("train_tokenizer", ["--output="], "--output is missing"),
         ("train_tokenizer", ["--kind=bpe"], "kind"),
@@ -93,6 +95,8 @@ def test_bad_text_is_told_and_the_rest_is_kept(tmp_path, wordpiece):
         ("train_tokenizer", [f"--output={__file__}/sub"], "is a file"),
         ("train_tokenizer", [f"--output={HERE}"], "is not empty"),
         ("train_tokenizer", [f"--input={__file__}", "--vocab_size=50"], "at least"),
+        ("train_tokenizer", ["--vocab_size=2000000000"], "vocab_size"),
+        ("train_tokenizer", [f"--vocab_size={2**70}"], "vocab_size"),
         (
             "train_tokenizer",
             [f"--input={__file__}", "--vocab_size=20", "--kind=sentencepiece"],

@@ -1,6 +1,9 @@
+import base64
 import dataclasses
+import json
 import pathlib
 import pickle
+import re
 import subprocess
 import sys
 import unicodedata
@@ -113,8 +116,43 @@ def test_continues_word_marks_all_pieces_but_the_first(tokenizer):
     starts = [not tokenizer.continues_word[i] for i in ids]
     assert starts[0]
     assert sum(starts) == 3
-    special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id)
+    special = (tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id, tokenizer.mask_id)
     assert not tokenizer.continues_word[list(special)].any()
+
+
+def words_of(tokenizer, text):
+    """Tokens of a text in groups: a token, and those after it that continue it."""
+    words = []
+    for i in tokenizer.encode(text):
+        if words and tokenizer.continues_word[i]:
+            words[-1].append(tokenizer.tokens[i])
+        else:
+            words.append([tokenizer.tokens[i]])
+    return words
+
+
+def test_words_are_what_stands_between_spaces(sentencepiece):
+    """Of SentencePiece; also where characters are unknown, or `▁` stands alone."""
+    text = "the unparenthesised attributes, na\u4e00ve \u4e00\u4e8c x\u4e00 (the) end."
+    words = words_of(sentencepiece, text)
+    assert len(words) == len(text.split())
+    for word, expected in zip(words, text.split(), strict=True):
+        shown = "".join(word).removeprefix("\u2581")
+        known = re.sub("[\u4e00\u4e8c]+", "[UNK]", expected)
+        assert shown == known
+    assert ["\u2581", "[UNK]"] in words
+    shown = text.replace("\u4e00\u4e8c", "[UNK]").replace("\u4e00", "[UNK]")
+    assert sentencepiece.decode(sentencepiece.encode(text)) == shown
+
+
+def test_an_unknown_word_is_a_word(wordpiece):
+    assert words_of(wordpiece, "the \u4e00\u4e8c object") == [
+        ["the"],
+        ["[UNK]"],  # each of these characters is a word of its own
+        ["[UNK]"],
+        ["object"],
+    ]
+    assert not wordpiece.continues_word[wordpiece.unk_id]
 
 
 def test_case_and_accents_are_separate(wordpiece):
@@ -154,12 +192,35 @@ def test_training_is_the_same_in_every_process(documents, wordpiece, text_file):
     assert other.stdout.strip() == wordpiece.fingerprint
 
 
-def test_too_little_text_is_said():
-    for train in (tokenizer_lib.train_wordpiece, tokenizer_lib.train_sentencepiece):
+@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+def test_too_little_text_gives_a_smaller_vocabulary(kind):
+    train = getattr(tokenizer_lib, f"train_{kind}")
+    texts = ["a few words, a few words more", "and a few words again"] * 5
+    tokenizer = train(texts, 5000)
+    assert 15 < tokenizer.vocab_size < 60
+    assert tokenizer.unk_id not in tokenizer.encode(texts[0])
+    assert train(texts, tokenizer.vocab_size) == tokenizer
+
+
+@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+def test_sizes_and_texts_that_give_no_vocabulary(kind):
+    train = getattr(tokenizer_lib, f"train_{kind}")
+    for size in (10**6 + 1, 2 * 10**9, 2**70):
         with pytest.raises(
-            UserError, match=r"gives only \d+ tokens, fewer than .*5000"
+            UserError, match=f"vocab_size={size} must be at most 1000000"
         ):
-            train(["a few words, a few words more", "and a few words again"] * 5, 5000)
+            train(["a few words"], size)
+    with pytest.raises(UserError, match="vocab_size=9 has no room .* give at least"):
+        train(["a few words"], 9)
+    for texts in ([], ["\u200b"], ["\x00"] * 3):
+        with pytest.raises(UserError, match="the text has no characters to learn from"):
+            train(texts, 100)
+
+
+def test_one_long_line_is_text():
+    text = "the value of the attribute is an object " * 2000
+    tokenizer = tokenizer_lib.train_sentencepiece([text], 25)
+    assert tokenizer.unk_id not in tokenizer.encode(text)
 
 
 def test_bad_vocabulary_files(tmp_path):
@@ -172,5 +233,88 @@ def test_bad_vocabulary_files(tmp_path):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             tokenizer_lib.from_vocab_file(path, lower_case=True, strip_accents=True)
-    with pytest.raises(UserError, match="no tokenizer in"):
+    with pytest.raises(
+        UserError, match=r"no tokenizer in .* tokenizer\.json is missing"
+    ):
         tokenizer_lib.Tokenizer.load(tmp_path)
+    with pytest.raises(UserError, match="no tokenizer in"):
+        tokenizer_lib.Tokenizer.load(path)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda v: v.pop("kind"), "kind is None"),
+        (lambda v: v.pop("lower_case"), "lower_case is missing"),
+        (lambda v: v.update(kind="bpe"), "kind is 'bpe'"),
+        (lambda v: v.update(kind=["wordpiece"]), r"kind is \['wordpiece'\]"),
+        (lambda v: v.update(lower_case="false"), "lower_case is 'false', not true or"),
+        (lambda v: v.update(strip_accents=None), "strip_accents is None, not true or"),
+        (lambda v: v.update(strip_accents=False), "have changed since they were saved"),
+        (lambda v: v.update(fingerprint=7), "have changed since they were saved"),
+    ],
+)
+def test_settings_that_were_edited(change, message, tokenizer, tmp_path):
+    """In a folder, and in the text that a checkpoint carries."""
+    if tokenizer.kind == "sentencepiece":  # neither is dropped
+        tokenizer = dataclasses.replace(tokenizer, strip_accents=True)
+    tokenizer.save(tmp_path / "t")
+    path = tmp_path / "t/tokenizer.json"
+    for text, read in (
+        (path.read_text(), lambda text: path.write_text(text) and None),
+        (tokenizer.dumps(), tokenizer_lib.Tokenizer.loads),
+    ):
+        values = json.loads(text)
+        change(values)
+        with pytest.raises(UserError, match=message) as refusal:
+            read(json.dumps(values))
+            tokenizer_lib.Tokenizer.load(tmp_path / "t")
+        assert "damaged" in str(refusal.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "7", "[" * 100_000, '{"kind": 1}'])
+def test_settings_that_are_none(text, wordpiece, tmp_path):
+    wordpiece.save(tmp_path / "t")
+    (tmp_path / "t/tokenizer.json").write_text(text)
+    with pytest.raises(UserError, match=r"the tokenizer in .*t is damaged: "):
+        tokenizer_lib.Tokenizer.load(tmp_path / "t")
+    with pytest.raises(UserError, match=r"the saved tokenizer is damaged: "):
+        tokenizer_lib.Tokenizer.loads(text)
+
+
+def test_models_that_were_damaged(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t")
+    name = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}[tokenizer.kind]
+    model = tokenizer.model
+    flipped = model[:999] + bytes([model[999] ^ 1]) + model[1000:]
+    cuts = [0, 1, len(model) // 2, len(model) - 3, model.rindex(b"\n", 0, 900) + 1]
+    for damaged in [*(model[:cut] for cut in cuts), flipped, b"\xff" + model]:
+        (tmp_path / "t" / name).write_bytes(damaged)
+        with pytest.raises(UserError, match=r"the tokenizer in .*t is damaged: ") as at:
+            tokenizer_lib.Tokenizer.load(tmp_path / "t")
+        assert "\n" not in str(at.value)
+        values = json.loads(tokenizer.dumps())
+        values["model"] = base64.b64encode(damaged).decode()
+        with pytest.raises(UserError, match=r"the saved tokenizer is damaged: "):
+            tokenizer_lib.Tokenizer.loads(json.dumps(values))
+    (tmp_path / "t" / name).unlink()
+    with pytest.raises(UserError, match="damaged: .*No such file"):
+        tokenizer_lib.Tokenizer.load(tmp_path / "t")
+    for text in (
+        tokenizer.dumps()[:-9],
+        tokenizer.dumps().replace('"model": "', '"model": "?'),
+    ):
+        with pytest.raises(UserError, match=r"the saved tokenizer is damaged: "):
+            tokenizer_lib.Tokenizer.loads(text)
+
+
+def test_what_was_saved_without_a_fingerprint_is_read(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "t")
+    path = tmp_path / "t/tokenizer.json"
+    values = json.loads(path.read_text())
+    del values["fingerprint"]
+    path.write_text(json.dumps(values))
+    assert tokenizer_lib.Tokenizer.load(tmp_path / "t") == tokenizer
+    values = json.loads(tokenizer.dumps())
+    del values["fingerprint"]
+    assert tokenizer_lib.Tokenizer.loads(json.dumps(values)) == tokenizer

@@ -42,17 +42,21 @@ class Settings:
     """What a build makes of its source. Saved; a build continues only with the same.
 
     Attributes:
-      held_out: fraction of documents set apart for evaluation.
+      held_out: Fraction of documents set apart for evaluation.
       language: ISO 639-1 code for the sentence splitter.
 
     Raises:
-      UserError: there is no such code.
+      UserError: The fraction is none, or there is no such code.
     """
 
     held_out: float = 0.01
     language: str = "en"
 
     def __post_init__(self):
+        if not 0 <= self.held_out < 1:  # nor NaN
+            raise UserError(
+                f"held_out={self.held_out} must be a fraction, at least 0 and below 1"
+            )
         # The splitter would take any text for a code, and the rules of English for it.
         if self.language not in LANGUAGES:
             raise UserError(

@@ -23,36 +23,54 @@ def learn(
     Args:
       source: What to read.
       kind: "wordpiece" or "sentencepiece".
-      vocab_size: Number of tokens.
+      vocab_size: Number of tokens; the vocabulary has fewer if the text does not give
+        as many, and a warning says so.
       lower_case: See `Tokenizer`.
       strip_accents: See `Tokenizer`.
       sample_bytes: Amount of text to learn from, taken from splits (files, or parts of
         large ones that are not compressed) in random order.
 
     Raises:
-      UserError: There is no input, or too little.
+      UserError: There is no input or no text in it, or `vocab_size` cannot be used.
     """
-    texts, size = [], 0
-    problems = Problems()
-    splits = sources.plan(source)
-    random.Random(0).shuffle(splits)
-    bar = terminal.progress_bar(desc="reading text", unit="B", unit_scale=True)
-    for split in splits:
-        for document in sources.read(split, source, problems):
-            if size >= sample_bytes:
-                break
-            # Lines, because SentencePiece leaves out what is longer than a few of them.
-            texts += [line for line in document.text.split("\n") if line.strip()]
-            size += len(document.text)
-            bar.update(len(document.text))
-    bar.close()
-    terminal.warn(problems.count, problems.lines)
+    texts = _sample(source, sample_bytes)
     if not texts:
         raise UserError(f"there is no text in {source.pattern or source.format}")
-    trainers = {
+    train = {
         "wordpiece": tokenizer_lib.train_wordpiece,
         "sentencepiece": tokenizer_lib.train_sentencepiece,
-    }
-    return trainers[kind](
+    }[kind]
+    megabytes = sum(map(len, texts)) / 1e6
+    terminal.say(f"learning {vocab_size:,} tokens from {megabytes:,.1f} MB of text")
+    tokenizer = train(
         texts, vocab_size, lower_case=lower_case, strip_accents=strip_accents
     )
+    if tokenizer.vocab_size < vocab_size:
+        terminal.say(
+            f"warning: the text gives only {tokenizer.vocab_size:,} tokens, fewer than "
+            f"vocab_size={vocab_size}; the vocabulary has that many. More text gives "
+            "more"
+        )
+    return tokenizer
+
+
+def _sample(source: sources.Source, sample_bytes: int) -> list[str]:
+    """Lines of text from splits in random order."""
+    lines: list[str] = []
+    size = 0
+    problems = Problems()
+    planned = sources.plan(source)
+    random.Random(0).shuffle(planned)
+    with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
+        for split in planned:
+            for document in sources.read(split, source, problems):
+                # SentencePiece learns from lines, and samples them if there are many.
+                lines += [x for x in document.text.split("\n") if x.strip()]
+                size += len(document.text)
+                bar.update(len(document.text))
+                if size >= sample_bytes:
+                    break
+            if size >= sample_bytes:
+                break
+    terminal.warn(problems.count, problems.lines)
+    return lines

@@ -1,8 +1,11 @@
 """Flags that say which text to read, and how: shared by two entrypoints."""
 
+import tempfile
+
 from absl import flags
 
 from bert_jax import storage
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import files, sources
 from bert_jax.errors import UserError
 
@@ -45,17 +48,21 @@ def normalisation() -> tuple[bool, bool]:
 
 
 def check_new_folder(path: str) -> None:
-    """Check a folder to write to before the work.
+    """Check, before the work, that a tokenizer can be written to a folder.
+
+    Of an object store, only that it answers: who may read may not be able to write.
 
     Raises:
-      UserError: it is not empty, or there is a file in its place.
+      UserError: The folder is not empty or cannot be written, or a file has its name.
     """
     folder = storage.path(path)
     storage.check(folder)
-    if folder.is_dir() and any(folder.glob("*")):
-        raise UserError(f"{folder} is not empty; give a new folder")
-    if storage.is_remote(folder):
-        return
-    found = next(p for p in [folder, *folder.parents] if p.exists())
-    if not found.is_dir():
-        raise UserError(f"cannot write to {folder}: {found} is a file")
+    with storage.writing(folder):
+        if folder.is_dir() and not tokenizer_lib.is_unfinished(folder):
+            raise UserError(f"{folder} is not empty; give a new folder")
+        if storage.is_remote(folder):
+            return
+        existing = next(p for p in [folder, *folder.parents] if p.exists())
+        if not existing.is_dir():
+            raise UserError(f"cannot write to {folder}: {existing} is a file")
+        tempfile.TemporaryFile(dir=existing).close()

@@ -22,8 +22,9 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "vocab_size",
         30_522,
-        "Number of tokens, special tokens included.",
+        "Number of tokens, special tokens included; fewer if the text gives fewer.",
         lower_bound=10,
+        upper_bound=tokenizer_lib.MAX_VOCAB_SIZE,
     )
     flags.DEFINE_integer(
         "sample_megabytes", 200, "Learn from about this much text.", lower_bound=1
