@@ -1,9 +1,11 @@
 """The entrypoints that turn text into tokenizers and corpora, as a user runs them."""
 
+import json
 import os
 import pathlib
 import subprocess
 import sys
+import time
 
 import pytest
 from test_pretrain import assert_refused
@@ -74,6 +76,81 @@ def test_bad_text_is_told_and_the_rest_is_kept(tmp_path, wordpiece):
     assert f"warning: {tmp_path}/b.txt: empty file" in done.stderr
     assert "fewer than two documents are held out" in done.stderr
     assert shards.open_corpus(tmp_path / "c").count("train", "documents") == 2
+
+
+def test_wikiextractor_output_that_is_read_as_text_is_told(wordpiece, tmp_path):
+    wordpiece.save(tmp_path / "t")
+    text = '<doc id="1" url="u" title="T">\nT\n\nSome text of it.\n\n</doc>\n'
+    for name in ("wiki_00", "wiki_01"):
+        (tmp_path / name).write_text(text * 3)
+    source = f"--input={tmp_path}/wiki_*"
+    tokenizer = f"--tokenizer={tmp_path / 't'}"
+    hint = "--format=wikiextractor reads it"
+    done = run("build_corpus", source, tokenizer, f"--output={tmp_path / 'a'}")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(hint) == 1
+    done = run("train_tokenizer", source, f"--output={tmp_path / 'b'}")
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count(hint) == 1
+    flags = [source, tokenizer, "--format=wikiextractor", "--held_out=0"]
+    done = run("build_corpus", *flags, f"--output={tmp_path / 'c'}")
+    assert done.returncode == 0, done.stderr
+    assert hint not in done.stderr
+
+
+def test_text_that_the_vocabulary_does_not_cover(wordpiece, tmp_path):
+    wordpiece.save(tmp_path / "t")
+    for i in range(2):
+        (tmp_path / f"{i}.txt").write_text("One \N{SNOWMAN} two.\n\n" * 60_000)
+    flags = [f"--input={tmp_path}/*.txt", f"--tokenizer={tmp_path / 't'}"]
+    flags += ["--shard_megabytes=1", "--workers=1"]
+    done = run("build_corpus", *flags, f"--output={tmp_path / 'c'}", "--held_out=0")
+    assert done.returncode == 0, done.stderr
+    warning = "warning: 25.0% of the tokens of train-00000.arrow are [UNK]: the vocabul"
+    assert done.stderr.count(warning) == done.stderr.count("25.0%") == 1
+    assert "480,000 tokens (25.00% [UNK])" in done.stderr
+    manifest = json.loads((tmp_path / "c/corpus.json").read_text())
+    assert manifest["train"]["unknown_tokens"] == 120_000
+    assert [s["unknown_tokens"] for s in manifest["train"]["shards"]] == [60_000] * 2
+    assert manifest["held_out"]["unknown_tokens"] == 0
+
+
+@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+def test_a_vocabulary_that_is_larger_than_the_text_gives(kind, tmp_path):
+    (tmp_path / "a.txt").write_text("A few words, a few words more.\n" * 50)
+    output = tmp_path / "v"
+    done = run(
+        "train_tokenizer",
+        f"--input={tmp_path}/a.txt",
+        f"--kind={kind}",
+        f"--output={output}",
+    )
+    assert done.returncode == 0, done.stderr
+    size = tokenizer_lib.Tokenizer.load(output).vocab_size
+    assert 15 < size < 60
+    (warning,) = [x for x in done.stderr.splitlines() if x.startswith("warning: ")]
+    assert f"only {size} tokens, fewer than vocab_size=30522" in warning
+
+
+@pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])
+def test_something_is_shown_at_once(name, wordpiece, tmp_path):
+    """Before the packages are looked through, which takes seconds."""
+    wordpiece.save(tmp_path / "t")
+    flags = [f"--output={tmp_path / 'c'}"]
+    if name == "build_corpus":
+        flags.append(f"--tokenizer={tmp_path / 't'}")
+    start = time.monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", f"bert_jax.run.{name}", *flags],
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    line = process.stderr.readline()
+    seconds = time.monotonic() - start
+    process.kill()
+    process.communicate()
+    assert line == "reading the documentation of installed Python packages\n"
+    assert seconds < 5  # on an idle machine, half of one
 
 
 @pytest.mark.parametrize(

@@ -147,6 +147,10 @@ class _Lines:
         """Note a problem of the line that was read last."""
         self._problems.add(f"{self._name}, {self.place}: {what}")
 
+    def hint(self, what: str) -> None:
+        """Note what may be a mistake, in this file as in others."""
+        self._problems.hint(what)
+
 
 def _parse(lines: _Lines, format: str, text_field: str) -> Iterator[str]:
     if format == "text":
@@ -161,6 +165,11 @@ def _text_documents(lines: _Lines) -> Iterator[str]:
     inside = lines.start == 0
     collected = _Collector()
     for offset, line in lines:
+        if offset == 0 and line.startswith("<doc "):
+            lines.hint(
+                "the input looks like WikiExtractor's output (a file begins with "
+                "'<doc '); --format=wikiextractor reads it without its tags"
+            )
         if line.strip():
             if inside:
                 yield from collected.add(line)

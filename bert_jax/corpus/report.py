@@ -1,10 +1,13 @@
-"""What a person sees of a build: its progress, its warnings, and what came of it."""
+"""What a person sees of a build: its progress, its warnings, and its result."""
 
 import os
 
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, shards, sources
+from bert_jax.corpus import build, shards, sources, splits
+
+# With a vocabulary that covers the text, far fewer tokens are unknown.
+_MANY_UNKNOWN = 0.03
 
 
 def build_with_progress(
@@ -16,16 +19,20 @@ def build_with_progress(
     runner: build.Runner | None = None,
 ) -> shards.Corpus:
     """`build.build` with a progress bar on a terminal, and plain lines elsewhere."""
-    bar = terminal.progress_bar(desc="building corpus", unit="split")
+    with terminal.progress_bar(desc="building corpus", unit="split") as bar:
+        hints: dict[str, str] = {}
 
-    def on_split(done, total, result):
-        terminal.warn(result.problem_count, result.problems)
-        bar.total = total
-        bar.update(done - bar.n)
-        if bar.disable and (done == total or done % max(1, total // 20) == 0):
-            terminal.say(f"building corpus: {done} of {total} splits")
+        def on_split(done: int, total: int, result: splits.SplitResult) -> None:
+            terminal.warn(result.problem_count, result.problems)
+            for kind, hint in _hints(result).items():
+                if kind not in hints:
+                    hints[kind] = hint
+                    terminal.warn(1, [hint])
+            bar.total = total
+            bar.update(done - bar.n)
+            if bar.disable and (done == total or done % max(1, total // 20) == 0):
+                terminal.say(f"building corpus: {done} of {total} splits")
 
-    try:
         return build.build(
             source,
             settings,
@@ -35,8 +42,19 @@ def build_with_progress(
             workers=workers,
             on_split=on_split,
         )
-    finally:
-        bar.close()
+
+
+def _hints(result: splits.SplitResult) -> dict[str, str]:
+    """What may be a mistake, by kind: one split is enough to know, and to say so."""
+    hints = dict(zip(result.hints, result.hints, strict=True))
+    share = result.train.unknown_tokens / max(1, result.train.tokens)
+    if share > _MANY_UNKNOWN:
+        hints["unknown"] = (
+            f"{share:.1%} of the tokens of {result.train.file} are {tokenizer_lib.UNK}"
+            ": the vocabulary does not cover this text; run.train_tokenizer learns one "
+            "that does"
+        )
+    return hints
 
 
 def describe(corpus: shards.Corpus) -> str:
@@ -48,6 +66,9 @@ def describe(corpus: shards.Corpus) -> str:
         )
         for split in shards.SPLITS
     )
+    unknown = corpus.unknown_share(shards.TRAIN)
+    if unknown is not None:
+        train += f" ({unknown:.2%} {tokenizer_lib.UNK})"
     text = f"{corpus.folder}: {train}; held out: {held_out}"
     if corpus.count(shards.HELD_OUT, "documents") < 2:
         text += (

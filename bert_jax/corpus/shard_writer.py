@@ -9,6 +9,7 @@ import numpy as np
 import pyarrow
 
 from bert_jax import storage
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards
 
 # What a message says after a failure to write.
@@ -22,8 +23,10 @@ class ShardWriter:
     A context: the file appears at `close`, and leaving without that leaves nothing.
     """
 
-    def __init__(self, path: storage.Path, vocab_size: int):
-        self._dtype = np.dtype(np.uint16 if vocab_size <= 2**16 else np.int32)
+    def __init__(self, path: storage.Path, tokenizer: tokenizer_lib.Tokenizer):
+        is_small = tokenizer.vocab_size <= 2**16
+        self._dtype = np.dtype(np.uint16 if is_small else np.int32)
+        self._unk_id = tokenizer.unk_id
         token = pyarrow.from_numpy_dtype(self._dtype)
         self._schema = pyarrow.schema(
             [
@@ -40,7 +43,8 @@ class ShardWriter:
             self._file = pyarrow.OSFile(os.fsencode(self._temporary), "wb")
             self._writer = pyarrow.ipc.new_file(self._file, self._schema)
         self._rows: list[tuple[np.ndarray, np.ndarray, str]] = []
-        self._pending = self._documents = self._sentences = self._tokens = 0
+        self._pending = 0
+        self._documents = self._sentences = self._tokens = self._unknown = 0
 
     def __enter__(self) -> "ShardWriter":
         return self
@@ -64,6 +68,7 @@ class ShardWriter:
         self._documents += 1
         self._sentences += len(sentences)
         self._tokens += len(tokens)
+        self._unknown += int(np.count_nonzero(tokens == self._unk_id))
         if self._pending >= _BATCH_TOKENS:
             self._flush()
 
@@ -81,7 +86,12 @@ class ShardWriter:
         with storage.writing(self._path, CONTINUES):
             storage.put(self._temporary, self._path)
         return shards.Shard(
-            self._path.name, self._documents, self._sentences, self._tokens, digest
+            self._path.name,
+            self._documents,
+            self._sentences,
+            self._tokens,
+            digest,
+            self._unknown,
         )
 
     def _flush(self) -> None:

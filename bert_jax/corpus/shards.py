@@ -39,6 +39,8 @@ class Shard:
       sentences: Number of sentences.
       tokens: Number of tokens.
       sha256: Checksum of the file, in hexadecimal.
+      unknown_tokens: Number of tokens that are `[UNK]`; None if the corpus was built
+        before they were counted.
     """
 
     file: str
@@ -46,6 +48,7 @@ class Shard:
     sentences: int
     tokens: int
     sha256: str
+    unknown_tokens: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -56,6 +59,7 @@ class Listing:
     sentences: int
     tokens: int
     shards: tuple[Shard, ...]
+    unknown_tokens: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,6 +108,13 @@ class Corpus:
     def count(self, split: str, what: str) -> int:
         """Total of `documents`, `sentences` or `tokens` of a split."""
         return sum(getattr(shard, what) for shard in self.shards[split])
+
+    def unknown_share(self, split: str) -> float | None:
+        """Fraction of the tokens of a split that are `[UNK]`, if they were counted."""
+        unknown = _unknown_tokens(self.shards[split])
+        return (
+            None if unknown is None else unknown / max(1, self.count(split, "tokens"))
+        )
 
 
 def open_corpus(folder: str | os.PathLike) -> Corpus:
@@ -171,8 +182,17 @@ def _listing(shards: Sequence[Shard]) -> Listing:
         return sum(getattr(shard, what) for shard in shards)
 
     return Listing(
-        total("documents"), total("sentences"), total("tokens"), tuple(shards)
+        total("documents"),
+        total("sentences"),
+        total("tokens"),
+        tuple(shards),
+        _unknown_tokens(shards),
     )
+
+
+def _unknown_tokens(shards: Sequence[Shard]) -> int | None:
+    counts = [shard.unknown_tokens for shard in shards]
+    return None if None in counts else sum(counts)
 
 
 def _fingerprint(tokenizer: str, shards: Mapping[str, Sequence[Shard]]) -> str:
@@ -293,12 +313,11 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
 def _check_counts(
     folder: storage.Path, shard: Shard, batches: Sequence[pyarrow.RecordBatch]
 ) -> None:
-    held = Shard(
-        shard.file,
-        sum(batch.num_rows for batch in batches),
-        sum(len(batch.column("sentence_starts").values) for batch in batches),
-        sum(len(batch.column("tokens").values) for batch in batches),
-        shard.sha256,
+    held = dataclasses.replace(
+        shard,
+        documents=sum(batch.num_rows for batch in batches),
+        sentences=sum(len(batch.column("sentence_starts").values) for batch in batches),
+        tokens=sum(len(batch.column("tokens").values) for batch in batches),
     )
     if held != shard:
         raise UserError(

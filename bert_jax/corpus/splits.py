@@ -67,13 +67,23 @@ class Settings:
 
 @dataclasses.dataclass(frozen=True)
 class SplitResult:
-    """What came of one split."""
+    """What was built of one split.
+
+    Attributes:
+      train: Shard for training.
+      held_out: Shard for evaluation.
+      text_bytes: Size of the text as UTF-8.
+      problem_count: Number of problems in the input.
+      problems: The first of them, a line each.
+      hints: What may be a mistake in how the input is read, a line each.
+    """
 
     train: shards.Shard
     held_out: shards.Shard
     text_bytes: int
     problem_count: int
     problems: list[str]
+    hints: list[str]
 
 
 def is_held_out(text: str, fraction: float) -> bool:
@@ -114,7 +124,7 @@ def build_split(
         train, kept_apart = (
             stack.enter_context(
                 shard_writer.ShardWriter(
-                    folder / f"{name}-{index:05d}.arrow", tokenizer.vocab_size
+                    folder / f"{name}-{index:05d}.arrow", tokenizer
                 )
             )
             for name in (shards.TRAIN, shards.HELD_OUT)
@@ -130,6 +140,7 @@ def build_split(
             text_bytes,
             problems.count,
             problems.lines,
+            problems.hints,
         )
 
 

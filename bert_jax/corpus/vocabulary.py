@@ -73,4 +73,5 @@ def _sample(source: sources.Source, sample_bytes: int) -> list[str]:
             if size >= sample_bytes:
                 break
     terminal.warn(problems.count, problems.lines)
+    terminal.warn(len(problems.hints), problems.hints)
     return lines

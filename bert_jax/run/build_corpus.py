@@ -115,6 +115,7 @@ def main() -> int:
         runner = beam_runner(values.beam_options)
     elif values.beam_options:
         raise UserError("--beam_options is for --runner=beam")
+    terminal.say(f"reading {text_input.description()}")
     # SIGTERM is what a machine sends that is taken away: stop as at Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:

@@ -4,7 +4,7 @@ import tempfile
 
 from absl import flags
 
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import files, sources
 from bert_jax.errors import UserError
@@ -39,6 +39,14 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     if not pattern and kind in files.FORMATS:
         raise UserError(f"--format={kind} needs files; give --input='GLOB'")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
+
+
+def description() -> str:
+    """What is read, for a line to show before it is looked for, which may take long."""
+    source = flags.FLAGS.input or flags.FLAGS.format
+    if source in ("", "python_docs"):
+        return "the documentation of installed Python packages"
+    return terminal.printable(source)
 
 
 def normalisation() -> tuple[bool, bool]:

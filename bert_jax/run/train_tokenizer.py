@@ -37,6 +37,7 @@ def main() -> int:
     values = flags.FLAGS
     output = command_line.required("output", "give a folder, --output=DIR")
     text_input.check_new_folder(output)
+    terminal.say(f"reading {text_input.description()}")
     lower_case, strip_accents = text_input.normalisation()
     tokenizer = vocabulary.learn(
         text_input.source(),
