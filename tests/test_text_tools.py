@@ -1,5 +1,6 @@
 """The entrypoints that turn text into tokenizers and corpora, as a user runs them."""
 
+import gzip
 import json
 import os
 import pathlib
@@ -8,6 +9,7 @@ import sys
 import time
 
 import pytest
+import zstandard
 from test_pretrain import assert_refused
 
 from bert_jax import tokenizer as tokenizer_lib
@@ -130,6 +132,62 @@ def test_a_vocabulary_that_is_larger_than_the_text_gives(kind, tmp_path):
     assert 15 < size < 60
     (warning,) = [x for x in done.stderr.splitlines() if x.startswith("warning: ")]
     assert f"only {size} tokens, fewer than vocab_size=30522" in warning
+
+
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
+         "PYTHONIOENCODING": "ascii"}  # fmt: skip
+
+
+@pytest.mark.parametrize("variables", [{}, ASCII])
+def test_names_and_terminals_that_are_not_utf_8(variables, documents, tmp_path):
+    """In the source of documents, names of files are UTF-8 and hold no line breaks."""
+    place = os.fsencode(tmp_path) + b"/pl\xe4ce"
+    os.mkdir(place)
+    text = "\n\n".join(documents[:60]).encode()
+    for i in range(4):
+        with open(place + b"/fi\xffle %d.txt" % i, "wb") as stream:
+            stream.write(text * 6 + b"\n\n\xff\n")
+    with gzip.open(place + "/gepäck\n.txt.gz".encode(), "wb") as stream:
+        stream.write(b"One.\n\nTwo\xff.\n\nThree.")
+    with open(place + b"/\xe9.txt.zst", "wb") as stream:
+        stream.write(zstandard.compress(b"One.\n\nTwo\xff.\n\nThree."))
+
+    def run_there(name, *flags):
+        command = [sys.executable, "-m", f"bert_jax.run.{name}"]
+        done = subprocess.run(
+            [*map(os.fsencode, command), b"--input=" + place + b"/*.txt*", *flags],
+            capture_output=True,
+            env=os.environ | variables,
+        )
+        assert done.returncode == 0, done.stderr.decode()
+        return done.stderr.decode()
+
+    run_there("train_tokenizer", b"--vocab_size=600", b"--output=" + place + b"/t")
+    output = b"--output=" + place + b"/c"
+    flags = [b"--tokenizer=" + place + b"/t", output, b"--held_out=0"]
+    flags += [b"--workers=2", b"--shard_megabytes=1"]
+    for _ in range(2):
+        told = run_there("build_corpus", *flags)
+    assert rf"{tmp_path}/pl\xe4ce" in told.replace(r"\udce4", r"\xe4")
+    sources = []
+    corpus = shards.open_corpus(os.fsdecode(place + b"/c"))
+    for shard in corpus.shards["train"]:
+        for rows in shards.read_shard(corpus.folder, shard):
+            sources += rows.sources
+    assert len(corpus.shards["train"]) > 1
+    there = rf"{tmp_path}/pl\xe4ce"
+    expected = {rf"{there}/fi\xffle 0.txt:1", rf"{there}/gepäck\n.txt.gz:1"}
+    assert expected | {rf"{there}/\xe9.txt.zst:2"} < set(sources)
+    problems = json.loads((corpus.folder / "corpus.json").read_text())["problems"]
+    assert problems["count"] == 6
+    assert rf"{there}/gepäck\n.txt.gz, line 3: not UTF-8" in "".join(problems["first"])
+    refused = subprocess.run(
+        [sys.executable, "-m", "bert_jax.run.build_corpus", *flags,
+         b"--input=" + place + b"/no\xff*"],
+        capture_output=True, env=os.environ | variables,
+    )  # fmt: skip
+    assert refused.returncode == 2
+    assert refused.stderr.splitlines()[-1].startswith(b"error: no file matches")
 
 
 @pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])

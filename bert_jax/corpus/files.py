@@ -8,6 +8,7 @@ Files that end in .gz or .zst are decompressed on the way. Nothing here is held 
 memory that grows with the file.
 """
 
+import contextlib
 import gzip
 import io
 import json
@@ -18,7 +19,7 @@ from collections.abc import Iterator
 
 import pyarrow
 
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import Unavailable, UserError
 
@@ -55,8 +56,9 @@ def documents(
     Raises:
       UserError: The file is not there.
     """
+    shown = terminal.printable(name)
     if not end:
-        problems.add(f"{name}: empty file")
+        problems.add(f"{shown}: empty file")
         return
     kept, until = 0, ""
     try:
@@ -67,25 +69,29 @@ def documents(
                 kept, until = kept + 1, f", up to {lines.place}"
     except FileNotFoundError as error:
         # Planned, so it was there. Going on would build another corpus.
-        raise UserError(f"{name} is gone, or not on each machine") from error
+        raise UserError(f"{shown} is gone, or not on each machine") from error
     except (OSError, EOFError, zlib.error, MemoryError) as error:
         if storage.is_passing(error):
             # Leaving out the rest of the file would build another corpus here, too.
-            raise Unavailable(f"{name} cannot be read now: {error}") from error
+            raise Unavailable(f"{shown} cannot be read now: {error}") from error
         problems.add(
-            f"{name}: cannot be read to its end ({error}); "
+            f"{shown}: cannot be read to its end ({error}); "
             f"kept the {kept} documents before that{until}"
         )
 
 
-def _open(path: str) -> io.BufferedIOBase:
-    remote = storage.path(path).open() if storage.is_remote(path) else None
-    if path.endswith(".gz"):
-        return gzip.open(remote or path, "rb")
-    if path.endswith(".zst"):
-        stream = pyarrow.input_stream(remote or path, compression="zstd")
-        return io.BufferedReader(stream)
-    return remote or open(path, "rb")
+@contextlib.contextmanager
+def _open(name: str) -> Iterator[io.BufferedIOBase]:
+    is_remote = storage.is_remote(name)
+    with storage.path(name).open() if is_remote else open(name, "rb") as stream:
+        if name.endswith(".gz"):
+            with gzip.GzipFile(fileobj=stream) as unpacked:
+                yield unpacked
+        elif name.endswith(".zst"):
+            with pyarrow.input_stream(stream, compression="zstd") as unpacked:
+                yield io.BufferedReader(unpacked)
+        else:
+            yield stream
 
 
 class _Lines:
@@ -105,7 +111,7 @@ class _Lines:
         problems: Problems,
     ):
         self._stream = stream
-        self._name = name
+        self._name = terminal.printable(name)
         self._problems = problems
         self._number = self._offset = 0
         self.start = start

@@ -17,7 +17,7 @@ import json
 import os
 from collections.abc import Iterator
 
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax.corpus import files, python_docs
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import Unavailable, UserError
@@ -180,7 +180,8 @@ def _content(piece: Piece) -> str:
             digest.update(part)
     except OSError as error:
         if storage.is_passing(error):
-            raise Unavailable(f"{piece.name} cannot be read now: {error}") from error
+            name = terminal.printable(piece.name)
+            raise Unavailable(f"{name} cannot be read now: {error}") from error
         return ""  # reading the file will report it
     return digest.hexdigest()
 
@@ -195,11 +196,13 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
     line or the rest of the file that cannot be read.
     """
     for piece in split:
+        shown = terminal.printable(piece.name)
         if source.format.startswith("tfds:"):
             yield from _read_tfds(piece, source, problems)
         elif source.format == "python_docs":
+            module = python_docs.module_name(piece.name)
             for text in python_docs.read_module(piece.name, problems.add):
-                yield Document(text, python_docs.module_name(piece.name))
+                yield Document(text, terminal.printable(module))
         else:
             texts = files.documents(
                 piece.name,
@@ -210,7 +213,7 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
                 problems,
             )
             for number, text in enumerate(texts, 1):
-                yield Document(text, f"{piece.name}:{number}")
+                yield Document(text, f"{shown}:{number}")
 
 
 # ---- TensorFlow datasets
