@@ -468,6 +468,8 @@ def train_sentencepiece(
         needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
         if needed:
             _check_room(int(needed[1]), vocab_size)
+        if "KeyboardInterrupt" in str(error):  # while it asked for the next text
+            raise KeyboardInterrupt from error
         if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
             raise UserError(_NO_CHARACTERS) from error
         raise

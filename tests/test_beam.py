@@ -125,6 +125,13 @@ ELSEWHERE = """
 from bert_jax.corpus import unfinished
 unfinished.is_begun = lambda job: False
 """
+AWAY = """
+from bert_jax.corpus import unfinished
+from bert_jax.errors import Unavailable
+def build_and_keep(job, index, split):
+    raise Unavailable("the store does not answer")
+unfinished.build_and_keep = build_and_keep
+"""
 CANCEL = """
 import apache_beam
 class Cancelled:
@@ -140,13 +147,15 @@ apache_beam.Pipeline.run = lambda pipeline: Cancelled()
     [
         (ELSEWHERE, "c is another place on Beam's workers; give an --output that all"),
         (CANCEL, "Beam's job ended as CANCELLED; the same command continues"),
+        (AWAY, "the store does not answer"),
     ],
 )
 def test_what_goes_wrong_on_a_cluster(change, message, text_file, saved, tmp_path):
     done = run_script(change + BUILD, text_file, saved, tmp_path / "c")
     assert done.returncode == 1
     last = done.stderr.splitlines()[-1]
-    assert last.startswith("bert_jax.errors.UserError: ")
+    kind = "Unavailable" if change == AWAY else "UserError"
+    assert last.startswith(f"bert_jax.errors.{kind}: ")
     assert message in last and "while running" not in last
 
 

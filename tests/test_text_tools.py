@@ -215,6 +215,11 @@ def test_something_is_shown_at_once(name, wordpiece, tmp_path):
     ("name", "flags", "message"),
     [
         ("build_corpus", ["--input=/nowhere/*"], "no file matches '/nowhere/*'"),
+        (
+            "build_corpus",
+            [f"--input={HERE}"],
+            f"is a folder; give the files in it, such as --input='{HERE}/*'",
+        ),
         ("build_corpus", ["--input=x", "--format=csv"], "unknown format 'csv'"),
         ("build_corpus", ["--format=jsonl"], "--format=jsonl needs files"),
         ("build_corpus", ["--input=x", "--format=tfds:lm1b"], "reads no files"),

@@ -217,6 +217,17 @@ def test_sizes_and_texts_that_give_no_vocabulary(kind):
             train(texts, 100)
 
 
+def test_learning_can_be_stopped():
+    class Stopped(list):
+        def __iter__(self):
+            yield "a few words"
+            raise KeyboardInterrupt
+
+    for kind in tokenizer_lib.KINDS:
+        with pytest.raises(KeyboardInterrupt):
+            getattr(tokenizer_lib, f"train_{kind}")(Stopped(), 100)
+
+
 def test_one_long_line_is_text():
     text = "the value of the attribute is an object " * 2000
     tokenizer = tokenizer_lib.train_sentencepiece([text], 25)

@@ -20,7 +20,7 @@ from apache_beam.options import pipeline_options
 from apache_beam.runners.runner import PipelineState
 
 from bert_jax.corpus import build, sources, splits, unfinished
-from bert_jax.errors import UserError
+from bert_jax.errors import Unavailable, UserError
 
 # These ask their job server which options there are; those of the others are known.
 _PORTABLE_RUNNERS = ("PortableRunner", "FlinkRunner", "SparkRunner", "PrismRunner")
@@ -58,11 +58,14 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
     except Exception as error:
         # From a worker of its own comes a RuntimeError, with the traceback as its text.
         text = "".join(traceback.format_exception_only(error))
-        told = re.search(
-            r"UserError: (.*?)(?: \[while running .*)?$", text, re.MULTILINE
+        line = re.search(
+            r"(UserError|Unavailable): (.*?)(?: \[while running .*)?$",
+            text,
+            re.MULTILINE,
         )
-        if told:
-            raise UserError(told.group(1)) from error
+        if line:
+            kind = {"UserError": UserError, "Unavailable": Unavailable}[line[1]]
+            raise kind(line[2]) from error
         raise
     if state != PipelineState.DONE:
         raise UserError(f"Beam's job ended as {state}; the same command continues")

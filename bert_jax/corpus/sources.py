@@ -100,6 +100,11 @@ def plan(source: Source) -> list[Split]:
         known = ", ".join([*files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
     matched = storage.find(source.pattern)
+    if not matched and os.path.isdir(source.pattern):
+        raise UserError(
+            f"{source.pattern} is a folder; give the files in it, such as "
+            f"--input='{os.path.join(source.pattern, '*')}'"
+        )
     if not matched:
         raise UserError(f"no file matches {source.pattern!r}")
     pieces = []

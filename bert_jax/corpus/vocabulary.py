@@ -48,8 +48,8 @@ def learn(
     if tokenizer.vocab_size < vocab_size:
         terminal.say(
             f"warning: the text gives only {tokenizer.vocab_size:,} tokens, fewer than "
-            f"vocab_size={vocab_size}; the vocabulary has that many. More text gives "
-            "more"
+            f"vocab_size={vocab_size}; the vocabulary has that many, and more text "
+            "gives more"
         )
     return tokenizer
 
