@@ -1,10 +1,10 @@
-"""Where files lie: a local path, or the URL of an object store such as `gs://`.
+"""Local paths and object stores such as `gs://`, behind one interface.
 
-`path` makes of either something with pathlib's methods; local paths are `pathlib.Path`.
-An object store has no folders, so there is nothing to make and nothing that is empty;
-it has no rename, but an object appears as a whole when all of it has arrived.
+`path` turns either into an object with pathlib's methods; for a local path it is a
+`pathlib.Path`. An object store has no folders, so that none has to be made and none is
+empty. It cannot rename either, but an object appears only when it has arrived in full.
 
-Stores are reached through fsspec, which finds the library for a URL: gcsfs for `gs://`.
+Stores are reached through fsspec, which chooses the library: gcsfs for `gs://`.
 """
 
 import contextlib
@@ -27,7 +27,7 @@ from bert_jax.errors import Unavailable, UserError
 
 @dataclasses.dataclass(frozen=True)
 class RemotePath:
-    """A place in an object store, with those of pathlib's methods that are needed."""
+    """A URL in an object store, with the methods of pathlib that are needed."""
 
     url: str
 
@@ -45,7 +45,7 @@ class RemotePath:
         return self.url.rstrip("/").rpartition("/")[2]
 
     def exists(self) -> bool:
-        # fsspec's own `exists` takes any error for a no.
+        # fsspec's own `exists` takes every error to mean that it does not.
         try:
             self._store.info(self.url)
         except FileNotFoundError:
@@ -91,10 +91,10 @@ def is_remote(name: str | os.PathLike) -> bool:
 
 
 def path(name: str | os.PathLike) -> Path:
-    """What a path or URL means.
+    """The path object for a path or URL.
 
     Raises:
-      UserError: the store is not known, or the library for it is missing.
+      UserError: The store is unknown, or the library for it is missing.
     """
     if not is_remote(name):
         return pathlib.Path(name)
@@ -108,53 +108,53 @@ def path(name: str | os.PathLike) -> Path:
 
 
 def check(where: Path) -> None:
-    """Ask a store for something, there or not, to fail early.
+    """Send one request to a store, to fail early if it does not answer.
 
     Raises:
-      UserError: it does not answer to us.
-      Unavailable: it does not answer now.
+      UserError: The store refuses the request.
+      Unavailable: The store does not answer now.
     """
     if is_remote(where):
         try:
             where.exists()
-        # Without a common base: OSError, aiohttp's, google.auth's, gcsfs' own.
+        # Errors of aiohttp, google.auth and gcsfs have no common base class.
         except Exception as error:
             text = " ".join(str(error).split()) or type(error).__name__
             raise failure(error)(f"{where} cannot be reached: {text}") from error
 
 
 def _store(url: str) -> fsspec.AbstractFileSystem:
-    # Other processes write, too; a listing that is kept would hide what they wrote.
+    # A cached listing would hide what other processes have written.
     return fsspec.core.url_to_fs(url, use_listings_cache=False)[0]
 
 
-# ---- what differs between the two
+# ---- writing and removing
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and those above it, where there are folders."""
+    """Make a folder and its parents. In a store there is nothing to make."""
     if not is_remote(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder and all that is in it."""
+    """Remove a folder with its content."""
     if not is_remote(folder):
         shutil.rmtree(folder)
         return
     store = _store(folder.url)
     # Object by object: asked for a whole bucket, gcsfs would remove the bucket, too.
-    if found := store.find(folder.url):
-        store.rm(found)
+    if names := store.find(folder.url):
+        store.rm(names)
 
 
 def write_text(where: Path, text: str) -> None:
-    """Write a file so that it is there as a whole or not at all."""
+    """Write a file in such a way that it appears in full or not at all."""
     write_bytes(where, text.encode("utf-8"))
 
 
 def write_bytes(where: Path, data: bytes) -> None:
-    """Write a file so that it is there as a whole or not at all."""
+    """Write a file in such a way that it appears in full or not at all."""
     if is_remote(where):
         where.write_bytes(data)
         return
@@ -171,9 +171,9 @@ def write_bytes(where: Path, data: bytes) -> None:
 
 
 def temporary_file(where: Path) -> pathlib.Path:
-    """A new local name for what `put` will bring to its place.
+    """A new local path for a file that `put` will move into place.
 
-    No two writers get the same: on a cluster, two may be at work on the same split.
+    Every call gives another: on a cluster, two workers may write the same split.
     """
     name = f"{where.name}.{uuid.uuid4().hex[:12]}.tmp"
     if is_remote(where):
@@ -182,7 +182,7 @@ def temporary_file(where: Path) -> pathlib.Path:
 
 
 def put(temporary: pathlib.Path, where: Path) -> None:
-    """Bring a local file to its place; it appears there as a whole."""
+    """Move a local file into place; it appears there in full or not at all."""
     if not is_remote(where):
         os.replace(temporary, where)
         return
@@ -192,12 +192,12 @@ def put(temporary: pathlib.Path, where: Path) -> None:
         temporary.unlink()
 
 
-# What the libraries that read say of a place that may answer later.
+# How libraries describe a failure that may pass.
 _PASSING = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an error may be gone later: the network's, a timeout; no missing file."""
+    """Whether an error may pass: a timeout may, a missing file does not."""
     seen: BaseException | None = error
     while seen is not None:
         code = getattr(seen, "code", 0)  # gcsfs: the status of HTTP
@@ -217,7 +217,7 @@ def is_passing(error: BaseException) -> bool:
 
 
 def failure(error: BaseException) -> type[UserError] | type[Unavailable]:
-    """What to raise when something could not be read."""
+    """The exception to raise for an error of reading or writing."""
     return Unavailable if is_passing(error) else UserError
 
 
@@ -225,10 +225,10 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 
 
 def disk_error(error: BaseException) -> str:
-    """What the disk says in an error or in what led to it; "" if it is not the disk's.
+    """The system's message if an error or its cause is about the disk; otherwise "".
 
-    The library that writes the arrays of checkpoints has no types of errors, but ends
-    its messages with the system's words for one.
+    The library that writes the arrays of checkpoints has no error types of its own, but
+    its messages end with the system's.
     """
     seen: BaseException | None = error
     while seen is not None:
@@ -241,27 +241,27 @@ def disk_error(error: BaseException) -> str:
     return ""
 
 
-# ---- failures to write, and who may write
+# ---- failures to write, and locks
 
 
 @contextlib.contextmanager
 def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
-    """Turn what keeps something from being written into one line.
+    """Turn a failure to write into an error of one line.
 
     Args:
       where: File or folder that is written.
-      hint: What to do about it, for the end of the line.
+      hint: Advice for the end of the line.
 
     Raises:
-      UserError: The disk is full, the place is read-only or not there, ...
-      Unavailable: It may be possible later.
+      UserError: The disk is full, read-only, or fails in another way.
+      Unavailable: The failure may pass.
     """
     try:
         yield
     except (UserError, Unavailable):
         raise
     except Exception as error:
-        # The errors of stores have no common base.
+        # The errors of stores have no common base class.
         if not isinstance(error, OSError) and not is_remote(where):
             raise
         reason = disk_error(error) or getattr(error, "strerror", None) or str(error)
@@ -273,17 +273,17 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(where: Path, busy: str) -> Iterator[None]:
-    """Keep other processes out by a lock on a file.
+    """Hold a lock on a file that only one process can hold.
 
     The system releases the lock when the process ends, however it ends. Object stores
-    have no locks, nor have some network file systems: there nobody is kept out.
+    and some network file systems have no locks; there, every process gets past.
 
     Args:
-      where: File to lock; made if it is not there, and left there.
-      busy: Message if another process has the lock.
+      where: File to lock. It is created if needed, and not removed.
+      busy: Message for when another process holds the lock.
 
     Raises:
-      UserError: Another process has the lock, or the file cannot be made.
+      UserError: Another process holds the lock, or the file cannot be created.
     """
     if is_remote(where):
         yield
@@ -296,11 +296,11 @@ def locked(where: Path, busy: str) -> Iterator[None]:
         except BlockingIOError as error:
             raise UserError(busy) from error
         except OSError:
-            pass  # no locks here
+            pass  # this file system has no locks
         yield
 
 
-# ---- files that are there
+# ---- finding and sampling files
 
 
 @dataclasses.dataclass(frozen=True)
@@ -310,7 +310,7 @@ class File:
     Attributes:
       name: Path or URL.
       size: Number of bytes.
-      checksum: What the store says of the content; "" where nothing does.
+      checksum: Checksum from the store's listing; "" if there is none.
     """
 
     name: str
@@ -319,7 +319,7 @@ class File:
 
 
 def find(pattern: str) -> list[File]:
-    """The files that match a glob, sorted by name."""
+    """Files that match a glob, sorted by name."""
     if is_remote(pattern):
         check(path(pattern))
         return _listing(_store(pattern), pattern)
@@ -343,17 +343,17 @@ def _listing(
 
 
 def _checksum(about: dict) -> str:
-    """What a listing says of an object's content, the same for a copy if possible."""
+    """Checksum of an object in a listing; those that copies share come first."""
     names = ("crc32c", "md5Hash", "ETag", "etag")
     return next((str(about[name]) for name in names if about.get(name)), "")
 
 
 def read_ranges(name: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """Parts of a file.
+    """Read parts of a file.
 
     Args:
       name: Path or URL.
-      ranges: First byte and one past the last byte of each part.
+      ranges: Start and end of each part, in bytes; the end is exclusive.
     """
     if is_remote(name):
         store = _store(name)

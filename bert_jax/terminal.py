@@ -8,7 +8,7 @@ import tqdm
 
 
 def progress_bar(**options: Any) -> tqdm.tqdm:
-    """A bar on a terminal; elsewhere nothing, with `disable` set."""
+    """A progress bar on a terminal; elsewhere a silent one, with `disable` set."""
     return tqdm.tqdm(
         file=sys.stderr, disable=not sys.stderr.isatty(), dynamic_ncols=True, **options
     )
@@ -21,21 +21,26 @@ def say(line: str) -> None:
 
 
 def warn(count: int, lines: list[str]) -> None:
-    """Print the first of `count` warnings, and how many there are beside them."""
+    """Print warnings.
+
+    Args:
+      count: Number of all warnings.
+      lines: The first of them.
+    """
     for line in lines:
         say(f"warning: {line}")
     if count > len(lines):
         say(f"warning: and {count - len(lines)} more like these")
 
 
-# What would break a line, or does something to a terminal.
+# Characters that break a line or control a terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
 
 
 def printable(name: str) -> str:
-    """A file's name as text that can be printed and stored on one line.
+    """A file name as text that fits on one line, in any terminal and in UTF-8 files.
 
-    Names are bytes. Bytes that are not UTF-8, and control characters, become escapes.
+    Bytes that are not UTF-8 and control characters become escapes.
     """
     text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return _CONTROL.sub(lambda c: c[0].encode("unicode_escape").decode(), text)

@@ -1,10 +1,10 @@
 """Text to token ids and back: WordPiece and SentencePiece behind one interface.
 
-A tokenizer is a folder: `tokenizer.json` (kind and normalisation) beside `vocab.txt`
-(WordPiece, one token a line, the format of the original) or `spm.model`. It can also
-travel as one JSON text (`dumps`, `loads`), which is how checkpoints carry it.
+On disk, a tokenizer is a folder with `tokenizer.json` (kind and normalisation) and with
+`vocab.txt` (WordPiece: one token per line, the format of the original) or `spm.model`.
+Checkpoints carry it as one JSON text (`dumps`, `loads`).
 
-Special tokens come from ids alone. Text that contains the characters `[MASK]` is
+Special tokens are only made from ids. Text that contains the characters `[MASK]` is
 tokenised like any other text.
 """
 
@@ -35,29 +35,33 @@ _SETTINGS_FILE = "tokenizer.json"
 _MODEL_FILES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 _SETTINGS = ("kind", "lower_case", "strip_accents", "fingerprint")
 _TEMPORARY = re.compile(r"(tokenizer\.json|vocab\.txt|spm\.model)\.[0-9a-f]+\.tmp")
-# Above any published vocabulary; far above it, the trainers take all memory.
+# More than any published vocabulary has; trainers abort at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
-# A longer word becomes [UNK]; google-research/bert tokenization.py has 200 here.
+# A longer word becomes [UNK]; google-research/bert tokenization.py: 200.
 _MAX_WORD_CHARS = 200
 _MAX_KNOWN_WORDS = 500_000
 _MAX_LINE_BYTES = 1 << 24
 _NO_CHARACTERS = "the text has no characters to learn from"
-# Characters that `str.split` takes for white space and BERT's normaliser removes.
+# Characters that are white space for `str.split`, but that BERT's normaliser removes.
 _ODD_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A vocabulary and how text is brought to it.
+    """A vocabulary, and the normalisation of text before it is looked up.
 
     Attributes:
       kind: "wordpiece" (paper, 3: normalise, split at spaces and punctuation, then
-        longest match first) or "sentencepiece" (unigram pieces over raw text).
-      lower_case: whether case is dropped.
-      strip_accents: whether combining marks are dropped after decomposition. The
-        original ties this to `lower_case`, which breaks languages where accents carry
-        meaning, so here it is a setting of its own.
-      model: content of `vocab.txt` or `spm.model`.
+        longest match first) or "sentencepiece" (unigram pieces of raw text).
+      lower_case: Whether text is converted to lower case.
+      strip_accents: Whether combining marks are removed after decomposition. The
+        original ties this to `lower_case`, which breaks languages in which accents
+        carry meaning; here it is a setting of its own.
+      model: Content of `vocab.txt` or `spm.model`.
+
+    Raises:
+      UserError: A field has a wrong value, the model is damaged, or a special token is
+        missing.
     """
 
     kind: str
@@ -66,12 +70,6 @@ class Tokenizer:
     model: bytes = dataclasses.field(repr=False)
 
     def __post_init__(self):
-        """Check that this is a tokenizer, wherever it comes from.
-
-        Raises:
-          UserError: A field has a wrong type, the model cannot be read, or it has not
-            all special tokens.
-        """
         _check_kind(self.kind)
         for name in ("lower_case", "strip_accents"):
             if type(getattr(self, name)) is not bool:
@@ -97,13 +95,13 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` for many texts; several times faster than one by one."""
+        """Ids of each of many texts; several times faster than `encode` for each."""
         if self.kind == "wordpiece":
             return self._encode_words(texts)
         return self._sentencepiece.encode([self._normalise(t) for t in texts])
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text of ids. Padding is left out; other special tokens are shown."""
+        """Readable text. Padding is omitted, other special tokens are shown."""
         prefix = "##" if self.kind == "wordpiece" else "▁"
         words: list[str] = []
         for i in ids:
@@ -114,7 +112,7 @@ class Tokenizer:
                 words[-1] += piece
             else:
                 words.append(piece)
-        return " ".join(filter(None, words))  # `▁` alone, and no more of its word
+        return " ".join(filter(None, words))  # a lone `▁` gives an empty word
 
     # ---- the vocabulary
 
@@ -183,12 +181,12 @@ class Tokenizer:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of all that decides which ids a text gets."""
+        """A hash of everything that determines the ids of a text."""
         settings = json.dumps([self.kind, self.lower_case, self.strip_accents])
         return hashlib.sha256(settings.encode() + b"\0" + self.model).hexdigest()[:16]
 
     def dumps(self) -> str:
-        """All of it as one JSON text."""
+        """The tokenizer as one JSON text."""
         model = base64.b64encode(self.model).decode("ascii")
         return json.dumps(self._settings() | {"model": model})
 
@@ -207,13 +205,14 @@ class Tokenizer:
             raise UserError(f"the saved tokenizer is damaged: {error}") from error
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write the tokenizer's two files, making the folder if needed.
+        """Write the tokenizer's two files, and create the folder if needed.
 
-        The settings come first: a folder that has them and not the model is what was
-        left of a save that was cut off (`is_unfinished`), and may be written again.
+        The settings come first: a folder that has them, but no model, is known to be
+        left over from a save that was interrupted (`is_unfinished`).
 
         Raises:
           UserError: The folder cannot be written.
+          Unavailable: A store does not answer now.
         """
         folder = storage.path(folder)
         settings = json.dumps(self._settings(), indent=2) + "\n"
@@ -221,7 +220,7 @@ class Tokenizer:
             storage.make_folder(folder)
             storage.write_text(folder / _SETTINGS_FILE, settings)
             storage.write_bytes(folder / _MODEL_FILES[self.kind], self.model)
-            for left in folder.glob("*.tmp"):  # by a process that was killed
+            for left in folder.glob("*.tmp"):  # by processes that were killed
                 if _TEMPORARY.fullmatch(left.name):
                     left.unlink()
 
@@ -231,6 +230,7 @@ class Tokenizer:
 
         Raises:
           UserError: The folder holds no tokenizer, or a damaged one.
+          Unavailable: A store does not answer now.
         """
         folder = storage.path(folder)
         storage.check(folder)
@@ -258,14 +258,18 @@ class Tokenizer:
 
     @classmethod
     def _from_settings(cls, settings: dict, model: bytes) -> "Tokenizer":
-        """What `_settings` made, with the model that belongs to it."""
+        """Check settings and model against each other.
+
+        Raises:
+          UserError, ValueError: They are damaged, or do not belong together.
+        """
         *fields, _ = _SETTINGS
-        missing = [name for name in fields if name not in settings]
         _check_kind(settings.get("kind"))
+        missing = [name for name in fields if name not in settings]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
         tokenizer = cls(*(settings[name] for name in fields), model)
-        # What was saved before there was a fingerprint has none.
+        # Older versions did not save the fingerprint.
         if settings.get("fingerprint", tokenizer.fingerprint) != tokenizer.fingerprint:
             raise ValueError("settings or model have changed since they were saved")
         return tokenizer
@@ -283,10 +287,10 @@ class Tokenizer:
         return _wordpiece_pipeline(model, self.lower_case, self.strip_accents)
 
     def _encode_words(self, texts: Sequence[str]) -> list[list[int]]:
-        """WordPiece with a memory for words, five times as fast as without.
+        """WordPiece with a cache of words, which makes it five times as fast.
 
-        WordPiece never looks across white space, so what stands between two spaces can
-        be looked up. Only what was not seen before goes through the pipeline.
+        WordPiece never looks across white space. What stands between two spaces can
+        therefore be looked up, and only new words go through the pipeline.
         """
         words = [[text] if _ODD_SPACE.search(text) else text.split() for text in texts]
         known = self._known_words
@@ -313,7 +317,7 @@ class Tokenizer:
         return normalise(text, self.lower_case, self.strip_accents)
 
     def __getstate__(self):
-        # The models behind the cached properties do not travel between processes.
+        # The models behind the cached properties cannot be pickled.
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
 
@@ -333,20 +337,21 @@ def _json_object(text: str) -> dict:
 
 
 def is_unfinished(folder: storage.Path) -> bool:
-    """Whether all that a folder holds is left of a `save` that was cut off."""
+    """Whether a folder is empty, or holds only what an interrupted `save` left."""
     names = {path.name for path in folder.glob("*")}
     names -= {name for name in names if _TEMPORARY.fullmatch(name)}
     if names != {_SETTINGS_FILE}:
         return not names
     try:
         text = (folder / _SETTINGS_FILE).read_text(encoding="utf-8")
-        return _json_object(text).keys() == set(_SETTINGS)  # others use the name, too
+        # Other projects use the file name, too.
+        return _json_object(text).keys() == set(_SETTINGS)
     except (OSError, ValueError):
         return False
 
 
 def normalise(text: str, lower_case: bool, strip_accents: bool) -> str:
-    """What SentencePiece gets to see; its own NFKC normalisation comes on top."""
+    """Normalise text for SentencePiece, which then applies NFKC."""
     if lower_case:
         text = text.lower()
     if strip_accents:
@@ -358,10 +363,16 @@ def normalise(text: str, lower_case: bool, strip_accents: bool) -> str:
 def from_vocab_file(
     path: str | os.PathLike, lower_case: bool, strip_accents: bool
 ) -> Tokenizer:
-    """A WordPiece tokenizer from an existing `vocab.txt`, one token a line.
+    """A WordPiece tokenizer from an existing `vocab.txt`, with one token per line.
+
+    Args:
+      path: Path or URL of the file.
+      lower_case: See `Tokenizer`.
+      strip_accents: See `Tokenizer`.
 
     Raises:
-      UserError: the file cannot be read, is not UTF-8, or lacks a special token.
+      UserError: The file cannot be read, is not UTF-8, or lacks a special token.
+      Unavailable: A store does not answer now.
     """
     try:
         text = storage.path(path).read_text(encoding="utf-8")
@@ -385,22 +396,21 @@ def train_wordpiece(
 ) -> Tokenizer:
     """Learn a WordPiece vocabulary by joining frequent pairs of pieces.
 
-    It has fewer tokens than asked for if the text does not give as many.
-
-    The original's trainer was never released; this one is Hugging Face `tokenizers`'.
-    Left alone it numbers the pieces of one character in the order of a hash table with
-    a random key, and ties between pairs follow that order, so that equal text gives
-    another vocabulary each time. Here those pieces are counted and numbered first.
+    The original's trainer was never released; this is the one of Hugging Face's
+    `tokenizers`. On its own, it numbers the pieces of one character in the order of a
+    hash table with a random key, and ties between pairs follow that order: the same
+    text gives another vocabulary each time. Here these pieces are numbered beforehand.
 
     Args:
       texts: Texts to learn from; they are read twice.
-      vocab_size: Largest number of tokens, special tokens included.
+      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
+        if the text gives fewer.
       lower_case: See `Tokenizer`.
       strip_accents: See `Tokenizer`.
 
     Raises:
-      UserError: There is no text, or `vocab_size` is too small for its characters, or
-        above `MAX_VOCAB_SIZE`.
+      UserError: There is no text, or `vocab_size` is too small for its characters or
+        larger than `MAX_VOCAB_SIZE`.
     """
     _check_vocab_size(vocab_size)
     model = tokenizers.models.WordPiece(unk_token=UNK)
@@ -441,24 +451,24 @@ def train_sentencepiece(
 ) -> Tokenizer:
     """Learn a SentencePiece unigram vocabulary, as ALBERT and XLNet use.
 
-    The special tokens are control symbols: no text can produce them. The vocabulary has
-    fewer tokens than asked for if the text does not give as many.
+    The special tokens are control symbols: no text can produce them.
 
     Args:
       texts: Texts to learn from; they are read twice if they give too few tokens.
-      vocab_size: Largest number of tokens, special tokens included.
+      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
+        if the text gives fewer.
       lower_case: See `Tokenizer`.
       strip_accents: See `Tokenizer`.
 
     Raises:
-      UserError: There is no text, or `vocab_size` is too small for its characters, or
-        above `MAX_VOCAB_SIZE`.
+      UserError: There is no text, or `vocab_size` is too small for its characters or
+        larger than `MAX_VOCAB_SIZE`.
     """
     _check_vocab_size(vocab_size)
     try:
         model = _sentencepiece_model(texts, vocab_size, lower_case, strip_accents)
     except RuntimeError as error:
-        # It does not stop at what the text gives, but says how much that is.
+        # Too large a size is an error here, which names the largest that is possible.
         limit = re.search(r"set it to a value <= (\d+)", str(error))
         if limit:
             size = int(limit[1])
@@ -468,7 +478,7 @@ def train_sentencepiece(
         needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
         if needed:
             _check_room(int(needed[1]), vocab_size)
-        if "KeyboardInterrupt" in str(error):  # while it asked for the next text
+        if "KeyboardInterrupt" in str(error):  # raised while it iterated over texts
             raise KeyboardInterrupt from error
         if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
             raise UserError(_NO_CHARACTERS) from error
@@ -495,9 +505,9 @@ def _sentencepiece_model(
         pad_piece=PAD,
         unk_piece=UNK,
         control_symbols=[CLS, SEP, MASK],
-        # Enough for a vocabulary; above this a random part of the lines is used.
+        # If there are more lines, a random sample of as many is enough.
         input_sentence_size=2_000_000,
-        # Longer lines would be left out, all of a text perhaps.
+        # Longer lines are left out, and the default would leave out whole paragraphs.
         max_sentence_length=_MAX_LINE_BYTES,
         minloglevel=2,
     )
@@ -518,7 +528,7 @@ def _wordpiece_pipeline(
 def _check_room(needed: int, vocab_size: int) -> None:
     if needed > vocab_size:
         raise UserError(
-            f"vocab_size={vocab_size} has no room for the characters of the text; "
+            f"vocab_size={vocab_size} is too small for the characters of the text; "
             f"give at least {needed}"
         )
 

@@ -240,7 +240,7 @@ def test_something_is_shown_at_once(name, wordpiece, tmp_path):
         (
             "train_tokenizer",
             [f"--input={__file__}", "--vocab_size=20", "--kind=sentencepiece"],
-            "vocab_size=20 has no room for the characters of the text; give at least",
+            "vocab_size=20 is too small for the characters of the text; give at least",
         ),
         ("build_corpus", [f"--input={__file__}", f"--output={__file__}"], "cannot wri"),
         ("build_corpus", [f"--input={__file__}", "--nolower_case"], "is for a vocab"),

@@ -210,7 +210,7 @@ def test_sizes_and_texts_that_give_no_vocabulary(kind):
             UserError, match=f"vocab_size={size} must be at most 1000000"
         ):
             train(["a few words"], size)
-    with pytest.raises(UserError, match="vocab_size=9 has no room .* give at least"):
+    with pytest.raises(UserError, match="vocab_size=9 is too small .* give at least"):
         train(["a few words"], 9)
     for texts in ([], ["\u200b"], ["\x00"] * 3):
         with pytest.raises(UserError, match="the text has no characters to learn from"):

@@ -1,11 +1,11 @@
-"""Build the splits of a corpus with Apache Beam: on a cluster, or on this machine.
+"""Build the splits of a corpus with Apache Beam, on a cluster or on this machine.
 
-`runner` is a runner for `build.build`. The same splits go through the same function as
-with local processes, and it writes the same files into the same folder; through Beam
-itself go only the numbers and places of the splits. So it does not matter how Beam
+`runner` gives a runner for `build.build`. Its workers call the same function for the
+same splits as local processes do, and it writes the same files to the same folder. Beam
+itself only handles numbers and places of splits, so that it does not matter how it
 bundles them, or whether it repeats one.
 
-Besides `run.build_corpus`, nothing imports this; it needs the extra `beam`.
+Only `run.build_corpus` imports this module. It needs the extra `beam`.
 """
 
 import contextlib
@@ -22,7 +22,7 @@ from apache_beam.runners.runner import PipelineState
 from bert_jax.corpus import build, sources, splits, unfinished
 from bert_jax.errors import Unavailable, UserError
 
-# These ask their job server which options there are; those of the others are known.
+# These runners ask their job server which options exist.
 _PORTABLE_RUNNERS = ("PortableRunner", "FlinkRunner", "SparkRunner", "PrismRunner")
 
 
@@ -33,7 +33,7 @@ def runner(options: str) -> build.Runner:
       options: Beam's pipeline options, as on a command line.
 
     Raises:
-      UserError: there are no such options, or some are missing.
+      UserError: An option does not exist, is missing, or has a wrong value.
     """
     pipeline = _pipeline(options)
 
@@ -43,7 +43,7 @@ def runner(options: str) -> build.Runner:
         if not todo:
             return
         splits = pipeline | "Splits" >> apache_beam.Create(todo)
-        # Without this, splits that were created together stay on one worker.
+        # Without a shuffle, all splits would stay on one worker.
         spread = splits | "Spread" >> apache_beam.Reshuffle()
         _ = spread | "Build" >> apache_beam.ParDo(_Build(job))
         _wait(pipeline)
@@ -56,7 +56,7 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
     try:
         state = pipeline.run().wait_until_finish()
     except Exception as error:
-        # From a worker of its own comes a RuntimeError, with the traceback as its text.
+        # Errors of other processes arrive as a RuntimeError with a traceback as text.
         text = "".join(traceback.format_exception_only(error))
         line = re.search(
             r"(UserError|Unavailable): (.*?)(?: \[while running .*)?$",
@@ -72,7 +72,7 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
 
 
 class _Build(apache_beam.DoFn):
-    """Builds splits; the results are in the output folder."""
+    """Builds splits. The results are kept in the output folder."""
 
     def __init__(self, job: unfinished.Job):
         self._job = job
@@ -84,13 +84,13 @@ class _Build(apache_beam.DoFn):
                 f"{self._job.output} is another place on Beam's workers; give an "
                 "--output that all machines share"
             )
-        # Beam repeats a bundle as a whole if one of its splits failed.
+        # If one split of a bundle fails, Beam repeats the whole bundle.
         if not unfinished.is_kept(self._job, index):
             unfinished.build_and_keep(self._job, index, split)
 
 
 def _pipeline(text: str) -> apache_beam.Pipeline:
-    """An empty pipeline with options that were checked."""
+    """An empty pipeline with checked options."""
     where = f"--beam_options={text!r}"
     complaint = io.StringIO()
     try:

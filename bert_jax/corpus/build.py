@@ -1,9 +1,8 @@
-"""Build a corpus: plan the splits, have a runner build them, and finish.
+"""Build a corpus: plan its splits, let a runner build them, and complete it.
 
-What is done is kept in the folder that is built (`corpus/unfinished.py`), so that a
-build which was cut off continues there, with the same runner or another.
-`corpus/local.py` is the runner with local processes, `corpus/beam.py` the one for a
-cluster.
+The state of the build is kept in its folder (`corpus/unfinished.py`), so that a build
+that was interrupted continues, with the same runner or another. `corpus/local.py` is
+the runner that uses processes of this machine, `corpus/beam.py` the one for a cluster.
 """
 
 import contextlib
@@ -25,19 +24,19 @@ from bert_jax.corpus import (
 )
 from bert_jax.errors import UserError
 
-# What callers of `build` need beside it.
+# For callers of `build`.
 Settings = splits.Settings
 is_held_out = splits.is_held_out
 
-# From a job and numbered splits to their numbered results, in any order. A runner calls
-# `unfinished.build_and_keep` for each, where input and output can be reached. It is
-# closed when the build ends, complete or not.
+# A runner calls `unfinished.build_and_keep` for each of the numbered splits, in any
+# order and on any machine that reaches input and output. It yields the numbers and
+# results, and is closed when the build ends, completed or not.
 Runner = Callable[
     [unfinished.Job, Sequence[tuple[int, sources.Split]]],
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
-# Is called with (splits done, splits in all, result) for each split.
+# Called with the number of splits that are done, of all splits, and a new result.
 OnSplit = Callable[[int, int, splits.SplitResult], None]
 
 
@@ -55,24 +54,24 @@ def build(
     workers: int = 0,
     on_split: OnSplit | None = None,
 ) -> shards.Corpus:
-    """Build a corpus, or continue a build that was cut off.
+    """Build a corpus, or continue a build that was interrupted.
 
     Args:
-      source: What to read.
-      settings: What to make of it.
-      tokenizer: Tokenizer for the text; a copy goes into the corpus.
-      output: Folder to write; new, empty, or holding the same build.
-      runner: What builds the splits; None for processes of this machine.
-      workers: Number of these processes; 0 for one on each core.
-      on_split: Function to call with the number of splits that are done, the number of
-        all splits, and the result of the one that was just built.
+      source: Source of the text.
+      settings: How to treat the text.
+      tokenizer: Tokenizer for the text; the corpus gets a copy.
+      output: Folder to write. It is new, empty, or holds the same build.
+      runner: Runner for the splits; None for processes of this machine.
+      workers: Number of these processes; 0 for one per core.
+      on_split: Function to call after each split.
 
     Returns:
       The complete corpus.
 
     Raises:
-      UserError: The input is not there, the folder holds something else or cannot be
-        written, another build is running on it, or there is nothing to train on.
+      UserError: The input does not exist or has no document to train on, the folder
+        holds something else or cannot be written, or another build is running on it.
+      Unavailable: A store does not answer now.
     """
     folder = storage.path(output)
     planned = sources.plan(source)
@@ -90,15 +89,15 @@ def build(
     runner = runner or functools.partial(local.run_locally, workers=workers)
     try:
         with unfinished.claimed(folder):
-            # Another build may have ended between the question and the claim.
+            # Another build may have completed it just before the claim.
             if not _is_complete(folder, identity):
                 results = _build_splits(job, identity, planned, runner, on_split)
                 _finish(folder, tokenizer, identity, results)
     except _NothingToTrainOnError:
-        # Nothing may stand in the way of the corrected command.
+        # Nothing is worth keeping, and the corrected command needs the folder.
         storage.remove_folder(folder)
         raise
-    # Not before: network file systems keep a folder with an open file, the lock.
+    # The lock is closed by now: network file systems keep folders with open files.
     storage.remove_folder(folder / unfinished.FOLDER)
     return shards.open_corpus(folder)
 
@@ -110,7 +109,7 @@ def _build_splits(
     runner: Runner,
     on_split: OnSplit | None,
 ) -> list[splits.SplitResult]:
-    """Have all splits built that are not, and give the results of all, in order."""
+    """Build the splits that are not done, and return all results in order."""
     results = unfinished.begin(storage.path(job.output), identity, len(planned))
     todo = [(i, split) for i, split in enumerate(planned) if i not in results]
     with contextlib.closing(runner(job, todo)) as built:
@@ -122,19 +121,22 @@ def _build_splits(
 
 
 def _is_complete(folder: storage.Path, identity: unfinished.Identity) -> bool:
-    """Whether the corpus is there already.
+    """Whether the folder holds the complete corpus.
 
     Raises:
-      UserError: Another one is.
+      UserError: It holds another corpus, or a damaged one.
     """
-    with storage.writing(folder):  # or a folder on the way cannot be entered
+    with storage.writing(folder):  # one of its parents may not be accessible
         if not (folder / shards.MANIFEST).exists():
             return False
     settings = shards.open_corpus(folder).settings
     try:
         complete = records.from_values(unfinished.Identity, settings)
     except ValueError as error:
-        raise UserError(f"{folder / shards.MANIFEST}: settings: {error}") from error
+        raise UserError(
+            f"{folder / shards.MANIFEST} is damaged (settings: {error}); give a new "
+            "folder"
+        ) from error
     unfinished.check_same(folder, complete, identity)
     return True
 
@@ -145,7 +147,7 @@ def _finish(
     identity: unfinished.Identity,
     results: list[splits.SplitResult],
 ) -> None:
-    """Make the shards a corpus, if they hold anything to train on."""
+    """Complete the corpus from its shards."""
     if not any(result.train.documents for result in results):
         lines = [line for result in results for line in result.problems]
         why = f" ({lines[0]})" if lines else ""
@@ -165,7 +167,7 @@ def _finish(
             [line for result in results for line in result.problems][:100],
         )
         tokenizer.save(folder / shards.TOKENIZER)
-        for left in folder.glob("*.tmp"):  # of a process that was killed
+        for left in folder.glob("*.tmp"):  # by processes that were killed
             left.unlink()
         settings = dataclasses.asdict(identity)
         shards.write_manifest(folder, tokenizer, listed, settings, problems)

@@ -1,11 +1,12 @@
 """The documents of one text file, or of a part of it.
 
 Formats:
-  text           UTF-8; blank lines part documents. One paragraph a line or wrapped.
-  jsonl          one JSON object a line, the text in one of its fields.
+  text           UTF-8, with blank lines between documents. A paragraph may be one line
+                 or wrapped.
+  jsonl          one JSON object per line, with the text in one of its fields.
   wikiextractor  `<doc ...>`, title, paragraphs, `</doc>`.
-Files that end in .gz or .zst are decompressed on the way. Nothing here is held in
-memory that grows with the file.
+Files that end in .gz or .zst are decompressed while they are read. Memory use does not
+grow with the file.
 """
 
 import contextlib
@@ -30,7 +31,7 @@ _MAX_LINE_BYTES = 1 << 24
 
 
 def is_compressed(path: str) -> bool:
-    """Whether a file is decompressed on the way."""
+    """Whether a file is decompressed while it is read."""
     return path.endswith((".gz", ".zst"))
 
 
@@ -42,19 +43,25 @@ def documents(
     text_field: str,
     problems: Problems,
 ) -> Iterator[str]:
-    """Documents of a part of a file; a document belongs to the part it begins in.
+    """Read the documents of a part of a file.
+
+    A document belongs to the part in which it begins. What cannot be read is reported
+    and costs its line, or the rest of the file.
 
     Args:
-      name: Path or URL of the file. It is decompressed if it ends in .gz or .zst.
+      name: Path or URL of the file.
       start: First byte of the part.
       end: One past the last byte of the part.
       format: One of `FORMATS`.
       text_field: Field of a JSON object that holds the text.
-      problems: Where to note what cannot be read. It costs no more than its line or
-        the rest of the file.
+      problems: Problems to add to.
+
+    Yields:
+      Texts of the documents, in order.
 
     Raises:
-      UserError: The file is not there.
+      UserError: The file does not exist.
+      Unavailable: The store that has the file does not answer now.
     """
     shown = terminal.printable(name)
     if not end:
@@ -68,11 +75,11 @@ def documents(
                 yield text
                 kept, until = kept + 1, f", up to {lines.place}"
     except FileNotFoundError as error:
-        # Planned, so it was there. Going on would build another corpus.
+        # It existed when the splits were planned. Without it, the corpus is another.
         raise UserError(f"{shown} is gone, or not on each machine") from error
     except (OSError, EOFError, zlib.error, MemoryError) as error:
         if storage.is_passing(error):
-            # Leaving out the rest of the file would build another corpus here, too.
+            # The file may be whole: leaving out the rest would lose text.
             raise Unavailable(f"{shown} cannot be read now: {error}") from error
         problems.add(
             f"{shown}: cannot be read to its end ({error}); "
@@ -95,11 +102,10 @@ def _open(name: str) -> Iterator[io.BufferedIOBase]:
 
 
 class _Lines:
-    """Decoded lines of a piece, with the byte at which each begins.
+    """Decoded lines of a part of a file, with the byte at which each begins.
 
-    Begins with the first line that starts in the piece and runs on to the end of the
-    file; whoever reads decides where to stop. Compressed files are read from byte 0,
-    and all that they hold counts as inside.
+    Iteration starts with the first line that begins in the part, and goes on to the end
+    of the file: the reader decides where to stop. A compressed file is one part.
     """
 
     def __init__(
@@ -125,7 +131,7 @@ class _Lines:
         while line := self._stream.readline(_MAX_LINE_BYTES):
             offset, following = following, following + len(line)
             self._number, self._offset = self._number + 1, offset
-            is_cut = len(line) == _MAX_LINE_BYTES  # perhaps inside a character
+            is_cut = len(line) == _MAX_LINE_BYTES  # possibly inside a character
             try:
                 text = line.decode(
                     "utf-8-sig" if offset == 0 else "utf-8",
@@ -136,7 +142,7 @@ class _Lines:
                 self.report("not UTF-8; left out this line")
 
     def _skip_line(self) -> int:
-        """Read to the end of a line; returns the number of bytes."""
+        """Skip to the end of a line, and return the number of bytes."""
         skipped = 0
         while part := self._stream.readline(_MAX_LINE_BYTES):
             skipped += len(part)
@@ -146,15 +152,15 @@ class _Lines:
 
     @property
     def place(self) -> str:
-        """Which line was read last. Only who reads from the start can count them."""
+        """Where the last line is. Lines have numbers only from the start of a file."""
         return f"byte {self._offset}" if self.start else f"line {self._number}"
 
     def report(self, what: str) -> None:
-        """Note a problem of the line that was read last."""
+        """Report a problem in the last line."""
         self._problems.add(f"{self._name}, {self.place}: {what}")
 
     def hint(self, what: str) -> None:
-        """Note what may be a mistake, in this file as in others."""
+        """Report a possible mistake in how the input is read."""
         self._problems.hint(what)
 
 
@@ -167,14 +173,14 @@ def _parse(lines: _Lines, format: str, text_field: str) -> Iterator[str]:
 
 
 def _text_documents(lines: _Lines) -> Iterator[str]:
-    """A document belongs to the piece that holds the blank line before it."""
+    """A document belongs to the part that holds the blank line before it."""
     inside = lines.start == 0
     collected = _Collector()
     for offset, line in lines:
         if offset == 0 and line.startswith("<doc "):
             lines.hint(
-                "the input looks like WikiExtractor's output (a file begins with "
-                "'<doc '); --format=wikiextractor reads it without its tags"
+                "the input looks like output of WikiExtractor (a file begins with "
+                "'<doc '); --format=wikiextractor reads it without the tags"
             )
         if line.strip():
             if inside:
@@ -188,20 +194,20 @@ def _text_documents(lines: _Lines) -> Iterator[str]:
 
 
 def _wikiextractor_documents(lines: _Lines) -> Iterator[str]:
-    """A document belongs to the piece that holds its `<doc` line."""
+    """A document belongs to the part that holds its `<doc` line."""
     inside, title = False, ""
     collected = _Collector()
     for offset, line in lines:
         if line.startswith("<doc "):
             if offset >= lines.end:
                 return
-            found = re.search(r'title="(.*?)">?\s*$', line)
-            inside, title = True, found.group(1) if found else ""
+            attribute = re.search(r'title="(.*?)">?\s*$', line)
+            inside, title = True, attribute[1] if attribute else ""
         elif line.startswith("</doc>"):
             yield from collected.flush()
             inside = False
         elif inside and line.strip():
-            if line.strip() == title:  # the first line repeats it
+            if line.strip() == title:  # the first line repeats the title
                 title = ""
             else:
                 yield from collected.add(line)
@@ -231,13 +237,13 @@ def _json_text(line: str, text_field: str) -> str:
         text = None
     if not isinstance(text, str):
         raise ValueError(f"no JSON object with a text in {text_field!r}")
-    if not is_unicode(text):
+    if not _is_unicode(text):
         raise ValueError(f"the text in {text_field!r} has half of a surrogate pair")
     return text
 
 
-def is_unicode(text: str) -> bool:
-    """Whether a text can be written: Python's strings may hold half a character."""
+def _is_unicode(text: str) -> bool:
+    """Whether a text can be encoded: Python strings may hold half a surrogate pair."""
     try:
         text.encode("utf-8")
     except UnicodeEncodeError:
@@ -246,7 +252,7 @@ def is_unicode(text: str) -> bool:
 
 
 class _Collector:
-    """Joins lines to documents of at most `_MAX_DOCUMENT_CHARS`."""
+    """Joins lines into documents of at most `_MAX_DOCUMENT_CHARS`."""
 
     def __init__(self):
         self._lines: list[str] = []
@@ -266,7 +272,7 @@ class _Collector:
 
 
 def cut(text: str) -> Iterator[str]:
-    """A text as one document, or as several if it is longer than a document may be."""
+    """Cut a text into documents, if it is longer than one document may be."""
     collected = _Collector()
     for line in text.splitlines(keepends=True):
         yield from collected.add(line)

@@ -1,8 +1,7 @@
 """Build splits with processes of this machine.
 
-The processes are ours and not those of a pool of the standard library: they end when
-the one that started them ends, however it does, and when one of them is killed, the
-build says so.
+The pools of the standard library would not do: their processes outlive a parent that is
+killed, and a second Ctrl-C leaves the parent waiting for them.
 """
 
 import collections
@@ -24,20 +23,20 @@ from bert_jax.errors import Interrupted, Unavailable, UserError
 def run_locally(
     job: unfinished.Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
 ) -> Generator[tuple[int, splits.SplitResult], None, None]:
-    """Build splits, each in one of several processes; a single one needs no other.
+    """Build splits in worker processes; with one worker, in this process.
 
     Args:
-      job: What the splits have in common.
+      job: What all splits have in common.
       todo: Splits to build, with their numbers.
-      workers: Number of processes; 0 for one on each core.
+      workers: Number of processes; 0 for one per core.
 
     Yields:
-      Number and result of each split, in the order in which they are done.
+      Number and result of each split, as they are done.
 
     Raises:
-      UserError: A process was killed or cannot be started, or a split met a mistake of
-        the user's.
-      Interrupted: A process was asked to stop.
+      UserError: A worker was killed or cannot be started, or a split cannot be built.
+      Unavailable: A store does not answer now.
+      Interrupted: A worker received SIGTERM.
     """
     workers = min(workers or os.cpu_count() or 1, len(todo))
     if workers <= 1:
@@ -46,7 +45,7 @@ def run_locally(
         return
     waiting = collections.deque(todo)
     with contextlib.ExitStack() as stack:
-        # All of them start before the first is waited for.
+        # Start all workers before waiting for the first.
         started = [stack.enter_context(_Worker()) for _ in range(workers)]
         for worker in started:
             worker.send(job)
@@ -61,14 +60,14 @@ def run_locally(
 
 
 class _Worker:
-    """A process that builds one split after another; a context that ends it."""
+    """A process that builds one split after another, and ends with its context."""
 
     def __init__(self):
         context = multiprocessing.get_context("spawn")
         self.connection, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-        # A terminal sends Ctrl-C to all processes; the first one sees to the others.
-        # The tracker would unblock the signal if it started with the process.
+        # A terminal sends Ctrl-C to all processes; only this one reacts to it. (If the
+        # tracker started with the first worker, it would unblock the signal.)
         multiprocessing.resource_tracker.ensure_running()
         signals = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
         try:
@@ -91,14 +90,14 @@ class _Worker:
         self.connection.close()
 
     def send(self, message: Any) -> None:
-        """Send the job, or then a numbered split."""
+        """Send the job, and after it one numbered split at a time."""
         try:
             self.connection.send(message)
         except OSError as error:
             raise self._death() from error
 
     def result(self) -> tuple[int, splits.SplitResult]:
-        """Number and result of the split that was sent last."""
+        """Receive the number and the result of the split that was sent last."""
         try:
             answer = self.connection.recv()
         except (EOFError, OSError) as error:
@@ -111,22 +110,22 @@ class _Worker:
         self._process.join()
         status = self._process.exitcode
         if status in (-signal.SIGTERM, -signal.SIGINT):
-            return Interrupted("a worker process was asked to stop")
+            return Interrupted("a worker process was stopped")
         if status < 0:
             name = signal.strsignal(-status)
             how = f"was killed by signal {-status} ({name}); memory may have run out"
         else:
             how = f"ended with status {status}"
         return UserError(
-            f"a worker process {how}; the same command continues, and with fewer "
-            "--workers it needs less memory"
+            f"a worker process {how}; the same command continues, and fewer --workers "
+            "need less memory"
         )
 
 
 def _serve(connection: multiprocessing.connection.Connection) -> None:
-    """What a worker does: build the splits that it is sent until there are no more."""
+    """Build the splits that the parent sends, in a worker process."""
     threading.Thread(target=_end_with_parent, daemon=True).start()
-    # A process has one core; the tokenizer's own threads would only compete for it.
+    # Each worker has one core; threads of the tokenizer would only compete for it.
     os.environ["TOKENIZERS_PARALLELISM"] = "false"
     with contextlib.suppress(EOFError, OSError):
         job = connection.recv()
@@ -143,11 +142,11 @@ def _answer(
     except (UserError, Unavailable) as error:
         return error
     except Exception:
-        # As text: not every exception survives the way.
+        # As text, because not every exception can be sent.
         return RuntimeError(f"split {index} failed:\n{traceback.format_exc()}")
 
 
 def _end_with_parent() -> None:
-    """End this process when the one that started it is gone, killed perhaps."""
+    """End this process when its parent is gone, even if the parent was killed."""
     multiprocessing.parent_process().join()
     os._exit(1)

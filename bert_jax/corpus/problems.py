@@ -1,13 +1,13 @@
-"""What a build has to say about its input."""
+"""What is reported about the input of a build."""
 
 
 class Problems:
-    """What was wrong with the input, and hints about how to read it.
+    """Parts of the input that were left out, and hints about how to read it.
 
     Attributes:
-      count: Number of problems; each cost a line or the rest of a file.
-      lines: The first of the problems, each in a line that names the file.
-      hints: What may be a mistake, each kind once. Nothing was left out for it.
+      count: Number of problems. Each cost a line, or the rest of a file.
+      lines: The first problems, one line each, which names the file.
+      hints: Possible mistakes in how the input is read. They cost nothing.
     """
 
     def __init__(self, limit: int = 20):
@@ -17,12 +17,12 @@ class Problems:
         self._limit = limit
 
     def add(self, line: str) -> None:
-        """Note that something was left out."""
+        """Report a part of the input that is left out."""
         self.count += 1
         if len(self.lines) < self._limit:
             self.lines.append(line)
 
     def hint(self, line: str) -> None:
-        """Note what may be a mistake."""
+        """Report a possible mistake; the same one counts once."""
         if line not in self.hints:
             self.hints.append(line)

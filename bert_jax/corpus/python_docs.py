@@ -1,11 +1,11 @@
-"""The documentation of the Python at hand: real English that needs no download.
+"""The documentation of installed Python packages: English that needs no download.
 
-Docstrings of the standard library and of all installed packages, and the language
-reference that ships with Python. Source files are parsed, never imported. A document
-is one module with all docstrings in it, or one topic of the language reference.
+It consists of the docstrings of the standard library and of all installed packages, and
+of the language reference that comes with Python. Source files are parsed, never
+imported. A document has all docstrings of a module, or is one topic of the reference.
 
-Docstrings also state facts that can serve as labels: `parameters` reads from numpydoc
-sections which descriptions belong to which function.
+Docstrings also contain facts that can serve as labels: `parameters` reads from numpydoc
+sections which description belongs to which function.
 """
 
 import ast
@@ -18,9 +18,9 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
-# Tests say little in their docstrings and are half of all source text.
+# Tests are half of all source text, and their docstrings say little.
 _SKIPPED_PARTS = {"test", "tests", "testing", "idle_test"}
-# Inside the standard library's folder: packages, perhaps of another environment.
+# Folders of packages, possibly of another environment, inside the standard library's.
 _SKIPPED_PARTS |= {"site-packages", "dist-packages"}
 _MIN_PARAGRAPH_WORDS = 4
 _MIN_LETTER_FRACTION = 0.75
@@ -34,7 +34,7 @@ _DIRECTIVE = re.compile(r"^\s*\.\. ")
 _ROLE = re.compile(r":[a-zA-Z][\w+:.-]*:`~?\.?([^`<]+?)(?: <[^>]*>)?`")
 _FOOTNOTE = re.compile(r"\s*\[\d+\]_")
 _BACKTICKS = re.compile(r"`+")
-# Sphinx: ":param name: text" keeps its text, ":type name: int" goes.
+# Sphinx: ":param name: text" keeps its text, ":type name: int" is dropped.
 _FIELD = re.compile(r"^:(param|returns?|raises?|arg|keyword)\b[^:]*: *")
 _TYPE_FIELD = re.compile(r"^:(type|rtype)\b[^:]*:")
 # Google style: "Args:" alone on a line, then "name (type): text" for each.
@@ -45,18 +45,18 @@ _BULLET = re.compile(r"^([-*+•]|\d+[.)]) ")
 
 def source_files() -> list[pathlib.Path]:
     """Python files of installed packages and of the standard library, sorted."""
-    found = set()
+    paths = set()
     for root in _roots():
         for path in root.rglob("*.py"):
             parts = path.relative_to(root).parts
             if _SKIPPED_PARTS.isdisjoint(parts) and not parts[-1].startswith("test_"):
-                found.add(path)
-    # Editors leave links to nothing beside the files that they have open.
-    return sorted(path for path in found if path.is_file())
+                paths.add(path)
+    # Editors put dangling links beside the files that they have open.
+    return sorted(path for path in paths if path.is_file())
 
 
 def module_name(path: str | pathlib.Path) -> str:
-    """The path without the folder that packages are installed in."""
+    """Path of a module, relative to the folder that packages are installed in."""
     path = pathlib.Path(path)
     for root in _roots():
         if path.is_relative_to(root):
@@ -65,8 +65,8 @@ def module_name(path: str | pathlib.Path) -> str:
 
 
 def _roots() -> list[pathlib.Path]:
-    # The packages first: they may lie inside the standard library's folder. Other
-    # environments' packages may lie there too; they are skipped by that name.
+    # Packages come first, because they may be installed inside the standard library's
+    # folder. Those of other environments may be there, too; they are skipped by name.
     names = ("purelib", "platlib", "stdlib")
     return list(dict.fromkeys(pathlib.Path(sysconfig.get_path(n)) for n in names))
 
@@ -74,11 +74,14 @@ def _roots() -> list[pathlib.Path]:
 def read_module(
     path: str | pathlib.Path, report: Callable[[str], None]
 ) -> Iterator[str]:
-    """Documents of one source file.
+    """Read the documents of one source file.
 
     Args:
-      path: a Python source file.
-      report: is told of a file that cannot be read.
+      path: Path of a Python source file.
+      report: Function to call with a line about a file that cannot be read.
+
+    Yields:
+      Texts of the documents.
     """
     tree = _parse(path, report, _DOCUMENTED)
     if tree is None:
@@ -100,13 +103,13 @@ def _parse(
     report: Callable[[str], None],
     pattern: re.Pattern[bytes],
 ) -> ast.Module | None:
-    """The syntax tree of a file that has the pattern in it; parsing takes long."""
+    """The syntax tree of a file that matches; others are not worth the parsing."""
     try:
         text = pathlib.Path(path).read_bytes()
         if not pattern.search(text):
             return None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # about other people's escapes
+            warnings.simplefilter("ignore")  # invalid escapes of other people
             return ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         report(f"{path}: cannot be parsed ({error})")
@@ -114,7 +117,7 @@ def _parse(
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Docstrings of a module, class or function and of all inside it, in order."""
+    """Docstrings of a module, class or function and of what it contains, in order."""
     for child in [node, *_definitions(node)]:
         if child is not node:
             yield from _docstrings(child)
@@ -123,22 +126,22 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> list[ast.AST]:
-    """Definitions right below a node, those under `if` and `try` included."""
-    found = []
+    """Definitions directly below a node, or below an `if`, `try` or `with` there."""
+    definitions = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            found.append(child)
+            definitions.append(child)
         elif isinstance(child, ast.If | ast.Try | ast.With):
-            found += _definitions(child)
-    return found
+            definitions += _definitions(child)
+    return definitions
 
 
 def _prose(docstring: str) -> str:
-    """The sentences of a docstring, one paragraph a line, without code and markup."""
+    """The prose of a docstring, one paragraph per line, without code and markup."""
     paragraphs: list[list[str]] = [[]]
     in_fence = in_code = False
     code_indent = 0
-    # An escape in the source may stand for half a character, which nobody can write.
+    # An escape may stand for half a surrogate pair, which cannot be encoded.
     docstring = docstring.encode("utf-8", "ignore").decode("utf-8")
     lines = docstring.expandtabs().split("\n")
     for i, line in enumerate(lines):
@@ -155,7 +158,7 @@ def _prose(docstring: str) -> str:
             paragraphs.append([])
             continue
         if stripped.startswith((">>>", "... ")) or _DIRECTIVE.match(line):
-            # The indented block below a prompt or a directive goes with it.
+            # The indented block below a prompt or a directive belongs to it.
             in_code, code_indent = True, indent
             paragraphs.append([])
             continue
@@ -204,9 +207,9 @@ class Parameter:
     """A parameter as its numpydoc section describes it.
 
     Attributes:
-      description: the paragraph below its declaration, as prose on one line.
-      summary: the first paragraph of the whole docstring, likewise.
-      module: where it was found.
+      description: Paragraph below its declaration, as prose on one line.
+      summary: First paragraph of the docstring, likewise.
+      module: Path of the module.
     """
 
     description: str
@@ -248,7 +251,7 @@ def _is_declaration(lines: list[str], i: int) -> bool:
     """Whether line `i` declares a parameter: `name : type`, text below."""
     return (
         _DECLARATION.match(lines[i].strip()) is not None
-        # "name : type" is numpydoc; "name: text" is a sentence that goes on below.
+        # "name : type" is numpydoc; "name: text" is a sentence that continues below.
         and " :" in lines[i]
         and i + 1 < len(lines)
         and _is_deeper(_indent(lines[i]), lines[i + 1])

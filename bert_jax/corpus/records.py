@@ -1,7 +1,7 @@
-"""What a build writes about a corpus: frozen dataclasses as JSON.
+"""Frozen dataclasses as JSON files.
 
-Each is read back field by field, so that a file that was damaged or edited by hand is
-noticed where it is read and not where its values are used.
+Reading checks every field, so that a file that was damaged or edited is noticed when it
+is read, and not where its values are used.
 """
 
 import dataclasses
@@ -22,7 +22,7 @@ def from_json(cls: type[T], text: str) -> T:
     """The inverse of `to_json`.
 
     Raises:
-      ValueError: The text is not JSON, or `from_values` refuses what it says.
+      ValueError: The text is not JSON, or its values are not those of the record.
     """
     try:
         values = json.loads(text)
@@ -34,13 +34,12 @@ def from_json(cls: type[T], text: str) -> T:
 
 
 def from_values(cls: type[T], values: Any) -> T:
-    """A record from what JSON can hold: dicts, lists and scalars.
+    """A record from the values of JSON: dicts, lists and scalars.
 
-    A field that is missing has its default, if it has one; fields that the record does
-    not have are left out.
+    Missing fields take their default, if they have one. Unknown fields are ignored.
 
     Raises:
-      ValueError: A field is missing or of a wrong type, or a number is negative.
+      ValueError: A field is missing or has the wrong type, or a number is negative.
     """
     return _convert(cls, values, "")
 
@@ -61,7 +60,7 @@ def _convert(expected: Any, value: Any, where: str) -> Any:
     if expected is float and type(value) is int:
         value = float(value)
     if type(value) is not expected:
-        raise ValueError(f"{where} is {_shortened(value)}, no {expected.__name__}")
+        raise ValueError(f"{where} is {_shortened(value)}, not {expected.__name__}")
     if expected in (int, float) and not value >= 0:
         raise ValueError(f"{where} is {value}")
     return value
@@ -72,14 +71,14 @@ def _convert_record(cls: type, value: Any, where: str) -> Any:
         raise ValueError(f"{where or 'the text'} is not a JSON object")
     prefix = f"{where}." if where else ""
     kinds = typing.get_type_hints(cls)
-    found = {}
+    values = {}
     for field in dataclasses.fields(cls):
         name = prefix + field.name
         if field.name in value:
-            found[field.name] = _convert(kinds[field.name], value[field.name], name)
+            values[field.name] = _convert(kinds[field.name], value[field.name], name)
         elif field.default is dataclasses.MISSING:
             raise ValueError(f"{name} is missing")
-    return cls(**found)
+    return cls(**values)
 
 
 def _shortened(value: Any) -> str:

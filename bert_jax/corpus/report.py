@@ -1,4 +1,4 @@
-"""What a person sees of a build: its progress, its warnings, and its result."""
+"""Progress, warnings and summary of a build, for people."""
 
 import os
 
@@ -6,7 +6,7 @@ from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources, splits
 
-# With a vocabulary that covers the text, far fewer tokens are unknown.
+# Fraction of unknown tokens; with a vocabulary that fits the text it is far lower.
 _MANY_UNKNOWN = 0.03
 
 
@@ -18,7 +18,7 @@ def build_with_progress(
     workers: int = 0,
     runner: build.Runner | None = None,
 ) -> shards.Corpus:
-    """`build.build` with a progress bar on a terminal, and plain lines elsewhere."""
+    """`build.build` with a progress bar, or with plain lines away from a terminal."""
     with terminal.progress_bar(desc="building corpus", unit="split") as bar:
         hints: dict[str, str] = {}
 
@@ -45,7 +45,7 @@ def build_with_progress(
 
 
 def _hints(result: splits.SplitResult) -> dict[str, str]:
-    """What may be a mistake, by kind: one split is enough to know, and to say so."""
+    """Possible mistakes, by kind: each is reported at the first split that has it."""
     hints = dict(zip(result.hints, result.hints, strict=True))
     share = result.train.unknown_tokens / max(1, result.train.tokens)
     if share > _MANY_UNKNOWN:
@@ -58,7 +58,7 @@ def _hints(result: splits.SplitResult) -> dict[str, str]:
 
 
 def describe(corpus: shards.Corpus) -> str:
-    """What a corpus holds, in a line or two."""
+    """The content of a corpus, in a line or two."""
     train, held_out = (
         ", ".join(
             f"{corpus.count(split, what):,} {what}"

@@ -1,4 +1,4 @@
-"""Writes one shard of a corpus; `corpus/shards.py` has its format."""
+"""Writing a shard. `corpus/shards.py` describes the format."""
 
 import contextlib
 import itertools
@@ -12,15 +12,16 @@ from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards
 
-# What a message says after a failure to write.
+# Advice after a failure to write.
 CONTINUES = "what is built is kept, and the same command continues"
-_BATCH_TOKENS = 1_000_000  # rows are written in batches of about this many tokens
+_BATCH_TOKENS = 1_000_000  # approximate size of a record batch
 
 
 class ShardWriter:
     """Writes one shard, row by row, in bounded memory.
 
-    A context: the file appears at `close`, and leaving without that leaves nothing.
+    The file appears at `close`. A writer is a context; on leaving, it removes a file
+    that was not closed.
     """
 
     def __init__(self, path: storage.Path, tokenizer: tokenizer_lib.Tokenizer):
@@ -37,7 +38,7 @@ class ShardWriter:
         )
         self._path = path
         self._temporary = storage.temporary_file(path)
-        # What a store gets is written on the local disk first.
+        # A shard for a store is written to the local disk first.
         self._where = self._temporary if storage.is_remote(path) else path
         with storage.writing(self._where, CONTINUES):
             self._file = pyarrow.OSFile(os.fsencode(self._temporary), "wb")
@@ -55,10 +56,14 @@ class ShardWriter:
         self._temporary.unlink(missing_ok=True)
 
     def add(self, sentences: Sequence[Sequence[int]], source: str) -> None:
-        """Append a document, given as the token ids of its sentences (none empty).
+        """Append a document.
+
+        Args:
+          sentences: Token ids of its sentences, none of them empty.
+          source: Place of the document in the input.
 
         Raises:
-          UserError: The disk is full, or cannot be written.
+          UserError: The disk cannot be written.
         """
         lengths = [len(sentence) for sentence in sentences]
         starts = np.cumsum([0, *lengths[:-1]], dtype=np.int32)
@@ -73,10 +78,11 @@ class ShardWriter:
             self._flush()
 
     def close(self) -> shards.Shard:
-        """Finish the file and say what it holds.
+        """Complete the file, and return what it holds.
 
         Raises:
-          UserError: The disk is full, or cannot be written.
+          UserError: The disk or the store cannot be written.
+          Unavailable: The store does not answer now.
         """
         self._flush()
         with storage.writing(self._where, CONTINUES):

@@ -1,12 +1,12 @@
 """A corpus on disk: Arrow shards of token ids, their tokenizer, and `corpus.json`.
 
 A row of a shard is one document:
-  tokens           list of uint16 (int32 for more than 65,536 tokens): all its tokens
+  tokens           list of uint16 (int32 if the vocabulary has more than 65,536 tokens)
   sentence_starts  list of int32: index of each sentence's first token; the first is 0
-  source           where the text was found
-Shards are Arrow IPC files: memory-mapped here, read as they are by pandas, polars and
-Hugging Face datasets. `corpus.json` has counts and a checksum for each. In an object
-store they are fetched instead, one at a time.
+  source           place of the document in the input
+Shards are Arrow IPC files. They are memory-mapped here, and pandas, polars and Hugging
+Face datasets read them as they are; from an object store they are fetched, one at a
+time. `corpus.json` has counts and a checksum for each.
 """
 
 import dataclasses
@@ -31,10 +31,10 @@ _FORMAT = "bert_jax corpus 1"
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """What `corpus.json` says of one file.
+    """One file, as `corpus.json` describes it.
 
     Attributes:
-      file: Name in the folder of the corpus.
+      file: Name of the file in the folder of the corpus.
       documents: Number of documents, which are rows.
       sentences: Number of sentences.
       tokens: Number of tokens.
@@ -53,7 +53,7 @@ class Shard:
 
 @dataclasses.dataclass(frozen=True)
 class Listing:
-    """What `corpus.json` says of the shards for training, or of those held out."""
+    """The shards for training, or those held out, with their totals."""
 
     documents: int
     sentences: int
@@ -64,7 +64,7 @@ class Listing:
 
 @dataclasses.dataclass(frozen=True)
 class Problems:
-    """What was left out of the input: how often, and the first of it in words."""
+    """Parts of the input that were left out: their number, and the first in words."""
 
     count: int
     first: list[str]
@@ -72,15 +72,15 @@ class Problems:
 
 @dataclasses.dataclass(frozen=True)
 class Manifest:
-    """What `corpus.json` holds.
+    """The content of `corpus.json`.
 
     Attributes:
       format: Name and version of the format.
       fingerprint: Hash of tokenizer and shards.
       tokenizer_fingerprint: Hash of the tokenizer.
       vocab_size: Number of tokens of the vocabulary.
-      settings: What the corpus was built of and how (`unfinished.Identity`).
-      problems: What was left out.
+      settings: Source and settings of the build (`unfinished.Identity`).
+      problems: Parts of the input that were left out.
       train: Shards for training.
       held_out: Shards for evaluation.
     """
@@ -97,7 +97,7 @@ class Manifest:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """An opened corpus: what it holds, not the tokens themselves."""
+    """An opened corpus: its manifest and its tokenizer, but no token ids."""
 
     folder: storage.Path
     tokenizer: tokenizer_lib.Tokenizer
@@ -110,7 +110,7 @@ class Corpus:
         return sum(getattr(shard, what) for shard in self.shards[split])
 
     def unknown_share(self, split: str) -> float | None:
-        """Fraction of the tokens of a split that are `[UNK]`, if they were counted."""
+        """Fraction of a split's tokens that are `[UNK]`; None if not counted."""
         unknown = _unknown_tokens(self.shards[split])
         return (
             None if unknown is None else unknown / max(1, self.count(split, "tokens"))
@@ -121,8 +121,9 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
     """Read the manifest and the tokenizer of a corpus.
 
     Raises:
-      UserError: There is no complete corpus in the folder, or no way to it, or what the
-        manifest says cannot be true.
+      UserError: The folder holds no complete corpus, or a damaged one, or cannot be
+        reached.
+      Unavailable: A store does not answer now.
     """
     if not str(folder):
         raise UserError(
@@ -160,10 +161,10 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
 
 
 def _parse_manifest(text: str) -> Manifest:
-    """Read the manifest and check it against itself.
+    """Read the manifest, and check that its parts agree.
 
     Raises:
-      ValueError: It is damaged, or was edited.
+      ValueError: The manifest is damaged or was edited.
     """
     manifest = records.from_json(Manifest, text)
     if manifest.format != _FORMAT:
@@ -207,7 +208,7 @@ def write_manifest(
     settings: dict,
     problems: Problems,
 ) -> None:
-    """Make the corpus complete: `open_corpus` works from here on."""
+    """Complete a corpus, so that `open_corpus` opens it."""
     manifest = Manifest(
         _FORMAT,
         _fingerprint(tokenizer.fingerprint, shards),
@@ -237,7 +238,7 @@ class Rows:
       document_starts: int64 [documents + 1], into `tokens`.
       sentence_starts: int64 [sentences], into `tokens`.
       sentences_before: int64 [documents + 1], into `sentence_starts`.
-      sources: where each document was found.
+      sources: Place of each document in the input.
     """
 
     tokens: np.ndarray
@@ -248,10 +249,10 @@ class Rows:
 
 
 def check_file(folder: storage.Path, shard: Shard) -> None:
-    """Check that a shard is the file that was built; in a store, that it is there.
+    """Check that a shard is the file that was built, or, in a store, that it exists.
 
     Raises:
-      UserError: It is missing or damaged.
+      UserError: The file is missing or damaged.
     """
     path = folder / shard.file
     if not storage.is_remote(path):
@@ -261,7 +262,7 @@ def check_file(folder: storage.Path, shard: Shard) -> None:
 
 
 def _read_checked(path: storage.Path, shard: Shard) -> bytes | None:
-    """Content of a remote shard, None for a local one, after checking the checksum."""
+    """Check the checksum of a shard. Returns its content if it came from a store."""
     content = None
     try:
         if storage.is_remote(path):
@@ -282,11 +283,18 @@ def _read_checked(path: storage.Path, shard: Shard) -> bytes | None:
 
 
 def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
-    """Rows of one shard, a record batch at a time, after checking it.
+    """Check one shard and read its rows.
+
+    Args:
+      folder: Folder of the corpus.
+      shard: Description of the shard.
+
+    Yields:
+      Documents of one record batch after the other.
 
     Raises:
-      UserError: The file is missing or not the one that was built, or the manifest says
-        something else of it than what it holds.
+      UserError: The file is missing or has changed, or its description has.
+      Unavailable: A store does not answer now.
     """
     path = folder / shard.file
     content = _read_checked(path, shard)
@@ -313,16 +321,16 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
 def _check_counts(
     folder: storage.Path, shard: Shard, batches: Sequence[pyarrow.RecordBatch]
 ) -> None:
-    held = dataclasses.replace(
+    actual = dataclasses.replace(
         shard,
         documents=sum(batch.num_rows for batch in batches),
         sentences=sum(len(batch.column("sentence_starts").values) for batch in batches),
         tokens=sum(len(batch.column("tokens").values) for batch in batches),
     )
-    if held != shard:
+    if actual != shard:
         raise UserError(
             f"{folder / MANIFEST} has changed since the corpus was built: it says "
-            f"{_counts(shard)} of {shard.file}, which holds {_counts(held)}"
+            f"{shard.file} holds {_counts(shard)}, but it holds {_counts(actual)}"
         )
 
 

@@ -1,13 +1,14 @@
-"""Where text comes from: files, datasets and installed packages, as documents.
+"""Documents from files, datasets and installed packages.
 
-`plan` cuts an input into splits of similar size without reading it; `read` turns one
-split into documents. Both are pure functions of their arguments, so that any runner may
-read splits in any order. Nothing here is held in memory that grows with the input.
+`plan` divides the input into splits of similar size without reading it; `read` reads
+the documents of one split. Both are pure functions of their arguments and of the input,
+so that splits can be read in any order, on any machine, in bounded memory.
 
 Formats:
   text, jsonl, wikiextractor   files; see `corpus/files.py`.
   tfds:NAME                    a prepared TensorFlow dataset with a text feature.
-  python_docs                  docstrings and language reference of the Python at hand.
+  python_docs                  docstrings of installed packages and the language
+                               reference; see `corpus/python_docs.py`.
 """
 
 import concurrent.futures
@@ -22,11 +23,11 @@ from bert_jax.corpus import files, python_docs
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import Unavailable, UserError
 
-# Of each file so much is compared when a build is continued, spread over the file.
+# How much of a file its fingerprint covers, in samples that are spread evenly.
 _SAMPLED_BYTES = 1 << 20
 _SAMPLES = 64
 _READERS = 16  # threads that read samples
-# A compressed byte stands for about this many bytes of text.
+# Bytes of text per compressed byte, roughly.
 _COMPRESSION = 3
 
 
@@ -35,10 +36,10 @@ class Source:
     """What to read and how.
 
     Attributes:
-      pattern: glob of files; not used by `tfds:` and `python_docs`.
-      format: see the module's docstring.
-      text_field: the field of a JSON object or TFDS example that holds the text.
-      split_bytes: text to a split, about; also what becomes one shard.
+      pattern: Glob of files; not used by `tfds:` and `python_docs`.
+      format: One of the formats in the module's docstring.
+      text_field: Field of a JSON object or TFDS example that holds the text.
+      split_bytes: Approximate size of a split, and so of the text in a shard.
     """
 
     pattern: str
@@ -52,10 +53,10 @@ class Piece:
     """A part of one input: bytes of a file, or examples of a dataset.
 
     Attributes:
-      name: path of the file, or name of the dataset.
-      start: first byte or example.
-      end: one past the last; a document belongs to the piece in which it begins.
-      checksum: what a store says of the file's content; "" where nothing does.
+      name: Path of the file, or name of the dataset.
+      start: First byte or example.
+      end: One past the last. A document belongs to the piece in which it begins.
+      checksum: Checksum of the file from a store's listing; "" if there is none.
     """
 
     name: str
@@ -69,7 +70,7 @@ Split = tuple[Piece, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A text and where it was found."""
+    """A text and its place in the input."""
 
     text: str
     source: str
@@ -79,13 +80,14 @@ class Document:
 
 
 def plan(source: Source) -> list[Split]:
-    """Cut the input into splits of about `split_bytes` of text.
+    """Divide the input into splits of about `split_bytes` of text.
 
-    Small files share a split, a large uncompressed file is cut into several, a
-    compressed file stays whole.
+    Small files share a split. A large file is cut into several, unless it is
+    compressed.
 
     Raises:
-      UserError: an unknown format, a pattern that matches nothing, no such dataset.
+      UserError: The format is unknown, no file matches, or there is no such dataset.
+      Unavailable: A store does not answer now.
     """
     if source.format.startswith("tfds:"):
         return _plan_tfds(source)
@@ -119,7 +121,7 @@ def plan(source: Source) -> list[Split]:
 
 
 def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
-    """Pieces in order, in groups of similar size."""
+    """Group pieces by size, in order."""
     sizes = [
         (p.end - p.start) * (_COMPRESSION if files.is_compressed(p.name) else 1)
         for p in pieces
@@ -136,11 +138,12 @@ def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
 
 
 def fingerprint(source: Source, planned: list[Split]) -> str:
-    """A hash of what a plan reads, to notice that an input has changed.
+    """A hash that differs if the input has changed.
 
-    It covers the splits, and for files their names without folders, their sizes and
-    their content: the checksum that a store has of it, or else samples. Where the files
-    lie and when they were written does not matter.
+    For files it covers names (without folders), sizes, how they are cut, and content:
+    the checksum from a store's listing, or else up to 1 MiB, in samples that are spread
+    over the file. A file that was moved, copied or touched has not changed. For
+    datasets and packages the hash covers names and sizes.
 
     Raises:
       Unavailable: A store does not answer now.
@@ -148,7 +151,7 @@ def fingerprint(source: Source, planned: list[Split]) -> str:
     are_files = source.format in files.FORMATS
     content = {}
     if are_files:
-        # The last piece of a file ends where the file ends.
+        # The end of the last piece is the size of the file.
         last = {piece.name: piece for split in planned for piece in split}
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
             content = dict(zip(last, pool.map(_content, last.values()), strict=True))
@@ -168,11 +171,11 @@ def fingerprint(source: Source, planned: list[Split]) -> str:
 
 
 def _content(piece: Piece) -> str:
-    """What changes when a file is edited, given its last piece."""
+    """Checksum of a file or of samples of it, given the last piece of the file."""
     if piece.checksum:
         return piece.checksum
     size = piece.end
-    # A request to a store takes longer than to read what it brings.
+    # From a store, few large samples: each is a request.
     number = 2 if storage.is_remote(piece.name) else _SAMPLES
     sample = _SAMPLED_BYTES // number
     starts = [(size - sample) * i // (number - 1) for i in range(number)]
@@ -187,7 +190,7 @@ def _content(piece: Piece) -> str:
         if storage.is_passing(error):
             name = terminal.printable(piece.name)
             raise Unavailable(f"{name} cannot be read now: {error}") from error
-        return ""  # reading the file will report it
+        return ""  # reported when the file is read
     return digest.hexdigest()
 
 
@@ -195,10 +198,18 @@ def _content(piece: Piece) -> str:
 
 
 def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]:
-    """The documents of a split, in order.
+    """Read the documents of a split, in order.
 
-    Bad input is told to `problems`, with file and line, and costs no more than the
-    line or the rest of the file that cannot be read.
+    Bad input is reported with file and line; it costs its line or the rest of the file.
+
+    Args:
+      split: Split to read.
+      source: Source that the split was planned from.
+      problems: Problems to add to.
+
+    Raises:
+      UserError: A file does not exist any more.
+      Unavailable: A store does not answer now.
     """
     for piece in split:
         shown = terminal.printable(piece.name)
@@ -231,7 +242,7 @@ def _plan_tfds(source: Source) -> list[Split]:
     if source.text_field not in features:
         raise UserError(
             f"the dataset {name} has no feature {source.text_field!r}; it has "
-            f"{', '.join(features)}; pass --text_field"
+            f"{', '.join(features)}; give one with --text_field"
         )
     if "train" not in builder.info.splits:
         raise UserError(f"the dataset {name} has no split 'train'")
@@ -239,8 +250,8 @@ def _plan_tfds(source: Source) -> list[Split]:
 
     if not isinstance(features[source.text_field], tfds.features.Text):
         raise UserError(
-            f"feature {source.text_field!r} of the dataset {name} is no text; pass "
-            "--text_field"
+            f"feature {source.text_field!r} of the dataset {name} is not text; give "
+            "another with --text_field"
         )
     split = builder.info.splits["train"]
     count = max(1, round(split.num_bytes / source.split_bytes))
@@ -249,7 +260,7 @@ def _plan_tfds(source: Source) -> list[Split]:
 
 
 def _read_tfds(piece: Piece, source: Source, problems: Problems) -> Iterator[Document]:
-    import tensorflow_datasets as tfds  # slow to import, and few need it
+    import tensorflow_datasets as tfds  # slow to import
 
     dataset = _tfds_builder(piece.name).as_dataset(
         split=f"train[{piece.start}:{piece.end}]",

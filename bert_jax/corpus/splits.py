@@ -1,10 +1,10 @@
-"""Build one split of a corpus: text to sentences to the token ids of two shards.
+"""Build one split of a corpus: from text to sentences to the token ids of two shards.
 
-`build_split` is a pure function of its arguments, so that whatever runs it, on whatever
-machine, writes the same shards.
+`build_split` is a pure function of its arguments: it writes the same shards on every
+machine and under every runner.
 
-A document is held out by a hash of its text. Copies of a document therefore never lie
-on both sides, and the choice does not depend on order, splits or runner.
+A hash of its text decides whether a document is held out. Copies of a document are
+therefore never on both sides, and neither order nor splits matter.
 """
 
 import contextlib
@@ -22,9 +22,9 @@ from bert_jax.corpus import shard_writer, shards, sources
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
 
-_BATCH_SENTENCES = 2000  # go through the tokenizer together
-# The codes of ISO 639-1. For some, `sentencex` has rules of its own; for the others it
-# takes those of a relative or of English. Which, it does not say.
+_BATCH_SENTENCES = 2000  # sentences that are tokenised together
+# The codes of ISO 639-1. `sentencex` has rules for some of these languages; for the
+# others it takes those of a related language or of English, and does not say which.
 _ISO_639_1 = """
 aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs
 cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv
@@ -39,43 +39,43 @@ LANGUAGES = frozenset(_ISO_639_1.split())
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """What a build makes of its source. Saved; a build continues only with the same.
+    """How a build treats its text. It is saved, and a build continues only with it.
 
     Attributes:
       held_out: Fraction of documents set apart for evaluation.
       language: ISO 639-1 code for the sentence splitter.
 
     Raises:
-      UserError: The fraction is none, or there is no such code.
+      UserError: A value is not possible.
     """
 
     held_out: float = 0.01
     language: str = "en"
 
     def __post_init__(self):
-        if not 0 <= self.held_out < 1:  # nor NaN
+        if not 0 <= self.held_out < 1:  # false for NaN
             raise UserError(
                 f"held_out={self.held_out} must be a fraction, at least 0 and below 1"
             )
-        # The splitter would take any text for a code, and the rules of English for it.
+        # The splitter would accept any text, and treat it as English.
         if self.language not in LANGUAGES:
             raise UserError(
-                f"unknown language {self.language!r}; give the two letters that "
-                "ISO 639-1 has for it, such as en, de or zh"
+                f"unknown language {self.language!r}; give the two letters of its "
+                "code in ISO 639-1, such as en, de or zh"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitResult:
-    """What was built of one split.
+    """What building one split gave.
 
     Attributes:
       train: Shard for training.
       held_out: Shard for evaluation.
-      text_bytes: Size of the text as UTF-8.
+      text_bytes: Size of the text in UTF-8.
       problem_count: Number of problems in the input.
-      problems: The first of them, a line each.
-      hints: What may be a mistake in how the input is read, a line each.
+      problems: The first problems, one line each.
+      hints: Possible mistakes in how the input is read, one line each.
     """
 
     train: shards.Shard
@@ -87,7 +87,7 @@ class SplitResult:
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document belongs to the held-out split."""
+    """Whether a document is held out."""
     digest = hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
 
@@ -103,18 +103,19 @@ def build_split(
     """Write the two shards of one split.
 
     Args:
-      index: number of the split, for the names of the shards.
-      split: what to read.
-      source: how to read it.
-      settings: what to make of it.
-      tokenizer: from text to ids.
-      output: folder for the shards.
+      index: Number of the split; the names of the shards contain it.
+      split: Part of the input to read.
+      source: Source that the split was planned from.
+      settings: How to treat the text.
+      tokenizer: Tokenizer for the text.
+      output: Folder for the shards.
 
     Returns:
-      Counts, checksums, and what was wrong with the input.
+      Counts, checksums, and the problems in the input.
 
     Raises:
       UserError: The input is gone, or the output cannot be written.
+      Unavailable: A store does not answer now.
     """
     folder = storage.path(output)
     problems = Problems()
@@ -149,17 +150,17 @@ def _tokenised(
     settings: Settings,
     tokenizer: tokenizer_lib.Tokenizer,
 ) -> Iterator[tuple[sources.Document, list[list[int]]]]:
-    """Documents with the ids of their sentences, empty ones left out."""
+    """Documents with the ids of their sentences, without empty sentences."""
     waiting: list[tuple[sources.Document, int]] = []
     sentences: list[str] = []
     for document in itertools.chain(documents, [None]):
         if document is not None:
-            found = sentencex.segment(settings.language, document.text)
-            waiting.append((document, len(found)))
-            sentences += found
+            segments = sentencex.segment(settings.language, document.text)
+            waiting.append((document, len(segments)))
+            sentences += segments
         if document is None or len(sentences) >= _BATCH_SENTENCES:
             encoded = iter(tokenizer.encode_batch(sentences))
-            for waited, count in waiting:
+            for encoded_document, count in waiting:
                 ids = [next(encoded) for _ in range(count)]
-                yield waited, [sentence for sentence in ids if sentence]
+                yield encoded_document, [sentence for sentence in ids if sentence]
             waiting, sentences = [], []

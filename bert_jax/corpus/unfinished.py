@@ -1,8 +1,8 @@
-"""What a build keeps in its folder until the corpus is complete.
+"""The state of a build, which its folder holds until the corpus is complete.
 
-`unfinished/settings.json` says which corpus it will be, `unfinished/split-N.json` has
-the result of each split that is done, and `unfinished/lock` keeps other builds out. A
-build that was cut off continues from there, with the same runner or another.
+`unfinished/settings.json` says what is being built, `unfinished/split-N.json` has the
+result of a split that is done, and `unfinished/lock` keeps other builds out. A build
+that was interrupted continues from there, with the same runner or another.
 """
 
 import concurrent.futures
@@ -23,10 +23,10 @@ _READERS = 16  # threads that read results
 
 @dataclasses.dataclass(frozen=True)
 class Identity:
-    """What decides which corpus a build makes; it continues only with the same.
+    """What determines the corpus. A build continues only if it is the same.
 
     Attributes:
-      source: What is read.
+      source: Source of the text.
       held_out: See `splits.Settings`.
       language: See `splits.Settings`.
       tokenizer: Fingerprint of the tokenizer.
@@ -55,8 +55,8 @@ def claimed(folder: storage.Path) -> Iterator[None]:
     """Claim a folder for a build, and keep other builds out.
 
     Raises:
-      UserError: The folder holds something else, another build is running on it, or it
-        cannot be written.
+      UserError: The folder holds something else or cannot be written, or another build
+        is running on it.
     """
     with storage.writing(folder):
         storage.make_folder(folder)
@@ -75,23 +75,24 @@ def claimed(folder: storage.Path) -> Iterator[None]:
 def begin(
     folder: storage.Path, identity: Identity, count: int
 ) -> dict[int, splits.SplitResult]:
-    """Begin a build, or continue one.
+    """Begin a build, or continue it.
 
     Args:
-      folder: Folder of the corpus, claimed.
-      identity: What the corpus will be.
+      folder: Folder of the corpus. It has to be claimed.
+      identity: What is being built.
       count: Number of splits.
 
     Returns:
-      Numbers and results of the splits that are done. One whose files were damaged
-      since is not among them, and a warning says so.
+      Results of the splits that are done, by number. A split whose files are damaged is
+      not among them; a warning reports it.
 
     Raises:
-      UserError: Another corpus was begun there, or the folder cannot be written.
+      UserError: The folder holds the state of another build, or a damaged one, or
+        cannot be written.
     """
     path = _settings_path(folder)
     if path.exists():
-        with _reading(path, f"delete {folder} to build the corpus anew"):
+        with _reading(path, f"delete {folder} and build the corpus again"):
             begun = records.from_json(Identity, path.read_text(encoding="utf-8"))
         check_same(folder, begun, identity)
     else:
@@ -107,12 +108,17 @@ def begin(
 
 
 def check_same(folder: storage.Path, begun: Identity, identity: Identity) -> None:
-    """Check that a folder holds what is to be built.
+    """Check that a folder holds the corpus that is being built.
 
-    Where the input lies does not matter: it may have been moved or copied.
+    The place of the input does not matter: it may have been moved or copied.
+
+    Args:
+      folder: Folder of the corpus.
+      begun: What the folder holds.
+      identity: What is being built.
 
     Raises:
-      UserError: It holds something else.
+      UserError: The two differ.
     """
     source = dataclasses.replace(begun.source, pattern=identity.source.pattern)
     begun = dataclasses.replace(begun, source=source)
@@ -126,7 +132,7 @@ def check_same(folder: storage.Path, begun: Identity, identity: Identity) -> Non
 
 
 def build_and_keep(job: Job, index: int, split: sources.Split) -> splits.SplitResult:
-    """`build_split`, and keep the result for `begin` and `read_kept` to find."""
+    """Build a split, and keep its result in the folder of the build."""
     result = splits.build_split(
         index, split, job.source, job.settings, job.tokenizer, job.output
     )
@@ -137,22 +143,30 @@ def build_and_keep(job: Job, index: int, split: sources.Split) -> splits.SplitRe
 
 
 def is_begun(job: Job) -> bool:
-    """Whether the output, as this machine sees it, is a build under way."""
+    """Whether this machine finds a build in the output folder."""
     return _settings_path(storage.path(job.output)).exists()
 
 
 def is_kept(job: Job, index: int) -> bool:
-    """Whether `build_and_keep` is done with a split."""
+    """Whether the result of a split is kept."""
     return _result_path(storage.path(job.output), index).exists()
 
 
 def read_kept(
     output: str | os.PathLike, indices: Sequence[int]
 ) -> Iterator[tuple[int, splits.SplitResult]]:
-    """Numbers and results of splits that are done, in the order of `indices`.
+    """Read the results of splits that are done.
+
+    Args:
+      output: Folder of the build.
+      indices: Numbers of the splits.
+
+    Yields:
+      Number and result of each split, in the order of `indices`.
 
     Raises:
       UserError: A result is damaged.
+      Unavailable: A store does not answer now.
     """
     folder = storage.path(output)
 
@@ -161,13 +175,13 @@ def read_kept(
         with _reading(path, "delete it, and the same command builds its split again"):
             return _read_result(path)
 
-    # Threads, for a store takes its time to answer.
+    # Threads, because a store is slow to answer.
     with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
         yield from zip(indices, pool.map(read, indices), strict=True)
 
 
 def _kept_result(folder: storage.Path, index: int) -> splits.SplitResult | None:
-    """Result of a split; if it or a shard is damaged, None, to build both again."""
+    """The result of a split; None if it or a shard is damaged and has to be rebuilt."""
     path = _result_path(folder, index)
     try:
         with _reading(path, ""):
@@ -187,7 +201,7 @@ def _read_result(path: storage.Path) -> splits.SplitResult:
 
 @contextlib.contextmanager
 def _reading(path: storage.Path, hint: str) -> Iterator[None]:
-    """Turn what keeps a record from being read into one line."""
+    """Turn a failure to read a record into an error of one line."""
     try:
         yield
     except (OSError, ValueError) as error:

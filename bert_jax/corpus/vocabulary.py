@@ -18,20 +18,22 @@ def learn(
     strip_accents: bool,
     sample_bytes: int,
 ) -> tokenizer_lib.Tokenizer:
-    """Learn a vocabulary from a sample of a source, with a progress bar.
+    """Learn a vocabulary from a sample of a source, and show the progress.
 
     Args:
-      source: What to read.
+      source: Source of the text.
       kind: "wordpiece" or "sentencepiece".
-      vocab_size: Number of tokens; the vocabulary has fewer if the text does not give
-        as many, and a warning says so.
+      vocab_size: Number of tokens. If the text gives fewer, the vocabulary is smaller,
+        and a warning says so.
       lower_case: See `Tokenizer`.
       strip_accents: See `Tokenizer`.
-      sample_bytes: Amount of text to learn from, taken from splits (files, or parts of
-        large ones that are not compressed) in random order.
+      sample_bytes: Amount of text to learn from. It comes from splits in random order;
+        a split consists of files, or of a part of a large uncompressed file.
 
     Raises:
-      UserError: There is no input or no text in it, or `vocab_size` cannot be used.
+      UserError: The input does not exist or holds no text, or `vocab_size` is too small
+        or too large.
+      Unavailable: A store does not answer now.
     """
     texts = _sample(source, sample_bytes)
     if not texts:
@@ -55,7 +57,7 @@ def learn(
 
 
 def _sample(source: sources.Source, sample_bytes: int) -> list[str]:
-    """Lines of text from splits in random order."""
+    """Lines from splits in random order, up to an amount of text."""
     lines: list[str] = []
     size = 0
     problems = Problems()
@@ -64,7 +66,7 @@ def _sample(source: sources.Source, sample_bytes: int) -> list[str]:
     with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
         for split in planned:
             for document in sources.read(split, source, problems):
-                # SentencePiece learns from lines, and samples them if there are many.
+                # Lines, because SentencePiece samples its texts if there are many.
                 lines += [x for x in document.text.split("\n") if x.strip()]
                 size += len(document.text)
                 bar.update(len(document.text))

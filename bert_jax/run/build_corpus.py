@@ -3,19 +3,19 @@ r"""Turn text into a corpus to pretrain on.
   python -m bert_jax.run.build_corpus --input='books/*.txt.gz' --format=text \
       --tokenizer=DIR --output=DIR --held_out=0.01
 
-Without --input the text is the documentation of the Python packages at hand. The same
-command again continues a build that was cut off. Bad input is told by file and line and
-left out. Formats are described in bert_jax/corpus/sources.py.
+Without --input, the text is the documentation of installed Python packages. The same
+command continues a build that was interrupted. Bad input is reported by file and line
+and left out. docs/data.md describes the formats of --format.
 
-With Apache Beam, on a cluster; the corpus is the same to the last byte:
+On a cluster, with Apache Beam; the corpus is the same to the last byte:
 
   python -m bert_jax.run.build_corpus --input='gs://BUCKET/books/*.txt.gz' \
       --tokenizer=DIR --output=gs://BUCKET/corpus --runner=beam --beam_options='
       --runner=DataflowRunner --project=PROJECT --region=REGION
       --temp_location=gs://BUCKET/tmp --sdk_container_image=IMAGE'
 
-Input and output must be places that all workers reach, and bert_jax must be on them,
-in an image or by --setup_file (docs/data.md). Only the tokenizer travels along.
+All workers need access to input and output and have to have bert_jax installed, by an
+image or by --setup_file (docs/data.md). The tokenizer is sent to them.
 """
 
 import signal
@@ -33,13 +33,13 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
     """The tokenizer in a folder, or one made from a `vocab.txt`.
 
     Raises:
-      UserError: there is none.
+      UserError: There is no tokenizer, or a damaged one.
     """
     if storage.path(path).is_dir():
         for name in ("lower_case", "strip_accents"):
             if flags.FLAGS[name].present:
                 raise UserError(
-                    f"--{name} is for a vocab.txt; {path} says itself how it was made"
+                    f"--{name} is for a vocab.txt; {path} has its own setting"
                 )
         return tokenizer_lib.Tokenizer.load(path)
     lower_case, strip_accents = text_input.normalisation()
@@ -47,10 +47,10 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
 
 
 def beam_runner(options: str) -> build.Runner:
-    """What has the splits built with Apache Beam.
+    """A runner that builds the splits with Apache Beam.
 
     Raises:
-      UserError: Beam is not installed, or knows no such options.
+      UserError: Beam is not installed, or does not know the options.
     """
     try:
         from bert_jax.corpus import beam
@@ -70,31 +70,31 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "tokenizer",
         "",
-        "Folder from run.train_tokenizer, or a vocab.txt, for which --lower_case and "
-        "--strip_accents count.",
+        "Folder from run.train_tokenizer, or a vocab.txt with --lower_case and "
+        "--strip_accents.",
     )
-    flags.DEFINE_string("output", "", "Folder to write; new or the same build.")
+    flags.DEFINE_string("output", "", "Folder to write: new, or of the same build.")
     flags.DEFINE_float(
         "held_out", 0.01, "Fraction of documents for evaluation.", 0.0, 0.9
     )
-    flags.DEFINE_string(
-        "language", "en", "For the sentence splitter; a code of ISO 639-1."
-    )
-    flags.DEFINE_integer("shard_megabytes", 8, "Text to a shard, about.", lower_bound=1)
+    flags.DEFINE_string("language", "en", "ISO 639-1 code, for the sentence splitter.")
     flags.DEFINE_integer(
-        "workers", 0, "Local processes; 0: one on each core.", lower_bound=0
+        "shard_megabytes", 8, "Approximate amount of text in a shard.", lower_bound=1
+    )
+    flags.DEFINE_integer(
+        "workers", 0, "Local processes; 0: one per core.", lower_bound=0
     )
     flags.DEFINE_enum(
         "runner",
         "local",
         ["local", "beam"],
-        "What builds the splits: processes of this machine, or Apache Beam.",
+        "Where splits are built: in processes of this machine, or by Apache Beam.",
     )
     flags.DEFINE_string(
         "beam_options",
         "",
-        "Beam's own options, in quotes, such as '--runner=DataflowRunner "
-        "--project=...'. Default: Beam's, which runs on this machine.",
+        "Options of Beam, in quotes, such as '--runner=DataflowRunner "
+        "--project=...'. By default, Beam runs on this machine.",
     )
 
 
@@ -109,14 +109,14 @@ def main() -> int:
     if values.runner == "beam":
         if values["workers"].present:
             raise UserError(
-                "--workers is for local processes; how many Beam has is among "
-                "--beam_options"
+                "--workers is for local processes; the number of Beam's workers is "
+                "one of --beam_options"
             )
         runner = beam_runner(values.beam_options)
     elif values.beam_options:
         raise UserError("--beam_options is for --runner=beam")
     terminal.say(f"reading {text_input.description()}")
-    # SIGTERM is what a machine sends that is taken away: stop as at Ctrl-C.
+    # SIGTERM, which announces the end of a machine, stops the build like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         corpus = report.build_with_progress(
@@ -128,7 +128,7 @@ def main() -> int:
             runner,
         )
     except KeyboardInterrupt as stop:
-        if not runner:  # nothing is left to wait for
+        if not runner:  # all workers have ended: only the exit is left
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise Interrupted("stopped") from stop
     terminal.say(report.describe(corpus))

@@ -1,4 +1,4 @@
-"""Flags that say which text to read, and how: shared by two entrypoints."""
+"""Flags for the text that is read; two entrypoints share them."""
 
 import tempfile
 
@@ -12,7 +12,7 @@ from bert_jax.errors import UserError
 
 def define_flags() -> None:
     """Define the flags."""
-    flags.DEFINE_string("input", "", "Glob of files, here or gs://; quote it.")
+    flags.DEFINE_string("input", "", "Glob of files, local or gs://; in quotes.")
     flags.DEFINE_string(
         "format",
         "",
@@ -20,17 +20,20 @@ def define_flags() -> None:
         "--input, python_docs without.",
     )
     flags.DEFINE_string(
-        "text_field", "text", "Field that holds the text, for jsonl and tfds."
+        "text_field", "text", "Field with the text, for jsonl and tfds."
     )
-    flags.DEFINE_bool("lower_case", True, "Drop case.")
-    flags.DEFINE_bool("strip_accents", None, "Drop accents. Default: as --lower_case.")
+    flags.DEFINE_bool("lower_case", True, "Convert text to lower case.")
+    flags.DEFINE_bool("strip_accents", None, "Strip accents. Default: as --lower_case.")
 
 
 def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
-    """What --input, --format and --text_field say.
+    """The source that --input, --format and --text_field describe.
+
+    Args:
+      split_bytes: See `sources.Source`.
 
     Raises:
-      UserError: they contradict each other.
+      UserError: The flags contradict each other.
     """
     pattern = flags.FLAGS.input
     kind = flags.FLAGS.format or ("text" if pattern else "python_docs")
@@ -42,7 +45,7 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
 
 
 def description() -> str:
-    """What is read, for a line to show before it is looked for, which may take long."""
+    """The input in words, to show before it is searched for, which can take long."""
     source = flags.FLAGS.input or flags.FLAGS.format
     if source in ("", "python_docs"):
         return "the documentation of installed Python packages"
@@ -50,18 +53,19 @@ def description() -> str:
 
 
 def normalisation() -> tuple[bool, bool]:
-    """Whether to drop case, and whether to drop accents."""
+    """Whether to convert text to lower case, and whether to strip accents."""
     lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
     return lower_case, lower_case if strip is None else strip
 
 
 def check_new_folder(path: str) -> None:
-    """Check, before the work, that a tokenizer can be written to a folder.
+    """Check that a tokenizer can be written to a folder, before the work.
 
-    Of an object store, only that it answers: who may read may not be able to write.
+    Of an object store it is only known that it answers, not that it can be written.
 
     Raises:
-      UserError: The folder is not empty or cannot be written, or a file has its name.
+      UserError: The folder is not empty or cannot be written, or it is a file.
+      Unavailable: The store does not answer now.
     """
     folder = storage.path(path)
     storage.check(folder)

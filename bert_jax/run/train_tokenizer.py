@@ -3,7 +3,8 @@ r"""Learn a vocabulary from text.
   python -m bert_jax.run.train_tokenizer --input='books/*.txt.gz' \
       --kind=wordpiece --vocab_size=30522 --output=DIR
 
-Without --input the text is the documentation of the Python packages at hand.
+Without --input, the text is the documentation of installed Python packages. Text that
+gives fewer tokens than --vocab_size makes a smaller vocabulary; a warning says so.
 """
 
 from absl import flags
@@ -22,12 +23,12 @@ def define_flags() -> None:
     flags.DEFINE_integer(
         "vocab_size",
         30_522,
-        "Number of tokens, special tokens included; fewer if the text gives fewer.",
+        "Largest number of tokens, special tokens included.",
         lower_bound=10,
         upper_bound=tokenizer_lib.MAX_VOCAB_SIZE,
     )
     flags.DEFINE_integer(
-        "sample_megabytes", 200, "Learn from about this much text.", lower_bound=1
+        "sample_megabytes", 200, "Amount of text to learn from.", lower_bound=1
     )
     flags.DEFINE_string("output", "", "Folder to write; new or empty.")
 
