@@ -448,6 +448,23 @@ def test_a_damaged_split_is_built_again(
     assert content(tmp_path / "c") == content(corpus.folder)
 
 
+def test_a_build_that_was_killed_while_it_ended(small_build, tmp_path, corpus, capfd):
+    """Empty shards are gone by then, the manifest is not there yet."""
+    splits = len(list(corpus.folder.glob("train-*")))
+    small_build(stop_after=splits)
+    (tmp_path / "c/corpus.json.0123456789ab.tmp").write_text("{")
+    empty = [
+        path
+        for path in tmp_path.glob("c/*.arrow")
+        if not (corpus.folder / path.name).exists()
+    ]
+    for path in empty:
+        path.unlink()
+    assert small_build() == []
+    assert capfd.readouterr().err == ""
+    assert content(tmp_path / "c") == content(corpus.folder)
+
+
 def edited(manifest, path, value):
     """The text of a manifest in which a field has another value, or has gone."""
     values = json.loads(manifest)

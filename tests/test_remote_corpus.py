@@ -177,6 +177,52 @@ def test_nothing_to_train_on_leaves_nothing(wordpiece, url):
         build.build(source, build.Settings(), wordpiece, url, workers=1)
 
 
+def test_input_that_was_edited_is_noticed(wordpiece, tmp_path, monkeypatch, url):
+    """By the ends of a file, or by the checksum if the store has one."""
+    text = b"Some words of a document.\n\n" * 60_000
+
+    def build_it(output):
+        source = sources.Source(f"{url}/*.txt", "text")
+        return build.build(source, build.Settings(), wordpiece, output, workers=1)
+
+    STORE.pipe_file(f"{url}/a.txt", text)
+    expected = build_it(tmp_path / "c")
+    for edited in (b"s" + text[1:], text[:-3] + b"!\n\n"):
+        STORE.pipe_file(f"{url}/a.txt", edited)
+        with pytest.raises(UserError, match=r"another corpus \(different input\)"):
+            build_it(tmp_path / "c")
+    STORE.pipe_file(f"{url}/a.txt", text)
+    assert build_it(tmp_path / "c") == expected
+    checksums = ["crc32c", "another"]
+    monkeypatch.setattr(storage, "_checksum", lambda about: checksums[0])
+    monkeypatch.setattr(storage, "read_ranges", pytest.fail)  # there is no need
+    expected = build_it(tmp_path / "d")
+    assert build_it(tmp_path / "d") == expected
+    checksums.pop(0)
+    with pytest.raises(UserError, match=r"another corpus \(different input\)"):
+        build_it(tmp_path / "d")
+
+
+def test_a_store_that_cannot_be_written(text_file, wordpiece, monkeypatch, url):
+    def refuse(self, path, *args, **kwargs):
+        raise RuntimeError("403:\nno access")  # no OSError, as gcsfs'
+
+    def fail(self, path, *args, **kwargs):
+        raise ConnectionResetError("no answer")
+
+    monkeypatch.setattr(type(STORE), "put_file", refuse)
+    with pytest.raises(
+        UserError, match=r"cannot write to memory://.*: 403: no access;"
+    ):
+        build_reference(text_file, wordpiece, f"{url}/c")
+    monkeypatch.setattr(type(STORE), "put_file", fail)
+    with pytest.raises(Unavailable, match=r"cannot write to memory://.*: no answer; "):
+        build_reference(text_file, wordpiece, f"{url}/c")
+    monkeypatch.setattr(type(STORE), "pipe_file", refuse)
+    with pytest.raises(UserError, match=r"cannot write to memory://.*/t: 403: no acce"):
+        wordpiece.save(f"{url}/t")
+
+
 def test_what_cannot_be_reached_is_told(monkeypatch, url):
     with pytest.raises(UserError, match="s4://b/c cannot be reached: Protocol not"):
         shards.open_corpus("s4://b/c")

@@ -225,6 +225,7 @@ def test_something_is_shown_at_once(name, wordpiece, tmp_path):
         ("build_corpus", ["--input=x", "--format=tfds:lm1b"], "reads no files"),
         ("build_corpus", ["--tokenizer=/nowhere"], "cannot read the vocabulary"),
         ("build_corpus", ["--tokenizer="], "--tokenizer is missing"),
+        ("build_corpus", [f"--tokenizer={'x' * 300}"], "File name too long"),
         ("build_corpus", ["--held_out=2"], "held_out"),
         ("build_corpus", [f"--input={__file__}", "--held_out=nan"], "held_out=nan"),
         ("build_corpus", [f"--input={__file__}", "--held_out=1e999"], "held_out"),

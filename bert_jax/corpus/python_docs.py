@@ -18,6 +18,8 @@ import sysconfig
 import warnings
 from collections.abc import Callable, Iterable, Iterator
 
+from bert_jax import terminal
+
 # Tests are half of all source text, and their docstrings say little.
 _SKIPPED_PARTS = {"test", "tests", "testing", "idle_test"}
 # Folders of packages, possibly of another environment, inside the standard library's.
@@ -112,7 +114,7 @@ def _parse(
             warnings.simplefilter("ignore")  # invalid escapes of other people
             return ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        report(f"{path}: cannot be parsed ({error})")
+        report(f"{terminal.printable(str(path))}: cannot be parsed ({error})")
         return None
 
 

@@ -187,7 +187,8 @@ def _kept_result(folder: storage.Path, index: int) -> splits.SplitResult | None:
         with _reading(path, ""):
             result = _read_result(path)
         for shard in (result.train, result.held_out):
-            shards.check_file(folder, shard)
+            if shard.documents:  # empty ones go when the corpus is completed
+                shards.check_file(folder, shard)
     except UserError as error:
         terminal.say(f"warning: {error}; building split {index} again")
         path.unlink()

@@ -35,7 +35,13 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
     Raises:
       UserError: There is no tokenizer, or a damaged one.
     """
-    if storage.path(path).is_dir():
+    try:
+        is_folder = storage.path(path).is_dir()
+    except OSError as error:
+        raise storage.failure(error)(
+            f"cannot read the tokenizer {path}: {error.strerror or error}"
+        ) from error
+    if is_folder:
         for name in ("lower_case", "strip_accents"):
             if flags.FLAGS[name].present:
                 raise UserError(
@@ -115,17 +121,14 @@ def main() -> int:
         runner = beam_runner(values.beam_options)
     elif values.beam_options:
         raise UserError("--beam_options is for --runner=beam")
+    source = text_input.source(values.shard_megabytes * 1_000_000)
+    settings = build.Settings(values.held_out, values.language)
     terminal.say(f"reading {text_input.description()}")
     # SIGTERM, which announces the end of a machine, stops the build like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         corpus = report.build_with_progress(
-            text_input.source(values.shard_megabytes * 1_000_000),
-            build.Settings(values.held_out, values.language),
-            load_tokenizer(path),
-            output,
-            values.workers,
-            runner,
+            source, settings, load_tokenizer(path), output, values.workers, runner
         )
     except KeyboardInterrupt as stop:
         if not runner:  # all workers have ended: only the exit is left

@@ -38,10 +38,11 @@ def main() -> int:
     values = flags.FLAGS
     output = command_line.required("output", "give a folder, --output=DIR")
     text_input.check_new_folder(output)
+    source = text_input.source()
     terminal.say(f"reading {text_input.description()}")
     lower_case, strip_accents = text_input.normalisation()
     tokenizer = vocabulary.learn(
-        text_input.source(),
+        source,
         values.kind,
         values.vocab_size,
         lower_case=lower_case,
