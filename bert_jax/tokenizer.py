@@ -9,17 +9,15 @@ tokenised like any other text.
 """
 
 import base64
-import collections
 import dataclasses
 import functools
 import hashlib
-import io
 import itertools
 import json
 import os
 import re
 import unicodedata
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 import sentencepiece
@@ -35,13 +33,9 @@ _SETTINGS_FILE = "tokenizer.json"
 _MODEL_FILES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 _SETTINGS = ("kind", "lower_case", "strip_accents", "fingerprint")
 _TEMPORARY = re.compile(r"(tokenizer\.json|vocab\.txt|spm\.model)\.[0-9a-f]+\.tmp")
-# More than any published vocabulary has; trainers abort at far larger sizes.
-MAX_VOCAB_SIZE = 1_000_000
 # A longer word becomes [UNK]; google-research/bert tokenization.py: 200.
 _MAX_WORD_CHARS = 200
 _MAX_KNOWN_WORDS = 500_000
-_MAX_LINE_BYTES = 1 << 24
-_NO_CHARACTERS = "the text has no characters to learn from"
 # Characters that are white space for `str.split`, but that BERT's normaliser removes.
 _ODD_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
 
@@ -284,7 +278,7 @@ class Tokenizer:
         model = tokenizers.models.WordPiece(
             self._ids, unk_token=UNK, max_input_chars_per_word=_MAX_WORD_CHARS
         )
-        return _wordpiece_pipeline(model, self.lower_case, self.strip_accents)
+        return wordpiece_pipeline(model, self.lower_case, self.strip_accents)
 
     def _encode_words(self, texts: Sequence[str]) -> list[list[int]]:
         """WordPiece with a cache of words, which makes it five times as fast.
@@ -387,152 +381,13 @@ def from_vocab_file(
         raise UserError(f"{path}: {error}") from error
 
 
-def train_wordpiece(
-    texts: Collection[str],
-    vocab_size: int,
-    *,
-    lower_case: bool = True,
-    strip_accents: bool = True,
-) -> Tokenizer:
-    """Learn a WordPiece vocabulary by joining frequent pairs of pieces.
-
-    The original's trainer was never released; this is the one of Hugging Face's
-    `tokenizers`. On its own, it numbers the pieces of one character in the order of a
-    hash table with a random key, and ties between pairs follow that order: the same
-    text gives another vocabulary each time. Here these pieces are numbered beforehand.
-
-    Args:
-      texts: Texts to learn from; they are read twice.
-      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
-        if the text gives fewer.
-      lower_case: See `Tokenizer`.
-      strip_accents: See `Tokenizer`.
-
-    Raises:
-      UserError: There is no text, or `vocab_size` is too small for its characters or
-        larger than `MAX_VOCAB_SIZE`.
-    """
-    _check_vocab_size(vocab_size)
-    model = tokenizers.models.WordPiece(unk_token=UNK)
-    pipeline = _wordpiece_pipeline(model, lower_case, strip_accents)
-    alphabet = _frequent_characters(pipeline.normalizer.normalize_str(t) for t in texts)
-    if not alphabet:
-        raise UserError(_NO_CHARACTERS)
-    _check_room(len(SPECIAL_TOKENS) + 2 * len(alphabet), vocab_size)
-    trainer = tokenizers.trainers.WordPieceTrainer(
-        vocab_size=vocab_size,
-        min_frequency=2,
-        limit_alphabet=len(alphabet),
-        initial_alphabet=alphabet,
-        special_tokens=[*SPECIAL_TOKENS, *alphabet, *("##" + c for c in alphabet)],
-        show_progress=False,
-    )
-    pipeline.train_from_iterator(texts, trainer)
-    vocabulary = pipeline.get_vocab()
-    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    text = "".join(token + "\n" for token in tokens)
-    return Tokenizer("wordpiece", lower_case, strip_accents, text.encode("utf-8"))
-
-
-def _frequent_characters(texts: Iterable[str], limit: int = 1000) -> list[str]:
-    counts: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        counts.update(text)
-    candidates = [c for c in counts if not c.isspace()]
-    return sorted(sorted(candidates, key=lambda c: (-counts[c], c))[:limit])
-
-
-def train_sentencepiece(
-    texts: Collection[str],
-    vocab_size: int,
-    *,
-    lower_case: bool = False,
-    strip_accents: bool = False,
-) -> Tokenizer:
-    """Learn a SentencePiece unigram vocabulary, as ALBERT and XLNet use.
-
-    The special tokens are control symbols: no text can produce them.
-
-    Args:
-      texts: Texts to learn from; they are read twice if they give too few tokens.
-      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
-        if the text gives fewer.
-      lower_case: See `Tokenizer`.
-      strip_accents: See `Tokenizer`.
-
-    Raises:
-      UserError: There is no text, or `vocab_size` is too small for its characters or
-        larger than `MAX_VOCAB_SIZE`.
-    """
-    _check_vocab_size(vocab_size)
-    try:
-        model = _sentencepiece_model(texts, vocab_size, lower_case, strip_accents)
-    except RuntimeError as error:
-        # Too large a size is an error here, which names the largest that is possible.
-        limit = re.search(r"set it to a value <= (\d+)", str(error))
-        if limit:
-            size = int(limit[1])
-            return train_sentencepiece(
-                texts, size, lower_case=lower_case, strip_accents=strip_accents
-            )
-        needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
-        if needed:
-            _check_room(int(needed[1]), vocab_size)
-        if "KeyboardInterrupt" in str(error):  # raised while it iterated over texts
-            raise KeyboardInterrupt from error
-        if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
-            raise UserError(_NO_CHARACTERS) from error
-        raise
-    tokenizer = Tokenizer("sentencepiece", lower_case, strip_accents, model)
-    if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, "▁"}:
-        raise UserError(_NO_CHARACTERS)
-    return tokenizer
-
-
-def _sentencepiece_model(
-    texts: Iterable[str], vocab_size: int, lower_case: bool, strip_accents: bool
-) -> bytes:
-    buffer = io.BytesIO()
-    sentencepiece.SentencePieceTrainer.train(
-        sentence_iterator=(normalise(t, lower_case, strip_accents) for t in texts),
-        model_writer=buffer,
-        vocab_size=vocab_size,
-        model_type="unigram",
-        pad_id=0,
-        unk_id=1,
-        bos_id=-1,
-        eos_id=-1,
-        pad_piece=PAD,
-        unk_piece=UNK,
-        control_symbols=[CLS, SEP, MASK],
-        # If there are more lines, a random sample of as many is enough.
-        input_sentence_size=2_000_000,
-        # Longer lines are left out, and the default would leave out whole paragraphs.
-        max_sentence_length=_MAX_LINE_BYTES,
-        minloglevel=2,
-    )
-    return buffer.getvalue()
-
-
-def _wordpiece_pipeline(
+def wordpiece_pipeline(
     model: tokenizers.models.WordPiece, lower_case: bool, strip_accents: bool
 ) -> tokenizers.Tokenizer:
+    """A WordPiece model behind BERT's normaliser and its split into words."""
     pipeline = tokenizers.Tokenizer(model)
     pipeline.normalizer = tokenizers.normalizers.BertNormalizer(
         lowercase=lower_case, strip_accents=strip_accents
     )
     pipeline.pre_tokenizer = tokenizers.pre_tokenizers.BertPreTokenizer()
     return pipeline
-
-
-def _check_room(needed: int, vocab_size: int) -> None:
-    if needed > vocab_size:
-        raise UserError(
-            f"vocab_size={vocab_size} is too small for the characters of the text; "
-            f"give at least {needed}"
-        )
-
-
-def _check_vocab_size(vocab_size: int) -> None:
-    if vocab_size > MAX_VOCAB_SIZE:
-        raise UserError(f"vocab_size={vocab_size} must be at most {MAX_VOCAB_SIZE}")

@@ -23,7 +23,7 @@ Smoke:  --config=configs/bert_ablations.py:no_nsp,smoke takes seconds on a proce
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
+from bert_jax import knobs, variants
 
 _MASKED = config_lib.MaskedLmConfig
 _MASKING = config_lib.MaskingConfig
@@ -47,7 +47,7 @@ _OBJECTIVES = {
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a variant, with ",smoke" behind it for a run of seconds."""
-    variant, smoke = config_lib.parse_variant(arg, tuple(_OBJECTIVES))
+    variant, smoke = variants.parse(arg, tuple(_OBJECTIVES))
     objective = _OBJECTIVES[variant]
     cfg = knobs.to_configdict(config_lib.PretrainConfig(objective=objective))
     cfg.encoder.vocab_size = 0  # that of the corpus
@@ -59,5 +59,5 @@ def get_config(arg: str = ""):
     cfg.phases[0].update(steps=900_000, length=128, batch_size=256)
     cfg.phases[1].update(steps=100_000, length=512, batch_size=256)
     if smoke:
-        config_lib.shrink_pretraining(cfg)
+        variants.shrink_pretraining(cfg)
     return cfg

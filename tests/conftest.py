@@ -30,7 +30,7 @@ jaxtyping.install_import_hook(
 )
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, sources
+from bert_jax.corpus import build, sources, vocabulary
 
 
 @pytest.fixture(scope="session")
@@ -50,7 +50,7 @@ def text_file(documents, tmp_path_factory):
 
 @pytest.fixture(scope="session")
 def wordpiece(documents) -> tokenizer_lib.Tokenizer:
-    return tokenizer_lib.train_wordpiece(documents, 1000)
+    return vocabulary.train_wordpiece(documents, 1000)
 
 
 @pytest.fixture(scope="session")

@@ -10,7 +10,7 @@ from recipes import load
 from test_pretrain import ROOT, assert_refused, environment
 
 from bert_jax import knobs, prediction
-from bert_jax.corpus import build, python_docs, shards
+from bert_jax.corpus import build, python_docs, shards, splits
 from bert_jax.demo import demo, parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.errors import UserError
@@ -236,7 +236,7 @@ def test_pairs_are_what_they_say(tmp_path):
     assert out.isdisjoint(home[example.text_b][1] for example in train)
     for m, path in enumerate(paths):
         [document] = python_docs.read_module(path, print)
-        assert build.is_held_out(document, 0.3) == (m in out)
+        assert splits.is_held_out(document, 0.3) == (m in out)
     # What a module for training has copied is held out no longer.
     copied = held_out[0].text_b
     copy = (home[train[0].text_b][0], [copied])
@@ -245,7 +245,7 @@ def test_pairs_are_what_they_say(tmp_path):
     path = next(
         path
         for path in modules
-        if not build.is_held_out(*python_docs.read_module(path, print), 0.3)
+        if not splits.is_held_out(*python_docs.read_module(path, print), 0.3)
     )
     _, fewer = parameter_pairs.collect([*paths, path], 0.3)
     assert copied not in {e.text_b for e in fewer}

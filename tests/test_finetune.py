@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_pretrain import ROOT, assert_refused, environment
 
-from bert_jax import config, finetuning, knobs, pretraining
+from bert_jax import config, finetuning, knobs, pretraining, variants
 from bert_jax.data import examples as examples_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification
@@ -18,7 +18,7 @@ from bert_jax.training import stored
 def pretrained(corpus, tmp_path_factory):
     """The workdir of a short pretraining run."""
     cfg = knobs.to_configdict(config.PretrainConfig())
-    config.shrink_pretraining(cfg)
+    variants.shrink_pretraining(cfg)
     cfg.encoder.vocab_size = 0
     cfg.encoder.dtype = "float32"
     cfg.data.corpus = str(corpus.folder)

@@ -13,7 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors"},
     {"knobs"},
-    {"config", "storage", "terminal"},
+    {"config", "storage", "terminal", "variants"},
     {"tokenizer", "model"},
     {"objectives", "corpus"},
     {"data"},

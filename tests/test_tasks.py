@@ -11,7 +11,7 @@ from toy_objective import Replaced, ToyPretrainConfig
 from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning, knobs, pretraining
+from bert_jax import finetuning, knobs, pretraining, variants
 from bert_jax.tasks import classification
 from bert_jax.training import stored
 
@@ -87,7 +87,7 @@ def test_an_objective_and_a_task_are_added_in_a_file_each(
     monkeypatch.setitem(pretraining.OBJECTIVES, "replaced", Replaced)
     monkeypatch.setitem(finetuning.TASKS, "length", Length)
     cfg = knobs.to_configdict(ToyPretrainConfig())
-    config_lib.shrink_pretraining(cfg)
+    variants.shrink_pretraining(cfg)
     cfg.encoder.vocab_size = 0
     cfg.encoder.dtype = "float32"
     cfg.data.corpus = str(corpus.folder)

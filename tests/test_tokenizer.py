@@ -11,6 +11,7 @@ import unicodedata
 import pytest
 
 from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
 
 VOCABULARIES = pathlib.Path(__file__).parents[2] / "shared/data/vocab"
@@ -18,7 +19,7 @@ VOCABULARIES = pathlib.Path(__file__).parents[2] / "shared/data/vocab"
 
 @pytest.fixture(scope="module")
 def sentencepiece(documents):
-    return tokenizer_lib.train_sentencepiece(documents, 800)
+    return vocabulary.train_sentencepiece(documents, 800)
 
 
 @pytest.fixture(params=["wordpiece", "sentencepiece"])
@@ -183,9 +184,9 @@ def test_settings_are_part_of_the_fingerprint(wordpiece):
 
 def test_training_is_the_same_in_every_process(documents, wordpiece, text_file):
     script = (
-        "import sys, pathlib; from bert_jax import tokenizer;"
+        "import sys, pathlib; from bert_jax.corpus import vocabulary;"
         "texts = pathlib.Path(sys.argv[1]).read_text().split('\\n\\n');"
-        "print(tokenizer.train_wordpiece(texts, 1000).fingerprint)"
+        "print(vocabulary.train_wordpiece(texts, 1000).fingerprint)"
     )
     command = [sys.executable, "-c", script, str(text_file)]
     other = subprocess.run(command, capture_output=True, text=True, check=True)
@@ -194,7 +195,7 @@ def test_training_is_the_same_in_every_process(documents, wordpiece, text_file):
 
 @pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
 def test_too_little_text_gives_a_smaller_vocabulary(kind):
-    train = getattr(tokenizer_lib, f"train_{kind}")
+    train = getattr(vocabulary, f"train_{kind}")
     texts = ["a few words, a few words more", "and a few words again"] * 5
     tokenizer = train(texts, 5000)
     assert 15 < tokenizer.vocab_size < 60
@@ -204,7 +205,7 @@ def test_too_little_text_gives_a_smaller_vocabulary(kind):
 
 @pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
 def test_sizes_and_texts_that_give_no_vocabulary(kind):
-    train = getattr(tokenizer_lib, f"train_{kind}")
+    train = getattr(vocabulary, f"train_{kind}")
     for size in (10**6 + 1, 2 * 10**9, 2**70):
         with pytest.raises(
             UserError, match=f"vocab_size={size} must be at most 1000000"
@@ -225,12 +226,12 @@ def test_learning_can_be_stopped():
 
     for kind in tokenizer_lib.KINDS:
         with pytest.raises(KeyboardInterrupt):
-            getattr(tokenizer_lib, f"train_{kind}")(Stopped(), 100)
+            getattr(vocabulary, f"train_{kind}")(Stopped(), 100)
 
 
 def test_one_long_line_is_text():
     text = "the value of the attribute is an object " * 2000
-    tokenizer = tokenizer_lib.train_sentencepiece([text], 25)
+    tokenizer = vocabulary.train_sentencepiece([text], 25)
     assert tokenizer.unk_id not in tokenizer.encode(text)
 
 

@@ -26,7 +26,6 @@ from bert_jax.errors import UserError
 
 # For callers of `build`.
 Settings = splits.Settings
-is_held_out = splits.is_held_out
 
 # A runner calls `unfinished.build_and_keep` for each of the numbered splits, in any
 # order and on any machine that reaches input and output. It yields the numbers and

@@ -1,12 +1,25 @@
 """Learn a vocabulary from the text of a source."""
 
+import collections
+import io
 import random
+import re
+from collections.abc import Collection, Iterable
+
+import sentencepiece
+import tokenizers
 
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import sources
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
+from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer
+
+# More than any published vocabulary has; trainers abort at far larger sizes.
+MAX_VOCAB_SIZE = 1_000_000
+_MAX_LINE_BYTES = 1 << 24
+_NO_CHARACTERS = "the text has no characters to learn from"
 
 
 def learn(
@@ -17,7 +30,7 @@ def learn(
     lower_case: bool,
     strip_accents: bool,
     sample_bytes: int,
-) -> tokenizer_lib.Tokenizer:
+) -> Tokenizer:
     """Learn a vocabulary from a sample of a source, and show the progress.
 
     Args:
@@ -38,10 +51,7 @@ def learn(
     texts = _sample(source, sample_bytes)
     if not texts:
         raise UserError(f"there is no text in {source.pattern or source.format}")
-    train = {
-        "wordpiece": tokenizer_lib.train_wordpiece,
-        "sentencepiece": tokenizer_lib.train_sentencepiece,
-    }[kind]
+    train = {"wordpiece": train_wordpiece, "sentencepiece": train_sentencepiece}[kind]
     megabytes = sum(map(len, texts)) / 1e6
     terminal.say(f"learning {vocab_size:,} tokens from {megabytes:,.1f} MB of text")
     tokenizer = train(
@@ -77,3 +87,148 @@ def _sample(source: sources.Source, sample_bytes: int) -> list[str]:
     terminal.warn(problems.count, problems.lines)
     terminal.warn(len(problems.hints), problems.hints)
     return lines
+
+
+# ---- the two trainers
+
+
+def train_wordpiece(
+    texts: Collection[str],
+    vocab_size: int,
+    *,
+    lower_case: bool = True,
+    strip_accents: bool = True,
+) -> Tokenizer:
+    """Learn a WordPiece vocabulary by joining frequent pairs of pieces.
+
+    The original's trainer was never released; this is the one of Hugging Face's
+    `tokenizers`. On its own, it numbers the pieces of one character in the order of a
+    hash table with a random key, and ties between pairs follow that order: the same
+    text gives another vocabulary each time. Here these pieces are numbered beforehand.
+
+    Args:
+      texts: Texts to learn from; they are read twice.
+      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
+        if the text gives fewer.
+      lower_case: See `Tokenizer`.
+      strip_accents: See `Tokenizer`.
+
+    Raises:
+      UserError: There is no text, or `vocab_size` is too small for its characters or
+        larger than `MAX_VOCAB_SIZE`.
+    """
+    _check_vocab_size(vocab_size)
+    model = tokenizers.models.WordPiece(unk_token=tokenizer_lib.UNK)
+    pipeline = tokenizer_lib.wordpiece_pipeline(model, lower_case, strip_accents)
+    alphabet = _frequent_characters(pipeline.normalizer.normalize_str(t) for t in texts)
+    if not alphabet:
+        raise UserError(_NO_CHARACTERS)
+    _check_room(len(SPECIAL_TOKENS) + 2 * len(alphabet), vocab_size)
+    trainer = tokenizers.trainers.WordPieceTrainer(
+        vocab_size=vocab_size,
+        min_frequency=2,
+        limit_alphabet=len(alphabet),
+        initial_alphabet=alphabet,
+        special_tokens=[*SPECIAL_TOKENS, *alphabet, *("##" + c for c in alphabet)],
+        show_progress=False,
+    )
+    pipeline.train_from_iterator(texts, trainer)
+    vocabulary = pipeline.get_vocab()
+    tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
+    text = "".join(token + "\n" for token in tokens)
+    return Tokenizer("wordpiece", lower_case, strip_accents, text.encode("utf-8"))
+
+
+def _frequent_characters(texts: Iterable[str], limit: int = 1000) -> list[str]:
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(text)
+    candidates = [c for c in counts if not c.isspace()]
+    return sorted(sorted(candidates, key=lambda c: (-counts[c], c))[:limit])
+
+
+def train_sentencepiece(
+    texts: Collection[str],
+    vocab_size: int,
+    *,
+    lower_case: bool = False,
+    strip_accents: bool = False,
+) -> Tokenizer:
+    """Learn a SentencePiece unigram vocabulary, as ALBERT and XLNet use.
+
+    The special tokens are control symbols: no text can produce them.
+
+    Args:
+      texts: Texts to learn from; they are read twice if they give too few tokens.
+      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
+        if the text gives fewer.
+      lower_case: See `Tokenizer`.
+      strip_accents: See `Tokenizer`.
+
+    Raises:
+      UserError: There is no text, or `vocab_size` is too small for its characters or
+        larger than `MAX_VOCAB_SIZE`.
+    """
+    _check_vocab_size(vocab_size)
+    try:
+        model = _sentencepiece_model(texts, vocab_size, lower_case, strip_accents)
+    except RuntimeError as error:
+        # Too large a size is an error here, which names the largest that is possible.
+        limit = re.search(r"set it to a value <= (\d+)", str(error))
+        if limit:
+            size = int(limit[1])
+            return train_sentencepiece(
+                texts, size, lower_case=lower_case, strip_accents=strip_accents
+            )
+        needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
+        if needed:
+            _check_room(int(needed[1]), vocab_size)
+        if "KeyboardInterrupt" in str(error):  # raised while it iterated over texts
+            raise KeyboardInterrupt from error
+        if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
+            raise UserError(_NO_CHARACTERS) from error
+        raise
+    tokenizer = Tokenizer("sentencepiece", lower_case, strip_accents, model)
+    if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, "▁"}:
+        raise UserError(_NO_CHARACTERS)
+    return tokenizer
+
+
+def _sentencepiece_model(
+    texts: Iterable[str], vocab_size: int, lower_case: bool, strip_accents: bool
+) -> bytes:
+    buffer = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=(
+            tokenizer_lib.normalise(t, lower_case, strip_accents) for t in texts
+        ),
+        model_writer=buffer,
+        vocab_size=vocab_size,
+        model_type="unigram",
+        pad_id=0,
+        unk_id=1,
+        bos_id=-1,
+        eos_id=-1,
+        pad_piece=tokenizer_lib.PAD,
+        unk_piece=tokenizer_lib.UNK,
+        control_symbols=[tokenizer_lib.CLS, tokenizer_lib.SEP, tokenizer_lib.MASK],
+        # If there are more lines, a random sample of as many is enough.
+        input_sentence_size=2_000_000,
+        # Longer lines are left out, and the default would leave out whole paragraphs.
+        max_sentence_length=_MAX_LINE_BYTES,
+        minloglevel=2,
+    )
+    return buffer.getvalue()
+
+
+def _check_room(needed: int, vocab_size: int) -> None:
+    if needed > vocab_size:
+        raise UserError(
+            f"vocab_size={vocab_size} is too small for the characters of the text; "
+            f"give at least {needed}"
+        )
+
+
+def _check_vocab_size(vocab_size: int) -> None:
+    if vocab_size > MAX_VOCAB_SIZE:
+        raise UserError(f"vocab_size={vocab_size} must be at most {MAX_VOCAB_SIZE}")

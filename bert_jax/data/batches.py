@@ -14,7 +14,15 @@ import tensorflow as tf
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.data import chunks as chunks_lib
-from bert_jax.data import counter, masking, order, pipeline, segments
+from bert_jax.data import (
+    counter,
+    masking,
+    order,
+    pipeline,
+    segment_pairs,
+    segments,
+    single_segments,
+)
 from bert_jax.errors import UserError
 
 # Purposes of the streams of random words.
@@ -24,6 +32,15 @@ _MASKING = {
     masking.ACTION: 3,
     masking.SPAN: 4,
     masking.COUNT: 5,
+}
+
+# By the names that configs give them.
+_KINDS: dict[str, type[segments.Segments]] = {
+    "next_sentence": segment_pairs.NextSentence,
+    "sentence_order": segment_pairs.SentenceOrder,
+    "consecutive": segment_pairs.Consecutive,
+    "full_sentences": single_segments.FullSentences,
+    "doc_sentences": single_segments.DocSentences,
 }
 
 
@@ -46,7 +63,7 @@ class PretrainingBatches:
     and of rows without
       weights         float32 [B]    1; 0 for the filling of the last held-out batch
 
-    `segments.py` defines the rows, `masking.py` the predictions.
+    The modules of segments define the rows, `masking.py` the predictions.
     """
 
     def __init__(
@@ -135,7 +152,7 @@ class _Group:
     ):
         objective = config.objective
         table = chunks_lib.load_tokens(corpus, split, group, num_groups)
-        kind = segments.KINDS[objective.segments]
+        kind = _KINDS[objective.segments]
         num_documents = len(table.document_sentences) - 1
         if num_documents < kind.min_documents:
             raise UserError(

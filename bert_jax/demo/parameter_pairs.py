@@ -15,7 +15,7 @@ import hashlib
 import itertools
 from collections.abc import Iterable, Sequence
 
-from bert_jax.corpus import build, python_docs
+from bert_jax.corpus import python_docs, splits
 from bert_jax.errors import UserError
 from bert_jax.tasks.classification import Example
 
@@ -29,8 +29,8 @@ def collect(
     """Examples for training and for evaluation from Python source files.
 
     Args:
-      paths: source files.
-      held_out: fraction of documents that the corpus holds out.
+      paths: Source files.
+      held_out: Share of the documents that the corpus holds out.
 
     Returns:
       Examples for training and for evaluation: `text_a` is a function's summary,
@@ -40,9 +40,10 @@ def collect(
       from each other. Copies elsewhere in such modules are not looked for.
 
     Raises:
-      UserError: too few parameters are documented in these files.
+      UserError: Too few parameters are documented in these files.
     """
-    found: dict[bool, dict[str, python_docs.Parameter]] = {False: {}, True: {}}
+    by_description: dict[bool, dict[str, python_docs.Parameter]]
+    by_description = {False: {}, True: {}}
     seen: set[str] = set()
     for path in paths:
         parameters = [p for p in python_docs.parameters(path) if _is_long_enough(p)]
@@ -50,17 +51,17 @@ def collect(
             continue
         texts = list(python_docs.read_module(path, lambda line: None))
         # A module whose text is too short is in no corpus; it may serve for training.
-        is_held_out = bool(texts) and build.is_held_out(texts[0], held_out)
+        is_held_out = bool(texts) and splits.is_held_out(texts[0], held_out)
         for parameter in parameters:
-            found[is_held_out].setdefault(parameter.description, parameter)
+            by_description[is_held_out].setdefault(parameter.description, parameter)
             if not is_held_out:
                 seen |= {parameter.description, parameter.summary}
-    found[True] = {
+    by_description[True] = {
         description: parameter
-        for description, parameter in found[True].items()
+        for description, parameter in by_description[True].items()
         if seen.isdisjoint({description, parameter.summary})
     }
-    return _pairs(found[False].values()), _pairs(found[True].values())
+    return _pairs(by_description[False].values()), _pairs(by_description[True].values())
 
 
 def _is_long_enough(parameter: python_docs.Parameter) -> bool:

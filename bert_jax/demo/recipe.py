@@ -9,14 +9,13 @@ Smoke:  --config=bert_jax/demo/recipe.py:smoke takes a minute or two, most of it
         read text.
 """
 
-from bert_jax import config as config_lib
-from bert_jax import knobs
+from bert_jax import knobs, variants
 from bert_jax.demo import config as demo_config
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    _, smoke = config_lib.parse_variant(arg)
+    _, smoke = variants.parse(arg)
     cfg = knobs.to_configdict(demo_config.DemoConfig())
 
     pretrain = cfg.pretrain

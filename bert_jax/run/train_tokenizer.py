@@ -25,7 +25,7 @@ def define_flags() -> None:
         30_522,
         "Largest number of tokens, special tokens included.",
         lower_bound=10,
-        upper_bound=tokenizer_lib.MAX_VOCAB_SIZE,
+        upper_bound=vocabulary.MAX_VOCAB_SIZE,
     )
     flags.DEFINE_integer(
         "sample_megabytes", 200, "Amount of text to learn from.", lower_bound=1

@@ -1,0 +1,231 @@
+"""Rows of two segments: next sentence, sentence order, and no question at all."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.data import chunks as chunks_lib
+from bert_jax.data import counter
+from bert_jax.data.segments import NEXT_WORD, Rows, short_goal
+
+# Words of a row's stream of random words.
+_CUT, _IS_CHANGED, _OTHER_DOCUMENT, _OTHER_START, _TRIM = range(
+    NEXT_WORD, NEXT_WORD + 5
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Segment:
+    """Tokens `start` to `start + length - 1` of the table, for each row: int64 [B]."""
+
+    start: tf.Tensor
+    length: tf.Tensor
+
+
+class Consecutive:
+    """[CLS] A [SEP] B [SEP]; B follows A, and nothing is asked about them.
+
+    Rows as in the original (google-research/bert, create_pretraining_data.py), for the
+    paper's "No NSP" (5.1) and, with changes, for `NextSentence` and `SentenceOrder`.
+    How a row is made, and where that differs from the original:
+
+    * Chunks are fixed stretches of a document that reach L - 3 tokens, each visited
+      once an epoch. The original also gives back to the next chunk what a random second
+      segment left over; then chunks depend on draws, and none has an address.
+    * Some rows (`short_sequence_rate`) aim at a length from 2 to L - 3. The original
+      draws this once for each document, here it is drawn for each row.
+    * Segment A is the first 1 to n - 1 of the n sentences, B the rest. A chunk of a
+      single sentence is cut in two at a random token; the original makes all such pairs
+      random. Only a single token alone is no pair: there is no B.
+    * Tokens beyond L - 3 are dropped from the longer segment, one by one, at the front
+      or the back with equal chance, as in the original.
+    """
+
+    min_documents = 1
+
+    def __init__(
+        self,
+        table: chunks_lib.TokenTable,
+        *,
+        length: int,
+        short_sequence_rate: float,
+        tokenizer: tokenizer_lib.Tokenizer,
+    ):
+        """Cut the documents into chunks.
+
+        Args:
+          table: Documents of a group of shards.
+          length: Tokens in a row.
+          short_sequence_rate: Share of rows that aim at a random shorter length.
+          tokenizer: For the special tokens.
+        """
+        pieces = chunks_lib.cut_into_pieces(table, length - 3)
+        chunks = chunks_lib.reach(pieces, length - 3)
+        self.chunk_documents = chunks.document
+        self._length = length
+        self._short_sequence_rate = short_sequence_rate
+        self._tokenizer = tokenizer
+        self._num_documents = len(table.document_sentences) - 1
+        self._tokens = tf.constant(table.tokens)
+        self._piece_starts = tf.constant(pieces.starts)
+        self._document_pieces = tf.constant(pieces.of_document)
+        self._first_piece = tf.constant(chunks.first_piece)
+        self._end_piece = tf.constant(chunks.end_piece)
+        self._document = tf.constant(chunks.document)
+
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
+        """Rows made from chunks; see `Segments`."""
+        a, b, _ = self._cut(chunk, key)
+        return self._assemble(*self._trim(a, b, key))
+
+    def _cut(
+        self, chunk: tf.Tensor, key: tf.Tensor
+    ) -> tuple[_Segment, _Segment, tf.Tensor]:
+        """Two segments of each chunk, and the tokens that the row aims at."""
+        goal = short_goal(key, self._short_sequence_rate, self._length - 3)
+        first = tf.gather(self._first_piece, chunk)
+        limit = tf.gather(self._end_piece, chunk)
+        start = tf.gather(self._piece_starts, first)
+        end = self._reach(start + goal, tf.minimum(first + 2, limit), limit)
+        count = end - first
+        stop = tf.gather(self._piece_starts, end)
+        # A: some of several pieces, or a part of the only one.
+        draw = counter.word(key, _CUT)
+        cut = first + 1 + counter.below(draw, tf.maximum(count - 1, 1))
+        inside = start + 1 + counter.below(draw, tf.maximum(stop - start - 1, 1))
+        middle = tf.where(count > 1, tf.gather(self._piece_starts, cut), inside)
+        middle = tf.minimum(middle, stop)
+        return _Segment(start, middle - start), _Segment(middle, stop - middle), goal
+
+    def _reach(self, position: tf.Tensor, least: tf.Tensor, most: tf.Tensor):
+        """The first piece that begins at or after a position, within bounds."""
+        piece = tf.searchsorted(self._piece_starts, position, out_type=tf.int64)
+        return tf.clip_by_value(piece, least, most)
+
+    def _trim(
+        self, a: _Segment, b: _Segment, key: tf.Tensor
+    ) -> tuple[_Segment, _Segment]:
+        """Drop what is too much from the longer segment, token by token.
+
+        In closed form: first the longer one comes down to the shorter one, then both go
+        down in turn, B first. Each token goes from the front or the back by one random
+        bit, so the number that goes from the front is a count of bits.
+        """
+        excess = tf.maximum(a.length + b.length - (self._length - 3), 0)
+        from_longer = tf.minimum(excess, tf.abs(a.length - b.length))
+        in_turn = excess - from_longer
+        a_is_longer = a.length > b.length
+        from_a = in_turn // 2 + tf.where(a_is_longer, from_longer, 0)
+        from_b = excess - from_a
+        words = -(-(self._length - 3) // 64)
+        trimmed = []
+        for i, (segment, dropped) in enumerate(((a, from_a), (b, from_b))):
+            indices = _TRIM + i * words + np.arange(words)
+            from_front = _count_bits(counter.word(key[:, None], indices), dropped)
+            trimmed.append(
+                _Segment(segment.start + from_front, segment.length - dropped)
+            )
+        return trimmed[0], trimmed[1]
+
+    def _assemble(
+        self, a: _Segment, b: _Segment, labels: tf.Tensor | None = None
+    ) -> Rows:
+        column = tf.range(self._length, dtype=tf.int64)[None, :]
+        a_length, b_length = a.length[:, None], b.length[:, None]
+        first_sep = a_length + 1
+        last_sep = first_sep + b_length + tf.cast(b_length > 0, tf.int64)
+        source = tf.where(
+            column <= a_length,
+            a.start[:, None] + column - 1,
+            b.start[:, None] + column - first_sep - 1,
+        )
+        source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
+        ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
+        ids = tf.where(column == 0, self._tokenizer.cls_id, ids)
+        is_sep = (column == first_sep) | (column == last_sep)
+        ids = tf.where(is_sep, self._tokenizer.sep_id, ids)
+        is_real = column <= last_sep
+        ids = tf.where(is_real, ids, self._tokenizer.pad_id)
+        in_b = (column > first_sep) & is_real
+        return Rows(ids, is_real, tf.cast(in_b, tf.int32), labels, b.length > 0)
+
+
+class NextSentence(Consecutive):
+    """[CLS] A [SEP] B [SEP]; B follows A, or is from another document.
+
+    Label: 0 if B follows A, 1 if it is from another document (paper, 3.1, A.1). Half of
+    the second segments follow, half start at a random sentence of another document
+    (uniform over documents, then over sentences). The original tries ten times for
+    another document and may end with the same; here it is always another. A chunk of a
+    single token always gets a random B.
+    """
+
+    min_documents = 2
+
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
+        """Rows made from chunks; see `Segments`."""
+        a, b, goal = self._cut(chunk, key)
+        is_random = counter.chance(counter.word(key, _IS_CHANGED), 0.5)
+        is_random |= b.length == 0
+        other = self._other_segment(chunk, goal - a.length, key)
+        b = _Segment(
+            tf.where(is_random, other.start, b.start),
+            tf.where(is_random, other.length, b.length),
+        )
+        a, b = self._trim(a, b, key)
+        return self._assemble(a, b, tf.cast(is_random, tf.int32))
+
+    def _other_segment(
+        self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
+    ) -> _Segment:
+        """Pieces of another document up to `goal` tokens, at least one."""
+        document = tf.gather(self._document, chunk)
+        draw = counter.word(key, _OTHER_DOCUMENT)
+        other = counter.below(draw, self._num_documents - 1)
+        other += tf.cast(other >= document, tf.int64)
+        first = tf.gather(self._document_pieces, other)
+        limit = tf.gather(self._document_pieces, other + 1)
+        draw = counter.word(key, _OTHER_START)
+        piece = first + counter.below(draw, limit - first)
+        start = tf.gather(self._piece_starts, piece)
+        end = self._reach(start + goal, piece + 1, limit)
+        return _Segment(start, tf.gather(self._piece_starts, end) - start)
+
+
+class SentenceOrder(Consecutive):
+    """[CLS] A [SEP] B [SEP]; two consecutive segments, in order or swapped.
+
+    Label: 0 if B follows A, 1 if A follows B, each for half of the rows (ALBERT, Lan et
+    al. 2019, 3.1; google-research/albert, create_pretraining_data.py). Differs: there a
+    chunk of a single sentence gets a random second segment and the label 1; here it is
+    cut in two.
+    """
+
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
+        """Rows made from chunks; see `Segments`."""
+        a, b, _ = self._cut(chunk, key)
+        is_swapped = counter.chance(counter.word(key, _IS_CHANGED), 0.5)
+        is_swapped &= b.length > 0
+        first, second = (
+            _Segment(
+                tf.where(is_swapped, there.start, here.start),
+                tf.where(is_swapped, there.length, here.length),
+            )
+            for here, there in ((a, b), (b, a))
+        )
+        first, second = self._trim(first, second, key)
+        return self._assemble(first, second, tf.cast(is_swapped, tf.int32))
+
+
+def _count_bits(words: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """Ones among the lowest `count` bits of each row: uint64 [B, W] to int64 [B]."""
+    before = tf.range(words.shape[1], dtype=tf.int64)[None, :] * 64
+    used = tf.clip_by_value(count[:, None] - before, 0, 64)
+    all_ones = tf.constant(2**64 - 1, tf.uint64)
+    # A shift by 64 is undefined, so none is asked for.
+    mask = tf.bitwise.left_shift(all_ones, tf.cast(tf.minimum(used, 63), tf.uint64))
+    mask = tf.where(used == 64, all_ones, tf.bitwise.invert(mask))
+    ones = tf.raw_ops.PopulationCount(x=words & mask)
+    return tf.reduce_sum(tf.cast(ones, tf.int64), axis=1)

@@ -1,0 +1,72 @@
+"""Rows of one segment: as many sentences as there is room for."""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.data import chunks as chunks_lib
+from bert_jax.data.segments import Rows, short_goal
+
+
+class DocSentences:
+    """[CLS] sentences [SEP]: as many of one document as there is room for.
+
+    RoBERTa's DOC-SENTENCES (Liu et al. 2019, 4.2). The paper makes batches larger where
+    rows at the ends of documents are short; here they are padded.
+    """
+
+    min_documents = 1
+    _separator: int | None = None
+
+    def __init__(
+        self,
+        table: chunks_lib.TokenTable,
+        *,
+        length: int,
+        short_sequence_rate: float,
+        tokenizer: tokenizer_lib.Tokenizer,
+    ):
+        """Cut the documents into chunks; arguments as for `Consecutive`."""
+        pieces = chunks_lib.cut_into_pieces(table, length - 2)
+        chunks = chunks_lib.fill(pieces, length - 2, self._separator)
+        self.chunk_documents = chunks.document
+        self._length = length
+        self._short_sequence_rate = short_sequence_rate
+        self._tokenizer = tokenizer
+        tokens, starts = table.tokens, pieces.starts
+        stops = starts[1:]
+        if self._separator:
+            # All documents with a [SEP] behind each, so that a row is one stretch.
+            document_ends = starts[pieces.of_document[1:]]
+            tokens = np.insert(tokens, document_ends, tokenizer.sep_id)
+            document = np.repeat(
+                np.arange(len(document_ends)), np.diff(pieces.of_document)
+            )
+            starts, stops = starts[:-1] + document, stops + document
+        self._tokens = tf.constant(tokens)
+        start = starts[chunks.first_piece]
+        self._start = tf.constant(start)
+        self._chunk_length = tf.constant(stops[chunks.end_piece - 1] - start)
+
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
+        """Rows made from chunks; see `Segments`."""
+        goal = short_goal(key, self._short_sequence_rate, self._length - 2)
+        last = tf.minimum(tf.gather(self._chunk_length, chunk), goal)[:, None]
+        column = tf.range(self._length, dtype=tf.int64)[None, :]
+        source = tf.gather(self._start, chunk)[:, None] + column - 1
+        source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
+        ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
+        ids = tf.where(column == 0, self._tokenizer.cls_id, ids)
+        ids = tf.where(column == last + 1, self._tokenizer.sep_id, ids)
+        is_real = column <= last + 1
+        return Rows(tf.where(is_real, ids, self._tokenizer.pad_id), is_real)
+
+
+class FullSentences(DocSentences):
+    """[CLS] sentences [SEP]: as many as there is room for, across documents.
+
+    RoBERTa's FULL-SENTENCES (Liu et al. 2019, 4.2): where a document ends, the next one
+    follows, with a [SEP] between them. Documents follow one another as in the shards.
+    """
+
+    _separator = 1

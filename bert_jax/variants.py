@@ -1,0 +1,55 @@
+"""Variants of recipes: the argument that chooses one, and the small form of each."""
+
+from collections.abc import Sequence
+
+import ml_collections
+
+from bert_jax.errors import UserError
+
+
+def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
+    """What a recipe's argument asks for.
+
+    Args:
+      arg: A variant, or "smoke" for one that takes seconds, or both: "mini,smoke".
+      variants: Variants of the recipe; with none of them there is one form.
+
+    Returns:
+      The variant, "" if there are none; and whether it is to be small.
+
+    Raises:
+      UserError: The argument asks for something else, or for no variant.
+    """
+    words = [word for word in arg.split(",") if word]
+    smoke = "smoke" in words
+    chosen = [word for word in words if word != "smoke"]
+    if smoke and not chosen:
+        chosen = list(variants[:1])  # they differ in little when they are small
+    if len(chosen) == bool(variants) and set(chosen) <= set(variants):
+        return "".join(chosen), smoke
+    if variants:
+        wanted = f"give one of {', '.join(variants)}, and ',smoke' behind it"
+    else:
+        wanted = "there is only 'smoke',"
+    raise UserError(f"argument {arg!r} of the recipe: {wanted} for a run of seconds")
+
+
+def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
+    """Make a recipe small enough for a few seconds on a processor.
+
+    What makes recipes differ stays: number of phases, optimizer, schedule, objective.
+    """
+    cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
+    cfg.encoder.update(hidden_size=32, num_layers=2, num_heads=2)
+    cfg.encoder.update(intermediate_size=64, max_position_embeddings=64)
+    for i, phase in enumerate(cfg.phases):
+        phase.update(steps=3, length=32 * min(i + 1, 2), batch_size=8)
+    if "masking" in cfg.objective:
+        cfg.objective.masking.max_predictions = 5
+
+
+def shrink_finetuning(cfg: ml_collections.ConfigDict) -> None:
+    """`shrink_pretraining` for a recipe of fine-tuning."""
+    cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
+    cfg.update(batch_size=8, epochs=1.0)
+    cfg.task.length = 32
