@@ -38,7 +38,7 @@ class EncoderConfig:
     num_heads: int = knob(12, at_least=1)
     intermediate_size: int = knob(3072, at_least=1)
     max_position_embeddings: int = knob(512, at_least=1)
-    # Kinds of segments, A and B; fewer than 2: no segment is told from another.
+    # Kinds of segments with an embedding each; 1: all share one; 0: no embedding.
     type_vocab_size: int = knob(2, at_least=0)
     # Whether a token attends only to itself and those before it: left to right.
     causal: bool = False

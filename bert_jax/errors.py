@@ -8,7 +8,7 @@ class UserError(Exception):
     Entrypoints print it without a traceback; an internal mistake keeps its own.
 
     Attributes:
-      everywhere: whether all processes of the run raise it, at the same place.
+      everywhere: Whether all processes of the run raise it, in the same call.
     """
 
     everywhere = False

@@ -2,7 +2,7 @@
 
 import os
 
-# TensorFlow greets on standard error unless told otherwise before it is imported. The
+# TensorFlow greets on standard error unless this is set before it is imported. The
 # second is about float products, of which there are none here.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")

@@ -38,15 +38,16 @@ def group_shards(
     """The shards of one of `num_groups` groups: contiguous, similar in number.
 
     Raises:
-      UserError: there are fewer shards than groups.
+      UserError: There are fewer shards than groups.
     """
-    found = corpus.shards[split]
-    if len(found) < num_groups:
+    of_split = corpus.shards[split]
+    count = len(of_split)
+    if count < num_groups:
         raise UserError(
-            f"data.shard_groups={num_groups}, but {corpus.folder} has {len(found)} "
+            f"data.shard_groups={num_groups}, but {corpus.folder} has {count} "
             f"{split} shards; build it with a smaller --shard_megabytes"
         )
-    return [s for i, s in enumerate(found) if i * num_groups // len(found) == group]
+    return [s for i, s in enumerate(of_split) if i * num_groups // count == group]
 
 
 def load_tokens(
@@ -55,7 +56,7 @@ def load_tokens(
     """Read one group of shards into memory, checking their checksums.
 
     Raises:
-      UserError: a shard is missing or damaged.
+      UserError: A shard is missing or damaged.
     """
     chosen = group_shards(corpus, split, group, num_groups)
     dtype = np.uint16 if corpus.tokenizer.vocab_size <= 2**16 else np.int32

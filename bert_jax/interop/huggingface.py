@@ -45,8 +45,8 @@ def to_huggingface(
     """Parameters of `PretrainingModel` by the names of a Hugging Face state dict.
 
     Args:
-      params: without boxes. Any tree of the same shape works, such as gradients.
-      config: of the encoder.
+      params: Parameters without boxes, or a tree like them, such as gradients.
+      config: Config of the encoder.
     """
     state = {}
     for name, leaf in parameters.flatten(params).items():
@@ -88,12 +88,12 @@ def from_huggingface(
     """The inverse of `to_huggingface`. The vocabulary's padding becomes 0.
 
     Args:
-      state: arrays by Hugging Face's names.
-      template: a tree of arrays or shapes like the parameters to make.
-      config: of the encoder.
+      state: Arrays by Hugging Face's names.
+      template: Tree of arrays or shapes like the parameters to make.
+      config: Config of the encoder.
 
     Raises:
-      KeyError: a parameter is missing from `state`.
+      KeyError: A parameter is missing from `state`.
     """
 
     def ours(name, leaf):

@@ -107,12 +107,12 @@ class MaskedLm:
             batch["mlm_positions"],
             dropout_keys=dropout_keys,
         )
-        found = {"padding_fraction": terms.padding_fraction(batch["attention_mask"])}
-        for name, values in (("mlm", logits.mlm), (self._question, logits.sentence)):
-            if values is not None:
+        measured = {"padding_fraction": terms.padding_fraction(batch["attention_mask"])}
+        for name, scores in (("mlm", logits.mlm), (self._question, logits.sentence)):
+            if scores is not None:
                 labels, weights = batch[f"{name}_labels"], batch[f"{name}_weights"]
-                loss = terms.cross_entropy(values, labels)
-                correct = terms.is_correct(values, labels)
-                found[f"{name}_loss"] = terms.weighted(loss, weights)
-                found[f"{name}_accuracy"] = terms.weighted(correct, weights)
-        return found
+                loss = terms.cross_entropy(scores, labels)
+                correct = terms.is_correct(scores, labels)
+                measured[f"{name}_loss"] = terms.weighted(loss, weights)
+                measured[f"{name}_accuracy"] = terms.weighted(correct, weights)
+        return measured

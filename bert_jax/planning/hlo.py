@@ -50,11 +50,11 @@ class Instruction:
     """One line of a program.
 
     Attributes:
-      name: of its result.
-      opcode: what it does.
-      type: of the result, as it is written.
-      operands: names of instructions of the same computation.
-      rest: everything behind the operands.
+      name: Name of its result.
+      opcode: Kind of operation.
+      type: Type of the result, as it is written.
+      operands: Names of instructions of the same computation.
+      rest: Everything behind the operands.
     """
 
     name: str
@@ -75,8 +75,8 @@ class Collective:
 
     Attributes:
       kind: "all-reduce" and so on.
-      size: bytes of the array that a device gives (all-gather: gets), in one go.
-      times: that it happens in an execution of the program.
+      size: Bytes of the array that a device gives (all-gather: gets), in one go.
+      times: Number of times that it happens in an execution of the program.
       groups: int [groups, members]; devices that do it together, as numbers in the
         program's own order; None when the members are whole slices of a pod.
     """
@@ -107,7 +107,7 @@ class Program:
         """Parse what `jax.stages.Compiled.as_text` gave.
 
         Raises:
-          ValueError: it has no entry computation.
+          ValueError: It has no entry computation.
         """
         self.computations: dict[str, dict[str, Instruction]] = {}
         self._roots: dict[str, Instruction] = {}
@@ -136,8 +136,8 @@ class Program:
         A fusion is one instruction. Of the branches of a conditional, all are given.
 
         Args:
-          beside: also those that another unit of the chip does meanwhile, such as the
-            SparseCore of a TPU7x.
+          beside: Whether to include those that another unit of the chip does
+            meanwhile, such as the SparseCore of a TPU7x.
         """
         yield from self._executed(self.entry, 1, beside)
 
@@ -168,11 +168,11 @@ class Program:
         makes: while counter < limit, counter += 1.
 
         Raises:
-          ValueError: it is another kind of loop.
+          ValueError: It is another kind of loop.
         """
-        told = _TRIPS.search(loop.rest)
-        if told:
-            return int(told[1])
+        count = _TRIPS.search(loop.rest)
+        if count:
+            return int(count[1])
         condition = loop.called("condition")
         root = self._roots[condition]
         if root.opcode == "fusion":
@@ -209,13 +209,13 @@ class Program:
         """
         total = 0
         for _, instruction, times in self.executed(beside=False):
-            found = _CYCLES.search(instruction.rest)
-            total += times * int(found[1]) if found else 0
+            cycles = _CYCLES.search(instruction.rest)
+            total += times * int(cycles[1]) if cycles else 0
         return total
 
     def collectives(self) -> list[Collective]:
         """All collectives, each once; those inside of fusions, too."""
-        found: dict[tuple, Collective] = {}
+        collectives: dict[tuple, Collective] = {}
         for computation, instruction, times in self.executed(beside=True):
             for inside, part, kind in self._parts(computation, instruction):
                 collective = self._collective(inside, part, kind, times)
@@ -224,9 +224,9 @@ class Program:
                 channel = _CHANNEL.search(part.rest)
                 where = channel[1] if channel else (inside, part.name)
                 key = part.opcode, where  # a send has channels of its own
-                if key not in found or found[key].times < times:
-                    found[key] = collective
-        return list(found.values())
+                if key not in collectives or collectives[key].times < times:
+                    collectives[key] = collective
+        return list(collectives.values())
 
     def _parts(
         self, computation: str, instruction: Instruction
@@ -306,7 +306,7 @@ def replica_groups(text: str) -> np.ndarray:
       int [groups, members].
 
     Raises:
-      ValueError: there are no groups, or they are in none of these forms.
+      ValueError: There are no groups, or they are in none of these forms.
     """
     listed = _LISTED.search(text) or _PAIRS.search(text)
     if listed and listed[1]:
@@ -337,13 +337,13 @@ def _iota(shape: str, permutation: str | None) -> np.ndarray:
     return ids.transpose(_numbers(permutation)) if permutation else ids
 
 
-def spans(groups: np.ndarray | None, places: Sequence[tuple[int, ...]]) -> bool:
-    """Whether any group has members at different places.
+def spans(groups: np.ndarray | None, positions: Sequence[tuple[int, ...]]) -> bool:
+    """Whether any group has members at different positions.
 
     Args:
-      groups: from a `Collective`.
-      places: of each device in the program's order.
+      groups: Groups of a `Collective`.
+      positions: Position of each device, in the program's order.
     """
     if groups is None:
         return True
-    return any(len({places[i] for i in group}) > 1 for group in groups.tolist())
+    return any(len({positions[i] for i in group}) > 1 for group in groups.tolist())

@@ -22,12 +22,13 @@ class Generation:
     """What is the same for all slices of a generation.
 
     Attributes:
-      sides: numbers in the name of a slice.
-      largest: chips of the largest slice.
-      examples: names of slices that one can have.
-      hbm: bytes of memory of a JAX device that a program can use.
-      clock: cycles in a second, or 0 where nobody says.
-      chip_config: that gives the devices which a real slice shows, if not the default.
+      sides: Numbers in the name of a slice.
+      largest: Chips of the largest slice.
+      examples: Names of slices that one can have.
+      hbm: Bytes of memory of a JAX device that a program can use.
+      clock: Cycles in a second; 0 where they are not published.
+      chip_config: Option of the compiler for the devices that a real slice shows; "":
+        the default.
     """
 
     sides: int
@@ -90,11 +91,11 @@ class Topology:
     """One or several slices.
 
     Attributes:
-      name: of one slice.
-      slices: how many of them.
-      generation: of the chips.
-      shape: chips along each side.
-      devices: of all slices, as JAX would list them there.
+      name: Name of one slice.
+      slices: Number of slices.
+      generation: Generation of the chips.
+      shape: Chips along each side.
+      devices: Devices of all slices, as JAX would list them there.
     """
 
     name: str
@@ -124,11 +125,11 @@ def open_topology(name: str, slices: int = 1) -> Topology:
     """The devices of a slice, or of several, for the compiler.
 
     Args:
-      name: such as "v4:4x4x8".
-      slices: how many, with a slower network between them.
+      name: Name of a slice, such as "v4:4x4x8".
+      slices: Number of slices, with a slower network between them.
 
     Raises:
-      UserError: there is no such slice, or no compiler.
+      UserError: There is no such slice, or no compiler.
     """
     generation, shape = _parse(name)
     if slices < 1:

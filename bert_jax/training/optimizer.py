@@ -1,7 +1,8 @@
 """The update: Adam as BERT has it, LAMB, and their schedules, as optax transformations.
 
 Source: google-research/bert, optimization.py; You et al. 2019 (LAMB). Parameters are
-told apart by name, never by shape: layers are stacked, so that a bias is a matrix too.
+distinguished by name, never by shape: layers are stacked, so that a bias is a matrix,
+too.
 """
 
 import re

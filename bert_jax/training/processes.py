@@ -1,4 +1,4 @@
-"""The processes of a run: finding one another, agreeing, and ending together.
+"""The processes of a run: how they meet, agree, and end.
 
 A pod runs one process on each host, all the same program. They do the same things in
 the same order, because anything that spans devices waits for all of them. So what only
@@ -32,17 +32,17 @@ def start(
 ) -> None:
     """Find the other processes of this run, if there are any.
 
-    On TPU hosts, under Slurm and under MPI they are found without arguments. Must be
+    On TPU hosts, under Slurm and under MPI no arguments are needed. Must be
     called before anything asks for devices.
 
     Args:
-      coordinator_address: HOST:PORT of process 0, where nothing else says it.
-      num_processes: of the run, with it.
-      process_id: of this one, from 0, with it.
+      coordinator_address: HOST:PORT of process 0; "" where the environment says it.
+      num_processes: Number of processes of the run; goes with the address.
+      process_id: Index of this process, from 0; goes with the address.
 
     Raises:
-      UserError: the arguments are incomplete.
-      RuntimeError: the others did not come in time.
+      UserError: The arguments are incomplete.
+      RuntimeError: The others did not come in time.
     """
     # A hang is looked into with `kill -USR1`: all stacks, and the process goes on.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -82,7 +82,7 @@ def _has_peers() -> bool:
     """Whether this process was started as one of several, or on a TPU host.
 
     A TPU host may be a part of a pod; `jax.distributed.initialize` asks the metadata
-    server, and is right for one host too.
+    server, and works for a single host too.
     """
     environment = os.environ
     if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
@@ -98,25 +98,25 @@ def _has_peers() -> bool:
 
 
 def is_main() -> bool:
-    """Whether this is process 0, which alone writes what one process writes."""
+    """Whether this is process 0, the only one that writes logs and metrics."""
     return jax.process_index() == 0
 
 
 def say(line: str) -> None:
-    """A line for people, from process 0."""
+    """Print a line if this is process 0."""
     if is_main():
         terminal.say(line)
 
 
 @contextlib.contextmanager
 def fail_together() -> Iterator[None]:
-    """What stops one process inside, stops all at the end.
+    """Stop all processes at the end of the block if one of them failed inside it.
 
     Nothing inside may wait for other processes.
 
     Raises:
-      UserError: in all processes, if any raised one.
-      RuntimeError: in the others, if one met anything else.
+      UserError: In all processes, if any raised one.
+      RuntimeError: In the others, if one of them raised anything else.
     """
     if jax.process_count() == 1:
         yield
@@ -145,7 +145,7 @@ def on_main(function: Callable[[], Any]) -> Any:
     """What `function` returns in process 0, made of JSON's types, in all processes.
 
     Raises:
-      UserError: in all processes, if it raised one.
+      UserError: In all processes, if it raised one.
     """
     value = None
     with fail_together():

@@ -62,7 +62,7 @@ class Run:
 
     Attributes:
       objective: See `bert_jax.objectives`.
-      optimizer: Update of all phases together.
+      optimizer: Update rule, one for all phases.
       schedule: Learning rate by number of updates, for the reports.
       phases: Stretches of the run, one after the other.
       seed: Seed for dropout.

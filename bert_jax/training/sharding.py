@@ -42,14 +42,14 @@ RULES = (
 def make_mesh(
     config: config_lib.MeshConfig, devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
-    """Lay out devices, all of them unless told otherwise.
+    """Lay out devices; by default, all of them.
 
     Where devices are in several slices, with a slower network between them, the slices
     are the outermost parts of `data`, and `fsdp` and `tensor` stay inside of one: what
     crosses the slow network is the sum of gradients, once a step.
 
     Raises:
-      UserError: the axes do not multiply to the number of devices, or `data` cannot be
+      UserError: The axes do not multiply to the number of devices, or `data` cannot be
         cut into slices.
     """
     devices = jax.devices() if devices is None else devices
@@ -89,10 +89,10 @@ def num_slices(devices: Sequence[jax.Device]) -> int:
 
 
 def check_encoder(mesh: Mesh, encoder: config_lib.EncoderConfig) -> None:
-    """Whether the model can be cut as the mesh asks.
+    """Check that the model can be split as the mesh asks.
 
     Raises:
-      UserError: a dimension does not divide.
+      UserError: A dimension does not divide.
     """
     for field, size, axis in (
         ("hidden_size", encoder.hidden_size, "fsdp"),
@@ -107,10 +107,10 @@ def check_encoder(mesh: Mesh, encoder: config_lib.EncoderConfig) -> None:
 
 
 def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> None:
-    """Whether a batch can be dealt out evenly.
+    """Check that a batch can be split evenly.
 
     Raises:
-      UserError: it cannot.
+      UserError: The rows do not divide.
     """
     parts = batch_parts(mesh)
     if batch_size % (parts * micro_batches):
@@ -138,8 +138,9 @@ def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
     """Shapes, types and shardings of what `init(key)` makes, without making it.
 
     Args:
-      init: to a tree whose arrays are boxed with names where they are to be split.
-      mesh: to split them over.
+      init: Function of a key. It returns a tree whose arrays are boxed with the names
+        of their dimensions where they are to be split.
+      mesh: Mesh to split them over.
 
     Returns:
       A tree of `jax.ShapeDtypeStruct`, without boxes.
@@ -164,7 +165,7 @@ def split_over_data(shapes: Any) -> Any:
     that each device gets its part, and collects the updated parameters.
 
     Args:
-      shapes: a tree of `jax.ShapeDtypeStruct` with shardings.
+      shapes: Tree of `jax.ShapeDtypeStruct` with shardings.
     """
 
     def split(leaf):
@@ -194,7 +195,7 @@ def bytes_of_device(shapes: Any) -> int:
 def batch_shapes(
     mesh: Mesh, shapes: dict[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes of a batch, dealt out."""
+    """The shapes of a batch, with their shardings."""
     return {
         name: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=batch_sharding(mesh))
         for name, s in shapes.items()
@@ -226,12 +227,12 @@ def _unbox(tree: Any) -> Any:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Everything everywhere."""
+    """Each device holds all of an array."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows dealt out, for every array of a batch."""
+    """Rows split over devices, for every array of a batch."""
     return NamedSharding(mesh, PartitionSpec(_BATCH))
 
 
@@ -267,8 +268,8 @@ def rows_of_processes(mesh: Mesh, batch_size: int) -> dict[int, np.ndarray]:
     rows: dict[int, list[np.ndarray]] = {}
     indices = batch_sharding(mesh).devices_indices_map((batch_size,))
     for device, index in indices.items():
-        found = np.arange(batch_size)[index[0]]
-        rows.setdefault(device.process_index, []).append(found)
+        held = np.arange(batch_size)[index[0]]
+        rows.setdefault(device.process_index, []).append(held)
     return {process: np.unique(parts) for process, parts in rows.items()}
 
 
@@ -278,10 +279,10 @@ def to_devices(
     """A batch over all devices of all processes, from the rows that this one made.
 
     Args:
-      mesh: of the run.
-      batch: arrays with `len(rows)` rows.
-      rows: from `local_rows`.
-      batch_size: rows over all processes.
+      mesh: Mesh of the run.
+      batch: Arrays with `len(rows)` rows.
+      rows: Numbers of these rows, from `local_rows`.
+      batch_size: Number of rows over all processes.
     """
     sharding = batch_sharding(mesh)
 

@@ -1,4 +1,4 @@
-"""Ends a process in which nothing happens any more.
+"""Ends a process that makes no progress.
 
 A pod hangs when one of its hosts does: the others wait in a collective that nobody
 ends. Python's own watchdog thread prints the stacks of all threads, which say where,
@@ -14,22 +14,23 @@ from collections.abc import Callable, Iterator
 
 @contextlib.contextmanager
 def watch(seconds: int) -> Iterator[Callable[[], None]]:
-    """Inside, exit with all stacks if `seconds` pass without a sign of life.
+    """Print all stacks and exit if a block makes no progress for too long.
 
     Args:
-      seconds: 0 for never. The longest silences of a healthy run are opening the data
-        of a stage, compilation, and the wait for a save.
+      seconds: Seconds without a heartbeat; 0: never exit. The longest silences of a
+        healthy run are opening the data of a phase, compilation, and the wait for a
+        save.
 
     Yields:
-      A function that is the sign of life.
+      The heartbeat: a function to call whenever there is progress.
     """
 
-    def feed():
+    def heartbeat():
         if seconds:
             faulthandler.dump_traceback_later(seconds, exit=True, file=sys.__stderr__)
 
-    feed()
+    heartbeat()
     try:
-        yield feed
+        yield heartbeat
     finally:
         faulthandler.cancel_dump_traceback_later()

@@ -36,7 +36,7 @@ def render(values: argparse.Namespace) -> str:
     """The JobSet as YAML.
 
     Raises:
-      ValueError: the values do not fit together.
+      ValueError: The values do not fit together.
     """
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", values.name):
         raise ValueError(
