@@ -13,16 +13,16 @@ from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, storage, tasks
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification
+from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import (
-    checkpoint,
     optimizer,
     processes,
     session,
     sharding,
     stored,
+    workdir,
 )
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, PhaseData, Run
@@ -51,9 +51,8 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
         pretrained = stored.read_metadata(
             source if source.exists() else stored.find(folder)
         )
-        tokenizer = tokenizer_lib.Tokenizer.loads(pretrained["tokenizer"])
-        encoder = _encoder(config, pretrained["encoder"])
-        task = TASKS[config.task.kind](config.task, tokenizer)
+        encoder = _encoder(config, pretrained.encoder)
+        task = TASKS[config.task.kind](config.task, pretrained.tokenizer)
         config = resolve(config, task, source)
     config = knobs.filled_in(
         config,
@@ -62,7 +61,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
         f"{source} has other parameters",
     )
     run = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
-    metadata = checkpoint.make_metadata(config, run.objective, tokenizer)
+    metadata = metadata_lib.of_run(config, run.objective, pretrained.tokenizer)
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         state = opened.train(functools.partial(_begin, config, run, source))
         outputs = predict(run, state.params, task, opened.heartbeat)
@@ -168,11 +167,8 @@ def _source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path,
             "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
         )
     given = stored.absolute(config.init_from)
-    path = storage.path(folder) / "config.json"
-    if path.exists():
-        earlier = knobs.load_json(
-            type(config), path.read_text(encoding="utf-8"), str(path)
-        )
+    earlier = workdir.read_config(storage.path(folder), type(config))
+    if earlier is not None:
         source = stored.absolute(earlier.init_from)
         if given == source or given in source.parents:
             return source, earlier.init_fingerprint
@@ -180,10 +176,9 @@ def _source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path,
 
 
 def _encoder(
-    config: config_lib.FinetuneConfig, values: dict[str, Any]
+    config: config_lib.FinetuneConfig, encoder: config_lib.EncoderConfig
 ) -> config_lib.EncoderConfig:
     """The pretrained encoder's config with what fine-tuning may change."""
-    encoder = knobs.from_dict(config_lib.EncoderConfig, values)
     return dataclasses.replace(
         encoder,
         dtype=config.dtype or encoder.dtype,
@@ -220,7 +215,7 @@ def _begin(
         source,
         run.state_shapes().params,
         part=run.objective.encoder_path,
-        stored_part=stored.read_metadata(source)["encoder_path"],
+        stored_part=stored.read_metadata(source).encoder_path,
     )
     processes.say(loaded.describe(source))
     return dataclasses.replace(state, params=stored.merge(state.params, loaded))

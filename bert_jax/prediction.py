@@ -12,7 +12,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.model import heads
@@ -141,8 +140,8 @@ def load(path: str) -> Model:
     metadata = stored.read_metadata(source)
     return Model(
         source=str(source),
-        encoder=knobs.from_dict(config_lib.EncoderConfig, metadata["encoder"]),
-        tokenizer=tokenizer_lib.Tokenizer.loads(metadata["tokenizer"]),
+        encoder=metadata.encoder,
+        tokenizer=metadata.tokenizer,
     )
 
 

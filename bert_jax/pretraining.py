@@ -10,7 +10,8 @@ from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.objectives import causal_lm, masked_lm
-from bert_jax.training import checkpoint, optimizer, processes, session, sharding
+from bert_jax.training import metadata as metadata_lib
+from bert_jax.training import optimizer, processes, session, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, PhaseData, Run
 
@@ -39,7 +40,7 @@ def pretrain(
         corpus = shards.open_corpus(config.data.corpus)
         config = resolve(config, corpus)
     run = make_run(config, sharding.make_mesh(config.mesh), corpus)
-    metadata = checkpoint.make_metadata(config, run.objective, corpus.tokenizer)
+    metadata = metadata_lib.of_run(config, run.objective, corpus.tokenizer)
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         return opened.train(), config
 

@@ -56,7 +56,8 @@ class RemotePath:
         return self._store.isdir(self.url)
 
     def glob(self, pattern: str) -> Iterator["RemotePath"]:
-        return (RemotePath(f.name) for f in _listing(self._store, self / pattern))
+        folder = RemotePath(glob_lib.escape(self.url))
+        return (RemotePath(f.name) for f in _listing(self._store, folder / pattern))
 
     def open(self) -> io.BufferedReader:
         return io.BufferedReader(self._store.open(self.url, "rb"))

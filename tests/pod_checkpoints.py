@@ -12,6 +12,7 @@ import sys
 
 import jax
 import jax.numpy as jnp
+import toy
 from jax.sharding import NamedSharding
 from jax.sharding import PartitionSpec as P
 from orbax.checkpoint.experimental.v1._src.synchronization import multihost
@@ -60,11 +61,10 @@ def main(folder, action, *flags):
 
     mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=2))
     first, shapes = make_state(mesh, 1)
-    metadata = checkpoint.make_metadata({}, {}, "")
-    checkpoints = checkpoint.Checkpoints(folder, keep=3, metadata=metadata)
+    checkpoints = checkpoint.Checkpoints(folder, keep=3, metadata=toy.metadata())
     if action == "restore":
-        found = checkpoints.restore(shapes, lambda line: print("SAID", line))
-        print("RESTORED", int(found.step), flush=True)
+        state = checkpoints.restore(shapes, lambda line: print("SAID", line))
+        print("RESTORED", int(state.step), flush=True)
         return
     checkpoints.save(1, first, {})
     checkpoints.wait()

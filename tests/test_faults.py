@@ -7,10 +7,10 @@ import contextlib
 import dataclasses
 import functools
 import json
-import logging
 import os
 import pathlib
 import random
+import re
 import resource
 import shutil
 import signal
@@ -21,8 +21,7 @@ import jax
 import numpy as np
 import pytest
 import runs
-from absl import logging as absl_logging
-from toy import TINY
+from toy import TINY, metadata
 
 from bert_jax import config
 from bert_jax.errors import Unavailable, UserError
@@ -218,15 +217,14 @@ def two_checkpoints(tmp_path_factory):
     shapes, first = make_state(1)
     _, second = make_state(2)
     checkpoints = open_checkpoints(folder)
-    checkpoints.save(1, first, {"time": {}})
-    checkpoints.save(2, second, {"time": {}})
+    checkpoints.save(1, first, {})
+    checkpoints.save(2, second, {})
     checkpoints.close()
     return folder, shapes, first, second
 
 
 def open_checkpoints(folder):
-    metadata = {"encoder": {}, "tokenizer": ""}
-    return checkpoint.Checkpoints(folder, keep=3, metadata=metadata)
+    return checkpoint.Checkpoints(folder, keep=3, metadata=metadata())
 
 
 def data_files(folder):
@@ -328,7 +326,7 @@ def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
     assert said[0].startswith("checkpoint 2 cannot be used")
     assert said[1].startswith("checkpoint 2 is set aside as damaged-2")
     # The next save of that step goes through, and the good one is as it was.
-    checkpoints.save(2, state, {"time": {}})
+    checkpoints.save(2, state, {})
     checkpoints.close()
     assert all(p.read_bytes() == content for p, content in good.items())
     again = open_checkpoints(folder)
@@ -538,21 +536,19 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     runs.assert_same_end(workdir, undisturbed(1, 2))
 
 
-def test_only_what_is_told_in_one_line_loses_its_traceback(tmp_path):
-    """Of what Orbax' threads log."""
-    open_checkpoints(tmp_path / "checkpoints").close()
-    full = ValueError("OUT_OF_RANGE: Failed writing: No space left on device")
-    raised = "orbax/checkpoint/_src/futures/future.py"
-    removed = "orbax/checkpoint/_src/path/storage_backend.py"  # it does not raise it
-
-    def is_logged(path, error):
-        about = {"pathname": path, "exc_info": (type(error), error, None)}
-        record = logging.makeLogRecord(about)
-        return bool(absl_logging.get_absl_logger().filter(record))
-
-    assert not is_logged(raised, full)
-    assert is_logged(removed, full)
-    assert is_logged(raised, ValueError("a mistake in a program"))
+def test_a_disk_that_is_full_for_the_only_checkpoint(corpus, tmp_path):
+    """The last checkpoint of a single process: its threads end with the run."""
+    workdir = tmp_path / "run"
+    command = runs.pretrain(corpus, workdir, "--config.loop.checkpoint_every=0")
+    watched = runs.Watched(command)
+    assert watched.wait_for("train step 3/"), watched.text
+    limit = 20_000
+    resource.prlimit(watched.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
+    assert watched.end() == 2, watched.text
+    lines = [line for line in watched.lines if not re.match("(train|eval) step", line)]
+    assert "error: cannot write checkpoint 40" in lines[-1]
+    assert "File too large; there is no complete one; make room" in lines[-1]
+    assert "Traceback" not in watched.text and "Exception" not in watched.text
 
 
 def test_a_workdir_that_cannot_be_written(corpus):

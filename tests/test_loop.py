@@ -17,8 +17,8 @@ from bert_jax import config, knobs, pretraining, storage
 from bert_jax.errors import UserError
 from bert_jax.objectives import masked_lm
 from bert_jax.training import (
-    curves,
     goodput,
+    metrics,
     programs,
     reporting,
     sharding,
@@ -31,14 +31,16 @@ from bert_jax.training import (
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that is set by hand."""
-    now = types.SimpleNamespace(time=1000.0)
-    monkeypatch.setattr(goodput.time, "time", lambda: now.time)
+    """Clocks that are set by hand: of the wall, and since some moment."""
+    now = types.SimpleNamespace(time=1000.0, behind=0.0)
+    monkeypatch.setattr(goodput.time, "time", lambda: now.time - now.behind)
+    monkeypatch.setattr(goodput.time, "monotonic", lambda: now.time)
     return now
 
 
 def test_a_ledger_adds_up_over_starts(clock):
-    first = goodput.Ledger(started=990.0)
+    clock.time = 990.0
+    first = goodput.Ledger()
     clock.time = 1005.0  # init: 15
     with first.counting("compile"):
         clock.time = 1025.0  # compile: 20
@@ -51,7 +53,7 @@ def test_a_ledger_adds_up_over_starts(clock):
     assert first.fractions()["goodput"] == pytest.approx(50 / 90)
 
     clock.time = 1100.0
-    second = goodput.Ledger(started=1100.0)
+    second = goodput.Ledger()
     second.continue_from(entry, first_start=990.0)
     clock.time = 1110.0  # init: 10 more
     shares = second.fractions()
@@ -64,10 +66,27 @@ def test_a_ledger_adds_up_over_starts(clock):
 
 
 def test_without_a_checkpoint_all_was_lost(clock):
-    ledger = goodput.Ledger(started=1000.0)
-    ledger.continue_from(None, first_start=700.0)
+    ledger = goodput.Ledger()
+    ledger.continue_from({}, first_start=700.0)
     clock.time = 1100.0
     assert ledger.fractions()["time_fraction_lost"] == pytest.approx(0.75)
+
+
+def test_a_clock_that_is_set_back(clock):
+    """While a process runs, and between two."""
+    first = goodput.Ledger()
+    clock.time = 1100.0
+    clock.behind = 1e9
+    first.switch("step")
+    clock.time = 1400.0
+    entry = first.entry()
+    assert first.fractions()["goodput"] == pytest.approx(0.75)
+    clock.behind = 2e9
+    second = goodput.Ledger()
+    second.continue_from(entry, first_start=1000.0)
+    shares = second.fractions()
+    assert shares["goodput"] == pytest.approx(0.75)
+    assert shares["time_fraction_lost"] == 0
 
 
 # ---- a run inside of this process
@@ -315,7 +334,7 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
         pretraining.pretrain(values, str(tmp_path))
     except UserError as error:  # parameters of 1e30 are finite, or are not saved
         assert "not finite" in str(error)
-    records = [r for r in curves.read_metrics(tmp_path) if r["split"] == "train"]
+    records = [r for r in metrics.read(tmp_path) if r["split"] == "train"]
     skipped = [r for r in records if r["skipped_steps"]]
     assert skipped and all("loss" not in r for r in skipped[1:])
     assert all(r["sequences_per_sec"] > 0 for r in records)
@@ -339,13 +358,13 @@ def test_reports_and_config_in_an_object_store(tmp_path):
             reporter.write(3, "train", {"loss": 1.0})
             assert reporter.has(2, "train") and not reporter.has(2, "eval")
     assert [json.loads(line)["step"] for line in kept.splitlines()] == [1, 2]
-    assert [r["step"] for r in curves.read_metrics(str(folder))] == [1, 2, 3]
+    assert [r["step"] for r in metrics.read(str(folder))] == [1, 2, 3]
     # Continued at step 2: what came later goes, and the folder has its owner.
     with workdir.claim(str(folder), first, said.append) as place:
         assert workdir.first_start(place) == begun
         with reporting.Reporter(place, 10, 2) as reporter:
             reporter.write(3, "train", {"loss": 1.1})
-    losses = [r["loss"] for r in curves.read_metrics(str(folder))]
+    losses = [r["loss"] for r in metrics.read(str(folder))]
     assert losses == [2.0, 1.5, 1.1]
     other = dataclasses.replace(first, seed=1)
     with (

@@ -91,8 +91,8 @@ def test_a_run_leaves_what_it_should(undisturbed, corpus):
     assert saved.encoder.vocab_size == corpus.tokenizer.vocab_size
     assert saved.data.fingerprint == corpus.fingerprint
     metadata = stored.read_metadata(stored.find(undisturbed))
-    assert knobs.from_dict(config.EncoderConfig, metadata["encoder"]) == saved.encoder
-    assert "jax" in metadata["versions"]
+    assert metadata.encoder == saved.encoder
+    assert "jax" in metadata.versions
 
 
 def test_the_model_learns(undisturbed):
@@ -189,56 +189,6 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
         assert "another --workdir" in lost.stderr
         assert (workdir / "checkpoints/195").exists()
     assert metrics(workdir) == metrics(undisturbed)
-
-
-LEFTOVERS = """
-import asyncio, gc
-from bert_jax.run import command_line
-
-async def fails():
-    raise ValueError("leftover")
-
-async def fails_when_it_is_dropped():
-    try:
-        await asyncio.sleep(0)
-    except GeneratorExit:
-        raise ValueError("leftover") from None
-
-async def read():
-    asyncio.ensure_future(fails())
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-
-class TooLate:
-    def __del__(self):
-        raise RuntimeError("Event loop is closed")
-
-class Ours:
-    def __del__(self):
-        raise ValueError("ours")
-
-def run():
-    asyncio.run(read())
-    fails()
-    dropped = fails_when_it_is_dropped()
-    dropped.send(None)
-    del dropped
-    TooLate()
-    Ours()
-    gc.collect()
-
-command_line.main(run, lambda: None)
-"""
-
-
-def test_a_failed_read_is_told_once():
-    """Orbax leaves the other reads behind, which is noticed at random moments."""
-    done = subprocess.run(
-        [sys.executable, "-c", LEFTOVERS], capture_output=True, text=True
-    )
-    assert done.returncode == 0, done.stderr
-    assert not re.search("leftover|never|closed", done.stderr), done.stderr
-    assert "ValueError: ours" in done.stderr
 
 
 # ---- mistakes: one line each, before any long work

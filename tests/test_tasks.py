@@ -114,4 +114,4 @@ def test_an_objective_and_a_task_are_added_in_a_file_each(
     assert len(json.loads((tmp_path / "finetune/lengths.json").read_text())) == 24
     assert finetuning.finetune(config, str(tmp_path / "finetune")) == results
     metadata = stored.read_metadata(stored.find(tmp_path / "finetune"))
-    assert metadata["config"]["task"]["kind"] == "length"
+    assert metadata.config["task"]["kind"] == "length"

@@ -7,8 +7,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import config
+from bert_jax import config, tokenizer
 from bert_jax.objectives import masked_lm
+from bert_jax.training import metadata as metadata_lib
 
 TINY = config.EncoderConfig(
     vocab_size=101,
@@ -19,6 +20,19 @@ TINY = config.EncoderConfig(
     max_position_embeddings=40,
     dtype="float32",
 )
+
+
+@functools.cache
+def metadata():
+    """What a checkpoint of `TINY` says of itself."""
+    special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
+    words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(TINY.vocab_size - 5)]
+    vocabulary = "\n".join([*special, *words])
+    return metadata_lib.of_run(
+        config.PretrainConfig(),
+        masked_lm.MaskedLm(TINY),
+        tokenizer.Tokenizer("wordpiece", True, True, vocabulary.encode()),
+    )
 
 
 def random_batch(encoder=TINY, size=8, length=24, predictions=4, seed=0):

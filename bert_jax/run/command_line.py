@@ -1,12 +1,9 @@
 """What all entrypoints share: flags, and what becomes of a user's mistake."""
 
-import inspect
-import logging
 import pathlib
 import re
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 
 import ml_collections
@@ -41,7 +38,6 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
         return run()
 
     define_flags()
-    _tell_failed_reads_once()
     try:
         app.run(guarded, flags_parser=_parse_flags)
     except UserError as error:
@@ -61,26 +57,6 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
             raise
         traceback.print_exc()
         _leave(EXIT_CRASH, error)
-
-
-def _tell_failed_reads_once() -> None:
-    """Leave out what Orbax' coroutines say after the error that we have told.
-
-    When one of many reads fails, it drops the others. Their errors come later and by
-    dozens: from asyncio's logger, as a warning, and through the hook for errors that
-    nobody can catch. There are no coroutines of ours, so that nothing else is lost.
-    """
-    logging.getLogger("asyncio").setLevel(logging.CRITICAL)
-    never_awaited = "coroutine .* was never awaited"
-    warnings.filterwarnings("ignore", never_awaited, category=RuntimeWarning)
-    hook = sys.unraisablehook
-
-    def unraisable(problem):
-        closed = str(problem.exc_value) == "Event loop is closed"
-        if not closed and not inspect.iscoroutine(problem.object):
-            hook(problem)
-
-    sys.unraisablehook = unraisable
 
 
 def _leave(status: int, error: BaseException) -> None:

@@ -9,7 +9,7 @@ With `stored.py`, which reads checkpoints of any run, the only user of Orbax.
 """
 
 import contextlib
-import importlib.metadata
+import dataclasses
 import itertools
 import os
 from collections.abc import Callable, Iterator
@@ -18,64 +18,41 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from absl import logging as absl_logging
 from orbax.checkpoint import v1 as ocp
 
-from bert_jax import knobs, storage
-from bert_jax import tokenizer as tokenizer_lib
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.model import parameters
-from bert_jax.objectives import Objective
-from bert_jax.training import checksums, processes, stored
+from bert_jax.training import checksums, orbax_reports, processes, stored
+from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 
 # A save that takes longer has failed: in another process, if not in this one. Then the
 # others wait for it in vain.
 _SAVE_SECONDS = 300
 
-_PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
-
-
-def make_metadata(
-    config: Any, objective: Objective, tokenizer: tokenizer_lib.Tokenizer
-) -> dict[str, Any]:
-    """What a checkpoint says of itself.
-
-    Args:
-      config: Config of the run, with nothing left open.
-      objective: What is trained; has the encoder that fine-tuning builds.
-      tokenizer: Tokenizer of the encoder.
-    """
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "unknown"
-    return {
-        "config": knobs.to_dict(config),
-        "encoder": knobs.to_dict(objective.encoder),
-        "encoder_path": objective.encoder_path,
-        "tokenizer": tokenizer.dumps(),
-        "versions": versions,
-    }
-
 
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, folder: str | os.PathLike, keep: int, metadata: dict[str, Any]):
+    def __init__(
+        self, folder: str | os.PathLike, keep: int, metadata: metadata_lib.Metadata
+    ):
         """Open or make a folder of checkpoints.
 
         Args:
           folder: Folder of this run alone.
           keep: Number of the newest checkpoints to keep.
-          metadata: What is stored with each.
+          metadata: What each says of itself, except for `time`.
+
+        Raises:
+          UserError: Something else has this name.
         """
         self._folder = stored.absolute(folder)
+        if self._folder.exists() and not self._folder.is_dir():
+            raise UserError(f"{self._folder} is no folder; move it away")
         self._metadata = metadata
         self._pending = None
-        absl_logging.get_absl_logger().addFilter(stored.is_news)
         context = ocp.Context()
         context.asynchronous.timeout_secs = _SAVE_SECONDS
         self._checkpointer = ocp.training.Checkpointer(
@@ -157,17 +134,15 @@ class Checkpoints:
             damaged.rename(aside)
         return aside.name
 
-    def metadata(self, step: int) -> dict[str, Any]:
-        """What was stored with a checkpoint: `make_metadata`, and the `extra` then."""
+    def metadata(self, step: int) -> metadata_lib.Metadata:
+        """What a checkpoint says of itself."""
         return stored.read_metadata(self._folder / str(step))
 
     def compile(self, state: step_lib.TrainState) -> None:
         """Compile what a save needs, so that the first one starts at once."""
         checksums.stacked(_parts(state), state.step.sharding)
 
-    def save(
-        self, step: int, state: step_lib.TrainState, extra: dict[str, Any]
-    ) -> None:
+    def save(self, step: int, state: step_lib.TrainState, time: dict[str, Any]) -> None:
         """Begin to write a checkpoint; it appears when all of it is written.
 
         The state may be donated or changed as soon as this returns.
@@ -175,7 +150,7 @@ class Checkpoints:
         Args:
           step: Number of steps done.
           state: What to save.
-          extra: Metadata of this checkpoint alone, JSON.
+          time: Account of the run's time so far, from `goodput.Ledger.entry`.
 
         Raises:
           UserError: The disk is full, or refuses for another reason of its own.
@@ -184,28 +159,31 @@ class Checkpoints:
         self.wait()
         parts = _parts(state)
         parts["checksums"] = {"by_leaf": checksums.stacked(parts, state.step.sharding)}
-        with self._agreed(step):
-            response = self._checkpointer.save_checkpointables_async(
-                step, parts, custom_metadata={**self._metadata, **extra}
-            )
-        self._pending = step, response
+        metadata = dataclasses.replace(self._metadata, time=time).to_json()
+        with contextlib.ExitStack() as reports:
+            reports.enter_context(orbax_reports.of_writes())
+            with self._agreed(step):
+                response = self._checkpointer.save_checkpointables_async(
+                    step, parts, custom_metadata=metadata
+                )
+            self._pending = step, response, reports.pop_all()
 
     def wait(self) -> None:
         """Return when the last checkpoint is complete, or raise as `save` does."""
         if self._pending is not None:
-            (step, pending), self._pending = self._pending, None
-            with self._agreed(step):
-                pending.result()
+            (step, response, reports), self._pending = self._pending, None
+            with reports, self._agreed(step):
+                response.result()
 
     @contextlib.contextmanager
     def _agreed(self, step: int) -> Iterator[None]:
         """Make one line of a disk's errors, in all processes if one met them."""
-        problem, told = None, ""
+        problem, reason = None, ""
         try:
             yield
         except Exception as error:
-            problem, told = error, storage.disk_error(error) or "?"
-        everywhere = [text for text in processes.gather_text(told) if text]
+            problem, reason = error, storage.disk_error(error) or "?"
+        everywhere = [text for text in processes.gather_text(reason) if text]
         reason = next((text for text in everywhere if text != "?"), "")
         if reason:
             complete = stored.steps_of(self._folder)

@@ -24,42 +24,38 @@ class Ledger:
     """Seconds by bucket. Goes with each checkpoint, so that a continuation adds to it.
 
     The time of imports, before there is a ledger, counts as lost in a continuation, and
-    not at all in the first start.
+    not at all in the first start. Within a start, time is that of a clock that nobody
+    sets.
     """
 
-    def __init__(self, started: float):
-        """Begin in "init".
-
-        Args:
-          started: seconds since 1970 of the beginning of this start.
-        """
-        self._started = started
+    def __init__(self):
+        """Begin in "init"."""
+        self._started = time.time()
         self._seconds = dict.fromkeys(BUCKETS, 0.0)
         self._bucket = "init"
-        self._since = time.time()
-        self._seconds["init"] = max(self._since - started, 0.0)
+        self._since = time.monotonic()
 
-    def continue_from(self, entry: dict[str, Any] | None, first_start: float) -> None:
+    def continue_from(self, entry: dict[str, Any], first_start: float) -> None:
         """Take over from the start before.
 
         Args:
-          entry: `entry()` that was saved with the checkpoint; None if there is none,
-            and all that was done is lost.
-          first_start: of the run, seconds since 1970.
+          entry: `entry()` that was saved with the checkpoint; {} if there is none, and
+            all that was done is lost.
+          first_start: First start of the run, in seconds since 1970.
         """
         entry = entry or {"unix_time": first_start, "seconds": {}}
-        for bucket, seconds in entry["seconds"].items():
-            self._seconds[bucket] += seconds
+        for bucket in BUCKETS:
+            self._seconds[bucket] += entry["seconds"].get(bucket, 0.0)
         self._seconds["lost"] += max(self._started - entry["unix_time"], 0.0)
 
     def entry(self) -> dict[str, Any]:
-        """What is saved with a checkpoint."""
+        """What is saved with a checkpoint, in JSON's types."""
         self._settle()
-        return {"unix_time": self._since, "seconds": dict(self._seconds)}
+        return {"unix_time": time.time(), "seconds": dict(self._seconds)}
 
     @contextlib.contextmanager
     def counting(self, bucket: str) -> Iterator[None]:
-        """Time inside goes to this bucket, and to no other."""
+        """Count the time inside for this bucket, and for no other."""
         outer = self._bucket
         self.switch(bucket)
         try:
@@ -68,7 +64,7 @@ class Ledger:
             self.switch(outer)
 
     def switch(self, bucket: str) -> None:
-        """Time from now on goes to this bucket."""
+        """Count the time from now on for this bucket."""
         self._settle()
         self._bucket = bucket
 
@@ -95,6 +91,6 @@ class Ledger:
         return f"{total:.0f} s in all: {', '.join(parts)}"
 
     def _settle(self) -> None:
-        now = time.time()
+        now = time.monotonic()
         self._seconds[self._bucket] += now - self._since
         self._since = now

@@ -54,8 +54,7 @@ class Saver:
                     f"step {step}: the parameters are not finite, and not saved"
                 )
             self._complete()
-            entry = {"time": self._ledger.entry()}
-            self._checkpoints.save(step, state, entry)
+            self._checkpoints.save(step, state, self._ledger.entry())
 
     def wait(self) -> None:
         """Return when the last checkpoint is complete."""
@@ -69,7 +68,7 @@ class Saver:
             workdir.note_checkpoint(self._folder)
 
     def refusal(self, what: str) -> UserError:
-        """An error that all processes raise at this place, saying what is not lost."""
+        """An error that all processes raise in the same call; it says what is safe."""
         self._checkpoints.wait()
         newest = self._checkpoints.newest()
         last = (

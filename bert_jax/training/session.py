@@ -5,7 +5,6 @@ claim the folder, restore or begin, train, conclude.
 """
 
 import contextlib
-import time
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -25,6 +24,7 @@ from bert_jax.training import (
     watchdog,
     workdir,
 )
+from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
@@ -41,7 +41,7 @@ def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
     Raises:
       UserError: In all processes, if any raised one.
     """
-    ledger = goodput.Ledger(time.time())
+    ledger = goodput.Ledger()
     if config.compilation_cache:
         jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
     with watchdog.watch(config.hang_seconds), processes.fail_together():
@@ -100,7 +100,7 @@ class Session:
         if processes.is_main():
             if step:
                 workdir.note_checkpoint(self.folder)
-            earlier = self._checkpoints.metadata(step)["time"] if step else None
+            earlier = self._checkpoints.metadata(step).time if step else {}
             first_start = workdir.first_start(self.folder)
             self._ledger.continue_from(earlier, first_start)
         with (
@@ -138,7 +138,7 @@ def open_session(
     run: Run,
     folder: str,
     config: Any,
-    metadata: dict[str, Any],
+    metadata: metadata_lib.Metadata,
     ledger: goodput.Ledger,
 ) -> Iterator[Session]:
     """Claim a folder for a run, or for the continuation of one.
@@ -147,7 +147,7 @@ def open_session(
       run: What is trained.
       folder: Workdir, made if it is not there.
       config: Config of the run with nothing left open; saved in the folder.
-      metadata: What each checkpoint says of itself, from `checkpoint.make_metadata`.
+      metadata: What each checkpoint says of itself.
       ledger: Account from `prepare`.
 
     Raises:

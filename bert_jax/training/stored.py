@@ -4,30 +4,54 @@ With `checkpoint.py`, the only user of Orbax.
 """
 
 import dataclasses
+import gc
 import hashlib
 import json
-import logging
 import os
+import re
 from collections.abc import Callable
 from typing import Any
 
 import jax
 import numpy as np
-from absl import logging as absl_logging
 from etils import epath
 from orbax.checkpoint import v1 as ocp
 
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax.errors import Unavailable, UserError
 from bert_jax.model import parameters
-from bert_jax.training import checksums, processes
+from bert_jax.training import checksums, orbax_reports, processes
+from bert_jax.training import metadata as metadata_lib
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
-    """A local path made absolute, or a URL as it is."""
-    if storage.is_remote(path):
-        return epath.Path(os.fspath(path))
-    return epath.Path(os.path.abspath(path))
+    """A local path made absolute, or a URL as it is.
+
+    Raises:
+      UserError: Orbax would take the path for another one.
+    """
+    name = os.fspath(path) if storage.is_remote(path) else os.path.abspath(path)
+    check_name(name)
+    return epath.Path(name)
+
+
+def check_name(name: str | os.PathLike) -> None:
+    r"""Refuse a path that Orbax would take for another one.
+
+    It looks for its files with globs, without escaping the folder; a `\` becomes a
+    `/`; and names have to be UTF-8.
+
+    Raises:
+      UserError: The path holds such a character.
+    """
+    name = os.fspath(name)
+    bad = re.search(r"[*?\[\]\\\ud800-\udfff]", name)
+    if bad:
+        raise UserError(
+            f"{terminal.printable(name)}: the library that reads and writes "
+            f"checkpoints cannot do with {terminal.printable(bad[0])} in a path; give "
+            "another path"
+        )
 
 
 def find(path: str | os.PathLike) -> epath.Path:
@@ -63,26 +87,28 @@ def _metadata_file(checkpoint: epath.Path) -> epath.Path:
     return checkpoint / "_CHECKPOINT_METADATA"
 
 
-def read_metadata(checkpoint: epath.Path) -> dict[str, Any]:
-    """What `checkpoint.make_metadata` stored in a checkpoint.
+def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
+    """What a checkpoint says of itself.
 
     Raises:
-      UserError: It is another program's checkpoint.
+      UserError: It is another program's checkpoint, or damaged.
+      Unavailable: It may be readable later.
     """
     try:
-        metadata = json.loads(_metadata_file(checkpoint).read_text())
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {_metadata_file(checkpoint)}: {error}") from error
-    ours = metadata.get("custom_metadata") or {}
-    if not {"encoder", "tokenizer"} <= ours.keys():
-        raise UserError(f"{checkpoint} is no checkpoint of bert_jax")
-    return ours
+        stored = json.loads(_metadata_file(checkpoint).read_text())
+        if not isinstance(stored, dict):
+            raise UserError("its metadata are no JSON object")
+        return metadata_lib.from_json(stored.get("custom_metadata"))
+    except (OSError, ValueError, RecursionError, UserError) as error:
+        raise storage.failure(error)(
+            f"{checkpoint} cannot be used: {error}; give another checkpoint"
+        ) from error
 
 
 def fingerprint(checkpoint: epath.Path) -> str:
     """A hash of all arrays of a checkpoint, wherever it lies.
 
-    All processes call it together.
+    All processes must call it.
 
     Raises:
       UserError: The checkpoint is damaged.
@@ -171,7 +197,6 @@ def load_params(
 
 def _metadata_of_arrays(checkpoint: epath.Path, part: str) -> Any:
     """A tree with shapes and types."""
-    absl_logging.get_absl_logger().addFilter(is_news)
     metadata = ocp.metadata(str(checkpoint), part).metadata
     if metadata is None:
         raise ValueError(f"the metadata of {part} are damaged")
@@ -184,19 +209,19 @@ def _load_some(
     """Parameters by path; a placeholder stays what it is."""
     params = parameters.unflatten(request)
     # Checksums of parameters come first, as in `checkpoint.parts`.
-    places = parameters.paths(params)
+    paths = parameters.paths(params)
     by_leaf = np.empty(checksums_shape, np.uint32)
     wanted = {"params": params, "checksums": {"by_leaf": by_leaf}}
     content = ocp.load_checkpointables(str(checkpoint), wanted)
     sums = np.asarray(content["checksums"]["by_leaf"])
     params = parameters.flatten(content["params"])
     arrays = {p: x for p, x in params.items() if x is not ocp.PLACEHOLDER}
-    checksums.verify(arrays, dict(zip(places, sums, strict=False)))
+    checksums.verify(arrays, dict(zip(paths, sums, strict=False)))
     return params
 
 
 def merge(params: Any, loaded: Loaded) -> Any:
-    """`params` with what was loaded in its places."""
+    """`params` with the arrays that were loaded."""
     return parameters.unflatten(parameters.flatten(params) | loaded.params)
 
 
@@ -215,15 +240,18 @@ def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, 
       Unavailable: In all processes, if a later attempt may succeed.
     """
     result, problem, passing = None, "", ""
-    try:
-        result = function(*arguments)
-    # Whatever is wrong with the files, Orbax and what it stands on have many kinds of
-    # errors for it.
-    except Exception as error:
-        if storage.is_passing(error):
-            passing = _first_line(error)
-        else:
-            problem = _first_line(error)
+    with orbax_reports.of_reads():
+        try:
+            result = function(*arguments)
+        # Whatever is wrong with the files, Orbax and what it stands on have many kinds
+        # of errors for it.
+        except Exception as error:
+            if storage.is_passing(error):
+                passing = _first_line(error)
+            else:
+                problem = _first_line(error)
+        if problem or passing:
+            gc.collect()  # what was dropped reports now
     problem = next(filter(None, processes.gather_text(problem)), "")
     # Where one process fails, the others wait for it until their time is up.
     passing = next(filter(None, processes.gather_text(passing)), "")
@@ -248,23 +276,3 @@ def _first_line(error: BaseException) -> str:
         error = error.__cause__
     lines = str(error).strip().splitlines()
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]
-
-
-# Where Orbax' threads log what they then raise.
-_RAISED_FROM = ("future.py", "async_checkpointer.py", "checkpoint_manager.py")
-
-
-def is_news(record: logging.LogRecord) -> bool:
-    """Whether a log record of Orbax says what we do not say in one line.
-
-    Each of the threads that find a disk full logs it with a traceback, some of them
-    after the one line that `Checkpoints.wait` makes of it. And metadata that cannot be
-    read are None with a warning, for each part.
-    """
-    file = os.path.basename(record.pathname)
-    if file == "orbax_layout.py":
-        return not str(record.msg).startswith("Failed to get metadata")
-    if not record.exc_info or file not in _RAISED_FROM:
-        return True
-    error = record.exc_info[1]
-    return error is None or not storage.disk_error(error)

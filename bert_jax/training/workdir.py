@@ -3,6 +3,7 @@
 import contextlib
 import fcntl
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -12,7 +13,7 @@ import jax
 
 from bert_jax import knobs, storage
 from bert_jax.errors import UserError
-from bert_jax.training import processes
+from bert_jax.training import processes, stored
 
 _HAD_CHECKPOINT = "had_checkpoint"
 
@@ -21,21 +22,22 @@ _HAD_CHECKPOINT = "had_checkpoint"
 def claim(
     path: str | os.PathLike, config: Any, say: Callable[[str], None]
 ) -> Iterator[storage.Path]:
-    """Have the folder for a run, or for the continuation of one, to oneself.
+    """Reserve the folder of a run, or of the continuation of one, for this program.
 
-    Of several processes the first claims it for all. An object store has no locks:
-    there, nobody notices two runs on one folder.
+    If there are several processes, process 0 reserves it for all. An object store has
+    no locks: two runs in one folder there go unnoticed.
 
     Args:
-      path: made if it is not there.
-      config: resolved, of the run.
-      say: is told of differences that do not matter.
+      path: Folder; it is created if needed.
+      config: Config of the run with nothing left open.
+      say: Function that is called with a line about each difference from the last start
+        that does not matter.
 
     Yields:
       The absolute path, or the URL.
 
     Raises:
-      UserError: the folder cannot be written, is in use, holds another run, or is not
+      UserError: The folder cannot be written, is in use, holds another run, or is not
         the same one for all processes.
     """
     folder = storage.path(path)
@@ -43,10 +45,13 @@ def claim(
         folder = folder.absolute()
     with contextlib.ExitStack() as held:
         with processes.fail_together():
+            stored.check_name(folder)
             if processes.is_main():
                 held.enter_context(_locked(folder))
                 _compare(folder, config, say)
-                _write(folder / "config.json", config)
+                text = json.dumps(knobs.to_dict(config), indent=2) + "\n"
+                with storage.writing(folder):
+                    storage.write_text(folder / "config.json", text)
         _check_that_all_see(folder)
         yield folder
 
@@ -63,6 +68,22 @@ def _check_that_all_see(folder: storage.Path) -> None:
             )
 
 
+def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
+    """The config of the run in a folder; None if there is none.
+
+    Raises:
+      UserError: It is damaged, or of another kind of run.
+    """
+    path = folder / "config.json"
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (FileNotFoundError, NotADirectoryError):
+        return None
+    except (OSError, ValueError) as error:
+        raise storage.failure(error)(f"{path} cannot be used: {error}") from error
+    return knobs.load_json(cls, text, str(path))
+
+
 def first_start(folder: storage.Path) -> float:
     """When the folder was claimed first, in seconds since 1970."""
     return float((folder / "lock").read_text(encoding="utf-8"))
@@ -71,11 +92,12 @@ def first_start(folder: storage.Path) -> float:
 def note_checkpoint(folder: storage.Path) -> None:
     """Remember, outside of the checkpoints, that there has been one."""
     if not had_checkpoint(folder):
-        storage.write_text(folder / _HAD_CHECKPOINT, "")
+        with storage.writing(folder):
+            storage.write_text(folder / _HAD_CHECKPOINT, "")
 
 
 def had_checkpoint(folder: storage.Path) -> bool:
-    """Whether there has been one: if there is none now, something is wrong."""
+    """Whether there has been a checkpoint; if there is none now, something is wrong."""
     return (folder / _HAD_CHECKPOINT).exists()
 
 
@@ -83,15 +105,14 @@ def had_checkpoint(folder: storage.Path) -> bool:
 def _locked(folder: storage.Path) -> Iterator[None]:
     if storage.is_remote(folder):
         storage.check(folder / "lock")
-        if not (folder / "lock").exists():
-            storage.write_text(folder / "lock", f"{time.time()}\n")
+        _write_first_start(folder)
         yield
         return
-    try:
+    # Not `storage.locked`, which gets past a file system without locks: here more is at
+    # stake than a corpus.
+    with storage.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / "lock", "a+")  # noqa: SIM115
-    except OSError as error:
-        raise UserError(f"cannot write to {folder}: {error.strerror}") from error
+        lock = open(folder / "lock", "a")  # noqa: SIM115
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -102,36 +123,48 @@ def _locked(folder: storage.Path) -> Iterator[None]:
                 f"cannot lock {folder / 'lock'}: {error.strerror}; give a --workdir on "
                 "a file system that has locks"
             ) from error
-        try:
-            if not os.fstat(lock.fileno()).st_size:
-                lock.write(f"{time.time()}\n")
-                lock.flush()
-                os.fsync(lock.fileno())  # other hosts look at it
-        except OSError as error:
-            raise UserError(f"cannot write to {folder}: {error.strerror}") from error
+        with storage.writing(folder):
+            _write_first_start(folder)
         yield
 
 
+def _write_first_start(folder: storage.Path) -> None:
+    """Write the time into a lock that has none, or none that can be read."""
+    lock = folder / "lock"
+    try:
+        if math.isfinite(first_start(folder)):
+            return
+    except (FileNotFoundError, ValueError):
+        pass
+    # In place: another file of this name would not be the one that is locked.
+    text = f"{time.time()}\n"
+    if storage.is_remote(lock):
+        storage.write_text(lock, text)
+    else:
+        with open(lock, "w", encoding="utf-8") as stream:
+            stream.write(text)
+            stream.flush()
+            os.fsync(stream.fileno())  # other hosts look at it
+
+
 def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> None:
-    path = folder / "config.json"
-    if not path.exists():
+    if not _has_begun(folder):
+        return
+    earlier = read_config(folder, type(config))
+    if earlier is None:
         if not had_checkpoint(folder):
             return
         raise UserError(
             f"{folder} holds a run, but not its config.json; put it back (a checkpoint "
             "has it in its metadata), or give another --workdir"
         )
-    if not _has_begun(folder):
-        return
-    text = path.read_text(encoding="utf-8")
-    found = knobs.load_json(type(config), text, str(path))
-    refused = knobs.differences(found, config, free=False)
+    refused = knobs.differences(earlier, config, free=False)
     if refused:
         raise UserError(
             f"{folder} holds a run with another config ({'; '.join(refused)}); "
             "give another --workdir"
         )
-    for line in knobs.differences(found, config, free=True):
+    for line in knobs.differences(earlier, config, free=True):
         say(f"config changed since the last start: {line}")
 
 
@@ -140,17 +173,11 @@ def _has_begun(folder: storage.Path) -> bool:
     if storage.is_remote(folder):
         # Reports come before checkpoints.
         return (folder / "metrics.jsonl").exists() or had_checkpoint(folder)
+    if had_checkpoint(folder):
+        return True
     for path in folder.iterdir():
         if path.name in ("lock", "config.json", "tensorboard"):
             continue
         if any(path.iterdir()) if path.is_dir() else path.stat().st_size:
             return True
     return False
-
-
-def _write(path: storage.Path, config: Any) -> None:
-    text = json.dumps(knobs.to_dict(config), indent=2) + "\n"
-    try:
-        storage.write_text(path, text)
-    except OSError as error:
-        raise UserError(f"cannot write {path}: {error.strerror}") from error

@@ -1,0 +1,107 @@
+"""What a checkpoint says of itself, as JSON."""
+
+import dataclasses
+import importlib.metadata
+import math
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax import knobs
+from bert_jax.errors import UserError
+from bert_jax.objectives import Objective
+from bert_jax.tokenizer import Tokenizer
+
+_PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "numpy")
+
+
+@dataclasses.dataclass(frozen=True)
+class Metadata:
+    """What a checkpoint says of itself.
+
+    Attributes:
+      config: Config of the run, from `knobs.to_dict`, with nothing left open.
+      encoder: Config of the encoder in it; what fine-tuning builds.
+      encoder_path: Path of the encoder in the parameters.
+      tokenizer: Tokenizer of the encoder.
+      versions: Version of each package that matters.
+      time: Account of the run's time so far, from `goodput.Ledger.entry`; {}: none.
+    """
+
+    config: dict[str, Any]
+    encoder: config_lib.EncoderConfig
+    encoder_path: str
+    tokenizer: Tokenizer
+    versions: dict[str, str]
+    time: dict[str, Any]
+
+    def to_json(self) -> dict[str, Any]:
+        """The metadata in JSON's types."""
+        return {
+            "config": self.config,
+            "encoder": knobs.to_dict(self.encoder),
+            "encoder_path": self.encoder_path,
+            "tokenizer": self.tokenizer.dumps(),
+            "versions": self.versions,
+            "time": self.time,
+        }
+
+
+def of_run(config: Any, objective: Objective, tokenizer: Tokenizer) -> Metadata:
+    """The metadata of all checkpoints of a run.
+
+    Args:
+      config: Config of the run, with nothing left open.
+      objective: What is trained; has the encoder that fine-tuning builds.
+      tokenizer: Tokenizer of the encoder.
+    """
+    versions = {}
+    for name in _PACKAGES:
+        try:
+            versions[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            versions[name] = "unknown"
+    return Metadata(
+        config=knobs.to_dict(config),
+        encoder=objective.encoder,
+        encoder_path=objective.encoder_path,
+        tokenizer=tokenizer,
+        versions=versions,
+        time={},
+    )
+
+
+def from_json(values: Any) -> Metadata:
+    """The inverse of `Metadata.to_json`, for what somebody may have edited.
+
+    Raises:
+      UserError: The values are no metadata of ours, or damaged.
+    """
+    if not isinstance(values, dict) or not {"encoder", "tokenizer"} <= values.keys():
+        raise UserError("this is no checkpoint of bert_jax")
+    for name, expected in (
+        ("config", dict),
+        ("encoder_path", str),
+        ("tokenizer", str),
+        ("versions", dict),
+        ("time", dict),
+    ):
+        if not isinstance(values.get(name), expected):
+            raise UserError(f"{name} in its metadata is damaged")
+    if values["time"]:
+        _check_time(values["time"])
+    return Metadata(
+        config=values["config"],
+        encoder=knobs.from_dict(config_lib.EncoderConfig, values["encoder"]),
+        encoder_path=values["encoder_path"],
+        tokenizer=Tokenizer.loads(values["tokenizer"]),
+        versions=values["versions"],
+        time=values["time"],
+    )
+
+
+def _check_time(time: dict[str, Any]) -> None:
+    seconds = time.get("seconds")
+    counts = seconds.values() if isinstance(seconds, dict) else [None]
+    for count in (time.get("unix_time"), *counts):
+        if not isinstance(count, int | float) or not 0 <= count < math.inf:
+            raise UserError("time in its metadata is damaged")
