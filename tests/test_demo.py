@@ -14,7 +14,7 @@ from bert_jax.corpus import build, python_docs, shards, splits
 from bert_jax.demo import demo, parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.errors import UserError
-from bert_jax.training import curves
+from bert_jax.training import curves, metrics
 
 PNG = b"\x89PNG"
 
@@ -40,9 +40,8 @@ def finished(tmp_path_factory):
         # Processes of a build would not see the patch.
         patch.setattr(build.os, "cpu_count", lambda: 1)
         # What a kill in the middle of a part leaves.
-        for name in ("tokenizer", "task"):
-            (folder / f"{name}.tmp").mkdir(parents=True)
-            (folder / f"{name}.tmp/eval.tsv").write_text("text_a")
+        (folder / "task.tmp").mkdir(parents=True)
+        (folder / "task.tmp/eval.tsv").write_text("text_a")
         with pytest.MonkeyPatch.context() as crash:
             crash.setattr(demo, "_finetune", lambda *_: 1 / 0)
             with pytest.raises(ZeroDivisionError):
@@ -78,6 +77,18 @@ def test_results_and_pictures(finished):
     assert f"{results.held_out['mlm_loss']:.2f}" in text
     assert f"{results.unigram_entropy:.2f}  unigram entropy" in text
     assert f"{100 * results.accuracies['random'][1]:.1f}" in text
+
+
+def test_a_finished_demo_can_be_moved(finished, tmp_path):
+    folder, cfg, text = finished
+    moved = tmp_path / "moved"
+    folder.rename(moved)
+    try:
+        before = {p: p.stat().st_mtime_ns for p in made(moved)}
+        assert demo.demo(cfg, str(moved)) == text
+        assert {p: p.stat().st_mtime_ns for p in made(moved)} == before
+    finally:
+        moved.rename(folder)
 
 
 def test_random_weights_are_a_control(finished):
@@ -156,8 +167,10 @@ def test_commands(finished, tmp_path):
     )
     assert all(guess.word.isalpha() for guess in everything[0][0])
     workdir = f"--workdir={folder / 'pretrain'}"
-    done = run("report", workdir, f"--output={tmp_path / 'a.png'}")
+    done = run("report", workdir, f"--output={tmp_path / 'a'}")
     assert done.returncode == 0, done.stderr
+    assert f"{tmp_path / 'a.png'}" in done.stdout + done.stderr
+    assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     assert_refused(run("report", f"--workdir={tmp_path}"), "cannot read")
     # All is done in this folder, so that the demo only has to report.
@@ -289,5 +302,5 @@ def test_curves_show_what_is_in_the_records():
 
 def test_no_metrics_no_picture(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
-    with pytest.raises(UserError, match="is empty"):
-        curves.read_metrics(tmp_path)
+    with pytest.raises(UserError, match="has no records"):
+        metrics.read(tmp_path)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from test_pretrain import ROOT, assert_refused, environment
 
-from bert_jax import config, finetuning, knobs, pretraining, variants
+from bert_jax import config, finetuning, knobs, pretraining, storage, variants
 from bert_jax.data import examples as examples_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification
@@ -107,8 +107,10 @@ def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsy
     for path in found.loaded:
         assert np.array_equal(found.params[path], expected[path]), path
     # From one checkpoint of the run, or random: other weights in the second case.
-    by_step = make_config(source, task, **still)
+    by_step = make_config(source, task, **still, dropout_rate=0.0)
     finetuning.finetune(by_step, str(tmp_path / "b"))
+    encoder = stored.read_metadata(stored.find(tmp_path / "b")).encoder
+    assert (encoder.dropout_rate, encoder.attention_dropout_rate) == (0.0, 0.1)
     random = make_config(pretrained, task, **still, random_init=True)
     results = finetuning.finetune(random, str(tmp_path / "c"))
     assert results["init_from"] == "random"
@@ -235,6 +237,15 @@ def test_tsv_files(content, message, tmp_path):
         return
     with pytest.raises(UserError, match=message):
         classification.read_tsv(path)
+
+
+def test_tsv_files_in_an_object_store():
+    path = storage.path("memory://tasks/a.tsv")
+    storage.write_text(path, "text\tlabel\nx\tyes\n")
+    assert classification.read_tsv(path) == [classification.Example("x", "", "yes")]
+    assert classification.read_tsv(str(path)) == classification.read_tsv(path)
+    with pytest.raises(UserError, match="memory://tasks/b.tsv"):
+        classification.read_tsv("memory://tasks/b.tsv")
 
 
 def test_quotes_carriage_returns_and_marks_are_harmless(tmp_path):

@@ -9,14 +9,14 @@ from typing import Any
 
 import jax
 
-from bert_jax import finetuning, prediction, pretraining, terminal
+from bert_jax import finetuning, prediction, pretraining, storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, python_docs, shards, sources, vocabulary
 from bert_jax.corpus import report as corpus_report
 from bert_jax.demo import parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.tasks import classification
-from bert_jax.training import curves, workdir
+from bert_jax.training import metrics, workdir
 
 BLANKS = (
     "Returns [MASK] if the file exists.",
@@ -56,7 +56,7 @@ def demo(config: DemoConfig, folder: str) -> str:
         data = dataclasses.replace(config.pretrain.data, corpus=str(path / "corpus"))
         pretrain = dataclasses.replace(config.pretrain, data=data)
         pretraining.pretrain(pretrain, str(path / "pretrain"))
-        pretrained = curves.read_metrics(path / "pretrain")
+        pretrained = metrics.read(path / "pretrain")
 
         _heading(3, "fine-tuning: does a parameter's description belong to a function?")
         task = _task(config, path)
@@ -64,12 +64,13 @@ def demo(config: DemoConfig, folder: str) -> str:
 
         _heading(4, "results")
         results = report.make_results(corpus, pretrained, task, accuracies)
-        report.write_json(results, path / "results.json")
-        report.draw(results, pretrained, finetuned).savefig(path / "curves.png")
         filled = prediction.load(str(path / "pretrain")).fill(list(BLANKS))
         blanks = prediction.describe(list(BLANKS), filled)
         text = f"{report.table(results)}\n\n{blanks}\n"
-        (path / "report.txt").write_text(text, encoding="utf-8")
+        with storage.writing(path):
+            report.write_json(results, path / "results.json")
+            report.draw(results, pretrained, finetuned).savefig(path / "curves.png")
+            storage.write_text(path / "report.txt", text)
         return text
 
 
@@ -81,7 +82,7 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
     if (path / "corpus" / shards.MANIFEST).exists():
         # Packages may have been installed since; the demo stays with what it has.
         return shards.open_corpus(path / "corpus")
-    if (path / "tokenizer").exists():
+    if not tokenizer_lib.is_unfinished(path / "tokenizer"):
         tokenizer = tokenizer_lib.Tokenizer.load(path / "tokenizer")
     else:
         tokenizer = vocabulary.learn(
@@ -93,8 +94,7 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
             strip_accents=True,
             sample_bytes=config.sample_megabytes * 1_000_000,
         )
-        with _new_folder(path / "tokenizer") as folder:
-            tokenizer.save(folder)
+        tokenizer.save(path / "tokenizer")
     return corpus_report.build_with_progress(
         sources.Source("", "python_docs", split_bytes=2_000_000),
         build.Settings(held_out=config.held_out),
@@ -121,7 +121,7 @@ def _task(config: DemoConfig, path: pathlib.Path) -> report.Task:
             iterable=python_docs.source_files(), desc="gathering labels", unit="file"
         )
         train, held_out = parameter_pairs.collect(bar, config.held_out)
-        with _new_folder(folder) as temporary:
+        with storage.writing(folder), _new_folder(folder) as temporary:
             train = train[: config.train_examples]
             classification.write_tsv(temporary / "train.tsv", train)
             classification.write_tsv(temporary / "eval.tsv", held_out)
@@ -154,5 +154,5 @@ def _finetune(
             folder = path / "finetune" / f"{beginning}-{seed}"
             results = finetuning.finetune(run, str(folder))
             accuracies[beginning].append(results["accuracy"])
-            records[beginning].append(curves.read_metrics(folder))
+            records[beginning].append(metrics.read(folder))
     return accuracies, records

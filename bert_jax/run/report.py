@@ -10,7 +10,7 @@ from absl import flags
 from bert_jax import storage, terminal
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
-from bert_jax.training import curves
+from bert_jax.training import curves, metrics
 
 
 def define_flags() -> None:
@@ -20,7 +20,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "output",
         "",
-        "File to write. Default: WORKDIR/curves.png; here, if the workdir is a URL.",
+        "File to write: .png, .pdf, .svg. Default: WORKDIR/curves.png; here, if the "
+        "workdir is a URL.",
     )
 
 
@@ -31,8 +32,10 @@ def main() -> int:
     )
     local = pathlib.Path() if storage.is_remote(folder) else folder
     output = pathlib.Path(flags.FLAGS.output or local / "curves.png")
+    if not output.suffix:
+        output = output.with_name(f"{output.name}.png")
     name = folder.name or pathlib.Path.cwd().name  # of "."
-    picture = curves.draw(curves.read_metrics(folder), name)
+    picture = curves.draw(metrics.read(folder), name)
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:

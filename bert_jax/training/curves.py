@@ -1,16 +1,13 @@
 """Pictures of what metrics.jsonl holds."""
 
 import itertools
-import json
-import os
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib import axes, figure
 
-from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.training.metrics import Record
 
 # Panels of a picture, and the ends of the names of metrics that are drawn in each.
 _PANELS = (
@@ -29,38 +26,26 @@ _LABELS = {
 }
 
 
-def read_metrics(workdir: str | os.PathLike) -> list[dict[str, Any]]:
-    """Records of a run's metrics.jsonl.
-
-    Raises:
-      UserError: there are none.
-    """
-    path = storage.path(workdir) / "metrics.jsonl"
-    try:
-        lines = path.read_text(encoding="utf-8").splitlines()
-        records = [json.loads(line) for line in lines]
-    except (OSError, ValueError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    if not records:
-        raise UserError(f"{path} is empty; the run has not reported anything yet")
-    return records
-
-
 def draw(
-    records: Sequence[dict[str, Any]],
+    records: Sequence[Record],
     title: str,
     *,
     levels: dict[str, tuple[float, str]] | None = None,
-    finetuned: dict[str, list[list[dict[str, Any]]]] | None = None,
+    finetuned: dict[str, list[list[Record]]] | None = None,
 ) -> figure.Figure:
-    """Curves of a run: train as lines, held out as lines with dots.
+    """Curves of a run: training as lines, held-out evaluation as lines with dots.
+
+    The picture belongs to no backend, so that a notebook's stays as it is.
 
     Args:
-      records: from `read_metrics`.
-      title: above the picture.
-      levels: for a metric, a value to compare it with and what that is.
-      finetuned: for a further panel, by name, records of fine-tuning runs that differ
-        in their seed; their accuracies are drawn with the range over seeds.
+      records: Records of the run, from `metrics.read`.
+      title: Title of the picture.
+      levels: For a metric, a value to compare it with, and its name.
+      finetuned: For one more panel, by name, records of fine-tuning runs that differ in
+        their seed; drawn is their mean accuracy, and its range over the seeds.
+
+    Raises:
+      UserError: There is nothing to draw.
     """
     names = dict.fromkeys(n for r in records if r["split"] == "train" for n in r)
     panels = [
@@ -69,28 +54,17 @@ def draw(
         if (drawn := [name for name in names if name.endswith(end)])
     ]
     count = len(panels) + bool(finetuned)
+    if not count:
+        raise UserError(f"{title} has reported nothing that could be drawn")
     columns = 2 if count <= 4 else 3
     rows = -(-count // columns)
     picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
     picture.suptitle(title)
     for i, (label, drawn) in enumerate(panels):
         axis = picture.add_subplot(rows, columns, i + 1)
-        colors = itertools.cycle(_COLORS)
-        for name in drawn:
-            color = next(colors)
-            _draw_metric(axis, records, name, color)
-            if levels and name in levels:
-                value, what = levels[name]
-                axis.axhline(value, color=color, linestyle=":", label=what)
-        axis.set_ylabel(label)
-        if label.startswith(("loss", "accuracy")):
-            axis.legend(fontsize="small")
+        _draw_panel(axis, records, label, drawn, levels or {})
     if finetuned:
-        axis = picture.add_subplot(rows, columns, count)
-        for color, (name, runs) in zip(_COLORS, finetuned.items(), strict=False):
-            _draw_repeats(axis, runs, name, color)
-        axis.set_ylabel("accuracy, fine-tuned")
-        axis.legend(fontsize="small")
+        _draw_finetuned(picture.add_subplot(rows, columns, count), finetuned)
     for axis in picture.axes:
         axis.set_xlabel("step")
         axis.set_ylim(bottom=0)
@@ -99,19 +73,25 @@ def draw(
     return picture
 
 
-def _draw_repeats(
-    axis: axes.Axes, runs: list[list[dict[str, Any]]], name: str, color: str
+def _draw_panel(
+    axis: axes.Axes,
+    records: Sequence[Record],
+    label: str,
+    names: Sequence[str],
+    levels: dict[str, tuple[float, str]],
 ) -> None:
-    """Mean over runs of the held-out accuracy, and its range."""
-    series = [_series(records, "accuracy", "eval") for records in runs]
-    steps = [step for step, _ in series[0]]
-    values = np.array([[value for _, value in one] for one in series])
-    axis.plot(steps, values.mean(0), ".-", color=color, label=name)
-    axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.2)
+    for name, color in zip(names, itertools.cycle(_COLORS), strict=False):
+        _draw_metric(axis, records, name, color)
+        if name in levels:
+            value, what = levels[name]
+            axis.axhline(value, color=color, linestyle=":", label=what)
+    axis.set_ylabel(label)
+    if label.startswith(("loss", "accuracy")):
+        axis.legend(fontsize="small")
 
 
 def _draw_metric(
-    axis: axes.Axes, records: Sequence[dict[str, Any]], name: str, color: str
+    axis: axes.Axes, records: Sequence[Record], name: str, color: str
 ) -> None:
     beginning = name.rpartition("_")[0]
     label = _LABELS.get(beginning, name.replace("_", " "))
@@ -123,7 +103,19 @@ def _draw_metric(
         axis.plot(steps, values, ".-", color=color, label=f"{label}, held out")
 
 
+def _draw_finetuned(axis: axes.Axes, finetuned: dict[str, list[list[Record]]]) -> None:
+    """Mean over runs of the held-out accuracy, and its range."""
+    for color, (name, runs) in zip(_COLORS, finetuned.items(), strict=False):
+        series = [_series(records, "accuracy", "eval") for records in runs]
+        steps = [step for step, _ in series[0]]
+        values = np.array([[value for _, value in one] for one in series])
+        axis.plot(steps, values.mean(0), ".-", color=color, label=name)
+        axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.2)
+    axis.set_ylabel("accuracy, fine-tuned")
+    axis.legend(fontsize="small")
+
+
 def _series(
-    records: Sequence[dict[str, Any]], name: str, split: str
+    records: Sequence[Record], name: str, split: str
 ) -> list[tuple[int, float]]:
     return [(r["step"], r[name]) for r in records if r["split"] == split and name in r]

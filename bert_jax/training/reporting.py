@@ -1,4 +1,4 @@
-"""What a run tells: metrics.jsonl, TensorBoard, and the terminal."""
+"""What a run reports: metrics.jsonl, TensorBoard, and the terminal."""
 
 import contextlib
 import json
@@ -11,6 +11,7 @@ import jax
 
 from bert_jax import storage, terminal
 from bert_jax.errors import UserError
+from bert_jax.training import metrics
 
 # An object store gets reports at least so often, and before each checkpoint.
 _FLUSH_SECONDS = 30.0
@@ -32,16 +33,19 @@ class Reporter:
         """Open the files of a run.
 
         Args:
-          folder: the workdir.
-          total_steps: of the whole run.
-          step: that the run continues from. Lines of later steps, written before a
-            crash, go: they will come again.
-          silent: for all processes but the first: write nothing, say nothing.
+          folder: Workdir.
+          total_steps: Steps of the whole run.
+          step: Step that the run continues from. Lines of later steps, written before a
+            crash, are dropped: they will come again.
+          silent: Whether to write and print nothing, as in all processes but the first.
+
+        Raises:
+          UserError: The file cannot be read or written.
         """
         self._silent = silent
         if silent:
             return
-        self._path = folder / "metrics.jsonl"
+        self._path = folder / metrics.FILE
         dropped = _drop_lines_after(self._path, step)
         self._is_remote = storage.is_remote(folder)
         if self._is_remote:
@@ -49,7 +53,8 @@ class Reporter:
             self._text = self._read()
             self._flushed = time.monotonic()
         else:
-            self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
+            with storage.writing(self._path):
+                self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
         self._total_steps = total_steps
         self._tensorboard = _tensorboard_writer(folder, step)
         self._bar = terminal.progress_bar(total=total_steps, initial=step, unit="step")
@@ -72,7 +77,7 @@ class Reporter:
         In an object store, they do after `flush`, or with a report some time later.
 
         Raises:
-          UserError: the disk is full, or refuses for another reason of its own.
+          UserError: The disk is full, or refuses for another reason of its own.
         """
         if self._silent:
             return
@@ -120,19 +125,19 @@ class Reporter:
         self._bar.update(step - self._bar.n)
 
     def say(self, line: str) -> None:
-        """A line for people."""
+        """Print a line."""
         if not self._silent:
             terminal.say(line)
 
     def has(self, step: int, split: str) -> bool:
         """Whether values of this step and split were written, in an earlier start too.
 
-        Always false in a silent one.
+        Always false in a silent reporter.
         """
         if self._silent:
             return False
-        records = map(json.loads, self._read().splitlines())
-        return any(r["step"] == step and r["split"] == split for r in records)
+        records = map(metrics.parse, self._read().splitlines())
+        return any(r and (r["step"], r["split"]) == (step, split) for r in records)
 
     def flush(self) -> None:
         """Make sure that what was reported outlives the process."""
@@ -185,24 +190,23 @@ def describe_not_finite(
 
 
 def _drop_lines_after(path: storage.Path, step: int) -> int:
-    """Drop lines of later steps, and what a crash left of a line; returns how many."""
+    """Drop lines of later steps, and those that are no records; returns how many."""
     if not path.exists():
         return 0
-    lines = path.read_bytes().splitlines(keepends=True)
-    kept = [
-        line for line in lines if _is_record(line) and json.loads(line)["step"] <= step
-    ]
-    if len(kept) < len(lines):
-        storage.write_text(path, b"".join(kept).decode("utf-8"))
+    with storage.writing(path):
+        lines = path.read_bytes().splitlines(keepends=True)
+        kept = [line for line in lines if _is_kept(line, step)]
+        if len(kept) < len(lines):
+            storage.write_bytes(path, b"".join(kept))
     return len(lines) - len(kept)
 
 
-def _is_record(line: bytes) -> bool:
-    """Whether a line is whole: not cut off, nor zeros, as after a loss of power."""
-    return line.startswith(b"{") and line.endswith(b"}\n")
+def _is_kept(line: bytes, step: int) -> bool:
+    record = metrics.parse(line)
+    return record is not None and line.endswith(b"\n") and record["step"] <= step
 
 
-def _tensorboard_writer(folder: storage.Path, step: int):
+def _tensorboard_writer(folder: storage.Path, step: int) -> Any:
     if storage.is_remote(folder):
         return None
     try:
