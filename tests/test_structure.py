@@ -60,6 +60,14 @@ def test_imports_point_down(path):
             assert layer(part(name)) < layer(own), f"{relative} imports {name}"
 
 
+def test_what_is_installed_is_complete():
+    """setuptools finds packages, and nothing outside of them."""
+    for path in MODULES:
+        assert (path.parent / "__init__.py").exists(), path
+    # The demo works from a wheel, which has no configs/.
+    assert PACKAGE / "demo" / "recipe.py" in MODULES
+
+
 def test_libraries_are_known_where_they_belong():
     for path in MODULES:
         relative = path.relative_to(PACKAGE).as_posix()

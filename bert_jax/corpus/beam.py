@@ -2,7 +2,7 @@
 
 `runner` gives a runner for `build.build`. Its workers call the same function for the
 same splits as local processes do, and it writes the same files to the same folder. Beam
-itself only handles numbers and places of splits, so that it does not matter how it
+itself only handles numbers and locations of splits, so that it does not matter how it
 bundles them, or whether it repeats one.
 
 Only `run.build_corpus` imports this module. It needs the extra `beam`.

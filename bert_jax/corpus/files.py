@@ -73,7 +73,7 @@ def documents(
             lines = _Lines(stream, name, start, end, problems)
             for text in _parse(lines, format, text_field):
                 yield text
-                kept, until = kept + 1, f", up to {lines.place}"
+                kept, until = kept + 1, f", up to {lines.location}"
     except FileNotFoundError as error:
         # It existed when the splits were planned. Without it, the corpus is another.
         raise UserError(f"{shown} is gone, or not on each machine") from error
@@ -151,13 +151,13 @@ class _Lines:
         return skipped
 
     @property
-    def place(self) -> str:
+    def location(self) -> str:
         """Where the last line is. Lines have numbers only from the start of a file."""
         return f"byte {self._offset}" if self.start else f"line {self._number}"
 
     def report(self, what: str) -> None:
         """Report a problem in the last line."""
-        self._problems.add(f"{self._name}, {self.place}: {what}")
+        self._problems.add(f"{self._name}, {self.location}: {what}")
 
     def hint(self, what: str) -> None:
         """Report a possible mistake in how the input is read."""

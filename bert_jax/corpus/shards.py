@@ -3,7 +3,7 @@
 A row of a shard is one document:
   tokens           list of uint16 (int32 if the vocabulary has more than 65,536 tokens)
   sentence_starts  list of int32: index of each sentence's first token; the first is 0
-  source           place of the document in the input
+  source           location of the document in the input
 Shards are Arrow IPC files. They are memory-mapped here, and pandas, polars and Hugging
 Face datasets read them as they are; from an object store they are fetched, one at a
 time. `corpus.json` has counts and a checksum for each.

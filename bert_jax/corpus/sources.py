@@ -70,7 +70,7 @@ Split = tuple[Piece, ...]
 
 @dataclasses.dataclass(frozen=True)
 class Document:
-    """A text and its place in the input."""
+    """A text and its location in the input."""
 
     text: str
     source: str

@@ -110,7 +110,7 @@ def begin(
 def check_same(folder: storage.Path, begun: Identity, identity: Identity) -> None:
     """Check that a folder holds the corpus that is being built.
 
-    The place of the input does not matter: it may have been moved or copied.
+    The location of the input does not matter: it may have been moved or copied.
 
     Args:
       folder: Folder of the corpus.

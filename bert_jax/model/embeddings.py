@@ -35,7 +35,7 @@ class Embeddings(nn.Module):
     def __call__(
         self, inputs: Inputs, dropout_keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B L D"]:
-        """Vectors for tokens at their places."""
+        """Vectors for tokens at their positions."""
         # Whole rows of the table, so that a lookup needs no other part of the mesh.
         token = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
         x = token[inputs.input_ids]

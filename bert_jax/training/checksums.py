@@ -23,18 +23,18 @@ def stacked(tree: Any, sharding: jax.sharding.Sharding) -> jax.Array:
 def _of_each(tree: Any) -> list[jax.Array]:
     """Uint32 for each leaf: changes with any of its bits, and not with its sharding.
 
-    An odd factor for each place, and a sum modulo 2**32, which has no order.
+    An odd factor for each index, and a sum modulo 2**32, which has no order.
     """
 
     def checksum(x):
         if x.dtype.itemsize != 4:
             raise TypeError(f"checksums are for types of 4 bytes, not {x.dtype}")
         bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
-        place = jnp.zeros((), jnp.uint32)
+        index = jnp.zeros((), jnp.uint32)
         for dim in range(x.ndim):
-            place = place * jnp.uint32(x.shape[dim])
-            place = place + jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim)
-        factor = place * jnp.uint32(0x9E3779B9) | jnp.uint32(1)
+            index = index * jnp.uint32(x.shape[dim])
+            index = index + jax.lax.broadcasted_iota(jnp.uint32, x.shape, dim)
+        factor = index * jnp.uint32(0x9E3779B9) | jnp.uint32(1)
         return jnp.sum(bits * factor, dtype=jnp.uint32)
 
     return [checksum(x) for x in jax.tree.leaves(tree)]
