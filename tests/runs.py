@@ -1,18 +1,16 @@
 """Whole runs as processes, and how to compare what they leave behind."""
 
 import json
-import os
-import pathlib
 import subprocess
 import sys
 import threading
 
 import jax
 import numpy as np
+from commands import ROOT, command, environment
 
 from bert_jax.training import stored
 
-ROOT = pathlib.Path(__file__).parents[1]
 RECIPE = ROOT / "tests" / "pod_recipe.py"
 # What differs between two runs that do the same.
 TIMINGS = {
@@ -27,12 +25,8 @@ TIMINGS = {
 }
 
 
-def environment(devices=1):
-    return {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
-
-
-def launch(processes, devices, command, *, restarts=0):
-    """`command` with processes and devices, as a list for subprocess."""
+def launch(processes, devices, program, *, restarts=0):
+    """`program` with processes and devices, as a list for subprocess."""
     return [
         sys.executable,
         str(ROOT / "launch" / "local.py"),
@@ -40,20 +34,18 @@ def launch(processes, devices, command, *, restarts=0):
         f"--devices={devices}",
         f"--restarts={restarts}",
         "--",
-        *command,
+        *program,
     ]
 
 
 def pretrain(corpus, workdir, *flags, recipe=RECIPE):
-    return [
-        sys.executable,
-        "-m",
-        "bert_jax.run.pretrain",
+    return command(
+        "pretrain",
         f"--config={recipe}",
         f"--config.data.corpus={corpus.folder}",
         f"--workdir={workdir}",
         *flags,
-    ]
+    )
 
 
 class Watched:

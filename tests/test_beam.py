@@ -11,8 +11,8 @@ import subprocess
 import sys
 
 import pytest
-from test_corpus import content
-from test_pretrain import assert_refused
+from commands import assert_refused, call, run
+from corpora import content
 
 from bert_jax.corpus import build, shards, sources
 
@@ -159,11 +159,6 @@ def test_what_goes_wrong_on_a_cluster(change, message, text_file, saved, tmp_pat
     assert message in last and "while running" not in last
 
 
-def run_entrypoint(*flags):
-    command = [sys.executable, "-m", "bert_jax.run.build_corpus", *flags]
-    return subprocess.run(command, capture_output=True, text=True, env=os.environ)
-
-
 @needs_beam
 def test_bad_text_is_told_as_by_local_processes(saved, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"One good document.\n\nAn\xff other.\n\nThird.\n")
@@ -173,7 +168,8 @@ def test_bad_text_is_told_as_by_local_processes(saved, tmp_path):
         "local": [],
         "beam": ["--runner=beam", f"--beam_options={OPTIONS}"],
     }.items():
-        done = run_entrypoint(
+        done = run(
+            "build_corpus",
             f"--input={tmp_path}/*.txt",
             f"--tokenizer={saved}",
             f"--output={tmp_path / name}",
@@ -201,7 +197,8 @@ def test_bad_text_is_told_as_by_local_processes(saved, tmp_path):
     ],
 )
 def test_wrong_options_are_told_in_one_line(options, message, saved, tmp_path):
-    done = run_entrypoint(
+    done = run(
+        "build_corpus",
         f"--input={__file__}",
         f"--tokenizer={saved}",
         f"--output={tmp_path / 'c'}",
@@ -222,7 +219,8 @@ def test_wrong_options_are_told_in_one_line(options, message, saved, tmp_path):
 )
 def test_contradictions_are_told_in_one_line(flags, message, saved, tmp_path):
     flags = [f"--tokenizer={saved}", f"--output={tmp_path / 'c'}", *flags]
-    assert_refused(run_entrypoint(f"--input={__file__}", *flags), message)
+    done = call("build_corpus", f"--input={__file__}", *flags)
+    assert_refused(done, message)
 
 
 def test_without_beam_it_is_asked_for(saved, tmp_path):

@@ -12,46 +12,15 @@ import random
 import signal
 import string
 import subprocess
-import sys
 import time
 
 import pytest
-from test_corpus import content, flipped
-from test_pretrain import assert_refused
+from commands import assert_refused, call, command, run
+from corpora import content, flipped
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.errors import UserError
-
-
-def command(name, *flags):
-    return [sys.executable, "-m", f"bert_jax.run.{name}", *map(str, flags)]
-
-
-def run(name, *flags, largest_file=None):
-    """Run an entrypoint to its end.
-
-    Args:
-      name: Name of its module.
-      *flags: Its flags.
-      largest_file: Bytes; the system refuses to make any file of the process larger,
-        as a full disk does.
-    """
-    limited = [sys.executable, "-c", LIMITED, str(largest_file)]
-    return subprocess.run(
-        [*(limited if largest_file is not None else []), *command(name, *flags)],
-        capture_output=True,
-        text=True,
-    )
-
-
-# A program that becomes another one, with a limit on the size of files.
-LIMITED = """
-import os, resource, sys
-_, limit, *command = sys.argv
-resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
-os.execv(command[0], command)
-"""
 
 
 @pytest.fixture
@@ -65,7 +34,7 @@ def vocabulary(wordpiece, tmp_path):
 
 
 def test_damaged_input_costs_no_other_input(documents, vocabulary, tmp_path):
-    """By the entrypoints, in several processes: damage is reported, the rest kept."""
+    """By the entrypoints, with several workers: damage is reported, the rest kept."""
     good = gzip.compress("\n\n".join(documents[:40]).encode())
     for name, data in {
         "a.gz": good,
@@ -76,7 +45,7 @@ def test_damaged_input_costs_no_other_input(documents, vocabulary, tmp_path):
         (tmp_path / name).write_bytes(data)
     flags = [f"--input={tmp_path}/*.gz", "--workers=2", "--held_out=0"]
     output = [f"--tokenizer={vocabulary}", f"--output={tmp_path / 'c'}"]
-    done = run("build_corpus", *flags, *output)
+    done = call("build_corpus", *flags, *output)
     assert done.returncode == 0, done.stderr
     told = [x for x in done.stderr.splitlines() if x.startswith("warning: /")]
     assert len(told) == 2
@@ -84,7 +53,7 @@ def test_damaged_input_costs_no_other_input(documents, vocabulary, tmp_path):
     assert told[1].startswith(f"warning: {tmp_path}/c.gz: cannot be read to its end")
     corpus = shards.open_corpus(tmp_path / "c")
     assert 3 * 40 - 1 <= corpus.count("train", "documents") <= 3 * 40
-    done = run(
+    done = call(
         "train_tokenizer", flags[0], "--vocab_size=500", f"--output={tmp_path / 'v'}"
     )
     assert done.returncode == 0, done.stderr
@@ -169,13 +138,13 @@ class LongBuild:
         children = pathlib.Path(f"/proc/{pid}/task/{pid}/children").read_text()
         return [int(p) for p in children.split() if "spawn_main" in command_line(p)]
 
-    def end(self, seconds=20):
+    def end(self, seconds=120):
         _, self.errors = self.process.communicate(timeout=seconds)
         return self.process.returncode
 
     def finish(self):
         """The same command again, to the end."""
-        done = run("build_corpus", *self.flags)
+        done = call("build_corpus", *self.flags)
         assert done.returncode == 0, done.stderr
         return content(self.output)
 
@@ -187,7 +156,7 @@ def command_line(pid):
         return ""
 
 
-def assert_gone(pids, seconds=10):
+def assert_gone(pids, seconds=60):
     assert len(pids) == 2
     deadline = time.monotonic() + seconds
     while any("spawn_main" in command_line(pid) for pid in pids):
@@ -264,7 +233,7 @@ def test_two_builds_do_not_share_a_folder(
     long_build, long_text, vocabulary, tmp_path, undisturbed
 ):
     long_build.wait_for_splits(1)
-    done = run("build_corpus", *long_build.flags)
+    done = call("build_corpus", *long_build.flags)
     assert_refused(done, f"another build is running on {tmp_path / 'c'}; wait for it")
     assert long_build.end() == 0
     assert content(tmp_path / "c") == undisturbed
@@ -301,7 +270,7 @@ def test_a_full_disk_ends_a_build_in_one_line(
     assert_refused(done, f"cannot write to {tmp_path / 'c'}")
     assert "File too large" in done.stderr
     assert len(list(tmp_path.glob("c/**/*.tmp"))) <= workers  # of killed workers
-    done = run("build_corpus", *flags)
+    done = call("build_corpus", *flags)
     assert done.returncode == 0, done.stderr
     assert content(tmp_path / "c") == short_corpus
 
@@ -314,7 +283,7 @@ def test_what_cannot_be_written_is_refused_first(name, output, text_file, vocabu
     flags = [f"--input={text_file}", f"--output={output}"]
     if name == "build_corpus":
         flags.append(f"--tokenizer={vocabulary}")
-    done = run(name, *flags)
+    done = call(name, *flags)
     assert_refused(done, f"cannot write to {output}: ")
     assert "splits" not in done.stderr and "learning" not in done.stderr
 
@@ -331,10 +300,10 @@ def test_a_full_disk_ends_learning_in_one_line(limit, text_file, tmp_path):
     assert_refused(done, f"cannot write to {tmp_path / 'v'}: File too large")
     with pytest.raises(UserError):
         tokenizer_lib.Tokenizer.load(tmp_path / "v")
-    done = run("train_tokenizer", *flags)
+    done = call("train_tokenizer", *flags)
     assert done.returncode == 0, done.stderr
     assert tokenizer_lib.Tokenizer.load(tmp_path / "v").vocab_size == 500
-    assert_refused(run("train_tokenizer", *flags), "v is not empty; give a new folder")
+    assert_refused(call("train_tokenizer", *flags), "v is not empty; give a new folder")
 
 
 def test_what_a_killed_save_leaves_is_written_again(wordpiece, tmp_path):
@@ -541,9 +510,9 @@ def test_an_edited_manifest_is_noticed(field, value, message, small_build, tmp_p
     small_build()
     path = tmp_path / "c/corpus.json"
     path.write_bytes(edited(path.read_bytes(), field, value))
-    for call in (lambda: shards.open_corpus(tmp_path / "c"), small_build):
+    for use in (lambda: shards.open_corpus(tmp_path / "c"), small_build):
         with pytest.raises(UserError) as refusal:
-            call()
+            use()
         assert message in str(refusal.value) and "\n" not in str(refusal.value)
 
 

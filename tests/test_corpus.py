@@ -11,7 +11,8 @@ import numpy as np
 import pyarrow
 import pytest
 import zstandard
-from test_pretrain import assert_refused
+from commands import assert_refused, call
+from corpora import content, flipped
 
 from bert_jax.corpus import build, files, python_docs, shards, sources, splits
 from bert_jax.corpus.problems import Problems
@@ -111,13 +112,6 @@ def test_a_truncated_file_keeps_what_can_be_read(suffix, documents, tmp_path):
     assert problems.count == 1
     assert f"{path}: cannot be read to its end" in problems.lines[0]
     assert f"kept the {len(found)} documents" in problems.lines[0]
-
-
-def flipped(data, place):
-    """The bytes with one bit of one of them changed; from the end if negative."""
-    changed = bytearray(data)
-    changed[place] ^= 1
-    return bytes(changed)
 
 
 @pytest.mark.parametrize(
@@ -404,10 +398,6 @@ def test_copies_of_a_document_stay_on_one_side(tmp_path, wordpiece):
     assert 5 < len(sides["held_out"]) < 30
 
 
-def content(folder):
-    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
-
-
 def test_processes_change_nothing(corpus, text_file, wordpiece, tmp_path):
     built = build.build(
         sources.Source(str(text_file), "text", split_bytes=100_000),
@@ -488,11 +478,10 @@ def test_languages_that_are_none_are_refused(text_file, wordpiece, tmp_path):
         if sentencex.segment(a + b, text) != usual
     }
     assert {"da", "de", "es", "fr", "it"} <= special <= splits.LANGUAGES
-    done = subprocess.run(
-        [sys.executable, "-m", "bert_jax.run.build_corpus", f"--input={text_file}",
-         "--language=xx", "--tokenizer=t", f"--output={tmp_path / 'c'}"],
-        capture_output=True, text=True,
-    )  # fmt: skip
+    wordpiece.save(tmp_path / "t")
+    flags = [f"--input={text_file}", f"--tokenizer={tmp_path / 't'}"]
+    flags += [f"--output={tmp_path / 'c'}", "--language=xx"]
+    done = call("build_corpus", *flags)
     assert_refused(done, "unknown language 'xx'; give the two letters")
     assert not (tmp_path / "c").exists()
 

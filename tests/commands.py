@@ -1,0 +1,114 @@
+"""The entrypoints, started as processes or called in this one, and what they answer."""
+
+import contextlib
+import faulthandler
+import importlib
+import io
+import logging
+import os
+import pathlib
+import signal
+import subprocess
+import sys
+import warnings
+from unittest import mock
+
+from absl.testing import flagsaver
+
+from bert_jax.run import command_line
+
+ROOT = pathlib.Path(__file__).parents[1]
+# A program that becomes another one, with a limit on the size of files.
+_LIMITED = """
+import os, resource, sys
+_, limit, *command = sys.argv
+resource.setrlimit(resource.RLIMIT_FSIZE, (int(limit), int(limit)))
+os.execv(command[0], command)
+"""
+
+
+def environment(devices=1):
+    """That of a process with some devices."""
+    return {**os.environ, "JAX_NUM_CPU_DEVICES": str(devices)}
+
+
+def command(name, *flags):
+    """What starts an entrypoint, as a list for subprocess."""
+    return [sys.executable, "-m", f"bert_jax.run.{name}", *map(str, flags)]
+
+
+def run(name, *flags, largest_file=None, cwd=ROOT):
+    """Run an entrypoint to its end, in a process of its own.
+
+    Args:
+      name: Name of its module.
+      *flags: Its flags.
+      largest_file: Bytes; the system refuses to make any file of the process larger,
+        as a full disk does.
+      cwd: Folder to run in.
+    """
+    limited = [sys.executable, "-c", _LIMITED, str(largest_file)]
+    return subprocess.run(
+        [*(limited if largest_file is not None else []), *command(name, *flags)],
+        capture_output=True,
+        text=True,
+        env=environment(),
+        cwd=cwd,
+    )
+
+
+def call(name, *flags):
+    """Run an entrypoint in this process: the same answer, without the imports.
+
+    Not for --help, which shows the documentation of the program that was started.
+    """
+    entrypoint = importlib.import_module(f"bert_jax.run.{name}")
+    arguments = [f"bert_jax/run/{name}.py", *map(str, flags)]
+    output, errors = io.StringIO(), io.StringIO()
+    with (
+        _everything_as_it_was(),
+        contextlib.redirect_stdout(output),
+        contextlib.redirect_stderr(errors),
+    ):
+        sys.argv = arguments
+        try:
+            command_line.main(entrypoint.main, entrypoint.define_flags)
+            status = 0
+        except SystemExit as end:
+            status = end.code or 0
+    return subprocess.CompletedProcess(
+        arguments, status, output.getvalue(), errors.getvalue()
+    )
+
+
+@contextlib.contextmanager
+def _everything_as_it_was():
+    """Put back what an entrypoint changes in its process."""
+    arguments, hook = sys.argv, sys.unraisablehook
+    handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
+    asyncio = logging.getLogger("asyncio")
+    level = asyncio.level
+    try:
+        with (
+            # New flags go, and those of libraries get their values back.
+            flagsaver.flagsaver(),
+            warnings.catch_warnings(),
+            # It is pytest's, and writes to a file, which the streams here are not.
+            mock.patch.multiple(
+                faulthandler, enable=mock.DEFAULT, register=mock.DEFAULT
+            ),
+        ):
+            yield
+    finally:
+        sys.argv, sys.unraisablehook = arguments, hook
+        asyncio.setLevel(level)
+        for number, handler in handlers.items():
+            signal.signal(number, handler)
+
+
+def assert_refused(done, message):
+    """One line for a user's mistake, and the status for it."""
+    assert done.returncode == 2, done.stderr
+    assert "Traceback" not in done.stderr
+    (line,) = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
+    assert message in line
