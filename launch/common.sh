@@ -3,29 +3,31 @@
 
 dry_run=""
 
-# A mistake in what was given: one line, and exit status 2.
+# Report a mistake in the arguments in one line, and exit with status 2.
 fail() {
   printf 'error: %s\n' "$*" >&2
   exit 2
 }
 
-# The comment at the head of the script is its help.
+# Print the comment at the head of the script, which is its help.
 usage() {
   awk 'NR > 1 { if (!/^#( |$)/) exit; sub(/^# ?/, ""); print }' "$0"
   exit 0
 }
 
-# required NAME HINT: the flag --NAME, which is the variable NAME, must have a value.
+# required NAME HINT: check that the flag --NAME, whose value is in the variable NAME, was
+# given.
 required() {
   [[ -n ${!1} ]] || fail "--$1 is missing; $2"
 }
 
-# required_number NAME: the same for a whole number.
+# required_number NAME: check that its value is a whole number.
 required_number() {
   [[ ${!1} =~ ^(0|[1-9][0-9]*)$ ]] || fail "--$1 takes a whole number, not '${!1}'"
 }
 
-# A command as a line that a shell, here or on another machine, reads as the same words.
+# Print a command as a line that a shell, here or on another machine, reads as the same
+# words.
 quoted() {
   local word line="" quote="'\\''"
   for word in "$@"; do
@@ -35,7 +37,7 @@ quoted() {
   printf '%s\n' "${line# }"
 }
 
-# Run a command, or print it; stop with its status when it fails.
+# Run a command, or print it with --dry_run; exit with its status if it fails.
 run() {
   if [[ -n $dry_run ]]; then
     quoted "$@"

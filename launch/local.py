@@ -1,15 +1,15 @@
 #!/usr/bin/env python3
-r"""Start a run as several processes on this machine, and again when one dies.
+r"""Start a run as several processes on this machine, and restart it when one dies.
 
   python launch/local.py --processes=4 --devices=2 --restarts=3 -- \
       python -m bert_jax.run.pretrain --config=configs/bert_miniature.py:smoke ...
 
 Each process gets the command with --coordinator_address, --num_processes and
---process_id added, and this many emulated CPU devices. It is a pod in small, with the
-restart rules of a pod (launch/README.md): 0 is done, 2 is a mistake that another start
-would repeat, anything else is started again, all processes together. But there are no
-more restarts than --restarts says, none by default, and a stop (75) counts as one.
-SIGTERM goes on to all of them. Needs nothing but Python.
+--process_id added, and --devices emulated CPU devices. This is a small pod, with the
+restart rules of a pod (launch/README.md): status 0 means done, 2 means a mistake that
+another start would repeat, and after anything else all processes are started again.
+There are at most --restarts restarts, none by default, and a stop (75) counts as one.
+SIGTERM is passed on to all processes. Only Python is needed.
 
 Exit status: 0 done, 2 a mistake, 75 stopped and saved, 1 crashed too often.
 """
@@ -26,13 +26,13 @@ import sys
 import threading
 import time
 
-# Processes that lost another one end by themselves or are stuck: this is their time.
+# Processes that lost another one end by themselves, within this time, or are stuck.
 _GRACE_SECONDS = 5.0
 _DONE, _CRASHED, _MISTAKE, _STOPPED = 0, 1, 2, 75
 
 
 def main() -> int:
-    """Parse, and start until it is done."""
+    """Parse the arguments, and start the command until it is done."""
     options = _parse()
     stop = threading.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -70,7 +70,7 @@ def _parse() -> argparse.Namespace:
 
 
 def _start(options: argparse.Namespace, stop: threading.Event) -> list[int]:
-    """Start all processes and wait for all; their statuses."""
+    """Start all processes and wait for them; return their exit statuses."""
     port = _free_port()
     settings = {
         "JAX_PLATFORMS": "cpu",
@@ -111,11 +111,11 @@ def _start(options: argparse.Namespace, stop: threading.Event) -> list[int]:
 
 def _wait(running: list[subprocess.Popen], stop: threading.Event) -> None:
     deadline = None
-    told = False
+    passed_on = False
     while any(process.poll() is None for process in running):
         time.sleep(0.02)
-        if stop.is_set() and not told:
-            told = True
+        if stop.is_set() and not passed_on:
+            passed_on = True
             for process in running:
                 process.terminate()
         statuses = [process.poll() for process in running]
@@ -128,7 +128,7 @@ def _wait(running: list[subprocess.Popen], stop: threading.Event) -> None:
 
 
 def _summary(statuses: list[int]) -> int:
-    """One status for all: the worst, a mistake being worse than a crash."""
+    """One status for all processes: the worst, with a mistake worse than a crash."""
     if _MISTAKE in statuses:
         return _MISTAKE
     if any(status not in (_DONE, _STOPPED) for status in statuses):

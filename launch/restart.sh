@@ -1,26 +1,26 @@
 #!/usr/bin/env bash
-# Run a command, and run it again until it is done.
+# Run a command, and run it again until it is done; or send a signal to such a run.
 #
 #   bash launch/restart.sh [--FLAG=VALUE ...] -- COMMAND ARGS...
 #   bash launch/restart.sh --signal=TERM --log=FILE
 #
 # What the command's exit status means:
 #   0      done
-#   2      a mistake in what was given: not repeated
-#   75     it was stopped and saved itself: repeated
+#   2      a mistake in the arguments or files: not repeated
+#   75     it was asked to stop, and saved: repeated
 #   other  a crash: repeated, a limited number of times
 #
 # SIGTERM and SIGUSR1 are passed on to the command; after SIGTERM it is not repeated.
-# Every worker of a run has its own loop. They need not talk to each other: when one
-# process dies, the others fail too, and all meet again at the next start.
+# Every worker of a run has a loop of its own. The loops need not communicate: when one
+# process dies, the others fail too, and all of them start again.
 #
-#   --max_restarts=10      give up after so many restarts for crashes, one after another
-#   --steady_seconds=3600  a command that ran for so long starts a new count
+#   --max_restarts=10      restarts after crashes in a row, at most
+#   --steady_seconds=3600  a crash after so many seconds starts a new count
 #   --pause=30             seconds before the command is started again
 #   --return_75            exit with 75 instead of repeating, for a scheduler that does
-#   --detach --log=FILE    go on in the background, one run to a FILE at a time
+#   --detach --log=FILE    run in the background; one run at a time for each FILE
 #   --signal=NAME          send a signal to the run that was detached with this FILE
-#   --dry_run              print the command instead
+#   --dry_run              print the command instead of running it
 set -euo pipefail
 # shellcheck source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -53,8 +53,8 @@ for name in max_restarts steady_seconds pause; do
 done
 [[ -z $log || -d $(dirname -- "$log") ]] || fail "there is no folder for --log=$log"
 
-# Whoever belongs to a detached run, its children included, holds FILE.lock open and
-# locked: that tells whether anything still runs, also after a loop that was killed.
+# All processes of a detached run, its children included, hold FILE.lock open and locked.
+# So the lock shows whether any of them still runs, even after the loop was killed.
 if [[ -n $signal ]]; then
   required log "give the file that the run was detached with, --log=FILE"
   if flock --nonblock "$log.lock" true; then
@@ -102,8 +102,8 @@ pass_on() {
 trap 'stopping=1; pass_on TERM' TERM INT
 trap 'pass_on USR1' USR1
 
-# The status of the child. `wait` returns early when a signal arrives, and tells the
-# status again when it is asked again.
+# Return the status of the child. `wait` returns early when a signal arrives; called
+# again, it returns the status.
 wait_for_child() {
   local status
   while true; do
@@ -118,7 +118,7 @@ wait_for_child() {
 
 crashes=0
 while true; do
-  # Asked to stop during the pause: the command has not finished.
+  # There was a request to stop during the pause, and the command has not finished.
   [[ -z $stopping ]] || exit 75
   began=$SECONDS
   "$@" &

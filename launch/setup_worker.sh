@@ -3,8 +3,8 @@
 #
 #   bash launch/setup_worker.sh [--extra=tpu,gcs] [--dry_run]
 #
-# Python 3.11 in .venv, the packages of constraints.txt with those extras, transparent
-# hugepages.
+# It makes an environment with Python 3.11 in .venv, installs this package with those
+# extras and the versions of constraints.txt, and switches transparent hugepages on.
 set -euo pipefail
 # shellcheck source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -21,14 +21,14 @@ while (($#)); do
 done
 [[ -f constraints.txt ]] || fail "there is no constraints.txt; run this in the root of the repository"
 
-# JAX asks for them on v5e and later, where the runtime starts faster with them.
+# JAX asks for hugepages on v5e and later, where the runtime then starts faster.
 run sudo sh -c 'echo always > /sys/kernel/mm/transparent_hugepage/enabled'
 
 if [[ ! -x .venv/bin/pip ]]; then
   if command -v python3.11 >/dev/null; then
     run python3.11 -m venv .venv
   else
-    # Ubuntu 22.04 has Python 3.10; uv brings a 3.11 and needs no root for it.
+    # Ubuntu 22.04 has Python 3.10; uv installs 3.11 without root.
     run python3 -m pip install --user uv
     run python3 -m uv venv --python=3.11 --seed .venv
   fi

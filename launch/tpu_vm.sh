@@ -1,27 +1,28 @@
 #!/usr/bin/env bash
-# Run bert_jax on a Cloud TPU slice; every worker (host) of it does the same.
+# Run bert_jax on a Cloud TPU slice, with the same program on every worker (host).
 #
 #   bash launch/tpu_vm.sh ACTION --name=NAME --zone=ZONE [--project=PROJECT] [--dry_run] ...
 #
-#   create   the slice, now: --type=TYPE [--spot] [--runtime=VERSION]
-#   queue    a request for it, which waits for capacity: the same flags
-#   status   of the slice, or of the request with --queued
-#   install  on all workers: [--repo=URL] [--commit=COMMIT], default this checkout's
-#   run      on all workers, until it is done: [--max_restarts=10] -- PROGRAM ARGS...
-#   logs     what worker 0 prints, and go on following it: [--worker=N]
-#   stacks   all workers print what each of their threads is doing, and go on
-#   stop     all workers save and end; `run` with the same program continues
-#   delete   the slice, or with --queued the request and its slice
+#   create   create the slice now: --type=TYPE [--spot] [--runtime=VERSION]
+#   queue    request the slice, and wait for capacity: the same flags
+#   status   show the state of the slice, or of the request with --queued
+#   install  prepare all workers: [--repo=URL] [--commit=COMMIT], default this checkout's
+#   run      run on all workers until it is done: [--max_restarts=10] -- PROGRAM ARGS...
+#   logs     show what worker 0 prints, and follow it: [--worker=N]
+#   stacks   make all workers print the stacks of their threads; the run goes on
+#   stop     make all workers save and end; `run` with the same program continues
+#   delete   delete the slice, or with --queued the request and its slice
 #
-# TYPE is gcloud's accelerator type, such as v4-128 or v6e-64. VERSION defaults to the
-# one that Google's documentation recommends for JAX on that type.
+# TYPE is gcloud's accelerator type, such as v4-128 or v6e-64. VERSION defaults to what
+# Google's documentation recommends for JAX on that type. --dry_run prints the commands
+# instead of running them.
 set -euo pipefail
 root=$(dirname "${BASH_SOURCE[0]}")/..
 # shellcheck source=common.sh
 source "$root/launch/common.sh"
 
 action=${1-}
-# takes: its flags besides those of all actions.
+# takes: flags of the action, besides those that all actions take.
 case $action in
   create | queue) takes="--type --runtime --spot" ;;
   status | delete) takes="--queued" ;;
@@ -69,7 +70,7 @@ required_number worker
 [[ $action == run ]] || (($# == 0)) || fail "only run takes a program after --"
 where=(--zone="$zone" ${project:+--project="$project"})
 
-# on WORKER COMMAND: run a shell command on a worker, or on all.
+# on WORKER COMMAND: run a shell command on one worker, or on `all`.
 on() {
   run gcloud compute tpus tpu-vm ssh "$name" "${where[@]}" --worker="$1" --command="$2"
 }

@@ -1,18 +1,18 @@
 #!/usr/bin/env bash
-# Run bert_jax on a GKE cluster that was made with xpk (tested against xpk 1.16's flags).
+# Run bert_jax on a GKE cluster that was made with xpk (tested with the flags of xpk 1.16).
 #
 #   bash launch/xpk.sh --name=NAME --cluster=CLUSTER --type=TYPE --image=IMAGE \
 #       [--FLAG=VALUE ...] -- PROGRAM ARGS...
 #
 #   --type=TYPE        xpk's TPU type, such as v6e-64
 #   --image=IMAGE      a container image with this repository and its packages
-#   --slices=1         slices of that type
+#   --slices=1         number of slices of that type
 #   --max_restarts=50  restarts after exit statuses other than 0 and 2, stops included
 #   --project=PROJECT --zone=ZONE --spot
-#   --dry_run          print the command instead
+#   --dry_run          print the command instead of running it
 #
-# xpk sends telemetry to Google by default; here it is off. For xpk in general:
-# `xpk config set send-telemetry false`.
+# xpk sends telemetry to Google by default; this script switches it off. To switch it off
+# for all uses of xpk: `xpk config set send-telemetry false`.
 set -euo pipefail
 # shellcheck source=common.sh
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
@@ -46,9 +46,9 @@ required_number max_restarts
 
 [[ $* != *$'\n'* ]] || fail "xpk takes no command of several lines"
 
-# exec: xpk starts a shell for the command, and sends SIGTERM to that. $$: Kubernetes
-# replaces $(NAME) in commands, and $$ by $. Exit statuses: xpk itself restarts only
-# after 42 and from 127 up.
+# exec: xpk starts a shell for the command, and sends SIGTERM to that shell. $$: Kubernetes
+# replaces $(NAME) in commands, and $$ by $. Exit statuses: by itself, xpk restarts only
+# after 42 and after 127 and above.
 command="exec $(quoted "$@")"
 run env TELEMETRY_ENABLED=false xpk workload create \
   --workload="$name" --cluster="$cluster" ${project:+--project="$project"} \

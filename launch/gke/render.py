@@ -4,8 +4,8 @@ r"""Run bert_jax on TPU node pools of GKE, as a JobSet.
   python launch/gke/render.py --name=NAME --image=IMAGE --accelerator=tpu-v6e-slice \
       --topology=8x8 [--FLAG=VALUE ...] -- PROGRAM ARGS...
 
-Fills in jobset.yaml and gives it to `kubectl apply -f -`; with --dry_run prints it.
-Needs nothing but Python.
+Fills in jobset.yaml and passes it to `kubectl apply -f -`, or prints it with --dry_run.
+Only Python and kubectl are needed.
 """
 
 import argparse
@@ -20,8 +20,8 @@ import subprocess
 import sys
 
 TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
-# Sides of a topology (GKE's page "Plan TPUs in GKE"): pods would wait for ever for
-# nodes with more or fewer.
+# Sides of a topology (GKE's page "Plan TPUs in GKE"). Pods would wait forever for nodes
+# with more or fewer.
 DIMENSIONS = {
     "tpu-v4-podslice": 3,
     "tpu-v5p-slice": 3,
@@ -36,7 +36,7 @@ def render(values: argparse.Namespace) -> str:
     """The JobSet as YAML.
 
     Raises:
-      ValueError: The values do not fit together.
+      ValueError: The values do not fit each other.
     """
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", values.name):
         raise ValueError(
@@ -114,15 +114,17 @@ def _parser() -> argparse.ArgumentParser:
     )
     add = parser.add_argument
     add("--name", required=True, help="of the JobSet")
-    add("--image", required=True, help="a container image with this repository")
+    add("--image", required=True, help="container image with this repository")
     add("--accelerator", required=True, help="label of the nodes, tpu-v6e-slice")
-    add("--topology", required=True, help="of a slice in chips, 8x8 or 4x4x8")
+    add("--topology", required=True, help="of a slice, in chips: 8x8 or 4x4x8")
     add("--chips_per_host", type=_whole(1), default=4, help="TPU chips of a node (4)")
-    add("--slices", type=_whole(1), default=1, help="node pools used together (1)")
-    add("--max_restarts", type=_whole(0), default=10, help="after crashes (10)")
+    add("--slices", type=_whole(1), default=1, help="number of node pools (1)")
+    add(
+        "--max_restarts", type=_whole(0), default=10, help="restarts after crashes (10)"
+    )
     add("--service_account", default="default", help="of Kubernetes, for gs:// paths")
     add("--spot", action="store_true", help="use spot nodes")
-    add("--dry_run", action="store_true", help="print the YAML, run nothing")
+    add("--dry_run", action="store_true", help="print the YAML instead of applying it")
     add("program", nargs="+", help="the program and its arguments, after --")
     return parser
 
@@ -136,7 +138,7 @@ def main() -> int:
         print(f"error: {error}", file=sys.stderr)
         return 2
     if values.dry_run:
-        # The command is for the reader, the rest for a pipe.
+        # The command is for the reader; standard output can be piped into it.
         print(shlex.join(KUBECTL), file=sys.stderr)
         print(manifest, end="")
         return 0
