@@ -5,9 +5,9 @@ Source: everything but the change is configs/bert_base.py.
         variant         change                                        source
         no_nsp          consecutive segments, no next sentence        BERT, Table 5
         left_to_right   the same, each token from those before it     BERT, Table 5
-        whole_words     the pieces of a word are masked together      BERT, release of
+        whole_words     words are masked as a whole                   BERT, release of
                                                                       May 2019
-        ngrams          1 to 3 words are masked together              ALBERT, 3.1
+        ngrams          1 to 3 words are masked as a whole            ALBERT, 3.1
         sentence_order  segments in order or swapped                  ALBERT, 3.1
         full_sentences  text of several documents, one segment        RoBERTa, 4.2
         doc_sentences   text of one document, one segment             RoBERTa, 4.2
@@ -15,10 +15,11 @@ Source: everything but the change is configs/bert_base.py.
         mask_40         40 % of the tokens are predicted              Wettig et al. 2022
         mask_falling    from 30 % at the beginning to 15 % at the end Ankner et al. 2023
 
-        Held-out text has 15 % masked in all of them, so that their losses compare.
+        All variants that mask tokens have 15 % of held-out text masked, so that their
+        losses can be compared.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_ablations.py:no_nsp \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   as BERT-Base. Not run by us.
+Cost:   that of BERT-Base. We have not run it.
 Smoke:  --config=configs/bert_ablations.py:no_nsp,smoke takes seconds on a processor.
 """
 
@@ -46,7 +47,7 @@ _OBJECTIVES = {
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is a variant, with ",smoke" behind it for a run of seconds."""
+    """The recipe; `arg` is a variant, followed by ",smoke" for a run of seconds."""
     variant, smoke = variants.parse(arg, tuple(_OBJECTIVES))
     objective = _OBJECTIVES[variant]
     cfg = knobs.to_configdict(config_lib.PretrainConfig(objective=objective))

@@ -1,11 +1,12 @@
 r"""BERT-Base: 12 layers, hidden size 768, 12 heads, 110 M parameters.
 
-Source: Devlin et al. 2018, A.2. Batch 256, 1M steps, 10k of them warmup, learning rate
-1e-4, 90 % of the steps at length 128 and the rest at 512, in one run of two phases.
+Source: Devlin et al. 2018, A.2: batch 256, a million steps, 10,000 of them warmup,
+        learning rate 1e-4, 90 % of the steps at length 128 and the rest at 512; here in
+        one run of two phases.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_base.py \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   the authors' run took four days on 16 TPU chips (A.2). Not run by us;
-        docs/results.md has the time of a step on a processor.
+Cost:   the authors' run took four days on 16 TPU chips (A.2). We have not run
+        it; docs/results.md has the time of a step on a processor.
 Smoke:  --config=configs/bert_base.py:smoke takes seconds on a processor.
 """
 

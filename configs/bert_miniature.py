@@ -11,8 +11,8 @@ Source: the shapes are four of google-research/bert's miniatures (Turc et al. 20
 
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_miniature.py:mini \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   not run in full by us. Half an hour of Mini on two processor cores, with the
-        overrides that this takes, is in docs/results.md.
+Cost:   we have not run it in full. docs/results.md has half an hour of Mini on two
+        processor cores, with the overrides that this takes.
 Smoke:  --config=configs/bert_miniature.py:smoke takes seconds on a processor.
 """
 
@@ -29,7 +29,7 @@ _SHAPES = {
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is a size, with ",smoke" behind it for a run of seconds."""
+    """The recipe; `arg` is a size, followed by ",smoke" for a run of seconds."""
     size, smoke = variants.parse(arg, tuple(_SHAPES))
     cfg = knobs.to_configdict(config_lib.PretrainConfig())
     cfg.encoder.vocab_size = 0  # that of the corpus

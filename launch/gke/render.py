@@ -119,9 +119,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--topology", required=True, help="of a slice, in chips: 8x8 or 4x4x8")
     add("--chips_per_host", type=_whole(1), default=4, help="TPU chips of a node (4)")
     add("--slices", type=_whole(1), default=1, help="number of node pools (1)")
-    add(
-        "--max_restarts", type=_whole(0), default=10, help="restarts after crashes (10)"
-    )
+    add("--max_restarts", type=_whole(0), default=10, help="after crashes (10)")
     add("--service_account", default="default", help="of Kubernetes, for gs:// paths")
     add("--spot", action="store_true", help="use spot nodes")
     add("--dry_run", action="store_true", help="print the YAML instead of applying it")
