@@ -1,11 +1,11 @@
-r"""The loss curve of our trainer beside Hugging Face's model with torch's AdamW.
+r"""Compare the loss curve of our trainer with Hugging Face's model and torch's AdamW.
 
     pip install -e '.[bench]' -c constraints.txt
     python benchmarks/loss_vs_huggingface.py --corpus=DIR --output=FILE.png
 
-Both models begin with the same weights and see the same 200 batches, dropout off, in
-float32. The optimizer is torch's AdamW with the settings of ours: bias correction,
-epsilon 1e-6, decay 0.01 except on biases and layer norms, clipping at 1, linear
+Both models begin with the same weights and train in float32, without dropout, on the
+same 200 batches. torch's AdamW has the settings of our optimizer: bias correction,
+epsilon 1e-6, decay 0.01 except on biases and layer norms, clipping at 1, and a linear
 schedule. Prints the largest difference of the two losses and draws both curves.
 """
 
@@ -54,7 +54,7 @@ def make_encoder(vocab_size):
 
 
 def ours(encoder, steps, batches):
-    """Losses of our trainer, and the weights it began with by their names."""
+    """Losses of our trainer, and the weights that it began with, by name."""
     objective = masked_lm.MaskedLm(encoder)
     schedule = optimizer_lib.make_schedule(SETTINGS, steps)
     optimizer = optimizer_lib.make_optimizer(SETTINGS, schedule)
@@ -69,7 +69,7 @@ def ours(encoder, steps, batches):
     losses = []
     for batch in batches:
         state, _ = train_step(state, batch)
-        # The state adds up what was measured since the last report; report each step.
+        # The state adds up what was measured since the last report. Report each step.
         terms = jax.device_get(state.terms)
         losses.append(terms_lib.report(objective.losses, terms)["loss"])
         zeros = jax.tree.map(jax.numpy.zeros_like, state.terms)
@@ -93,7 +93,7 @@ def theirs(encoder, steps, batches, initial):
     )
     state = {name: torch.tensor(np.array(v)) for name, v in initial.items()}
     missing = model.load_state_dict(state, strict=False).missing_keys
-    # What is missing are other names of the same tensors.
+    # The missing names are other names of the same tensors.
     assert all("decoder" in name or "position_ids" in name for name in missing), missing
     model.train()
     plain = [p for n, p in model.named_parameters() if "LayerNorm" in n or "bias" in n]

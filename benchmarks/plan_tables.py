@@ -1,11 +1,12 @@
-r"""The tables of docs/plan.md and docs/sharding.md, compiled for absent slices.
+r"""Print the tables of docs/plan.md and docs/sharding.md, compiled without a TPU.
 
-  python benchmarks/plan_tables.py recipes    # each recipe where it is meant to run
+  python benchmarks/plan_tables.py recipes    # each recipe on the slice it is meant for
   python benchmarks/plan_tables.py sharding   # mesh layouts on 64 chips
   python benchmarks/plan_tables.py layers     # unrolled and scanned layers
   python benchmarks/plan_tables.py limits     # memory that programs can use
 
-`pip install -e '.[tpu]'`; no TPU. Some minutes for each row of Large, unrolled.
+Needs `pip install -e '.[tpu]'`, and no TPU. Each row of Large, unrolled, takes some
+minutes.
 """
 
 import functools
@@ -25,8 +26,8 @@ from bert_jax.planning.plan import Plan, Planner
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# What each recipe is meant for: the paper's 16 and 64 chips for Base and Large, of a
-# later generation; for the others what is easily had.
+# The slice that each recipe is meant for: the paper's 16 and 64 chips for Base and
+# Large, of a later generation; for the others, what is easy to get.
 RECIPES = {
     "bert_miniature:tiny": "v5e:1x1",
     "bert_miniature:mini": "v5e:1x1",
@@ -36,7 +37,7 @@ RECIPES = {
     "bert_large": "v4:4x4x4",
 }
 
-# Name, slice, how many, and the mesh.
+# Name, slice, number of slices, and the mesh.
 LAYOUTS = (
     ("data 64", "v4:4x4x4", 1, {}),
     ("data 64, optimizer split", "v4:4x4x4", 1, {"shard_optimizer": True}),
@@ -63,7 +64,7 @@ def load(recipe: str, **changes) -> config_lib.PretrainConfig:
 
 
 def header(*names: str) -> list[str]:
-    """The first two lines of a table; text on the left, numbers on the right."""
+    """The first two lines of a table: text to the left, numbers to the right."""
     line = "|".join("---" if i < 2 else "---:" for i in range(len(names)))
     return [f"| {' | '.join(names)} |", f"|{line}|"]
 
@@ -76,7 +77,7 @@ def recipe_rows(recipe: str) -> list[str]:
 
 
 def planner(topology: topology_lib.Topology) -> Planner:
-    """What compiles pretraining for a topology."""
+    """The planner of pretraining runs for a topology."""
     return Planner(topology, functools.partial(pretraining.make_run, corpus=None))
 
 
@@ -155,7 +156,7 @@ LAYOUT_HEADER = header(
 
 
 def layout_phase(model: str, slice_name: str, slices: int, mesh: dict):
-    """The first phase of Base or Large on a layout, layers scanned."""
+    """The first phase of Base or Large in a layout, with the layers scanned."""
     config = load(model, mesh=mesh, encoder={"scan_layers": True})
     topology = topology_lib.open_topology(slice_name, slices)
     return planner(topology).plan_phase(config, 0)
@@ -189,7 +190,7 @@ LAYERS_HEADER = header(
 
 
 def limits() -> None:
-    """Ask for too much on each generation, and print what the compiler says."""
+    """Ask for too much memory on each generation, and print the compiler's limit."""
     for kind, generation in topology_lib.GENERATIONS.items():
         shape = "2x2x1" if generation.sides == 3 else "2x2"
         device = topology_lib.open_topology(f"{kind}:{shape}").devices[0]

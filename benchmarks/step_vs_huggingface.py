@@ -1,13 +1,14 @@
-r"""Time of a training step on a processor, beside Hugging Face eager and compiled.
+r"""Time a training step on a processor, ours and Hugging Face's, eager and compiled.
 
     pip install -e '.[bench]' -c constraints.txt
     python benchmarks/step_vs_huggingface.py --output=FILE.json
 
-Forward, backward, clipping and Adam on the same batch of random tokens: dropout 0.1,
-padding none, 20 masked positions of 128. Each measurement is a process of its own, on
-the same cores; the processes take turns over several rounds, so that both see the same
-moods of the machine. Hugging Face computes logits at all positions, as its model does.
-bfloat16 is the compute type; parameters and Adam stay float32 on both sides.
+A step is forward and backward pass, clipping and Adam, on the same batch of random
+tokens, with dropout 0.1, no padding, and 20 masked positions of 128. Each measurement
+is a process of its own, on the same cores. The processes take turns over several
+rounds, so that all sides see the machine in the same state. Hugging Face's model
+computes logits at all positions. bfloat16 is the compute type; parameters and Adam stay
+float32 on both sides.
 """
 
 import argparse
@@ -131,7 +132,7 @@ def huggingface_step(layers, hidden, heads, dtype, compiled):
 
 
 def measure(side, size, dtype, steps):
-    """Milliseconds of each of some steps, after three for warming up."""
+    """Milliseconds of each of some steps, after three steps to warm up."""
     shape = SHAPES[size]
     if side == "bert_jax":
         run = bert_jax_step(*shape, dtype)
@@ -170,7 +171,7 @@ def main():
     if values.one:
         print(json.dumps(measure(*json.loads(values.one))))
         return
-    # Processes inherit this: the same cores for all.
+    # Processes inherit this, so that all of them run on the same cores.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: values.cores])
     report = {}
     for (size, dtype), wanted in CASES.items():
