@@ -8,8 +8,10 @@ quotation mark is a character like any other, as in GLUE's files.
 import dataclasses
 import gzip
 import hashlib
+import math
 import os
 import pathlib
+import shlex
 import zlib
 from collections.abc import Sequence
 
@@ -102,8 +104,9 @@ def read_tsv(path: str | os.PathLike) -> list[Example]:
     missing = [name for name in (first, "label") if name not in header]
     if missing:
         raise UserError(
-            f"{path} has no column {' or '.join(missing)}; the first line must name "
-            f"the columns text (or text_a and text_b) and label, and is {header}"
+            f"{path} has no column {' or '.join(missing)}; the first line must name, "
+            "with tabs between them, the columns text (or text_a and text_b) and "
+            f"label, and has {_shortened(header)}; {_advice(path, header)}"
         )
     a, label = header.index(first), header.index("label")
     b = header.index("text_b") if "text_b" in header else None
@@ -122,6 +125,47 @@ def read_tsv(path: str | os.PathLike) -> list[Example]:
     return examples
 
 
+# Columns of GLUE's files, with their names here.
+_GLUE_COLUMNS = {
+    "sentence": "text",
+    "sentence1": "text_a",
+    "sentence2": "text_b",
+    "question": "text_a",
+    "question1": "text_a",
+    "question2": "text_b",
+    "#1 String": "text_a",
+    "#2 String": "text_b",
+    "Quality": "label",
+    "gold_label": "label",
+    "is_duplicate": "label",
+}
+
+
+def _shortened(header: list[str]) -> str:
+    """The names of columns, which may be sentences if there is no header."""
+    return ", ".join(
+        repr(name if len(name) <= 24 else f"{name[:20]} ...") for name in header
+    )
+
+
+def _advice(path: storage.Path, header: list[str]) -> str:
+    """How to give a file the columns that it needs."""
+    names = [_GLUE_COLUMNS.get(name, name) for name in header]
+    needed = sorted({"text", "text_a", "text_b", "label"}.intersection(names))
+    if needed not in (["label", "text"], ["label", "text_a", "text_b"]):
+        return (
+            "if that is an example, put a line with names in front of it; if a column "
+            "has another name, rename it there"
+        )
+    escaped = [name.replace("\\", r"\\").replace("%", "%%") for name in names]
+    line = "\\t".join(escaped) + "\\n"
+    read = "zcat" if path.name.endswith(".gz") else "cat"
+    return (
+        f"to rename them: (printf {shlex.quote(line)}; "
+        f"{read} {shlex.quote(str(path))} | tail -n +2) > NEW.tsv"
+    )
+
+
 def write_tsv(path: pathlib.Path, examples: Sequence[Example]) -> None:
     """Write examples of two texts each, for `read_tsv`. Tabs become spaces."""
     rows = [
@@ -132,13 +176,34 @@ def write_tsv(path: pathlib.Path, examples: Sequence[Example]) -> None:
     path.write_text(text, encoding="utf-8")
 
 
+# Whole numbers from here on are taken to be quantities.
+_MAX_CLASS = 1000
+
+
+def _are_quantities(names: Sequence[str]) -> bool:
+    """Whether labels are numbers to predict, and not names of classes."""
+    try:
+        numbers = [float(name) for name in names]
+    except ValueError:
+        return False
+    return not all(abs(n) < _MAX_CLASS and math.floor(n) == n for n in numbers)
+
+
 def label_names(train: Sequence[Example], held_out: Sequence[Example]) -> list[str]:
     """The labels of the training examples, sorted; each label's index is its class.
 
     Raises:
-      UserError: there is only one, or evaluation has one that training has not.
+      UserError: There is only one, evaluation has one that training has not, or they
+        are numbers to predict.
     """
     names = sorted({example.label for example in train})
+    if _are_quantities(names):
+        raise UserError(
+            f"the labels of the training examples are numbers: {', '.join(names[:3])}"
+            f"{', ...' if names[3:] else ''}; to predict numbers is regression, which "
+            f"is not supported yet; classes are words, or whole numbers below "
+            f"{_MAX_CLASS}"
+        )
     if len(names) < 2:
         raise UserError(f"all training examples have the label {names[0]!r}")
     unknown = sorted({example.label for example in held_out} - set(names))
