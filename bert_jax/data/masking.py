@@ -180,23 +180,19 @@ class Masking:
         # Where there are no more units, one that never fits.
         size = tf.where(first < 0, tf.constant(self._length, tf.int64), size)
         # One after the other, as long as there is room.
-        room, taken = count, []
+        room, ends = count, []
         for one in tf.unstack(size, axis=1):
-            fits = tf.where(one <= room, one, 0)
-            room -= fits
-            taken.append(fits)
-        # The tokens of the units taken, one slot each.
-        end = tf.cumsum(tf.stack(taken, axis=1), axis=1)
+            room -= tf.where(one <= room, one, 0)
+            ends.append(count - room)
+        # The tokens of the units taken, one slot each, the last slot of a unit for its
+        # last token.
+        end = tf.stack(ends, axis=1)
         slot = tf.range(self._max_predictions, dtype=tf.int64)[None, :]
         slot = tf.tile(slot, [tf.shape(ids)[0], 1])
         unit = tf.searchsorted(end, slot, side="right", out_type=tf.int64)
-        is_chosen = slot < end[:, -1:]
         unit = tf.minimum(unit, limit - 1)
-        left = tf.gather(end, unit, batch_dims=1) - slot
-        unit_end = tf.gather(first, unit, batch_dims=1) + tf.gather(
-            size, unit, batch_dims=1
-        )
-        return unit_end - left, is_chosen
+        column = tf.gather(first + size - end, unit, batch_dims=1) + slot
+        return column, slot < end[:, -1:]
 
     def _word_begins(self, ids: tf.Tensor, is_candidate: tf.Tensor) -> tf.Tensor:
         """Bool [B, L]: where a word begins, or what is left of one that was cut."""
@@ -209,22 +205,25 @@ class Masking:
     ) -> tf.Tensor:
         """Bool [B, L]: where spans of words begin."""
         most = self._config.max_ngram
-        words = tf.cumsum(tf.cast(begins, tf.int32), axis=1)
-        column = tf.range(self._length, dtype=tf.int64)[None, :]
-        column = tf.tile(column, [tf.shape(begins)[0], 1])
-        run_end = column + _distance_to_next(~is_candidate, column)
-        words_left = tf.gather(words, run_end - 1, batch_dims=1) - words + 1
-        draws = counter.fraction(counter.word(key[:, None], column))
+        # Where a span begins depends on the spans before it, so this goes column by
+        # column, and columns come first: [L, B].
+        begins_at = tf.cast(tf.transpose(begins), tf.int32)
+        candidate_at = tf.cast(tf.transpose(is_candidate), tf.int32)
+        words_left = _words_left(begins_at, candidate_at)
+        column = tf.range(self._length, dtype=tf.int64)[:, None]
+        draws = counter.fraction(counter.word(key[None, :], column))
         size = _ngram_sizes(draws, tf.clip_by_value(words_left, 1, most), most)
         # A span takes the words that come until it has its number of them.
-        columns = zip(tf.unstack(begins, axis=1), tf.unstack(size, axis=1), strict=True)
-        pending = tf.zeros_like(size[:, 0])
+        pending = tf.zeros_like(size[0])
         span_begins = []
-        for begins_here, size_here in columns:
-            span_begins.append(begins_here & (pending == 0))
-            rest = tf.where(pending == 0, size_here, pending) - 1
-            pending = tf.where(begins_here, rest, pending)
-        return tf.stack(span_begins, axis=1)
+        for begins_here, more in zip(
+            tf.unstack(begins_at), tf.unstack(size - 1), strict=True
+        ):
+            pending -= begins_here
+            is_new = pending < 0
+            span_begins.append(is_new)
+            pending = tf.where(is_new, more, pending)
+        return tf.transpose(tf.stack(span_begins))
 
     # ---- what takes their place
 
@@ -280,6 +279,26 @@ def _distance_to_next(marks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
     return after - column
 
 
+def _words_left(begins: tf.Tensor, is_candidate: tf.Tensor) -> tf.Tensor:
+    """Words that begin here or later, before the next token that is no candidate.
+
+    Args:
+      begins: int32 [L, B], 1 where a word begins.
+      is_candidate: int32 [L, B], 0 or 1.
+
+    Returns:
+      int32 [L, B].
+    """
+    left = tf.zeros_like(begins[0])
+    columns = []
+    for begins_here, is_candidate_here in zip(
+        reversed(tf.unstack(begins)), reversed(tf.unstack(is_candidate)), strict=True
+    ):
+        left = (left + begins_here) * is_candidate_here
+        columns.append(left)
+    return tf.stack(columns[::-1])
+
+
 def _ngram_sizes(draws: tf.Tensor, available: tf.Tensor, most: int) -> tf.Tensor:
     """Words in a span: int32, p(n) proportional to 1 / n for n up to `available`.
 
@@ -288,10 +307,9 @@ def _ngram_sizes(draws: tf.Tensor, available: tf.Tensor, most: int) -> tf.Tensor
       available: int32, from 1 to `most`, of the same shape.
       most: Words in a span, at most.
     """
-    shares = np.array([1 / n for n in range(1, most + 1)])
-    # thresholds[m - 1, k]: the probability of at most k + 1 words, of m available.
-    totals = np.cumsum(shares)
-    thresholds = np.minimum(totals[None, :] / totals[:, None], 1.0)
-    limits = tf.gather(tf.constant(thresholds), available - 1)
-    at_least = tf.cast(draws[..., None] >= limits[..., : most - 1], tf.int32)
-    return 1 + tf.reduce_sum(at_least, axis=-1)
+    totals = np.cumsum([1 / n for n in range(1, most + 1)])
+    reached = draws * tf.gather(tf.constant(totals), available - 1)
+    size = tf.ones_like(available)
+    for total in totals[:-1]:
+        size += tf.cast(reached >= total, tf.int32)
+    return size
