@@ -1,5 +1,9 @@
 """Exceptions that are no mistakes of the program, and so get no traceback."""
 
+# Exit status of a run that was asked to stop, and that the same command continues;
+# "temporary failure" in sysexits.h.
+EXIT_CONTINUE = 75
+
 
 class UserError(Exception):
     """Something the user gave cannot work: a flag, a config field, a file.

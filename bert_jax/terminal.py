@@ -35,12 +35,15 @@ def warn(count: int, lines: list[str]) -> None:
 
 # Characters that break a line or control a terminal.
 _CONTROL = re.compile("[\x00-\x1f\x7f-\x9f\u2028\u2029]")
+# Surrogates that do not stand for bytes; JSON can have them.
+_SURROGATE = re.compile("[\ud800-\udc7f\udd00-\udfff]")
 
 
-def printable(name: str) -> str:
-    """A file name as text that fits on one line, in any terminal and in UTF-8 files.
+def printable(text: str) -> str:
+    """Text, such as a file name, on one line, for any terminal and for UTF-8 files.
 
     Bytes that are not UTF-8 and control characters become escapes.
     """
-    text = name.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
+    text = _SURROGATE.sub(lambda c: f"\\u{ord(c[0]):04x}", text)
+    text = text.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
     return _CONTROL.sub(lambda c: c[0].encode("unicode_escape").decode(), text)

@@ -1,35 +1,63 @@
 """What all entrypoints share: flags, and what becomes of a user's mistake."""
 
+import os
 import pathlib
 import re
+import select
 import sys
 import traceback
+import warnings
 from collections.abc import Callable
+from typing import TextIO
 
 import ml_collections
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
 
-from bert_jax.errors import Interrupted, Unavailable, UserError
+from bert_jax import terminal
+from bert_jax.errors import EXIT_CONTINUE, Interrupted, Unavailable, UserError
 
-# sysexits.h: a mistake in what was given; a stop that is meant to be continued.
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
-EXIT_CONTINUE = 75
 
 
 def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> None:
     """Define and parse flags, call `run`, and exit with its status.
 
     A `UserError`, or a flag that does not parse, prints one line and exits with 2. A
-    stop that was asked for exits with 75, what may be well again later with 1.
+    stop that was asked for exits with 75. An outage that may pass exits with 1, and so
+    does, without a word, a program whose output nobody reads any more.
+
     Flags are defined here and not at import, so that entrypoints can import each other.
     """
+    for name in ("stdout", "stderr"):
+        if not getattr(sys, name):  # closed, as by 2>&-
+            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+    streams = sys.stdout, sys.stderr
+    for stream in streams:
+        # Escapes for what the terminal's encoding lacks.
+        stream.reconfigure(errors="backslashreplace")
+    try:
+        try:
+            _run(run, define_flags)
+        finally:
+            for stream in streams:
+                stream.flush()  # not at the exit, which would print a traceback
+    except BrokenPipeError as error:
+        closed = [stream for stream in streams if _nobody_reads(stream)]
+        if not closed:
+            _crash(error)
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        for stream in closed:
+            os.dup2(nowhere, stream.fileno())
+        _leave(EXIT_CRASH, error)
 
+
+def _run(run: Callable[[], int | None], define_flags: Callable[[], None]) -> None:
     def guarded(arguments):
         if not flags.FLAGS["verbosity"].present:
-            # Libraries tell of each of their doings at the default, INFO.
+            # At the default, INFO, libraries log each thing that they do.
             absl_logging.set_verbosity(absl_logging.WARNING)
         if len(arguments) > 1:
             raise UserError(
@@ -37,26 +65,43 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
             )
         return run()
 
-    define_flags()
     try:
+        define_flags()
         app.run(guarded, flags_parser=_parse_flags)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
+    except (UserError, flags.CantOpenFlagFileError) as error:
+        _report(f"error: {error}")
         _leave(EXIT_USER_ERROR, error)
     except Unavailable as error:
-        print(f"error: {error}", file=sys.stderr)
+        _report(f"error: {error}")
         _leave(EXIT_CRASH, error)
     except Interrupted as stop:
-        print(f"{stop}; the same command continues", file=sys.stderr)
+        _report(f"{stop}; the same command continues")
         sys.exit(EXIT_CONTINUE)
     except KeyboardInterrupt as stop:
-        print("stopped", file=sys.stderr)
+        _report("stopped")
         _leave(EXIT_CONTINUE, stop)
+    except BrokenPipeError:
+        raise
     except Exception as error:
-        if "jax" not in sys.modules:
-            raise
-        traceback.print_exc()
-        _leave(EXIT_CRASH, error)
+        _crash(error)
+
+
+def _crash(error: BaseException) -> None:
+    if "jax" not in sys.modules:
+        raise error
+    traceback.print_exc()
+    _leave(EXIT_CRASH, error)
+
+
+def _report(line: str) -> None:
+    print(terminal.printable(line), file=sys.stderr)
+
+
+def _nobody_reads(stream: TextIO) -> bool:
+    """Whether a stream is a pipe whose other end was closed."""
+    poll = select.poll()
+    poll.register(stream, 0)
+    return any(event & select.POLLERR for _, event in poll.poll(0))
 
 
 def _leave(status: int, error: BaseException) -> None:
@@ -74,13 +119,15 @@ def _parse_flags(arguments: list[str]) -> list[str]:
     try:
         return flags.FLAGS(arguments)
     except flags.Error as error:
+        # absl makes flag errors of what a recipe raises, too.
+        if own := _error_of(recipe, error):
+            raise own from None
         raise UserError(_one_line(error)) from error
     # config_flags looks a field up while it parses, and what is wrong with its name
     # comes as whatever the lookup raises.
     except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
         overrides = [a for a in arguments if a.startswith("--config.")]
-        frames = traceback.extract_tb(error.__traceback__)
-        if not overrides or any(frame.filename == recipe for frame in frames):
+        if not overrides or _error_of(recipe, error):
             raise
         raise UserError(_wrong_override(overrides, error)) from error
 
@@ -97,11 +144,32 @@ def _recipe(arguments: list[str]) -> str | None:
 
 def _check_recipe(path: str) -> None:
     try:
-        text = pathlib.Path(path).read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
+        source = pathlib.Path(path).read_bytes()
+    except FileNotFoundError as error:
         raise UserError(f"there is no recipe {path}") from error
-    if not path.endswith(".py") or "get_config" not in text:
-        raise UserError(f"{path} is no recipe: a .py file with a function get_config")
+    except OSError as error:
+        raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
+    no_recipe = f"{path} is no recipe: a .py file with a function get_config"
+    if not path.endswith(".py"):
+        raise UserError(no_recipe)
+    try:
+        with warnings.catch_warnings(action="ignore"):  # they come when it is imported
+            compile(source, path, "exec")
+    except SyntaxError as error:
+        where = f"{path}, line {error.lineno}" if error.lineno else path
+        raise UserError(f"{where}: {error.msg}") from error
+    if b"get_config" not in source:
+        raise UserError(no_recipe)
+
+
+def _error_of(recipe: str | None, error: BaseException | None) -> BaseException | None:
+    """What the recipe itself raised, behind what became of it; None if it did not."""
+    while error is not None:
+        frames = traceback.extract_tb(error.__traceback__)
+        if any(frame.filename == recipe for frame in frames):
+            return error
+        error = error.__context__
+    return None
 
 
 def _wrong_override(overrides: list[str], error: Exception) -> str:
@@ -145,12 +213,42 @@ def define_processes() -> None:
     flags.DEFINE_integer("process_id", -1, f"Index of this one. {hint}")
 
 
+def workdir() -> str:
+    """The value of `--workdir`.
+
+    Raises:
+      UserError: There is none, or no checkpoint can be written there.
+    """
+    folder = required("workdir", "give a folder, --workdir=DIR")
+    check_checkpoints("workdir", folder)
+    return folder
+
+
+def check_checkpoints(name: str, folder: str) -> None:
+    """Check the name of a folder with checkpoints: their library takes text, not bytes.
+
+    Args:
+      name: Flag that gives the folder.
+      folder: Its value.
+
+    Raises:
+      UserError: The absolute name of the folder is not UTF-8.
+    """
+    try:
+        os.path.abspath(folder).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(
+            f"--{name}={folder}: checkpoints need a folder whose absolute name is "
+            "UTF-8, as the locale has to be (such as LC_ALL=C.UTF-8)"
+        ) from error
+
+
 def start_processes() -> None:
     """Find the other processes of the run, if there are any.
 
     Raises:
-      UserError: the flags are incomplete.
-      RuntimeError: the others did not come in time.
+      UserError: The flags are incomplete.
+      RuntimeError: The others did not come in time.
     """
     from bert_jax.training import processes
 
@@ -162,7 +260,7 @@ def config() -> ml_collections.ConfigDict:
     """The recipe that was given, with its overrides.
 
     Raises:
-      UserError: there is none.
+      UserError: There is none.
     """
     flag = flags.FLAGS["config"]
     if not flag.present and not flag.default:
@@ -174,7 +272,7 @@ def required(name: str, hint: str) -> str:
     """The value of a flag that must be given.
 
     Raises:
-      UserError: it was not.
+      UserError: It was not.
     """
     if not flags.FLAGS[name].value:
         raise UserError(f"--{name} is missing; {hint}")

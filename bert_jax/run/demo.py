@@ -27,7 +27,7 @@ def define_flags() -> None:
 def main() -> int:
     """The entrypoint."""
     config = knobs.from_configdict(DemoConfig, command_line.config())
-    folder = command_line.required("workdir", "give a folder, --workdir=DIR")
+    folder = command_line.workdir()
     report = demo.demo(config, folder)
     print(f"\n{report}\nAlso in {folder}: report.txt, results.json, curves.png")
     return 0

@@ -4,6 +4,8 @@ python -m bert_jax.run.fill_mask --init_from=PRETRAIN_WORKDIR \
       --text='The [MASK] of the list is returned.'
 """
 
+import os
+
 from absl import flags
 
 from bert_jax import prediction
@@ -23,12 +25,21 @@ def define_flags() -> None:
 def main() -> int:
     """The entrypoint."""
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
-    texts = flags.FLAGS.text
+    command_line.check_checkpoints("init_from", source)
+    texts = [_decoded(text) for text in flags.FLAGS.text]
     if not texts:
         raise UserError("--text is missing; give a sentence with [MASK] in it")
     filled = prediction.load(source).fill(texts, flags.FLAGS.top)
     print(prediction.describe(texts, filled))
     return 0
+
+
+def _decoded(text: str) -> str:
+    """An argument as text, in a locale that is not UTF-8, too."""
+    try:
+        return os.fsencode(text).decode("utf-8")
+    except UnicodeDecodeError as error:
+        raise UserError(f"--text={text} is not UTF-8") from error
 
 
 if __name__ == "__main__":

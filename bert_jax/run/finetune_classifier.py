@@ -31,7 +31,8 @@ def main() -> int:
     """The entrypoint."""
     command_line.start_processes()
     config = knobs.from_configdict(config_lib.FinetuneConfig, command_line.config())
-    folder = command_line.required("workdir", "give a folder, --workdir=DIR")
+    command_line.check_checkpoints("config.init_from", config.init_from)
+    folder = command_line.workdir()
     results = finetuning.finetune(config, folder)
     if processes.is_main():
         print(json.dumps(results, indent=2))

@@ -28,7 +28,7 @@ def main() -> int:
     """The entrypoint."""
     command_line.start_processes()
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
-    folder = command_line.required("workdir", "give a folder, --workdir=DIR")
+    folder = command_line.workdir()
     pretraining.pretrain(config, folder)
     return 0
 

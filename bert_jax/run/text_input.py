@@ -1,4 +1,4 @@
-"""Flags for the text that is read; two entrypoints share them."""
+"""The flags that say which text to read; two entrypoints share them."""
 
 import tempfile
 
@@ -45,7 +45,7 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
 
 
 def description() -> str:
-    """The input in words, to show before it is searched for, which can take long."""
+    """The input in words, to report before the search for it, which can take long."""
     source = flags.FLAGS.input or flags.FLAGS.format
     if source in ("", "python_docs"):
         return "the documentation of installed Python packages"
@@ -61,7 +61,7 @@ def normalisation() -> tuple[bool, bool]:
 def check_new_folder(path: str) -> None:
     """Check that a tokenizer can be written to a folder, before the work.
 
-    Of an object store it is only known that it answers, not that it can be written.
+    For an object store, this checks that it answers, not that it can be written.
 
     Raises:
       UserError: The folder is not empty or cannot be written, or it is a file.

@@ -1,0 +1,225 @@
+"""What all entrypoints do with bad recipes, odd names, closed pipes, slow imports."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+from runs import ROOT
+
+from bert_jax import terminal
+
+ENTRYPOINTS = {path.stem for path in (ROOT / "bert_jax/run").glob("*.py")} - {
+    "__init__",
+    "command_line",
+    "text_input",
+}
+# A machine without locales, and a terminal that shows nothing but ASCII.
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
+         "PYTHONIOENCODING": "ascii"}  # fmt: skip
+
+
+def run(*arguments, variables=None, **options):
+    """Run Python in the root of the repository; with bytes as its output."""
+    command = [sys.executable, *arguments]
+    options = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options}
+    environment = os.environ | (variables or {})
+    return subprocess.run(command, cwd=ROOT, env=environment, **options)
+
+
+def entrypoint(name, *flags, **options):
+    return run("-m", f"bert_jax.run.{name}", *flags, **options)
+
+
+def script(lines, **options):
+    """Run lines that define `run`, as an entrypoint without flags."""
+    main = "\nfrom bert_jax.run import command_line\ncommand_line.main(run, lambda: 0)"
+    return run("-c", lines + main, **options)
+
+
+def error_of(done):
+    """The one line of a mistake."""
+    assert done.returncode == 2, done.stderr
+    assert b"Traceback" not in done.stderr
+    [line] = [x for x in done.stderr.splitlines() if x.startswith(b"error: ")]
+    assert line == done.stderr.splitlines()[-1]
+    return line.decode("ascii")
+
+
+# ---- recipes
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        (b"x = 1\ndef get_config(arg=''):\n    return (\n", ", line 3: '(' was never"),
+        (b"get_config = 1 +\n", ", line 1: invalid syntax"),
+        (b"def get_config(\xff): pass\n", "'utf-8' codec can't decode byte 0xff"),
+        (b"x = 1\n", "is no recipe: a .py file with a function get_config"),
+    ],
+)
+def test_a_recipe_that_is_no_python_or_no_recipe(source, message, tmp_path):
+    path = tmp_path / "recipe.py"
+    path.write_bytes(source)
+    line = error_of(entrypoint("pretrain", f"--config={path}", "--workdir=x"))
+    assert str(path) in line and message in line
+
+
+def test_a_folder_that_is_called_like_a_recipe(tmp_path):
+    folder = tmp_path / "recipe.py"
+    folder.mkdir()
+    line = error_of(entrypoint("pretrain", f"--config={folder}", "--workdir=x"))
+    assert line == f"error: cannot read the recipe {folder}: Is a directory"
+
+
+@pytest.mark.parametrize(
+    ("body", "raised"),
+    [
+        ("return 1 / 'a'", "TypeError: unsupported operand"),
+        ("raise ValueError('ours')", "ValueError: ours"),
+        ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
+    ],
+)
+def test_errors_of_a_recipe_keep_their_traceback(body, raised, tmp_path):
+    path = tmp_path / "recipe.py"
+    path.write_text(f"def get_config(arg=''):\n    {body}\n")
+    done = entrypoint("pretrain", f"--config={path}", "--workdir=x")
+    text = done.stderr.decode()
+    assert done.returncode == 1 and "error: " not in text
+    assert f'File "{path}", line 2, in get_config' in text
+    assert text.splitlines()[-1].startswith(raised)
+
+
+def test_a_mistake_that_a_recipe_finds_is_one_line(tmp_path):
+    path = tmp_path / "recipe.py"
+    path.write_text(
+        "from bert_jax.errors import UserError\n"
+        "def get_config(arg=''):\n    raise UserError('no such variant')\n"
+    )
+    line = error_of(entrypoint("pretrain", f"--config={path}", "--workdir=x"))
+    assert line == "error: no such variant"
+
+
+def test_a_file_of_flags_that_is_missing():
+    line = error_of(entrypoint("pretrain", "--flagfile=/nowhere"))
+    assert "Unable to open flagfile" in line and "/nowhere" in line
+
+
+# ---- names and terminals that are not UTF-8
+
+NAME = b"\xff\xe4\n"  # in UTF-8 nothing, and a line break
+BASE = "--config=configs/bert_base.py"
+
+
+@pytest.mark.parametrize("variables", [{}, ASCII], ids=["utf-8", "ascii"])
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("build_corpus", [b"--tokenizer=" + NAME, "--output=x"]),
+        ("demo", [b"--workdir=" + NAME]),
+        ("fill_mask", ["--init_from=x", b"--text=" + NAME]),
+        ("fill_mask", [b"--init_from=" + NAME, b"--text=[MASK]"]),
+        ("finetune_classifier", ["--config=configs/classifier.py", "--workdir=x",
+                                 b"--config.init_from=" + NAME]),
+        ("plan", [BASE, "--topology=v4:2x2x1", b"--step_ms=" + NAME]),
+        ("pretrain", [b"--config=" + NAME]),
+        ("pretrain", [BASE, b"--config.optimizer.name=" + NAME]),
+        ("pretrain", [BASE, b"--workdir=" + NAME]),
+        ("report", [b"--workdir=" + NAME]),
+        ("train_tokenizer", [b"--input=" + NAME, "--output=/tmp/nonesuch"]),
+    ],
+)  # fmt: skip
+def test_arguments_that_are_not_utf_8(name, flags, variables):
+    line = error_of(entrypoint(name, *flags, variables=variables))
+    assert r"\xff" in line or r"\udcff" in line
+
+
+def test_results_on_a_terminal_that_is_not_utf_8():
+    lines = r"run = lambda: print('\xe4 \udcff')"
+    done = script(lines, variables=ASCII)
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert done.stdout == rb"\xe4 \udcff" + b"\n"
+
+
+ECHO = """
+from bert_jax import prediction
+from bert_jax.run import command_line, fill_mask
+
+class Model:
+    def fill(self, texts, top):
+        assert texts == ["a \\N{SNOWMAN} [MASK]"]
+        return [[[]]]
+
+prediction.load = lambda source: Model()
+command_line.main(fill_mask.main, fill_mask.define_flags)
+"""
+
+
+@pytest.mark.parametrize("variables", [{}, ASCII], ids=["utf-8", "ascii"])
+def test_sentences_are_utf_8_whatever_the_locale(variables):
+    text = "--text=a \N{SNOWMAN} [MASK]".encode()
+    done = run("-c", ECHO, "--init_from=x", text, variables=variables)
+    assert done.returncode == 0, done.stderr
+    expected = rb"a \u2603 [MASK]" if variables else "a \N{SNOWMAN} [MASK]".encode()
+    assert done.stdout.splitlines()[0] == expected
+
+
+@pytest.mark.parametrize(
+    ("text", "shown"),
+    [
+        ("ä \N{SNOWMAN}", "ä \N{SNOWMAN}"),
+        (os.fsdecode("ä".encode()), "ä"),
+        ("\udcc3\udca4", "ä"),  # UTF-8 that was read in another locale
+        ("\udcff\n\x1b", r"\xff\n\x1b"),
+        ("\udcc2\udc85", r"\x85"),  # a control character, once it is read
+        ("\ud83d.", r"\ud83d."),  # half a pair, as from JSON
+    ],
+)
+def test_printable(text, shown):
+    assert terminal.printable(text) == shown
+
+
+# ---- output that nobody reads
+
+
+@pytest.fixture
+def closed_pipe():
+    reader, writer = os.pipe()
+    os.close(reader)
+    yield writer
+    os.close(writer)
+
+
+@pytest.mark.parametrize("name", sorted(ENTRYPOINTS))
+def test_help_that_nobody_reads(name, closed_pipe):
+    done = entrypoint(name, "--help", stdout=closed_pipe)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+@pytest.mark.parametrize("length", [1, 1_000_000])
+def test_results_that_nobody_reads(length, closed_pipe):
+    """Whether they fill the buffer or are written at the end."""
+    done = script(f"run = lambda: print('x' * {length})", stdout=closed_pipe)
+    assert (done.returncode, done.stderr) == (1, b"")
+
+
+def test_an_error_that_nobody_reads(closed_pipe):
+    done = entrypoint("pretrain", "--config=nowhere.py", stderr=closed_pipe)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
+def test_other_pipes_that_break_are_errors():
+    lines = "def run(): raise BrokenPipeError('a socket')"
+    for first in ("", "import jax\n"):
+        done = script(first + lines)
+        assert done.returncode == 1
+        assert done.stderr.splitlines()[-1] == b"BrokenPipeError: a socket"
+
+
+def test_streams_that_are_closed():
+    command = f"{sys.executable} -m bert_jax.run.pretrain --help"
+    for closed, status in ((">&-", 1), ("2>&-", 1)):
+        shell = ["bash", "-c", f"{command} {closed}"]
+        done = subprocess.run(shell, cwd=ROOT, capture_output=True)
+        assert (done.returncode, done.stderr) == (status, b"")
+        assert (b"Pretrain BERT" in done.stdout) == (closed == "2>&-")
