@@ -142,9 +142,9 @@ def main():
     values = parser.parse_args()
     corpus = shards.open_corpus(values.corpus)
     encoder = make_encoder(corpus.tokenizer.vocab_size)
-    data = batches_lib.PretrainingBatches(
-        corpus, config_lib.MaskedLmConfig(), length=LENGTH, batch_size=BATCH, seed=0
-    )
+    phase = config_lib.PhaseConfig(steps=values.steps, length=LENGTH, batch_size=BATCH)
+    config = config_lib.PretrainConfig(encoder=encoder, phases=(phase,))
+    data = batches_lib.PretrainingBatches(corpus, config, 0)
     batches = list(data.batches(0, values.steps))
     a, initial = ours(encoder, values.steps, batches)
     b = theirs(encoder, values.steps, batches, initial)

@@ -191,9 +191,9 @@ class _Group:
           step: int64 [], counted from 0 at the beginning of the phase.
           run_step: int64 [], counted from 0 at the beginning of the run.
         """
-        places = self.order.places(step)
-        rows = self._segments(places.index, self._row_keys(_SEGMENTS, places))
-        weights = tf.cast(places.is_real, tf.float32)
+        items = self.order.items(step)
+        rows = self._segments(items.index, self._row_keys(_SEGMENTS, items))
+        weights = tf.cast(items.is_real, tf.float32)
         features = {
             "input_ids": rows.input_ids,
             "attention_mask": rows.attention_mask,
@@ -208,7 +208,7 @@ class _Group:
             features["weights"] = weights
         else:
             keys = {
-                purpose: self._row_keys(stream, places)
+                purpose: self._row_keys(stream, items)
                 for purpose, stream in _MASKING.items()
             }
             rate = masking.rate_at(self._mask_rates, run_step, self._total_steps)
@@ -216,15 +216,15 @@ class _Group:
             features["mlm_weights"] *= weights[:, None]
         return features
 
-    def _row_keys(self, purpose: int, places: order.Places) -> tf.Tensor:
+    def _row_keys(self, purpose: int, items: order.Items) -> tf.Tensor:
         """Keys of the draws for one purpose: uint64 [B]."""
-        of_epoch = counter.word(counter.word(self._key, purpose), places.epoch)
-        return counter.word(of_epoch, places.index)
+        of_epoch = counter.word(counter.word(self._key, purpose), items.epoch)
+        return counter.word(of_epoch, items.index)
 
     def row_names(self, step: int) -> list[str]:
         """What the rows of the batch at `step` are made from, for people."""
-        places = self.order.places(tf.constant(step, tf.int64))
-        epochs, chunks = places.epoch.numpy(), places.index.numpy()
+        items = self.order.items(tf.constant(step, tf.int64))
+        epochs, chunks = items.epoch.numpy(), items.index.numpy()
         documents = self._segments.chunk_documents[chunks]
         return [
             f"group {self._group} document {d} chunk {c} epoch {e}"

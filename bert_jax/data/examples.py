@@ -56,14 +56,14 @@ class Examples:
 
     def row_names(self, step: int) -> list[str]:
         """What the rows of a batch are, for people."""
-        places = self._order.places(tf.constant(step, tf.int64))
-        return [f"example {i}" for i in places.index.numpy()]
+        items = self._order.items(tf.constant(step, tf.int64))
+        return [f"example {i}" for i in items.index.numpy()]
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        places = self._order.places(step)
+        items = self._order.items(step)
         batch = {
-            name: tf.gather(values, places.index)
+            name: tf.gather(values, items.index)
             for name, values in self._arrays.items()
         }
-        batch["weights"] *= tf.cast(places.is_real, tf.float32)
+        batch["weights"] *= tf.cast(items.is_real, tf.float32)
         return batch

@@ -257,9 +257,9 @@ def rate_at(rates: tuple[float, ...], step: tf.Tensor, total_steps: int) -> tf.T
     points = tf.constant(rates, tf.float64)
     if len(rates) == 1:
         return points[0]
-    place = tf.cast(step, tf.float64) / max(total_steps - 1, 1) * (len(rates) - 1)
-    left = tf.cast(tf.clip_by_value(tf.floor(place), 0, len(rates) - 2), tf.int32)
-    share = tf.clip_by_value(place - tf.cast(left, tf.float64), 0, 1)
+    position = tf.cast(step, tf.float64) / max(total_steps - 1, 1) * (len(rates) - 1)
+    left = tf.cast(tf.clip_by_value(tf.floor(position), 0, len(rates) - 2), tf.int32)
+    share = tf.clip_by_value(position - tf.cast(left, tf.float64), 0, 1)
     return points[left] + (points[left + 1] - points[left]) * share
 
 

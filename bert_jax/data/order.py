@@ -15,12 +15,12 @@ from bert_jax.data import counter
 
 
 @dataclasses.dataclass(frozen=True)
-class Places:
-    """Where the rows of a batch are in the run.
+class Items:
+    """The items that the rows of a batch are made from.
 
     Attributes:
-      epoch: int64 [B].
-      index: int64 [B], below the number of items.
+      epoch: int64 [B]; how many times each item came before.
+      index: int64 [B]; which item it is.
       is_real: bool [B]; false where a row only fills up the last held-out batch.
     """
 
@@ -52,8 +52,8 @@ class Order:
         """Batches in an epoch, the last one filled up."""
         return -(-self.count // self.batch_size)
 
-    def places(self, step: tf.Tensor) -> Places:
-        """Places of the rows of the batch at `step`, int64 []."""
+    def items(self, step: tf.Tensor) -> Items:
+        """The items of the batch at `step`, int64 []."""
         position = step * self.batch_size + tf.constant(self.rows, tf.int64)
         is_real = tf.ones_like(position, tf.bool)
         if self.once:
@@ -63,4 +63,4 @@ class Order:
         if self.key is not None:
             of_epoch = counter.word(self.key, epoch)
             index = counter.permute(index, self.count, of_epoch)
-        return Places(epoch, index, is_real)
+        return Items(epoch, index, is_real)

@@ -63,8 +63,8 @@ def start(
         )
     if not all(given) and not _has_peers():
         return
-    # The loop has its own way to stop all processes at one step (`loop.Signals`), and
-    # it also knows what to do with a second SIGTERM.
+    # The loop has its own way to stop all processes at one step
+    # (`programs.HostSignals`), and it also knows what to do with a second SIGTERM.
     jax.config.update("jax_enable_preemption_service", False)
     options: dict[str, Any] = {}
     if all(given):
