@@ -483,7 +483,6 @@ def test_the_launch_page_has_the_same_table():
     assert page == launch
 
 
-@pytest.mark.slow
 @pytest.mark.plans
 @needs_compiler
 @pytest.mark.parametrize("name", PLANNED)
