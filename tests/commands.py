@@ -4,13 +4,11 @@ import contextlib
 import faulthandler
 import importlib
 import io
-import logging
 import os
 import pathlib
 import signal
 import subprocess
 import sys
-import warnings
 from unittest import mock
 
 from absl.testing import flagsaver
@@ -64,7 +62,7 @@ def call(name, *flags):
     """
     entrypoint = importlib.import_module(f"bert_jax.run.{name}")
     arguments = [f"bert_jax/run/{name}.py", *map(str, flags)]
-    output, errors = io.StringIO(), io.StringIO()
+    output, errors = _Kept(), _Kept()
     with (
         _everything_as_it_was(),
         contextlib.redirect_stdout(output),
@@ -81,27 +79,32 @@ def call(name, *flags):
     )
 
 
+class _Kept(io.TextIOWrapper):
+    """What is written is kept, and can be reconfigured as a process's streams can."""
+
+    def __init__(self):
+        super().__init__(io.BytesIO(), encoding="utf-8", write_through=True)
+
+    def getvalue(self):
+        return self.buffer.getvalue().decode()
+
+
 @contextlib.contextmanager
 def _everything_as_it_was():
     """Put back what an entrypoint changes in its process."""
-    arguments, hook = sys.argv, sys.unraisablehook
+    arguments = sys.argv
     handlers = {s: signal.getsignal(s) for s in (signal.SIGINT, signal.SIGTERM)}
-    asyncio = logging.getLogger("asyncio")
-    level = asyncio.level
     try:
         with (
             # New flags go, and those of libraries get their values back.
             flagsaver.flagsaver(),
-            warnings.catch_warnings(),
-            # It is pytest's, and writes to a file, which the streams here are not.
-            mock.patch.multiple(
-                faulthandler, enable=mock.DEFAULT, register=mock.DEFAULT
-            ),
+            # They write to files, which the streams here are not.
+            mock.patch.object(faulthandler, "enable"),
+            mock.patch.object(faulthandler, "register"),
         ):
             yield
     finally:
-        sys.argv, sys.unraisablehook = arguments, hook
-        asyncio.setLevel(level)
+        sys.argv = arguments
         for number, handler in handlers.items():
             signal.signal(number, handler)
 
