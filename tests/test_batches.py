@@ -182,9 +182,10 @@ def test_held_out_is_one_epoch_padded_with_nothing(corpus):
 
 
 def test_every_chunk_once_an_epoch(corpus):
-    (group,) = make(corpus, configure(batch_size=7))._groups
+    (group,) = make(corpus, configure(batch_size=127))._groups
     count = group.order.count
-    steps = [group.order.items(np.int64(step)) for step in range(2 * count // 7 + 1)]
+    assert count > 2 * 127 and count % 127
+    steps = [group.order.items(np.int64(step)) for step in range(2 * count // 127 + 1)]
     index = np.concatenate([items.index.numpy() for items in steps])
     epochs = np.concatenate([items.epoch.numpy() for items in steps])
     orders = [index[epochs == epoch].tolist() for epoch in range(2)]
