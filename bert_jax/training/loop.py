@@ -12,7 +12,6 @@ through the step and comes back to all (`programs.HostSignals`).
 
 import collections
 import dataclasses
-import threading
 import time
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -27,6 +26,7 @@ from bert_jax.training import (
     checkpoint,
     evaluation,
     goodput,
+    interrupts,
     processes,
     profiler,
     programs,
@@ -49,7 +49,7 @@ def train(
     reporter: reporting.Reporter,
     ledger: goodput.Ledger,
     folder: storage.Path,
-    stop_requested: threading.Event,
+    stop_requests: interrupts.StopRequests,
     heartbeat: Callable[[], None],
 ) -> step_lib.TrainState:
     """Run from the step of `state` to the end.
@@ -61,7 +61,7 @@ def train(
       reporter: Where to report.
       ledger: Account of where the time goes.
       folder: Workdir.
-      stop_requested: Event that asks this process to stop.
+      stop_requests: Requests to stop this process.
       heartbeat: Function from `watchdog.watch`, called whenever there is progress.
 
     Returns:
@@ -72,7 +72,7 @@ def train(
       UserError: A loss or gradient is not finite, or a checkpoint cannot be written.
     """
     saver = saving.Saver(run, checkpoints, ledger, folder, heartbeat)
-    loop = _Loop(run, state, saver, reporter, ledger, folder, stop_requested, heartbeat)
+    loop = _Loop(run, state, saver, reporter, ledger, folder, stop_requests, heartbeat)
     begin = 0
     for phase in run.phases:
         loop.train_phase(phase, begin)
@@ -103,7 +103,7 @@ class _Loop:
         reporter: reporting.Reporter,
         ledger: goodput.Ledger,
         folder: storage.Path,
-        stop_requested: threading.Event,
+        stop_requests: interrupts.StopRequests,
         heartbeat: Callable[[], None],
     ):
         self.state = state
@@ -113,7 +113,7 @@ class _Loop:
         self._reporter = reporter
         self._ledger = ledger
         self._folder = folder
-        self._stop_requested = stop_requested
+        self._stop_requests = stop_requests
         self._heartbeat = heartbeat
         self._profiler = profiler.Profiler(run.config, folder)
         self._done = int(state.step)
@@ -153,6 +153,7 @@ class _Loop:
         for batch in self._batches(end):
             if run_step is None:
                 run_step = self._compile(batch)
+                self._stop_requests.wait_for_saves()
                 ready = time.perf_counter()
             self._begin_profile()
             signals = self._signals(time.perf_counter() - ready)
@@ -204,15 +205,15 @@ class _Loop:
     def _compile_the_rest(self, batch: step_lib.Batch) -> None:
         """Do once, for nothing, what evaluations and saves will do.
 
-        A request to stop leaves a machine half a minute, and waits for a compilation
-        that is under way.
+        A machine that is asked to stop has half a minute, and a request that comes
+        after the first step waits for a compilation that is under way.
         """
         if self._data.held_out:
             self._evaluator.compile(self.state.params, batch)
         self._saver.compile(self.state)
 
     def _signals(self, host_seconds: float = 0.0) -> jax.Array:
-        stop = float(self._stop_requested.is_set())
+        stop = float(self._stop_requests.is_set())
         return programs.HostSignals(stop, host_seconds).to_devices(self._run.mesh)
 
     # ---- what steps report

@@ -84,11 +84,20 @@ class Session:
           The state after the last step, which is saved.
 
         Raises:
-          Interrupted: On SIGTERM or SIGINT, after saving.
+          Interrupted: On SIGTERM or SIGINT, after saving. Before the first step, the
+            process ends instead (`interrupts.StopRequests`).
           UserError: A loss or gradient is not finite, a checkpoint cannot be read or
             written, or those that there were are gone.
           Unavailable: A checkpoint may be readable later.
         """
+        with interrupts.StopRequests() as stop_requests:
+            return self._train(begin, stop_requests)
+
+    def _train(
+        self,
+        begin: Callable[[step_lib.TrainState], step_lib.TrainState],
+        stop_requests: interrupts.StopRequests,
+    ) -> step_lib.TrainState:
         run = self._run
         shapes = run.state_shapes()
         state = self._checkpoints.restore(shapes, processes.say)
@@ -104,7 +113,6 @@ class Session:
             first_start = workdir.first_start(self.folder)
             self._ledger.continue_from(earlier, first_start)
         with (
-            interrupts.stop_requests() as stop_requested,
             sharding.use(run.mesh),
             reporting.Reporter(
                 self.folder, run.total_steps, step, silent=not processes.is_main()
@@ -117,7 +125,7 @@ class Session:
                 reporter,
                 self._ledger,
                 self.folder,
-                stop_requested,
+                stop_requests,
                 self.heartbeat,
             )
         self._checkpoints.close()

@@ -1,0 +1,78 @@
+"""Requests to stop before the first step, when there is nothing to save."""
+
+import signal
+import subprocess
+import sys
+
+import pytest
+
+# Stands for a compilation: a call that takes an hour, without Python's lock.
+STUCK = (
+    "import hashlib; stuck = lambda *_: hashlib.pbkdf2_hmac('md5', b'', b'', 2**31 - 1)"
+)
+
+
+def start(script):
+    return subprocess.Popen(
+        [sys.executable, "-c", script],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def end(process):
+    """Status and lines on stderr of a process that ends by itself."""
+    try:
+        stderr = process.communicate(timeout=240)[1]
+    finally:
+        process.kill()
+    return process.returncode, stderr.splitlines()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_request_during_a_long_call_ends_the_process(number):
+    process = start(
+        f"{STUCK}\n"
+        "from bert_jax.training import interrupts\n"
+        "with interrupts.StopRequests():\n"
+        "    print('ready', flush=True)\n"
+        "    stuck()\n"
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(number)
+    assert end(process) == (75, ["stopped; the same command continues"])
+
+
+ASKED = """
+import os, signal, sys
+from bert_jax.training import interrupts
+{first}
+with interrupts.StopRequests() as requests:
+    {second}
+    for number in {numbers}:
+        os.kill(os.getpid(), number)
+    print(requests.is_set(), flush=True)
+print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "second"),
+    [("", "requests.wait_for_saves()"), ("sys.ps1 = '>>> '", "pass")],
+    ids=["from the first step on", "in a notebook"],
+)
+def test_requests_that_the_loop_answers(first, second):
+    numbers = [int(signal.SIGTERM)] * 3 + [int(signal.SIGINT)]
+    process = start(ASKED.format(first=first, second=second, numbers=numbers))
+    assert process.stdout.read() == "True\nTrue\n"
+    words = "stopping: will save after the steps that are under way"
+    assert end(process) == (0, [words])
+
+
+def test_a_second_interrupt_from_the_keyboard_is_meant():
+    numbers = [int(signal.SIGINT)] * 2
+    second = "requests.wait_for_saves()"
+    process = start(ASKED.format(first="", second=second, numbers=numbers))
+    status, lines = end(process)
+    assert status == -signal.SIGINT and lines[-1] == "KeyboardInterrupt"
