@@ -223,3 +223,56 @@ def test_streams_that_are_closed():
         done = subprocess.run(shell, cwd=ROOT, capture_output=True)
         assert (done.returncode, done.stderr) == (status, b"")
         assert (b"Pretrain BERT" in done.stdout) == (closed == "2>&-")
+
+
+# ---- imports that take long
+
+HEAVY = {"apache_beam", "flax", "jax", "jaxlib", "optax", "orbax", "tensorflow"}
+
+
+def stderr_with_imports(name, *flags):
+    """Lines of stderr, and the top package of what was imported between them."""
+    done = run("-X", "importtime", "-m", f"bert_jax.run.{name}", *flags)
+    return [
+        line.rpartition("|")[2].strip().split(".")[0] if "|" in line else line
+        for line in done.stderr.decode().splitlines()
+    ]
+
+
+@pytest.mark.parametrize("name", sorted(ENTRYPOINTS))
+def test_help_is_there_at_once(name):
+    lines = stderr_with_imports(name, "--help")
+    assert "absl" in lines and HEAVY.isdisjoint(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("pretrain", [BASE]),
+        ("pretrain", [BASE, "--workdir=x", "--config.encoder.num_heads=5"]),
+        ("finetune_classifier", ["--config=configs/classifier.py"]),
+        ("plan", [BASE]),
+        ("fill_mask", ["--init_from=x"]),
+        ("demo", []),
+    ],
+)
+def test_wrong_flags_are_reported_at_once(name, flags):
+    lines = stderr_with_imports(name, *flags)
+    assert lines[-1].startswith("error: ") and HEAVY.isdisjoint(lines)
+
+
+@pytest.mark.parametrize(
+    ("name", "flags"),
+    [
+        ("pretrain", [BASE, "--workdir=x"]),
+        ("finetune_classifier", ["--config=configs/classifier.py", "--workdir=x"]),
+        ("plan", [BASE, "--topology=nonesuch"]),
+        ("fill_mask", ["--init_from=/nowhere", "--text=[MASK]"]),
+        ("demo", ["--workdir=/proc/nowhere"]),
+    ],
+)
+def test_a_line_comes_before_the_slow_imports(name, flags):
+    lines = stderr_with_imports(name, *flags)
+    first = min(lines.index(package) for package in HEAVY if package in lines)
+    assert "importing JAX" in lines[:first]
+    assert lines[-1].startswith("error: ")

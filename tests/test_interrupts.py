@@ -5,6 +5,7 @@ import subprocess
 import sys
 
 import pytest
+import runs
 
 # Stands for a compilation: a call that takes an hour, without Python's lock.
 STUCK = (
@@ -76,3 +77,39 @@ def test_a_second_interrupt_from_the_keyboard_is_meant():
     process = start(ASKED.format(first="", second=second, numbers=numbers))
     status, lines = end(process)
     assert status == -signal.SIGINT and lines[-1] == "KeyboardInterrupt"
+
+
+def wrapped(command):
+    """A command of a run whose first step is never compiled."""
+    script = (
+        f"{STUCK}\n"
+        "from bert_jax.run import command_line, pretrain\n"
+        "from bert_jax.training import programs\n"
+        "programs.lower_step = stuck\n"
+        "command_line.main(pretrain.main, pretrain.define_flags)\n"
+    )
+    return [sys.executable, "-c", script, *command[3:]]
+
+
+def test_a_run_that_compiles_stops_at_once_and_can_be_continued(corpus, tmp_path):
+    command = runs.pretrain(corpus, tmp_path / "run", "--config.phases[0].steps=4")
+    watched = runs.Watched(wrapped(command))
+    assert watched.wait_for("pretraining: compiling")
+    watched.process.send_signal(signal.SIGTERM)
+    assert watched.end() == 75, watched.text
+    assert watched.lines[-1] == "stopped; the same command continues\n"
+    assert not (tmp_path / "run/metrics.jsonl").read_text()
+    done = runs.run(command)
+    assert done.process.returncode == 0, done.text
+    assert runs.metrics(tmp_path / "run")[-1]["step"] == 4
+
+
+@pytest.mark.pods
+def test_all_processes_that_are_asked_stop_at_once(corpus, tmp_path):
+    command = wrapped(runs.pretrain(corpus, tmp_path / "run"))
+    watched = runs.Watched(runs.launch(2, 1, command))
+    assert watched.wait_for("[0] pretraining: compiling")
+    watched.process.send_signal(signal.SIGTERM)
+    assert watched.end() == 75, watched.text
+    for index in range(2):
+        assert f"[{index}] stopped; the same command continues\n" in watched.lines

@@ -58,6 +58,7 @@ def beam_runner(options: str) -> build.Runner:
     Raises:
       UserError: Beam is not installed, or does not know the options.
     """
+    terminal.say("importing Apache Beam")
     try:
         from bert_jax.corpus import beam
     except ModuleNotFoundError as error:

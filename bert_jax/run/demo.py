@@ -11,8 +11,8 @@ what was stopped, or reports again.
 
 from absl import flags
 
-from bert_jax import knobs
-from bert_jax.demo import demo, recipe
+from bert_jax import knobs, terminal
+from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 from bert_jax.run import command_line
 
@@ -28,6 +28,9 @@ def main() -> int:
     """The entrypoint."""
     config = knobs.from_configdict(DemoConfig, command_line.config())
     folder = command_line.workdir()
+    terminal.say("importing JAX")
+    from bert_jax.demo import demo
+
     report = demo.demo(config, folder)
     print(f"\n{report}\nAlso in {folder}: report.txt, results.json, curves.png")
     return 0

@@ -8,7 +8,7 @@ import os
 
 from absl import flags
 
-from bert_jax import prediction
+from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
 
@@ -29,6 +29,9 @@ def main() -> int:
     texts = [_decoded(text) for text in flags.FLAGS.text]
     if not texts:
         raise UserError("--text is missing; give a sentence with [MASK] in it")
+    terminal.say("importing JAX")
+    from bert_jax import prediction
+
     filled = prediction.load(source).fill(texts, flags.FLAGS.top)
     print(prediction.describe(texts, filled))
     return 0

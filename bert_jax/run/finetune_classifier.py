@@ -14,9 +14,8 @@ import json
 from absl import flags
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning, knobs
+from bert_jax import knobs, terminal
 from bert_jax.run import command_line
-from bert_jax.training import processes
 
 
 def define_flags() -> None:
@@ -29,10 +28,14 @@ def define_flags() -> None:
 
 def main() -> int:
     """The entrypoint."""
-    command_line.start_processes()
     config = knobs.from_configdict(config_lib.FinetuneConfig, command_line.config())
     command_line.check_checkpoints("config.init_from", config.init_from)
     folder = command_line.workdir()
+    terminal.say("importing JAX")
+    from bert_jax import finetuning
+    from bert_jax.training import processes
+
+    command_line.start_processes()
     results = finetuning.finetune(config, folder)
     if processes.is_main():
         print(json.dumps(results, indent=2))

@@ -15,17 +15,12 @@ import functools
 import json
 import math
 import pathlib
-import sys
 
 from absl import flags
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
-from bert_jax.corpus import shards
+from bert_jax import knobs, terminal
 from bert_jax.errors import UserError
-from bert_jax.planning import page, search
-from bert_jax.planning.plan import Planner
-from bert_jax.planning.topology import open_topology
 from bert_jax.run import command_line
 
 EXIT_DOES_NOT_FIT = 3
@@ -61,19 +56,26 @@ def main() -> int:
         "topology", "give a slice, such as --topology=v4:4x4x4"
     )
     step_ms = _step_ms(values.step_ms, len(config.phases))
+    terminal.say("importing JAX")
+    from bert_jax import pretraining
+    from bert_jax.corpus import shards
+    from bert_jax.planning import page, search
+    from bert_jax.planning.plan import Planner
+    from bert_jax.planning.topology import open_topology
+
     corpus = shards.open_corpus(config.data.corpus) if config.data.corpus else None
     config = pretraining.resolve(config, corpus)
     make_run = functools.partial(pretraining.make_run, corpus=None)
     planner = Planner(open_topology(name, values.slices), make_run)
     path, _, variant = values["config"].config_filename.partition(":")
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
-    plan = planner.plan(config, recipe, corpus, _say)
+    plan = planner.plan(config, recipe, corpus, terminal.say)
     suggestions = search.suggestions(planner, config, plan)
     report = {**page.to_dict(plan, step_ms), "suggestions": suggestions}
     if not values.json:
         print(page.page(plan, step_ms), flush=True)
     if values.search:
-        say = _say if values.json else functools.partial(print, flush=True)
+        say = terminal.say if values.json else functools.partial(print, flush=True)
         trials = search.search(planner, config, plan, say)
         report["search"] = [
             dataclasses.asdict(trial) | {"fits": trial.phase.fits} for trial in trials
@@ -84,10 +86,6 @@ def main() -> int:
     if values.json:
         print(json.dumps(report, indent=1))
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
-
-
-def _say(line: str) -> None:
-    print(line, file=sys.stderr, flush=True)
 
 
 def _step_ms(given: list[str], phases: int) -> list[float]:

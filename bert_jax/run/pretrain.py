@@ -12,7 +12,7 @@ else for a crash.
 from absl import flags
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import knobs, terminal
 from bert_jax.run import command_line
 
 
@@ -26,9 +26,12 @@ def define_flags() -> None:
 
 def main() -> int:
     """The entrypoint."""
-    command_line.start_processes()
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     folder = command_line.workdir()
+    terminal.say("importing JAX")
+    from bert_jax import pretraining
+
+    command_line.start_processes()
     pretraining.pretrain(config, folder)
     return 0
 

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax.errors import Interrupted
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import (
@@ -135,7 +135,7 @@ class _Loop:
         self._phase, self._begin = phase, begin
         self._window = throughput.Window(self._run, phase, self.totals)
         self._ledger.switch("init")
-        self._reporter.advance(self._done, f"{phase.name}: opening data")
+        self._announce("opening data")
         self._rows = sharding.local_rows(self._run.mesh, phase.batch_size)
         self._data = None  # the phase before gives back its memory first
         with processes.fail_together():
@@ -192,7 +192,7 @@ class _Loop:
         )
 
     def _compile(self, batch: step_lib.Batch):
-        self._reporter.advance(self._done, f"{self._phase.name}: compiling")
+        self._announce("compiling")
         with self._ledger.counting("compile"):
             lowered = programs.lower_step(self._run, self._phase, self.state, batch)
             compiled = lowered.compile()
@@ -211,6 +211,13 @@ class _Loop:
         if self._data.held_out:
             self._evaluator.compile(self.state.params, batch)
         self._saver.compile(self.state)
+
+    def _announce(self, what: str) -> None:
+        """Say what takes long now, on the progress bar or in a line."""
+        label = f"{self._phase.name}: {what}"
+        self._reporter.advance(self._done, label)
+        if not terminal.has_bars():
+            self._reporter.say(label)
 
     def _signals(self, host_seconds: float = 0.0) -> jax.Array:
         stop = float(self._stop_requests.is_set())

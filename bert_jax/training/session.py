@@ -103,6 +103,7 @@ class Session:
         state = self._checkpoints.restore(shapes, processes.say)
         if state is None:
             self._check_new()
+            processes.say("initialising the parameters")
             initial = sharding.initialise(run.init, shapes, jax.random.key(run.seed))
             state = begin(initial)
         step = int(state.step)
