@@ -362,9 +362,11 @@ def test_fairseq_rounds_by_chance_and_masks_all_positions(numbered):
     real = rows["attention_mask"]
     assert not (chosen & ~real).any()
     lengths, count = real.sum(axis=1), chosen.sum(axis=1)
-    wanted = 0.15 * lengths
-    assert_chance(count - np.floor(wanted), wanted - np.floor(wanted))
-    assert set((count - np.floor(wanted)).tolist()) == {0.0, 1.0}
+    least = np.floor(0.15 * lengths)
+    assert set((count - least).tolist()) == {0.0, 1.0}
+    has_length = lengths[:, None] == np.unique(lengths)
+    share = has_length * (0.15 * lengths - least)[:, None]
+    assert_chance(has_length * (count - least)[:, None], share)
     # [CLS] and [SEP] among them.
     assert_chance(chosen, real * (count / lengths)[:, None])
     assert chosen[ids == CLS].any()
