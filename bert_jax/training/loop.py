@@ -19,7 +19,7 @@ from typing import NamedTuple
 import jax
 import numpy as np
 
-from bert_jax import storage, terminal
+from bert_jax import storage
 from bert_jax.errors import Interrupted
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import (
@@ -213,11 +213,10 @@ class _Loop:
         self._saver.compile(self.state)
 
     def _announce(self, what: str) -> None:
-        """Say what takes long now, on the progress bar or in a line."""
+        """Report what takes long now."""
         label = f"{self._phase.name}: {what}"
         self._reporter.advance(self._done, label)
-        if not terminal.has_bars():
-            self._reporter.say(label)
+        self._reporter.say(label)
 
     def _signals(self, host_seconds: float = 0.0) -> jax.Array:
         stop = float(self._stop_requests.is_set())
