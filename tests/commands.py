@@ -9,6 +9,7 @@ import pathlib
 import signal
 import subprocess
 import sys
+import warnings
 from unittest import mock
 
 from absl.testing import flagsaver
@@ -98,10 +99,14 @@ def _everything_as_it_was():
         with (
             # New flags go, and those of libraries get their values back.
             flagsaver.flagsaver(),
+            warnings.catch_warnings(),
             # They write to files, which the streams here are not.
             mock.patch.object(faulthandler, "enable"),
             mock.patch.object(faulthandler, "register"),
         ):
+            # ml_collections reads recipes with it.
+            load_module = r"the load_module\(\) method is deprecated"
+            warnings.filterwarnings("ignore", load_module, DeprecationWarning)
             yield
     finally:
         sys.argv = arguments
