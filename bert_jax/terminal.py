@@ -10,13 +10,8 @@ import tqdm
 def progress_bar(**options: Any) -> tqdm.tqdm:
     """A progress bar on a terminal; elsewhere a silent one, with `disable` set."""
     return tqdm.tqdm(
-        file=sys.stderr, disable=not has_bars(), dynamic_ncols=True, **options
+        file=sys.stderr, disable=not sys.stderr.isatty(), dynamic_ncols=True, **options
     )
-
-
-def has_bars() -> bool:
-    """Whether progress bars are shown."""
-    return sys.stderr.isatty()
 
 
 def say(line: str) -> None:

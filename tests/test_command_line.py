@@ -124,7 +124,6 @@ BASE = "--config=configs/bert_base.py"
         ("plan", [BASE, "--topology=v4:2x2x1", b"--step_ms=" + NAME]),
         ("pretrain", [b"--config=" + NAME]),
         ("pretrain", [BASE, b"--config.optimizer.name=" + NAME]),
-        ("pretrain", [BASE, b"--workdir=" + NAME]),
         ("report", [b"--workdir=" + NAME]),
         ("train_tokenizer", [b"--input=" + NAME, "--output=/tmp/nonesuch"]),
     ],

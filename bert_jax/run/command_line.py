@@ -29,7 +29,7 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
     stop that was asked for exits with 75. An outage that may pass exits with 1, and so
     does, without a word, a program whose output nobody reads any more.
 
-    Flags are defined here and not at import, so that entrypoints can import each other.
+    Flags are defined here and not at import, so that tests can call entrypoints.
     """
     for name in ("stdout", "stderr"):
         if not getattr(sys, name):  # closed, as by 2>&-
@@ -217,30 +217,9 @@ def workdir() -> str:
     """The value of `--workdir`.
 
     Raises:
-      UserError: There is none, or no checkpoint can be written there.
+      UserError: It was not given.
     """
-    folder = required("workdir", "give a folder, --workdir=DIR")
-    check_checkpoints("workdir", folder)
-    return folder
-
-
-def check_checkpoints(name: str, folder: str) -> None:
-    """Check the name of a folder with checkpoints: their library takes text, not bytes.
-
-    Args:
-      name: Flag that gives the folder.
-      folder: Its value.
-
-    Raises:
-      UserError: The absolute name of the folder is not UTF-8.
-    """
-    try:
-        os.path.abspath(folder).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(
-            f"--{name}={folder}: checkpoints need a folder whose absolute name is "
-            "UTF-8, as the locale has to be (such as LC_ALL=C.UTF-8)"
-        ) from error
+    return required("workdir", "give a folder, --workdir=DIR")
 
 
 def start_processes() -> None:

@@ -25,7 +25,6 @@ def define_flags() -> None:
 def main() -> int:
     """The entrypoint."""
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
-    command_line.check_checkpoints("init_from", source)
     texts = [_decoded(text) for text in flags.FLAGS.text]
     if not texts:
         raise UserError("--text is missing; give a sentence with [MASK] in it")

@@ -29,7 +29,6 @@ def define_flags() -> None:
 def main() -> int:
     """The entrypoint."""
     config = knobs.from_configdict(config_lib.FinetuneConfig, command_line.config())
-    command_line.check_checkpoints("config.init_from", config.init_from)
     folder = command_line.workdir()
     terminal.say("importing JAX")
     from bert_jax import finetuning
