@@ -1,54 +1,59 @@
-r"""Sequences a second of the input pipeline, beside Hugging Face's masking collator.
+r"""Sequences a second of the input pipeline, for each kind of batch.
 
-    pip install -e '.[bench]' -c constraints.txt
     python benchmarks/input_pipeline.py --corpus=DIR
+    python benchmarks/input_pipeline.py --corpus=DIR --recipes bert_base --collator
 
-Ours pairs segments and masks; `DataCollatorForLanguageModeling` only masks rows that
-are already cut and padded. Both run on the same processor cores, in turn, and both give
-arrays in memory. The collator gets what suits it best of lists, NumPy arrays and torch
-tensors. Prints one JSON object.
+The recipes take turns, round after round. The best round is the one in which the
+machine was least busy with other things; all of them are in the report, and so is the
+rate for each second of processor time, which others disturb less.
+
+`--collator` adds Hugging Face's `DataCollatorForLanguageModeling`, which only masks
+rows that are already cut and padded (`pip install -e '.[bench]' -c constraints.txt`).
+It runs on the same cores, and gives arrays in memory, too. It gets what suits it best
+of lists, NumPy arrays and torch tensors. Prints one JSON object.
 """
 
 import argparse
 import json
+import os
 import statistics
 import time
 import warnings
 
 import numpy as np
-import torch
-import transformers
+import show_batches
 
-from bert_jax import config as config_lib
 from bert_jax.corpus import shards
-from bert_jax.data import batches as batches_lib
 
 
-def ours(corpus, length, batch_size, seconds):
-    data = batches_lib.PretrainingBatches(
-        corpus,
-        config_lib.MaskedLmConfig(),
-        length=length,
-        batch_size=batch_size,
-        seed=0,
-    )
-    batches = data.batches(0, 10**9)
+def ours(corpus, recipe, length, batch_size):
+    """A function that makes the next batch of a recipe."""
+    made = show_batches.batches(corpus, recipe, length=length, batch_size=batch_size)
+    stream = made.batches(0, 10**9)
     for _ in range(20):
-        next(batches)
-    return rate(lambda: next(batches), batch_size, seconds)
+        next(stream)
+    return lambda: next(stream)
 
 
-def rate(make, batch_size, seconds):
-    """Sequences a second of a function that makes a batch."""
-    done, start = 0, time.perf_counter()
+def rates(make, batch_size, seconds):
+    """Sequences a second of a function that makes a batch.
+
+    Returns:
+      By the clock, and by the time of the processor, all cores added up.
+    """
+    done, start, start_cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - start < seconds:
         make()
         done += batch_size
-    return done / (time.perf_counter() - start)
+    clock, cpu = time.perf_counter() - start, time.process_time() - start_cpu
+    return done / clock, done / cpu
 
 
-def huggingface(corpus, length, batch_size, seconds):
-    """The collator's best rate, and the form of input that it has it with."""
+def collator(corpus, length, batch_size):
+    """A function that makes a batch with the collator, as fast as it can be had."""
+    import torch
+    import transformers
+
     tokens = corpus.tokenizer.tokens
     tokenizer = transformers.BertTokenizer(
         vocab={token: i for i, token in enumerate(tokens)}
@@ -56,61 +61,69 @@ def huggingface(corpus, length, batch_size, seconds):
     rng = np.random.default_rng(0)
     rows = rng.integers(5, len(tokens), (batch_size, length))
     mask = np.ones_like(rows)
-    found = {}
-    for form, convert in (
-        ("lists", lambda row: row.tolist()),
-        ("arrays", lambda row: row),
-        ("tensors", torch.tensor),
+    makers = []
+    for convert, result in (
+        (lambda row: row.tolist(), "pt"),
+        (lambda row: row.tolist(), "np"),
+        (lambda row: row, "pt"),
+        (lambda row: row, "np"),
+        (torch.tensor, "pt"),
     ):
-        for result in ("pt", "np"):
-            if form == "tensors" and result == "np":
-                continue
-            collator = transformers.DataCollatorForLanguageModeling(
-                tokenizer, mlm_probability=0.15, return_tensors=result
-            )
-            examples = [
-                {"input_ids": convert(row), "attention_mask": convert(ones)}
-                for row, ones in zip(rows, mask, strict=True)
-            ]
+        collate = transformers.DataCollatorForLanguageModeling(
+            tokenizer, mlm_probability=0.15, return_tensors=result
+        )
+        examples = [
+            {"input_ids": convert(row), "attention_mask": convert(ones)}
+            for row, ones in zip(rows, mask, strict=True)
+        ]
 
-            def make(collator=collator, examples=examples):
-                return collator([dict(e) for e in examples])
+        def make(collate=collate, examples=examples):
+            return collate([dict(e) for e in examples])
 
-            make()
-            found[f"{form} to {result}"] = rate(make, batch_size, seconds)
-    best = max(found, key=found.get)
-    return found[best], best
+        make()
+        makers.append(make)
+    return max(makers, key=lambda make: rates(make, batch_size, 1.0)[0])
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--corpus", required=True, help="from run.build_corpus")
+    parser.add_argument("--recipes", nargs="+", default=show_batches.RECIPES)
+    parser.add_argument("--collator", action="store_true", help="Hugging Face's, too")
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=1024)
     parser.add_argument(
-        "--seconds", type=float, default=4.0, help="of each measurement"
+        "--seconds", type=float, default=2.0, help="of each measurement"
     )
-    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--rounds", type=int, default=5)
     values = parser.parse_args()
     warnings.simplefilter("ignore")
     corpus = shards.open_corpus(values.corpus)
-    shape = (corpus, values.length, values.batch_size, values.seconds)
-    measured = {"bert_jax": [], "collator": []}
+    shape = values.length, values.batch_size
+    makers = {recipe: ours(corpus, recipe, *shape) for recipe in values.recipes}
+    if values.collator:
+        makers["collator"] = collator(corpus, *shape)
+    measured = {name: [] for name in makers}
+    loads = []
     for _ in range(values.rounds):
-        measured["bert_jax"].append(ours(*shape))
-        theirs, form = huggingface(*shape)
-        measured["collator"].append(theirs)
-    medians = {name: statistics.median(rates) for name, rates in measured.items()}
+        loads.append(os.getloadavg()[0])
+        for name, make in makers.items():
+            measured[name].append(rates(make, values.batch_size, values.seconds))
     report = {
         "length": values.length,
         "batch_size": values.batch_size,
-        "torch": torch.__version__,
-        "transformers": transformers.__version__,
-        "collator_input": form,
-        "sequences_per_sec": {name: round(r) for name, r in medians.items()},
-        "all": {name: [round(r) for r in rates] for name, rates in measured.items()},
-        "ratio": round(medians["bert_jax"] / medians["collator"], 1),
+        "cores": len(os.sched_getaffinity(0)),
+        "load_before_rounds": [round(load, 1) for load in loads],
+        "sequences_per_sec": {},
     }
+    for name, pairs in measured.items():
+        by_clock, by_cpu = zip(*pairs, strict=True)
+        report["sequences_per_sec"][name] = {
+            "best": round(max(by_clock)),
+            "median": round(statistics.median(by_clock)),
+            "all": [round(r) for r in by_clock],
+            "best_per_core": round(max(by_cpu)),
+        }
     print(json.dumps(report, indent=2))
 
 

@@ -1,0 +1,118 @@
+"""The table of docs/data.md: one document in a batch of each kind.
+
+python benchmarks/show_batches.py
+"""
+
+import itertools
+import pathlib
+import runpy
+import tempfile
+
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax import knobs
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, shards, sources
+from bert_jax.data import batches as batches_lib
+
+CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
+# One for each kind of batch.
+RECIPES = (
+    "bert_base",
+    "bert_ablations:no_nsp",
+    "bert_ablations:left_to_right",
+    "bert_ablations:whole_words",
+    "bert_ablations:ngrams",
+    "bert_ablations:sentence_order",
+    "bert_ablations:full_sentences",
+    "bert_ablations:doc_sentences",
+    "bert_ablations:fairseq",
+    "bert_ablations:mask_40",
+    "bert_ablations:mask_falling",
+)
+# Documents have a blank line between them.
+TEXT = """\
+The clockmaker stopped. Nobody listened again.
+
+Rain was falling. The boats stayed.
+"""
+WORDS = """\
+the clock ##maker stop ##ped . no ##body listen ##ed again rain was fall ##ing boat ##s
+stay
+"""
+VOCABULARY = (*tokenizer_lib.SPECIAL_TOKENS, *WORDS.split())
+LENGTH = 24
+SEED = 9
+
+
+def make_corpus(folder: pathlib.Path) -> shards.Corpus:
+    (folder / "text.txt").write_text(TEXT)
+    vocabulary = "".join(token + "\n" for token in VOCABULARY)
+    tokenizer = tokenizer_lib.Tokenizer("wordpiece", True, True, vocabulary.encode())
+    source = sources.Source(str(folder / "text.txt"), "text")
+    settings = build.Settings(held_out=0.0)
+    return build.build(source, settings, tokenizer, folder / "corpus", workers=1)
+
+
+def batches(corpus: shards.Corpus, recipe: str, *, seed: int = 0, **phase):
+    """The batches of a recipe's first phase, with fields of the phase changed."""
+    name, _, variant = recipe.partition(":")
+    cfg = runpy.run_path(str(CONFIGS / f"{name}.py"))["get_config"](variant)
+    cfg.seed = seed
+    cfg.phases[0].update(phase)
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    return batches_lib.PretrainingBatches(corpus, config, 0)
+
+
+def row_of(corpus: shards.Corpus, recipe: str) -> dict[str, np.ndarray]:
+    """The row that the first batch of a recipe makes of the first document."""
+    made = batches(corpus, recipe, seed=SEED, length=LENGTH, batch_size=2)
+    row = [" document 0 " in n for n in made.row_names(0)].index(True)
+    return {name: values[row] for name, values in made.batch(0).items()}
+
+
+def counted(values) -> str:
+    """Runs of equal values with their lengths: 0, 0, 0, 1 gives "3 x 0, 1 x 1"."""
+    runs = [(value, len(list(run))) for value, run in itertools.groupby(values)]
+    return ", ".join(f"{length} x {value}" for value, length in runs)
+
+
+def cells(row: dict[str, np.ndarray]) -> list[str]:
+    """What is in a row, for people: tokens, what is predicted, segments, labels."""
+    ids, length = row["input_ids"], int(row["attention_mask"].sum())
+    tokens = [VOCABULARY[i] for i in ids[:length]]
+    text = f"`{' '.join(tokens)}`"
+    if length < LENGTH:
+        text += f" and {LENGTH - length} `[PAD]`"
+    if "mlm_labels" in row:
+        used = row["mlm_weights"] > 0
+        labels = [VOCABULARY[i] for i in row["mlm_labels"][used]]
+        positions = row["mlm_positions"][used]
+        predicted = ", ".join(
+            f"{position}: `{label}`"
+            for position, label in zip(positions, labels, strict=True)
+        )
+    else:
+        predicted = f"0 to {length - 2}: `{' '.join(tokens[1:])}`"
+    segments = counted(row["segment_ids"].tolist()) if "segment_ids" in row else ""
+    label = [f"`{n}` {int(row[n])}" for n in row if n in ("nsp_labels", "sop_labels")]
+    return [text, predicted, segments, *(label or [""])]
+
+
+def table() -> str:
+    """The table, in Markdown."""
+    lines = [
+        "| recipe | `input_ids` | predicted, by position | `segment_ids` | label |",
+        "|---|---|---|---|---|",
+    ]
+    with tempfile.TemporaryDirectory() as folder:
+        corpus = make_corpus(pathlib.Path(folder))
+        for recipe in RECIPES:
+            row = cells(row_of(corpus, recipe))
+            lines.append(f"| `{recipe}` | {' | '.join(row)} |")
+    return "\n".join(lines) + "\n"
+
+
+if __name__ == "__main__":
+    print(table(), end="")
