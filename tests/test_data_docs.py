@@ -1,0 +1,38 @@
+"""What docs/data.md says about the code is so."""
+
+import importlib.util
+import pathlib
+import re
+
+import pytest
+import recipes
+
+ROOT = pathlib.Path(__file__).parents[1]
+TEXT = (ROOT / "docs/data.md").read_text(encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def show_batches():
+    path = ROOT / "benchmarks/show_batches.py"
+    spec = importlib.util.spec_from_file_location("show_batches", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_the_table_of_batches_is_what_the_script_prints(show_batches):
+    table = TEXT.split("<!-- batches-table -->\n")[1]
+    assert table.split("<!-- /batches-table -->")[0] == show_batches.table()
+
+
+def test_the_table_has_every_kind_of_batch(show_batches):
+    ablations = [f"bert_ablations:{variant}" for variant in recipes.ABLATIONS]
+    assert set(show_batches.RECIPES) == {"bert_base", *ablations}
+
+
+def test_files_that_are_named_exist():
+    named = set(re.findall(r"`([\w/]+\.(?:py|ipynb))`", TEXT))
+    assert "bert_jax/data/batches.py" in named
+    folders = ROOT, ROOT / "bert_jax", ROOT / "bert_jax/data"
+    for name in named:
+        assert any((folder / name).is_file() for folder in folders), name
