@@ -129,14 +129,14 @@ def assert_uniform(values, cells):
     assert abs(statistic - (m - 1)) <= 4 * np.sqrt(2 * (m - 1) * (1 - 1 / n))
 
 
-def assert_as_simulated(found, simulated):
+def assert_as_simulated(observed, simulated):
     """Sums of what was counted in rows are those of simulations of the same rows.
 
     Args:
-      found: [rows, counts].
+      observed: [rows, counts].
       simulated: [simulations, rows, counts].
     """
-    excess = (found - simulated.mean(axis=0)).sum(axis=0)
+    excess = (observed - simulated.mean(axis=0)).sum(axis=0)
     variance = simulated.var(axis=0, ddof=1).sum(axis=0) * (1 + 1 / len(simulated))
     assert (np.abs(excess) <= 4 * np.sqrt(variance)).all()
 
@@ -249,11 +249,11 @@ def test_a_tenth_of_the_single_segments_aim_at_a_shorter_length(numbered):
     shorter = numbered.draw(name, short_sequence_rate=0.1)
     length_of_row = dict(zip(full[:, 1], (full > MASK).sum(axis=1), strict=True))
     ids = restored(shorter)[0]
-    found = (ids > MASK).sum(axis=1)
+    observed = (ids > MASK).sum(axis=1)
     whole = np.array([length_of_row[start] for start in ids[:, 1]])
-    assert (found <= whole).all()
+    assert (observed <= whole).all()
     # It aims at 2 to L - 2 tokens.
-    assert_chance(found < whole, 0.1 * (whole - 2) / (LENGTH - 3))
+    assert_chance(observed < whole, 0.1 * (whole - 2) / (LENGTH - 3))
 
 
 @pytest.mark.parametrize("crosses", [True, False])
@@ -466,12 +466,12 @@ def test_words_are_masked_as_wholes_and_as_often_as_chance_says(name, numbered):
     rows = numbered.draw(f"bert_ablations:{name}")
     ids, chosen = restored(rows)
     rng = np.random.default_rng(0)
-    found, simulated = [], []
+    observed, simulated = [], []
     for row, mask in zip(ids[:ROWS], chosen[:ROWS], strict=True):
         runs = words_of(row, numbered.continues)
         budget = max(1, round(0.15 * int((row != PAD).sum())))
         assert mask.sum() <= budget
-        found.append(describe(np.flatnonzero(mask).tolist(), runs))
+        observed.append(describe(np.flatnonzero(mask).tolist(), runs))
         simulated.append([])
         for _ in range(SIMULATIONS):
             units = [
@@ -480,7 +480,7 @@ def test_words_are_masked_as_wholes_and_as_often_as_chance_says(name, numbered):
                 for unit in (run if name == "whole_words" else spans_of(run, rng))
             ]
             simulated[-1].append(describe(take(units, budget, rng), runs))
-    assert_as_simulated(np.array(found), np.array(simulated).swapaxes(0, 1))
+    assert_as_simulated(np.array(observed), np.array(simulated).swapaxes(0, 1))
 
 
 def test_pieces_of_a_word_are_replaced_one_by_one(numbered):
