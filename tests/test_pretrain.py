@@ -4,17 +4,16 @@ import dataclasses
 import errno
 import fcntl
 import json
-import os
-import pathlib
 import random
 import re
 import signal
 import subprocess
-import sys
 import time
 
+import commands
 import numpy as np
 import pytest
+from commands import ROOT, assert_refused, environment
 from runs import assert_same_end, metrics
 
 from bert_jax import config, knobs
@@ -22,7 +21,6 @@ from bert_jax.errors import UserError
 from bert_jax.training import stored
 from bert_jax.training import workdir as workdir_lib
 
-ROOT = pathlib.Path(__file__).parents[1]
 # Two phases, a bit of everything between two checkpoints.
 LONG_RUN = [
     "--config.phases[0].steps=150",
@@ -33,30 +31,26 @@ LONG_RUN = [
 ]
 
 
-def command(corpus, workdir, *flags, recipe="bert_miniature"):
+def flags_of(corpus, workdir, *flags):
     return [
-        sys.executable,
-        "-m",
-        "bert_jax.run.pretrain",
-        f"--config={ROOT}/configs/{recipe}.py:smoke",
+        f"--config={ROOT}/configs/bert_miniature.py:smoke",
         f"--config.data.corpus={corpus.folder}",
         f"--workdir={workdir}",
         *flags,
     ]
 
 
-def environment():
-    return {**os.environ, "JAX_NUM_CPU_DEVICES": "1"}
+def command(*arguments):
+    return commands.command("pretrain", *flags_of(*arguments))
 
 
-def run(*arguments, **options):
-    return subprocess.run(
-        command(*arguments, **options),
-        capture_output=True,
-        text=True,
-        env=environment(),
-        cwd=ROOT,
-    )
+def run(*arguments):
+    return commands.run("pretrain", *flags_of(*arguments))
+
+
+def call(*arguments):
+    """As `run`, in this process, which has eight devices."""
+    return commands.call("pretrain", *flags_of(*arguments))
 
 
 @pytest.fixture(scope="module")
@@ -130,11 +124,13 @@ def kill_and_continue(corpus, workdir, kills, seed):
     assert done.returncode == 0, done.stderr
 
 
+@pytest.mark.faults
 def test_killed_runs_end_like_undisturbed_ones(undisturbed, corpus, tmp_path):
     kill_and_continue(corpus, tmp_path / "run", kills=4, seed=time.time_ns())
     assert_same_end(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.faults
 def test_sigterm_saves_and_the_same_command_continues(undisturbed, corpus, tmp_path):
     workdir = tmp_path / "run"
     process = subprocess.Popen(
@@ -162,6 +158,7 @@ def test_sigterm_saves_and_the_same_command_continues(undisturbed, corpus, tmp_p
     assert_same_end(workdir, undisturbed)
 
 
+@pytest.mark.faults
 def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
     """The run falls back to the checkpoint before, and never to step 0."""
     workdir = tmp_path / "run"
@@ -195,13 +192,6 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
 # ---- mistakes: one line each, before any long work
 
 
-def assert_refused(done, message):
-    assert done.returncode == 2
-    assert "Traceback" not in done.stderr
-    (line,) = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
-    assert message in line
-
-
 @pytest.mark.parametrize(
     ("flags", "message"),
     [
@@ -216,18 +206,18 @@ def assert_refused(done, message):
         (["--config.seed=one"], "--config.seed=one"),
         (["--config.data.corpus=/nowhere"], "no corpus in /nowhere"),
         (["--config.data.corpus="], "no corpus given"),
-        (["--config.mesh.tensor=3"], "do not multiply to the 1 devices"),
+        (["--config.mesh.tensor=3"], "do not multiply to the 8 devices"),
         (["--config=nowhere.py"], "there is no recipe nowhere.py"),
         (["--config", "nowhere.py"], "there is no recipe nowhere.py"),
         ([f"--config={ROOT}/README.md"], "README.md is no recipe"),
-        (["--config=configs/bert_miniature.py:smke"], "'smke' of the recipe: give o"),
+        ([f"--config={ROOT}/configs/bert_miniature.py:smke"], "'smke' of the recipe: "),
         (["--workdir="], "--workdir is missing"),
         (["--wordir=x"], "Unknown command line flag 'wordir'"),
         (["stray"], "unexpected argument 'stray'"),
     ],
 )  # fmt: skip
 def test_mistakes_are_told_in_one_line(flags, message, corpus, tmp_path):
-    assert_refused(run(corpus, tmp_path / "run", *flags), message)
+    assert_refused(call(corpus, tmp_path / "run", *flags), message)
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
@@ -252,15 +242,15 @@ def test_a_start_that_was_refused_can_be_corrected(tmp_path):
 def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
     before = metrics(undisturbed)
     changed = [*LONG_RUN, "--config.optimizer.learning_rate=0.5"]
-    refused = run(corpus, undisturbed, *changed)
+    refused = call(corpus, undisturbed, *changed)
     assert_refused(refused, "optimizer.learning_rate: was 0.0001, is now 0.5")
-    unimportant = run(corpus, undisturbed, *LONG_RUN, "--config.loop.log_every=8")
+    unimportant = call(corpus, undisturbed, *LONG_RUN, "--config.loop.log_every=8")
     assert unimportant.returncode == 0
     assert "loop.log_every: was 7, is now 8" in unimportant.stderr
-    run(corpus, undisturbed, *LONG_RUN)
+    call(corpus, undisturbed, *LONG_RUN)
     assert metrics(undisturbed) == before
     (tmp_path / "file").write_text("")
-    assert_refused(run(corpus, tmp_path / "file"), "cannot write to")
+    assert_refused(call(corpus, tmp_path / "file"), "cannot write to")
 
 
 def test_a_changed_shard_is_refused(corpus, tmp_path):
@@ -269,7 +259,7 @@ def test_a_changed_shard_is_refused(corpus, tmp_path):
     shard = folder / corpus.shards["train"][0].file
     shard.write_bytes(shard.read_bytes()[:-8])
     copy = dataclasses.replace(corpus, folder=folder)
-    assert_refused(run(copy, tmp_path / "run"), f"shard {shard} has changed")
+    assert_refused(call(copy, tmp_path / "run"), f"shard {shard} has changed")
 
 
 def test_two_runs_on_one_workdir(undisturbed, corpus):
