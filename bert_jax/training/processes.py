@@ -160,7 +160,8 @@ def gather_text(text: str) -> list[str]:
     """The text of each process, in all of them."""
     if jax.process_count() == 1:
         return [text]
-    encoded = text.encode("utf-8")
+    # The message of an error may name a file whose name is not UTF-8.
+    encoded = text.encode("utf-8", "backslashreplace")
     sizes = np.asarray(multihost_utils.process_allgather(np.int32(len(encoded))))
     padded = np.zeros(max(sizes.max(), 1), np.uint8)
     padded[: len(encoded)] = np.frombuffer(encoded, np.uint8)
