@@ -1,13 +1,11 @@
 """The demo, shrunk, on a part of the documentation; and the task it makes."""
 
 import json
-import subprocess
-import sys
 
 import numpy as np
 import pytest
+from commands import ROOT, assert_refused, call, run
 from recipes import load
-from test_pretrain import ROOT, assert_refused, environment
 
 from bert_jax import knobs, prediction
 from bert_jax.corpus import build, python_docs, shards, splits
@@ -148,40 +146,33 @@ def test_blanks_that_cannot_be_filled(source, text, message, finished):
         prediction.load(str(finished[0] / source)).fill([text])
 
 
-def run(name, *flags, cwd=None):
-    command = [sys.executable, "-m", f"bert_jax.run.{name}", *flags]
-    return subprocess.run(
-        command, capture_output=True, text=True, env=environment(), cwd=cwd
-    )
-
-
 def test_commands(finished, tmp_path):
     folder, _, _ = finished
     source = f"--init_from={folder / 'pretrain'}"
     done = run("fill_mask", source, "--text=A [MASK].", "--top=2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("A [MASK].\n    ")
-    assert_refused(run("fill_mask", source), "--text is missing")
+    assert_refused(call("fill_mask", source), "--text is missing")
     everything = prediction.load(str(folder / "pretrain")).fill(
         ["A [MASK]."], top=10**6
     )
     assert all(guess.word.isalpha() for guess in everything[0][0])
     workdir = f"--workdir={folder / 'pretrain'}"
-    done = run("report", workdir, f"--output={tmp_path / 'a'}")
+    done = call("report", workdir, f"--output={tmp_path / 'a'}")
     assert done.returncode == 0, done.stderr
     assert f"{tmp_path / 'a.png'}" in done.stdout + done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
-    assert_refused(run("report", f"--workdir={tmp_path}"), "cannot read")
+    assert_refused(call("report", f"--workdir={tmp_path}"), "cannot read")
     # All is done in this folder, so that the demo only has to report.
     recipe = f"--config={ROOT}/bert_jax/demo/recipe.py:smoke"
-    done = run("demo", recipe, f"--workdir={folder}")
+    done = call("demo", recipe, f"--workdir={folder}")
     assert done.returncode == 0, done.stderr
     assert "next sentence, accuracy" in done.stdout
     assert (folder / "report.txt").read_text() in done.stdout
-    other = run("demo", recipe, f"--workdir={folder}", "--config.vocab_size=600")
+    other = call("demo", recipe, f"--workdir={folder}", "--config.vocab_size=600")
     assert_refused(other, "holds a run with another config (vocab_size")
-    assert_refused(run("demo", recipe), "--workdir is missing")
+    assert_refused(call("demo", recipe), "--workdir is missing")
 
 
 @pytest.mark.parametrize(
