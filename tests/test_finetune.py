@@ -5,7 +5,7 @@ import shutil
 import jax
 import numpy as np
 import pytest
-from test_pretrain import ROOT, assert_refused, environment
+from commands import ROOT, assert_refused, call, run
 
 from bert_jax import config, finetuning, knobs, pretraining, storage, variants
 from bert_jax.data import examples as examples_lib
@@ -183,15 +183,6 @@ def test_what_cannot_work(changes, message, pretrained, task, tmp_path):
 
 
 def test_from_the_command_line(pretrained, task, tmp_path):
-    import subprocess
-    import sys
-
-    def run(*flags):
-        command = [sys.executable, "-m", "bert_jax.run.finetune_classifier", *flags]
-        return subprocess.run(
-            command, capture_output=True, text=True, env=environment()
-        )
-
     flags = [
         f"--config={ROOT}/configs/classifier.py:smoke",
         f"--config.task.train={task['train']}",
@@ -199,18 +190,19 @@ def test_from_the_command_line(pretrained, task, tmp_path):
         f"--config.init_from={pretrained}",
         f"--workdir={tmp_path / 'run'}",
     ]
-    done = run(*flags)
+    done = run("finetune_classifier", *flags)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["examples"] == 40
     missing = [flag for flag in flags if "train=" not in flag]
-    assert_refused(run(*missing), "pass --config.task.train=FILE.tsv")
+    refused = call("finetune_classifier", *missing)
+    assert_refused(refused, "pass --config.task.train=FILE.tsv")
 
     damaged = tmp_path / "damaged"
     shutil.copytree(stored.find(pretrained), damaged)
     file = damaged / "params" / "manifest.ocdbt"
     file.write_bytes(file.read_bytes()[:20])
     flags[-2:] = f"--config.init_from={damaged}", f"--workdir={tmp_path / 'other'}"
-    refused = run(*flags)
+    refused = run("finetune_classifier", *flags)
     assert_refused(refused, f"{damaged} cannot be used: ValueError: the metadata of p")
     assert "Failed to get metadata" not in refused.stderr
 
