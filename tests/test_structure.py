@@ -137,3 +137,10 @@ def test_building_a_corpus_needs_no_jax():
         f"assert sys.modules.keys().isdisjoint({names}), sys.modules.keys()"
     )
     subprocess.run([sys.executable, "-c", script], check=True)
+
+
+def test_tests_import_no_tests():
+    """What two of them need has a module that is no test."""
+    for path in sorted(pathlib.Path(__file__).parent.glob("*.py")):
+        modules = {part for name, _ in imports(path) for part in name.split(".")[:1]}
+        assert not any(name.startswith("test_") for name in modules), path
