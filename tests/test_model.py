@@ -357,7 +357,14 @@ def test_cross_entropy_and_its_gradient():
     g = jnp.arange(6.0)
     assert np.allclose(found, expected, atol=1e-6)
     assert np.allclose(pullback(g)[0], expected_pullback(g)[0], atol=1e-6)
-    correct = (jnp.argmax(logits, axis=-1) == labels).astype(jnp.float32)
+
+
+def test_of_equal_logits_the_first_is_predicted():
+    logits = jax.random.randint(jax.random.key(0), (500, 7), 0, 3).astype(jnp.float32)
+    logits = logits.at[:, 5:].set(-1e9)  # as the padding of a vocabulary
+    labels = jnp.arange(500) % 7
+    correct = np.argmax(logits, axis=-1) == labels
+    assert 50 < correct.sum() < 150
     assert np.array_equal(terms.is_correct(logits, labels), correct)
 
 

@@ -63,19 +63,18 @@ def report(losses: Mapping[str, float], terms: Terms) -> dict[str, float]:
 def is_correct(
     logits: Float[Array, "*rows V"], labels: Int[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
-    """1.0 where the label is what `argmax` predicts, else 0.0."""
-    return (argmax(logits) == labels).astype(jnp.float32)
+    """1.0 where the label is the argmax, the first of the highest logits; else 0.0.
 
-
-def argmax(logits: Float[Array, "*rows V"]) -> Int[Array, "*rows"]:
-    """The index of the highest logit; of equal ones, the first.
-
-    As two reductions, which processors do many times as fast as XLA's own `argmax`, a
-    reduction over pairs.
+    Spelled out with the reductions of `cross_entropy`, and one more beside them. With
+    `jnp.argmax`, or the index of the maximum, the head for masked tokens takes a
+    quarter more cycles on a TPU (docs/log.md).
     """
-    highest = jnp.max(logits, axis=-1, keepdims=True)
-    index = jax.lax.broadcasted_iota(jnp.int32, logits.shape, logits.ndim - 1)
-    return jnp.min(jnp.where(logits == highest, index, logits.shape[-1]), axis=-1)
+    index = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
+    is_earlier = index < labels[..., None]
+    earlier = jnp.max(jnp.where(is_earlier, logits, -jnp.inf), axis=-1)
+    chosen = jnp.sum(jnp.where(_is_label(logits, labels), logits, 0.0), axis=-1)
+    highest = jnp.max(logits, axis=-1)
+    return ((chosen >= highest) & (chosen > earlier)).astype(jnp.float32)
 
 
 @jax.custom_vjp
