@@ -80,17 +80,17 @@ class Watched:
     def wait_for(self, text, after=0, seconds=240):
         """Wait for a line that contains `text`; False if the command ends before."""
 
-        def found():
+        def got():
             return any(text in line for line in self.lines[after:])
 
         with self._new_line:
             self._new_line.wait_for(
-                lambda: found() or not self._reader.is_alive(), seconds
+                lambda: got() or not self._reader.is_alive(), seconds
             )
-            return found()
+            return got()
 
     def pid(self, index):
-        """Of a process of the newest start, as the launcher tells it."""
+        """Of a process of the newest start, as the launcher reports it."""
         marker = f"process {index} has pid "
         (line,) = [ln for ln in self.lines if marker in ln][-1:]
         return int(line.split(marker)[1])
@@ -143,21 +143,21 @@ def params(workdir):
 def assert_same_end(workdir, reference):
     """The same bits, and the same reports."""
     assert stored.find(workdir).name == stored.find(reference).name
-    found, expected = params(workdir), params(reference)
-    assert found.keys() == expected.keys()
-    for path in found:
-        assert np.array_equal(found[path], expected[path]), path
+    got, expected = params(workdir), params(reference)
+    assert got.keys() == expected.keys()
+    for path in got:
+        assert np.array_equal(got[path], expected[path]), path
     assert metrics(workdir) == metrics(reference)
 
 
 def assert_same_curve(workdir, reference, tolerance):
     """The same reports at the same steps, up to rounding."""
-    found, expected = metrics(workdir), metrics(reference)
+    got, expected = metrics(workdir), metrics(reference)
     steps = [(r["step"], r["split"]) for r in expected]
-    assert [(r["step"], r["split"]) for r in found] == steps
+    assert [(r["step"], r["split"]) for r in got] == steps
     for name in ("loss", "mlm_loss", "nsp_loss"):
         np.testing.assert_allclose(
-            [r[name] for r in found], [r[name] for r in expected], rtol=tolerance
+            [r[name] for r in got], [r[name] for r in expected], rtol=tolerance
         )
 
 

@@ -38,8 +38,8 @@ def assert_rows_equal(batch, reference, positions, where=""):
         expected = reference.example(int(position))
         assert batch.keys() == expected.keys()
         for name, value in expected.items():
-            found = batch[name][row]
-            assert np.array_equal(found, value), (where, row, name, found, value)
+            got = batch[name][row]
+            assert np.array_equal(got, value), (where, row, name, got, value)
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,9 @@ def test_permutations_are_permutations(size):
 
     for seed in range(3):
         key = counter.stream(seed)
-        found = counter.permute(tf.range(size, dtype=tf.int64), size, key).numpy()
-        assert found.tolist() == [permute(i, size, word(0, seed)) for i in range(size)]
-        assert sorted(found.tolist()) == list(range(size))
+        got = counter.permute(tf.range(size, dtype=tf.int64), size, key).numpy()
+        assert got.tolist() == [permute(i, size, word(0, seed)) for i in range(size)]
+        assert sorted(got.tolist()) == list(range(size))
 
 
 def test_all_tokens_are_in_exactly_one_chunk(corpus):

@@ -160,10 +160,10 @@ def test_what_goes_wrong_on_a_cluster(change, message, text_file, saved, tmp_pat
 
 
 @needs_beam
-def test_bad_text_is_told_as_by_local_processes(saved, tmp_path):
+def test_bad_text_is_reported_as_by_local_processes(saved, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"One good document.\n\nAn\xff other.\n\nThird.\n")
     (tmp_path / "b.txt").write_bytes(b"")
-    told = {}
+    reported = {}
     for name, flags in {
         "local": [],
         "beam": ["--runner=beam", f"--beam_options={OPTIONS}"],
@@ -178,9 +178,11 @@ def test_bad_text_is_told_as_by_local_processes(saved, tmp_path):
         )
         assert done.returncode == 0, done.stderr
         lines = done.stderr.splitlines()
-        told[name] = [line for line in lines if line.startswith("warning: ")]
-    assert told["beam"] == told["local"]
-    assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in "\n".join(told["beam"])
+        reported[name] = [line for line in lines if line.startswith("warning: ")]
+    assert reported["beam"] == reported["local"]
+    assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in "\n".join(
+        reported["beam"]
+    )
     assert content(tmp_path / "beam") == content(tmp_path / "local")
     assert shards.open_corpus(tmp_path / "beam").count("train", "documents") == 2
 
@@ -196,7 +198,7 @@ def test_bad_text_is_told_as_by_local_processes(saved, tmp_path):
         ("--runner=Nonesuch", "Unexpected pipeline runner: Nonesuch"),
     ],
 )
-def test_wrong_options_are_told_in_one_line(options, message, saved, tmp_path):
+def test_wrong_options_are_reported_in_one_line(options, message, saved, tmp_path):
     done = run(
         "build_corpus",
         f"--input={__file__}",
@@ -217,7 +219,7 @@ def test_wrong_options_are_told_in_one_line(options, message, saved, tmp_path):
         (["--runner=spark"], "runner"),
     ],
 )
-def test_contradictions_are_told_in_one_line(flags, message, saved, tmp_path):
+def test_contradictions_are_reported_in_one_line(flags, message, saved, tmp_path):
     flags = [f"--tokenizer={saved}", f"--output={tmp_path / 'c'}", *flags]
     done = call("build_corpus", f"--input={__file__}", *flags)
     assert_refused(done, message)

@@ -38,10 +38,14 @@ def test_damaged_input_costs_no_other_input(documents, vocabulary, tmp_path):
     output = [f"--tokenizer={vocabulary}", f"--output={tmp_path / 'c'}"]
     done = call("build_corpus", *flags, *output)
     assert done.returncode == 0, done.stderr
-    told = [x for x in done.stderr.splitlines() if x.startswith("warning: /")]
-    assert len(told) == 2
-    assert told[0].startswith(f"warning: {tmp_path}/b.gz: cannot be read to its end")
-    assert told[1].startswith(f"warning: {tmp_path}/c.gz: cannot be read to its end")
+    reported = [x for x in done.stderr.splitlines() if x.startswith("warning: /")]
+    assert len(reported) == 2
+    assert reported[0].startswith(
+        f"warning: {tmp_path}/b.gz: cannot be read to its end"
+    )
+    assert reported[1].startswith(
+        f"warning: {tmp_path}/c.gz: cannot be read to its end"
+    )
     corpus = shards.open_corpus(tmp_path / "c")
     assert 3 * 40 - 1 <= corpus.count("train", "documents") <= 3 * 40
     done = call(

@@ -182,7 +182,7 @@ def test_workers_end_with_a_build_that_is_killed(long_build, undisturbed):
     assert long_build.finish() == undisturbed
 
 
-def test_a_worker_that_is_killed_is_told_in_one_line(long_build, undisturbed):
+def test_a_worker_that_is_killed_is_reported_in_one_line(long_build, undisturbed):
     """What the system does to the largest process when memory runs out."""
     long_build.wait_for_splits(1)
     workers = long_build.workers()

@@ -99,7 +99,7 @@ def test_defaults_keep_their_own_limits(default):
     knobs.check(default)
 
 
-def test_differences_are_told_apart_by_what_they_change():
+def test_differences_are_distinguished_by_what_they_change():
     new = dataclasses.replace(
         PRETRAIN,
         loop=dataclasses.replace(PRETRAIN.loop, log_every=7),

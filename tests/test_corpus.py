@@ -38,9 +38,9 @@ def read_all(source):
 def test_text_files_part_documents_at_blank_lines(tmp_path):
     (tmp_path / "a.txt").write_text("one\nstill one\n\n  \n\ntwo\n")
     (tmp_path / "b.txt").write_text("\n\nthree")
-    found, problems = read_all(sources.Source(str(tmp_path / "*.txt"), "text"))
-    assert [d.text for d in found] == ["one\nstill one\n", "two\n", "three"]
-    assert found[1].source.endswith("a.txt:2")
+    got, problems = read_all(sources.Source(str(tmp_path / "*.txt"), "text"))
+    assert [d.text for d in got] == ["one\nstill one\n", "two\n", "three"]
+    assert got[1].source.endswith("a.txt:2")
     assert problems.count == 0
 
 
@@ -72,8 +72,8 @@ def test_documents_do_not_depend_on_where_a_file_is_cut(format, documents, tmp_p
     for split_bytes in (whole, 20_000, 3_001, 97):
         source = sources.Source(str(path), format, split_bytes=split_bytes)
         assert len(sources.plan(source)) == round(whole / split_bytes)
-        found, problems = read_all(source)
-        assert [" ".join(d.text.split()) for d in found] == expected
+        got, problems = read_all(source)
+        assert [" ".join(d.text.split()) for d in got] == expected
         assert problems.count == 0
 
 
@@ -84,11 +84,11 @@ def test_compressed_files(suffix, documents, tmp_path):
     compression = {".gz": "gzip", ".zst": "zstd"}[suffix]
     with pyarrow.output_stream(str(path), compression=compression) as stream:
         stream.write(text)
-    found, _ = read_all(sources.Source(str(path), "text", split_bytes=1000))
-    assert [d.text.strip() for d in found] == [d.strip() for d in documents[:30]]
+    got, _ = read_all(sources.Source(str(path), "text", split_bytes=1000))
+    assert [d.text.strip() for d in got] == [d.strip() for d in documents[:30]]
 
 
-def test_a_file_that_went_away_is_told(tmp_path):
+def test_a_file_that_went_away_is_reported(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("text")
     source = sources.Source(str(tmp_path / "*.txt"), "text")
@@ -106,12 +106,12 @@ def test_a_truncated_file_keeps_what_can_be_read(suffix, documents, tmp_path):
         # Enough for several blocks of either compression.
         stream.write("\n\n".join(documents * 10).encode())
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    found, problems = read_all(sources.Source(str(path), "text"))
-    assert len(found) > 10
-    assert [d.text.strip() for d in found[:10]] == [d.strip() for d in documents[:10]]
+    got, problems = read_all(sources.Source(str(path), "text"))
+    assert len(got) > 10
+    assert [d.text.strip() for d in got[:10]] == [d.strip() for d in documents[:10]]
     assert problems.count == 1
     assert f"{path}: cannot be read to its end" in problems.lines[0]
-    assert f"kept the {len(found)} documents" in problems.lines[0]
+    assert f"kept the {len(got)} documents" in problems.lines[0]
 
 
 @pytest.mark.parametrize(
@@ -135,9 +135,9 @@ def test_a_damaged_archive_costs_no_other_file(
     }[suffix]
     (tmp_path / f"a{suffix}").write_bytes(flipped(whole, place))
     (tmp_path / f"b{suffix}").write_bytes(whole)
-    found, problems = read_all(sources.Source(f"{tmp_path}/*", "text"))
-    kept = [d.text.strip() for d in found if d.source.startswith(f"{tmp_path}/a")]
-    rest = [d.text.strip() for d in found[len(kept) :]]
+    got, problems = read_all(sources.Source(f"{tmp_path}/*", "text"))
+    kept = [d.text.strip() for d in got if d.source.startswith(f"{tmp_path}/a")]
+    rest = [d.text.strip() for d in got[len(kept) :]]
     assert rest == [text.strip() for text in documents[:100]]
     # What comes before the damage is the text that was compressed.
     assert kept == rest[: len(kept)]
@@ -166,15 +166,15 @@ def test_a_store_that_stops_answering_ends_the_build(tmp_path, monkeypatch):
 def test_bad_lines_are_named_and_the_rest_is_kept(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"good\n\xff\xfe bad\nmore\n\nnext\n")
     (tmp_path / "b.txt").write_bytes(b"")
-    found, problems = read_all(sources.Source(str(tmp_path / "*.txt"), "text"))
-    assert [d.text for d in found] == ["good\nmore\n", "next\n"]
+    got, problems = read_all(sources.Source(str(tmp_path / "*.txt"), "text"))
+    assert [d.text for d in got] == ["good\nmore\n", "next\n"]
     assert problems.lines == [
         f"{tmp_path}/a.txt, line 2: not UTF-8; left out this line",
         f"{tmp_path}/b.txt: empty file",
     ]
     (tmp_path / "c.jsonl").write_text('{"text": "a"}\n{"txt": "b"}\n{oops\n[1]\n"c"\n')
-    found, problems = read_all(sources.Source(str(tmp_path / "c.jsonl"), "jsonl"))
-    assert [d.text for d in found] == ["a"]
+    got, problems = read_all(sources.Source(str(tmp_path / "c.jsonl"), "jsonl"))
+    assert [d.text for d in got] == ["a"]
     assert problems.count == 4
     assert "c.jsonl, line 2: no JSON object with a text in 'text'" in problems.lines[0]
 
@@ -189,8 +189,8 @@ def test_json_that_python_reads_and_cannot_use(tmp_path):
         '{"text": ' + "9" * 5_000 + "}",
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
-    found, problems = read_all(sources.Source(str(tmp_path / "a.jsonl"), "jsonl"))
-    assert [d.text for d in found] == ["good", "whole \N{GRINNING FACE}"]
+    got, problems = read_all(sources.Source(str(tmp_path / "a.jsonl"), "jsonl"))
+    assert [d.text for d in got] == ["good", "whole \N{GRINNING FACE}"]
     where = f"{tmp_path}/a.jsonl, line"
     assert problems.lines == [
         f"{where} 2: the text in 'text' has half of a surrogate pair; left out",
@@ -202,17 +202,17 @@ def test_json_that_python_reads_and_cannot_use(tmp_path):
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeffhello\n".encode())
-    found, _ = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
-    assert found[0].text == "hello\n"
+    got, _ = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
+    assert got[0].text == "hello\n"
 
 
 def test_endless_documents_and_lines_are_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(files, "_MAX_DOCUMENT_CHARS", 50)
     monkeypatch.setattr(files, "_MAX_LINE_BYTES", 20)
     (tmp_path / "a.txt").write_text("ä" * 200)
-    found, problems = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
-    assert "".join(d.text for d in found) == "ä" * 200
-    assert max(len(d.text) for d in found) <= 50
+    got, problems = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
+    assert "".join(d.text for d in got) == "ä" * 200
+    assert max(len(d.text) for d in got) <= 50
     assert problems.count == 0
 
 
@@ -228,11 +228,9 @@ def test_no_input_is_refused(tmp_path):
 def test_wikiextractor_output():
     if not DATA.exists():
         pytest.skip("no WikiExtractor sample here")
-    found, problems = read_all(
-        sources.Source(str(DATA / "wikipedia/*"), "wikiextractor")
-    )
-    assert len(found) == 152  # of 153: one is a title without text
-    assert found[0].text.startswith("Anarchism is an anti-authoritarian political")
+    got, problems = read_all(sources.Source(str(DATA / "wikipedia/*"), "wikiextractor"))
+    assert len(got) == 152  # of 153: one is a title without text
+    assert got[0].text.startswith("Anarchism is an anti-authoritarian political")
     assert problems.count == 0
 
 
@@ -255,8 +253,8 @@ def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     source = sources.Source("", "tfds:chapters", "body", split_bytes=10_000)
     assert len(sources.plan(source)) > 3
-    found, _ = read_all(source)
-    assert sorted(d.text for d in found) == sorted(documents[:30])
+    got, _ = read_all(source)
+    assert sorted(d.text for d in got) == sorted(documents[:30])
     with pytest.raises(UserError, match="no feature 'text'; it has body"):
         sources.plan(sources.Source("", "tfds:chapters"))
     with pytest.raises(UserError, match=r"not prepared in .*tfds build lm1b"):
@@ -320,9 +318,9 @@ def test_parameters_and_the_function_they_belong_to(tmp_path):
         "        sum is taken.\n\n        More.\n    name: this goes on\n"
         '        as a sentence.\n    """\n'
     )
-    [found] = python_docs.parameters(tmp_path / "m.py")
-    assert found.description == "Axis along which the sum is taken."
-    assert found.summary == ""  # too few words to be prose
+    [got] = python_docs.parameters(tmp_path / "m.py")
+    assert got.description == "Axis along which the sum is taken."
+    assert got.summary == ""  # too few words to be prose
     (tmp_path / "n.py").write_text('def f():\n    """Parameters of it."""\n')
     assert list(python_docs.parameters(tmp_path / "n.py")) == []
 
@@ -360,16 +358,16 @@ def all_documents(corpus, split):
 
 def test_a_corpus_holds_every_document_once(corpus, documents, wordpiece):
     expected = [tuple(wordpiece.encode(text)) for text in documents]
-    found = {
+    got = {
         split: [tuple(t.tolist()) for t, _, _ in all_documents(corpus, split)]
         for split in shards.SPLITS
     }
-    assert sorted(found["train"] + found["held_out"]) == sorted(expected)
-    assert 0.03 < len(found["held_out"]) / len(expected) < 0.2
+    assert sorted(got["train"] + got["held_out"]) == sorted(expected)
+    assert 0.03 < len(got["held_out"]) / len(expected) < 0.2
     assert len(corpus.shards["train"]) > 3
     for split in shards.SPLITS:
-        assert corpus.count(split, "documents") == len(found[split])
-        assert corpus.count(split, "tokens") == sum(map(len, found[split]))
+        assert corpus.count(split, "documents") == len(got[split])
+        assert corpus.count(split, "tokens") == sum(map(len, got[split]))
 
 
 def test_sentences_are_where_they_begin(corpus, documents, wordpiece):

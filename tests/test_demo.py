@@ -108,8 +108,8 @@ def test_the_recipe_is_found_from_any_folder(tmp_path):
 
 def test_entropy_by_hand():
     # Four tokens, one of them never seen: 1.5 bits.
-    found = report.entropy(np.array([0.5, 0.25, 0.25, 0.0]))
-    assert found == pytest.approx(1.5 * np.log(2))
+    got = report.entropy(np.array([0.5, 0.25, 0.25, 0.0]))
+    assert got == pytest.approx(1.5 * np.log(2))
 
 
 def test_blanks(finished):

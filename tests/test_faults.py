@@ -65,9 +65,9 @@ def wait_for_moment(kind, watched, workdir, rng):
     """Wait for a moment of a start; false if the run ended before it."""
     if kind == "anywhere":
         # Not before it trains: the moments before are alike, and uninteresting.
-        found = watched.wait_for("train step")
+        got = watched.wait_for("train step")
         time.sleep(rng.uniform(0, 1.0))
-        return found and watched.process.poll() is None
+        return got and watched.process.poll() is None
     if kind == "evaluation":
         # A step is reported first and then evaluated. The reports have multiples of 3.
         coming = [n for n in EVALUATED if n > newest_step(workdir)]
@@ -229,8 +229,8 @@ def open_checkpoints(folder):
 
 def data_files(folder):
     """Files with arrays, the largest first."""
-    found = [p for p in folder.rglob("*") if p.is_file() and p.parent.name == "d"]
-    return sorted(found, key=lambda p: -p.stat().st_size)
+    got = [p for p in folder.rglob("*") if p.is_file() and p.parent.name == "d"]
+    return sorted(got, key=lambda p: -p.stat().st_size)
 
 
 def truncate(folder):
@@ -304,14 +304,12 @@ DAMAGES = [
 ]
 
 
-def equal(found, expected):
-    return jax.tree.all(
-        jax.tree.map(lambda a, b: np.array_equal(a, b), found, expected)
-    )
+def equal(got, expected):
+    return jax.tree.all(jax.tree.map(lambda a, b: np.array_equal(a, b), got, expected))
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
-def test_a_damaged_checkpoint_is_told_and_the_one_before_is_used(
+def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     damage, two_checkpoints, tmp_path
 ):
     original, shapes, first, _ = two_checkpoints
@@ -344,10 +342,10 @@ def test_undamaged_checkpoints_are_not_taken_for_damaged(two_checkpoints):
 
 
 def test_a_bit_anywhere_is_noticed_or_harmless(two_checkpoints, tmp_path):
-    """Whatever bit flips: either it is told, or all values are as they were."""
+    """Whatever bit flips: either it is reported, or all values are as they were."""
     original, shapes, first, second = two_checkpoints
     rng = random.Random(0)
-    told = 0
+    reported = 0
     for _ in range(12):
         folder = tmp_path / "checkpoints"
         shutil.rmtree(folder, ignore_errors=True)
@@ -358,9 +356,9 @@ def test_a_bit_anywhere_is_noticed_or_harmless(two_checkpoints, tmp_path):
         checkpoints.close()
         noticed = equal(state, first)
         assert noticed or equal(state, second), path
-        told += noticed
-    assert told
-    print(f"\nDAMAGE a random bit: noticed {told} times of 12, harmless otherwise")
+        reported += noticed
+    assert reported
+    print(f"\nDAMAGE a random bit: noticed {reported} times of 12, harmless otherwise")
 
 
 @pytest.mark.parametrize("damage", DAMAGES, ids=lambda d: d.__name__)
@@ -434,9 +432,9 @@ def checkpoints_of_two(folder, action):
 def test_a_disk_that_is_full_for_one_of_two_processes(tmp_path):
     """Both end with the disk's reason, soon, and the checkpoint before is whole."""
     done = checkpoints_of_two(tmp_path, "full")
-    told = [line for line in done.lines if "FAILED" in line]
-    assert len(told) == 2, done.text
-    for line in told:
+    reported = [line for line in done.lines if "FAILED" in line]
+    assert len(reported) == 2, done.text
+    for line in reported:
         assert "FAILED UserError cannot write checkpoint 2" in line
         assert "File too large; the last complete one is 1;" in line
         assert line.rstrip().endswith("True")
@@ -447,7 +445,7 @@ def test_a_disk_that_is_full_for_one_of_two_processes(tmp_path):
 
 @pytest.mark.slow
 def test_damage_that_one_of_two_processes_meets(tmp_path):
-    """What is told is the damage, not that the other process waited in vain."""
+    """What is reported is the damage, not that the other process waited in vain."""
     checkpoints_of_two(tmp_path, "save")
     for file in (tmp_path / "2" / "params" / "ocdbt.process_1" / "d").iterdir():
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])
@@ -570,13 +568,13 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     stopped = runs.run(runs.pretrain(corpus, workdir, *flags))
     runs.assert_refused(stopped, "gradient norm")
     (file,) = workdir.glob("not_finite_step_*_process_0.json")
-    found = json.loads(file.read_text())
-    bad_step, kept = found["step"], newest_step(workdir)
+    got = json.loads(file.read_text())
+    bad_step, kept = got["step"], newest_step(workdir)
     assert f"step {bad_step}: loss" in stopped.text
     assert kept < bad_step
     assert f"the last good checkpoint is {kept}" in stopped.text
-    assert len(found["rows"]) == 16
-    assert found["rows"][0] in stopped.text
+    assert len(got["rows"]) == 16
+    assert got["rows"][0] in stopped.text
     assert all(np.isfinite(values).all() for values in runs.params(workdir).values())
     # The same command comes to the same end, and loses nothing.
     again = runs.run(runs.pretrain(corpus, workdir, *flags))

@@ -79,8 +79,8 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
     lines = (folder / "predictions.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
     predicted = [line.split("\t")[1] for line in lines[1:]]
-    right = [results["labels"][i % 2] for i in range(200, 240)]
-    agreement = np.mean([a == b for a, b in zip(predicted, right, strict=True)])
+    expected = [results["labels"][i % 2] for i in range(200, 240)]
+    agreement = np.mean([a == b for a, b in zip(predicted, expected, strict=True)])
     assert agreement == pytest.approx(results["accuracy"])
     evaluated = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert evaluated["split"] == "eval"
@@ -92,20 +92,20 @@ def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsy
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
     one_step = make_config(pretrained, task, **still)
     finetuning.finetune(one_step, str(tmp_path / "a"))
-    told = capsys.readouterr().err
-    assert "loaded: 23 parameters (encoder)" in told
-    assert "new: 2 parameters (classifier)" in told
-    assert "ignored: 7 parameters (mlm_head, nsp_head)" in told
+    reported = capsys.readouterr().err
+    assert "loaded: 23 parameters (encoder)" in reported
+    assert "new: 2 parameters (classifier)" in reported
+    assert "ignored: 7 parameters (mlm_head, nsp_head)" in reported
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     metadata = stored.ocp.checkpointables_metadata(str(source)).metadata["params"]
     shapes = jax.tree.map(
         lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), metadata
     )
     expected = stored.load_params(source, shapes).params
-    found = stored.load_params(stored.find(tmp_path / "a"), shapes)
-    assert len(found.loaded) == 23
-    for path in found.loaded:
-        assert np.array_equal(found.params[path], expected[path]), path
+    got = stored.load_params(stored.find(tmp_path / "a"), shapes)
+    assert len(got.loaded) == 23
+    for path in got.loaded:
+        assert np.array_equal(got.params[path], expected[path]), path
     # From one checkpoint of the run, or random: other weights in the second case.
     by_step = make_config(source, task, **still, dropout_rate=0.0)
     finetuning.finetune(by_step, str(tmp_path / "b"))
@@ -150,9 +150,9 @@ def test_a_classifier_gives_its_encoder_only(finetuned, task, tmp_path, capsys):
     folder, _ = finetuned
     short = make_config(folder, task, epochs=0.1)
     finetuning.finetune(short, str(tmp_path / "run"))
-    told = capsys.readouterr().err
-    assert "new: 2 parameters (classifier)" in told
-    assert "ignored: 2 parameters (classifier)" in told
+    reported = capsys.readouterr().err
+    assert "new: 2 parameters (classifier)" in reported
+    assert "ignored: 2 parameters (classifier)" in reported
 
 
 def test_workdirs_and_recipes_of_other_programs(pretrained, task):
@@ -283,19 +283,19 @@ def test_truncation_is_that_of_a_loop():
     for a_length in range(12):
         for b_length in range(12):
             a, b = list(range(a_length)), list(range(b_length))
-            found = classification._truncate(a, b, 9)
+            got = classification._truncate(a, b, 9)
             while len(a) + len(b) > 9:
                 (a if len(a) > len(b) else b).pop()
-            assert found == (a, b)
+            assert got == (a, b)
 
 
 def test_metrics_by_hand():
     predicted, labels = np.array([0, 0, 1, 1, 1, 0]), np.array([0, 1, 1, 1, 0, 0])
-    found = classification.metrics(predicted, labels, 2)
+    got = classification.metrics(predicted, labels, 2)
     # 2 true and 1 false positives, 2 true and 1 false negatives.
-    assert found["accuracy"] == pytest.approx(4 / 6)
-    assert found["macro_f1"] == pytest.approx(2 / 3)
-    assert found["matthews"] == pytest.approx((2 * 2 - 1 * 1) / 9)
+    assert got["accuracy"] == pytest.approx(4 / 6)
+    assert got["macro_f1"] == pytest.approx(2 / 3)
+    assert got["matthews"] == pytest.approx((2 * 2 - 1 * 1) / 9)
     constant = classification.metrics(np.zeros(6, int), labels, 2)
     assert constant["matthews"] == 0.0
 
@@ -306,14 +306,14 @@ def test_metrics_by_hand():
 def test_each_example_once_an_epoch_in_another_order():
     arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
     made = examples_lib.Examples(arrays, batch_size=4, seed=5)
-    found = np.concatenate([batch["x"] for batch in made.batches(0, 10)])
-    epochs = found.reshape(4, 10)
+    got = np.concatenate([batch["x"] for batch in made.batches(0, 10)])
+    epochs = got.reshape(4, 10)
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs.tolist())
     assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4
-    assert np.array_equal(made.batch(7)["x"], found[28:32])
+    assert np.array_equal(made.batch(7)["x"], got[28:32])
     rows = np.array([1, 3])
     part = examples_lib.Examples(arrays, batch_size=4, seed=5, rows=rows)
-    assert np.array_equal(part.batch(7)["x"], found[28:32][rows])
+    assert np.array_equal(part.batch(7)["x"], got[28:32][rows])
 
 
 def test_held_out_examples_in_order_with_weightless_filling():

@@ -16,10 +16,10 @@ def corpus(tmp_path_factory):
 
 
 def test_batches_are_those_on_record(corpus):
-    found = golden.batch_hashes(corpus)
+    got = golden.batch_hashes(corpus)
     lines = (golden.FOLDER / "batches.txt").read_text().splitlines()
     recorded = dict(reversed(line.split(" ", 1)) for line in lines)
-    assert found == recorded
+    assert got == recorded
 
 
 def test_smoke_runs_report_what_is_on_record(corpus, tmp_path):
@@ -32,8 +32,8 @@ def test_smoke_runs_report_what_is_on_record(corpus, tmp_path):
         lines = (golden.FOLDER / f"{name}.jsonl").read_text().splitlines()
         recorded = [json.loads(line) for line in lines]
         assert [r.keys() for r in records] == [r.keys() for r in recorded], name
-        for found, expected in zip(records, recorded, strict=True):
-            assert found == {
+        for got, expected in zip(records, recorded, strict=True):
+            assert got == {
                 key: value
                 if isinstance(value, str)
                 else pytest.approx(value, rel=1e-4, abs=1e-6)

@@ -320,8 +320,8 @@ def test_shellcheck():
     shellcheck = shellcheck or shutil.which("shellcheck")
     if not shellcheck:
         pytest.skip("there is no shellcheck")
-    found = subprocess.run([shellcheck, *SCRIPTS], capture_output=True, text=True)
-    assert found.returncode == 0, found.stdout + found.stderr
+    got = subprocess.run([shellcheck, *SCRIPTS], capture_output=True, text=True)
+    assert got.returncode == 0, got.stdout + got.stderr
 
 
 # restart.sh

@@ -34,11 +34,11 @@ def compiled_loss_and_grads(encoder):
     objective = masked_lm.MaskedLm(encoder)
 
     def loss(params, batch, keys):
-        found = objective.terms(
+        got = objective.terms(
             params, batch, dropout_keys=keys, sampling_keys=SAMPLING_KEYS
         )
-        losses = [found[name].sum / found[name].count for name in objective.losses]
-        return sum(losses), found
+        losses = [got[name].sum / got[name].count for name in objective.losses]
+        return sum(losses), got
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
@@ -71,11 +71,11 @@ def test_agrees_with_hugging_face(activation, theirs, scan_layers):
     mlm_logits = logits.mlm[..., : encoder.vocab_size]
     assert_close(mlm_logits, stored[f"{theirs}/mlm_logits"], 1e-5)
     assert_close(logits.sentence, stored[f"{theirs}/nsp_logits"], 1e-5)
-    (loss, found), grads = loss_and_grads(encoder, params, batch)
+    (loss, got), grads = loss_and_grads(encoder, params, batch)
     assert loss == pytest.approx(stored[f"{theirs}/loss"].item(), rel=1e-5)
     for name in ("mlm_loss", "nsp_loss"):
         expected = stored[f"{theirs}/{name}"].item()
-        assert terms.ratio(found[name]) == pytest.approx(expected, rel=1e-5)
+        assert terms.ratio(got[name]) == pytest.approx(expected, rel=1e-5)
     grads = huggingface.to_huggingface(grads, encoder)
     # The keys' bias moves all scores of a row alike: its gradient is only rounding.
     keys = {name for name in grads if name.endswith("attention.self.key.bias")}
@@ -260,8 +260,8 @@ def test_hidden_states_and_attention_on_request(scan_layers):
     layer = encoder_lib.EncoderLayer(TINY)
     for i in range(TINY.num_layers):
         one = jax.tree.map(lambda p, i=i: p[i], params["encoder"]["layers"])
-        found, _ = layer.apply({"params": one}, states[i], inputs, None)
-        assert_close(found, states[i + 1], 1e-5)
+        got, _ = layer.apply({"params": one}, states[i], inputs, None)
+        assert_close(got, states[i + 1], 1e-5)
     assert attention.shape == (3, 8, 4, 24, 24)
     hidden_keys = ~np.asarray(inputs.attention_mask)[None, :, None, None, :]
     assert np.where(hidden_keys, attention, 0).max() == 0
@@ -278,8 +278,8 @@ def test_documents_of_a_packed_row_do_not_see_one_another():
     pair = jax.tree.map(lambda x: x.reshape(2, 32), alone)
     column = jnp.broadcast_to(jnp.arange(32), (2, 32))
     packed = pair._replace(positions=column % 16, documents=column // 16)
-    found, _, _ = encoder_of(TINY)(params, packed)
-    assert_close(found, expected, 1e-5)
+    got, _, _ = encoder_of(TINY)(params, packed)
+    assert_close(got, expected, 1e-5)
     seen, _, _ = encoder_of(TINY)(params, packed._replace(documents=None))
     assert np.abs(seen - expected).max() > 0.01
 
@@ -324,9 +324,9 @@ def test_an_encoder_without_segments(types):
     assert ("segment_embedding" in names) == bool(types)
     assert "pooler" not in params["encoder"] and "nsp_head" not in params
     inputs = Inputs.of(random_batch())
-    found, _, _ = encoder_of(config)(params, inputs)
+    got, _, _ = encoder_of(config)(params, inputs)
     alike, _, _ = encoder_of(config)(params, inputs._replace(segment_ids=None))
-    assert np.array_equal(found, alike)
+    assert np.array_equal(got, alike)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -352,10 +352,10 @@ def test_cross_entropy_and_its_gradient():
     def plain(logits):
         return -jax.nn.log_softmax(logits)[jnp.arange(6), labels]
 
-    found, pullback = jax.vjp(lambda x: terms.cross_entropy(x, labels), logits)
+    got, pullback = jax.vjp(lambda x: terms.cross_entropy(x, labels), logits)
     expected, expected_pullback = jax.vjp(plain, logits)
     g = jnp.arange(6.0)
-    assert np.allclose(found, expected, atol=1e-6)
+    assert np.allclose(got, expected, atol=1e-6)
     assert np.allclose(pullback(g)[0], expected_pullback(g)[0], atol=1e-6)
 
 
@@ -370,10 +370,10 @@ def test_of_equal_logits_the_first_is_predicted():
 
 def test_terms_are_sums_and_counts():
     batch = random_batch()
-    (_, found), _ = loss_and_grads(TINY, init(TINY), batch)
-    assert found.keys() == set(masked_lm.MaskedLm(TINY).metrics)
-    assert found["mlm_loss"].count == batch["mlm_weights"].sum()
-    assert found["nsp_loss"].count == 8
+    (_, got), _ = loss_and_grads(TINY, init(TINY), batch)
+    assert got.keys() == set(masked_lm.MaskedLm(TINY).metrics)
+    assert got["mlm_loss"].count == batch["mlm_weights"].sum()
+    assert got["nsp_loss"].count == 8
     padding = 1 - np.asarray(batch["attention_mask"])
-    assert terms.ratio(found["padding_fraction"]) == pytest.approx(padding.mean())
+    assert terms.ratio(got["padding_fraction"]) == pytest.approx(padding.mean())
     assert terms.ratio(terms.Term(jnp.zeros(()), jnp.zeros(()))) == 0.0

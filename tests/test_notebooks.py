@@ -23,15 +23,15 @@ def test_notebooks_run(name, tmp_path, monkeypatch, capsys):
     assert all(cell.get("outputs", []) == [] for cell in notebook["cells"])
     cells = [c["source"] for c in notebook["cells"] if c["cell_type"] == "code"]
     source = "\n".join("".join(cell) for cell in cells)
-    found = {}
-    exec(source, found)
-    assert found["logits"].mlm.shape == (
+    got = {}
+    exec(source, got)
+    assert got["logits"].mlm.shape == (
         8,
         20,
-        found["config"].encoder.padded_vocab_size,
+        got["config"].encoder.padded_vocab_size,
     )
-    expected = np.log(2 * found["corpus"].tokenizer.vocab_size)
-    assert float(found["value"]) == pytest.approx(expected, abs=0.3)
+    expected = np.log(2 * got["corpus"].tokenizer.vocab_size)
+    assert float(got["value"]) == pytest.approx(expected, abs=0.3)
     assert "[CLS]" in capsys.readouterr().out
 
 

@@ -86,17 +86,17 @@ def measure(name, batch, *, dropout=False, sampling=None):
 @each
 def test_names_are_the_names_promised(name):
     objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
-    found = measure(name, batch)
-    assert set(found) == set(objective.metrics)
+    got = measure(name, batch)
+    assert set(got) == set(objective.metrics)
     assert len(objective.metrics) == len(set(objective.metrics))
-    assert objective.losses.keys() <= found.keys()
-    assert "padding_fraction" in found
+    assert objective.losses.keys() <= got.keys()
+    assert "padding_fraction" in got
     counts = objective.counts(batch)
     assert counts.keys() == objective.losses.keys()
     for loss in objective.losses:
-        assert counts[loss] == found[loss].count > 0
+        assert counts[loss] == got[loss].count > 0
     assert all(weight > 0 for weight in objective.losses.values())
-    for term in found.values():
+    for term in got.values():
         assert term.sum.dtype == term.count.dtype == jnp.float32
         assert term.sum.shape == term.count.shape == ()
 
@@ -104,8 +104,8 @@ def test_names_are_the_names_promised(name):
 @each
 def test_accuracies_and_losses_are_what_chance_gives(name):
     """Of parameters that know nothing."""
-    found = measure(name, random_batch(OBJECTIVES[name]))
-    for metric, term in found.items():
+    got = measure(name, random_batch(OBJECTIVES[name]))
+    for metric, term in got.items():
         value = terms.ratio(term)
         if metric.endswith("accuracy"):
             assert 0 <= value <= 1
@@ -142,13 +142,13 @@ def test_every_parameter_learns(name):
     @jax.jit
     @jax.grad
     def gradient(params):
-        found = objective.terms(
+        got = objective.terms(
             params,
             batch,
             dropout_keys=keys("dropout"),
             sampling_keys=keys("sampling"),
         )
-        means = {loss: found[loss].sum / counts[loss] for loss in objective.losses}
+        means = {loss: got[loss].sum / counts[loss] for loss in objective.losses}
         return terms.total(objective.losses, means)
 
     for path, value in parameters.flatten(gradient(initial(name))).items():
@@ -180,13 +180,13 @@ def test_rows_that_weigh_nothing_count_for_nothing(name):
     objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
     weights = [n for n in batch if n.endswith("weights")]
     filled = batch | {n: batch[n].at[4:].set(0) for n in weights}
-    found = measure(name, filled)
+    got = measure(name, filled)
     other = random_batch(objective, seed=1)
     changed = jax.tree.map(lambda a, b: a.at[4:].set(b[4:]), filled, other)
     changed |= {n: filled[n] for n in weights}
     again = measure(name, changed)
     for metric in set(objective.metrics) - {"padding_fraction"}:
-        assert_trees_close(again[metric], found[metric], 1e-5)
+        assert_trees_close(again[metric], got[metric], 1e-5)
 
 
 @each
@@ -227,8 +227,8 @@ def test_work_of_bert_is_what_others_calculate(size, length, expected):
         encoder = config_lib.EncoderConfig(
             num_layers=24, hidden_size=1024, num_heads=16, intermediate_size=4096
         )
-    found = masked_lm.MaskedLm(encoder).sequence_flops(length)
-    assert found == pytest.approx(expected, rel=2e-3)
+    got = masked_lm.MaskedLm(encoder).sequence_flops(length)
+    assert got == pytest.approx(expected, rel=2e-3)
 
 
 PRETRAINING = {

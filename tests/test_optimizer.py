@@ -133,7 +133,7 @@ def test_schedules():
     assert linear(1_000_001) == 0
 
 
-def test_decay_is_told_by_name():
+def test_decay_goes_by_name():
     decayed = {
         path for path, yes in flat(optimizer.is_decayed(parameters())).items() if yes
     }

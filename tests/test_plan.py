@@ -61,10 +61,10 @@ COLLECTIVES = (FIXTURES / "collectives.txt").read_text(encoding="utf-8")
 def test_collectives_are_found_wherever_they_are():
     """Plain, in a fusion, in the background of two, in pairs, on another core."""
     program = hlo.Program(COLLECTIVES)
-    found = program.collectives()
+    got = program.collectives()
     summary = [
         (c.kind, c.size, c.groups.shape if c.groups is not None else None)
-        for c in sorted(found, key=lambda c: (c.kind, c.size, c.groups is not None))
+        for c in sorted(got, key=lambda c: (c.kind, c.size, c.groups is not None))
     ]
     assert summary == [
         ("all-gather", 60 * 4, (4, 2)),
@@ -75,7 +75,7 @@ def test_collectives_are_found_wherever_they_are():
         ("collective-permute", 30 * 4, (3, 2)),
         ("reduce-scatter", 256 * 1024 * 4, (2, 4)),
     ]
-    sent = {c.kind: c.sent for c in found if c.groups is not None}
+    sent = {c.kind: c.sent for c in got if c.groups is not None}
     assert sent["reduce-scatter"] == 256 * 1024 * 4 * 3 / 4
     assert sent["collective-permute"] == 30 * 4
     # What another core does meanwhile is not the time of this one.
@@ -162,22 +162,22 @@ def test_without_the_compiler(monkeypatch):
     ],
 )
 def test_slices(name, slices, chips, hosts, per_chip):
-    found = topology.open_topology(name, slices)
-    assert (found.chips, found.hosts, found.devices_per_chip) == (
+    got = topology.open_topology(name, slices)
+    assert (got.chips, got.hosts, got.devices_per_chip) == (
         chips,
         hosts,
         per_chip,
     )
-    assert sharding.num_slices(found.devices) == slices
-    assert phase_lib.hardware.peak_flops(found.device_kind)
+    assert sharding.num_slices(got.devices) == slices
+    assert phase_lib.hardware.peak_flops(got.device_kind)
 
 
 @needs_compiler
 def test_every_example_is_one():
     for kind, generation in topology.GENERATIONS.items():
         for shape in generation.examples.split(", "):
-            found = topology.open_topology(f"{kind}:{shape}")
-            assert found.chips == math.prod(map(int, shape.split("x")))
+            got = topology.open_topology(f"{kind}:{shape}")
+            assert got.chips == math.prod(map(int, shape.split("x")))
     with pytest.raises(UserError, match="v5e:3x3: .*such are 1x1, 2x2"):
         topology.open_topology("v5e:3x3")
 
@@ -205,46 +205,46 @@ def planner(shape):
     return plan.Planner(shape, make_run)
 
 
-def bytes_of(found, kind, network=phase_lib.ICI):
-    chosen = [t for t in found.phases[0].traffic if t.kind == kind]
+def bytes_of(got, kind, network=phase_lib.ICI):
+    chosen = [t for t in got.phases[0].traffic if t.kind == kind]
     return sum(t.size for t in chosen if t.network == network)
 
 
 @needs_compiler
 def test_data_parallelism_adds_up_all_gradients_once():
-    found = planned("v5e:2x2")
-    size = 4 * found.parameters
+    got = planned("v5e:2x2")
+    size = 4 * got.parameters
     # Of 64 positions, sequences of 32 reach half; besides, there are a few scalars.
     unused = 4 * 32 * 32
-    assert 0 <= bytes_of(found, "all-reduce") - (size - unused) < 100
-    assert bytes_of(found, "all-gather") < 0.001 * size
-    memory = found.phases[0].memory
+    assert 0 <= bytes_of(got, "all-reduce") - (size - unused) < 100
+    assert bytes_of(got, "all-gather") < 0.001 * size
+    memory = got.phases[0].memory
     assert memory.parameters == size
     assert memory.optimizer == pytest.approx(2 * size, rel=0.001)
-    assert found.fits and memory.left > 0.99 * memory.available
+    assert got.fits and memory.left > 0.99 * memory.available
 
 
 @needs_compiler
 def test_parts_of_parameters_are_gathered():
     """In the type of the products: bfloat16; the embedding also in float32."""
-    found = planned("v5e:2x2", mesh=(("data", 1), ("fsdp", 4)))
-    assert found.mesh == "data 1, fsdp 4, tensor 1"
-    size = 4 * found.parameters
-    assert 0.4 * size < bytes_of(found, "all-gather") < 2.1 * size
-    summed = bytes_of(found, "all-reduce") + bytes_of(found, "reduce-scatter")
+    got = planned("v5e:2x2", mesh=(("data", 1), ("fsdp", 4)))
+    assert got.mesh == "data 1, fsdp 4, tensor 1"
+    size = 4 * got.parameters
+    assert 0.4 * size < bytes_of(got, "all-gather") < 2.1 * size
+    summed = bytes_of(got, "all-reduce") + bytes_of(got, "reduce-scatter")
     assert 0.8 * size < summed < 1.2 * size
     # Biases and layer norms are not cut.
-    assert size / 4 < found.phases[0].memory.parameters < size / 3
+    assert size / 4 < got.phases[0].memory.parameters < size / 3
 
 
 @needs_compiler
 def test_slices_send_sums_of_gradients_to_each_other():
     """Each device sends its share of what its slice has added up."""
-    found = planned("v5e:2x2", slices=2)
-    size = 4 * found.parameters - 4 * 32 * 32
+    got = planned("v5e:2x2", slices=2)
+    size = 4 * got.parameters - 4 * 32 * 32
     (sums,) = [
         t
-        for t in found.phases[0].traffic
+        for t in got.phases[0].traffic
         if t.kind == "all-reduce" and t.network == phase_lib.DCN
     ]
     # Arrays are padded to whole tiles of 4 KiB.
@@ -254,12 +254,12 @@ def test_slices_send_sums_of_gradients_to_each_other():
 
 @needs_compiler
 def test_a_chip_of_two_devices():
-    found = planned("v3:2x2")
-    memory = found.phases[0].memory
-    assert memory.parameters == 2 * 4 * found.parameters
+    got = planned("v3:2x2")
+    memory = got.phases[0].memory
+    assert memory.parameters == 2 * 4 * got.parameters
     assert memory.available == 2 * topology.GENERATIONS["v3"].hbm
-    assert found.phases[0].batch_per_chip == 2
-    networks = {t.network for t in found.phases[0].traffic}
+    assert got.phases[0].batch_per_chip == 2
+    networks = {t.network for t in got.phases[0].traffic}
     assert phase_lib.ICI in networks
 
 
@@ -273,8 +273,8 @@ def test_a_scan_costs_about_what_its_layers_cost():
 
 def test_page_and_json_say_the_same():
     phase = fake_phase(steps=1000, flops=2e12, left=5.0)
-    found = fake_plan(phase, dataclasses.replace(phase, name="phase 2/2, length 512"))
-    lines = page.page(found, step_ms=[4.0, 8.0]).splitlines()
+    got = fake_plan(phase, dataclasses.replace(phase, name="phase 2/2, length 512"))
+    lines = page.page(got, step_ms=[4.0, 8.0]).splitlines()
     rows = {line[:32].strip(): line[32:].split() for line in lines if line}
     # 2 TFLOP at 1000 TFLOP/s are 2 ms.
     assert rows["at the chips' peak, ms"][:2] == ["2.00", "2.00"]
@@ -284,7 +284,7 @@ def test_page_and_json_say_the_same():
     assert rows["utilisation, if it were so"] == ["200.0%", "200.0%"]
     assert rows["a step of phase 1, ms"] == ["6.7", "5.0", "4.0", "3.3", "1.0"]
     assert lines[-1] == "Compiled in 1 and 1 seconds with jax 1."
-    written = json.loads(json.dumps(page.to_dict(found)))
+    written = json.loads(json.dumps(page.to_dict(got)))
     assert written["versions"] == "jax 1"
     assert written["fits"] and written["phases"][0]["memory_left"] == 5 * 2**30
     hours = 2000 * 0.002 / 0.5 / 3600
@@ -293,7 +293,7 @@ def test_page_and_json_say_the_same():
     estimated = 2000 * 0.001 / 3600
     assert written["estimated_hours_without_collectives"] == pytest.approx(estimated)
     assert written["utilisation_at_step_ms"] is None
-    given = page.to_dict(found, [4.0, 8.0])
+    given = page.to_dict(got, [4.0, 8.0])
     assert given["utilisation_at_step_ms"] == pytest.approx([0.5, 0.25])
 
 
@@ -377,18 +377,18 @@ def test_what_does_not_fit_says_by_how_much():
         fake_phase(left=-1.5), refused=True, cycles=0, traffic=()
     )
     above = fake_phase(left=-0.25)
-    found = fake_plan(refused, above)
-    assert not found.fits
-    text = page.page(found)
+    got = fake_plan(refused, above)
+    assert not got.fits
+    text = page.page(got)
     wanted = "1.50 GiB too much: a device needs 32.25 and has 30.75"
     assert f"DOES NOT FIT, {wanted}" in text
     assert "0.25 GiB too much" in text
-    assert "with these" in text  # the compiler told no more than the sum
+    assert "with these" in text  # the compiler reported no more than the sum
     assert "not known" in page.page(fake_plan(refused))
-    told = page.to_dict(found)
-    assert told["phases"][0]["memory_left"] == -3 * 2**29
-    assert told["phases"][0]["cycles"] is None
-    assert told["estimated_hours_without_collectives"] is None
+    reported = page.to_dict(got)
+    assert reported["phases"][0]["memory_left"] == -3 * 2**29
+    assert reported["phases"][0]["cycles"] is None
+    assert reported["estimated_hours_without_collectives"] is None
 
 
 @needs_compiler
@@ -397,10 +397,10 @@ def test_a_refused_step_keeps_its_account():
     config = tiny()
     encoder = dataclasses.replace(config.encoder, vocab_size=2**26)
     large = dataclasses.replace(config, encoder=encoder)
-    found = planner(topology.open_topology("v5e:1x1")).plan(large, "tiny")
-    (phase,) = found.phases
+    got = planner(topology.open_topology("v5e:1x1")).plan(large, "tiny")
+    (phase,) = got.phases
     assert phase.refused and not phase.fits and phase.cycles == 0
-    assert phase.memory.parameters == 4 * found.parameters
+    assert phase.memory.parameters == 4 * got.parameters
     assert phase.memory.left < 0 < phase.memory.temporaries
 
 
@@ -429,20 +429,20 @@ def test_host_of_a_corpus(corpus):
     config = pretraining.resolve(config, opened)
     assert config.encoder.vocab_size == corpus.tokenizer.vocab_size
     mesh = sharding.make_mesh(config.mesh, jax.devices())
-    found = plan._plan_corpus(config, opened, mesh)
+    got = plan._plan_corpus(config, opened, mesh)
     tokens, sentences = (
         corpus.count("train", "tokens"),
         corpus.count("train", "sentences"),
     )
-    assert found.tokens == tokens
-    assert 2 * tokens + 8 * sentences < found.host_bytes < 2.2 * tokens + 9 * sentences
+    assert got.tokens == tokens
+    assert 2 * tokens + 8 * sentences < got.host_bytes < 2.2 * tokens + 9 * sentences
 
 
 def test_rows_of_processes_are_local_rows():
     mesh = sharding.make_mesh(config_lib.MeshConfig(fsdp=2), jax.devices())
-    found = sharding.rows_of_processes(mesh, 16)
-    assert list(found) == [0]
-    np.testing.assert_array_equal(found[0], sharding.local_rows(mesh, 16))
+    got = sharding.rows_of_processes(mesh, 16)
+    assert list(got) == [0]
+    np.testing.assert_array_equal(got[0], sharding.local_rows(mesh, 16))
 
 
 # ---- what ships, on what it is meant for
@@ -492,9 +492,9 @@ def test_the_launch_page_has_the_same_table():
 def test_the_table_is_what_the_compiler_says(name):
     """Compiled again: memory and estimates within two per cent of the table."""
     tables = load_tables()
-    found = [line.strip("| ").split(" | ") for line in tables.recipe_rows(name)]
+    got = [line.strip("| ").split(" | ") for line in tables.recipe_rows(name)]
     written = [row for row in documented_rows() if row[0] == name]
-    for new, old in zip(found, written, strict=True):
+    for new, old in zip(got, written, strict=True):
         new = [cell.strip(" `") for cell in new]
         assert new[:4] == old[:4]
         for a, b in zip(new[4:], old[4:], strict=True):
@@ -512,19 +512,19 @@ def run_plan(*arguments):
 
 @needs_compiler
 def test_command_prints_json_and_nothing_else():
-    found = run_plan(
+    got = run_plan(
         "--config=configs/bert_miniature.py:smoke",
         "--config.encoder.num_layers=1",
         "--topology=v5e:1x1",
         "--json",
     )
-    assert found.returncode == 0, found.stderr
-    values = json.loads(found.stdout)
+    assert got.returncode == 0, got.stderr
+    values = json.loads(got.stdout)
     assert values["chips"] == values["hosts"] == 1
     assert values["fits"] and values["suggestions"] == []
     assert [phase["length"] for phase in values["phases"]] == [32, 64]
     assert values["phases"][0]["traffic"] == []
-    said = found.stderr.splitlines()
+    said = got.stderr.splitlines()
     assert said == [
         "importing JAX",
         "compiling phase 1 of 2, length 32",
@@ -542,7 +542,7 @@ def test_command_prints_json_and_nothing_else():
     ],
 )
 def test_mistakes_are_one_line(flags, message):
-    found = run_plan("--config=configs/bert_large.py", *flags)
-    assert found.returncode == 2
-    said = found.stderr.removeprefix("importing JAX\n")
+    got = run_plan("--config=configs/bert_large.py", *flags)
+    assert got.returncode == 2
+    said = got.stderr.removeprefix("importing JAX\n")
     assert said.startswith(message) and len(said.splitlines()) == 1

@@ -40,9 +40,9 @@ def test_processes_read_their_rows_of_the_batches_of_one(case, read_by_four, cor
         whole = pretraining.batch_of_step(config, step)
         for part in parts:
             for name, values in whole.items():
-                found = part[f"{step}/{name}"]
-                assert found.dtype == values.dtype
-                assert np.array_equal(found, values[part["rows"]]), name
+                got = part[f"{step}/{name}"]
+                assert got.dtype == values.dtype
+                assert np.array_equal(got, values[part["rows"]]), name
     owned = np.concatenate([part["rows"] for part in parts])
     assert set(owned.tolist()) == set(range(16))
     # No more than the devices hold: rows are repeated over tensor alone.

@@ -216,7 +216,7 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
         (["stray"], "unexpected argument 'stray'"),
     ],
 )  # fmt: skip
-def test_mistakes_are_told_in_one_line(flags, message, corpus, tmp_path):
+def test_mistakes_are_reported_in_one_line(flags, message, corpus, tmp_path):
     assert_refused(call(corpus, tmp_path / "run", *flags), message)
     assert not (tmp_path / "run" / "checkpoints").exists()
 

@@ -45,13 +45,13 @@ def test_bits_are_addressed_by_seed_purpose_step_row_place_and_position():
 
     keys = row_keys(3, seed=7, purpose="sampling", step=5)
     keys = randomness.fold_in(randomness.fold_in(keys, "layers"), 2)
-    found = randomness.bits(keys, (4, 5))
+    got = randomness.bits(keys, (4, 5))
     for row in range(3):
         key = mix((7 + 0x9E3779B9) & 0xFFFFFFFF)
         for value in (number("sampling"), 5, row, number("layers"), 2):
             key = fold(key, value)
         expected = [mix((i * 0x9E3779B9 + key) & 0xFFFFFFFF) for i in range(20)]
-        assert found[row].ravel().tolist() == expected
+        assert got[row].ravel().tolist() == expected
 
 
 def test_rate_scale_and_independence():
@@ -95,10 +95,10 @@ def test_the_gradient_uses_the_same_mask():
 def loss(encoder, keys):
     objective = masked_lm.MaskedLm(encoder)
     compute = jax.jit(objective.terms)
-    found = compute(
+    got = compute(
         init(TINY), random_batch(), dropout_keys=keys, sampling_keys=row_keys(8)
     )
-    return terms.ratio(found["mlm_loss"])
+    return terms.ratio(got["mlm_loss"])
 
 
 def test_dropout_is_off_without_keys_and_on_with_them():

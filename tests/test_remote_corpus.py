@@ -92,10 +92,10 @@ def test_batches_are_the_same(groups, corpus, url):
         for opened in (corpus, shards.open_corpus(url))
     )
     for step in (0, 1, 100):
-        found, expected = there.batch(step), here.batch(step)
-        assert found.keys() == expected.keys()
+        got, expected = there.batch(step), here.batch(step)
+        assert got.keys() == expected.keys()
         for name, value in expected.items():
-            np.testing.assert_array_equal(found[name], value)
+            np.testing.assert_array_equal(got[name], value)
 
 
 def test_a_build_that_was_cut_off_continues(corpus, text_file, wordpiece, url):
@@ -132,10 +132,10 @@ def test_text_is_read_from_there(suffix, documents, tmp_path, url):
         source = sources.Source(f"{place}/*.txt{suffix}", "text", split_bytes=9_000)
         problems = Problems()
         splits = sources.plan(source)
-        found = [d for split in splits for d in sources.read(split, source, problems)]
-        where = [d.source.removeprefix(f"{place}") for d in found]
+        got = [d for split in splits for d in sources.read(split, source, problems)]
+        where = [d.source.removeprefix(f"{place}") for d in got]
         lines = [line.removeprefix(f"{place}") for line in problems.lines]
-        return len(splits), [d.text for d in found], where, lines
+        return len(splits), [d.text for d in got], where, lines
 
     assert read(url) == read(str(tmp_path))
     number, texts, _, lines = read(url)
@@ -223,7 +223,7 @@ def test_a_store_that_cannot_be_written(text_file, wordpiece, monkeypatch, url):
         wordpiece.save(f"{url}/t")
 
 
-def test_what_cannot_be_reached_is_told(monkeypatch, url):
+def test_what_cannot_be_reached_is_reported(monkeypatch, url):
     with pytest.raises(UserError, match="s4://b/c cannot be reached: Protocol not"):
         shards.open_corpus("s4://b/c")
     with monkeypatch.context() as patch:

@@ -44,14 +44,14 @@ def test_micro_batches_equal_the_batch_with_dropout_on():
         pieces = train(train(state, batch), batch)
         assert_trees_close(pieces.terms, whole.terms, 1e-6)
         for name in ("mean", "square"):
-            found, expected = (getattr(t.opt_state[1], name) for t in (pieces, whole))
-            assert relative_distance(found, expected) < 1e-6
+            got, expected = (getattr(t.opt_state[1], name) for t in (pieces, whole))
+            assert relative_distance(got, expected) < 1e-6
         # Adam divides a gradient by its size, so where it is only rounding (the bias
         # of the keys) the update is too.
-        found, expected = (copy.deepcopy(t.params) for t in (pieces, whole))
-        for tree in (found, expected):
+        got, expected = (copy.deepcopy(t.params) for t in (pieces, whole))
+        for tree in (got, expected):
             del tree["encoder"]["layers"]["attention"]["key"]["bias"]
-        assert relative_distance(found, expected) < 1e-6
+        assert relative_distance(got, expected) < 1e-6
 
 
 def test_terms_add_up_until_they_are_reported():

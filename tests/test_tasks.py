@@ -110,7 +110,7 @@ def test_an_objective_and_a_task_are_added_in_a_file_each(
     cfg.update(batch_size=8, epochs=2.0)
     config = knobs.from_configdict(ToyFinetuneConfig, cfg)
     results = finetuning.finetune(config, str(tmp_path / "finetune"))
-    assert results["examples"] == 24 and "right" in results
+    assert results["examples"] == 24 and "correct" in results
     assert len(json.loads((tmp_path / "finetune/lengths.json").read_text())) == 24
     assert finetuning.finetune(config, str(tmp_path / "finetune")) == results
     metadata = stored.read_metadata(stored.find(tmp_path / "finetune"))

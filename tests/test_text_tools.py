@@ -58,7 +58,7 @@ def test_a_published_vocabulary(text_file, wordpiece, tmp_path):
     assert tokenizer.tokens == wordpiece.tokens
 
 
-def test_bad_text_is_told_and_the_rest_is_kept(tmp_path, wordpiece):
+def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, wordpiece):
     wordpiece.save(tmp_path / "t")
     (tmp_path / "a.txt").write_bytes(b"One good document.\n\nAn\xff other.\n\nThird.\n")
     (tmp_path / "b.txt").write_bytes(b"")
@@ -76,7 +76,7 @@ def test_bad_text_is_told_and_the_rest_is_kept(tmp_path, wordpiece):
     assert shards.open_corpus(tmp_path / "c").count("train", "documents") == 2
 
 
-def test_wikiextractor_output_that_is_read_as_text_is_told(wordpiece, tmp_path):
+def test_wikiextractor_output_that_is_read_as_text_is_reported(wordpiece, tmp_path):
     wordpiece.save(tmp_path / "t")
     text = '<doc id="1" url="u" title="T">\nT\n\nSome text of it.\n\n</doc>\n'
     for name in ("wiki_00", "wiki_01"):
@@ -163,8 +163,8 @@ def test_names_and_terminals_that_are_not_utf_8(variables, documents, tmp_path):
     flags = [b"--tokenizer=" + place + b"/t", output, b"--held_out=0"]
     flags += [b"--workers=2", b"--shard_megabytes=1"]
     for _ in range(2):
-        told = run_there("build_corpus", *flags)
-    assert rf"{tmp_path}/pl\xe4ce" in told.replace(r"\udce4", r"\xe4")
+        reported = run_there("build_corpus", *flags)
+    assert rf"{tmp_path}/pl\xe4ce" in reported.replace(r"\udce4", r"\xe4")
     sources = []
     corpus = shards.open_corpus(os.fsdecode(place + b"/c"))
     for shard in corpus.shards["train"]:
@@ -242,7 +242,7 @@ def test_something_is_shown_at_once(name, wordpiece, tmp_path, monkeypatch):
         ("build_corpus", ["--format=tfds:no such"], "TFDS knows no dataset 'no such'"),
     ],
 )
-def test_mistakes_are_told_in_one_line(name, flags, message, wordpiece, tmp_path):
+def test_mistakes_are_reported_in_one_line(name, flags, message, wordpiece, tmp_path):
     wordpiece.save(tmp_path / "t")
     defaults = [f"--output={tmp_path / 'out'}"]
     if name == "build_corpus":

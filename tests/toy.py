@@ -61,22 +61,22 @@ def init(encoder):
     return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
 
 
-def assert_close(found, expected, tolerance):
+def assert_close(got, expected, tolerance):
     """Relative to the largest value of the array, as rounding errors are."""
-    found, expected = np.asarray(found), np.asarray(expected)
-    assert found.shape == expected.shape
+    got, expected = np.asarray(got), np.asarray(expected)
+    assert got.shape == expected.shape
     scale = np.abs(expected).max() + 1e-30
-    assert np.abs(found - expected).max() <= tolerance * scale
+    assert np.abs(got - expected).max() <= tolerance * scale
 
 
-def assert_trees_close(found, expected, tolerance):
-    jax.tree.map(lambda a, b: assert_close(a, b, tolerance), found, expected)
+def assert_trees_close(got, expected, tolerance):
+    jax.tree.map(lambda a, b: assert_close(a, b, tolerance), got, expected)
 
 
-def relative_distance(found, expected):
+def relative_distance(got, expected):
     """|found - expected| / |expected| over all leaves of two trees together."""
-    found, expected = (
+    got, expected = (
         np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(t)])
-        for t in (found, expected)
+        for t in (got, expected)
     )
-    return np.linalg.norm(found - expected) / np.linalg.norm(expected)
+    return np.linalg.norm(got - expected) / np.linalg.norm(expected)

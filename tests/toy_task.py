@@ -51,8 +51,8 @@ class Length:
         return classification.Classification(encoder, 2)
 
     def scores(self, outputs):
-        right = outputs["logits"].argmax(-1) == self.held_out["labels"]
-        return {"right": int(right.sum())}
+        correct = outputs["logits"].argmax(-1) == self.held_out["labels"]
+        return {"correct": int(correct.sum())}
 
     def write(self, folder, outputs):
         (folder / "lengths.json").write_text(json.dumps(outputs["logits"].tolist()))
