@@ -20,6 +20,7 @@ def show_batches():
     return module
 
 
+@pytest.mark.runs
 def test_the_table_of_batches_is_what_the_script_prints(show_batches):
     table = TEXT.split("<!-- batches-table -->\n")[1]
     assert table.split("<!-- /batches-table -->")[0] == show_batches.table()

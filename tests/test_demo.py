@@ -60,6 +60,7 @@ def made(folder):
     ]
 
 
+@pytest.mark.runs
 def test_results_and_pictures(finished):
     folder, cfg, text = finished
     results = report.Results(**json.loads((folder / "results.json").read_text()))
@@ -77,6 +78,7 @@ def test_results_and_pictures(finished):
     assert f"{100 * results.accuracies['random'][1]:.1f}" in text
 
 
+@pytest.mark.runs
 def test_a_finished_demo_can_be_moved(finished, tmp_path):
     folder, cfg, text = finished
     moved = tmp_path / "moved"
@@ -89,6 +91,7 @@ def test_a_finished_demo_can_be_moved(finished, tmp_path):
         moved.rename(folder)
 
 
+@pytest.mark.runs
 def test_random_weights_are_a_control(finished):
     """Both ways to begin see the same examples with the same seeds."""
     folder, _, _ = finished
@@ -112,6 +115,7 @@ def test_entropy_by_hand():
     assert got == pytest.approx(1.5 * np.log(2))
 
 
+@pytest.mark.runs
 def test_blanks(finished):
     folder, _, _ = finished
     texts = ["The [MASK] of the [MASK] list.", "Returns [MASK]"]
@@ -132,6 +136,7 @@ def test_blanks(finished):
     assert described.count("\n    ") == 3
 
 
+@pytest.mark.runs
 @pytest.mark.parametrize(
     ("source", "text", "message"),
     [
@@ -146,6 +151,7 @@ def test_blanks_that_cannot_be_filled(source, text, message, finished):
         prediction.load(str(finished[0] / source)).fill([text])
 
 
+@pytest.mark.runs
 def test_commands(finished, tmp_path):
     folder, _, _ = finished
     source = f"--init_from={folder / 'pretrain'}"

@@ -22,6 +22,7 @@ def test_batches_are_those_on_record(corpus):
     assert got == recorded
 
 
+@pytest.mark.runs
 def test_smoke_runs_report_what_is_on_record(corpus, tmp_path):
     """To rounding: processors differ in the order in which they add.
 

@@ -12,6 +12,8 @@ from bert_jax import config, knobs, pretraining
 from bert_jax.errors import UserError
 from bert_jax.training import sharding
 
+pytestmark = pytest.mark.runs
+
 NOTEBOOKS = pathlib.Path(__file__).parents[1] / "notebooks"
 
 

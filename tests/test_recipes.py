@@ -77,9 +77,20 @@ def test_ablations_differ_in_what_they_say():
         assert paths <= {"objective", "encoder"}, lines
 
 
+# Other models, or other arrays in a batch; the rest are programs like Base's.
+OTHERS = {"left_to_right", "sentence_order", "full_sentences"}
+
+
 # The miniatures, Base and Large differ in their shape alone, which smoke replaces, and
 # `test_golden.py` runs Base, in both of its phases.
-@pytest.mark.parametrize("variant", ABLATIONS)
+@pytest.mark.runs
+@pytest.mark.parametrize(
+    "variant",
+    [
+        variant if variant in OTHERS else pytest.param(variant, marks=pytest.mark.slow)
+        for variant in ABLATIONS
+    ],
+)
 def test_ablations_run(variant, corpus, tmp_path):
     """The first phase, with evaluation and checkpoints, on eight devices."""
     cfg = load(f"bert_ablations:{variant}", "smoke")
