@@ -20,9 +20,14 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 
 import pydoc_data.topics
+import signal
 
 import jaxtyping
 import pytest
+
+# A shell has its background processes ignore Ctrl-C, and processes inherit that.
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # From here on, shapes in the model's signatures are checked at every call.
 jaxtyping.install_import_hook(
