@@ -77,7 +77,7 @@ class Watched:
     def text(self):
         return "".join(self.lines)
 
-    def wait_for(self, text, after=0, seconds=240):
+    def wait_for(self, text, after=0, seconds=900):
         """Wait for a line that contains `text`; False if the command ends before."""
 
         def got():
@@ -95,7 +95,7 @@ class Watched:
         (line,) = [ln for ln in self.lines if marker in ln][-1:]
         return int(line.split(marker)[1])
 
-    def end(self, seconds=240):
+    def end(self, seconds=900):
         """Wait for the end; the exit status."""
         status = self.process.wait(seconds)
         self._reader.join()

@@ -140,7 +140,10 @@ def long_build(long_text, vocabulary, tmp_path):
         started.process.kill()
 
 
-@pytest.mark.parametrize("pause", [None, 0.0, 0.02, 0.3])
+SWEEP = [pytest.param(pause, marks=pytest.mark.slow) for pause in (None, 0.0, 0.3)]
+
+
+@pytest.mark.parametrize("pause", [0.02, *SWEEP])
 def test_ctrl_c_ends_the_build_at_once_and_loses_nothing(
     pause, long_build, undisturbed
 ):
@@ -161,6 +164,7 @@ def test_ctrl_c_ends_the_build_at_once_and_loses_nothing(
     assert long_build.finish() == undisturbed
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("to_all", [False, True])
 def test_sigterm_stops_like_ctrl_c(to_all, long_build, undisturbed):
     long_build.wait_for_splits(1)
@@ -173,6 +177,7 @@ def test_sigterm_stops_like_ctrl_c(to_all, long_build, undisturbed):
     assert long_build.finish() == undisturbed
 
 
+@pytest.mark.slow
 def test_workers_end_with_a_build_that_is_killed(long_build, undisturbed):
     long_build.wait_for_splits(1)
     workers = long_build.workers()
@@ -207,6 +212,7 @@ def test_two_builds_do_not_share_a_folder(
     assert content(tmp_path / "c") == undisturbed
 
 
+@pytest.mark.slow
 def test_two_builds_that_start_together_do_not_either(
     long_text, vocabulary, tmp_path, undisturbed
 ):
@@ -222,7 +228,9 @@ def test_two_builds_that_start_together_do_not_either(
 
 
 @pytest.mark.parametrize("workers", [1, 2])
-@pytest.mark.parametrize("limit", [0, 300, 100_000])
+@pytest.mark.parametrize(
+    "limit", [300, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 100_000))]
+)
 def test_a_full_disk_ends_a_build_in_one_line(
     limit, workers, short_text, vocabulary, tmp_path, short_corpus
 ):

@@ -166,6 +166,7 @@ def test_sigterm_to_one_of_four_saves_all_at_one_step(undisturbed, corpus, tmp_p
     )
 
 
+@pytest.mark.slow
 def test_sigterm_during_evaluation_saves_at_once(undisturbed, corpus, tmp_path):
     """The evaluation is left, and comes again in the continuation."""
     workdir = tmp_path / "run"
@@ -478,6 +479,7 @@ def test_what_may_pass_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
 # ---- disks and corpora
 
 
+@pytest.mark.slow
 def test_checkpoints_that_are_gone(undisturbed, corpus, tmp_path):
     """A run that had checkpoints never starts from scratch, and keeps its reports."""
     workdir = tmp_path / "run"
@@ -534,6 +536,7 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     runs.assert_same_end(workdir, undisturbed(1, 2))
 
 
+@pytest.mark.slow
 def test_a_disk_that_is_full_for_the_only_checkpoint(corpus, tmp_path):
     """The last checkpoint of a single process: its threads end with the run."""
     workdir = tmp_path / "run"
@@ -558,6 +561,7 @@ def test_a_workdir_that_cannot_be_written(corpus):
 # ---- numbers that are not finite
 
 
+@pytest.mark.slow
 def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     workdir = tmp_path / "run"
     flags = [
@@ -605,6 +609,7 @@ def test_a_process_that_hangs_ends_all_with_stacks(corpus, tmp_path):
     assert ended.process.returncode == 0, ended.text
 
 
+@pytest.mark.slow
 def test_stacks_on_request(corpus, tmp_path):
     """SIGUSR1 shows where a run is, and the run goes on."""
     watched = runs.Watched(runs.launch(1, 1, runs.pretrain(corpus, tmp_path / "run")))

@@ -25,7 +25,7 @@ def start(script):
 def end(process):
     """Status and lines on stderr of a process that ends by itself."""
     try:
-        stderr = process.communicate(timeout=240)[1]
+        stderr = process.communicate(timeout=900)[1]
     finally:
         process.kill()
     return process.returncode, stderr.splitlines()
@@ -110,6 +110,7 @@ def test_a_run_that_compiles_stops_at_once_and_can_be_continued(corpus, tmp_path
     assert runs.metrics(tmp_path / "run")[-1]["step"] == 4
 
 
+@pytest.mark.slow
 @pytest.mark.pods
 def test_all_processes_that_are_asked_stop_at_once(corpus, tmp_path):
     command = wrapped(runs.pretrain(corpus, tmp_path / "run"))

@@ -103,7 +103,7 @@ class Launched:
             env=self.environment(**environment),
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=600,
             stdin=subprocess.DEVNULL,
         )
         result.calls = self.calls()

@@ -37,6 +37,7 @@ def test_notebooks_run(name, tmp_path, monkeypatch, capsys):
     assert "[CLS]" in capsys.readouterr().out
 
 
+@pytest.mark.slow
 def test_the_batch_of_a_step_is_what_the_run_sees(corpus, tmp_path, monkeypatch):
     cfg = load("bert_base", "smoke")
     cfg.data.corpus = str(corpus.folder)

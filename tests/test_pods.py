@@ -81,11 +81,12 @@ def one_process(corpus, tmp_path_factory):
 @pytest.mark.parametrize(
     ("processes", "devices", "flags"),
     [
-        (4, 2, ["--config.mesh.fsdp=2"]),
-        (
+        pytest.param(4, 2, ["--config.mesh.fsdp=2"], marks=pytest.mark.slow),
+        pytest.param(
             2,
             2,
             ["--config.mesh.data=1", "--config.mesh.fsdp=2", "--config.mesh.tensor=2"],
+            marks=pytest.mark.slow,
         ),
         (2, 2, ["--config.mesh.shard_optimizer=True"]),
     ],

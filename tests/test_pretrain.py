@@ -130,6 +130,7 @@ def test_killed_runs_end_like_undisturbed_ones(undisturbed, corpus, tmp_path):
     assert_same_end(tmp_path / "run", undisturbed)
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_sigterm_saves_and_the_same_command_continues(undisturbed, corpus, tmp_path):
     workdir = tmp_path / "run"
