@@ -94,6 +94,16 @@ class Tokenizer:
             return self._encode_words(texts)
         return self._sentencepiece.encode([self._normalise(t) for t in texts])
 
+    def encode_with_offsets(self, texts: Sequence[str]) -> list["Encoding"]:
+        """Ids of each of many texts, and which characters each of them is from.
+
+        The ids are those of `encode_batch`, which is several times faster.
+        """
+        if self.kind == "wordpiece":
+            encoded = self._wordpiece.encode_batch(texts, add_special_tokens=False)
+            return [Encoding(list(e.ids), list(e.offsets)) for e in encoded]
+        return [self._pieces_with_offsets(text) for text in texts]
+
     def decode(self, ids: Iterable[int]) -> str:
         """Readable text. Padding is omitted, other special tokens are shown."""
         prefix = "##" if self.kind == "wordpiece" else "▁"
@@ -307,12 +317,50 @@ class Tokenizer:
     def _sentencepiece(self) -> sentencepiece.SentencePieceProcessor:
         return sentencepiece.SentencePieceProcessor(model_proto=self.model)
 
+    def _pieces_with_offsets(self, text: str) -> "Encoding":
+        # SentencePiece counts the bytes of what it is given, which is not the text but
+        # its normal form; both are traced to the characters of the text.
+        normal = [self._normalise(character) for character in text]
+        given = self._normalise(text)
+        if len(given) != sum(map(len, normal)):
+            raise ValueError(
+                f"the normal form of {text!r} is not that of its characters"
+            )
+        origin = [i for i, part in enumerate(normal) for _ in part] + [len(text)]
+        of_byte = [i for i, c in enumerate(given) for _ in c.encode("utf-8")]
+        of_byte.append(len(given))
+        proto = self._sentencepiece.encode(given, return_type="proto")
+        ids, offsets = [], []
+        for piece in proto.pieces:
+            begin, end = origin[of_byte[piece.begin]], origin[of_byte[piece.end]]
+            if piece.end > piece.begin:  # a part of a character is all of it
+                end = max(end, origin[of_byte[piece.end - 1]] + 1)
+            while begin < end and text[begin].isspace():
+                begin += 1
+            ids.append(piece.id)
+            offsets.append((begin, end))
+        return Encoding(ids, offsets)
+
     def _normalise(self, text: str) -> str:
         return normalise(text, self.lower_case, self.strip_accents)
 
     def __getstate__(self):
         # The models behind the cached properties cannot be pickled.
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """The tokens of a text.
+
+    Attributes:
+      ids: Id of each token.
+      offsets: Where the characters of each token begin and end in the text; a token may
+        have none, and several may be of one character.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
 
 
 def _check_kind(kind: object) -> None:

@@ -105,6 +105,22 @@ def test_round_trip_through_folder_json_and_pickle(tokenizer, tmp_path, document
         assert copy.encode_batch(documents[:5]) == expected
 
 
+def test_offsets_are_of_the_characters(tokenizer, documents):
+    """In the order of the text, and the characters of a token are its own."""
+    texts = ["", " \t two  spaces ", "NAÏVE Ὀδυσσεύς 東京 ½x… a\x00b", *documents[:20]]
+    encoded = tokenizer.encode_with_offsets(texts)
+    assert [e.ids for e in encoded] == tokenizer.encode_batch(texts)
+    for text, encoding in zip(texts, encoded, strict=True):
+        end_before = 0
+        for i, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            assert 0 <= begin <= end <= len(text)
+            assert begin >= end_before - 1 and end >= end_before
+            end_before = end
+            piece = tokenizer.tokens[i].removeprefix("##").replace("▁", "")
+            if piece.isascii() and text.isascii() and i != tokenizer.unk_id:
+                assert text[begin:end].lower() == piece.lower()
+
+
 def test_decode_gives_words_back(tokenizer):
     text = "the value of the attribute is an object"
     assert tokenizer.decode(tokenizer.encode(text)) == text
