@@ -61,7 +61,9 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
         f"{source} has other parameters",
     )
     run = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
-    metadata = metadata_lib.of_run(config, run.objective, pretrained.tokenizer)
+    metadata = metadata_lib.of_run(
+        config, run.objective, pretrained.tokenizer, task.settings
+    )
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         state = opened.train(functools.partial(_begin, config, run, source))
         outputs = predict(run, state.params, task, opened.heartbeat)
@@ -74,8 +76,9 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
         }
         if processes.is_main():
             task.write(opened.folder, outputs)
-            text = json.dumps(results, indent=2) + "\n"
-            (opened.folder / "results.json").write_text(text, encoding="utf-8")
+            with storage.writing(opened.folder):
+                text = json.dumps(results, indent=2) + "\n"
+                storage.write_text(opened.folder / "results.json", text)
         return results
 
 
@@ -139,21 +142,33 @@ def make_run(
 
 def predict(
     run: Run, params: Any, task: tasks.Task, heartbeat: Callable[[], None]
-) -> tasks.Arrays:
-    """What the model says of each held-out row of a task, on the host."""
+) -> dict[str, tasks.Arrays]:
+    """What the model says of each row of each held-out set of a task, on the host."""
     (phase,) = run.phases
     outputs_of = jax.jit(
         run.objective.outputs, out_shardings=sharding.replicated(run.mesh)
     )
-    rows = sharding.local_rows(run.mesh, phase.batch_size)
-    parts: list[dict[str, np.ndarray]] = []
-    with sharding.use(run.mesh):
-        for batch in phase.open_data(rows).held_out():
-            batch = sharding.to_devices(run.mesh, batch, rows, phase.batch_size)
+    owned = sharding.local_rows(run.mesh, phase.batch_size)
+
+    def outputs_for(rows: tasks.Arrays) -> tasks.Arrays:
+        from bert_jax.data import examples  # imports TensorFlow
+
+        batches = examples.Examples(
+            rows, batch_size=phase.batch_size, seed=0, held_out=True, rows=owned
+        )
+        parts = []
+        for batch in batches.batches(0, batches.num_batches):
+            batch = sharding.to_devices(run.mesh, batch, owned, phase.batch_size)
             parts.append(jax.device_get(outputs_of(params, batch)))
             heartbeat()
-    count = len(task.held_out["weights"])
-    return {name: np.concatenate([p[name] for p in parts])[:count] for name in parts[0]}
+        count = len(rows["weights"])
+        return {
+            name: np.concatenate([part[name] for part in parts])[:count]
+            for name in parts[0]
+        }
+
+    with sharding.use(run.mesh):
+        return {name: outputs_for(rows) for name, rows in task.held_out.items()}
 
 
 def _source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, str]:
@@ -194,7 +209,7 @@ def _open_data(
 
     options = {"batch_size": config.batch_size, "seed": config.seed, "rows": rows}
     training = examples.Examples(task.train, **options)
-    evaluation = examples.Examples(task.held_out, held_out=True, **options)
+    evaluation = examples.Examples(task.held_out["eval"], held_out=True, **options)
     return PhaseData(
         training.batches,
         lambda: evaluation.batches(0, evaluation.num_batches),

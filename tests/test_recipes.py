@@ -77,7 +77,7 @@ def test_ablations_differ_in_what_they_say():
         assert paths <= {"objective", "encoder"}, lines
 
 
-# Another model and other arrays in a batch; the rest are close to Base's programs or to it.
+# Another model, and other arrays in a batch; the rest are close to Base or to it.
 OTHERS = {"left_to_right"}
 
 

@@ -41,7 +41,7 @@ each = pytest.mark.parametrize("name", ["classification", "a toy"])
 def test_rows_fit_the_objective(name, tasks):
     task = tasks[name]()
     objective = task.objective(TINY)
-    for rows in (task.train, task.held_out):
+    for rows in (task.train, *task.held_out.values()):
         count = len(rows["weights"])
         shapes = objective.batch_shapes(count, task.length)
         # What the encoder can do without may be missing.
@@ -63,12 +63,16 @@ def test_scores_and_files_come_from_outputs(name, tasks, tmp_path):
         objective.init(jax.random.key(0)),
         is_leaf=lambda x: hasattr(x, "names"),
     )
-    rows = jax.tree.map(jnp.asarray, task.held_out)
-    outputs = jax.device_get(objective.outputs(params, rows))
-    count = len(task.held_out["weights"])
-    assert all(len(values) == count for values in outputs.values())
+    outputs = {
+        name: jax.device_get(objective.outputs(params, jax.tree.map(jnp.asarray, rows)))
+        for name, rows in task.held_out.items()
+    }
+    for name, rows in task.held_out.items():
+        count = len(rows["weights"])
+        assert all(len(values) == count for values in outputs[name].values())
     scores = task.scores(outputs)
     assert scores and json.loads(json.dumps({**scores, **task.description}))
+    assert json.loads(json.dumps(task.settings)) == task.settings
     task.write(tmp_path, outputs)
     assert list(tmp_path.iterdir())
 

@@ -43,7 +43,8 @@ class Length:
         }
         half = config.examples // 2
         self.train = {name: values[:half] for name, values in rows.items()}
-        self.held_out = {name: values[half:] for name, values in rows.items()}
+        self.held_out = {"eval": {name: x[half:] for name, x in rows.items()}}
+        self.settings = {"kinds": 2}
         self.fingerprint = hashlib.sha256(ids.tobytes()).hexdigest()[:16]
         self.description = {"examples": config.examples - half}
 
@@ -51,8 +52,12 @@ class Length:
         return classification.Classification(encoder, 2)
 
     def scores(self, outputs):
-        correct = outputs["logits"].argmax(-1) == self.held_out["labels"]
+        correct = (
+            outputs["eval"]["logits"].argmax(-1) == self.held_out["eval"]["labels"]
+        )
         return {"correct": int(correct.sum())}
 
     def write(self, folder, outputs):
-        (folder / "lengths.json").write_text(json.dumps(outputs["logits"].tolist()))
+        (folder / "lengths.json").write_text(
+            json.dumps(outputs["eval"]["logits"].tolist())
+        )

@@ -9,36 +9,17 @@ and tokenizer come from the checkpoint. Leaves results.json and predictions.tsv 
 workdir. The same command again continues a run that was stopped.
 """
 
-import json
-
-from absl import flags
-
-from bert_jax import config as config_lib
-from bert_jax import knobs, terminal
-from bert_jax.run import command_line
+from bert_jax.run import command_line, finetune_command
 
 
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
-    command_line.define_config(None, "configs/classifier.py")
-    command_line.define_workdir()
-    command_line.define_processes()
-    flags.adopt_module_key_flags(command_line)
+    finetune_command.define_flags("configs/classifier.py")
 
 
 def main() -> int:
     """The entrypoint."""
-    config = knobs.from_configdict(config_lib.FinetuneConfig, command_line.config())
-    folder = command_line.workdir()
-    terminal.say("importing JAX")
-    from bert_jax import finetuning
-    from bert_jax.training import processes
-
-    command_line.start_processes()
-    results = finetuning.finetune(config, folder)
-    if processes.is_main():
-        print(json.dumps(results, indent=2))
-    return 0
+    return finetune_command.main("classification")
 
 
 if __name__ == "__main__":

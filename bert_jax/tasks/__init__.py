@@ -31,30 +31,40 @@ class Task(Protocol):
 
     A class is made from its config and the tokenizer of the encoder. A row of the
     arrays is what goes through the model at once; there may be several for an example.
+    One of the arrays is `weights`, and one `attention_mask`, which says how long a row
+    is: batches are cut to the longest of theirs, rounded up.
 
     Attributes:
-      train: Rows to train on, by name of the array; one array is called `weights`.
-      held_out: Rows to evaluate on, likewise.
+      train: Rows to train on, by name of the array.
+      held_out: Sets of rows to predict for, by name of the set: "eval", which the loop
+        evaluates on, and others such as "test". Where a label is not known, the weight
+        is 0.
       length: Tokens in a row.
       fingerprint: Hash of all examples.
       description: What results.json says of the examples.
+      settings: What a checkpoint keeps for predictions, such as names of classes; JSON.
     """
 
     train: Arrays
-    held_out: Arrays
+    held_out: dict[str, Arrays]
     length: int
     fingerprint: str
     description: dict[str, Any]
+    settings: dict[str, Any]
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
         """What is predicted, with an encoder of this shape."""
 
-    def scores(self, outputs: Arrays) -> dict[str, float]:
-        """The field's metrics.
+    def scores(self, outputs: dict[str, Arrays]) -> dict[str, Any]:
+        """The field's metrics, as JSON.
 
         Args:
-          outputs: Of `TaskObjective.outputs`, for all rows of `held_out`.
+          outputs: Of `TaskObjective.outputs`, for all rows of each set of `held_out`.
         """
 
-    def write(self, folder: storage.Path, outputs: Arrays) -> None:
-        """Write predictions in the task's official format."""
+    def write(self, folder: storage.Path, outputs: dict[str, Arrays]) -> None:
+        """Write predictions in the task's official format.
+
+        Raises:
+          UserError: The folder cannot be written.
+        """

@@ -22,6 +22,7 @@ from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import classification
+from bert_jax.tasks import Arrays
 
 
 class Classification:
@@ -45,10 +46,12 @@ class Classification:
         train, held_out = read_tsv(config.train), read_tsv(config.eval)
         self._labels = label_names(train, held_out)
         self.length = config.length
-        self.train, self.held_out = (
+        self.train, evaluated = (
             to_features(examples, self._labels, tokenizer, config.length)
             for examples in (train, held_out)
         )
+        self.held_out = {"eval": evaluated}
+        self.settings = {"labels": self._labels}
         self.fingerprint = fingerprint(train, held_out)
         self.description = {
             "examples": len(held_out),
@@ -62,14 +65,15 @@ class Classification:
         """A classifier of as many classes as there are labels."""
         return classification.Classification(encoder, len(self._labels))
 
-    def scores(self, outputs: dict[str, np.ndarray]) -> dict[str, float]:
+    def scores(self, outputs: dict[str, Arrays]) -> dict[str, float]:
         """See `metrics`."""
-        predicted = outputs["logits"].argmax(-1)
-        return metrics(predicted, self.held_out["labels"], len(self._labels))
+        predicted = outputs["eval"]["logits"].argmax(-1)
+        labels = self.held_out["eval"]["labels"]
+        return metrics(predicted, labels, len(self._labels))
 
-    def write(self, folder: storage.Path, outputs: dict[str, np.ndarray]) -> None:
+    def write(self, folder: storage.Path, outputs: dict[str, Arrays]) -> None:
         """Write predictions.tsv."""
-        predicted = outputs["logits"].argmax(-1)
+        predicted = outputs["eval"]["logits"].argmax(-1)
         write_predictions(folder / "predictions.tsv", predicted, self._labels)
 
 
@@ -309,4 +313,5 @@ def write_predictions(
 ) -> None:
     """Write GLUE's format: `index`, `prediction`."""
     rows = [f"{i}\t{labels[c]}\n" for i, c in enumerate(predicted)]
-    path.write_text("index\tprediction\n" + "".join(rows), encoding="utf-8")
+    with storage.writing(path.parent):
+        storage.write_text(path, "index\tprediction\n" + "".join(rows))

@@ -25,6 +25,7 @@ class Metadata:
       tokenizer: Tokenizer of the encoder.
       versions: Version of each package that matters.
       time: Account of the run's time so far, from `goodput.Ledger.entry`; {}: none.
+      task: Settings of the task that it was fine-tuned for; {}: none.
     """
 
     config: dict[str, Any]
@@ -33,6 +34,7 @@ class Metadata:
     tokenizer: Tokenizer
     versions: dict[str, str]
     time: dict[str, Any]
+    task: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
         """The metadata in JSON's types."""
@@ -43,16 +45,23 @@ class Metadata:
             "tokenizer": self.tokenizer.dumps(),
             "versions": self.versions,
             "time": self.time,
+            "task": self.task,
         }
 
 
-def of_run(config: Any, objective: Objective, tokenizer: Tokenizer) -> Metadata:
+def of_run(
+    config: Any,
+    objective: Objective,
+    tokenizer: Tokenizer,
+    task: dict[str, Any] | None = None,
+) -> Metadata:
     """The metadata of all checkpoints of a run.
 
     Args:
       config: Config of the run, with nothing left open.
       objective: What is trained; has the encoder that fine-tuning builds.
       tokenizer: Tokenizer of the encoder.
+      task: Settings of the task, from `tasks.Task.settings`.
     """
     versions = {}
     for name in _PACKAGES:
@@ -67,6 +76,7 @@ def of_run(config: Any, objective: Objective, tokenizer: Tokenizer) -> Metadata:
         tokenizer=tokenizer,
         versions=versions,
         time={},
+        task=task or {},
     )
 
 
@@ -78,12 +88,14 @@ def from_json(values: Any) -> Metadata:
     """
     if not isinstance(values, dict) or not {"encoder", "tokenizer"} <= values.keys():
         raise UserError("this is no checkpoint of bert_jax")
+    values = {"task": {}, **values}  # older versions did not save it
     for name, expected in (
         ("config", dict),
         ("encoder_path", str),
         ("tokenizer", str),
         ("versions", dict),
         ("time", dict),
+        ("task", dict),
     ):
         if not isinstance(values.get(name), expected):
             raise UserError(f"{name} in its metadata is damaged")
@@ -96,6 +108,7 @@ def from_json(values: Any) -> Metadata:
         tokenizer=Tokenizer.loads(values["tokenizer"]),
         versions=values["versions"],
         time=values["time"],
+        task=values["task"],
     )
 
 

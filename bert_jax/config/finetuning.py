@@ -1,0 +1,61 @@
+"""What the `run.finetune_*` train."""
+
+import dataclasses
+
+from bert_jax.config.tasks import ClassificationConfig, TaskConfig
+from bert_jax.config.training import (
+    LoopConfig,
+    MeshConfig,
+    OptimizerConfig,
+    check_micro_batches,
+)
+from bert_jax.knobs import knob
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class FinetuneConfig:
+    """Fine-tuning. Defaults: google-research/bert, run_classifier.py.
+
+    Unlike there, moments are corrected for their bias: without, some seeds fail on
+    small sets (Mosbach et al. 2021, Zhang et al. 2021).
+    """
+
+    kind: str = "finetuning"
+    seed: int = knob(0, at_least=0)
+    # Number of runs, with seeds `seed`, `seed` + 1 and so on, each in a folder.
+    repeats: int = knob(1, at_least=1, at_most=1000)
+    # Workdir of a run, or one checkpoint in it.
+    init_from: str = knob("", free=True)
+    init_fingerprint: str = ""  # of its parameters; "": whatever they are
+    # Take only shape and tokenizer from there: a baseline.
+    random_init: bool = False
+    # Top layers that begin anew, and the pooler with them (Zhang et al. 2021).
+    reinit_layers: int = knob(0, at_least=0)
+    # Whether the encoder stays as it is, and only the head is trained.
+    frozen: bool = False
+    # Type of activations; "": as pretrained.
+    dtype: str = knob("", choices=("", "bfloat16", "float32"), free=True)
+    # Of hidden states in encoder and head, and of attention probabilities.
+    dropout_rate: float = knob(0.1, at_least=0, less_than=1)
+    attention_dropout_rate: float = knob(0.1, at_least=0, less_than=1)
+    epochs: float = knob(3.0, more_than=0, at_most=10_000)
+    batch_size: int = knob(32, at_least=1)
+    micro_batches: int = knob(1, at_least=1, free=True)
+    # Number of lengths that batches are padded to, each half of the next one and the
+    # last one task.length; a batch has the smallest that holds its rows.
+    lengths: int = knob(4, at_least=1, at_most=8)
+    # Metric of the evaluations by which the best parameters are kept, such as
+    # "accuracy", or "loss"; "": those of the last step are.
+    keep_best: str = ""
+    task: TaskConfig = ClassificationConfig()
+    optimizer: OptimizerConfig = OptimizerConfig(
+        learning_rate=5e-5, warmup_fraction=0.1, bias_correction=True
+    )
+    mesh: MeshConfig = MeshConfig()
+    loop: LoopConfig = LoopConfig(
+        log_every=20, eval_every=0, eval_batches=0, checkpoint_every=0
+    )
+
+    def check(self, where: str) -> None:
+        """Pieces of a batch are of one size."""
+        check_micro_batches(where, self.batch_size, self.micro_batches)

@@ -1,0 +1,60 @@
+"""Shape and arithmetic of the encoder."""
+
+import dataclasses
+import math
+
+from bert_jax.errors import UserError
+from bert_jax.knobs import knob
+
+# The vocabulary of BERT uncased. What `vocab_size=0` means before a corpus is known.
+BERT_VOCAB_SIZE = 30_522
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class EncoderConfig:
+    """Shape and arithmetic of the encoder. The defaults are BERT-Base (paper, 3)."""
+
+    # Rows of the token embedding; 0: as many as the tokenizer of the corpus has.
+    vocab_size: int = knob(BERT_VOCAB_SIZE, at_least=0)
+    # Embedding rows are padded up to a multiple of this.
+    vocab_multiple: int = knob(128, at_least=1)
+    hidden_size: int = knob(768, at_least=1)
+    num_layers: int = knob(12, at_least=1)
+    num_heads: int = knob(12, at_least=1)
+    intermediate_size: int = knob(3072, at_least=1)
+    max_position_embeddings: int = knob(512, at_least=1)
+    # Kinds of segments with an embedding each; 1: all share one; 0: no embedding.
+    type_vocab_size: int = knob(2, at_least=0)
+    # Whether a token attends only to itself and those before it: left to right.
+    causal: bool = False
+    # Hugging Face calls "gelu_erf" "gelu".
+    activation: str = knob("gelu_tanh", choices=("gelu_tanh", "gelu_erf"))
+    # Of hidden states, and of attention probabilities.
+    dropout_rate: float = knob(0.1, at_least=0, less_than=1)
+    attention_dropout_rate: float = knob(0.1, at_least=0, less_than=1)
+    layer_norm_epsilon: float = knob(1e-12, more_than=0)
+    # Standard deviation of the normal distribution, which is cut off at two of them.
+    initializer_range: float = knob(0.02, at_least=0)
+    # Type of activations and of the factors of products.
+    dtype: str = knob("bfloat16", choices=("bfloat16", "float32"), free=True)
+    # Whether the compiler sees one layer in a loop, or all of them unrolled.
+    scan_layers: bool = knob(False, free=True)
+    # What the backward pass recomputes instead of keeping it.
+    remat: str = knob("none", choices=("none", "attention", "layer"), free=True)
+
+    def check(self, where: str) -> None:
+        """Heads are equal parts of the hidden size."""
+        if self.hidden_size % self.num_heads:
+            raise UserError(
+                f"{where}num_heads={self.num_heads} does not divide "
+                f"{where}hidden_size={self.hidden_size}"
+            )
+
+    @property
+    def padded_vocab_size(self) -> int:
+        """Rows of the token embedding; the padding's logits are never predicted."""
+        return math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple
+
+    @property
+    def head_size(self) -> int:
+        return self.hidden_size // self.num_heads

@@ -1,0 +1,178 @@
+"""What `run.pretrain` trains, and on what."""
+
+import dataclasses
+import math
+from typing import ClassVar
+
+from bert_jax.config.model import EncoderConfig
+from bert_jax.config.training import (
+    LoopConfig,
+    MeshConfig,
+    OptimizerConfig,
+    check_micro_batches,
+)
+from bert_jax.errors import UserError
+from bert_jax.knobs import knob
+
+# Kinds of sequences with two segments and a question about them, with the short name of
+# the question; and kinds with one segment.
+PAIR_QUESTIONS = {"next_sentence": "nsp", "sentence_order": "sop"}
+SINGLE_SEGMENTS = ("full_sentences", "doc_sentences")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskingConfig:
+    """Which tokens are predicted, and what stands in their place (paper, 3.1)."""
+
+    # Share of the tokens that are predicted; padding does not count. Several values are
+    # the rates at equal distances over the run: 0.3,0.15 falls from 0.3 to 0.15.
+    rate: tuple[float, ...] = knob((0.15,), more_than=0, at_most=1)
+    # The same for held-out text: one value, so that runs with other rates compare.
+    eval_rate: float = knob(0.15, more_than=0, at_most=1)
+    # What is masked as a whole: "token"; "word": a token with those that continue it;
+    # "ngram": 1 to max_ngram words.
+    unit: str = knob("token", choices=("token", "word", "ngram"))
+    max_ngram: int = knob(3, at_least=1, at_most=16)
+    # How predictions are counted, and what may be among them; see data/masking.py.
+    convention: str = knob("original", choices=("original", "fairseq"))
+    # Predictions in a sequence, at most; 0: as many as the rates ask for.
+    max_predictions: int = knob(0, at_least=0)
+    # Of the predicted tokens, the shares that become [MASK] and a random token; the
+    # others stay as they are.
+    mask_token_rate: float = knob(0.8, at_least=0, at_most=1)
+    random_token_rate: float = knob(0.1, at_least=0, at_most=1)
+
+    def check(self, where: str) -> None:
+        """There is a rate, and what predicted tokens become adds up."""
+        if not self.rate:
+            raise UserError(f"{where}rate is empty; give one rate or several")
+        if self.mask_token_rate + self.random_token_rate > 1:
+            raise UserError(
+                f"{where}mask_token_rate={self.mask_token_rate} and "
+                f"{where}random_token_rate={self.random_token_rate} add up to more "
+                "than 1"
+            )
+
+    def predictions(self, length: int) -> int:
+        """Predictions in a sequence, at most: the dimension P of a batch."""
+        # Rounded first: 0.1 * 30 is a little more than 3.
+        wanted = math.ceil(round(max(*self.rate, self.eval_rate) * length, 6))
+        return min(length, self.max_predictions or wanted)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MaskedLmConfig:
+    """Masked tokens, and a question about pairs of segments if these ask one.
+
+    What a sequence is (data/segments.py):
+    "next_sentence": two segments that follow one another or do not (paper, 3.1);
+    "sentence_order": two that do, in order or swapped (ALBERT);
+    "consecutive": two that do, in order, and no question;
+    "full_sentences", "doc_sentences": as much text as there is room for, across
+    documents or of one (RoBERTa).
+    """
+
+    kind: str = "masked_lm"
+    causal: ClassVar[bool] = False
+    segments: str = knob(
+        "next_sentence", choices=(*PAIR_QUESTIONS, "consecutive", *SINGLE_SEGMENTS)
+    )
+    # Share of the sequences that aim at a random shorter length (paper, A.2).
+    short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
+    masking: MaskingConfig = MaskingConfig()
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class CausalLmConfig:
+    """Each token from those before it: left to right (paper, 5.1, "LTR").
+
+    `segments` as for `MaskedLmConfig`, those without a question.
+    """
+
+    kind: str = "causal_lm"
+    causal: ClassVar[bool] = True
+    masking: ClassVar[None] = None
+    segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
+    # Share of the sequences that aim at a random shorter length (paper, A.2).
+    short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DataConfig:
+    """Which corpus, and how it is dealt out."""
+
+    corpus: str = knob("", free=True)  # folder from run.build_corpus
+    fingerprint: str = ""  # of that corpus; "": whatever it is
+    # A process reads only the shards of its groups.
+    shard_groups: int = knob(1, at_least=1)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PhaseConfig:
+    """A stretch of training with one batch shape. A run is a list of these."""
+
+    steps: int = knob(900_000, at_least=1)
+    # Tokens in a sequence, special tokens included.
+    length: int = knob(128, at_least=8)
+    # Sequences in a step, over all devices.
+    batch_size: int = knob(256, at_least=1)
+    # Pieces of a batch that go through one by one.
+    micro_batches: int = knob(1, at_least=1, free=True)
+
+    def check(self, where: str) -> None:
+        """Pieces of a batch are of one size."""
+        check_micro_batches(where, self.batch_size, self.micro_batches)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PretrainConfig:
+    """`run.pretrain`."""
+
+    kind: str = "pretraining"
+    seed: int = knob(0, at_least=0)
+    encoder: EncoderConfig = EncoderConfig()
+    objective: MaskedLmConfig | CausalLmConfig = MaskedLmConfig()
+    data: DataConfig = DataConfig()
+    phases: tuple[PhaseConfig, ...] = (
+        PhaseConfig(),
+        PhaseConfig(steps=100_000, length=512),
+    )
+    optimizer: OptimizerConfig = OptimizerConfig()
+    mesh: MeshConfig = MeshConfig()
+    loop: LoopConfig = LoopConfig()
+
+    @property
+    def total_steps(self) -> int:
+        return sum(phase.steps for phase in self.phases)
+
+    def check(self, where: str) -> None:
+        """The parts of the config fit one another."""
+        if not self.phases:
+            raise UserError(f"{where}phases is empty; a run needs at least one")
+        self._check_encoder(where)
+        for i, phase in enumerate(self.phases):
+            if phase.length > self.encoder.max_position_embeddings:
+                raise UserError(
+                    f"{where}phases[{i}].length={phase.length} is more than "
+                    f"{where}encoder.max_position_embeddings="
+                    f"{self.encoder.max_position_embeddings}"
+                )
+            if phase.batch_size % self.data.shard_groups:
+                raise UserError(
+                    f"{where}data.shard_groups={self.data.shard_groups} does not "
+                    f"divide {where}phases[{i}].batch_size={phase.batch_size}"
+                )
+
+    def _check_encoder(self, where: str) -> None:
+        segments, types = self.objective.segments, self.encoder.type_vocab_size
+        if segments not in SINGLE_SEGMENTS and types < 2:
+            raise UserError(
+                f"{where}encoder.type_vocab_size={types} cannot tell the two segments "
+                f"of {where}objective.segments={segments!r} apart; it must be at least "
+                "2"
+            )
+        if self.encoder.causal != self.objective.causal:
+            raise UserError(
+                f"{where}encoder.causal must be {self.objective.causal} for "
+                f"{where}objective.kind={self.objective.kind!r}"
+            )

@@ -1,0 +1,109 @@
+"""What an encoder is fine-tuned for: one dataclass for each module of `tasks/`."""
+
+import dataclasses
+
+from bert_jax.knobs import knob
+
+# The tasks of GLUE (Wang et al. 2019), with the folder that its download makes of each.
+GLUE = {
+    "cola": "CoLA",
+    "sst2": "SST-2",
+    "mrpc": "MRPC",
+    "stsb": "STS-B",
+    "qqp": "QQP",
+    "mnli": "MNLI",
+    "qnli": "QNLI",
+    "rte": "RTE",
+    "wnli": "WNLI",
+}
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ClassificationConfig:
+    """Classes or numbers for texts or pairs of texts (`tasks/classification.py`)."""
+
+    kind: str = "classification"
+    # A task of GLUE, such as "glue/mrpc", read from `folder`; "": the files below.
+    name: str = knob("", choices=("", *(f"glue/{name}" for name in GLUE)))
+    # Folder of the task as GLUE's download makes it, or the one above it.
+    folder: str = knob("", free=True)
+    # Files with named columns: TSV, CSV or JSON lines, plain or ending in .gz.
+    train: str = knob("", free=True)
+    eval: str = knob("", free=True)
+    # Texts to predict for, without labels; "": none.
+    test: str = knob("", free=True)
+    # Names of columns; "": text_a or text, text_b if there is one, and label.
+    text_a: str = ""
+    text_b: str = ""
+    label: str = ""
+    # What a label is: "class", or "number", which is predicted by regression.
+    target: str = knob("class", choices=("class", "number"))
+    # Weights of classes in the loss: "none", or "balanced": as if all were as frequent.
+    class_weights: str = knob("none", choices=("none", "balanced"))
+    # Share of the probability that goes to all classes alike.
+    label_smoothing: float = knob(0.0, at_least=0, less_than=1)
+    fingerprint: str = ""  # of all examples with labels; "": whatever they are
+    # Tokens in a sequence; longer examples are truncated.
+    length: int = knob(128, at_least=8)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class SquadConfig:
+    """Answers in a context, SQuAD's files (`tasks/squad.py`).
+
+    Defaults: google-research/bert, run_squad.py.
+    """
+
+    kind: str = "squad"
+    # Files of version 1.1 or 2.0, plain or ending in .gz.
+    train: str = knob("", free=True)
+    eval: str = knob("", free=True)
+    # Whether a question may have no answer: version 2.0.
+    no_answers: bool = False
+    # Tokens in a window of question and context.
+    length: int = knob(384, at_least=16)
+    # Tokens from the beginning of a window of the context to that of the next.
+    stride: int = knob(128, at_least=1)
+    # Tokens of a question; longer ones are truncated.
+    max_question: int = knob(64, at_least=1)
+    # Tokens of an answer.
+    max_answer: int = knob(30, at_least=1, free=True)
+    # Answers in nbest_predictions.json.
+    nbest: int = knob(20, at_least=1, free=True)
+    fingerprint: str = ""  # of all examples; "": whatever they are
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TaggingConfig:
+    """A tag for each word, files in CoNLL columns (`tasks/tagging.py`)."""
+
+    kind: str = "tagging"
+    # Files with a word and its tag in each line, and blank lines between sentences.
+    train: str = knob("", free=True)
+    eval: str = knob("", free=True)
+    # Words to tag; "": none.
+    test: str = knob("", free=True)
+    # Columns of words and of tags, from 0; -1 is the last.
+    word_column: int = knob(0, at_least=0)
+    tag_column: int = knob(-1, at_least=-1)
+    # How tags name entities; "none": they do not, as parts of speech; "": found out.
+    scheme: str = knob("", choices=("", "none", "IOB1", "IOB2", "BIOES"))
+    # Tokens in a window of a sentence.
+    length: int = knob(128, at_least=8)
+    fingerprint: str = ""  # of all examples with tags; "": whatever they are
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ChoiceConfig:
+    """One of several answers to a question (`tasks/choice.py`)."""
+
+    kind: str = "choice"
+    # SWAG's CSV, ARC's CSV, or JSON lines.
+    train: str = knob("", free=True)
+    eval: str = knob("", free=True)
+    # Tokens in a sequence of question and choice; longer ones are truncated.
+    length: int = knob(128, at_least=8)
+    fingerprint: str = ""  # of all examples; "": whatever they are
+
+
+TaskConfig = ClassificationConfig | SquadConfig | TaggingConfig | ChoiceConfig

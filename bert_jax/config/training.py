@@ -1,0 +1,88 @@
+"""The update, the devices, and the loop: the same for all that is trained."""
+
+import dataclasses
+
+from bert_jax.errors import UserError
+from bert_jax.knobs import knob
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class OptimizerConfig:
+    """The update. The defaults are the original's, its oddities included.
+
+    Source: google-research/bert, optimization.py.
+    """
+
+    name: str = knob("adamw", choices=("adamw", "lamb"))
+    learning_rate: float = knob(1e-4, at_least=0)  # peak
+    # "linear" joins warmup and decay; "original" jumps down at the end of the warmup.
+    schedule: str = knob("original", choices=("original", "linear"))
+    warmup_fraction: float = knob(0.01, at_least=0, at_most=1)  # of all steps
+    beta1: float = knob(0.9, at_least=0, less_than=1)
+    beta2: float = knob(0.999, at_least=0, less_than=1)
+    epsilon: float = knob(1e-6, more_than=0)
+    weight_decay: float = knob(0.01, at_least=0)  # not on biases and layer norms
+    bias_correction: bool = False
+    # Norm of the gradient over all parameters, at most; 0: no clipping.
+    clip_norm: float = knob(1.0, at_least=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class MeshConfig:
+    """How devices are laid out. Sizes multiply to the number of devices.
+
+    Slices of a TPU, with a slower network between them, split `data` and nothing else.
+    """
+
+    # Copies of the model, each with a part of the batch. In all three, -1 is the rest.
+    data: int = knob(-1, at_least=-1, free=True)
+    # Parts of parameters and batch.
+    fsdp: int = knob(1, at_least=-1, free=True)
+    # Parts of heads, feed-forward and vocabulary.
+    tensor: int = knob(1, at_least=-1, free=True)
+    # Whether moments are split over `data`, too (ZeRO-1).
+    shard_optimizer: bool = knob(False, free=True)
+
+    def check(self, where: str) -> None:
+        """An axis has a size, and at most one has what the others leave."""
+        for axis in ("data", "fsdp", "tensor"):
+            if getattr(self, axis) == 0:
+                raise UserError(
+                    f"{where}{axis}=0 must be at least 1, or -1 for the rest"
+                )
+        if [self.data, self.fsdp, self.tensor].count(-1) > 1:
+            group = where.rstrip(".")
+            raise UserError(f"{group}: only one of data, fsdp and tensor can be -1")
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class LoopConfig:
+    """How often a run logs, evaluates and saves, and what it does in trouble."""
+
+    log_every: int = knob(100, at_least=1, free=True)  # steps
+    # Steps; 0: only at the end of each phase.
+    eval_every: int = knob(10_000, at_least=0, free=True)
+    # Batches of the held-out split in each evaluation; 0: all of them.
+    eval_batches: int = knob(100, at_least=0, free=True)
+    # Steps; 0: only at the end of each phase.
+    checkpoint_every: int = knob(5_000, at_least=0, free=True)
+    # Newest checkpoints; older ones are deleted.
+    keep_checkpoints: int = knob(2, at_least=1, free=True)
+    # Steps with a loss or gradient that is not finite, before the run stops.
+    max_skipped_steps: int = knob(0, at_least=0, free=True)
+    # Seconds without a step after which a process prints all stacks and exits; 0: none.
+    hang_seconds: int = knob(1800, at_least=0, free=True)
+    # First step to be profiled; 0: none.
+    profile_step: int = knob(0, at_least=0, free=True)
+    profile_steps: int = knob(3, at_least=1, free=True)
+    # Folder for compiled programs; "": none.
+    compilation_cache: str = knob("", free=True)
+
+
+def check_micro_batches(where: str, batch_size: int, micro_batches: int) -> None:
+    """Pieces of a batch are of one size."""
+    if batch_size % micro_batches:
+        raise UserError(
+            f"{where}micro_batches={micro_batches} does not divide "
+            f"{where}batch_size={batch_size}"
+        )
