@@ -36,6 +36,10 @@ def parameters(seed=0):
     }
 
 
+def as_float32(tree):
+    return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
+
+
 def flat(tree):
     leaves = jax.tree_util.tree_leaves_with_path(tree)
     return {jax.tree_util.keystr(p, simple=True, separator="/"): v for p, v in leaves}
@@ -86,7 +90,7 @@ def test_updates_are_those_of_the_restatement(name, bias_correction, schedule):
     m = {k: np.zeros_like(p) for k, p in expected.items()}
     v = {k: np.zeros_like(p) for k, p in expected.items()}
     tx = optimizer.make_optimizer(c, optimizer.make_schedule(c, STEPS))
-    params = jax.tree.map(lambda p: jnp.asarray(p, jnp.float32), parameters())
+    params = as_float32(parameters())
     state = tx.init(params)
     update = jax.jit(tx.update)
     for step in range(STEPS):
@@ -94,12 +98,41 @@ def test_updates_are_those_of_the_restatement(name, bias_correction, schedule):
         scale = 0.1 ** (step % 4)
         grads = jax.tree.map(lambda g, s=scale: g * s, parameters(step + 1))
         reference_update(c, step, expected, flat(grads), m, v)
-        grads = jax.tree.map(lambda g: jnp.asarray(g, jnp.float32), grads)
-        updates, state = update(grads, state, params)
+        updates, state = update(as_float32(grads), state, params)
         params = jax.tree.map(jnp.add, params, updates)
     for path, p in flat(params).items():
         error = np.abs(p - expected[path]).max() / np.abs(expected[path]).max()
         assert error < 1e-6, path
+
+
+def test_lower_layers_learn_more_slowly():
+    """Three layers, with depths 3, 2, 1; embeddings 4; heads 0."""
+    updates = []
+    for layer_decay in (1.0, 0.5):
+        c = dataclasses.replace(ADAM, layer_decay=layer_decay)
+        made = optimizer.make_optimizer(c, lambda step: 1.0)
+        params, gradient = as_float32(parameters()), as_float32(parameters(1))
+        update, _ = made.update(gradient, made.init(params), params)
+        updates.append(flat(update))
+    whole, scaled = updates
+    for path in whole:
+        factor = np.array(1.0)
+        if "embeddings" in path:
+            factor = np.array(0.5**4)
+        if "layers" in path:
+            factor = np.array([0.5**3, 0.5**2, 0.5])
+        factor = factor.reshape(*factor.shape, *[1] * (whole[path].ndim - factor.ndim))
+        np.testing.assert_allclose(scaled[path], whole[path] * factor, rtol=1e-6)
+
+
+def test_frozen_parameters_have_no_moments_and_stay():
+    made = optimizer.make_optimizer(ADAM, lambda step: 1.0, frozen="encoder")
+    params, gradient = as_float32(parameters()), as_float32(parameters(1))
+    state = made.init(params)
+    update, state = made.update(gradient, state, params)
+    for path, values in flat(update).items():
+        assert bool(np.any(values)) == (not path.startswith("encoder/")), path
+    assert sorted(x.shape for x in jax.tree.leaves(state) if x.ndim) == [(7,), (7,)]
 
 
 def test_no_clipping():

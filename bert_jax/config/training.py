@@ -23,6 +23,8 @@ class OptimizerConfig:
     epsilon: float = knob(1e-6, more_than=0)
     weight_decay: float = knob(0.01, at_least=0)  # not on biases and layer norms
     bias_correction: bool = False
+    # Factor of the learning rate from each layer to the one below it; 1: all alike.
+    layer_decay: float = knob(1.0, more_than=0, at_most=1)
     # Norm of the gradient over all parameters, at most; 0: no clipping.
     clip_norm: float = knob(1.0, at_least=0)
 

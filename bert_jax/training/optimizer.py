@@ -6,7 +6,7 @@ too.
 """
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import jax
@@ -48,9 +48,21 @@ def make_schedule(
 
 
 def make_optimizer(
-    config: config_lib.OptimizerConfig, schedule: Callable[[jax.Array], jax.Array]
+    config: config_lib.OptimizerConfig,
+    schedule: Callable[[jax.Array], jax.Array],
+    *,
+    encoder: str = "encoder",
+    frozen: str = "",
 ) -> optax.GradientTransformation:
-    """Clip, scale by moments, decay, perhaps scale by trust ratio, and by the rate."""
+    """Clip, scale by moments, decay, perhaps scale by trust ratio, and by the rate.
+
+    Args:
+      config: What to do, and how much.
+      schedule: Learning rate by number of updates.
+      encoder: Path of the encoder in the parameters, whose layers `layer_decay` tells
+        apart.
+      frozen: Path of parameters that stay as they are and need no moments; "" for none.
+    """
     steps = []
     if config.clip_norm:
         steps.append(optax.clip_by_global_norm(config.clip_norm))
@@ -58,8 +70,75 @@ def make_optimizer(
     steps.append(optax.add_decayed_weights(config.weight_decay, mask=is_decayed))
     if config.name == "lamb":
         steps.append(scale_by_trust_ratio())
+    if config.layer_decay < 1:
+        steps.append(scale_by_depth(config.layer_decay, encoder))
     steps.append(optax.scale_by_learning_rate(schedule))
-    return optax.chain(*steps)
+    update = optax.chain(*steps)
+    return all_but(frozen.split("/"), update) if frozen else update
+
+
+def all_but(
+    frozen: Sequence[str], update: optax.GradientTransformation
+) -> optax.GradientTransformation:
+    """Update parameters but those below a path, which stay and need no state.
+
+    `optax.partition` does this, too, but not inside the boxes with names of dimensions.
+
+    Args:
+      frozen: Names on the path.
+      update: What is done with the others.
+    """
+
+    def others(tree, names):
+        name, *rest = names
+        kept = {key: value for key, value in tree.items() if key != name}
+        return kept | {name: others(tree[name], rest)} if rest else kept
+
+    def joined(updates, still, names):
+        name, *rest = names
+        below = joined(updates[name], still[name], rest) if rest else still[name]
+        return {key: below if key == name else updates[key] for key in still}
+
+    def init(params):
+        return update.init(others(params, frozen))
+
+    def update_others(updates, state, params):
+        still = jax.tree.map(jnp.zeros_like, updates)
+        updates, state = update.update(
+            others(updates, frozen), state, others(params, frozen)
+        )
+        return joined(updates, still, frozen), state
+
+    return optax.GradientTransformation(init, update_others)
+
+
+def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
+    """Multiply updates by decay ** depth below the top.
+
+    Heads and pooler have depth 0, the top layer 1, the lowest of N layers N, and the
+    embeddings N + 1 (as in BEiT and DeBERTa; ELECTRA counts one more for the encoder).
+    """
+    layers = re.compile(rf"^{encoder}/layers/")
+    embeddings = re.compile(rf"^{encoder}/embeddings/")
+
+    def update(updates, state, params=None):
+        del params
+        by_path = dict(
+            zip(parameters.paths(updates), jax.tree.leaves(updates), strict=True)
+        )
+        (count,) = {len(x) for path, x in by_path.items() if layers.search(path)}
+
+        def scale(path, x):
+            if embeddings.search(path):
+                return x * decay ** (count + 1)
+            if layers.search(path):
+                depth = jnp.arange(count, 0, -1, dtype=jnp.float32)
+                return x * (decay**depth).reshape(-1, *[1] * (x.ndim - 1))
+            return x
+
+        return parameters.map_with_path(scale, updates), state
+
+    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
 class MomentsState(NamedTuple):
