@@ -1,11 +1,14 @@
 """Batches of labelled examples that fit in memory, for fine-tuning."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from bert_jax.data import counter, order, pipeline
+
+# Batches whose rows are sorted by length among themselves.
+_WINDOW = 64
 
 
 class Examples:
@@ -15,6 +18,11 @@ class Examples:
     that each row comes once an epoch and batch *s* is a pure function of (arrays, seed,
     *s*). Held out: the rows in their order, once; the last batch is filled up with rows
     of weight 0.
+
+    With several lengths, a batch is cut to the smallest that holds its rows, and rows
+    of about one length come in one batch: in training, those of each `_WINDOW` batches
+    are sorted by length, dealt out, and the batches shuffled; held out, all rows are
+    sorted, and `index` says which row each is.
     """
 
     def __init__(
@@ -23,24 +31,52 @@ class Examples:
         *,
         batch_size: int,
         seed: int,
+        steps: int = 0,
         held_out: bool = False,
         rows: np.ndarray | None = None,
+        lengths: Sequence[int] = (),
+        shapes: Sequence[dict[str, tuple[int, ...]]] = (),
     ):
         """Hold the arrays.
 
         Args:
-          arrays: Arrays with a row for each example; one of them is called `weights`.
+          arrays: Arrays with a row for each example; one of them is called `weights`,
+            and with several lengths one `attention_mask`, bool [rows, ..., L].
           batch_size: Rows of a batch over all processes.
           seed: Seed for the order.
+          steps: Batches in a run of training; needed with several lengths, for the last
+            window to end with it.
           held_out: Whether the examples are for evaluation.
           rows: Which rows of each batch to make; all by default.
+          lengths: Lengths that batches may have, ascending; none to leave the arrays as
+            they are.
+          shapes: For each length, the shape of a row of each array.
         """
+        self._rows = np.arange(batch_size) if rows is None else rows
+        self._batch_size = batch_size
+        self._sorts = len(lengths) > 1
+        count = len(arrays["weights"])
+        self.index = np.arange(count)
+        if self._sorts:
+            sizes = _sizes(arrays["attention_mask"], lengths)
+            if held_out:
+                self.index = np.argsort(sizes, kind="stable")
+                arrays = {name: values[self.index] for name, values in arrays.items()}
+                sizes = sizes[self.index]
+            self._sizes = tf.constant(sizes, tf.int32)
+            self._shapes = {
+                name: tf.constant([shape[name] for shape in shapes], tf.int32)
+                for name in arrays
+            }
         self._arrays = {name: tf.constant(values) for name, values in arrays.items()}
+        self._steps = steps
+        self._held_out = held_out
+        self._key = counter.stream(seed)
         self._order = order.Order(
-            count=len(arrays["weights"]),
+            count=count,
             batch_size=batch_size,
-            rows=np.arange(batch_size) if rows is None else rows,
-            key=None if held_out else counter.stream(seed),
+            rows=self._rows,
+            key=None if held_out else self._key,
             once=held_out,
         )
         self.num_batches = self._order.num_batches
@@ -56,14 +92,55 @@ class Examples:
 
     def row_names(self, step: int) -> list[str]:
         """What the rows of a batch are, for people."""
-        items = self._order.items(tf.constant(step, tf.int64))
-        return [f"example {i}" for i in items.index.numpy()]
+        items, _ = self._items(tf.constant(step, tf.int64))
+        return [f"example {self.index[i]}" for i in items.index.numpy()]
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        items = self._order.items(step)
+        items, size = self._items(step)
         batch = {
             name: tf.gather(values, items.index)
             for name, values in self._arrays.items()
         }
         batch["weights"] *= tf.cast(items.is_real, tf.float32)
+        if self._sorts:
+            batch = {
+                name: _cut(values, self._shapes[name][size])
+                for name, values in batch.items()
+            }
         return batch
+
+    def _items(self, step: tf.Tensor) -> tuple[order.Items, tf.Tensor | None]:
+        """The rows of a batch that this process makes, and the number of its length."""
+        if not self._sorts:
+            return self._order.items(step), None
+        if self._held_out:
+            items = self._order.items(step)
+            last = tf.minimum((step + 1) * self._batch_size, self._order.count) - 1
+            return items, self._sizes[last]  # they are sorted
+        window = step // _WINDOW
+        batches = tf.minimum(self._steps - window * _WINDOW, _WINDOW)
+        first = window * _WINDOW * self._batch_size
+        positions = first + tf.range(batches * self._batch_size)
+        everything = self._order.at(positions)
+        by_size = tf.argsort(tf.gather(self._sizes, everything.index), stable=True)
+        keys = counter.word(counter.word(self._key, window), tf.range(batches))
+        shuffled = tf.argsort(tf.bitcast(keys, tf.int64), stable=True)
+        begin = tf.cast(shuffled[step % _WINDOW], tf.int64) * self._batch_size
+        chosen = tf.gather(by_size, begin + tf.constant(self._rows, tf.int64))
+        longest = by_size[begin + self._batch_size - 1]
+        items = order.Items(*(tf.gather(x, chosen) for x in everything))
+        return items, self._sizes[everything.index[longest]]
+
+
+def _sizes(mask: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
+    """For each row, the number of the smallest length that holds it."""
+    mask = mask.reshape(len(mask), -1, mask.shape[-1]).any(axis=1)
+    used = mask.shape[1] - mask[:, ::-1].argmax(axis=1)
+    used = np.where(mask.any(axis=1), used, 0)
+    return np.searchsorted(lengths, used).astype(np.int32)
+
+
+def _cut(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Rows cut to a shape."""
+    size = tf.concat([tf.shape(values)[:1], shape], axis=0)
+    return tf.slice(values, tf.zeros_like(size), size)

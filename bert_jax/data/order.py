@@ -7,6 +7,7 @@ rows, at no cost.
 """
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -14,8 +15,7 @@ import tensorflow as tf
 from bert_jax.data import counter
 
 
-@dataclasses.dataclass(frozen=True)
-class Items:
+class Items(NamedTuple):
     """The items that the rows of a batch are made from.
 
     Attributes:
@@ -54,7 +54,10 @@ class Order:
 
     def items(self, step: tf.Tensor) -> Items:
         """The items of the batch at `step`, int64 []."""
-        position = step * self.batch_size + tf.constant(self.rows, tf.int64)
+        return self.at(step * self.batch_size + tf.constant(self.rows, tf.int64))
+
+    def at(self, position: tf.Tensor) -> Items:
+        """The items at positions in the run, int64 [...]."""
         is_real = tf.ones_like(position, tf.bool)
         if self.once:
             is_real = position < self.count

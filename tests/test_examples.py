@@ -1,0 +1,113 @@
+"""Batches of labelled examples: which rows, in which order, cut to which length."""
+
+import numpy as np
+
+from bert_jax.data import examples as examples_lib
+
+LENGTHS = (16, 32, 64)
+
+
+def test_each_example_once_an_epoch_in_another_order():
+    arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
+    made = examples_lib.Examples(arrays, batch_size=4, seed=5)
+    got = np.concatenate([batch["x"] for batch in made.batches(0, 10)])
+    epochs = got.reshape(4, 10)
+    assert all(sorted(epoch) == list(range(10)) for epoch in epochs.tolist())
+    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4
+    assert np.array_equal(made.batch(7)["x"], got[28:32])
+    rows = np.array([1, 3])
+    part = examples_lib.Examples(arrays, batch_size=4, seed=5, rows=rows)
+    assert np.array_equal(part.batch(7)["x"], got[28:32][rows])
+
+
+def test_held_out_examples_in_order_with_weightless_filling():
+    arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
+    made = examples_lib.Examples(arrays, batch_size=4, seed=5, held_out=True)
+    batches = list(made.batches(0, made.num_batches))
+    assert np.concatenate([b["x"] for b in batches]).tolist() == [*range(10), 9, 9]
+    assert batches[-1]["weights"].tolist() == [1, 1, 0, 0]
+
+
+# ---- several lengths
+
+
+def of_lengths(count, seed=0):
+    """Rows of up to 64 tokens, most of them short, and an array [rows, 2, L]."""
+    used = np.random.default_rng(seed).geometric(0.06, count).clip(1, 64)
+    mask = np.arange(64) < used[:, None]
+    arrays = {
+        "x": np.arange(count),
+        "input_ids": np.where(mask, np.arange(count)[:, None] + 1, 0),
+        "pairs": np.stack([mask, mask], axis=1),
+        "attention_mask": mask,
+        "weights": np.ones(count, np.float32),
+    }
+    shapes = [
+        {"x": (), "input_ids": (n,), "pairs": (2, n), "attention_mask": (n,)}
+        | {"weights": ()}
+        for n in LENGTHS
+    ]
+    return arrays, used, {"lengths": LENGTHS, "shapes": shapes}
+
+
+def test_batches_are_cut_to_the_smallest_length_that_holds_them():
+    arrays, used, lengths = of_lengths(300)
+    made = examples_lib.Examples(arrays, batch_size=8, seed=3, steps=100, **lengths)
+    batches = list(made.batches(0, 100))
+    for batch in batches:
+        longest = used[batch["x"]].max()
+        wanted = next(n for n in LENGTHS if n >= longest)
+        assert batch["input_ids"].shape == (8, wanted)
+        assert batch["pairs"].shape == (8, 2, wanted)
+        # Nothing but padding is cut off.
+        assert np.array_equal(batch["attention_mask"].sum(1), used[batch["x"]])
+        assert (batch["input_ids"].max(1) == batch["x"] + 1).all()
+    # Less padding than in any order of the rows, as of one length each or not.
+    padded = sum(batch["attention_mask"].size for batch in batches)
+    real = sum(batch["attention_mask"].sum() for batch in batches)
+    rows = np.searchsorted(LENGTHS, used)
+    at_best = np.array(LENGTHS)[rows].sum() * 100 * 8 / 300
+    assert real < padded < 1.15 * at_best
+    assert made.row_names(7)[0] == f"example {batches[7]['x'][0]}"
+
+
+def test_sorted_batches_are_a_function_of_the_step():
+    arrays, _, lengths = of_lengths(300)
+    options = {"batch_size": 8, "seed": 3, "steps": 100, **lengths}
+    made = examples_lib.Examples(arrays, **options)
+    whole = [batch["x"] for batch in made.batches(0, 100)]
+    assert np.array_equal(made.batch(93)["x"], whole[93])
+    rows = np.array([1, 2, 6])
+    part = examples_lib.Examples(arrays, rows=rows, **options)
+    for step in (0, 50, 93):
+        got = part.batch(step)
+        assert np.array_equal(got["x"], whole[step][rows])
+        assert got["input_ids"].shape[1] == made.batch(step)["input_ids"].shape[1]
+    other = examples_lib.Examples(arrays, **{**options, "seed": 4})
+    assert not np.array_equal(other.batch(0)["x"], whole[0])
+    # 800 rows of a run of 300 examples: each comes two or three times.
+    times = np.bincount(np.concatenate(whole), minlength=300)
+    assert set(times.tolist()) == {2, 3}
+
+
+def test_lengths_come_mixed():
+    arrays, _, lengths = of_lengths(4000)
+    made = examples_lib.Examples(arrays, batch_size=8, seed=3, steps=500, **lengths)
+    sizes = [batch["input_ids"].shape[1] for batch in made.batches(0, 128)]
+    halves = [np.mean(sizes[i : i + 32]) for i in range(0, 128, 32)]
+    assert max(halves) < 1.5 * min(halves)
+
+
+def test_held_out_rows_are_sorted_and_come_back_in_order():
+    arrays, used, lengths = of_lengths(61)
+    made = examples_lib.Examples(arrays, batch_size=8, seed=3, held_out=True, **lengths)
+    batches = list(made.batches(0, made.num_batches))
+    sizes = [batch["input_ids"].shape[1] for batch in batches]
+    assert sizes == sorted(sizes)
+    got = np.concatenate([batch["x"] for batch in batches])[:61]
+    assert np.array_equal(got, made.index)
+    assert sorted(got.tolist()) == list(range(61))
+    weights = np.concatenate([batch["weights"] for batch in batches])
+    assert weights.tolist() == [1] * 61 + [0] * 3
+    for batch in batches:
+        assert (batch["attention_mask"].sum(1) == used[batch["x"]]).all()
