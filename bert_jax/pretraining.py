@@ -116,7 +116,7 @@ def _phase(
     return Phase(
         name=name if count > 1 else "pretraining",
         steps=phase.steps,
-        length=phase.length,
+        lengths=(phase.length,),
         batch_size=phase.batch_size,
         micro_batches=phase.micro_batches,
         open_data=functools.partial(open_data, config, corpus, index),

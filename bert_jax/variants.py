@@ -51,5 +51,5 @@ def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
 def shrink_finetuning(cfg: ml_collections.ConfigDict) -> None:
     """`shrink_pretraining` for a recipe of fine-tuning."""
     cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
-    cfg.update(batch_size=8, epochs=1.0)
+    cfg.update(batch_size=8, epochs=1.0, lengths=1)
     cfg.task.length = 32

@@ -1,14 +1,16 @@
+import dataclasses
 import json
 import pathlib
 import shutil
+import statistics
 
 import jax
 import numpy as np
 import pytest
+import runs
 from commands import ROOT, assert_refused, call, run
 
 from bert_jax import config, finetuning, knobs, pretraining, storage, variants
-from bert_jax.data import examples as examples_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification
 from bert_jax.training import stored
@@ -57,6 +59,7 @@ def make_config(pretrained, files, **changes):
     cfg.task.update(files, length=32)
     cfg.optimizer.learning_rate = 3e-3
     cfg.epochs = 8.0
+    cfg.lengths = 1  # one program to compile
     cfg.loop.log_every = 10
     cfg.update(changes)
     return knobs.from_configdict(config.FinetuneConfig, cfg)
@@ -174,6 +177,8 @@ def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path)
         ({"init_from": "/nowhere"}, "/nowhere is no folder"),
         ({"init_from": str(pathlib.Path(__file__).parent)}, "holds no complete check"),
         ({"task": {"length": 65}}, "task.length=65 is more than the 64 positions"),
+        ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 layers"),
+        ({"keep_best": "f1"}, "keep_best='f1' must be one of 'loss', 'classification"),
         ({"batch_size": 12}, "batch_size=12 is not a multiple of the 8 parts"),
     ],
 )
@@ -205,6 +210,108 @@ def test_from_the_command_line(pretrained, task, tmp_path):
     refused = run("finetune_classifier", *flags)
     assert_refused(refused, f"{damaged} cannot be used: ValueError: the metadata of p")
     assert "Failed to get metadata" not in refused.stderr
+
+
+# ---- what makes it work the first time
+
+
+def params_of(workdir, prefix=""):
+    """Parameters of the checkpoint that a workdir means, by path."""
+    return {
+        path: values
+        for path, values in runs.params(workdir).items()
+        if path.startswith(prefix)
+    }
+
+
+def test_a_frozen_encoder_stays_and_the_head_learns(pretrained, task, tmp_path):
+    results = finetuning.finetune(
+        make_config(pretrained, task, frozen=True, epochs=0.5), str(tmp_path)
+    )
+    before, after = params_of(pretrained, "encoder/"), params_of(tmp_path, "encoder/")
+    assert before.keys() == after.keys()
+    assert all(np.array_equal(before[path], after[path]) for path in before)
+    head = params_of(tmp_path, "classifier/")
+    assert np.abs(head["classifier/bias"]).max() > 0
+    assert results["steps"] == 4
+    state = stored.ocp.checkpointables_metadata(str(stored.find(tmp_path))).metadata
+    moments = [x.shape for x in jax.tree.leaves(state["train"]["opt_state"])]
+    # Two moments of kernel and bias, and none of the encoder.
+    assert sum(len(shape) > 0 for shape in moments) == 4
+
+
+def test_layers_on_top_begin_anew(pretrained, task, tmp_path):
+    still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
+    changed = make_config(pretrained, task, **still, reinit_layers=1)
+    finetuning.finetune(changed, str(tmp_path))
+    before, after = params_of(pretrained), params_of(tmp_path)
+    for path in (
+        "encoder/layers/attention/query/kernel",
+        "encoder/layers/output/kernel",
+    ):
+        assert np.array_equal(before[path][0], after[path][0])
+        assert not np.array_equal(before[path][1], after[path][1])
+        assert np.std(after[path][1]) == pytest.approx(0.0176, rel=0.1)
+    path = "encoder/pooler/kernel"
+    assert not np.array_equal(before[path], after[path])
+    path = "encoder/embeddings/token_embedding"
+    assert np.array_equal(before[path], after[path])
+
+
+@pytest.mark.runs
+def test_the_best_evaluation_is_kept(pretrained, task, tmp_path):
+    """A rate that is far too high after a good start: the end is not the best."""
+    changes = {"epochs": 4.0, "keep_best": "loss", "loop": {"eval_every": 5}}
+    config = make_config(pretrained, task, **changes)
+    results = finetuning.finetune(config, str(tmp_path))
+    records = [r for r in runs.metrics(tmp_path) if r["split"] == "eval"]
+    assert [r["step"] for r in records] == [5, 10, 15, 20, 25]
+    best = min(records, key=lambda r: r["loss"])
+    assert results["step"] == best["step"]
+    assert results["accuracy"] == pytest.approx(best["accuracy"])
+    assert [p.name for p in (tmp_path / "best").iterdir()] == [str(best["step"])]
+    # It is what others begin with.
+    assert stored.find(tmp_path) == tmp_path / "best" / str(best["step"])
+    assert finetuning.finetune(config, str(tmp_path)) == results
+
+
+@pytest.mark.runs
+def test_several_seeds(pretrained, task, tmp_path):
+    config = make_config(pretrained, task, epochs=0.5, repeats=3, seed=5)
+    results = finetuning.finetune(config, str(tmp_path))
+    scores = {
+        f"seed-{seed}": json.loads(
+            (tmp_path / f"seed-{seed}/results.json").read_text()
+        )["accuracy"]
+        for seed in (5, 6, 7)
+    }
+    values = list(scores.values())
+    got = results["scores"]["accuracy"]
+    assert got["median"] == statistics.median(values)
+    assert got["mean"] == pytest.approx(statistics.mean(values))
+    assert got["standard_deviation"] == pytest.approx(statistics.stdev(values))
+    assert (got["least"], got["greatest"]) == (min(values), max(values))
+    assert scores[results["best"]["run"]] == max(values)
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    # The seed that is an argument of the program is the seed of a run of its own.
+    alone = make_config(pretrained, task, epochs=0.5, seed=6)
+    finetuning.finetune(alone, str(tmp_path / "alone"))
+    runs.assert_same_end(tmp_path / "seed-6", tmp_path / "alone")
+
+
+@pytest.mark.runs
+def test_lengths_change_nothing_but_the_order(pretrained, task, tmp_path):
+    """The same results for the same parameters, whatever batches are padded to."""
+    still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}, "lengths": 1}
+    whole = make_config(pretrained, task, **still)
+    outputs = []
+    for lengths in (1, 4):
+        folder = tmp_path / str(lengths)
+        finetuning.finetune(dataclasses.replace(whole, lengths=lengths), str(folder))
+        outputs.append(runs.metrics(folder)[-1])
+    assert outputs[0]["loss"] == pytest.approx(outputs[1]["loss"], rel=1e-6)
+    assert outputs[0]["accuracy"] == outputs[1]["accuracy"]
+    assert outputs[0]["padding_fraction"] > outputs[1]["padding_fraction"]
 
 
 # ---- files
@@ -298,27 +405,3 @@ def test_metrics_by_hand():
     assert got["matthews"] == pytest.approx((2 * 2 - 1 * 1) / 9)
     constant = classification.metrics(np.zeros(6, int), labels, 2)
     assert constant["matthews"] == 0.0
-
-
-# ---- order
-
-
-def test_each_example_once_an_epoch_in_another_order():
-    arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
-    made = examples_lib.Examples(arrays, batch_size=4, seed=5)
-    got = np.concatenate([batch["x"] for batch in made.batches(0, 10)])
-    epochs = got.reshape(4, 10)
-    assert all(sorted(epoch) == list(range(10)) for epoch in epochs.tolist())
-    assert len({tuple(epoch) for epoch in epochs.tolist()}) == 4
-    assert np.array_equal(made.batch(7)["x"], got[28:32])
-    rows = np.array([1, 3])
-    part = examples_lib.Examples(arrays, batch_size=4, seed=5, rows=rows)
-    assert np.array_equal(part.batch(7)["x"], got[28:32][rows])
-
-
-def test_held_out_examples_in_order_with_weightless_filling():
-    arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
-    made = examples_lib.Examples(arrays, batch_size=4, seed=5, held_out=True)
-    batches = list(made.batches(0, made.num_batches))
-    assert np.concatenate([b["x"] for b in batches]).tolist() == [*range(10), 9, 9]
-    assert batches[-1]["weights"].tolist() == [1, 1, 0, 0]

@@ -39,6 +39,7 @@ def get_config(arg: str = ""):
     finetune = cfg.finetune
     finetune.task.length = 64
     finetune.epochs = 2.0
+    finetune.lengths = 1  # one program, which compiles for as long as it trains
     finetune.optimizer.update(learning_rate=5e-4, warmup_fraction=0.1)
     finetune.optimizer.update(schedule="linear", bias_correction=True)
     finetune.loop.eval_every = 50

@@ -24,7 +24,10 @@ _GOLDEN = 0x9E3779B9
 
 
 def row_keys(
-    seed: int, purpose: str, step: Int[Array, ""], rows: Int[Array, " B"]
+    seed: int | UInt32[Array, ""],
+    purpose: str,
+    step: Int[Array, ""],
+    rows: Int[Array, " B"],
 ) -> UInt32[Array, " B"]:
     """Keys of the rows of a batch.
 
@@ -34,7 +37,9 @@ def row_keys(
       step: Number of the step.
       rows: Index of each row in the batch over all devices and micro-batches.
     """
-    key = _mix(jnp.uint32(seed % 2**32) + jnp.uint32(_GOLDEN))
+    if isinstance(seed, int):
+        seed = jnp.uint32(seed % 2**32)
+    key = _mix(seed + jnp.uint32(_GOLDEN))
     key = _fold(key, _number(purpose))
     return _fold(_fold(key, step), rows)
 

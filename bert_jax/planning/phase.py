@@ -143,7 +143,9 @@ def plan_phase(run: Run, phase: Phase, topology: Topology) -> PhasePlan:
     compiled = None
     try:
         with _no_cache():
-            lowered = programs.lower_step(run, phase, state, run.batch_shapes(phase))
+            lowered = programs.lower_step(
+                run, phase, state, run.batch_shapes(phase, phase.length)
+            )
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
         memory = _memory_refused(_needed(error), state, topology)
@@ -162,7 +164,7 @@ def plan_phase(run: Run, phase: Phase, topology: Topology) -> PhasePlan:
         batch_size=phase.batch_size,
         batch_per_chip=phase.batch_size / topology.chips,
         micro_batches=phase.micro_batches,
-        flops=run.flops(phase),
+        flops=run.flops(phase, phase.length),
         flops_at_peak=peak * len(topology.devices),
         memory=memory,
         refused=compiled is None,

@@ -4,6 +4,7 @@ import collections
 from collections.abc import Callable
 
 import jax
+import jax.numpy as jnp
 
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import programs
@@ -34,11 +35,21 @@ class Evaluator:
         self._step = programs.eval_step(run)
         self._zeros = programs.zero_terms(run.objective.metrics, run.mesh)
         self._signals = signals
+        self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat
 
-    def compile(self, params, batch: step_lib.Batch) -> None:
-        """Compile the program, by evaluating one batch for nothing."""
-        self._step(params, batch, 0, self._zeros(), self._signals())
+    def compile(self, params, shapes: dict[str, jax.ShapeDtypeStruct]) -> None:
+        """Compile the program, by evaluating one batch of zeros for nothing.
+
+        Args:
+          params: Parameters of the model.
+          shapes: What a batch looks like, with shardings.
+        """
+        batch = jax.jit(
+            lambda: {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items()},
+            out_shardings={name: x.sharding for name, x in shapes.items()},
+        )()
+        self._step(params, batch, 0, self._zeros(), self._signals(), self._seed)
         self._heartbeat()
 
     def evaluate(
@@ -55,7 +66,7 @@ class Evaluator:
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
             terms, signals = self._step(
-                params, to_devices(batch), index, terms, self._signals()
+                params, to_devices(batch), index, terms, self._signals(), self._seed
             )
             waiting.append(signals)
             if len(waiting) > _BATCHES_AHEAD:

@@ -14,7 +14,7 @@ import collections
 import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import jax
 import numpy as np
@@ -46,6 +46,7 @@ def train(
     run: Run,
     state: step_lib.TrainState,
     checkpoints: checkpoint.Checkpoints,
+    best: checkpoint.Checkpoints | None,
     reporter: reporting.Reporter,
     ledger: goodput.Ledger,
     folder: storage.Path,
@@ -58,6 +59,7 @@ def train(
       run: What to do.
       state: Initial or restored state, in its shards; donated.
       checkpoints: Where to save.
+      best: Where to save what evaluates best; None: nowhere.
       reporter: Where to report.
       ledger: Account of where the time goes.
       folder: Workdir.
@@ -71,7 +73,7 @@ def train(
       Interrupted: A process was asked to stop; the state is saved.
       UserError: A loss or gradient is not finite, or a checkpoint cannot be written.
     """
-    saver = saving.Saver(run, checkpoints, ledger, folder, heartbeat)
+    saver = saving.Saver(run, checkpoints, best, ledger, folder, heartbeat)
     loop = _Loop(run, state, saver, reporter, ledger, folder, stop_requests, heartbeat)
     begin = 0
     for phase in run.phases:
@@ -85,9 +87,12 @@ def train(
 
 
 class _InFlight(NamedTuple):
-    """A step on its way: its number, its report, and the terms to log, if any."""
+    """A step on its way: its number, the length of its sequences, its report, and the
+    terms to log, if any.
+    """
 
     step: int
+    length: int
     report: programs.StepReport
     terms: terms_lib.Terms | None
 
@@ -121,6 +126,7 @@ class _Loop:
         self._stopping = False
         self._in_flight: collections.deque[_InFlight] = collections.deque()
         self._evaluator = evaluation.Evaluator(run, self._signals, heartbeat)
+        self._seed = programs.seed_array(run)
         names = (*run.objective.metrics, "grad_norm")
         self._zero_terms = programs.zero_terms(names, run.mesh)
 
@@ -148,20 +154,19 @@ class _Loop:
             self._train_to(end)
 
     def _train_to(self, end: int) -> None:
-        run_step = None
+        steps = self._compile()
+        self._stop_requests.wait_for_saves()
         ready = time.perf_counter()
-        for batch in self._batches(end):
-            if run_step is None:
-                run_step = self._compile(batch)
-                self._stop_requests.wait_for_saves()
-                ready = time.perf_counter()
+        for length, batch in self._batches(end):
             self._begin_profile()
             signals = self._signals(time.perf_counter() - ready)
             with jax.profiler.StepTraceAnnotation("train", step_num=self._done + 1):
-                self.state, report = run_step(self.state, batch, signals)
+                self.state, report = steps[length](
+                    self.state, batch, signals, self._seed
+                )
             self._done += 1
             terms = self._terms_to_log(end)
-            self._in_flight.append(_InFlight(self._done, report, terms))
+            self._in_flight.append(_InFlight(self._done, length, report, terms))
             self._observe(_STEPS_AHEAD)
 
             evaluates = self._data.held_out and self._evaluates_at(self._done, end)
@@ -178,39 +183,41 @@ class _Loop:
             self._stop_if_asked(end)
             ready = time.perf_counter()
 
-    def _batches(self, end: int) -> Iterator[step_lib.Batch]:
-        """The batches of the steps to `end`, on the devices."""
+    def _batches(self, end: int) -> Iterator[tuple[int, step_lib.Batch]]:
+        """Lengths and batches of the steps to `end`, on the devices."""
         batches = self._data.batches(self._done - self._begin, end - self._begin)
         while self._done < end:
             with self._window.waiting(), self._ledger.counting("data_wait"):
                 batch = next(batches)
-            yield self._to_devices(batch)
+            yield batch["input_ids"].shape[-1], self._to_devices(batch)
 
     def _to_devices(self, batch: dict[str, np.ndarray]) -> step_lib.Batch:
         return sharding.to_devices(
             self._run.mesh, batch, self._rows, self._phase.batch_size
         )
 
-    def _compile(self, batch: step_lib.Batch):
+    def _compile(self) -> dict[int, Any]:
+        """The compiled step for each length.
+
+        What evaluations and saves will do is done once, for nothing. A machine that is
+        asked to stop has half a minute, and a request that comes after the first step
+        waits for a compilation that is under way.
+        """
         self._announce("compiling")
+        steps = {}
         with self._ledger.counting("compile"):
-            lowered = programs.lower_step(self._run, self._phase, self.state, batch)
-            compiled = lowered.compile()
-            self._heartbeat()
-            self._compile_the_rest(batch)
+            for length in self._phase.lengths:
+                shapes = self._run.batch_shapes(self._phase, length)
+                steps[length] = programs.lower_step(
+                    self._run, self._phase, self.state, shapes
+                ).compile()
+                self._heartbeat()
+                if self._data.held_out:
+                    self._evaluator.compile(self.state.params, shapes)
+            self._saver.compile(self.state)
         self._ledger.switch("step")
         self._window.restart()
-        return compiled
-
-    def _compile_the_rest(self, batch: step_lib.Batch) -> None:
-        """Do once, for nothing, what evaluations and saves will do.
-
-        A machine that is asked to stop has half a minute, and a request that comes
-        after the first step waits for a compilation that is under way.
-        """
-        if self._data.held_out:
-            self._evaluator.compile(self.state.params, batch)
-        self._saver.compile(self.state)
+        return steps
 
     def _announce(self, what: str) -> None:
         """Report what takes long now."""
@@ -237,11 +244,11 @@ class _Loop:
     def _observe(self, limit: int) -> None:
         """Read what steps report, until `limit` of them are on their way."""
         while len(self._in_flight) > limit:
-            step, report, terms = self._in_flight.popleft()
+            step, length, report, terms = self._in_flight.popleft()
             report = jax.device_get(report)
             self._heartbeat()
             self._reporter.advance(step, self._phase.name)
-            self._window.count(report.signals)
+            self._window.count(length, report.signals)
             self._stopping |= programs.stop_requested(report.signals)
             if report.skipped > self._skipped:
                 self._skipped = int(report.skipped)
@@ -310,6 +317,21 @@ class _Loop:
                 return
             values = terms_lib.report(self._run.objective.losses, terms)
             self._reporter.write(self._done, "eval", values)
+        if self._run.best and self._is_best():
+            self._saver.save_best(self._done, self.state)
+
+    def _is_best(self) -> bool:
+        """Whether this evaluation is better than all before it."""
+        name = self._run.best
+        sign = -1.0 if name.endswith("loss") else 1.0
+
+        def is_best() -> bool:
+            records = self._reporter.records("eval")
+            values = {step: sign * record[name] for step, record in records.items()}
+            now = values.pop(self._done)
+            return all(now > value for value in values.values())
+
+        return processes.on_main(is_best)
 
     def _stop_if_asked(self, end: int) -> None:
         """Leave, with the newest step saved.

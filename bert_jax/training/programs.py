@@ -69,9 +69,10 @@ class StepReport:
 def lower_step(
     run: Run, phase: Phase, state: step_lib.TrainState, batch: step_lib.Batch
 ) -> jax.stages.Lowered:
-    """The step, ready to compile: (state, batch, signals) to (state, `StepReport`).
+    """The step, ready to compile: (state, batch, signals, seed) to (state, report).
 
-    The state is donated.
+    The report is a `StepReport`. The state is donated. The seed is an argument, from
+    `seed_array`, so that runs with several seeds share a compiled program.
 
     Args:
       run: What is trained.
@@ -79,11 +80,15 @@ def lower_step(
       state: Arrays, or shapes with shardings.
       batch: Likewise.
     """
-    train_step = step_lib.make_train_step(
-        run.objective, run.optimizer, seed=run.seed, micro_batches=phase.micro_batches
-    )
 
-    def step_and_report(state, batch, signals):
+    def step_and_report(state, batch, signals, seed):
+        train_step = step_lib.make_train_step(
+            run.objective,
+            run.optimizer,
+            seed=seed,
+            micro_batches=phase.micro_batches,
+            frozen=run.frozen,
+        )
         rate = run.schedule(state.step - state.skipped)
         state, result = train_step(state, batch)
         # A copy of what is in the state, too, because that is donated to the next step.
@@ -97,14 +102,23 @@ def lower_step(
             shardings,
             sharding.batch_sharding(run.mesh),
             sharding.device_sharding(run.mesh),
+            sharding.replicated(run.mesh),
         ),
         out_shardings=(shardings, sharding.replicated(run.mesh)),
         donate_argnums=0,
     )
     shape = run.mesh.size, len(HostSignals._fields)
     signals = jax.ShapeDtypeStruct(shape, jnp.float32)
+    seed = jax.ShapeDtypeStruct((), jnp.uint32)
     with sharding.use(run.mesh):
-        return jitted.lower(state, batch, signals)
+        return jitted.lower(state, batch, signals, seed)
+
+
+def seed_array(run: Run) -> jax.Array:
+    """The seed of a run as an argument of its programs: uint32 []."""
+    seed = np.uint32(run.seed % 2**32)
+    replicated = sharding.replicated(run.mesh)
+    return jax.make_array_from_callback((), replicated, lambda _: np.array(seed))
 
 
 def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
@@ -118,11 +132,11 @@ def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
 def eval_step(run: Run) -> Callable[..., Any]:
     """The compiled function to terms with those of one batch added, and the signals.
 
-    Its arguments are (params, batch, index of the batch, terms, signals).
+    Its arguments are (params, batch, index of the batch, terms, signals, seed).
     """
-    add_terms = step_lib.make_eval_step(run.objective, seed=run.seed)
 
-    def step_and_signals(params, batch, index, total: Terms, signals):
+    def step_and_signals(params, batch, index, total: Terms, signals, seed):
+        add_terms = step_lib.make_eval_step(run.objective, seed=seed)
         return add_terms(params, batch, index, total), signals
 
     return jax.jit(step_and_signals, out_shardings=sharding.replicated(run.mesh))

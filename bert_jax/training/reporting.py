@@ -136,8 +136,17 @@ class Reporter:
         """
         if self._silent:
             return False
+        return step in self.records(split)
+
+    def records(self, split: str) -> dict[int, dict[str, Any]]:
+        """What was written of a split, by step, in earlier starts too.
+
+        Always empty in a silent reporter.
+        """
+        if self._silent:
+            return {}
         records = map(metrics.parse, self._read().splitlines())
-        return any(r and (r["step"], r["split"]) == (step, split) for r in records)
+        return {r["step"]: r for r in records if r and r["split"] == split}
 
     def flush(self) -> None:
         """Make sure that what was reported outlives the process."""

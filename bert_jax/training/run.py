@@ -35,12 +35,12 @@ class PhaseData:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A stretch of a run with one shape of batch.
+    """A stretch of a run with batches of one size.
 
     Attributes:
       name: Name for people.
       steps: Number of steps.
-      length: Tokens in a sequence.
+      lengths: Tokens in a sequence: each batch has one of these, in ascending order.
       batch_size: Sequences in a batch, over all processes.
       micro_batches: Pieces that a batch goes through in.
       open_data: Function from the rows of a batch that this process makes to the data.
@@ -50,10 +50,15 @@ class Phase:
 
     name: str
     steps: int
-    length: int
+    lengths: tuple[int, ...]
     batch_size: int
     micro_batches: int
     open_data: Callable[[np.ndarray], PhaseData]
+
+    @property
+    def length(self) -> int:
+        """The largest length."""
+        return self.lengths[-1]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,6 +74,8 @@ class Run:
       config: How often to log, evaluate and save.
       mesh: Devices of all phases.
       shard_optimizer: Whether copies of the model share the optimizer's state.
+      frozen: Path of the parameters that stay as they are; "" for none.
+      best: Metric of evaluations by which the best state is kept; "" for none.
     """
 
     objective: Any
@@ -79,6 +86,8 @@ class Run:
     config: config_lib.LoopConfig
     mesh: Mesh
     shard_optimizer: bool
+    frozen: str = ""
+    best: str = ""
 
     @property
     def total_steps(self) -> int:
@@ -96,11 +105,13 @@ class Run:
             shapes = dataclasses.replace(shapes, opt_state=opt_state)
         return shapes
 
-    def batch_shapes(self, phase: Phase) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(
+        self, phase: Phase, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
         """A batch of a phase as `jax.ShapeDtypeStruct`s with shardings."""
-        shapes = self.objective.batch_shapes(phase.batch_size, phase.length)
+        shapes = self.objective.batch_shapes(phase.batch_size, length)
         return sharding.batch_shapes(self.mesh, shapes)
 
-    def flops(self, phase: Phase) -> float:
+    def flops(self, phase: Phase, length: int) -> float:
         """Operations of a step of a phase: forward and backward, over all devices."""
-        return phase.batch_size * self.objective.sequence_flops(phase.length)
+        return phase.batch_size * self.objective.sequence_flops(length)

@@ -16,6 +16,7 @@ class Saver:
         self,
         run: Run,
         checkpoints: checkpoint.Checkpoints,
+        best: checkpoint.Checkpoints | None,
         ledger: goodput.Ledger,
         folder: storage.Path,
         heartbeat: Callable[[], None],
@@ -25,12 +26,14 @@ class Saver:
         Args:
           run: What is trained.
           checkpoints: Where to save.
+          best: Where to save what evaluates best; None: nowhere.
           ledger: Account of where the time goes; saved with each checkpoint.
           folder: Workdir.
           heartbeat: Function from `watchdog.watch`.
         """
         self._is_finite = programs.is_finite(run.mesh)
         self._checkpoints = checkpoints
+        self._best = best
         self._ledger = ledger
         self._folder = folder
         self._heartbeat = heartbeat
@@ -55,6 +58,23 @@ class Saver:
                 )
             self._complete()
             self._checkpoints.save(step, state, self._ledger.entry())
+
+    def save_best(self, step: int, state: step_lib.TrainState) -> None:
+        """Write the state that evaluates best so far, in place of the one before.
+
+        A run that was stopped between this and its next checkpoint comes here again,
+        and finds it done.
+
+        Raises:
+          UserError: The disk is full.
+        """
+        newest = processes.on_main(self._best.newest)
+        if newest is None or newest < step:
+            with self._ledger.counting("checkpoint"):
+                self._heartbeat()
+                self._best.save(step, state, self._ledger.entry())
+                self._best.wait()
+                self._heartbeat()
 
     def wait(self) -> None:
         """Return when the last checkpoint is complete."""

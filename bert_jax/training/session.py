@@ -61,6 +61,7 @@ class Session:
         run: Run,
         folder: storage.Path,
         checkpoints: checkpoint.Checkpoints,
+        best: checkpoint.Checkpoints | None,
         ledger: goodput.Ledger,
         heartbeat: Callable[[], None],
     ):
@@ -68,6 +69,7 @@ class Session:
         self.heartbeat = heartbeat
         self._run = run
         self._checkpoints = checkpoints
+        self._best = best
         self._ledger = ledger
 
     def train(
@@ -81,7 +83,8 @@ class Session:
             called in a continuation.
 
         Returns:
-          The state after the last step, which is saved.
+          The state after the last step, which is saved; or, if the best state is kept,
+          that one.
 
         Raises:
           Interrupted: On SIGTERM or SIGINT, after saving. Before the first step, the
@@ -123,12 +126,17 @@ class Session:
                 run,
                 state,
                 self._checkpoints,
+                self._best,
                 reporter,
                 self._ledger,
                 self.folder,
                 stop_requests,
                 self.heartbeat,
             )
+        if self._best:
+            # What it was saved for; the run itself ends with its last step.
+            state = self._best.restore(shapes, processes.say) or state
+            self._best.close()
         self._checkpoints.close()
         return state
 
@@ -169,4 +177,7 @@ def open_session(
         checkpoints = checkpoint.Checkpoints(
             path / "checkpoints", run.config.keep_checkpoints, metadata
         )
-        yield Session(run, path, checkpoints, ledger, heartbeat)
+        best = None
+        if run.best:
+            best = checkpoint.Checkpoints(path / "best", 1, metadata)
+        yield Session(run, path, checkpoints, best, ledger, heartbeat)

@@ -9,7 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 
-from bert_jax.model import randomness
+from bert_jax.model import parameters, randomness
 from bert_jax.objectives import Objective, terms
 from bert_jax.objectives.terms import Term, Terms
 
@@ -62,8 +62,9 @@ def make_train_step(
     objective: Objective,
     optimizer: optax.GradientTransformation,
     *,
-    seed: int,
+    seed: int | jax.Array,
     micro_batches: int = 1,
+    frozen: str = "",
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
     """The function from a state and a batch to the next state.
 
@@ -73,13 +74,22 @@ def make_train_step(
     Args:
       objective: What is predicted.
       optimizer: Update from the gradient of the whole batch.
-      seed: Seed for dropout; masks are addressed by (seed, step, row of the batch).
+      seed: Seed for dropout, an int or uint32 []; masks are addressed by (seed, step,
+        row of the batch).
       micro_batches: Number of pieces that the batch goes through in, one by one. Losses
         are divided by the counts of the whole batch, so the result is that of one
         piece.
+      frozen: Path of the parameters that have no gradient; "" for none.
     """
 
     def loss_of(params, batch, keys, counts):
+        if frozen:
+            params = parameters.map_with_path(
+                lambda path, x: (
+                    jax.lax.stop_gradient(x) if path.startswith(f"{frozen}/") else x
+                ),
+                params,
+            )
         batch_terms = objective.terms(params, batch, **keys)
         means = {
             name: batch_terms[name].sum / jnp.maximum(counts[name], 1.0)
@@ -138,7 +148,7 @@ def make_train_step(
 
 
 def make_eval_step(
-    objective: Objective, *, seed: int
+    objective: Objective, *, seed: int | jax.Array
 ) -> Callable[[Any, Batch, jax.Array, Terms], Terms]:
     """The function that adds the terms of a batch, without dropout, to others.
 

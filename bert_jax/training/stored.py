@@ -55,7 +55,9 @@ def check_name(name: str | os.PathLike) -> None:
 
 
 def find(path: str | os.PathLike) -> epath.Path:
-    """The checkpoint that `path` means: a workdir's newest, or `path` itself.
+    """The checkpoint that `path` means.
+
+    That is the best of a workdir that keeps it, or the newest, or `path` itself.
 
     Raises:
       UserError: There is none, or the newest is damaged.
@@ -63,7 +65,8 @@ def find(path: str | os.PathLike) -> epath.Path:
     path = absolute(path)
     if not path.is_dir():
         raise UserError(f"{path} is no folder; give a workdir or a checkpoint in it")
-    steps = steps_of(path / "checkpoints") or steps_of(path)
+    folders = (path / "best", path / "checkpoints", path)
+    steps = next(filter(None, map(steps_of, folders)), [])
     for candidate in steps or [path]:
         if ocp.is_orbax_checkpoint(candidate) and _metadata_file(candidate).exists():
             return candidate

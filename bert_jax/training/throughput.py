@@ -51,7 +51,7 @@ class Window:
 
     def __init__(self, run: Run, phase: Phase, totals: Totals):
         self._phase = phase
-        self._step_flops = run.flops(phase)
+        self._step_flops = {n: run.flops(phase, n) for n in phase.lengths}
         self._totals = totals
         devices = list(run.mesh.devices.flat)
         self._process_of_device = np.array([d.process_index for d in devices])
@@ -62,6 +62,7 @@ class Window:
         self._start = time.perf_counter()
         self._waited = 0.0
         self._steps = 0
+        self._flops = 0.0
         self._host_seconds = np.zeros(len(self._process_of_device))
 
     @contextlib.contextmanager
@@ -71,13 +72,15 @@ class Window:
         yield
         self._waited += time.perf_counter() - start
 
-    def count(self, signals: np.ndarray) -> None:
+    def count(self, length: int, signals: np.ndarray) -> None:
         """Count a step that is done.
 
         Args:
+          length: Tokens in a sequence of its batch.
           signals: float32 [devices, 2], from `HostSignals.to_devices`.
         """
         self._steps += 1
+        self._flops += self._step_flops[length]
         self._host_seconds += programs.host_seconds(signals)
 
     def close(self, terms: terms_lib.Terms) -> dict[str, float]:
@@ -97,8 +100,7 @@ class Window:
             tokens = self._steps * positions * (1.0 - padding)
             values["tokens_per_sec"] = tokens / seconds
         values["sequences_per_sec"] = sequences / seconds
-        flops = self._steps * self._step_flops
-        values |= self._totals.add(seconds, self._waited, flops)
+        values |= self._totals.add(seconds, self._waited, self._flops)
         values |= self._host_spread()
         self.restart()
         return values

@@ -1,0 +1,98 @@
+"""What fine-tuning begins with: a checkpoint, its encoder, and new parameters."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from etils import epath
+
+from bert_jax import config as config_lib
+from bert_jax import storage
+from bert_jax.errors import UserError
+from bert_jax.model import parameters
+from bert_jax.training import processes, sharding, stored, workdir
+from bert_jax.training import step as step_lib
+from bert_jax.training.run import Run
+
+
+def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, str]:
+    """The checkpoint to begin with, and its fingerprint if that is known.
+
+    Of a run that has begun it is the one that it began with: the source may have gone
+    on since, and have newer checkpoints, or be gone.
+    """
+    if not config.init_from:
+        raise UserError(
+            "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
+        )
+    given = stored.absolute(config.init_from)
+    earlier = workdir.read_config(storage.path(folder), type(config))
+    if earlier is not None:
+        source = stored.absolute(earlier.init_from)
+        if given == source or given in source.parents:
+            return source, earlier.init_fingerprint
+    return stored.find(given), ""
+
+
+def encoder(
+    config: config_lib.FinetuneConfig, encoder: config_lib.EncoderConfig
+) -> config_lib.EncoderConfig:
+    """The pretrained encoder's config with what fine-tuning may change."""
+    return dataclasses.replace(
+        encoder,
+        dtype=config.dtype or encoder.dtype,
+        dropout_rate=config.dropout_rate,
+        attention_dropout_rate=config.attention_dropout_rate,
+    )
+
+
+def begin(
+    config: config_lib.FinetuneConfig,
+    run: Run,
+    source: epath.Path,
+    state: step_lib.TrainState,
+) -> step_lib.TrainState:
+    """The initial state with the pretrained encoder in it."""
+    if config.random_init:
+        return state
+    loaded = stored.load_params(
+        source,
+        run.state_shapes().params,
+        part=run.objective.encoder_path,
+        stored_part=stored.read_metadata(source).encoder_path,
+    )
+    processes.say(loaded.describe(source))
+    params = stored.merge(state.params, loaded)
+    if config.reinit_layers:
+        processes.say(f"  new again: pooler, and {config.reinit_layers} layers on top")
+        params = _with_new_top(config, run, state.params, params)
+    return dataclasses.replace(state, params=params)
+
+
+def _with_new_top(
+    config: config_lib.FinetuneConfig, run: Run, initial: Any, loaded: Any
+) -> Any:
+    """Parameters that were loaded, with initial ones in the pooler and the top layers.
+
+    Source: Zhang et al. 2021, Revisiting few-sample BERT fine-tuning.
+    """
+    layers, pooler = (
+        f"{run.objective.encoder_path}/{p}/" for p in ("layers", "pooler")
+    )
+
+    def top(path, initial, loaded):
+        if path.startswith(pooler):
+            return initial
+        if path.startswith(layers):
+            kept = len(loaded) - config.reinit_layers
+            return jnp.concatenate([loaded[:kept], initial[kept:]])
+        return loaded
+
+    shardings = sharding.shardings_of(run.state_shapes().params)
+    merge = jax.jit(
+        functools.partial(parameters.map_with_path, top), out_shardings=shardings
+    )
+    with sharding.use(run.mesh):
+        return merge(initial, loaded)

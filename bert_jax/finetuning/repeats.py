@@ -1,0 +1,38 @@
+"""Several runs that differ in their seed."""
+
+from typing import Any
+
+import numpy as np
+
+
+def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """What several runs amount to.
+
+    Args:
+      scores: Scores of each run, by its name.
+
+    Returns:
+      The scores; for each its median, mean, standard deviation (of a sample), least and
+      greatest value; and the run that is best by the first score.
+    """
+    first_run = next(iter(scores.values()))
+    values = {
+        name: [run[name] for run in scores.values()]
+        for name, value in first_run.items()
+        if isinstance(value, int | float)
+    }
+    first = next(iter(values))
+    return {
+        "runs": scores,
+        "scores": {
+            name: {
+                "median": float(np.median(x)),
+                "mean": float(np.mean(x)),
+                "standard_deviation": float(np.std(x, ddof=1)),
+                "least": min(x),
+                "greatest": max(x),
+            }
+            for name, x in values.items()
+        },
+        "best": {"run": max(scores, key=lambda run: scores[run][first]), "by": first},
+    }
