@@ -15,7 +15,13 @@ from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
 from bert_jax.data import batches as batches_lib
 from bert_jax.model import parameters, randomness
-from bert_jax.objectives import causal_lm, classification, masked_lm, terms
+from bert_jax.objectives import (
+    causal_lm,
+    classification,
+    masked_lm,
+    tagging,
+    terms,
+)
 
 LENGTH, ROWS = 24, 8
 LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
@@ -35,6 +41,7 @@ OBJECTIVES = {
         LEFT_TO_RIGHT, config_lib.CausalLmConfig(segments="doc_sentences")
     ),
     "classification": classification.Classification(TINY, 3),
+    "tagging": tagging.Tagging(TINY, 3),
     "a toy that samples": Replaced(TINY, ReplacedConfig()),
 }
 each = pytest.mark.parametrize("name", OBJECTIVES)

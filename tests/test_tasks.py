@@ -12,7 +12,7 @@ from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, pretraining, variants
-from bert_jax.tasks import classification
+from bert_jax.tasks import classification, tagging
 from bert_jax.training import stored
 
 
@@ -28,13 +28,26 @@ def tasks(wordpiece, tmp_path_factory):
     files = config_lib.ClassificationConfig(
         train=str(folder / "train.tsv"), eval=str(folder / "eval.tsv"), length=16
     )
+    sentences = "".join(
+        f"the\tO\nvalue\t{'B-x' if i % 3 else 'B-y'}\n{i}\tO\n\n" for i in range(9)
+    )
+    for name in ("train", "eval"):
+        (folder / f"{name}.conll").write_text(sentences)
+    (folder / "test.conll").write_text("the\nvalue\n")
+    columns = config_lib.TaggingConfig(
+        train=str(folder / "train.conll"),
+        eval=str(folder / "eval.conll"),
+        test=str(folder / "test.conll"),
+        length=16,
+    )
     return {
         "classification": lambda: classification.Classification(files, wordpiece),
+        "tagging": lambda: tagging.Tagging(columns, wordpiece),
         "a toy": lambda: Length(LengthConfig(), wordpiece),
     }
 
 
-each = pytest.mark.parametrize("name", ["classification", "a toy"])
+each = pytest.mark.parametrize("name", ["classification", "tagging", "a toy"])
 
 
 @each

@@ -78,10 +78,11 @@ class TaggingConfig:
     """A tag for each word, files in CoNLL columns (`tasks/tagging.py`)."""
 
     kind: str = "tagging"
-    # Files with a word and its tag in each line, and blank lines between sentences.
+    # Files with a word and its tag in each line, and blank lines between sentences;
+    # plain or ending in .gz.
     train: str = knob("", free=True)
     eval: str = knob("", free=True)
-    # Words to tag; "": none.
+    # Words to tag, scored if they have tags; "": none.
     test: str = knob("", free=True)
     # Columns of words and of tags, from 0; -1 is the last.
     word_column: int = knob(0, at_least=0)
@@ -90,7 +91,7 @@ class TaggingConfig:
     scheme: str = knob("", choices=("", "none", "IOB1", "IOB2", "BIOES"))
     # Tokens in a window of a sentence.
     length: int = knob(128, at_least=8)
-    fingerprint: str = ""  # of all examples with tags; "": whatever they are
+    fingerprint: str = ""  # of `train` and `eval`; "": whatever they are
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -148,3 +148,27 @@ class ClassifierModel(nn.Module):
             self.encoder.pool(encoded, inputs), self.config.dropout_rate, keys
         )
         return self.classifier(pooled)
+
+
+class TaggerModel(nn.Module):
+    """The encoder with a linear classifier on the vector of each token (paper, 5.3)."""
+
+    config: config_lib.EncoderConfig
+    num_classes: int
+
+    def setup(self):
+        self.encoder = encoder.Encoder(self.config)
+        self.tagger = _classifier(self.config, self.num_classes, "tagger")
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        *,
+        dropout_keys: UInt32[Array, " B"] | None = None,
+    ) -> Float[Array, "B L C"]:
+        """Float32 logits of the classes of each token."""
+        keys = randomness.fold_in(dropout_keys, "encoder")
+        encoded = self.encoder(inputs, dropout_keys=keys)
+        keys = randomness.fold_in(dropout_keys, "tagger")
+        hidden = dropout.dropout(encoded.hidden, self.config.dropout_rate, keys)
+        return self.tagger(hidden)

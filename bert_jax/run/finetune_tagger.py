@@ -1,0 +1,27 @@
+r"""Fine-tune a pretrained encoder to tag words: named entities, parts of speech.
+
+  python -m bert_jax.run.finetune_tagger --config=configs/tagger.py \
+      --config.task.train=TRAIN.conll --config.task.eval=EVAL.conll \
+      --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
+
+The files have a word and its tag in each line, with a tab or a space between them, and
+a blank line after each sentence. Shape and tokenizer come from the checkpoint. Leaves
+results.json and predictions.conll in the workdir. The same command again continues a
+run that was stopped.
+"""
+
+from bert_jax.run import command_line, finetune_command
+
+
+def define_flags() -> None:
+    """Define the flags of this entrypoint."""
+    finetune_command.define_flags("configs/tagger.py")
+
+
+def main() -> int:
+    """The entrypoint."""
+    return finetune_command.main("tagging")
+
+
+if __name__ == "__main__":
+    command_line.main(main, define_flags)

@@ -1,0 +1,451 @@
+"""Tagging: files in CoNLL columns, schemes, windows, scores."""
+
+import gzip
+import itertools
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import storage
+from bert_jax.errors import UserError
+from bert_jax.tasks import conll, entities, tagging
+
+WNUT = pathlib.Path("/work/shared/data/wnut17")
+SCHEMES = ("IOB1", "IOB2", "BIOES")
+
+
+def write(path, text):
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return path
+
+
+def read(path, text, word_column=0, tag_column=-1, needs_tags=True):
+    file = write(path, text)
+    return conll.read(file, word_column, tag_column, needs_tags=needs_tags)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "The\tO\nRhine\tB-river\n\nflows\tO\n",
+        "\ufeffThe O\r\nRhine   B-river\r\n\r\nflows O",
+        "-DOCSTART- -X-\n\n\nThe O\nRhine B-river\n-DOCSTART- -X-\nflows O\n\n\n",
+        "The\tO\nRhine\tB-river\n\t\nflows\tO\n",
+    ],
+)
+@pytest.mark.parametrize("name", ["a.conll", "a.conll.gz"])
+def test_one_content_in_many_forms(text, name, tmp_path):
+    file = read(tmp_path / name, text)
+    assert [(s.words, s.tags) for s in file.sentences] == [
+        (["The", "Rhine"], ["O", "B-river"]),
+        (["flows"], ["O"]),
+    ]
+    assert file.is_tagged
+    lines = text.replace("\ufeff", "").splitlines()
+    for sentence in file.sentences:
+        assert lines[sentence.line - 1].startswith(sentence.words[0])
+    assert file.where("B-river").endswith(
+        f"{name}, line {1 + [line.startswith('Rhine') for line in lines].index(True)}"
+    )
+
+
+def test_columns_are_chosen(tmp_path):
+    text = "1\tNew York\tPROPN\tB-place\n2\t \tPUNCT\tO\n"
+    file = read(tmp_path / "a", text, word_column=1, tag_column=2)
+    assert file.sentences == [conll.Sentence(1, ["New York", " "], ["PROPN", "PUNCT"])]
+    assert read(tmp_path / "a", text, 1).sentences[0].tags == ["B-place", "O"]
+
+
+def test_words_without_tags(tmp_path):
+    file = read(tmp_path / "a", "The\nRhine\n", needs_tags=False)
+    assert not file.is_tagged
+    assert file.sentences == [conll.Sentence(1, ["The", "Rhine"], [])]
+
+
+@pytest.mark.parametrize(
+    ("text", "columns", "message"),
+    [
+        ("", (), "a has no words"),
+        ("-DOCSTART- O\n\n", (), "a has no words"),
+        ("a O\nb\n", (), "line 2: 1 column, not 2 as in the first line with a word"),
+        ("a O\n\nb c O\n", (), "line 3: 3 columns, not 2"),
+        ("a\tO\n\tO\n", (), "line 2: the word is empty"),
+        ("a\tO\nb\t\n", (), "line 2: the tag is empty"),
+        ("a\nb\n", (), "line 1: 1 column, and none for tags beside task.word_column=0"),
+        ("\na O\n", (0, 2), "line 2: 2 columns, and none for tags"),
+        ("a O\n", (1, 1), "line 1: 2 columns, and none for tags"),
+        ("a O\n", (2,), "line 1: 2 columns, from 0, but task.word_column=2"),
+        ("1\ta\tO\n# text = b\n", (), r"line 2: 1 column, .*grep -P '\^\(\\d\+\\t\|\$"),
+    ],
+)
+def test_files_that_cannot_be_used(text, columns, message, tmp_path):
+    with pytest.raises(UserError, match=message) as caught:
+        read(tmp_path / "a", text, *columns)
+    assert "\n" not in str(caught.value)
+
+
+def test_files_that_cannot_be_read(tmp_path):
+    (tmp_path / "a").write_bytes("a O\nb O\nGr\u00fcn O\n".encode("latin-1"))
+    with pytest.raises(UserError, match="a, line 3: not UTF-8 .* at byte 10 of"):
+        conll.read(tmp_path / "a", 0, -1, needs_tags=True)
+    cut = gzip.compress(b"a O\n" * 999)[:-9]
+    (tmp_path / "a.gz").write_bytes(cut)
+    with pytest.raises(UserError, match="cannot read .*a.gz"):
+        conll.read(tmp_path / "a.gz", 0, -1, needs_tags=True)
+    with pytest.raises(UserError, match="cannot read .*nothing"):
+        conll.read(tmp_path / "nothing", 0, -1, needs_tags=True)
+
+
+# ---- schemes
+
+
+def random_spans(rng, length):
+    """Entities in a sentence, many of them next to each other."""
+    spans, position = [], 0
+    while position < length:
+        size = int(min(rng.integers(1, 4), length - position))
+        if rng.random() < 0.7:
+            spans.append((["one-type", "other"][rng.integers(2)], position, size))
+        position += size
+    return spans
+
+
+def tags_of(spans, length, scheme):
+    tags = ["O"] * length
+    for kind, begin, size in spans:
+        letters = "B" + "I" * (size - 1)
+        if scheme == "BIOES":
+            letters = "S" if size == 1 else letters[:-1] + "E"
+        elif scheme == "IOB1":
+            touches = begin > 0 and tags[begin - 1][2:] == kind
+            letters = ("B" if touches else "I") + "I" * (size - 1)
+        for i, letter in enumerate(letters):
+            tags[begin + i] = f"{letter}-{kind}"
+    return tags
+
+
+def random_sentences(seed, count=40):
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(3, 15, count).tolist()
+    return lengths, [random_spans(rng, length) for length in lengths]
+
+
+def file_of(tags):
+    sentences = [conll.Sentence(1, list("abcdefghijklmnop")[: len(t)], t) for t in tags]
+    return conll.File("x.conll", sentences, " ", True)
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_entities_of_every_scheme(scheme):
+    lengths, spans = random_sentences(0)
+    tags = [tags_of(*x, scheme) for x in zip(spans, lengths, strict=True)]
+    file = file_of(tags)
+    assert entities.scheme_of(file) == scheme
+    entities.check(file, scheme)
+    assert entities.count_invalid(file, scheme) == 0
+    for sentence, expected in zip(file.sentences, spans, strict=True):
+        got = entities.entities(sentence.words, sentence.tags, scheme)
+        assert [(e.kind, e.begin, e.end - e.begin) for e in got] == expected
+        assert [e.text.split() for e in got] == [
+            sentence.words[begin : begin + size] for _, begin, size in expected
+        ]
+
+
+@pytest.mark.parametrize(
+    ("tags", "scheme", "invalid"),
+    [
+        ("O I-x O", "IOB2", 1),
+        ("B-x I-y I-y", "IOB2", 1),
+        ("I-x", "IOB2", 1),
+        ("B-x B-x I-x", "IOB2", 0),
+        ("O I-x I-y O I-x", "IOB1", 0),
+        ("B-x I-x B-x", "IOB1", 1),
+        ("I-y B-x", "IOB1", 1),
+        ("B-x E-x S-x", "BIOES", 0),
+        ("B-x", "BIOES", 1),
+        ("O E-x", "BIOES", 1),
+        ("B-x I-x O", "BIOES", 1),
+        ("B-x E-y", "BIOES", 1),
+        ("S-x I-x S-x", "BIOES", 2),
+        ("NN I-x B-x", "none", 0),
+    ],
+)
+def test_transitions_that_a_scheme_does_not_allow(tags, scheme, invalid):
+    assert entities.count_invalid_transitions(tags.split(), scheme) == invalid
+
+
+def test_mistakes_do_not_change_the_scheme():
+    """IOB1 and IOB2 are what more of the words agree with."""
+    good = ["B-x", "I-x", "O", "B-x"]
+    assert entities.scheme_of(file_of([good, ["O", "I-x"], good])) == "IOB2"
+    good = ["I-x", "I-x", "O", "I-x", "B-x"]
+    assert entities.scheme_of(file_of([good, ["O", "B-x"], good])) == "IOB1"
+    assert entities.scheme_of(file_of([["NN", "VBZ", "-LRB-"]])) == "none"
+
+
+def test_tags_of_no_scheme_are_refused():
+    with pytest.raises(UserError, match="x.conll, line 2: the tag 'PER' names no ent"):
+        entities.scheme_of(file_of([["B-x", "PER"]]))
+    with pytest.raises(UserError, match="BILOU.* make L- to E- and U- to S-"):
+        entities.scheme_of(file_of([["B-x", "L-x"]]))
+    with pytest.raises(UserError, match="line 3: 'E-x' is no tag of IOB2; .*B-TYPE or"):
+        entities.check(file_of([["B-x", "O", "E-x"]]), "IOB2")
+    entities.check(file_of([["B-x", "O", "E-x"]]), "none")
+
+
+# ---- scores
+
+
+@pytest.mark.parametrize("scheme", SCHEMES)
+def test_scores_are_those_of_sets_of_entities(scheme):
+    lengths, actual = random_sentences(1)
+    _, other = random_sentences(2)
+    rng = np.random.default_rng(3)
+    predicted = [
+        [span for span in spans if rng.random() < 0.6] or strange[:1]
+        for spans, strange in zip(actual, other, strict=True)
+    ]
+    predicted = [
+        [span for span in spans if span[1] + span[2] <= length]
+        for spans, length in zip(predicted, lengths, strict=True)
+    ]
+    got = tagging.metrics(
+        [tags_of(*x, scheme) for x in zip(actual, lengths, strict=True)],
+        [tags_of(*x, scheme) for x in zip(predicted, lengths, strict=True)],
+        scheme,
+    )
+
+    def expected(kinds):
+        a, p = (
+            {(i, *s) for i, spans in enumerate(many) for s in spans if s[0] in kinds}
+            for many in (actual, predicted)
+        )
+        both = len(a & p)
+        precision, recall = both / len(p), both / len(a)
+        f1 = 2 * precision * recall / (precision + recall)
+        return {"precision": precision, "recall": recall, "f1": f1}, len(a)
+
+    values, _ = expected(("one-type", "other"))
+    assert 0.2 < values["f1"] < 0.9
+    assert {name: got[name] for name in values} == pytest.approx(values)
+    assert set(got["types"]) == {"one-type", "other"}
+    for kind, of_kind in got["types"].items():
+        values, count = expected((kind,))
+        assert of_kind == pytest.approx({**values, "entities": count})
+
+
+def test_predictions_of_nothing_score_0_without_a_warning():
+    actual = [["B-x", "I-x", "O"]]
+    got = tagging.metrics(actual, [["O", "O", "O"]], "IOB2")
+    assert (got["precision"], got["recall"], got["f1"]) == (0, 0, 0)
+    assert got["accuracy"] == pytest.approx(1 / 3)
+    # An entity of strict IOB2 begins with B.
+    assert tagging.metrics(actual, [["I-x", "I-x", "O"]], "IOB2")["f1"] == 0
+    assert tagging.metrics([["O"]], [["O"]], "IOB2")["types"] == {}
+
+
+def test_scores_of_parts_of_speech():
+    got = tagging.metrics([["N", "V"], ["N", "N"]], [["N", "N"], ["N", "V"]], "none")
+    # N: 2 of 3 are hit, 2 of 3 claims are true; V: nothing.
+    assert got == {"accuracy": 0.5, "macro_f1": pytest.approx((2 / 3 + 0) / 2)}
+
+
+# ---- rows
+
+
+def test_the_first_token_of_a_word_has_its_tag(wordpiece):
+    sentences = [["the", "unbelievable", "\u200b", "value"], ["a"]]
+    rows = tagging.make_rows(sentences, wordpiece, 16, [[2, 1, 0, 2], [1]])
+    pieces = [wordpiece.encode(word) for word in sentences[0]]
+    assert len(pieces[1]) > 1 and pieces[2] == []
+    pieces[2] = [wordpiece.unk_id]
+    ids = [wordpiece.cls_id, *itertools.chain(*pieces), wordpiece.sep_id]
+    arrays = rows.arrays
+    padding = 16 - len(ids)
+    assert arrays["input_ids"][0].tolist() == ids + [wordpiece.pad_id] * padding
+    assert arrays["attention_mask"].sum(1).tolist() == [len(ids), 3]
+    expected = [-1]
+    for piece, label in zip(pieces, [2, 1, 0, 2], strict=True):
+        expected += [label] + [-1] * (len(piece) - 1)
+    assert arrays["labels"][0, : len(expected)].tolist() == expected
+    assert (arrays["labels"] >= 0).sum() == 5
+    assert rows.decode(arrays["labels"], "xyz") == [list("zyxz"), ["y"]]
+    assert (rows.in_windows, rows.truncated) == (0, 0)
+    # What is not known weighs nothing.
+    unknown = tagging.make_rows(sentences, wordpiece, 16).arrays
+    assert unknown["weights"].tolist() == [0, 0] and (unknown["labels"] < 0).all()
+    assert np.array_equal(unknown["input_ids"], arrays["input_ids"])
+
+
+def test_no_word_is_left_without_a_prediction(wordpiece):
+    rng = np.random.default_rng(0)
+    vocabulary = ["the", "value", "unbelievable", "x" * 60, "a", "\u200b"]
+    sizes = [1, 5, 40, 200]
+    sentences = [rng.choice(vocabulary, size).tolist() for size in sizes]
+    labels = [rng.integers(0, 7, size).tolist() for size in sizes]
+    for length in (8, 20, 64):
+        rows = tagging.make_rows(sentences, wordpiece, length, labels)
+        arrays = rows.arrays
+        assert rows.decode(arrays["labels"], range(7)) == labels
+        assert (arrays["labels"] >= 0).sum() == sum(sizes)
+        assert set(arrays["weights"]) == {1.0}
+        assert rows.in_windows >= 1
+        longest = [len(wordpiece.encode(w)) for s in sentences for w in s]
+        assert rows.truncated == sum(n > length - 2 for n in longest)
+        # The token at a word's position is the first of the word.
+        words = itertools.chain(*sentences)
+        for word, (row, position) in zip(words, rows.words, strict=True):
+            first = (wordpiece.encode(word) or [wordpiece.unk_id])[0]
+            assert arrays["input_ids"][row, position] == first
+
+
+@pytest.mark.parametrize("capacity", [6, 7, 30])
+def test_windows_overlap_and_each_word_has_the_best(capacity):
+    rng = np.random.default_rng(capacity)
+    for _ in range(50):
+        lengths = rng.integers(1, 1 + rng.integers(1, capacity + 1), 40).tolist()
+        spans, owners = tagging.windows(lengths, capacity)
+        assert spans[0][0] == 0 and spans[-1][1] == len(lengths)
+        for (begin, end), (next_begin, next_end) in itertools.pairwise(spans):
+            assert begin < next_begin <= end < next_end
+            assert sum(lengths[next_begin:end]) <= capacity // 2
+        for begin, end in spans:
+            assert 0 < sum(lengths[begin:end]) <= capacity
+        for word, owner in enumerate(owners):
+            context = [
+                min(sum(lengths[begin:word]), sum(lengths[word + 1 : end]))
+                if begin <= word < end
+                else -1
+                for begin, end in spans
+            ]
+            assert context[owner] == max(context) >= 0
+
+
+def test_overlaps_are_half_a_window_where_words_are_short():
+    spans, owners = tagging.windows([1] * 20, 8)
+    assert spans == [(0, 8), (4, 12), (8, 16), (12, 20)]
+    assert owners == [0] * 6 + [1] * 4 + [2] * 4 + [3] * 6
+
+
+def test_words_of_a_text():
+    text = "Où est-il? 3.5 km"
+    words = tagging.split(text)
+    expected = ["Où", "est", "-", "il", "?", "3", ".", "5", "km"]
+    assert [word for word, *_ in words] == expected
+    assert all(text[begin:end] == word for word, begin, end in words)
+
+
+# ---- the task
+
+
+@pytest.fixture
+def files(tmp_path):
+    train = "the O\nRhine B-river\n\na O\nblue O\nDanube I-river\n"
+    return {
+        "train": str(write(tmp_path / "train", train)),
+        "eval": str(write(tmp_path / "eval", "the\tO\nNile\tB-river\n")),
+    }
+
+
+def make(files, tokenizer, **more):
+    config = config_lib.TaggingConfig(**{**files, "length": 16, **more})
+    return tagging.Tagging(config, tokenizer)
+
+
+def test_scores_and_files_of_a_test_set(files, wordpiece, tmp_path):
+    write(tmp_path / "test", "the O\nNile B-river\n\nRhine B-river\n")
+    task = make(files, wordpiece, test=str(tmp_path / "test"))
+    assert task.settings == {"tags": ["B-river", "I-river", "O"], "scheme": "IOB2"}
+    assert task.description["invalid_transitions"] == {"train": 1, "eval": 0, "test": 0}
+    outputs = {
+        name: {"predictions": np.maximum(rows["labels"], 0)}
+        for name, rows in task.held_out.items()
+    }
+    outputs["test"]["predictions"][1, 1] = 2
+    scores = task.scores(outputs)
+    assert (scores["f1"], scores["test_recall"]) == (1.0, 0.5)
+    assert scores["test_types"]["river"]["entities"] == 2
+    folder = storage.path(tmp_path)
+    task.write(folder, outputs)
+    got = (tmp_path / "predictions.conll").read_text()
+    assert got == "the\tO\tO\nNile\tB-river\tB-river\n\n"
+    got = (tmp_path / "test_predictions.conll").read_text()
+    assert got == "the O O\nNile B-river B-river\n\nRhine B-river O\n\n"
+    # The same words without tags.
+    write(tmp_path / "test", "the\nNile\n\nRhine\n")
+    task = make(files, wordpiece, test=str(tmp_path / "test"))
+    assert task.held_out["test"]["weights"].tolist() == [0, 0]
+    assert set(task.scores(outputs)) == {
+        "precision", "recall", "f1", "types", "accuracy"
+    }  # fmt: skip
+    task.write(folder, outputs)
+    got = (tmp_path / "test_predictions.conll").read_text()
+    assert got == "the O\nNile B-river\n\nRhine O\n\n"
+
+
+def test_the_scheme_may_be_declared(files, wordpiece):
+    assert make(files, wordpiece).settings["scheme"] == "IOB2"
+    as_words = make(files, wordpiece, scheme="none")
+    outputs = {"eval": {"predictions": as_words.held_out["eval"]["labels"]}}
+    assert as_words.scores(outputs) == {"accuracy": 1.0, "macro_f1": 1.0}
+    assert as_words.description["invalid_transitions"] == {"train": 0, "eval": 0}
+    assert make(files, wordpiece, scheme="IOB1").settings["scheme"] == "IOB1"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        (
+            "eval",
+            "the O\n\nNile B-lake\n",
+            "eval, line 3: no word of the training",
+        ),
+        ("eval", "the O\nNile S-river\n", "eval, line 2: 'S-river' is no tag of IOB2"),
+        ("eval", "the\n", "eval, line 1: 1 column, and none for tags"),
+        ("test", "the B-lake\n", "test, line 1: no word .* its tags are B-river, I-"),
+        ("train", "the O\n\na O\n", "all words of .*train have the tag 'O'"),
+    ],
+)
+def test_tags_that_cannot_be(name, text, message, files, wordpiece, tmp_path):
+    write(tmp_path / name, text)
+    with pytest.raises(UserError, match=message):
+        make(files, wordpiece, **{name: str(tmp_path / name)})
+
+
+def test_the_fingerprint_is_of_words_and_tags(files, wordpiece, tmp_path):
+    first = make(files, wordpiece).fingerprint
+    write(tmp_path / "test", "Nile\n")
+    tested = make(files, wordpiece, test=str(tmp_path / "test"))
+    assert tested.fingerprint == first
+    write(tmp_path / "eval", "the\tO\nNile\tO\n")
+    assert make(files, wordpiece).fingerprint != first
+    with pytest.raises(UserError, match=r"pass --config.task.train=FILE.conll"):
+        make(files, wordpiece, train="")
+
+
+@pytest.mark.skipif(not WNUT.exists(), reason="the data of WNUT-17 is not here")
+def test_wnut_17(wordpiece):
+    files = {
+        "train": str(WNUT / "train.conll.gz"),
+        "eval": str(WNUT / "dev.conll.gz"),
+        "test": str(WNUT / "test.conll.gz"),
+    }
+    task = make(files, wordpiece, length=64)
+    assert task.settings["scheme"] == "IOB2"
+    assert (task.description["train_examples"], task.description["examples"]) == (
+        3394,
+        1009,
+    )
+    assert len(task.settings["tags"]) == 13
+    assert sum(task.description["invalid_transitions"].values()) == 0
+    labels = {n: {"predictions": r["labels"]} for n, r in task.held_out.items()}
+    scores = task.scores(labels)
+    assert scores["f1"] == scores["test_f1"] == 1.0
+    # As many as there are tags that begin with B.
+    assert sum(t["entities"] for t in scores["test_types"].values()) == 1079
