@@ -38,7 +38,7 @@ PRETRAINING = (
     "bert_large",
     *(f"bert_ablations:{variant}" for variant in ABLATIONS),
 )
-NAMES = (*PRETRAINING, "classifier", "tagger", "demo")
+NAMES = (*PRETRAINING, "classifier", "tagger", "choice", "demo")
 
 
 @functools.cache

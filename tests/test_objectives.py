@@ -17,6 +17,7 @@ from bert_jax.data import batches as batches_lib
 from bert_jax.model import parameters, randomness
 from bert_jax.objectives import (
     causal_lm,
+    choice,
     classification,
     masked_lm,
     tagging,
@@ -42,6 +43,7 @@ OBJECTIVES = {
     ),
     "classification": classification.Classification(TINY, 3),
     "tagging": tagging.Tagging(TINY, 3),
+    "choice": choice.Choice(TINY, 3),
     "a toy that samples": Replaced(TINY, ReplacedConfig()),
 }
 each = pytest.mark.parametrize("name", OBJECTIVES)
@@ -55,6 +57,9 @@ def random_batch(objective, seed=0):
     for name, shape in objective.batch_shapes(ROWS, LENGTH).items():
         if name == "attention_mask":
             values = np.arange(LENGTH) < lengths[:, None]
+            if len(shape.shape) == 3:  # the last choice of some rows is missing
+                values = np.repeat(values[:, None], shape.shape[1], axis=1)
+                values[::2, -1] = False
         elif shape.dtype == jnp.float32:
             values = rng.random(shape.shape) < 0.7
         elif name == "input_ids" or name == "mlm_labels":

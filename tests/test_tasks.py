@@ -12,7 +12,7 @@ from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, pretraining, variants
-from bert_jax.tasks import classification, tagging
+from bert_jax.tasks import choice, classification, tagging
 from bert_jax.training import stored
 
 
@@ -40,14 +40,24 @@ def tasks(wordpiece, tmp_path_factory):
         test=str(folder / "test.conll"),
         length=16,
     )
+    (folder / "train.csv").write_text("a or b,a,b,,A\n" * 9 + "which,a,b,c,C\n")
+    (folder / "eval.csv").write_text("the value,name,the value,,B\n" * 3)
+    (folder / "test.csv").write_text("the value,name,the value,,\n" * 3)
+    questions = config_lib.ChoiceConfig(
+        train=str(folder / "train.csv"),
+        eval=str(folder / "eval.csv"),
+        test=str(folder / "test.csv"),
+        length=16,
+    )
     return {
         "classification": lambda: classification.Classification(files, wordpiece),
         "tagging": lambda: tagging.Tagging(columns, wordpiece),
+        "choice": lambda: choice.Choice(questions, wordpiece),
         "a toy": lambda: Length(LengthConfig(), wordpiece),
     }
 
 
-each = pytest.mark.parametrize("name", ["classification", "tagging", "a toy"])
+each = pytest.mark.parametrize("name", ["classification", "tagging", "choice", "a toy"])
 
 
 @each

@@ -99,12 +99,14 @@ class ChoiceConfig:
     """One of several answers to a question (`tasks/choice.py`)."""
 
     kind: str = "choice"
-    # SWAG's CSV, ARC's CSV, or JSON lines.
+    # SWAG's CSV, ARC's CSV, or JSON lines, plain or ending in .gz.
     train: str = knob("", free=True)
     eval: str = knob("", free=True)
+    # Questions to answer, scored if they have answers; "": none.
+    test: str = knob("", free=True)
     # Tokens in a sequence of question and choice; longer ones are truncated.
     length: int = knob(128, at_least=8)
-    fingerprint: str = ""  # of all examples; "": whatever they are
+    fingerprint: str = ""  # of `train` and `eval`; "": whatever they are
 
 
 TaskConfig = ClassificationConfig | SquadConfig | TaggingConfig | ChoiceConfig

@@ -1,0 +1,191 @@
+"""Multiple choice: which of several answers to a question is true.
+
+Each answer is a sequence with the question, [CLS] question [SEP] answer [SEP]. The
+answers of one question go through the model at once, and questions may have different
+numbers of them.
+"""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax import storage
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.errors import UserError
+from bert_jax.objectives import choice
+from bert_jax.tasks import Arrays, choice_files
+from bert_jax.tasks.choice_files import Question
+
+
+class Choice:
+    """The task of some files, for one tokenizer; see `tasks.Task`."""
+
+    def __init__(
+        self, config: config_lib.ChoiceConfig, tokenizer: tokenizer_lib.Tokenizer
+    ):
+        """Read the files.
+
+        Raises:
+          UserError: A file is not given or cannot be used.
+        """
+        for name in ("train", "eval"):
+            if not getattr(config, name):
+                raise UserError(
+                    f"task.{name} is empty; pass --config.task.{name}=FILE.csv or "
+                    "FILE.jsonl"
+                )
+        names = ["train", "eval", *(["test"] if config.test else [])]
+        self._files = {
+            name: choice_files.read(getattr(config, name), needs_answers=name != "test")
+            for name in names
+        }
+        self._num_choices = max(
+            len(question.choices)
+            for file in self._files.values()
+            for question in file.questions
+        )
+        self.length = config.length
+        arrays, truncated = {}, {}
+        for name, file in self._files.items():
+            arrays[name], truncated[name] = make_rows(
+                file.questions, tokenizer, config.length, self._num_choices
+            )
+        self.train = arrays["train"]
+        self.held_out = {name: arrays[name] for name in names[1:]}
+        self.settings: dict[str, Any] = {}
+        train, evaluated = self._files["train"], self._files["eval"]
+        self.fingerprint = fingerprint(train, evaluated)
+        self.description = {
+            "examples": len(evaluated.questions),
+            "train_examples": len(train.questions),
+            "choices": self._num_choices,
+            "skipped": {name: file.skipped for name, file in self._files.items()},
+            "truncated": truncated,
+        }
+
+    def objective(self, encoder: config_lib.EncoderConfig) -> choice.Choice:
+        """A choice among as many answers as the question with most of them has."""
+        return choice.Choice(encoder, self._num_choices)
+
+    def scores(self, outputs: dict[str, Arrays]) -> dict[str, float]:
+        """Accuracy; that of the test file is `test_accuracy`, if it has answers."""
+        result = {}
+        for name, rows in self.held_out.items():
+            if self._files[name].is_answered:
+                is_true = outputs[name]["logits"].argmax(-1) == rows["labels"]
+                prefix = "" if name == "eval" else f"{name}_"
+                result[f"{prefix}accuracy"] = float(is_true.mean())
+        return result
+
+    def write(self, folder: storage.Path, outputs: dict[str, Arrays]) -> None:
+        """Write predictions.jsonl, and test_predictions.jsonl for a test file.
+
+        A line is a question: in which line of its file it begins, the number of the
+        answer that is chosen, from 0, its text, and the probability of each answer.
+        """
+        for name in self.held_out:
+            questions = self._files[name].questions
+            lines = []
+            for question, probabilities in zip(
+                questions, decode(questions, outputs[name]["logits"]), strict=True
+            ):
+                best = int(np.argmax(probabilities))
+                values = {
+                    "line": question.line,
+                    "prediction": best,
+                    "choice": question.choices[best],
+                    "probabilities": [round(p, 6) for p in probabilities],
+                }
+                lines.append(json.dumps(values, ensure_ascii=False) + "\n")
+            prefix = "" if name == "eval" else f"{name}_"
+            with storage.writing(folder):
+                path = folder / f"{prefix}predictions.jsonl"
+                storage.write_text(path, "".join(lines))
+
+
+def fingerprint(*files: choice_files.File) -> str:
+    """A hash of questions and answers, by which a continuation knows them again."""
+    digest = hashlib.sha256()
+    for file in files:
+        for q in file.questions:
+            digest.update(json.dumps([q.question, q.choices, q.answer]).encode())
+    return digest.hexdigest()[:16]
+
+
+def make_rows(
+    questions: Sequence[Question],
+    tokenizer: tokenizer_lib.Tokenizer,
+    length: int,
+    num_choices: int,
+) -> tuple[Arrays, int]:
+    """[CLS] question [SEP] choice [SEP] for each choice of each question.
+
+    What is too long loses tokens at the end, the longer of the two first. A question
+    with fewer than `num_choices` choices is filled up with padding alone.
+
+    Args:
+      questions: Questions.
+      tokenizer: Tokenizer of the encoder.
+      length: Tokens in a sequence.
+      num_choices: Most choices that a question has.
+
+    Returns:
+      input_ids, segment_ids int32 [R, C, L], attention_mask bool [R, C, L], labels
+      int32 [R], weights float32 [R], 0 where the answer is not known; and the number of
+      questions that lost tokens.
+    """
+    asked = tokenizer.encode_batch([question.question for question in questions])
+    texts = [text for question in questions for text in question.choices]
+    encoded = iter(tokenizer.encode_batch(texts))
+    shape = (len(questions), num_choices, length)
+    ids = np.full(shape, tokenizer.pad_id, np.int32)
+    segments = np.zeros(shape, np.int32)
+    mask = np.zeros(shape, bool)
+    truncated = 0
+    for row, question in enumerate(questions):
+        choices = [next(encoded) for _ in question.choices]
+        longest = len(asked[row]) + max(map(len, choices))
+        truncated += longest > length - 3
+        for column, tokens in enumerate(choices):
+            first, second = _fitted(asked[row], tokens, length - 3)
+            first = [tokenizer.cls_id, *first, tokenizer.sep_id]
+            tokens = [*first, *second, tokenizer.sep_id]
+            ids[row, column, : len(tokens)] = tokens
+            segments[row, column, len(first) : len(tokens)] = 1
+            mask[row, column, : len(tokens)] = True
+    answers = np.array([question.answer for question in questions], np.int32)
+    is_known = answers != choice_files.UNKNOWN
+    arrays = {
+        "input_ids": ids,
+        "segment_ids": segments,
+        "attention_mask": mask,
+        "labels": np.where(is_known, answers, 0).astype(np.int32),
+        "weights": is_known.astype(np.float32),
+    }
+    return arrays, truncated
+
+
+def _fitted(a: list[int], b: list[int], limit: int) -> tuple[list[int], list[int]]:
+    """Both with at most `limit` tokens in all, by cutting the longer one first."""
+    b = b[: max(limit - len(a), limit // 2)]
+    return a[: limit - len(b)], b
+
+
+def decode(questions: Sequence[Question], logits: np.ndarray) -> list[list[float]]:
+    """The probability of each choice of each question.
+
+    Args:
+      questions: Questions.
+      logits: Logits of their choices [R, C].
+    """
+    from scipy import special  # takes a while
+
+    probabilities = special.softmax(logits.astype(np.float64), axis=-1).tolist()
+    return [
+        of_row[: len(question.choices)]
+        for question, of_row in zip(questions, probabilities, strict=True)
+    ]

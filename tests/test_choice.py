@@ -1,0 +1,335 @@
+"""Multiple choice: files, rows, the objective."""
+
+import csv
+import gzip
+import json
+import pathlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import TINY, assert_close
+
+from bert_jax import config as config_lib
+from bert_jax import storage
+from bert_jax.errors import UserError
+from bert_jax.model import randomness
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import choice as objective_lib
+from bert_jax.tasks import choice, choice_files
+from bert_jax.tasks.choice_files import Question
+
+ARC = pathlib.Path("/work/shared/data/arc")
+# As the files of SWAG begin.
+SWAG = (
+    ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
+    "ending0,ending1,ending2,ending3,label\n"
+)
+
+
+def read(path, text, needs_answers=True):
+    data = text.encode()
+    path.write_bytes(gzip.compress(data) if path.suffix == ".gz" else data)
+    return choice_files.read(path, needs_answers=needs_answers)
+
+
+# ---- files
+
+
+@pytest.mark.parametrize("name", ["a.csv", "a.csv.gz"])
+def test_swag(name, tmp_path):
+    rows = '0,v,1,"Two. He",Two.,He,gold,"sits, sadly.",runs.,flies.,"says ""no"".",3\n'
+    file = read(tmp_path / name, SWAG + rows)
+    choices = ("He sits, sadly.", "He runs.", "He flies.", 'He says "no".')
+    assert file.questions == [Question(2, "Two.", choices, 3)]
+    assert file.is_answered and file.skipped == 0
+    unanswered = (SWAG + rows).replace(",label\n", "\n").replace(",3\n", "\n")
+    file = read(tmp_path / name, unanswered, needs_answers=False)
+    assert file.questions == [Question(2, "Two.", choices, -1)]
+    assert not file.is_answered
+
+
+def test_arc(tmp_path):
+    text = (
+        '"Which, of\nthese?",one,two,three,four,D\n'
+        "State of matter?,gas,liquid,solid,,A\n"
+        "Numbered?,1,,3,,3\n"
+        "Lost answers,,,,,2\n"
+        "A fifth answer,a,b,c,d,E\n"
+    )
+    file = read(tmp_path / "a.csv", text)
+    assert file.questions == [
+        Question(1, "Which, of\nthese?", ("one", "two", "three", "four"), 3),
+        Question(3, "State of matter?", ("gas", "liquid", "solid"), 0),
+        Question(4, "Numbered?", ("1", "3"), 1),
+    ]
+    assert file.skipped == 2
+    named = read(tmp_path / "a.csv", "question,A,B,C,D,answer\nx,a,b,c,d,B\n")
+    assert named.questions == [Question(2, "x", ("a", "b", "c", "d"), 1)]
+    unknown = read(tmp_path / "a.csv", "x,a,b,\ny,c,d,\n", needs_answers=False)
+    assert [q.answer for q in unknown.questions] == [-1, -1]
+
+
+@pytest.mark.parametrize(
+    ("answer", "index"), [(0, 0), (2, 2), ("B", 1), ("C", 0), ("the\u2028 Rhine", 2)]
+)
+def test_json_lines(answer, index, tmp_path):
+    """A text comes before a letter."""
+    choices = ["C", "Nile", "the\u2028 Rhine"]
+    line = json.dumps({"question": "x", "choices": choices, "answer": answer, "y": 1})
+    file = read(tmp_path / "a.jsonl", f"\n{line}\r\n\n")
+    assert file.questions == [Question(2, "x", tuple(choices), index)]
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "message"),
+    [
+        ("a.tsv", "x", r"a.tsv ends in neither .csv nor .jsonl"),
+        ("a.csv", "", "a.csv has no questions$"),
+        ("a.csv", "x,,,,,2\n", "no questions; the true answer of 1 is missing"),
+        ("a.csv", "x,a,b,A\nx,a,b,c,A\n", "line 2: 5 fields, not 4 as in the first"),
+        ("a.csv", "x,a,A\n", "line 1: 3 fields; a row is the question, the answers"),
+        ("a.csv", "x,a,b,b\n", "line 1: the last field is 'b', not the letter"),
+        ("a.csv", "x,a,b,A\n,a,b,A\n", "line 2: the question is empty"),
+        ("a.csv", "x,a,,A\n", "line 1: there are fewer than two answers"),
+        ("a.csv", "x,a,b,A\nx,a,b,\n", "line 2: there is no answer"),
+        ("a.csv", 'x,a,b,A\n"x,a,b,A\n', "the row that begins in line 2 is no CSV"),
+        ("a.csv", "sent1,ending0,label\n", "has no column sent2; SWAG's columns are"),
+        ("a.csv", "sent1,sent2,label\n", "has no column ending0; SWAG's"),
+        ("a.csv", SWAG + "0,1\n", "line 2: 2 fields, not 12 as in the header"),
+        ("a.csv", SWAG + "0,,,,x,y,,a,b,c,d,4\n", "label is '4', not .* from 0 to 3"),
+        ("a.csv", SWAG + "0,,,,x,y,,a,,c,d,1\n", "line 2: ending1 is empty"),
+        ("a.csv", SWAG.replace("l\n", "x\n") + "0,,,,x,y,,a,b,c,d,1\n", "no answer"),
+        ("a.jsonl", "{\n", "line 1: no JSON: "),
+        ("a.jsonl", "[1]\n", r"line 1: '\[1\]' is no object"),
+        ("a.jsonl", '{"question": "x"}\n', "line 1: there is no 'choices'; a line is"),
+        ("a.jsonl", '{"question": 1, "choices": []}', "'question' has to be a text"),
+        ("a.jsonl", '{"question": "x", "choices": "ab"}', "a list of texts"),
+        ("a.jsonl", '{"question": "x", "choices": ["a"]}', "fewer than two answers"),
+        (
+            "a.jsonl",
+            '{"question": "x", "choices": ["a", " "]}',
+            "answer 1, .*empty",
+        ),
+    ],
+)
+def test_files_that_cannot_be_used(name, text, message, tmp_path):
+    with pytest.raises(UserError, match=message) as caught:
+        read(tmp_path / name, text)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("answer", [2, -1, True, 1.0, None, "c", "D", "same"])
+def test_answers_that_are_no_choice(answer, tmp_path):
+    choices = ["same", "same"]
+    line = json.dumps({"question": "x", "choices": choices, "answer": answer})
+    with pytest.raises(UserError, match=r"line 1: the answer .* is none of the 2 ch"):
+        read(tmp_path / "a.jsonl", line)
+
+
+# ---- rows
+
+
+def test_a_row_for_each_choice(wordpiece):
+    questions = [
+        Question(1, "the value", ("a name", "the object", "a"), 2),
+        Question(2, "a class", ("is", "of the"), -1),
+    ]
+    arrays, truncated = choice.make_rows(questions, wordpiece, 16, 3)
+    assert truncated == 0
+    assert arrays["input_ids"].shape == (2, 3, 16)
+    for row, question in enumerate(questions):
+        for column, text in enumerate(question.choices):
+            first = [
+                wordpiece.cls_id,
+                *wordpiece.encode(question.question),
+                wordpiece.sep_id,
+            ]
+            second = [*wordpiece.encode(text), wordpiece.sep_id]
+            mask = arrays["attention_mask"][row, column]
+            assert arrays["input_ids"][row, column][mask].tolist() == first + second
+            assert arrays["segment_ids"][row, column][mask].tolist() == (
+                [0] * len(first) + [1] * len(second)
+            )
+            size = len(first + second)
+            assert mask[:size].all() and not mask[size:].any()
+    assert not arrays["attention_mask"][1, 2].any()
+    assert (arrays["input_ids"][1, 2] == wordpiece.pad_id).all()
+    assert arrays["labels"].tolist() == [2, 0]
+    assert arrays["weights"].tolist() == [1, 0]
+
+
+def test_the_longer_text_is_cut_first():
+    for a_length in range(12):
+        for b_length in range(12):
+            for limit in (5, 8, 9):
+                a, b = list(range(a_length)), list(range(b_length))
+                got = choice._fitted(a, b, limit)
+                while len(a) + len(b) > limit:
+                    (a if len(a) > len(b) else b).pop()
+                assert got == (a, b)
+
+
+def test_long_questions_are_counted(wordpiece):
+    questions = [
+        Question(1, "the value " * 9, ("a", "the name"), 0),
+        Question(2, "the value", ("a", "the name"), 0),
+    ]
+    arrays, truncated = choice.make_rows(questions, wordpiece, 12, 2)
+    assert truncated == 1
+    assert arrays["attention_mask"][0].all()
+    name = [*wordpiece.encode("the name"), wordpiece.sep_id]
+    assert arrays["input_ids"][0, 1, -len(name) :].tolist() == name
+
+
+# ---- the objective
+
+LENGTH, ROWS, CHOICES = 12, 4, 3
+
+
+@pytest.fixture(scope="module")
+def batch():
+    rng = np.random.default_rng(0)
+    shape = (ROWS, CHOICES, LENGTH)
+    mask = np.arange(LENGTH) < rng.integers(5, LENGTH + 1, shape[:2])[..., None]
+    mask[1, 2] = mask[3, 1:] = False
+    return {
+        "input_ids": jnp.asarray(rng.integers(5, 101, shape), jnp.int32),
+        "segment_ids": jnp.asarray((np.arange(LENGTH) > 4) & mask, jnp.int32),
+        "attention_mask": jnp.asarray(mask),
+        "labels": jnp.array([2, 1, 0, 0], jnp.int32),
+        "weights": jnp.array([1, 1, 1, 0], jnp.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def params():
+    made = nn.unbox(objective_lib.Choice(TINY, CHOICES).init(jax.random.key(0)))
+    return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, made)
+
+
+def test_loss_and_accuracy_by_hand(batch, params):
+    """From the scores of the choices, one sequence at a time."""
+    objective = objective_lib.Choice(TINY, CHOICES)
+    score = jax.jit(lambda inputs: objective.model.apply({"params": params}, inputs))
+    logits = np.full((ROWS, CHOICES), -np.inf)
+    for row in range(ROWS):
+        for column in range(CHOICES):
+            names = ("input_ids", "attention_mask", "segment_ids")
+            inputs = Inputs(*(batch[name][row, column][None] for name in names))
+            if inputs.attention_mask.any():
+                logits[row, column] = score(inputs)[0, 0]
+    outputs = np.asarray(jax.jit(objective.outputs)(params, batch)["logits"])
+    is_there = np.isfinite(logits)
+    assert_close(outputs[is_there], logits[is_there], 1e-5)
+    assert (outputs[~is_there] == -1e9).all()
+    probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    losses = -np.log(probabilities[np.arange(ROWS), batch["labels"]])
+    got = jax.jit(objective.terms)(
+        params, batch, dropout_keys=None, sampling_keys=jnp.zeros(ROWS, jnp.uint32)
+    )
+    assert got["choice_loss"].count == objective.counts(batch)["choice_loss"] == 3
+    assert float(got["choice_loss"].sum) == pytest.approx(losses[:3].sum(), rel=1e-5)
+    correct = (logits.argmax(1) == np.asarray(batch["labels"]))[:3].sum()
+    assert float(got["accuracy"].sum) == correct
+    expected = 1 - np.asarray(batch["attention_mask"]).mean()
+    padding = got["padding_fraction"]
+    assert float(padding.sum / padding.count) == pytest.approx(expected, rel=1e-6)
+
+
+def test_dropout_depends_on_row_and_choice_alone(batch, params):
+    """Equal choices drop apart; rows in another order, and other numbers, do not."""
+    objective = objective_lib.Choice(TINY, CHOICES)
+    keys = randomness.row_keys(0, "dropout", jnp.int32(0), jnp.arange(ROWS))
+    logits = jax.jit(objective._logits)
+    same = {
+        name: batch[name][:1, :1].repeat(CHOICES, 1).repeat(ROWS, 0)
+        for name in ("input_ids", "attention_mask", "segment_ids")
+    }
+    scores = np.asarray(logits(params, same, keys))
+    assert len(np.unique(scores)) == ROWS * CHOICES
+    plain = np.asarray(logits(params, same, None))
+    assert_close(plain, np.full_like(plain, plain[0, 0]), 1e-5)
+    turned = logits(params, {n: x[::-1] for n, x in same.items()}, keys[::-1])
+    assert_close(np.asarray(turned)[::-1], scores, 1e-5)
+    fewer = objective_lib.Choice(TINY, 2)
+    less = jax.jit(fewer._logits)(params, {n: x[:, :2] for n, x in same.items()}, keys)
+    assert_close(less, scores[:, :2], 1e-5)
+
+
+# ---- the task
+
+
+@pytest.fixture
+def files(tmp_path):
+    def written(name, rows):
+        with open(tmp_path / name, "w", newline="", encoding="utf-8") as stream:
+            csv.writer(stream).writerows(rows)
+        return str(tmp_path / name)
+
+    rows = [("the value", "a", "the name", "", "A"), ("is", "of", "in", "to", "C")]
+    return {
+        "train": written("train.csv", rows),
+        "eval": written("eval.csv", [("a class,", "is", "", "of", "C")]),
+        "test": written("test.csv", rows[::-1]),
+    }
+
+
+def make(files, tokenizer, **more):
+    config = config_lib.ChoiceConfig(**{**files, "length": 16, **more})
+    return choice.Choice(config, tokenizer)
+
+
+def test_scores_and_files(files, wordpiece, tmp_path):
+    task = make(files, wordpiece)
+    assert task.description == {
+        "examples": 1,
+        "train_examples": 2,
+        "choices": 3,
+        "skipped": {"train": 0, "eval": 0, "test": 0},
+        "truncated": {"train": 0, "eval": 0, "test": 0},
+    }
+    outputs = {
+        "eval": {"logits": np.array([[0, np.log(3), -1e9]], np.float32)},
+        "test": {"logits": np.array([[0, 1, 0], [9, 0, -1e9]], np.float32)},
+    }
+    assert task.scores(outputs) == {"accuracy": 1.0, "test_accuracy": 0.5}
+    task.write(storage.path(tmp_path), outputs)
+    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [
+        {"line": 1, "prediction": 1, "choice": "of", "probabilities": [0.25, 0.75]}
+    ]
+    lines = (tmp_path / "test_predictions.jsonl").read_text().splitlines()
+    assert [json.loads(line)["choice"] for line in lines] == ["in", "a"]
+
+
+def test_the_fingerprint_is_of_questions_and_answers(files, wordpiece, tmp_path):
+    first = make(files, wordpiece).fingerprint
+    assert make(files, wordpiece, test="").fingerprint == first
+    (tmp_path / "eval.csv").write_text("a class,is,,of,A\n")
+    assert make(files, wordpiece).fingerprint != first
+    with pytest.raises(UserError, match=r"pass --config.task.eval=FILE.csv or FILE.js"):
+        make(files, wordpiece, eval="")
+
+
+@pytest.mark.skipif(not ARC.exists(), reason="the questions of ARC are not here")
+def test_arc_easy(wordpiece):
+    files = {
+        "train": str(ARC / "ARC-E/dev-arc_easy_dev.csv.gz"),
+        "eval": str(ARC / "ARC-E/test-arc_easy_test.csv.gz"),
+    }
+    task = make(files, wordpiece, length=128)
+    rows = []
+    for name in ("train", "eval"):
+        text = gzip.decompress(pathlib.Path(files[name]).read_bytes()).decode()
+        rows.append(list(csv.reader(text.splitlines())))
+    # Questions with letters have their answers, those with numbers have lost them.
+    usable = [sum(row[-1] in "ABCD" for row in part) for part in rows]
+    assert usable == [2147, 549]
+    about = task.description
+    assert [about["train_examples"], about["examples"]] == usable
+    assert about["skipped"] == {"train": 2251 - 2147, "eval": 570 - 549}
+    logits = np.eye(4, dtype=np.float32)[task.held_out["eval"]["labels"]]
+    assert task.scores({"eval": {"logits": logits}}) == {"accuracy": 1.0}
