@@ -1,0 +1,123 @@
+"""Taggers and choices fine-tuned by their programs: what they learn and leave."""
+
+import json
+
+import numpy as np
+import pytest
+from commands import ROOT, assert_refused, call
+
+from bert_jax import config, knobs, pretraining, variants
+from bert_jax.training import stored
+
+WORDS = ["the", "a", "object", "value", "name", "is", "of", "to", "in"]
+
+
+@pytest.fixture(scope="module")
+def pretrained(corpus, tmp_path_factory):
+    """The workdir of a short pretraining run."""
+    cfg = knobs.to_configdict(config.PretrainConfig())
+    variants.shrink_pretraining(cfg)
+    cfg.encoder.vocab_size = 0
+    cfg.encoder.dtype = "float32"
+    cfg.data.corpus = str(corpus.folder)
+    cfg.phases = cfg.phases[:1]
+    folder = tmp_path_factory.mktemp("pretrained")
+    pretraining.pretrain(knobs.from_configdict(config.PretrainConfig, cfg), str(folder))
+    return folder
+
+
+def tagged(rng):
+    """A sentence in which the words class and statement are entities."""
+    words = rng.choice([*WORDS, "class", "statement"], rng.integers(3, 40))
+    kinds = {"class": "B-class", "statement": "B-other"}
+    return "".join(f"{word}\t{kinds.get(word, 'O')}\n" for word in words) + "\n"
+
+
+def asked(rng):
+    """A question whose true answer is the one that says statement."""
+    answer = int(rng.integers(4))
+    choices = [" ".join(rng.choice(WORDS, 3)) for _ in range(4)]
+    choices[answer] += " statement"
+    question = " ".join(rng.choice(WORDS, 5))
+    return ",".join([question, *choices, "ABCD"[answer]]) + "\n"
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("files")
+    rng = np.random.default_rng(0)
+    for suffix, make in (("conll", tagged), ("csv", asked)):
+        for name, count in (("train", 200), ("eval", 40), ("test", 5)):
+            text = "".join(make(rng) for _ in range(count))
+            (folder / f"{name}.{suffix}").write_text(text)
+    return folder
+
+
+def fine_tune(recipe, suffix, pretrained, files, folder):
+    return call(
+        f"finetune_{recipe}",
+        f"--config={ROOT}/configs/{recipe}.py:smoke",
+        *(
+            f"--config.task.{name}={files / name}.{suffix}"
+            for name in ("train", "eval")
+        ),
+        f"--config.task.test={files}/test.{suffix}",
+        "--config.epochs=8",
+        "--config.loop.eval_every=0",
+        "--config.loop.checkpoint_every=0",
+        "--config.optimizer.learning_rate=3e-3",
+        f"--config.init_from={pretrained}",
+        f"--workdir={folder}",
+    )
+
+
+@pytest.mark.runs
+def test_a_tagger(pretrained, files, tmp_path):
+    done = fine_tune("tagger", "conll", pretrained, files, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "new: 2 parameters (tagger)" in done.stderr
+    results = json.loads(done.stdout)
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+    assert results["f1"] > 0.9 and results["test_f1"] > 0.9
+    assert results["sentences_in_windows"]["eval"] > 0
+    assert (results["examples"], results["train_examples"]) == (40, 200)
+    # The predictions are those that were scored, and none is missing.
+    text = (tmp_path / "predictions.conll").read_text()
+    rows = [line.split("\t") for line in text.splitlines() if line]
+    given = (files / "eval.conll").read_text().splitlines()
+    assert ["\t".join(row[:2]) for row in rows] == [line for line in given if line]
+    assert np.mean([row[1] == row[2] for row in rows]) == pytest.approx(
+        results["accuracy"]
+    )
+    # Each word counts once in the loop's evaluation, windows or not.
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["accuracy"] == pytest.approx(results["accuracy"])
+    settings = stored.read_metadata(stored.find(tmp_path)).task
+    assert settings == {"tags": ["B-class", "B-other", "O"], "scheme": "IOB2"}
+
+
+@pytest.mark.runs
+def test_a_choice(pretrained, files, tmp_path):
+    done = fine_tune("choice", "csv", pretrained, files, tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert "new: 2 parameters (classifier)" in done.stderr
+    results = json.loads(done.stdout)
+    assert results["accuracy"] > 0.9
+    assert (results["examples"], results["choices"]) == (40, 4)
+    lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
+    true = ["statement" in json.loads(line)["choice"] for line in lines]
+    assert len(true) == 40
+    assert np.mean(true) == pytest.approx(results["accuracy"])
+    last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
+    assert last["accuracy"] == pytest.approx(results["accuracy"])
+    assert len((tmp_path / "test_predictions.jsonl").read_text().splitlines()) == 5
+
+
+@pytest.mark.parametrize(("recipe", "kind"), [("tagger", "tagging"), ("choice",) * 2])
+def test_a_recipe_of_the_task_is_asked_for(recipe, kind):
+    done = call(
+        f"finetune_{recipe}",
+        f"--config={ROOT}/configs/classifier.py",
+        "--workdir=/nowhere",
+    )
+    assert_refused(done, f"is for; give it a recipe with {kind!r}")
