@@ -20,6 +20,7 @@ from bert_jax.objectives import (
     choice,
     classification,
     masked_lm,
+    spans,
     tagging,
     terms,
 )
@@ -44,6 +45,7 @@ OBJECTIVES = {
     "classification": classification.Classification(TINY, 3),
     "tagging": tagging.Tagging(TINY, 3),
     "choice": choice.Choice(TINY, 3),
+    "spans": spans.Spans(TINY),
     "a toy that samples": Replaced(TINY, ReplacedConfig()),
 }
 each = pytest.mark.parametrize("name", OBJECTIVES)

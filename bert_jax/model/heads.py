@@ -172,3 +172,27 @@ class TaggerModel(nn.Module):
         keys = randomness.fold_in(dropout_keys, "tagger")
         hidden = dropout.dropout(encoded.hidden, self.config.dropout_rate, keys)
         return self.tagger(hidden)
+
+
+class SpanModel(nn.Module):
+    """The encoder with two logits for each position: of a start, and of an end (4.2).
+
+    Without a pooler, and as in the original without dropout behind the encoder.
+    """
+
+    config: config_lib.EncoderConfig
+
+    def setup(self):
+        self.encoder = encoder.Encoder(self.config)
+        self.span_classifier = _classifier(self.config, 2, "span_classifier")
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        *,
+        dropout_keys: UInt32[Array, " B"] | None = None,
+    ) -> Float[Array, "B L 2"]:
+        """Float32 logits; those of padding mean nothing."""
+        keys = randomness.fold_in(dropout_keys, "encoder")
+        encoded = self.encoder(inputs, dropout_keys=keys)
+        return self.span_classifier(encoded.hidden)

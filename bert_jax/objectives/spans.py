@@ -1,0 +1,113 @@
+"""Where in a sequence a span begins and ends: answers in a context (paper, 4.2)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import config as config_lib
+from bert_jax.model import flops, heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch, terms
+
+# Logit of padding, which is no position.
+_NEVER = -1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Spans:
+    """Mean cross entropy of the start and of the end over all positions, averaged.
+
+    Source: google-research/bert, run_squad.py. There, padding is a position, too; here
+    it is not, so that the loss does not depend on how much of it there is.
+    """
+
+    encoder: config_lib.EncoderConfig
+
+    encoder_path = "encoder"
+
+    @property
+    def losses(self) -> dict[str, float]:
+        return {"span_loss": 1.0}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        names = "start_accuracy", "end_accuracy", "exact", "padding_fraction"
+        return (*self.losses, *names)
+
+    @property
+    def model(self) -> heads.SpanModel:
+        """The model that this objective trains."""
+        return heads.SpanModel(self.encoder)
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """What a batch looks like; `tasks/squad/` says what is in it."""
+        rows, tokens = (batch_size,), (batch_size, length)
+        shapes = {
+            "input_ids": (tokens, jnp.int32),
+            "segment_ids": (tokens, jnp.int32),
+            "attention_mask": (tokens, jnp.bool_),
+            "start_positions": (rows, jnp.int32),
+            "end_positions": (rows, jnp.int32),
+            "weights": (rows, jnp.float32),
+        }
+        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+    def sequence_flops(self, length: int) -> float:
+        """Encoder and a classifier on each position, forward and backward."""
+        return flops.training(
+            flops.encoder(self.encoder, length)
+            + length * flops.classifier(self.encoder, 2)
+        )
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters, boxed with the names of their dimensions."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self.model.init(key, Inputs(ids, ids == 0))["params"]
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        """Rows in a batch."""
+        return {"span_loss": jnp.sum(batch["weights"])}
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Float32 start_logits and end_logits [B, L]."""
+        start, end = self._logits(params, batch, None)
+        return {"start_logits": start, "end_logits": end}
+
+    def _logits(
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None
+    ) -> tuple[jax.Array, jax.Array]:
+        logits = self.model.apply(
+            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
+        )
+        logits = jnp.where(batch["attention_mask"][..., None], logits, _NEVER)
+        return logits[..., 0], logits[..., 1]
+
+    def terms(
+        self,
+        params: Any,
+        batch: Batch,
+        *,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
+    ) -> terms.Terms:
+        """Loss, accuracies and the share of padding; see `Objective`.
+
+        `exact` is the share of rows with both ends as they should be.
+        """
+        del sampling_keys  # nothing is drawn
+        both = self._logits(params, batch, dropout_keys)
+        labels = batch["start_positions"], batch["end_positions"]
+        weights = batch["weights"]
+        start_loss, end_loss = map(terms.cross_entropy, both, labels)
+        start, end = map(terms.is_correct, both, labels)
+        return {
+            "span_loss": terms.weighted((start_loss + end_loss) / 2, weights),
+            "start_accuracy": terms.weighted(start, weights),
+            "end_accuracy": terms.weighted(end, weights),
+            "exact": terms.weighted(start * end, weights),
+            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+        }
