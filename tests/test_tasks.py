@@ -6,13 +6,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import questions
 from toy import TINY
 from toy_objective import Replaced, ToyPretrainConfig
 from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, pretraining, variants
-from bert_jax.tasks import choice, classification, tagging
+from bert_jax.tasks import choice, classification, squad, tagging
 from bert_jax.training import stored
 
 
@@ -43,7 +44,7 @@ def tasks(wordpiece, tmp_path_factory):
     (folder / "train.csv").write_text("a or b,a,b,,A\n" * 9 + "which,a,b,c,C\n")
     (folder / "eval.csv").write_text("the value,name,the value,,B\n" * 3)
     (folder / "test.csv").write_text("the value,name,the value,,\n" * 3)
-    questions = config_lib.ChoiceConfig(
+    choices = config_lib.ChoiceConfig(
         train=str(folder / "train.csv"),
         eval=str(folder / "eval.csv"),
         test=str(folder / "test.csv"),
@@ -52,12 +53,36 @@ def tasks(wordpiece, tmp_path_factory):
     return {
         "classification": lambda: classification.Classification(files, wordpiece),
         "tagging": lambda: tagging.Tagging(columns, wordpiece),
-        "choice": lambda: choice.Choice(questions, wordpiece),
+        "choice": lambda: choice.Choice(choices, wordpiece),
+        "questions": questions_task(folder / "v1", wordpiece, no_answers=False),
+        "questions without answers": questions_task(
+            folder / "v2", wordpiece, no_answers=True
+        ),
         "a toy": lambda: Length(LengthConfig(), wordpiece),
     }
 
 
-each = pytest.mark.parametrize("name", ["classification", "tagging", "choice", "a toy"])
+def questions_task(folder, tokenizer, *, no_answers):
+    folder.mkdir()
+    files = config_lib.SquadConfig(
+        **questions.write_pair(folder, no_answers=no_answers),
+        no_answers=no_answers,
+        length=32,
+        stride=8,
+        max_question=12,
+    )
+    return lambda: squad.Squad(files, tokenizer)
+
+
+NAMES = (
+    "classification",
+    "tagging",
+    "choice",
+    "questions",
+    "questions without answers",
+    "a toy",
+)
+each = pytest.mark.parametrize("name", NAMES)
 
 
 @each

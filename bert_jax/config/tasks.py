@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
 # The tasks of GLUE (Wang et al. 2019), with the folder that its download makes of each.
@@ -49,7 +50,7 @@ class ClassificationConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig:
-    """Answers in a context, SQuAD's files (`tasks/squad.py`).
+    """Answers in a context, SQuAD's files (`tasks/squad/`).
 
     Defaults: google-research/bert, run_squad.py.
     """
@@ -70,7 +71,18 @@ class SquadConfig:
     max_answer: int = knob(30, at_least=1, free=True)
     # Answers in nbest_predictions.json.
     nbest: int = knob(20, at_least=1, free=True)
+    # With no_answers: a question has none if its null odds exceed this.
+    null_threshold: float = knob(0.0, free=True)
     fingerprint: str = ""  # of all examples; "": whatever they are
+
+    def check(self, where: str) -> None:
+        """A window has room for a part of the context."""
+        longest = self.length - 4  # [CLS], two [SEP], and one token of the context
+        if self.max_question > longest:
+            raise UserError(
+                f"{where}max_question={self.max_question} must be at most {longest}, "
+                f"as a window has {where}length={self.length} tokens"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -17,7 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax import knobs, storage, tasks
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, beginning, repeats
-from bert_jax.tasks import choice, classification, tagging
+from bert_jax.tasks import choice, classification, squad, tagging
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import (
     optimizer,
@@ -31,6 +31,7 @@ from bert_jax.training.run import Phase, Run
 # The class of a task by the kind of its config.
 TASKS = {
     "classification": classification.Classification,
+    "squad": squad.Squad,
     "tagging": tagging.Tagging,
     "choice": choice.Choice,
 }
