@@ -53,3 +53,5 @@ def shrink_finetuning(cfg: ml_collections.ConfigDict) -> None:
     cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
     cfg.update(batch_size=8, epochs=1.0, lengths=1)
     cfg.task.length = 32
+    if "stride" in cfg.task:
+        cfg.task.update(stride=8, max_question=12)

@@ -38,7 +38,8 @@ PRETRAINING = (
     "bert_large",
     *(f"bert_ablations:{variant}" for variant in ABLATIONS),
 )
-NAMES = (*PRETRAINING, "classifier", "tagger", "choice", "demo")
+FINETUNING = ("classifier", "squad:v1", "squad:v2", "tagger", "choice")
+NAMES = (*PRETRAINING, *FINETUNING, "demo")
 
 
 @functools.cache

@@ -1,0 +1,27 @@
+r"""Fine-tune a pretrained encoder to answer questions with a part of their context.
+
+  python -m bert_jax.run.finetune_squad --config=configs/squad.py:v1 \
+      --config.task.train=train-v1.1.json --config.task.eval=dev-v1.1.json \
+      --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
+
+The files are SQuAD's, plain or ending in .gz; for version 2.0, in which a question may
+have no answer, the recipe is configs/squad.py:v2. Shape and tokenizer come from the
+checkpoint. Leaves results.json, predictions.json, nbest_predictions.json and, for 2.0,
+null_odds.json in the workdir. The same command again continues a run that was stopped.
+"""
+
+from bert_jax.run import command_line, finetune_command
+
+
+def define_flags() -> None:
+    """Define the flags of this entrypoint."""
+    finetune_command.define_flags("configs/squad.py:v1")
+
+
+def main() -> int:
+    """The entrypoint."""
+    return finetune_command.main("squad")
+
+
+if __name__ == "__main__":
+    command_line.main(main, define_flags)
