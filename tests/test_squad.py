@@ -81,7 +81,7 @@ def one_question(**changes):
         (one_question(question=["a"]), "q7 has ['a'] for 'question', not a text"),
         (
             one_question(answers=[{"text": "b", "answer_start": 1}]),
-            "q7: the answer 'b' is not at character 1 of its context, where there is ' '",
+            "the answer 'b' is not at character 1 of its context, where there is ' '",
         ),
         (
             one_question(answers=[{"text": "c", "answer_start": -1}]),
