@@ -1,0 +1,127 @@
+"""The loss of spans, in NumPy and at other lengths; and fine-tuning on them."""
+
+import json
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import questions
+from commands import ROOT, assert_refused, call, run
+from toy import TINY
+
+from bert_jax import config, knobs, pretraining, variants
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import spans, terms
+
+
+@pytest.fixture(scope="module")
+def batch():
+    rng = np.random.default_rng(0)
+    rows, length = 6, 16
+    mask = np.arange(length) < rng.integers(8, length, rows)[:, None]
+    return {
+        "input_ids": rng.integers(5, TINY.vocab_size, (rows, length)).astype(np.int32),
+        "segment_ids": rng.integers(0, 2, (rows, length)).astype(np.int32),
+        "attention_mask": mask,
+        "start_positions": rng.integers(0, 8, rows).astype(np.int32),
+        "end_positions": rng.integers(0, 8, rows).astype(np.int32),
+        "weights": np.array([1, 1, 0, 1, 1, 1], np.float32),
+    }
+
+
+@pytest.fixture(scope="module")
+def params():
+    return nn.unbox(spans.Spans(TINY).init(jax.random.key(3)))
+
+
+def measure(params, batch):
+    got = spans.Spans(TINY).terms(
+        params,
+        jax.tree.map(jnp.asarray, batch),
+        dropout_keys=None,
+        sampling_keys=jnp.zeros(len(batch["weights"]), jnp.uint32),
+    )
+    return {name: terms.ratio(term) for name, term in got.items()}
+
+
+def test_loss_and_accuracies_in_numpy(params, batch):
+    objective = spans.Spans(TINY)
+    logits = objective.model.apply(
+        {"params": params}, Inputs.of(jax.tree.map(jnp.asarray, batch))
+    )
+    logits = np.asarray(logits, np.float64)
+    losses, hits = [], []
+    for row in np.flatnonzero(batch["weights"]):
+        valid = logits[row, : batch["attention_mask"][row].sum()]
+        labels = batch["start_positions"][row], batch["end_positions"][row]
+        losses += [
+            np.log(np.exp(valid[:, i]).sum()) - valid[label, i]
+            for i, label in enumerate(labels)
+        ]
+        hits.append([valid[:, i].argmax() == label for i, label in enumerate(labels)])
+    got = measure(params, batch)
+    assert got["span_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
+    outputs = objective.outputs(params, jax.tree.map(jnp.asarray, batch))
+    for i, name in enumerate(("start", "end")):
+        values = np.asarray(outputs[f"{name}_logits"])
+        assert got[f"{name}_accuracy"] == pytest.approx(np.mean(hits, axis=0)[i])
+        assert values.dtype == np.float32
+        mask = batch["attention_mask"]
+        assert np.allclose(values[mask], logits[..., i][mask], atol=1e-6)
+        assert (values[~mask] < -1e8).all()
+    assert got["exact"] == pytest.approx(np.mean(np.all(hits, axis=1)))
+    predicted = {
+        f"{name}_positions": np.asarray(outputs[f"{name}_logits"]).argmax(-1)
+        for name in ("start", "end")
+    }
+    predicted["end_positions"][0] = (predicted["end_positions"][0] + 1) % 8
+    some = measure(params, batch | jax.tree.map(np.int32, predicted))
+    assert some["start_accuracy"] == 1.0
+    assert some["exact"] == some["end_accuracy"] == pytest.approx(4 / 5)
+
+
+def test_length_does_not_matter(params, batch):
+    """More padding gives the same loss and the same answers."""
+    padded = {
+        name: np.pad(values, ((0, 0), (0, 8))) if values.ndim == 2 else values
+        for name, values in batch.items()
+    }
+    short, long = measure(params, batch), measure(params, padded)
+    assert short.pop("padding_fraction") < long.pop("padding_fraction")
+    assert long == pytest.approx(short, rel=1e-5)
+
+
+@pytest.mark.runs
+def test_fine_tuning_from_the_command_line(corpus, tmp_path):
+    cfg = knobs.to_configdict(config.PretrainConfig())
+    variants.shrink_pretraining(cfg)
+    cfg.encoder.vocab_size = 0
+    cfg.data.corpus = str(corpus.folder)
+    cfg.phases = cfg.phases[:1]
+    pretrain = knobs.from_configdict(config.PretrainConfig, cfg)
+    pretraining.pretrain(pretrain, str(tmp_path / "pretrain"))
+    made = questions.write_pair(tmp_path, no_answers=True)
+    flags = [
+        f"--config={ROOT}/configs/squad.py:v2,smoke",
+        f"--config.task.train={made['train']}",
+        f"--config.task.eval={made['eval']}",
+        f"--config.init_from={tmp_path / 'pretrain'}",
+        f"--workdir={tmp_path / 'run'}",
+    ]
+    done = run("finetune_squad", *flags)
+    assert done.returncode == 0, done.stderr
+    results = json.loads(done.stdout)
+    assert (results["examples"], results["NoAns_total"]) == (8, 2)
+    predictions = json.loads((tmp_path / "run/predictions.json").read_text())
+    assert len(predictions) == 8
+    # None is answered, by the same checkpoint.
+    again = run("finetune_squad", *flags, "--config.task.null_threshold=-1e6")
+    assert again.returncode == 0, again.stderr
+    predictions = json.loads((tmp_path / "run/predictions.json").read_text())
+    assert list(predictions.values()) == [""] * 8
+    assert json.loads(again.stdout)["best_f1"] == results["best_f1"]
+    flags[:1] = [f"--config={ROOT}/configs/squad.py:v1,smoke"]
+    refused = call("finetune_squad", *flags[:-1], f"--workdir={tmp_path / 'other'}")
+    assert_refused(refused, "pass --config.task.no_answers=True")
