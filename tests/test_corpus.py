@@ -158,7 +158,7 @@ def test_a_store_that_stops_answering_ends_the_build(tmp_path, monkeypatch):
                 return super().readline(size)
             raise TimeoutError("no answer")
 
-    monkeypatch.setattr(files, "_open", lambda name: Stream(b"one\n\ntwo\n"))
+    monkeypatch.setattr(files, "unpacked", lambda name: Stream(b"one\n\ntwo\n"))
     with pytest.raises(Unavailable, match=r"a\.txt cannot be read now: no answer"):
         read_all(sources.Source(f"{tmp_path}/*", "text"))
 

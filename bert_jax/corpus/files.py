@@ -69,7 +69,7 @@ def documents(
         return
     kept, until = 0, ""
     try:
-        with _open(name) as stream:
+        with unpacked(name) as stream:
             lines = _Lines(stream, name, start, end, problems)
             for text in _parse(lines, format, text_field):
                 yield text
@@ -88,15 +88,16 @@ def documents(
 
 
 @contextlib.contextmanager
-def _open(name: str) -> Iterator[io.BufferedIOBase]:
+def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
+    """Open a file, here or in an object store, to read what is packed in it."""
     is_remote = storage.is_remote(name)
     with storage.path(name).open() if is_remote else open(name, "rb") as stream:
         if name.endswith(".gz"):
-            with gzip.GzipFile(fileobj=stream) as unpacked:
-                yield unpacked
+            with gzip.GzipFile(fileobj=stream) as content:
+                yield content
         elif name.endswith(".zst"):
-            with pyarrow.input_stream(stream, compression="zstd") as unpacked:
-                yield io.BufferedReader(unpacked)
+            with pyarrow.input_stream(stream, compression="zstd") as content:
+                yield io.BufferedReader(content)
         else:
             yield stream
 
