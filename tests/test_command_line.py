@@ -31,10 +31,10 @@ def entrypoint(name, *flags, **options):
     return run("-m", f"bert_jax.run.{name}", *flags, **options)
 
 
-def script(lines, **options):
+def script(lines, *arguments, **options):
     """Run lines that define `run`, as an entrypoint without flags."""
     main = "\nfrom bert_jax.run import command_line\ncommand_line.main(run, lambda: 0)"
-    return run("-c", lines + main, **options)
+    return run("-c", lines + main, *arguments, **options)
 
 
 def error_of(done):
@@ -44,6 +44,17 @@ def error_of(done):
     [line] = [x for x in done.stderr.splitlines() if x.startswith(b"error: ")]
     assert line == done.stderr.splitlines()[-1]
     return line.decode("ascii")
+
+
+# ---- arguments that are no flags
+
+
+def test_arguments_are_for_programs_that_take_them():
+    given = "a b", "--verbosity=0", "c", "--", "-d"
+    done = script("def run(texts): print(texts)", *given)
+    assert (done.returncode, done.stdout) == (0, b"['a b', 'c', '-d']\n")
+    line = error_of(script("def run(): print('not reached')", *given))
+    assert line.startswith("error: unexpected argument 'a b'; flags are given as")
 
 
 # ---- recipes

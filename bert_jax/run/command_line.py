@@ -1,5 +1,6 @@
 """What all entrypoints share: flags, and what becomes of a user's mistake."""
 
+import inspect
 import os
 import pathlib
 import re
@@ -22,8 +23,11 @@ EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
 
 
-def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> None:
+def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> None:
     """Define and parse flags, call `run`, and exit with its status.
+
+    A `run` with a parameter gets the list of the arguments that are no flags; without
+    one, such arguments are mistakes.
 
     A `UserError`, or a flag that does not parse, prints one line and exits with 2. A
     stop that was asked for exits with 75. An outage that may pass exits with 1, and so
@@ -54,11 +58,13 @@ def main(run: Callable[[], int | None], define_flags: Callable[[], None]) -> Non
         _leave(EXIT_CRASH, error)
 
 
-def _run(run: Callable[[], int | None], define_flags: Callable[[], None]) -> None:
+def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> None:
     def guarded(arguments):
         if not flags.FLAGS["verbosity"].present:
             # At the default, INFO, libraries log each thing that they do.
             absl_logging.set_verbosity(absl_logging.WARNING)
+        if inspect.signature(run).parameters:
+            return run(arguments[1:])
         if len(arguments) > 1:
             raise UserError(
                 f"unexpected argument {arguments[1]!r}; flags are given as --name=value"
