@@ -128,8 +128,8 @@ BASE = "--config=configs/bert_base.py"
     [
         ("build_corpus", [b"--tokenizer=" + NAME, "--output=x"]),
         ("demo", [b"--workdir=" + NAME]),
-        ("fill_mask", ["--init_from=x", b"--text=" + NAME]),
-        ("fill_mask", [b"--init_from=" + NAME, b"--text=[MASK]"]),
+        ("fill_mask", ["--init_from=x", NAME]),
+        ("fill_mask", [b"--init_from=" + NAME, "[MASK]"]),
         ("finetune_classifier", ["--config=configs/classifier.py", "--workdir=x",
                                  b"--config.init_from=" + NAME]),
         ("plan", [BASE, "--topology=v4:2x2x1", b"--step_ms=" + NAME]),
@@ -167,7 +167,7 @@ command_line.main(fill_mask.main, fill_mask.define_flags)
 
 @pytest.mark.parametrize("variables", [{}, ASCII], ids=["utf-8", "ascii"])
 def test_sentences_are_utf_8_whatever_the_locale(variables):
-    text = "--text=a \N{SNOWMAN} [MASK]".encode()
+    text = "a \N{SNOWMAN} [MASK]".encode()
     done = run("-c", ECHO, "--init_from=x", text, variables=variables)
     assert done.returncode == 0, done.stderr
     expected = rb"a \u2603 [MASK]" if variables else "a \N{SNOWMAN} [MASK]".encode()
@@ -277,7 +277,7 @@ def test_wrong_flags_are_reported_at_once(name, flags):
         ("pretrain", [BASE, "--workdir=x"]),
         ("finetune_classifier", ["--config=configs/classifier.py", "--workdir=x"]),
         ("plan", [BASE, "--topology=nonesuch"]),
-        ("fill_mask", ["--init_from=/nowhere", "--text=[MASK]"]),
+        ("fill_mask", ["--init_from=/nowhere", "[MASK]"]),
         ("demo", ["--workdir=/proc/nowhere"]),
     ],
 )

@@ -132,7 +132,7 @@ def test_blanks(finished):
     [[alone]] = prediction.load(str(folder / "pretrain")).fill(texts[1:], top=4)
     assert [g.word for g in alone] == [g.word for g in filled[1][0]]
     assert alone[0].probability == pytest.approx(filled[1][0][0].probability, rel=1e-4)
-    described = prediction.describe(texts, filled)
+    described = report.describe_blanks(texts, filled)
     assert described.count("\n    ") == 3
 
 
@@ -155,10 +155,10 @@ def test_blanks_that_cannot_be_filled(source, text, message, finished):
 def test_commands(finished, tmp_path):
     folder, _, _ = finished
     source = f"--init_from={folder / 'pretrain'}"
-    done = run("fill_mask", source, "--text=A [MASK].", "--top=2")
+    done = run("fill_mask", source, "A [MASK].", "--top=2")
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("A [MASK].\n    ")
-    assert_refused(call("fill_mask", source), "--text is missing")
+    assert_refused(call("fill_mask", source), "there is no text; give a sentence")
     everything = prediction.load(str(folder / "pretrain")).fill(
         ["A [MASK]."], top=10**6
     )

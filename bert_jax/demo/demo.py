@@ -65,7 +65,7 @@ def demo(config: DemoConfig, folder: str) -> str:
         _heading(4, "results")
         results = report.make_results(corpus, pretrained, task, accuracies)
         filled = prediction.load(str(path / "pretrain")).fill(list(BLANKS))
-        blanks = prediction.describe(list(BLANKS), filled)
+        blanks = report.describe_blanks(BLANKS, filled)
         text = f"{report.table(results)}\n\n{blanks}\n"
         with storage.writing(path):
             report.write_json(results, path / "results.json")

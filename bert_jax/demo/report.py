@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from matplotlib import figure
 
+from bert_jax import prediction
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
 from bert_jax.tasks import classification
@@ -168,6 +169,19 @@ def table(results: Results) -> str:
         "from so few pairs, random weights learn next to nothing."
     )
     return "\n".join([*lines, "", *textwrap.wrap(note, 78)])
+
+
+def describe_blanks(
+    texts: Sequence[str], filled: Sequence[list[list[prediction.Guess]]]
+) -> str:
+    """Texts, and below each a line of guesses for each of its blanks."""
+    lines = []
+    for text, blanks in zip(texts, filled, strict=True):
+        lines.append(text)
+        for guesses in blanks:
+            words = (f"{g.word} ({g.probability:.0%})" for g in guesses)
+            lines.append("    " + ", ".join(words))
+    return "\n".join(lines)
 
 
 def _mean(values: Sequence[float]) -> str:

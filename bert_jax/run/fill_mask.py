@@ -1,16 +1,28 @@
-r"""Fill blanks in sentences with a pretrained model.
+r"""Fill blanks in sentences with a pretrained model, or say whether a text follows.
 
-python -m bert_jax.run.fill_mask --init_from=PRETRAIN_WORKDIR \
-      --text='The [MASK] of the list is returned.'
+  python -m bert_jax.run.fill_mask --init_from=PRETRAIN_WORKDIR \
+      'The woman went to the store and bought a [MASK] of shoes.'
+
+With --next, the question is how probable it is that a text follows those given:
+
+  python -m bert_jax.run.fill_mask --init_from=PRETRAIN_WORKDIR \
+      'The man went to the store.' --next='He bought a gallon of milk.'
+
+A text may have several blanks; a file, plain, .gz or .zst, has one text in each line.
 """
 
+import itertools
 import os
+from collections.abc import Iterator
 
 from absl import flags
 
 from bert_jax import terminal
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
+
+_WINDOW = 256  # lines that are read ahead
 
 
 def define_flags() -> None:
@@ -18,22 +30,73 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "init_from", "", "Workdir of a pretraining run, or one checkpoint in it."
     )
-    flags.DEFINE_multi_string("text", [], "A sentence with [MASK] in it; repeatable.")
+    flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
+    flags.DEFINE_string("next", "", "Text that may follow those given, which then "
+                        "have no blanks.")  # fmt: skip
     flags.DEFINE_integer("top", 5, "Guesses for each blank.", lower_bound=1)
 
 
-def main() -> int:
-    """The entrypoint."""
+def main(texts: list[str]) -> int:
+    """The entrypoint.
+
+    Args:
+      texts: What is asked about.
+    """
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
-    texts = [_decoded(text) for text in flags.FLAGS.text]
-    if not texts:
-        raise UserError("--text is missing; give a sentence with [MASK] in it")
+    following = _decoded(flags.FLAGS.next)
+    asked = [("", _decoded(text)) for text in texts]
+    if not asked and not flags.FLAGS.file:
+        wanted = "a sentence" if following else "a sentence with [MASK] in it"
+        raise UserError(f"there is no text; give {wanted}, in quotes, or --file=FILE")
+    for where, text in asked:
+        _check(where, text, following)
     terminal.say("importing JAX")
     from bert_jax import prediction
+    from bert_jax.prediction import filling
+    from bert_jax.prediction import texts as texts_lib
 
-    filled = prediction.load(source).fill(texts, flags.FLAGS.top)
-    print(prediction.describe(texts, filled))
+    model = prediction.load(source)
+    lines = texts_lib.read_lines(flags.FLAGS.file) if flags.FLAGS.file else ()
+    # Of next sentences one after the other: they are few.
+    size = 1 if following else _WINDOW
+    for window in _windows(itertools.chain(asked, lines), size):
+        for where, text in window:
+            _check(where, text, following)
+        try:
+            if following:
+                ((_, text),) = window
+                probability = model.next_probability(text, following)
+                print(f"{probability:6.1%}  {terminal.printable(text)}")
+                continue
+            filled = model.fill([text for _, text in window], flags.FLAGS.top)
+        except prediction.TextError as error:
+            where, _ = window[error.index]
+            raise UserError(f"{where}: {error}" if where else str(error)) from error
+        for (_, text), blanks in zip(window, filled, strict=True):
+            print(filling.table(text, blanks))
     return 0
+
+
+def _check(where: str, text: str, following: str) -> None:
+    """Check that a text has blanks, or has none if the question is what follows it.
+
+    Raises:
+      UserError: It is not so.
+    """
+    if (tokenizer_lib.MASK in text) == bool(following):
+        problem = (
+            f"--next asks about texts without {tokenizer_lib.MASK}, not about {text!r}"
+            if following
+            else f"there is no {tokenizer_lib.MASK} in {text!r}"
+        )
+        raise UserError(f"{where}: {problem}" if where else problem)
+
+
+def _windows(
+    lines: Iterator[tuple[str, str]], size: int
+) -> Iterator[list[tuple[str, str]]]:
+    while window := list(itertools.islice(lines, size)):
+        yield window
 
 
 def _decoded(text: str) -> str:
@@ -41,7 +104,7 @@ def _decoded(text: str) -> str:
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeDecodeError as error:
-        raise UserError(f"--text={text} is not UTF-8") from error
+        raise UserError(f"{text} is not UTF-8") from error
 
 
 if __name__ == "__main__":

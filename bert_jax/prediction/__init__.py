@@ -1,0 +1,21 @@
+"""Using a trained model: load a checkpoint, and ask it.
+
+`load("WORKDIR").fill(["The [MASK] sat on the mat."])` fills a blank; `Model` has what
+else can be asked, of a checkpoint of pretraining or of a task.
+"""
+
+from bert_jax.prediction.classes import Classified
+from bert_jax.prediction.features import Features
+from bert_jax.prediction.filling import Guess
+from bert_jax.prediction.model import Model, load
+from bert_jax.prediction.rows import Text, TextError
+
+__all__ = [
+    "Classified",
+    "Features",
+    "Guess",
+    "Model",
+    "Text",
+    "TextError",
+    "load",
+]

@@ -1,0 +1,149 @@
+"""Filling blanks: the most probable words for each `[MASK]` of a text."""
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax import terminal
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.model import heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch
+from bert_jax.prediction import rows as rows_lib
+from bert_jax.prediction.trained import Trained
+
+
+@dataclasses.dataclass(frozen=True)
+class Guess:
+    """A word for a blank, and how probable the model finds it among all tokens."""
+
+    word: str
+    probability: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Blanks:
+    """Which words are the most probable at some positions; see `trained.Question`.
+
+    Attributes:
+      encoder: Shape of the encoder.
+      tokenizer: Has the words.
+      top: Number of words.
+    """
+
+    encoder: config_lib.EncoderConfig
+    tokenizer: tokenizer_lib.Tokenizer
+    top: int
+
+    encoder_path = "encoder"
+
+    @property
+    def _model(self) -> heads.PretrainingModel:
+        return heads.PretrainingModel(self.encoder, sentence_head="")
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Rows with one blank; there may be more in each."""
+        tokens = batch_size, length
+        return {
+            "input_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
+            "attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_),
+            "mlm_positions": jax.ShapeDtypeStruct((batch_size, 1), jnp.int32),
+        }
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters, boxed with the names of their dimensions."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self._model.init(key, Inputs(ids, ids == 0), ids)["params"]
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Ids and probabilities [B, P, top], from the best word down."""
+        logits = self._model.apply(
+            {"params": params}, Inputs.of(batch), batch["mlm_positions"]
+        )
+        probabilities = jax.nn.softmax(logits.mlm)
+        words = np.zeros(probabilities.shape[-1], bool)
+        words[: self.tokenizer.vocab_size] = is_word(self.tokenizer)
+        # Of equal ones, those with the smaller id come first.
+        best, ids = jax.lax.top_k(jnp.where(words, probabilities, -1.0), self.top)
+        return {"ids": ids, "probabilities": best}
+
+
+def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
+    """bool[vocab_size]: whether a token is a whole word made of letters."""
+    are_letters = [token.removeprefix("▁").isalpha() for token in tokenizer.tokens]
+    return np.array(are_letters) & ~tokenizer.continues_word
+
+
+def fill(model: Trained, texts: Sequence[str], top: int) -> list[list[list[Guess]]]:
+    """See `Model.fill`."""
+    rows_lib.check_list(texts)
+    tokenizer = model.tokenizer
+    top = min(top, int(is_word(tokenizer).sum()))
+    question = Blanks(model.encoder, tokenizer, top)
+    model.check_has(
+        question, "to fill blanks", "give a pretraining run with masked tokens"
+    )
+    if not texts:
+        return []
+    rows = rows_lib.pad(
+        tokenizer, [_with_blanks(model, i, text) for i, text in enumerate(texts)]
+    )
+    blanks = [np.flatnonzero(row == tokenizer.mask_id) for row in rows["input_ids"]]
+    # A power of two, so that few shapes are compiled.
+    most = 1 << (max(map(len, blanks)) - 1).bit_length()
+    positions = np.zeros((len(texts), most), np.int32)
+    for i, blank in enumerate(blanks):
+        positions[i, : len(blank)] = blank
+    best = model.outputs(question, rows | {"mlm_positions": positions})
+    words = [token.removeprefix("▁") for token in tokenizer.tokens]
+    return [
+        [
+            [
+                Guess(words[token], float(probability))
+                for token, probability in zip(
+                    best["ids"][i, j], best["probabilities"][i, j], strict=True
+                )
+            ]
+            for j in range(len(blank))
+        ]
+        for i, blank in enumerate(blanks)
+    ]
+
+
+def _with_blanks(model: Trained, index: int, text: str) -> list[int]:
+    parts = text.split(tokenizer_lib.MASK)
+    if len(parts) < 2:
+        raise rows_lib.TextError(
+            index, f"there is no {tokenizer_lib.MASK} in {rows_lib.shortened(text)}"
+        )
+    tokenizer = model.tokenizer
+    ids = [tokenizer.cls_id]
+    for i, part in enumerate(tokenizer.encode_batch(parts)):
+        ids += [tokenizer.mask_id] * (i > 0) + part
+    ids.append(tokenizer.sep_id)
+    rows_lib.check_fits(model.encoder, index, text, len(ids))
+    return ids
+
+
+def table(text: str, blanks: Sequence[Sequence[Guess]]) -> str:
+    """A text, and below it a table of the guesses, a column for each blank."""
+    columns = []
+    for number, guesses in enumerate(blanks, 1):
+        cells = [(guess.word, f"{guess.probability:.1%}") for guess in guesses]
+        width = max((len(word) for word, _ in cells), default=0)
+        lines = [f"{word:<{width}}  {percent:>6}" for word, percent in cells]
+        title = f"blank {number}" if len(blanks) > 1 else ""
+        columns.append([title, *lines] if title else lines)
+    widths = [max(map(len, column), default=0) for column in columns]
+    lines = [
+        "    " + "    ".join(f"{c:<{w}}" for c, w in zip(cells, widths, strict=True))
+        for cells in zip(*columns, strict=True)
+    ]
+    return "\n".join([terminal.printable(text), *(line.rstrip() for line in lines)])

@@ -1,0 +1,99 @@
+"""What can be asked of a trained model: one method for each question."""
+
+from collections.abc import Iterable, Iterator, Sequence
+
+from bert_jax.prediction import batching, classes, features, filling, pairs, rows
+from bert_jax.prediction.rows import Text
+from bert_jax.prediction.trained import Trained
+from bert_jax.training import stored
+
+
+class Model(Trained):
+    """A trained model on one device.
+
+    Each question needs a checkpoint that can answer it, and says so where it is not
+    one. Texts are a list, and a pair of texts is a tuple.
+    """
+
+    def fill(
+        self, texts: Sequence[str], top: int = 5
+    ) -> list[list[list[filling.Guess]]]:
+        """The most probable words for each `[MASK]` of each text.
+
+        Words that the vocabulary has as one token: pieces and punctuation are left out.
+        Only here does `[MASK]` in a text mean a blank; the tokenizer takes it as text.
+
+        Args:
+          texts: Texts with at least one blank each.
+          top: Number of guesses.
+
+        Returns:
+          For each text, for each blank, guesses from the best down.
+
+        Raises:
+          UserError: A text has no blank or is too long (`TextError`), or the model has
+            no head for masked tokens.
+        """
+        return filling.fill(self, texts, top)
+
+    def next_probability(self, first: str, second: str) -> float:
+        """The probability that the second text follows the first.
+
+        Raises:
+          UserError: A text is empty, both are too long (`TextError`), or the model has
+            no head for next sentences.
+        """
+        return pairs.next_probability(self, first, second)
+
+    def classify(self, texts: Sequence[Text]) -> list[classes.Classified]:
+        """The class of each text or pair, with the probability of each class.
+
+        Raises:
+          UserError: The checkpoint is not one of classification.
+        """
+        return classes.classify(self, texts)
+
+    def features(
+        self,
+        texts: Iterable[Text],
+        layers: Sequence[int] = (-1,),
+        pool: str = "none",
+        length: int = 0,
+        batch_size: int = batching.BATCH_SIZE,
+    ) -> Iterator[features.Features]:
+        """Vectors of the encoder, as ELMo's are used (BERT paper, 5.3).
+
+        Texts are read as they are needed, a few batches ahead, so that there may be any
+        number of them; vectors come in their order.
+
+        Args:
+          texts: Texts and pairs. An empty text has the vectors of [CLS] and [SEP].
+          layers: Which layers: -1 is the last one, -2 the one before; 1 is the first
+            one, and 0 the embeddings.
+          pool: "none" for a vector of each token; else one for each text: "cls" that of
+            [CLS], "mean" and "max" over all tokens, [CLS] and [SEP] among them.
+          length: Tokens of a text or pair, special tokens included; what is longer is
+            truncated. 0: as many as the model has positions.
+          batch_size: Texts that go through the model at once, at most.
+
+        Raises:
+          UserError: There is no such layer, or an argument has another wrong value.
+        """
+        rows.check_list(texts)
+        asked = features.Hidden(self.encoder, tuple(layers), pool)
+        features.check(asked, length, batch_size)
+        length = length or self.encoder.max_position_embeddings
+        return features.stream(self, asked, texts, length, batch_size)
+
+
+def load(path: str) -> Model:
+    """Load a trained model.
+
+    Args:
+      path: Workdir of a run, or one checkpoint in it.
+
+    Raises:
+      UserError: There is no such checkpoint.
+    """
+    source = stored.find(path)
+    return Model(str(source), stored.read_metadata(source))

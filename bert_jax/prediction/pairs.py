@@ -1,0 +1,64 @@
+"""Whether a text follows another: next sentence prediction (BERT paper, 3.1)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+
+from bert_jax import config as config_lib
+from bert_jax.model import heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch
+from bert_jax.prediction import rows as rows_lib
+from bert_jax.prediction.trained import Trained
+
+
+@dataclasses.dataclass(frozen=True)
+class NextSentence:
+    """How probable it is that B follows A; see `trained.Question`."""
+
+    encoder: config_lib.EncoderConfig
+
+    encoder_path = "encoder"
+
+    @property
+    def _model(self) -> heads.PretrainingModel:
+        return heads.PretrainingModel(self.encoder, sentence_head="nsp_head")
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Rows of two segments."""
+        return rows_lib.shapes(batch_size, length)
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters, boxed with the names of their dimensions."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return self._model.init(key, Inputs(ids, ids == 0), ids)["params"]
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Probabilities [B]."""
+        # The logits of this one token are not used, and so not compiled.
+        no_blanks = jnp.zeros((len(batch["input_ids"]), 1), jnp.int32)
+        logits = self._model.apply({"params": params}, Inputs.of(batch), no_blanks)
+        # Class 0 is "follows", see `data/segment_pairs.py`.
+        return {"probability": jax.nn.softmax(logits.sentence)[:, 0]}
+
+
+def next_probability(model: Trained, first: str, second: str) -> float:
+    """See `Model.next_probability`."""
+    question = NextSentence(model.encoder)
+    model.check_has(
+        question,
+        "for next sentences",
+        "give a pretraining run with objective.segments='next_sentence'",
+    )
+    counts = list(map(len, model.tokenizer.encode_batch([first, second])))
+    for text, count in zip((first, second), counts, strict=True):
+        if not count:
+            raise rows_lib.TextError(0, f"{rows_lib.shortened(text)} has no tokens")
+    length = sum(counts) + 3
+    rows_lib.check_fits(model.encoder, 0, f"{first} {second}", length)
+    rows, _ = rows_lib.pack(model.tokenizer, [(first, second)], length)
+    return float(model.outputs(question, rows)["probability"][0])

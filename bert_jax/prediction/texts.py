@@ -1,0 +1,117 @@
+"""Files of texts to ask a model about: lines, pairs in lines, columns of TSV files."""
+
+import io
+import re
+import sys
+import zlib
+from collections.abc import Iterator
+from typing import BinaryIO
+
+from bert_jax import storage, terminal
+from bert_jax.corpus import files
+from bert_jax.errors import UserError
+from bert_jax.prediction.rows import Text
+
+STDIN = "-"
+# What is longer is no text, and would not fit into memory.
+_MAX_LINE_BYTES = 1 << 24
+# google-research/bert, extract_features.py.
+_PAIR = re.compile(r"(.*) \|\|\| (.*)")
+
+
+def read_lines(name: str) -> Iterator[tuple[str, str]]:
+    """The lines of a file, and where each is, such as "a.txt, line 3".
+
+    Args:
+      name: Path or URL, of a plain file or one that ends in .gz or .zst; "-" for
+        standard input.
+
+    Raises:
+      UserError: The file cannot be read, has no lines, or a line is not UTF-8.
+      Unavailable: A store does not answer now.
+    """
+    shown = "standard input" if name == STDIN else terminal.printable(name)
+    where = ""
+    try:
+        if name == STDIN:
+            lines = _lines(sys.stdin.buffer, shown)
+        else:
+            lines = _lines_of_file(name, shown)
+        for where, line in lines:
+            yield where, line
+    except (OSError, EOFError, zlib.error) as error:
+        after = f" after {where}" if where else ""
+        raise storage.failure(error)(
+            f"{shown} cannot be read{after}: {error}"
+        ) from error
+    if not where:
+        raise UserError(f"{shown} has no lines")
+
+
+def _lines_of_file(name: str, shown: str) -> Iterator[tuple[str, str]]:
+    with files.unpacked(name) as stream:
+        yield from _lines(stream, shown)
+
+
+def _lines(
+    stream: BinaryIO | io.BufferedIOBase, shown: str
+) -> Iterator[tuple[str, str]]:
+    number = 0
+    while line := stream.readline(_MAX_LINE_BYTES):
+        number += 1
+        where = f"{shown}, line {number}"
+        if len(line) == _MAX_LINE_BYTES:
+            raise UserError(f"{where} is longer than {_MAX_LINE_BYTES:,} bytes")
+        try:
+            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+        except UnicodeDecodeError as error:
+            raise UserError(f"{where} is not UTF-8; convert the file") from error
+        yield where, text.rstrip("\r\n")
+
+
+def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
+    """The texts and pairs of texts of a file, as they are asked for.
+
+    Args:
+      name: See `read_lines`.
+      text_a: Column of a TSV file that has the texts, named in its first line; "": each
+        line is a text, or a pair `A ||| B`.
+      text_b: Column with the second texts; "": there are none.
+
+    Raises:
+      UserError, Unavailable: See `read_lines`; or a column is missing.
+    """
+    lines = read_lines(name)
+    if text_a:
+        yield from _columns(lines, text_a, text_b)
+        return
+    for _, line in lines:
+        pair = _PAIR.fullmatch(line.strip())
+        yield (pair[1], pair[2]) if pair else line
+
+
+def _columns(
+    lines: Iterator[tuple[str, str]], text_a: str, text_b: str
+) -> Iterator[Text]:
+    where, line = next(lines)
+    header = line.split("\t")
+    columns = []
+    for name in filter(None, (text_a, text_b)):
+        if name not in header:
+            raise UserError(
+                f"{where}: no column {name!r}; there are "
+                f"{', '.join(repr(column[:24]) for column in header)}"
+            )
+        columns.append(header.index(name))
+    rows = 0
+    for where, line in lines:
+        row = line.split("\t")
+        if len(row) != len(header):
+            raise UserError(
+                f"{where}: {len(row)} fields, not {len(header)} as in the first line"
+            )
+        rows += 1
+        first, *second = (row[column] for column in columns)
+        yield (first, *second) if second else first
+    if not rows:
+        raise UserError(f"{where}: there are no rows below the names of the columns")
