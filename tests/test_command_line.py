@@ -128,6 +128,7 @@ BASE = "--config=configs/bert_base.py"
     [
         ("build_corpus", [b"--tokenizer=" + NAME, "--output=x"]),
         ("demo", [b"--workdir=" + NAME]),
+        ("extract_features", ["--init_from=x", "--input=x", b"--output=" + NAME]),
         ("fill_mask", ["--init_from=x", NAME]),
         ("fill_mask", [b"--init_from=" + NAME, "[MASK]"]),
         ("finetune_classifier", ["--config=configs/classifier.py", "--workdir=x",
@@ -262,6 +263,7 @@ def test_help_is_there_at_once(name):
         ("pretrain", [BASE, "--workdir=x", "--config.encoder.num_heads=5"]),
         ("finetune_classifier", ["--config=configs/classifier.py"]),
         ("plan", [BASE]),
+        ("extract_features", ["--init_from=x"]),
         ("fill_mask", ["--init_from=x"]),
         ("demo", []),
     ],

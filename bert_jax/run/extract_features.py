@@ -1,0 +1,88 @@
+r"""Write the vectors that an encoder gives to texts, as ELMo's are used (paper, 5.3).
+
+  python -m bert_jax.run.extract_features --init_from=WORKDIR --input=LINES.txt \
+      --output=FEATURES.jsonl --layers=-1,-2,-3,-4
+
+Each line is a text, or a pair of texts, `A ||| B`; with --text_a and --text_b, the
+texts are in columns of a TSV file whose first line names them. The ending of the output
+says its format: .jsonl (that of the original's extract_features.py), .npz or .parquet;
+docs/tasks.md describes them. Input and output may be larger than the memory.
+"""
+
+from absl import flags
+
+from bert_jax import terminal
+from bert_jax.errors import UserError
+from bert_jax.run import command_line
+
+
+def define_flags() -> None:
+    """Define the flags of this entrypoint."""
+    flags.DEFINE_string("init_from", "", "Workdir of a run, or one checkpoint in it.")
+    flags.DEFINE_string(
+        "input", "", "File of texts, plain, .gz or .zst, local or gs://; - reads stdin."
+    )
+    flags.DEFINE_string("output", "", "File that ends in .jsonl, .npz or .parquet.")
+    flags.DEFINE_string("text_a", "", "Column with the texts, if the input is TSV.")
+    flags.DEFINE_string("text_b", "", "Column with the second texts, if there is one.")
+    flags.DEFINE_list(
+        "layers",
+        ["-1", "-2", "-3", "-4"],
+        "-1 is the last, 1 the first, 0 the embeddings.",
+    )
+    flags.DEFINE_enum(
+        "pool",
+        "none",
+        ["none", "cls", "mean", "max"],
+        "A vector for each token, or one for each text: that of [CLS], or over all.",
+    )
+    flags.DEFINE_integer(
+        "length",
+        0,
+        "Tokens of a text; longer ones are truncated. 0: the positions of the model.",
+        lower_bound=0,
+    )
+    flags.DEFINE_integer(
+        "batch_size", 32, "Texts that go through the model at once.", lower_bound=1
+    )
+
+
+def main() -> int:
+    """The entrypoint."""
+    source = command_line.required("init_from", "give a workdir, --init_from=DIR")
+    name = command_line.required("input", "give a file of texts, --input=FILE")
+    output = command_line.required(
+        "output", "give a file, --output=FILE.jsonl, .npz or .parquet"
+    )
+    if flags.FLAGS.text_b and not flags.FLAGS.text_a:
+        raise UserError("--text_b needs --text_a, the column with the first texts")
+    try:
+        layers = [int(layer) for layer in flags.FLAGS.layers]
+    except ValueError as error:
+        raise UserError(
+            f"--layers={','.join(flags.FLAGS.layers)} must be numbers, such as -1,-2"
+        ) from error
+    terminal.say("importing JAX")
+    from bert_jax import prediction
+    from bert_jax.prediction import feature_files, texts
+
+    feature_files.check_name(output)
+    pool = flags.FLAGS.pool
+    features = prediction.load(source).features(
+        texts.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b),
+        layers,
+        pool,
+        flags.FLAGS.length,
+        flags.FLAGS.batch_size,
+    )
+    with terminal.progress_bar(iterable=features, unit="text") as bar:
+        written = feature_files.write(output, bar, layers, pooled=pool != "none")
+    report = f"{written.texts:,} texts to {output}"
+    if written.truncated:
+        report += f"; truncated because they were too long: {written.truncated:,}"
+    terminal.say(report)
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.main(main, define_flags)
