@@ -20,6 +20,7 @@ from bert_jax.objectives import (
     choice,
     classification,
     masked_lm,
+    regression,
     spans,
     tagging,
     terms,
@@ -46,6 +47,10 @@ OBJECTIVES = {
     "tagging": tagging.Tagging(TINY, 3),
     "choice": choice.Choice(TINY, 3),
     "spans": spans.Spans(TINY),
+    "weighted classification": classification.Classification(
+        TINY, 3, class_weights=(0.5, 2.0, 1.5), label_smoothing=0.2
+    ),
+    "regression": regression.Regression(TINY),
     "a toy that samples": Replaced(TINY, ReplacedConfig()),
 }
 each = pytest.mark.parametrize("name", OBJECTIVES)

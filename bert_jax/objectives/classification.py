@@ -14,10 +14,29 @@ from bert_jax.objectives import Batch, terms
 
 @dataclasses.dataclass(frozen=True)
 class Classification:
-    """Mean cross entropy of the class."""
+    """Mean cross entropy of the class.
+
+    With smoothing e, an example of class y costs
+
+        -(1 - e) log p_y - e / C sum_c log p_c
+
+    and with weights w of classes, the mean over examples i, as PyTorch's, is
+
+        sum_i w_{y_i} loss_i / sum_i w_{y_i}.
+
+    The accuracy is of examples that all count alike.
+
+    Attributes:
+      encoder: Shape of the encoder.
+      num_classes: C.
+      class_weights: w; (): all are 1.
+      label_smoothing: e.
+    """
 
     encoder: config_lib.EncoderConfig
     num_classes: int
+    class_weights: tuple[float, ...] = ()
+    label_smoothing: float = 0.0
 
     encoder_path = "encoder"
 
@@ -62,12 +81,18 @@ class Classification:
         return self.model.init(key, Inputs(ids, ids == 0))["params"]
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Examples in a batch."""
-        return {"classification_loss": jnp.sum(batch["weights"])}
+        """Examples in a batch, by the weights of their classes."""
+        return {"classification_loss": jnp.sum(self._weights(batch))}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Float32 logits [B, C]."""
         return {"logits": self._logits(params, batch, None)}
+
+    def _weights(self, batch: Batch) -> jax.Array:
+        """What each row counts in the loss."""
+        if not self.class_weights:
+            return batch["weights"]
+        return batch["weights"] * jnp.array(self.class_weights)[batch["labels"]]
 
     def _logits(
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None
@@ -89,8 +114,11 @@ class Classification:
         logits = self._logits(params, batch, dropout_keys)
         labels, weights = batch["labels"], batch["weights"]
         loss = terms.cross_entropy(logits, labels)
+        if self.label_smoothing:
+            uniform = jax.nn.logsumexp(logits, axis=-1) - jnp.mean(logits, axis=-1)
+            loss += self.label_smoothing * (uniform - loss)
         return {
-            "classification_loss": terms.weighted(loss, weights),
+            "classification_loss": terms.weighted(loss, self._weights(batch)),
             "accuracy": terms.weighted(terms.is_correct(logits, labels), weights),
             "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
         }
