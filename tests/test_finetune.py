@@ -10,9 +10,8 @@ import pytest
 import runs
 from commands import ROOT, assert_refused, call, run
 
-from bert_jax import config, finetuning, knobs, pretraining, storage, variants
+from bert_jax import config, finetuning, knobs, pretraining, variants
 from bert_jax.errors import UserError
-from bert_jax.tasks import classification
 from bert_jax.training import stored
 
 
@@ -312,96 +311,3 @@ def test_lengths_change_nothing_but_the_order(pretrained, task, tmp_path):
     assert outputs[0]["loss"] == pytest.approx(outputs[1]["loss"], rel=1e-6)
     assert outputs[0]["accuracy"] == outputs[1]["accuracy"]
     assert outputs[0]["padding_fraction"] > outputs[1]["padding_fraction"]
-
-
-# ---- files
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (b"", "has no column text or label"),
-        (b"sentence\tlabel\nx\t1\n", r"has no column text; .*'sentence', 'label'"),
-        (b"text_a\tlabel\nx\t1\n\n", None),
-        (b"text\tlabel\nx\t1\ty\n", "line 2: 3 fields, not 2"),
-        (b"text\tlabel\n", "has no examples"),
-        (b"text\tlabel\n\xff\t1\n", "cannot read"),
-    ],
-)
-def test_tsv_files(content, message, tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_bytes(content)
-    if message is None:
-        assert classification.read_tsv(path) == [classification.Example("x", "", "1")]
-        return
-    with pytest.raises(UserError, match=message):
-        classification.read_tsv(path)
-
-
-def test_tsv_files_in_an_object_store():
-    path = storage.path("memory://tasks/a.tsv")
-    storage.write_text(path, "text\tlabel\nx\tyes\n")
-    assert classification.read_tsv(path) == [classification.Example("x", "", "yes")]
-    assert classification.read_tsv(str(path)) == classification.read_tsv(path)
-    with pytest.raises(UserError, match="memory://tasks/b.tsv"):
-        classification.read_tsv("memory://tasks/b.tsv")
-
-
-def test_quotes_carriage_returns_and_marks_are_harmless(tmp_path):
-    path = tmp_path / "a.tsv"
-    text = '\ufeffid\ttext_a\ttext_b\tlabel\r\n7\t"a\tb"\tyes\r\n'
-    path.write_bytes(text.encode())
-    assert classification.read_tsv(path) == [classification.Example('"a', 'b"', "yes")]
-
-
-def test_labels_must_be_known():
-    make = [classification.Example("a", "", label) for label in "xyx"]
-    assert classification.label_names(make, make[:1]) == ["x", "y"]
-    with pytest.raises(UserError, match="all training examples have the label 'x'"):
-        classification.label_names(make[:1], make)
-    other = [classification.Example("a", "", "z")]
-    with pytest.raises(UserError, match="have the label 'z', which no training"):
-        classification.label_names(make, other)
-
-
-def test_features_of_one_and_of_two_texts(wordpiece):
-    one = classification.Example("the value", "", "x")
-    two = classification.Example("the value of the name", "an object", "y")
-    long = classification.Example("the value " * 9, "an object", "x")
-    rows = classification.to_features([one, two, long], ["x", "y"], wordpiece, 12)
-    encode, cls, sep = wordpiece.encode, wordpiece.cls_id, wordpiece.sep_id
-    a = [cls, *encode("the value"), sep]
-    assert rows["input_ids"][0].tolist() == a + [0] * (12 - len(a))
-    assert rows["attention_mask"][0].sum() == len(a)
-    b = [cls, *encode("the value of the name"), sep, *encode("an object"), sep]
-    assert rows["input_ids"][1].tolist() == b + [0] * (12 - len(b))
-    first = len(encode("the value of the name")) + 2
-    assert rows["segment_ids"][1].tolist() == (
-        [0] * first + [1] * (len(b) - first) + [0] * (12 - len(b))
-    )
-    # The longer text is cut at its end.
-    second = encode("an object")
-    kept = encode("the value " * 9)[: 9 - len(second)]
-    assert rows["input_ids"][2].tolist() == [cls, *kept, sep, *second, sep]
-    assert rows["labels"].tolist() == [0, 1, 0]
-
-
-def test_truncation_is_that_of_a_loop():
-    for a_length in range(12):
-        for b_length in range(12):
-            a, b = list(range(a_length)), list(range(b_length))
-            got = classification._truncate(a, b, 9)
-            while len(a) + len(b) > 9:
-                (a if len(a) > len(b) else b).pop()
-            assert got == (a, b)
-
-
-def test_metrics_by_hand():
-    predicted, labels = np.array([0, 0, 1, 1, 1, 0]), np.array([0, 1, 1, 1, 0, 0])
-    got = classification.metrics(predicted, labels, 2)
-    # 2 true and 1 false positives, 2 true and 1 false negatives.
-    assert got["accuracy"] == pytest.approx(4 / 6)
-    assert got["macro_f1"] == pytest.approx(2 / 3)
-    assert got["matthews"] == pytest.approx((2 * 2 - 1 * 1) / 9)
-    constant = classification.metrics(np.zeros(6, int), labels, 2)
-    assert constant["matthews"] == 0.0

@@ -12,22 +12,30 @@ from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, pretraining, variants
-from bert_jax.tasks import choice, classification, squad, tagging
+from bert_jax.tasks import choice, classification, squad, tagging, texts
 from bert_jax.training import stored
 
 
 @pytest.fixture(scope="module")
 def tasks(wordpiece, tmp_path_factory):
     folder = tmp_path_factory.mktemp("tasks")
-    pairs = [
-        classification.Example(f"the value {i}", "a name " * (i % 3), "xyz"[i % 3])
-        for i in range(30)
-    ]
-    classification.write_tsv(folder / "train.tsv", pairs[:20])
-    classification.write_tsv(folder / "eval.tsv", pairs[20:])
-    files = config_lib.ClassificationConfig(
-        train=str(folder / "train.tsv"), eval=str(folder / "eval.tsv"), length=16
-    )
+    for target, labels in (("class", "xyz"), ("number", ["0.5", "2", "-1"])):
+        pairs = [
+            texts.Example(f"the value {i}", "a name " * (i % 3), labels[i % 3])
+            for i in range(30)
+        ]
+        texts.write_tsv(folder / f"train_{target}.tsv", pairs[:20])
+        texts.write_tsv(folder / f"eval_{target}.tsv", pairs[20:])
+
+    def files(target):
+        return config_lib.ClassificationConfig(
+            train=str(folder / f"train_{target}.tsv"),
+            eval=str(folder / f"eval_{target}.tsv"),
+            test=str(folder / f"eval_{target}.tsv"),
+            target=target,
+            length=16,
+        )
+
     sentences = "".join(
         f"the\tO\nvalue\t{'B-x' if i % 3 else 'B-y'}\n{i}\tO\n\n" for i in range(9)
     )
@@ -50,7 +58,10 @@ def tasks(wordpiece, tmp_path_factory):
         length=16,
     )
     return {
-        "classification": lambda: classification.Classification(files, wordpiece),
+        "classification": lambda: classification.Classification(
+            files("class"), wordpiece
+        ),
+        "regression": lambda: classification.Classification(files("number"), wordpiece),
         "tagging": lambda: tagging.Tagging(columns, wordpiece),
         "choice": lambda: choice.Choice(choices, wordpiece),
         "questions": questions_task(folder / "v1", wordpiece, no_answers=False),
@@ -75,6 +86,7 @@ def questions_task(folder, tokenizer, *, no_answers):
 
 NAMES = (
     "classification",
+    "regression",
     "tagging",
     "choice",
     "questions",

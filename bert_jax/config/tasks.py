@@ -33,7 +33,7 @@ class ClassificationConfig:
     eval: str = knob("", free=True)
     # Texts to predict for, without labels; "": none.
     test: str = knob("", free=True)
-    # Names of columns; "": text_a or text, text_b if there is one, and label.
+    # Names of their columns; "": text_a or text, text_b if there is one, and label.
     text_a: str = ""
     text_b: str = ""
     label: str = ""
@@ -46,6 +46,33 @@ class ClassificationConfig:
     fingerprint: str = ""  # of all examples with labels; "": whatever they are
     # Tokens in a sequence; longer examples are truncated.
     length: int = knob(128, at_least=8)
+
+    @property
+    def predicts_numbers(self) -> bool:
+        """Whether this is regression."""
+        return self.target == "number" or self.name == "glue/stsb"
+
+    def check(self, where: str) -> None:
+        """Examples have one source, and numbers no classes."""
+        if self.folder and not self.name:
+            raise UserError(
+                f"{where}folder={self.folder!r} is for a task of GLUE; pass "
+                f"--config.{where}name=glue/..., too"
+            )
+        for field in ("train", "eval", "test", "text_a", "text_b", "label"):
+            if self.name and getattr(self, field):
+                raise UserError(
+                    f"{where}{field}={getattr(self, field)!r}, but {where}name="
+                    f"{self.name!r} has files and columns of its own; leave one empty"
+                )
+        if self.predicts_numbers and self.name not in ("", "glue/stsb"):
+            raise UserError(f"{where}target='number', but {self.name} has classes")
+        for field, off in (("class_weights", "none"), ("label_smoothing", 0.0)):
+            if self.predicts_numbers and getattr(self, field) != off:
+                raise UserError(
+                    f"{where}{field}={getattr(self, field)!r} is for classes, and "
+                    "numbers are to be predicted"
+                )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -15,7 +15,7 @@ from bert_jax.corpus import build, python_docs, shards, sources, vocabulary
 from bert_jax.corpus import report as corpus_report
 from bert_jax.demo import parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
-from bert_jax.tasks import classification
+from bert_jax.tasks import text_files, texts
 from bert_jax.training import metrics, workdir
 
 BLANKS = (
@@ -123,11 +123,11 @@ def _task(config: DemoConfig, path: pathlib.Path) -> report.Task:
         train, held_out = parameter_pairs.collect(bar, config.held_out)
         with storage.writing(folder), _new_folder(folder) as temporary:
             train = train[: config.train_examples]
-            classification.write_tsv(temporary / "train.tsv", train)
-            classification.write_tsv(temporary / "eval.tsv", held_out)
+            texts.write_tsv(temporary / "train.tsv", train)
+            texts.write_tsv(temporary / "eval.tsv", held_out)
     return report.Task(
-        classification.read_tsv(folder / "train.tsv"),
-        classification.read_tsv(folder / "eval.tsv"),
+        text_files.read(folder / "train.tsv"),
+        text_files.read(folder / "eval.tsv"),
     )
 
 

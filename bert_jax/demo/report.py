@@ -13,7 +13,7 @@ from matplotlib import figure
 from bert_jax import prediction
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
-from bert_jax.tasks import classification
+from bert_jax.tasks.texts import Example
 from bert_jax.training import curves
 
 # Names of the two ways to begin fine-tuning; also the folders they are in.
@@ -24,8 +24,8 @@ PRETRAINED, RANDOM = "pretrained", "random"
 class Task:
     """Examples of the classification task."""
 
-    train: list[classification.Example]
-    held_out: list[classification.Example]
+    train: list[Example]
+    held_out: list[Example]
 
 
 @dataclasses.dataclass(frozen=True)

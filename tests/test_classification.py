@@ -1,0 +1,237 @@
+"""Classes and numbers: labels, rows, metrics, files and the picture."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from matplotlib import colormaps, image
+from toy import TINY
+
+from bert_jax import config as config_lib
+from bert_jax.errors import UserError
+from bert_jax.objectives import classification as objectives
+from bert_jax.objectives import terms
+from bert_jax.tasks import classification, classification_scores, confusion, texts
+from bert_jax.tasks.texts import Example
+
+
+def labelled(*labels):
+    return [
+        Example("a", "", label, f"a.tsv, line {i}") for i, label in enumerate(labels)
+    ]
+
+
+# ---- labels
+
+
+def test_labels_must_be_known():
+    make = labelled("x", "y", "x")
+    assert classification.label_names(make) == ["x", "y"]
+    assert classification.to_classes(make, ["x", "y"]).tolist() == [0, 1, 0]
+    with pytest.raises(UserError, match="all training examples have the label 'x'"):
+        classification.label_names(make[:1])
+    message = "a.tsv, line 2: the label 'z' is not among .* which are 'x', 'y'"
+    with pytest.raises(UserError, match=message):
+        classification.to_classes(labelled("x", "y", "z"), ["x", "y"])
+
+
+@pytest.mark.parametrize(
+    "labels", [("3.8", "5.000", "0"), ("1", "1000"), ("-2.5", "2"), ("nan", "1")]
+)
+def test_numbers_to_predict_are_no_classes(labels):
+    with pytest.raises(UserError, match=r"pass --config.task.target=number; classes"):
+        classification.label_names(labelled(*labels))
+
+
+@pytest.mark.parametrize(
+    "labels",
+    [("0", "1"), ("-1", "1"), ("0.0", "1.0"), ("0", "999"), ("0.5", "half")],
+)
+def test_numbers_that_name_classes_are_classes(labels):
+    assert classification.label_names(labelled(*labels)) == sorted(labels)
+
+
+def test_classes_are_no_numbers_to_predict():
+    numbers = classification.to_numbers(labelled("3.800", "-1e3", "7"))
+    assert numbers.dtype == np.float32
+    assert numbers.tolist() == [np.float32(3.8), -1000, 7]
+    for wrong in ("yes", "nan", "inf", "1e39", "1,5"):
+        with pytest.raises(UserError, match=f"line 1: the label '{wrong}' is no fin"):
+            classification.to_numbers(labelled("1", wrong))
+
+
+def test_balanced_weights_make_classes_weigh_alike():
+    labels = np.array([0, 0, 0, 2, 2, 0])
+    weights = classification.balanced_weights(labels, 3)
+    assert weights == pytest.approx((6 / (3 * 4), 0, 6 / (3 * 2)))
+    assert hash(weights)
+
+
+# ---- losses
+
+
+def test_the_loss_with_weights_and_smoothing_is_the_formula():
+    """Against NumPy in float64: mean over classes of -q log p, weighted by labels."""
+    rng = np.random.default_rng(0)
+    e, w = 0.3, (0.5, 2.0, 1.5)
+    objective = objectives.Classification(TINY, 3, class_weights=w, label_smoothing=e)
+    batch = {
+        "input_ids": jnp.asarray(rng.integers(5, TINY.vocab_size, (6, 10)), jnp.int32),
+        "attention_mask": jnp.ones((6, 10), bool),
+        "labels": jnp.array([0, 1, 2, 2, 0, 1], jnp.int32),
+        "weights": jnp.array([1, 1, 1, 1, 1, 0], jnp.float32),
+    }
+    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    # Logits far from 0 and from each other.
+    params["classifier"] = jax.tree.map(lambda x: 40 * x, params["classifier"])
+    keys = jnp.zeros(6, jnp.uint32)  # nothing is drawn
+    measure = jax.jit(objective.terms)
+    got = measure(params, batch, dropout_keys=None, sampling_keys=keys)
+    outputs = jax.jit(objective.outputs)(params, batch)
+    logits = np.asarray(outputs["logits"], np.float64)
+    assert np.ptp(logits) > 1
+    log_p = logits - np.log(np.exp(logits).sum(-1, keepdims=True))
+    total = count = hits = 0.0
+    for i in range(5):
+        y = int(batch["labels"][i])
+        q = [(1 - e) * (c == y) + e / 3 for c in range(3)]
+        total -= w[y] * sum(q[c] * log_p[i, c] for c in range(3))
+        count += w[y]
+        hits += logits[i].argmax() == y
+    assert got["classification_loss"].sum == pytest.approx(total, rel=1e-5)
+    assert got["classification_loss"].count == pytest.approx(count)
+    assert terms.ratio(got["accuracy"]) == pytest.approx(hits / 5)
+
+
+# ---- rows
+
+
+def test_rows_of_one_and_of_two_texts(wordpiece):
+    pairs = [
+        ("the value", ""),
+        ("the value of the name", "an object"),
+        ("the value " * 9, "an object"),
+    ]
+    rows, truncated = texts.to_rows(pairs, wordpiece, 12)
+    encode, cls, sep = wordpiece.encode, wordpiece.cls_id, wordpiece.sep_id
+    a = [cls, *encode("the value"), sep]
+    assert rows["input_ids"][0].tolist() == a + [0] * (12 - len(a))
+    assert rows["attention_mask"][0].sum() == len(a)
+    b = [cls, *encode("the value of the name"), sep, *encode("an object"), sep]
+    assert rows["input_ids"][1].tolist() == b + [0] * (12 - len(b))
+    first = len(encode("the value of the name")) + 2
+    assert rows["segment_ids"][1].tolist() == (
+        [0] * first + [1] * (len(b) - first) + [0] * (12 - len(b))
+    )
+    # The longer text is cut at its end.
+    second = encode("an object")
+    kept = encode("the value " * 9)[: 9 - len(second)]
+    assert rows["input_ids"][2].tolist() == [cls, *kept, sep, *second, sep]
+    assert truncated == 1
+    exact = len(b)
+    assert texts.to_rows(pairs, wordpiece, exact)[1] == 1
+    assert texts.to_rows(pairs, wordpiece, exact - 1)[1] == 2
+
+
+def test_truncation_is_that_of_a_loop():
+    for a_length in range(12):
+        for b_length in range(12):
+            a, b = list(range(a_length)), list(range(b_length))
+            got = texts._truncate(a, b, 9)
+            while len(a) + len(b) > 9:
+                (a if len(a) > len(b) else b).pop()
+            assert got == (a, b)
+
+
+@pytest.mark.parametrize("target", ["class", "number"])
+def test_new_texts_become_rows_like_those_with_labels(target, wordpiece, tmp_path):
+    pairs = [("the value", ""), ("a name", "an object")]
+    lines = [f"{a}\t{b}\t{i}" for i, (a, b) in enumerate(pairs)]
+    path = tmp_path / "a.tsv"
+    path.write_text("\n".join(["text_a\ttext_b\tlabel", *lines]))
+    config = config_lib.ClassificationConfig(
+        train=str(path), eval=str(path), test=str(path), target=target, length=12
+    )
+    task = classification.Classification(config, wordpiece)
+    new = classification.new_rows(pairs, wordpiece, config)
+    for rows in (new, task.held_out["test"]):
+        assert rows.keys() == task.train.keys()
+        for name, values in rows.items():
+            assert values.dtype == task.train[name].dtype
+            if name in ("labels", "weights"):
+                assert not values.any()
+            else:
+                assert np.array_equal(values, task.train[name])
+    # What there is to predict for is no part of what is learnt from.
+    other = config_lib.ClassificationConfig(
+        train=str(path), eval=str(path), target=target, length=12
+    )
+    without = classification.Classification(other, wordpiece)
+    assert without.fingerprint == task.fingerprint
+
+
+# ---- metrics
+
+
+def test_metrics_of_classes_by_hand():
+    predicted, labels = np.array([0, 0, 1, 1, 1, 0]), np.array([0, 1, 1, 1, 0, 0])
+    got = classification_scores.of_classes(predicted, labels, 2)
+    # 2 true and 1 false positives, 2 true and 1 false negatives.
+    assert got["accuracy"] == pytest.approx(4 / 6)
+    assert got["macro_f1"] == got["f1"] == pytest.approx(2 / 3)
+    assert got["matthews"] == pytest.approx((2 * 2 - 1 * 1) / 9)
+    constant = classification_scores.of_classes(np.zeros(6, int), labels, 2)
+    assert constant["matthews"] == constant["f1"] == 0.0
+    # 0 is never taken for itself; precision 1/2 and recall 1 for 1; 2 is always met.
+    # The fourth class is neither a label nor predicted.
+    predicted, labels = np.array([1, 1, 2, 2]), np.array([0, 1, 2, 2])
+    got = classification_scores.of_classes(predicted, labels, 4)
+    assert got["macro_f1"] == pytest.approx((0 + 2 / 3 + 1 + 0) / 4)
+    # Gorodkin: (c s - p.t) / sqrt((s^2 - p.p) (s^2 - t.t)) = (12 - 6) / sqrt(8 * 10).
+    assert got["matthews"] == pytest.approx(6 / np.sqrt(80))
+
+
+def test_f1_is_of_the_second_of_two_classes():
+    predicted, labels = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])
+    got = classification_scores.of_classes(predicted, labels, 2)
+    assert got["f1"] == pytest.approx(2 * 1 * 0.5 / 1.5)
+
+
+def test_metrics_of_numbers_by_hand():
+    labels = np.array([0, 1, 2, 3], np.float32)
+    got = classification_scores.of_numbers(np.array([0, 1, 8, 27], np.float32), labels)
+    # Deviations -1.5 -0.5 0.5 1.5 and -9 -8 -1 18.
+    assert got["pearson"] == pytest.approx(44 / np.sqrt(5 * 470))
+    assert got["spearman"] == pytest.approx(1.0)
+    reverse = classification_scores.of_numbers(-labels, labels)
+    assert reverse == pytest.approx({"pearson": -1, "spearman": -1})
+    constant = classification_scores.of_numbers(np.ones(4, np.float32), labels)
+    assert constant == {"pearson": 0.0, "spearman": 0.0}
+
+
+# ---- the picture
+
+
+def diagonal(path):
+    """Correlation of the two coordinates of what is as dark as can be."""
+    pixels = image.imread(path)[..., :3]
+    pixels = pixels[:, : int(0.85 * pixels.shape[1])]  # without the colour bar
+    full = np.array(colormaps["Blues"](1.0)[:3])
+    rows, columns = np.nonzero((np.abs(pixels - full) < 0.01).all(-1))
+    return np.corrcoef(rows, columns)[0, 1]
+
+
+def test_a_confusion_matrix_is_dark_where_predictions_are(tmp_path):
+    labels = np.repeat([0, 1, 2], 10)
+    # Text that looks like mathematics, and letters that the font lacks.
+    names = ["$a", "b$", "Ж漢" * 30]
+    confusion.draw(tmp_path / "a.png", labels, labels, names)
+    confusion.draw(tmp_path / "b.png", 2 - labels, labels, names)
+    assert diagonal(tmp_path / "a.png") > 0.7
+    assert diagonal(tmp_path / "b.png") < -0.7
+    many = np.arange(40)
+    confusion.draw(tmp_path / "c.png", many, many, list(map(str, many)))
+    assert diagonal(tmp_path / "c.png") > 0.9
+    with pytest.raises(UserError, match="cannot write to .*nowhere"):
+        confusion.draw(tmp_path / "nowhere/c.png", labels, labels, names)

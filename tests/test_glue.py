@@ -1,0 +1,268 @@
+"""The files of GLUE: those at hand, and small ones like the others."""
+
+import gzip
+import pathlib
+
+import numpy as np
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax.errors import UserError
+from bert_jax.tasks import classification, glue
+from bert_jax.tasks.texts import Example
+
+REAL = pathlib.Path(__file__).parents[2] / "shared/data/glue"
+HEADERS = {
+    "sst2": "sentence\tlabel",
+    "mrpc": "\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String",
+    "stsb": (
+        "index\tgenre\tfilename\tyear\told_index\tsource1\tsource2\tsentence1\t"
+        "sentence2\tscore"
+    ),
+    "qqp": "id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate",
+    "mnli": (
+        "index\tpromptID\tpairID\tgenre\tsentence1_binary_parse\t"
+        "sentence2_binary_parse\tsentence1_parse\tsentence2_parse\tsentence1\t"
+        "sentence2\tlabel1\tgold_label"
+    ),
+    "qnli": "index\tquestion\tsentence\tlabel",
+    "rte": "index\tsentence1\tsentence2\tlabel",
+    "wnli": "index\tsentence1\tsentence2\tlabel",
+}
+# Of tests; the other tasks drop the column of labels.
+TEST_HEADERS = {
+    "cola": "index\tsentence",
+    "sst2": "index\tsentence",
+    "mrpc": "\ufeffindex\t#1 ID\t#2 ID\t#1 String\t#2 String",
+}
+COLA = ["source", "label", "mark", "sentence"]
+
+
+def rows(header, task, count, start=0):
+    """Lines for a header: `one N`, `two N`, and each label in turn."""
+    spec = glue.TASKS[task]
+    labels = spec.labels or ("0.000", "5.000", "2.500")
+    for i in range(start, start + count):
+        fields = {spec.text_a: f'a "{i}', spec.text_b: f"value {i}"}
+        fields[spec.label] = labels[i % len(labels)]
+        yield "\t".join(fields.get(name, f"{i}") for name in header)
+
+
+def write(path, header, lines):
+    path.parent.mkdir(exist_ok=True)
+    lines = [*([header] if header else []), *lines]
+    data = "".join(line + "\n" for line in lines).encode()
+    path.write_bytes(gzip.compress(data) if path.name.endswith(".gz") else data)
+
+
+def download(folder, task):
+    """A small folder such as GLUE's download makes; 6 and 4 labelled rows, 3 others."""
+    spec, folder = glue.TASKS[task], folder / config_lib.GLUE[task]
+    header = HEADERS.get(task, "")
+    names = header.removeprefix("\ufeff").split("\t") if header else COLA
+    write(folder / "train.tsv.gz", header, rows(names, task, 6))
+    for _, file in spec.held_out:
+        write(folder / f"{file}.tsv", header, rows(names, task, 4, 6))
+    without = "\t".join(n for n in names if n not in (spec.label, "label1"))
+    test_header = TEST_HEADERS.get(task, without)
+    columns = test_header.removeprefix("\ufeff").split("\t")
+    for _, file in spec.tests:
+        write(folder / f"{file}.tsv", test_header, rows(columns, task, 3, 10))
+    return folder
+
+
+@pytest.mark.parametrize("above", [True, False])
+@pytest.mark.parametrize("task", config_lib.GLUE)
+def test_every_task_is_read_from_its_download(task, above, tmp_path):
+    folder = download(tmp_path, task)
+    sets = glue.read(task, str(tmp_path if above else folder))
+    spec = glue.TASKS[task]
+    labels = spec.labels or ("0.000", "5.000", "2.500")
+    second = "value {}" if spec.text_b else ""
+    expected = [
+        Example(f'a "{i}', second.format(i), labels[i % len(labels)]) for i in range(13)
+    ]
+    assert sets.train == expected[:6]
+    assert sets.labelled["eval"] == expected[6:10]
+    assert sets.train[0].where.endswith(f"train.tsv.gz, line {1 + (task != 'cola')}")
+    for test in sets.unlabelled.values():
+        assert test == [Example(e.text_a, e.text_b, "") for e in expected[10:]]
+    assert [*sets.labelled] == ["eval"] + ["mismatched"] * (task == "mnli")
+    assert [*sets.unlabelled] == ["test"] + ["test_mismatched"] * (task == "mnli")
+    assert set(sets.about["incomplete"].values()) == {0}
+
+
+def named(folder, *names):
+    return {name: (folder / name).read_text().splitlines() for name in names}
+
+
+SUBMISSIONS = {
+    "cola": ["CoLA.tsv"],
+    "sst2": ["SST-2.tsv"],
+    "mrpc": ["MRPC.tsv"],
+    "stsb": ["STS-B.tsv"],
+    "qqp": ["QQP.tsv"],
+    "mnli": ["MNLI-m.tsv", "MNLI-mm.tsv"],
+    "qnli": ["QNLI.tsv"],
+    "rte": ["RTE.tsv"],
+    "wnli": ["WNLI.tsv"],
+}
+METRICS = {
+    "cola": {"matthews"},
+    "mrpc": {"f1", "accuracy"},
+    "qqp": {"f1", "accuracy"},
+    "stsb": {"pearson", "spearman"},
+    "mnli": {"accuracy", "mismatched_accuracy"},
+}
+
+
+@pytest.mark.parametrize("task", config_lib.GLUE)
+def test_scores_and_submissions(task, tmp_path, wordpiece):
+    """A model that knows all answers but the first of each set."""
+    download(tmp_path, task)
+    config = config_lib.ClassificationConfig(
+        name=f"glue/{task}", folder=str(tmp_path), length=16
+    )
+    made = classification.Classification(config, wordpiece)
+    count = len(glue.TASKS[task].labels)
+    outputs = {}
+    for name, values in made.held_out.items():
+        labels = values["labels"]
+        if count:
+            predicted = labels.copy()
+            predicted[0] = (labels[0] + 1) % count
+            outputs[name] = {"logits": np.eye(count)[predicted]}
+        else:
+            outputs[name] = {"predictions": labels + np.float32(0.12345)}
+    if not count:
+        outputs["test"]["predictions"] = np.array([-0.5, 3.14159, 5.2], np.float32)
+    scores = made.scores(outputs)
+    assert scores.keys() == METRICS.get(task, {"accuracy"})
+    for name in scores.keys() - {"f1", "matthews"}:
+        assert scores[name] == pytest.approx(0.75 if count else 1.0)
+    if task == "cola":  # 2 of one class and 1 of the other: (2 * 1 - 0 * 1) / sqrt(12)
+        assert scores["matthews"] == pytest.approx(2 / np.sqrt(12))
+    if "f1" in scores:  # labels 0 1 0 1, predicted 1 1 0 1
+        assert scores["f1"] == pytest.approx(2 * 2 / (3 + 2))
+    folder = tmp_path / "out"
+    folder.mkdir()
+    made.write(folder, outputs)
+    usual = ["predictions.tsv"] + ["confusion.png"] * (count > 0)
+    usual += ["predictions_mismatched.tsv"] * (task == "mnli")
+    assert {p.name for p in folder.iterdir()} == {*usual, *SUBMISSIONS[task]}
+    words = {
+        "stsb": ["0.000", "3.142", "5.000"],
+        "mnli": ["entailment", "contradiction", "contradiction"],
+        "qnli": ["not_entailment", "entailment", "entailment"],
+        "rte": ["not_entailment", "entailment", "entailment"],
+    }
+    expected = words.get(task, ["1", "0", "0"])
+    for lines in named(folder, *SUBMISSIONS[task]).values():
+        assert lines == [
+            "index\tprediction",
+            *(f"{i}\t{word}" for i, word in enumerate(expected)),
+        ]
+
+
+def test_incomplete_rows_of_qqp_are_counted(tmp_path):
+    folder = download(tmp_path, "qqp")
+    names = HEADERS["qqp"].split("\t")
+    lines = list(rows(names, "qqp", 300))
+    broken = [*lines[:100], "9\t1\t2\tIs this", 'cut in two?"\tyes\t1', *lines[100:]]
+    write(folder / "train.tsv", HEADERS["qqp"], broken)
+    (folder / "train.tsv.gz").unlink()
+    sets = glue.read("qqp", str(folder))
+    assert sets.about["incomplete"] == {"train": 2, "eval": 0}
+    assert [e.fields for e in sets.train] == [
+        (f'a "{i}', f"value {i}", f"{i % 2}") for i in range(300)
+    ]
+    assert sets.train[100].where.endswith("line 104")
+    # Too many to be what is known of these files.
+    write(folder / "train.tsv", HEADERS["qqp"], ["x\ty"] * 4 + lines)
+    with pytest.raises(UserError, match="4 of 304 rows do not have 6 fields, line 2 f"):
+        glue.read("qqp", str(folder))
+    # A missing answer would move all that come after it.
+    write(folder / "train.tsv", HEADERS["qqp"], lines)
+    header = "id\tquestion1\tquestion2"
+    write(folder / "test.tsv", header, ["0\ta\tb", "1\ta"])
+    with pytest.raises(UserError, match=r"test.tsv, line 3: 2 fields, not 3"):
+        glue.read("qqp", str(folder))
+
+
+def test_mrpc_as_microsoft_gives_it(tmp_path):
+    header = HEADERS["mrpc"]
+    names = header.removeprefix("\ufeff").split("\t")
+    folder = tmp_path / "MRPC"
+    write(folder / "msr_paraphrase_train.txt", header, rows(names, "mrpc", 10))
+    with pytest.raises(UserError, match="neither dev_ids.tsv nor msr_paraphrase_test"):
+        glue.read("mrpc", str(tmp_path))
+    write(folder / "msr_paraphrase_test.txt", header, rows(names, "mrpc", 5, 20))
+    sets = glue.read("mrpc", str(tmp_path))
+    assert len(sets.train) == 10
+    tests = [(f'a "{i}', f"value {i}") for i in range(20, 25)]
+    assert [e.fields[:2] for e in sets.labelled["eval"]] == tests
+    assert [e.label for e in sets.labelled["eval"]] == ["0", "1", "0", "1", "0"]
+    assert [e.fields for e in sets.unlabelled["test"]] == [(*t, "") for t in tests]
+    assert sets.about["files"]["eval"] == "msr_paraphrase_test.txt"
+    # As GLUE divides them.
+    (folder / "dev_ids.tsv").write_bytes(b"3\t3\r\n7\t7\r\n")
+    sets = glue.read("mrpc", str(tmp_path))
+    assert [e.text_b for e in sets.labelled["eval"]] == ["value 3", "value 7"]
+    assert len(sets.train) == 8 and len(sets.unlabelled["test"]) == 5
+    (folder / "dev_ids.tsv").write_text("a\tb\n")
+    with pytest.raises(UserError, match=r"dev_ids.tsv does not divide the pairs of"):
+        glue.read("mrpc", str(tmp_path))
+
+
+def test_folders_and_files_of_another_kind(tmp_path, wordpiece):
+    with pytest.raises(UserError, match="pass --config.task.folder=DIR, .* SST-2 of"):
+        glue.read("sst2", "")
+    with pytest.raises(UserError, match="/RTE nor .* has train.tsv or train.tsv.gz"):
+        glue.read("rte", str(tmp_path))
+    rte = download(tmp_path, "rte")
+    with pytest.raises(UserError, match="no column 'gold_label' as MNLI has; it "):
+        glue.read("mnli", str(rte))
+    # Same columns, other labels.
+    config = config_lib.ClassificationConfig(name="glue/wnli", folder=str(rte))
+    message = "train.tsv.gz, line 2: the label 'entailment' is not among .* '0', '1'"
+    with pytest.raises(UserError, match=message):
+        classification.Classification(config, wordpiece)
+
+
+FIRST = {
+    "cola": ("The sailors rode the breeze clear of the rocks.", "", "1"),
+    "sst2": ("it 's a charming and often affecting journey . ", "", "1"),
+    "stsb": (
+        "A man with a hard hat is dancing.",
+        "A man wearing a hard hat is dancing.",
+        "5.000",
+    ),
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "train", "held_out"),
+    [
+        ("cola", 8551, 1043),
+        ("sst2", 67349, 872),
+        # The file at hand has one pair less than the 3,668 published.
+        ("mrpc", 3667, 408),
+        ("rte", 2490, 277),
+        ("stsb", 5749, 1500),
+    ],
+)
+def test_the_real_files(task, train, held_out):
+    if not REAL.exists():
+        pytest.skip("needs GLUE")
+    sets = glue.read(task, str(REAL))
+    assert (len(sets.train), len(sets.labelled["eval"])) == (train, held_out)
+    assert set(sets.about["incomplete"].values()) == {0}
+    if task in FIRST:
+        assert sets.labelled["eval"][0].fields == FIRST[task]
+    for examples in (sets.train, sets.labelled["eval"]):
+        if glue.TASKS[task].labels:
+            classes = classification.to_classes(examples, glue.TASKS[task].labels)
+            assert set(classes) == {0, 1}
+        else:
+            numbers = classification.to_numbers(examples)
+            assert numbers.min() == 0 and numbers.max() == 5
