@@ -38,7 +38,8 @@ PRETRAINING = (
     "bert_large",
     *(f"bert_ablations:{variant}" for variant in ABLATIONS),
 )
-FINETUNING = ("classifier", "squad:v1", "squad:v2", "tagger", "choice")
+GLUE = tuple(f"glue:{task}" for task in config.GLUE)
+FINETUNING = ("classifier", *GLUE, "squad:v1", "squad:v2", "tagger", "choice")
 NAMES = (*PRETRAINING, *FINETUNING, "demo")
 
 

@@ -76,6 +76,8 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
     assert results["accuracy"] > 0.9
     assert results["examples"] == 40
     assert results["labels"] == ["about class", "about statement"]
+    assert results["truncated"] == {"train": 0, "eval": 0}
+    assert (folder / "confusion.png").read_bytes()[:4] == b"\x89PNG"
     assert results["init_from"] == str(stored.find(pretrained))
     assert json.loads((folder / "results.json").read_text()) == results
     lines = (folder / "predictions.tsv").read_text().splitlines()

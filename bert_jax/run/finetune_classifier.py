@@ -1,12 +1,17 @@
-r"""Fine-tune a pretrained encoder to classify texts or pairs of texts.
+r"""Fine-tune a pretrained encoder to classify texts or pairs, or to predict numbers.
 
+  python -m bert_jax.run.finetune_classifier --config=configs/glue.py:mrpc \
+      --config.task.folder=GLUE --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
   python -m bert_jax.run.finetune_classifier --config=configs/classifier.py \
       --config.task.train=TRAIN.tsv --config.task.eval=EVAL.tsv \
       --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 
-The files are TSV with a header: `text`, or `text_a` and `text_b`, and `label`. Shape
-and tokenizer come from the checkpoint. Leaves results.json and predictions.tsv in the
-workdir. The same command again continues a run that was stopped.
+GLUE's files are read as its download has them. Other files are TSV, CSV or JSON lines
+with columns `text`, or `text_a` and `text_b`, and `label`, or others that task.text_a,
+task.text_b and task.label name. With task.target=number, labels are numbers to predict.
+Shape and tokenizer come from the checkpoint. Leaves results.json, predictions.tsv and,
+for classes, confusion.png in the workdir; and predictions for test files, those of GLUE
+in the format for submission. The same command again continues a run that was stopped.
 """
 
 from bert_jax.run import command_line, finetune_command
