@@ -91,6 +91,38 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
     assert evaluated["accuracy"] == pytest.approx(results["accuracy"])
 
 
+@pytest.mark.runs
+def test_numbers_are_predicted(pretrained, tmp_path):
+    """The same words decide; the number is not centred, and no class."""
+    rng = np.random.default_rng(0)
+    words = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
+    rows = []
+    for i in range(120):
+        which = ["class", "statement"][i % 2]
+        rows.append((" ".join([*rng.choice(words, 4), which]), str(1.5 + 2 * (i % 2))))
+    files = {
+        "train": write_tsv(tmp_path / "train.tsv", rows[:100]),
+        "eval": write_tsv(tmp_path / "eval.tsv", rows[100:]),
+        "test": write_tsv(tmp_path / "test.tsv", [("a class",)], header="text"),
+    }
+    made = make_config(pretrained, {**files, "target": "number"})
+    results = finetuning.finetune(made, str(tmp_path / "run"))
+    assert results["pearson"] > 0.8 and "accuracy" not in results
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert "confusion.png" not in names
+    lines = (tmp_path / "run/predictions.tsv").read_text().splitlines()[1:]
+    predicted = np.array([float(line.split("\t")[1]) for line in lines])
+    labels = np.array([float(label) for _, label in rows[100:]])
+    assert np.corrcoef(predicted, labels)[0, 1] == pytest.approx(results["pearson"])
+    evaluated = json.loads(
+        (tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1]
+    )
+    squares = np.square(predicted - labels).mean()
+    assert evaluated["regression_loss"] == pytest.approx(squares, rel=1e-4)
+    lines = (tmp_path / "run/predictions_test.tsv").read_text().splitlines()
+    assert len(lines) == 2
+
+
 def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsys):
     source = stored.find(pretrained)
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
