@@ -105,7 +105,7 @@ def test_numbers_are_predicted(pretrained, tmp_path):
         "eval": write_tsv(tmp_path / "eval.tsv", rows[100:]),
         "test": write_tsv(tmp_path / "test.tsv", [("a class",)], header="text"),
     }
-    made = make_config(pretrained, {**files, "target": "number"})
+    made = make_config(pretrained, {**files, "target": "number"}, epochs=30.0)
     results = finetuning.finetune(made, str(tmp_path / "run"))
     assert results["pearson"] > 0.8 and "accuracy" not in results
     names = {path.name for path in (tmp_path / "run").iterdir()}
@@ -113,7 +113,8 @@ def test_numbers_are_predicted(pretrained, tmp_path):
     lines = (tmp_path / "run/predictions.tsv").read_text().splitlines()[1:]
     predicted = np.array([float(line.split("\t")[1]) for line in lines])
     labels = np.array([float(label) for _, label in rows[100:]])
-    assert np.corrcoef(predicted, labels)[0, 1] == pytest.approx(results["pearson"])
+    got = np.corrcoef(predicted, labels)[0, 1]
+    assert got == pytest.approx(results["pearson"], rel=1e-4)
     evaluated = json.loads(
         (tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1]
     )

@@ -157,7 +157,7 @@ class Classification:
 
     def _words(self, predicted: np.ndarray) -> list[str]:
         if self._config.predicts_numbers:
-            return [f"{value:.6g}" for value in predicted]
+            return [str(value) for value in predicted]  # all digits of a float32
         return [self._labels[c] for c in predicted]
 
 
