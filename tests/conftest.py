@@ -34,6 +34,8 @@ jaxtyping.install_import_hook(
     ["bert_jax.model", "bert_jax.objectives"], "beartype.beartype"
 )
 
+import saved
+
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources, vocabulary
 
@@ -68,3 +70,9 @@ def corpus(text_file, wordpiece, tmp_path_factory):
         tmp_path_factory.mktemp("corpus") / "reference",
         workers=1,
     )
+
+
+@pytest.fixture(scope="session")
+def pretrained(corpus, tmp_path_factory):
+    """A workdir for fine-tuning to begin with."""
+    return saved.pretrained(corpus, tmp_path_factory.mktemp("pretrained"))

@@ -10,23 +10,9 @@ import pytest
 import runs
 from commands import ROOT, assert_refused, call, run
 
-from bert_jax import config, finetuning, knobs, pretraining, variants
+from bert_jax import config, finetuning, knobs
 from bert_jax.errors import UserError
 from bert_jax.training import stored
-
-
-@pytest.fixture(scope="module")
-def pretrained(corpus, tmp_path_factory):
-    """The workdir of a short pretraining run."""
-    cfg = knobs.to_configdict(config.PretrainConfig())
-    variants.shrink_pretraining(cfg)
-    cfg.encoder.vocab_size = 0
-    cfg.encoder.dtype = "float32"
-    cfg.data.corpus = str(corpus.folder)
-    cfg.phases = cfg.phases[:1]
-    folder = tmp_path_factory.mktemp("pretrained")
-    pretraining.pretrain(knobs.from_configdict(config.PretrainConfig, cfg), str(folder))
-    return folder
 
 
 def write_tsv(path, rows, header="text\tlabel"):

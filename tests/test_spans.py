@@ -11,7 +11,6 @@ import questions
 from commands import ROOT, assert_refused, call, run
 from toy import TINY
 
-from bert_jax import config, knobs, pretraining, variants
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import spans, terms
 
@@ -94,20 +93,13 @@ def test_length_does_not_matter(params, batch):
 
 
 @pytest.mark.runs
-def test_fine_tuning_from_the_command_line(corpus, tmp_path):
-    cfg = knobs.to_configdict(config.PretrainConfig())
-    variants.shrink_pretraining(cfg)
-    cfg.encoder.vocab_size = 0
-    cfg.data.corpus = str(corpus.folder)
-    cfg.phases = cfg.phases[:1]
-    pretrain = knobs.from_configdict(config.PretrainConfig, cfg)
-    pretraining.pretrain(pretrain, str(tmp_path / "pretrain"))
+def test_fine_tuning_from_the_command_line(pretrained, tmp_path):
     made = questions.write_pair(tmp_path, no_answers=True)
     flags = [
         f"--config={ROOT}/configs/squad.py:v2,smoke",
         f"--config.task.train={made['train']}",
         f"--config.task.eval={made['eval']}",
-        f"--config.init_from={tmp_path / 'pretrain'}",
+        f"--config.init_from={pretrained}",
         f"--workdir={tmp_path / 'run'}",
     ]
     done = run("finetune_squad", *flags)

@@ -6,24 +6,9 @@ import numpy as np
 import pytest
 from commands import ROOT, assert_refused, call
 
-from bert_jax import config, knobs, pretraining, variants
 from bert_jax.training import stored
 
 WORDS = ["the", "a", "object", "value", "name", "is", "of", "to", "in"]
-
-
-@pytest.fixture(scope="module")
-def pretrained(corpus, tmp_path_factory):
-    """The workdir of a short pretraining run."""
-    cfg = knobs.to_configdict(config.PretrainConfig())
-    variants.shrink_pretraining(cfg)
-    cfg.encoder.vocab_size = 0
-    cfg.encoder.dtype = "float32"
-    cfg.data.corpus = str(corpus.folder)
-    cfg.phases = cfg.phases[:1]
-    folder = tmp_path_factory.mktemp("pretrained")
-    pretraining.pretrain(knobs.from_configdict(config.PretrainConfig, cfg), str(folder))
-    return folder
 
 
 def tagged(rng):
