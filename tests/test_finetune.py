@@ -77,6 +77,7 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
     assert evaluated["accuracy"] == pytest.approx(results["accuracy"])
 
 
+@pytest.mark.slow
 @pytest.mark.runs
 def test_numbers_are_predicted(pretrained, tmp_path):
     """The same words decide; the number is not centred, and no class."""
@@ -295,6 +296,7 @@ def test_the_best_evaluation_is_kept(pretrained, task, tmp_path):
     assert finetuning.finetune(config, str(tmp_path)) == results
 
 
+@pytest.mark.slow
 @pytest.mark.runs
 def test_several_seeds(pretrained, task, tmp_path):
     config = make_config(pretrained, task, epochs=0.5, repeats=3, seed=5)

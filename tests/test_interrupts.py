@@ -96,6 +96,7 @@ def wrapped(command):
     return [sys.executable, "-c", script, *command[3:]]
 
 
+@pytest.mark.slow
 @pytest.mark.faults
 def test_a_run_that_compiles_stops_at_once_and_can_be_continued(corpus, tmp_path):
     command = runs.pretrain(corpus, tmp_path / "run", "--config.phases[0].steps=4")

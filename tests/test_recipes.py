@@ -77,20 +77,10 @@ def test_ablations_differ_in_what_they_say():
         assert paths <= {"objective", "encoder"}, lines
 
 
-# Another model, and other arrays in a batch; the rest are close to Base or to it.
-OTHERS = {"left_to_right"}
-
-
 # The miniatures, Base and Large differ in their shape alone, which smoke replaces, and
 # `test_golden.py` runs Base, in both of its phases.
-@pytest.mark.runs
-@pytest.mark.parametrize(
-    "variant",
-    [
-        variant if variant in OTHERS else pytest.param(variant, marks=pytest.mark.slow)
-        for variant in ABLATIONS
-    ],
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("variant", ABLATIONS)
 def test_ablations_run(variant, corpus, tmp_path):
     """The first phase, with evaluation and checkpoints, on eight devices."""
     cfg = load(f"bert_ablations:{variant}", "smoke")

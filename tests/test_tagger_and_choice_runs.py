@@ -81,6 +81,7 @@ def test_a_tagger(pretrained, files, tmp_path):
     assert settings == {"tags": ["B-class", "B-other", "O"], "scheme": "IOB2"}
 
 
+@pytest.mark.slow
 @pytest.mark.runs
 def test_a_choice(pretrained, files, tmp_path):
     done = fine_tune("choice", "csv", pretrained, files, tmp_path)

@@ -143,6 +143,7 @@ def test_fingerprints_are_of_the_examples(name, tasks):
     assert len(set(names)) == len(names)
 
 
+@pytest.mark.slow
 @pytest.mark.runs
 def test_an_objective_and_a_task_are_added_in_a_file_each(
     corpus, tmp_path, monkeypatch, capsys
