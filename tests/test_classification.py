@@ -128,20 +128,21 @@ def test_rows_of_one_and_of_two_texts(wordpiece):
     second = encode("an object")
     kept = encode("the value " * 9)[: 9 - len(second)]
     assert rows["input_ids"][2].tolist() == [cls, *kept, sep, *second, sep]
-    assert truncated == 1
+    assert truncated.tolist() == [False, False, True]
     exact = len(b)
-    assert texts.to_rows(pairs, wordpiece, exact)[1] == 1
-    assert texts.to_rows(pairs, wordpiece, exact - 1)[1] == 2
+    assert texts.to_rows(pairs, wordpiece, exact)[1].sum() == 1
+    assert texts.to_rows(pairs, wordpiece, exact - 1)[1].sum() == 2
 
 
 def test_truncation_is_that_of_a_loop():
     for a_length in range(12):
         for b_length in range(12):
-            a, b = list(range(a_length)), list(range(b_length))
-            got = texts._truncate(a, b, 9)
-            while len(a) + len(b) > 9:
-                (a if len(a) > len(b) else b).pop()
-            assert got == (a, b)
+            for limit in (5, 8, 9):
+                a, b = list(range(a_length)), list(range(b_length))
+                got = texts.truncate(a, b, limit)
+                while len(a) + len(b) > limit:
+                    (a if len(a) > len(b) else b).pop()
+                assert got == (a, b)
 
 
 @pytest.mark.parametrize("target", ["class", "number"])
@@ -154,7 +155,7 @@ def test_new_texts_become_rows_like_those_with_labels(target, wordpiece, tmp_pat
         train=str(path), eval=str(path), test=str(path), target=target, length=12
     )
     task = classification.Classification(config, wordpiece)
-    new = classification.new_rows(pairs, wordpiece, config)
+    new, _ = classification.new_rows(pairs, wordpiece, config)
     for rows in (new, task.held_out["test"]):
         assert rows.keys() == task.train.keys()
         for name, values in rows.items():

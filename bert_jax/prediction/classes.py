@@ -1,4 +1,4 @@
-"""The class of a text or of a pair of texts, from a model fine-tuned for it."""
+"""The class or number of a text or of a pair, from a model fine-tuned for it."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,9 +7,9 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.objectives import classification
 from bert_jax.prediction import rows as rows_lib
 from bert_jax.prediction.trained import Trained
+from bert_jax.tasks import classification
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,18 +28,40 @@ class Classified:
     truncated: bool
 
 
-def classify(model: Trained, texts: Sequence[rows_lib.Text]) -> list[Classified]:
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """What a model says of a text that was fine-tuned to predict numbers.
+
+    Attributes:
+      number: The number.
+      truncated: See `Classified`.
+    """
+
+    number: float
+    truncated: bool
+
+
+def classify(
+    model: Trained, texts: Sequence[rows_lib.Text]
+) -> list[Classified] | list[Measured]:
     """See `Model.classify`."""
     rows_lib.check_list(texts)
     config, settings = model.task(config_lib.ClassificationConfig)
     labels = settings.get("labels")
-    if not isinstance(labels, list) or not labels:
+    if not labels and not config.predicts_numbers:
         raise UserError(f"{model.source} has no names of classes; give another run")
     if not texts:
         return []
-    rows, truncated = rows_lib.pack(model.tokenizer, texts, config.length)
-    objective = classification.Classification(model.encoder, len(labels))
-    logits = model.outputs(objective, rows)["logits"].astype(np.float64)
+    pairs = rows_lib.pairs_of(texts)
+    rows, truncated = classification.new_rows(pairs, model.tokenizer, config)
+    objective = classification.make_objective(config, model.encoder, len(labels or ()))
+    outputs = model.outputs(objective, rows)
+    if config.predicts_numbers:
+        return [
+            Measured(float(number), bool(lost))
+            for number, lost in zip(outputs["predictions"], truncated, strict=True)
+        ]
+    logits = outputs["logits"].astype(np.float64)
     odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
     probabilities = odds / odds.sum(axis=-1, keepdims=True)
     return [

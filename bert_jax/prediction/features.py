@@ -19,6 +19,7 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import rows as rows_lib
 from bert_jax.prediction.trained import Trained
+from bert_jax.tasks import texts as texts_lib
 
 POOLS = ("none", "cls", "mean", "max")
 # Texts are sorted by length among those of this many batches.
@@ -121,7 +122,9 @@ def stream(
     """See `Model.features`."""
     texts, names = iter(texts), model.tokenizer.tokens
     while window := list(itertools.islice(texts, WINDOW_BATCHES * batch_size)):
-        rows, truncated = rows_lib.pack(model.tokenizer, window, length)
+        rows, truncated = texts_lib.to_rows(
+            rows_lib.pairs_of(window), model.tokenizer, length
+        )
         counts = rows["attention_mask"].sum(axis=1)
         values: list[np.ndarray] = [np.zeros(0)] * len(window)
         for indices, answers in model.batches(asked, rows, batch_size):

@@ -12,6 +12,7 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import rows as rows_lib
 from bert_jax.prediction.trained import Trained
+from bert_jax.tasks import texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,5 +61,5 @@ def next_probability(model: Trained, first: str, second: str) -> float:
             raise rows_lib.TextError(0, f"{rows_lib.shortened(text)} has no tokens")
     length = sum(counts) + 3
     rows_lib.check_fits(model.encoder, 0, f"{first} {second}", length)
-    rows, _ = rows_lib.pack(model.tokenizer, [(first, second)], length)
+    rows, _ = texts.to_rows([(first, second)], model.tokenizer, length)
     return float(model.outputs(question, rows)["probability"][0])

@@ -36,49 +36,35 @@ def check_list(texts: Sequence[Text]) -> None:
         raise UserError(f"{shortened(texts)} is one text; give a list, [TEXT]")
 
 
+def check_as_many(first: Sequence, second: Sequence, names: str) -> None:
+    """Refuse two lists that do not go in pairs.
+
+    Args:
+      first: One list.
+      second: The other one.
+      names: What they hold, such as "questions and contexts".
+
+    Raises:
+      UserError: They have different lengths.
+    """
+    if len(first) != len(second):
+        raise UserError(
+            f"{names} are lists of one length, not {len(first)} and {len(second)}"
+        )
+
+
 def shortened(text: str) -> str:
     """A text in a message."""
     return repr(text if len(text) <= 60 else f"{text[:56]} ...")
 
 
-def pack(
-    tokenizer: tokenizer_lib.Tokenizer, texts: Sequence[Text], length: int
-) -> tuple[Arrays, np.ndarray]:
-    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], for each text or pair.
-
-    What is too long loses tokens at the end, of two texts the longer one first, as in
-    google-research/bert, extract_features.py.
-
-    Args:
-      tokenizer: Tokenizer of the encoder.
-      texts: Texts and pairs; a pair whose second text has no tokens counts as one text.
-      length: Tokens in a row, at most.
-
-    Returns:
-      input_ids, segment_ids and attention_mask, all [texts, longest]; and which texts
-      lost tokens, bool [texts].
-    """
-    pairs = [(text, "") if isinstance(text, str) else tuple(text) for text in texts]
-    first = tokenizer.encode_batch([a for a, _ in pairs])
-    second = tokenizer.encode_batch([b for _, b in pairs])
-    rows, boundaries = [], []
-    truncated = np.zeros(len(pairs), bool)
-    for i, (a, b) in enumerate(zip(first, second, strict=True)):
-        limit = length - (3 if b else 2)
-        truncated[i] = len(a) + len(b) > limit
-        a, b = _truncate(a, b, limit)
-        boundaries.append(len(a) + 2)
-        end = [*b, tokenizer.sep_id] if b else []
-        rows.append([tokenizer.cls_id, *a, tokenizer.sep_id, *end])
-    arrays = pad(tokenizer, rows)
-    column = np.arange(arrays["input_ids"].shape[1])
-    in_second = column >= np.array(boundaries, int)[:, None]
-    segments = (in_second & arrays["attention_mask"]).astype(np.int32)
-    return arrays | {"segment_ids": segments}, truncated
+def pairs_of(texts: Sequence[Text]) -> list[tuple[str, str]]:
+    """Texts and pairs, all as pairs; the second of a text alone is ""."""
+    return [(text, "") if isinstance(text, str) else tuple(text) for text in texts]
 
 
 def shapes(batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of what `pack` makes."""
+    """Shapes and types of what `tasks.texts.to_rows` makes."""
     types = {"input_ids": np.int32, "segment_ids": np.int32, "attention_mask": bool}
     return {
         name: jax.ShapeDtypeStruct((batch_size, length), kind)
@@ -95,15 +81,6 @@ def pad(tokenizer: tokenizer_lib.Tokenizer, rows: Sequence[Sequence[int]]) -> Ar
         ids[i, : len(row)] = row
         mask[i, : len(row)] = True
     return {"input_ids": ids, "attention_mask": mask}
-
-
-def _truncate(a: list[int], b: list[int], limit: int) -> tuple[list[int], list[int]]:
-    """Shorten the longer list, the second one if they are equal, to `limit` in all."""
-    excess = max(len(a) + len(b) - limit, 0)
-    from_longer = min(excess, abs(len(a) - len(b)))
-    in_turn = excess - from_longer
-    from_a = in_turn // 2 + (from_longer if len(a) > len(b) else 0)
-    return a[: len(a) - from_a], b[: len(b) - (excess - from_a)]
 
 
 def check_fits(

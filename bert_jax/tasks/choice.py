@@ -17,7 +17,7 @@ from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import choice
-from bert_jax.tasks import Arrays, choice_files
+from bert_jax.tasks import Arrays, choice_files, texts
 from bert_jax.tasks.choice_files import Question
 
 
@@ -51,9 +51,10 @@ class Choice:
         self.length = config.length
         arrays, truncated = {}, {}
         for name, file in self._files.items():
-            arrays[name], truncated[name] = make_rows(
+            arrays[name], is_truncated = make_rows(
                 file.questions, tokenizer, config.length, self._num_choices
             )
+            truncated[name] = int(is_truncated.sum())
         self.train = arrays["train"]
         self.held_out = {name: arrays[name] for name in names[1:]}
         self.settings: dict[str, Any] = {}
@@ -121,7 +122,7 @@ def make_rows(
     tokenizer: tokenizer_lib.Tokenizer,
     length: int,
     num_choices: int,
-) -> tuple[Arrays, int]:
+) -> tuple[Arrays, np.ndarray]:
     """[CLS] question [SEP] choice [SEP] for each choice of each question.
 
     What is too long loses tokens at the end, the longer of the two first. A question
@@ -135,23 +136,23 @@ def make_rows(
 
     Returns:
       input_ids, segment_ids int32 [R, C, L], attention_mask bool [R, C, L], labels
-      int32 [R], weights float32 [R], 0 where the answer is not known; and the number of
-      questions that lost tokens.
+      int32 [R], weights float32 [R], 0 where the answer is not known; and which
+      questions lost tokens, bool [R].
     """
     asked = tokenizer.encode_batch([question.question for question in questions])
-    texts = [text for question in questions for text in question.choices]
-    encoded = iter(tokenizer.encode_batch(texts))
+    answers = [text for question in questions for text in question.choices]
+    encoded = iter(tokenizer.encode_batch(answers))
     shape = (len(questions), num_choices, length)
     ids = np.full(shape, tokenizer.pad_id, np.int32)
     segments = np.zeros(shape, np.int32)
     mask = np.zeros(shape, bool)
-    truncated = 0
+    truncated = np.zeros(len(questions), bool)
     for row, question in enumerate(questions):
         choices = [next(encoded) for _ in question.choices]
         longest = len(asked[row]) + max(map(len, choices))
-        truncated += longest > length - 3
+        truncated[row] = longest > length - 3
         for column, tokens in enumerate(choices):
-            first, second = _fitted(asked[row], tokens, length - 3)
+            first, second = texts.truncate(asked[row], tokens, length - 3)
             first = [tokenizer.cls_id, *first, tokenizer.sep_id]
             tokens = [*first, *second, tokenizer.sep_id]
             ids[row, column, : len(tokens)] = tokens
@@ -167,12 +168,6 @@ def make_rows(
         "weights": is_known.astype(np.float32),
     }
     return arrays, truncated
-
-
-def _fitted(a: list[int], b: list[int], limit: int) -> tuple[list[int], list[int]]:
-    """Both with at most `limit` tokens in all, by cutting the longer one first."""
-    b = b[: max(limit - len(a), limit // 2)]
-    return a[: limit - len(b)], b
 
 
 def decode(questions: Sequence[Question], logits: np.ndarray) -> list[list[float]]:

@@ -54,7 +54,8 @@ class Classification:
         labelled = {"train": sets.train, **sets.labelled}
         for name, examples in (labelled | sets.unlabelled).items():
             pairs = [(example.text_a, example.text_b) for example in examples]
-            rows, truncated[name] = texts.to_rows(pairs, tokenizer, self.length)
+            rows, is_truncated = texts.to_rows(pairs, tokenizer, self.length)
+            truncated[name] = int(is_truncated.sum())
             made[name] = rows | self._labels_of(examples, name in labelled)
         self.train = made.pop("train")
         self.held_out = made
@@ -70,16 +71,12 @@ class Classification:
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
         """A classifier of as many classes as there are labels, or one number."""
-        if self._config.predicts_numbers:
-            return regression.Regression(encoder)
         weights = (
             balanced_weights(self.train["labels"], len(self._labels))
             if self._config.class_weights == "balanced"
             else ()
         )
-        return classification.Classification(
-            encoder, len(self._labels), weights, self._config.label_smoothing
-        )
+        return make_objective(self._config, encoder, len(self._labels), weights)
 
     def scores(self, outputs: dict[str, Arrays]) -> dict[str, float]:
         """GLUE's metrics of a task of GLUE; of others, those that suit any.
@@ -161,11 +158,32 @@ class Classification:
         return [self._labels[c] for c in predicted]
 
 
+def make_objective(
+    config: config_lib.ClassificationConfig,
+    encoder: config_lib.EncoderConfig,
+    num_classes: int,
+    class_weights: tuple[float, ...] = (),
+) -> TaskObjective:
+    """What the model says of a text: logits of classes, or a number.
+
+    Args:
+      config: Config of the task.
+      encoder: Shape of the encoder.
+      num_classes: Number of classes, if it is classes that are predicted.
+      class_weights: Their weights in the loss, which predictions do not depend on.
+    """
+    if config.predicts_numbers:
+        return regression.Regression(encoder)
+    return classification.Classification(
+        encoder, num_classes, class_weights, config.label_smoothing
+    )
+
+
 def new_rows(
     pairs: Sequence[tuple[str, str]],
     tokenizer: tokenizer_lib.Tokenizer,
     config: config_lib.ClassificationConfig,
-) -> Arrays:
+) -> tuple[Arrays, np.ndarray]:
     """Rows for texts without labels, to predict for.
 
     Args:
@@ -174,10 +192,11 @@ def new_rows(
       config: Config of the task that the model was fine-tuned for.
 
     Returns:
-      Arrays that fit the objective of the task; labels and weights are 0.
+      Arrays that fit the objective of the task, with labels and weights of 0; and which
+      texts lost tokens, bool [R].
     """
-    rows, _ = texts.to_rows(pairs, tokenizer, config.length)
-    return rows | _no_labels(len(pairs), config.predicts_numbers)
+    rows, truncated = texts.to_rows(pairs, tokenizer, config.length)
+    return rows | _no_labels(len(pairs), config.predicts_numbers), truncated
 
 
 def _no_labels(count: int, are_numbers: bool) -> Arrays:

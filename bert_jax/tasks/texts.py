@@ -73,7 +73,7 @@ def to_rows(
     texts: Sequence[tuple[str, str]],
     tokenizer: tokenizer_lib.Tokenizer,
     length: int,
-) -> tuple[Arrays, int]:
+) -> tuple[Arrays, np.ndarray]:
     """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], for each text or pair.
 
     What is too long loses tokens at the end, of two texts the longer one first.
@@ -84,8 +84,8 @@ def to_rows(
       length: Tokens in a row.
 
     Returns:
-      input_ids, segment_ids int32 [E, length], attention_mask bool [E, length]; and the
-      number of rows that lost tokens.
+      input_ids, segment_ids int32 [E, length], attention_mask bool [E, length]; and
+      which rows lost tokens, bool [E].
 
     Source: google-research/bert, run_classifier.py, convert_single_example.
     """
@@ -95,11 +95,11 @@ def to_rows(
     ids = np.full(shape, tokenizer.pad_id, np.int32)
     segments = np.zeros(shape, np.int32)
     mask = np.zeros(shape, bool)
-    truncated = 0
+    truncated = np.zeros(len(texts), bool)
     for row, (a, b) in enumerate(zip(firsts, seconds, strict=True)):
         limit = length - (3 if b else 2)
-        truncated += len(a) + len(b) > limit
-        a, b = _truncate(a, b, limit)
+        truncated[row] = len(a) + len(b) > limit
+        a, b = truncate(a, b, limit)
         tokens = [tokenizer.cls_id, *a, tokenizer.sep_id]
         boundary = len(tokens)
         if b:
@@ -111,10 +111,7 @@ def to_rows(
     return arrays, truncated
 
 
-def _truncate(a: list[int], b: list[int], limit: int) -> tuple[list[int], list[int]]:
+def truncate(a: list[int], b: list[int], limit: int) -> tuple[list[int], list[int]]:
     """Shorten the longer list, the second one if they are equal, to `limit` in all."""
-    excess = max(len(a) + len(b) - limit, 0)
-    from_longer = min(excess, abs(len(a) - len(b)))
-    in_turn = excess - from_longer
-    from_a = in_turn // 2 + (from_longer if len(a) > len(b) else 0)
-    return a[: len(a) - from_a], b[: len(b) - (excess - from_a)]
+    b = b[: max(limit - len(a), limit // 2)]
+    return a[: limit - len(b)], b

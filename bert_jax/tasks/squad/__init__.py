@@ -18,17 +18,6 @@ from bert_jax.objectives import spans
 from bert_jax.tasks import Arrays
 from bert_jax.tasks.squad import answers, files, metrics, windows
 
-# What new questions need of the config to be treated as those of the files.
-SETTINGS = (
-    "length",
-    "stride",
-    "max_question",
-    "max_answer",
-    "nbest",
-    "no_answers",
-    "null_threshold",
-)
-
 
 class Squad:
     """The task of one pair of files, for one tokenizer; see `tasks.Task`."""
@@ -54,7 +43,7 @@ class Squad:
         self.length = config.length
         self.train = _with_positions(train, train_windows)
         self.held_out = {"eval": _with_positions(self._examples, self._windows)}
-        self.settings = {name: getattr(config, name) for name in SETTINGS}
+        self.settings: dict[str, Any] = {}  # predictions need the config alone
         self.fingerprint = files.fingerprint(train, self._examples)
         self.description = {
             "examples": len(self._examples),
@@ -62,7 +51,9 @@ class Squad:
             "train_examples": len(train),
             "train_windows": len(train_windows.question),
             # Tokens at the end of a question, which no window has.
-            "truncated_questions": self._windows.truncated + train_windows.truncated,
+            "truncated_questions": int(
+                self._windows.truncated.sum() + train_windows.truncated.sum()
+            ),
             # They are trained on as if they had no answer.
             "train_answers_in_no_window": _lost(train, train_windows, self.train),
         }

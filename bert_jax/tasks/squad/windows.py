@@ -31,7 +31,7 @@ class Windows:
       contexts: Context of each question.
       offsets: For each question, where the characters of each token of its context
         begin and end, int [T, 2].
-      truncated: Number of questions that were too long and lost tokens at their end.
+      truncated: Which questions were too long and lost tokens at their end, bool [Q].
     """
 
     rows: Arrays
@@ -42,7 +42,7 @@ class Windows:
     has_most_context: np.ndarray
     contexts: list[str]
     offsets: list[np.ndarray]
-    truncated: int
+    truncated: np.ndarray
 
 
 def make(
@@ -107,7 +107,9 @@ def make(
         has_most_context=has_most_context,
         contexts=list(contexts),
         offsets=[offsets[context] for context in contexts],
-        truncated=sum(len(t) > config.max_question for t in encoded_questions),
+        truncated=np.array(
+            [len(t) > config.max_question for t in encoded_questions], bool
+        ),
     )
 
 
