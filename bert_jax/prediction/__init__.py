@@ -4,17 +4,24 @@
 else can be asked, of a checkpoint of pretraining or of a task.
 """
 
-from bert_jax.prediction.classes import Classified
+from bert_jax.prediction.answering import Answered
+from bert_jax.prediction.choosing import Chosen
+from bert_jax.prediction.classes import Classified, Measured
 from bert_jax.prediction.features import Features
 from bert_jax.prediction.filling import Guess
 from bert_jax.prediction.model import Model, load
 from bert_jax.prediction.rows import Text, TextError
+from bert_jax.prediction.tagging import Tagged
 
 __all__ = [
+    "Answered",
+    "Chosen",
     "Classified",
     "Features",
     "Guess",
+    "Measured",
     "Model",
+    "Tagged",
     "Text",
     "TextError",
     "load",

@@ -2,7 +2,17 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bert_jax.prediction import batching, classes, features, filling, pairs, rows
+from bert_jax.prediction import (
+    answering,
+    batching,
+    choosing,
+    classes,
+    features,
+    filling,
+    pairs,
+    rows,
+    tagging,
+)
 from bert_jax.prediction.rows import Text
 from bert_jax.prediction.trained import Trained
 from bert_jax.training import stored
@@ -45,13 +55,61 @@ class Model(Trained):
         """
         return pairs.next_probability(self, first, second)
 
-    def classify(self, texts: Sequence[Text]) -> list[classes.Classified]:
+    def classify(
+        self, texts: Sequence[Text]
+    ) -> list[classes.Classified] | list[classes.Measured]:
         """The class of each text or pair, with the probability of each class.
+
+        A model that was fine-tuned to predict numbers gives a number for each.
 
         Raises:
           UserError: The checkpoint is not one of classification.
         """
         return classes.classify(self, texts)
+
+    def answer(
+        self, questions: Sequence[str], contexts: Sequence[str]
+    ) -> list[answering.Answered]:
+        """The part of its context that answers each question.
+
+        It is decided as in the files that the fine-tuning wrote.
+
+        Args:
+          questions: Questions.
+          contexts: Context of each question.
+
+        Raises:
+          UserError: The checkpoint is not one of SQuAD, or the lists differ in length.
+        """
+        return answering.answer(self, questions, contexts)
+
+    def tag(self, texts: Sequence[str | Sequence[str]]) -> list[tagging.Tagged]:
+        """The tag of each word, and the entities that the tags name.
+
+        Args:
+          texts: Texts, or lists of words. A text is split into runs of letters and
+            digits and into other signs; where the training file has other words, such
+            as "don't", lists of words are better.
+
+        Raises:
+          UserError: The checkpoint is not one of tagging.
+        """
+        return tagging.tag(self, texts)
+
+    def choose(
+        self, questions: Sequence[str], choices: Sequence[Sequence[str]]
+    ) -> list[choosing.Chosen]:
+        """Which of its choices answers each question.
+
+        Args:
+          questions: Questions.
+          choices: Choices of each question, two or more.
+
+        Raises:
+          UserError: The checkpoint is not one of multiple choice, the lists differ in
+            length, or a question has no choice (`TextError`).
+        """
+        return choosing.choose(self, questions, choices)
 
     def features(
         self,

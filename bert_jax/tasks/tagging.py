@@ -217,7 +217,7 @@ def make_rows(
     its own in one row only, so that it counts once.
 
     Args:
-      sentences: Words of each sentence, at least one.
+      sentences: Words of each sentence; one without words has no row.
       tokenizer: Tokenizer of the encoder.
       length: Tokens in a row.
       labels: Class of each word; None if they are not known.
@@ -227,6 +227,8 @@ def make_rows(
     rows, row_labels, words = [], [], []
     in_windows = truncated = 0
     for number, sentence in enumerate(sentences):
+        if not sentence:
+            continue
         tokens = list(itertools.islice(encoded, len(sentence)))
         tokens = [ids or [tokenizer.unk_id] for ids in tokens]
         truncated += sum(len(ids) > capacity for ids in tokens)

@@ -1,0 +1,69 @@
+"""The tag of each word of a text, and what entities the tags name."""
+
+import dataclasses
+from collections.abc import Sequence
+
+from bert_jax import config as config_lib
+from bert_jax.objectives import tagging as objectives_tagging
+from bert_jax.prediction import rows as rows_lib
+from bert_jax.prediction.trained import Trained
+from bert_jax.tasks import entities, tagging
+
+
+@dataclasses.dataclass(frozen=True)
+class Tagged:
+    """What a model says of the words of a text.
+
+    Attributes:
+      words: The words.
+      tags: Tag of each word.
+      entities: What the tags name; none if they are parts of speech or alike. Of a text
+        that was given as one, `text` is as it stands there.
+      offsets: Where each word begins and ends in such a text; of words, [].
+    """
+
+    words: list[str]
+    tags: list[str]
+    entities: list[entities.Entity]
+    offsets: list[tuple[int, int]]
+
+
+def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
+    """See `Model.tag`."""
+    rows_lib.check_list(texts)
+    config, settings = model.task(config_lib.TaggingConfig)
+    names, scheme = settings["tags"], settings["scheme"]
+    if not texts:
+        return []
+    words, offsets = [], []
+    for text in texts:
+        is_text = isinstance(text, str)
+        parts = tagging.split(text) if is_text else []
+        offsets.append([(begin, end) for _, begin, end in parts])
+        words.append([word for word, *_ in parts] if is_text else list(text))
+    rows = tagging.make_rows(words, model.tokenizer, config.length)
+    objective = objectives_tagging.Tagging(model.encoder, len(names))
+    outputs = model.outputs(objective, rows.arrays)
+    tags = rows.decode(outputs["predictions"], names)
+    return [
+        Tagged(*each, _entities(*each, scheme, text, where), where)
+        for *each, text, where in zip(words, tags, texts, offsets, strict=True)
+    ]
+
+
+def _entities(
+    words: Sequence[str],
+    tags: Sequence[str],
+    scheme: str,
+    text: str | Sequence[str],
+    offsets: Sequence[tuple[int, int]],
+) -> list[entities.Entity]:
+    if scheme == "none":
+        return []
+    named = entities.entities(words, tags, scheme)
+    if not isinstance(text, str):
+        return named
+    return [
+        dataclasses.replace(e, text=text[offsets[e.begin][0] : offsets[e.end - 1][1]])
+        for e in named
+    ]
