@@ -9,10 +9,10 @@ from runs import ROOT
 
 from bert_jax import terminal
 
-ENTRYPOINTS = {path.stem for path in (ROOT / "bert_jax/run").glob("*.py")} - {
-    "__init__",
-    "command_line",
-    "text_input",
+ENTRYPOINTS = {
+    path.stem
+    for path in (ROOT / "bert_jax/run").glob("*.py")
+    if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
 }
 # A machine without locales, and a terminal that shows nothing but ASCII.
 ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
