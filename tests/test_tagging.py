@@ -381,9 +381,9 @@ def test_scores_and_files_of_a_test_set(files, wordpiece, tmp_path):
     write(tmp_path / "test", "the\nNile\n\nRhine\n")
     task = make(files, wordpiece, test=str(tmp_path / "test"))
     assert task.held_out["test"]["weights"].tolist() == [0, 0]
-    assert set(task.scores(outputs)) == {
-        "precision", "recall", "f1", "types", "accuracy"
-    }  # fmt: skip
+    # The best of several runs is that with the best first score.
+    names = ["f1", "precision", "recall", "types", "accuracy"]
+    assert list(task.scores(outputs)) == names
     task.write(folder, outputs)
     got = (tmp_path / "test_predictions.conll").read_text()
     assert got == "the O\nNile B-river\n\nRhine O\n\n"
