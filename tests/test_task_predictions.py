@@ -154,7 +154,9 @@ def test_a_question_may_have_no_answer(saved, asked):
         scores, null = scores_of(params, question, context)
         odds.append(null - max(scores.values()))
     threshold = float(np.median(odds)) + 1e-3
-    got = load_squad(folder, null_threshold=threshold).answer(*asked)
+    got = prediction.load(folder).answer(*asked, null_threshold=threshold)
+    as_config = load_squad(folder, null_threshold=threshold).answer(*asked)
+    assert got == as_config
     assert [a.text == "" for a in got] == [value > threshold for value in odds]
     for answered in got:
         assert "" in [c.text for c in answered.candidates]

@@ -20,8 +20,7 @@ class Answered:
       end: The character behind its last one.
       probability: Among the candidates.
       candidates: The best answers, from the most probable down. With "" among them, the
-        answer is decided by the odds of having none (task.null_threshold), and may be
-        another than the first.
+        null odds decide which is the answer, and it may be another than the first.
       truncated: Whether the question was longer than those of the fine-tuning, and lost
         tokens.
     """
@@ -35,13 +34,18 @@ class Answered:
 
 
 def answer(
-    model: Trained, questions: Sequence[str], contexts: Sequence[str]
+    model: Trained,
+    questions: Sequence[str],
+    contexts: Sequence[str],
+    null_threshold: float | None,
 ) -> list[Answered]:
     """See `Model.answer`."""
     rows_lib.check_list(questions)
     rows_lib.check_list(contexts)
     rows_lib.check_as_many(questions, contexts, "questions and contexts")
     config, _ = model.task(config_lib.SquadConfig)
+    if null_threshold is None:
+        null_threshold = config.null_threshold
     if not questions:
         return []
     made = windows.make(questions, contexts, model.tokenizer, config)
@@ -49,7 +53,7 @@ def answer(
     ranked = answers.rank(made, outputs, config)
     answered = []
     for ranking, lost in zip(ranked, made.truncated, strict=True):
-        best = ranking.best(config.null_threshold)
+        best = ranking.best(null_threshold)
         answered.append(
             Answered(
                 text=best.text,

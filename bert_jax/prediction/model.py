@@ -68,7 +68,10 @@ class Model(Trained):
         return classes.classify(self, texts)
 
     def answer(
-        self, questions: Sequence[str], contexts: Sequence[str]
+        self,
+        questions: Sequence[str],
+        contexts: Sequence[str],
+        null_threshold: float | None = None,
     ) -> list[answering.Answered]:
         """The part of its context that answers each question.
 
@@ -77,11 +80,13 @@ class Model(Trained):
         Args:
           questions: Questions.
           contexts: Context of each question.
+          null_threshold: Null odds above which a question has no answer, if there may
+            be none; None: those of the fine-tuning.
 
         Raises:
           UserError: The checkpoint is not one of SQuAD, or the lists differ in length.
         """
-        return answering.answer(self, questions, contexts)
+        return answering.answer(self, questions, contexts, null_threshold)
 
     def tag(self, texts: Sequence[str | Sequence[str]]) -> list[tagging.Tagged]:
         """The tag of each word, and the entities that the tags name.
