@@ -10,7 +10,7 @@ import pytest
 import runs
 from commands import ROOT, assert_refused, call, run
 
-from bert_jax import config, finetuning, knobs
+from bert_jax import config, finetuning, knobs, prediction
 from bert_jax.errors import UserError
 from bert_jax.training import stored
 
@@ -57,7 +57,7 @@ def finetuned(pretrained, task, tmp_path_factory):
     return folder, results
 
 
-def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
+def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained, task):
     folder, results = finetuned
     assert results["accuracy"] > 0.9
     assert results["examples"] == 40
@@ -72,6 +72,10 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained):
     expected = [results["labels"][i % 2] for i in range(200, 240)]
     agreement = np.mean([a == b for a, b in zip(predicted, expected, strict=True)])
     assert agreement == pytest.approx(results["accuracy"])
+    rows = pathlib.Path(task["eval"]).read_text(encoding="utf-8").splitlines()[1:]
+    texts = [row.split("\t")[0] for row in rows]
+    classified = prediction.load(str(folder)).classify(texts)
+    assert [each.label for each in classified] == predicted
     evaluated = json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1])
     assert evaluated["split"] == "eval"
     assert evaluated["accuracy"] == pytest.approx(results["accuracy"])

@@ -11,6 +11,7 @@ import questions
 from commands import ROOT, assert_refused, call, run
 from toy import TINY
 
+from bert_jax import prediction
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import spans, terms
 
@@ -108,6 +109,14 @@ def test_fine_tuning_from_the_command_line(pretrained, tmp_path):
     assert (results["examples"], results["NoAns_total"]) == (8, 2)
     predictions = json.loads((tmp_path / "run/predictions.json").read_text())
     assert len(predictions) == 8
+    model = prediction.load(str(tmp_path / "run"))
+    asked = [
+        (question, context)
+        for context in (questions.CONTEXT, " ".join([questions.CONTEXT] * 3))
+        for question, _ in questions.QUESTIONS
+    ]
+    answered = model.answer(*zip(*asked, strict=True))
+    assert [answer.text for answer in answered] == list(predictions.values())
     # None is answered, by the same checkpoint.
     again = run("finetune_squad", *flags, "--config.task.null_threshold=-1e6")
     assert again.returncode == 0, again.stderr

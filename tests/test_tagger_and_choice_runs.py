@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from commands import ROOT, assert_refused, call
 
+from bert_jax import prediction
 from bert_jax.training import stored
 
 WORDS = ["the", "a", "object", "value", "name", "is", "of", "to", "in"]
@@ -77,6 +78,13 @@ def test_a_tagger(pretrained, files, tmp_path):
     # Each word counts once in the loop's evaluation, windows or not.
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] == pytest.approx(results["accuracy"])
+    # The same sentences are tagged alike, though the program was another.
+    sentences = [
+        [line.split("\t") for line in sentence.splitlines()]
+        for sentence in text.strip().split("\n\n")
+    ]
+    got = prediction.load(str(tmp_path)).tag([[r[0] for r in s] for s in sentences])
+    assert [each.tags for each in got] == [[r[2] for r in s] for s in sentences]
     settings = stored.read_metadata(stored.find(tmp_path)).task
     assert settings == {"tags": ["B-class", "B-other", "O"], "scheme": "IOB2"}
 
@@ -97,6 +105,14 @@ def test_a_choice(pretrained, files, tmp_path):
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] == pytest.approx(results["accuracy"])
     assert len((tmp_path / "test_predictions.jsonl").read_text().splitlines()) == 5
+    rows = [row.split(",") for row in (files / "eval.csv").read_text().splitlines()]
+    chosen = prediction.load(str(tmp_path)).choose(
+        [row[0] for row in rows], [row[1:5] for row in rows]
+    )
+    for each, line in zip(chosen, lines, strict=True):
+        expected = json.loads(line)
+        assert (each.index, each.text) == (expected["prediction"], expected["choice"])
+        assert each.probabilities == pytest.approx(expected["probabilities"], abs=1e-4)
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("tagger", "tagging"), ("choice",) * 2])
