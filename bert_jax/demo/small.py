@@ -1,0 +1,80 @@
+"""A corpus and a model that are made in seconds, for notebooks that are given none.
+
+The text is the reference of the Python language, which Python itself comes with.
+"""
+
+import dataclasses
+import os
+import pathlib
+import pydoc_data.topics
+
+from bert_jax import config as config_lib
+from bert_jax import pretraining
+from bert_jax.corpus import build, shards, sources, vocabulary
+
+CONFIG = config_lib.PretrainConfig(
+    encoder=config_lib.EncoderConfig(
+        vocab_size=0,  # that of the corpus
+        num_layers=2,
+        hidden_size=128,
+        num_heads=4,
+        intermediate_size=512,
+        max_position_embeddings=128,
+        dropout_rate=0.0,  # nothing is seen often enough to be learnt by heart
+        attention_dropout_rate=0.0,
+        dtype="float32",
+    ),
+    phases=(config_lib.PhaseConfig(steps=400, length=64, batch_size=16),),
+    optimizer=config_lib.OptimizerConfig(
+        learning_rate=2e-3,
+        warmup_fraction=0.1,
+        schedule="linear",
+        bias_correction=True,
+    ),
+    loop=config_lib.LoopConfig(eval_batches=20),
+)
+
+
+def make_corpus(folder: str | os.PathLike) -> shards.Corpus:
+    """A corpus of the reference, with a vocabulary learnt from it.
+
+    Args:
+      folder: Folder for the text and the corpus, which goes to FOLDER/corpus.
+    """
+    path = pathlib.Path(folder)
+    text = "\n\n".join(
+        "\n".join(line for line in topic.splitlines() if line.strip())
+        for topic in pydoc_data.topics.topics.values()
+    )
+    (path / "reference.txt").write_text(text, encoding="utf-8")
+    source = sources.Source(str(path / "reference.txt"), "text")
+    tokenizer = vocabulary.learn(
+        source,
+        "wordpiece",
+        2000,
+        lower_case=True,
+        strip_accents=True,
+        sample_bytes=10**6,
+    )
+    settings = build.Settings(held_out=0.1)
+    return build.build(source, settings, tokenizer, path / "corpus", workers=1)
+
+
+def pretrain(folder: str | os.PathLike, steps: int = CONFIG.total_steps) -> str:
+    """A small model of the reference.
+
+    Args:
+      folder: Folder for corpus and run.
+      steps: Steps of the run.
+
+    Returns:
+      The workdir.
+    """
+    make_corpus(folder)
+    workdir = str(pathlib.Path(folder) / "run")
+    phase = dataclasses.replace(CONFIG.phases[0], steps=steps)
+    data = dataclasses.replace(CONFIG.data, corpus=str(pathlib.Path(folder) / "corpus"))
+    pretraining.pretrain(
+        dataclasses.replace(CONFIG, phases=(phase,), data=data), workdir
+    )
+    return workdir
