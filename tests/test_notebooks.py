@@ -1,16 +1,21 @@
 """Notebooks run from top to bottom, and what they show is what a run does."""
 
 import base64
+import dataclasses
+import itertools
+import pydoc_data.topics
 import re
 
 import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
+import runs
 import stored_notebooks as notebooks
 from recipes import load
+from sklearn.metrics import accuracy_score, pairwise
 
-from bert_jax import config, knobs, pretraining
+from bert_jax import config, finetuning, knobs, pretraining
 from bert_jax.demo import small
 from bert_jax.errors import UserError
 from bert_jax.training import sharding
@@ -52,6 +57,113 @@ def test_look_inside(run, capsys):
     expected = np.log(2 * got["corpus"].tokenizer.vocab_size)
     assert float(got["value"]) == pytest.approx(expected, abs=0.3)
     assert "[CLS]" in capsys.readouterr().out
+
+
+@pytest.mark.runs
+def test_masked_tokens_can_be_put_back(run):
+    got = run("masking.ipynb")
+    tokenizer = got["tokenizer"]
+    special = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
+    documents = tokenizer.encode_batch(got["TEXT"].split("\n\n"))
+    assert len(got["masked"]) == len(got["MASKINGS"]) == 6
+    for name, batch in got["masked"].items():
+        columns = "input_ids", "mlm_positions", "mlm_labels", "mlm_weights"
+        for ids, positions, labels, weights in zip(
+            *(batch[column] for column in columns), strict=True
+        ):
+            used = positions[weights > 0]
+            ids = ids.copy()
+            ids[used] = labels[weights > 0]
+            assert [token for token in ids if token not in special] in documents
+            if "word" in name:
+                tokens = [tokenizer.tokens[token] for token in ids]
+                for before, after in itertools.pairwise(range(len(ids))):
+                    if tokens[after].startswith("##"):
+                        assert (before in used) == (after in used)
+
+
+@pytest.mark.runs
+def test_attention_is_what_queries_and_keys_make(run, checkpoint):
+    got = run("attention.ipynb")
+    params = runs.params(checkpoint)
+    [embedded] = got["model"].features([got["SENTENCE"]], layers=[0])
+    assert embedded.tokens == got["tokens"]
+
+    def project(name):
+        kernel, bias = (
+            np.asarray(params[f"encoder/layers/attention/{name}/{kind}"])[0]
+            for kind in ("kernel", "bias")
+        )
+        return np.einsum("ld,dhk->hlk", embedded.values[:, 0], kernel) + bias[:, None]
+
+    query, key = project("query"), project("key")
+    scores = np.einsum("hlk,hmk->hlm", query, key) / np.sqrt(query.shape[-1])
+    expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
+    np.testing.assert_allclose(got["attention"][0], expected, atol=1e-5)
+    # The shares of one sentence, added up one by one.
+    tokens, attention = got["attended"][1]
+    head, last = attention[1, 2], len(tokens) - 1
+    expected = (
+        np.mean([head[i, 0] for i in range(last + 1)]),
+        np.mean([head[i, last] for i in range(last + 1)]),
+        np.mean([head[i, i - 1] for i in range(1, last + 1)]),
+        np.mean([head[i, i] for i in range(last + 1)]),
+        np.mean([head[i, i + 1] for i in range(last)]),
+    )
+    np.testing.assert_allclose(
+        got["shares"](tokens, attention)[1, 2], expected, rtol=1e-5
+    )
+
+
+@pytest.mark.runs
+def test_nearest_sentences_and_words(run, monkeypatch, capsys):
+    topics = dict(list(pydoc_data.topics.topics.items())[:20])
+    monkeypatch.setattr(pydoc_data.topics, "topics", topics)
+    got = run("features.ipynb")
+    made = list(
+        got["model"].features(got["everything"], layers=[got["LAYER"]], length=64)
+    )
+    means = np.stack([features.values[:, 0].mean(axis=0) for features in made])
+    means -= means.mean(axis=0)
+    count = len(got["texts"])
+    expected = pairwise.cosine_similarity(means[count:], means[:count])
+    np.testing.assert_allclose(got["cosines"], expected, atol=1e-4)
+    shown = capsys.readouterr().out
+    for row in expected:
+        assert f"{row.max():.2f}  {got['texts'][row.argmax()]}" in shown
+    # Whole words alone, each as often as it is in the sentences.
+    whole = [
+        token
+        for features in made[:count]
+        for token, after in itertools.pairwise(features.tokens)
+        if not after.startswith("##")
+    ]
+    assert "class" in got["words"]
+    for word in got["words"]:
+        assert len(got["occurrences"][word]) == whole.count(word) >= 10
+
+
+@pytest.mark.runs
+def test_the_classifier_answers_as_its_evaluation_says(run, monkeypatch):
+    finetune = finetuning.finetune
+
+    def finetune_for_less(config, folder):
+        return finetune(dataclasses.replace(config, epochs=0.5), folder)
+
+    monkeypatch.setattr(finetuning, "finetune", finetune_for_less)
+    got = run("finetuning.ipynb")
+    labels = [example.label for example in got["examples"]]
+    predicted = [answer.label for answer in got["answers"]]
+    assert set(labels) == set(got["CHAPTERS"])
+    assert accuracy_score(labels, predicted) == pytest.approx(
+        got["results"]["accuracy"]
+    )
+    lines = (got["folder"] / "classifier/predictions.tsv").read_text().splitlines()
+    assert [line.split("\t")[1] for line in lines[1:]] == predicted
+    train = (got["folder"] / "train.tsv").read_text().splitlines()[1:]
+    assert not {line.split("\t")[0] for line in train} & {
+        example.text_a for example in got["examples"]
+    }
 
 
 @pytest.mark.parametrize("name", NAMES)
