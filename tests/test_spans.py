@@ -93,6 +93,7 @@ def test_length_does_not_matter(params, batch):
     assert long == pytest.approx(short, rel=1e-5)
 
 
+@pytest.mark.slow
 @pytest.mark.runs
 def test_fine_tuning_from_the_command_line(pretrained, tmp_path):
     made = questions.write_pair(tmp_path, no_answers=True)

@@ -57,6 +57,7 @@ def fine_tune(recipe, suffix, pretrained, files, folder):
     )
 
 
+@pytest.mark.slow
 @pytest.mark.runs
 def test_a_tagger(pretrained, files, tmp_path):
     done = fine_tune("tagger", "conll", pretrained, files, tmp_path)
