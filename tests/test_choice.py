@@ -21,7 +21,7 @@ from bert_jax.objectives import choice as objective_lib
 from bert_jax.tasks import choice, choice_files
 from bert_jax.tasks.choice_files import Question
 
-ARC = pathlib.Path("/work/shared/data/arc")
+ARC = pathlib.Path(__file__).parents[2] / "shared/data/arc"
 # As the files of SWAG begin.
 SWAG = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"

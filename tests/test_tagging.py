@@ -12,7 +12,7 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import conll, entities, tagging
 
-WNUT = pathlib.Path("/work/shared/data/wnut17")
+WNUT = pathlib.Path(__file__).parents[2] / "shared/data/wnut17"
 SCHEMES = ("IOB1", "IOB2", "BIOES")
 
 
