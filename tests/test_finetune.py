@@ -111,7 +111,7 @@ def test_numbers_are_predicted(pretrained, tmp_path):
     )
     squares = np.square(predicted - labels).mean()
     assert evaluated["regression_loss"] == pytest.approx(squares, rel=1e-4)
-    lines = (tmp_path / "run/predictions_test.tsv").read_text().splitlines()
+    lines = (tmp_path / "run/test_predictions.tsv").read_text().splitlines()
     assert len(lines) == 2
 
 

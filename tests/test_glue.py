@@ -148,7 +148,7 @@ def test_scores_and_submissions(task, tmp_path, wordpiece):
     folder.mkdir()
     made.write(folder, outputs)
     usual = ["predictions.tsv"] + ["confusion.png"] * (count > 0)
-    usual += ["predictions_mismatched.tsv"] * (task == "mnli")
+    usual += ["mismatched_predictions.tsv"] * (task == "mnli")
     assert {p.name for p in folder.iterdir()} == {*usual, *SUBMISSIONS[task]}
     words = {
         "stsb": ["0.000", "3.142", "5.000"],

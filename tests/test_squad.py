@@ -45,8 +45,6 @@ def test_a_file_is_read(tmp_path):
     remote = storage.path("memory://squad/a.json")
     storage.write_text(remote, "\ufeff" + pathlib.Path(path).read_text("utf-8"))
     assert files.read(str(remote), no_answers=True) == got
-    assert files.fingerprint(got) != files.fingerprint(got[:4])
-    assert files.fingerprint(got, []) != files.fingerprint(got[:4], got[4:])
 
 
 def one_question(**changes):

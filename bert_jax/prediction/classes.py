@@ -61,9 +61,9 @@ def classify(
             Measured(float(number), bool(lost))
             for number, lost in zip(outputs["predictions"], truncated, strict=True)
         ]
-    logits = outputs["logits"].astype(np.float64)
-    odds = np.exp(logits - logits.max(axis=-1, keepdims=True))
-    probabilities = odds / odds.sum(axis=-1, keepdims=True)
+    from scipy import special  # takes a while
+
+    probabilities = special.softmax(outputs["logits"].astype(np.float64), axis=-1)
     return [
         Classified(
             label=labels[int(row.argmax())],

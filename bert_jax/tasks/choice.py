@@ -5,7 +5,6 @@ answers of one question go through the model at once, and questions may have dif
 numbers of them.
 """
 
-import hashlib
 import json
 from collections.abc import Sequence
 from typing import Any
@@ -15,9 +14,8 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.errors import UserError
 from bert_jax.objectives import choice
-from bert_jax.tasks import Arrays, choice_files, texts
+from bert_jax.tasks import Arrays, choice_files, files, texts
 from bert_jax.tasks.choice_files import Question
 
 
@@ -32,12 +30,7 @@ class Choice:
         Raises:
           UserError: A file is not given or cannot be used.
         """
-        for name in ("train", "eval"):
-            if not getattr(config, name):
-                raise UserError(
-                    f"task.{name} is empty; pass --config.task.{name}=FILE.csv or "
-                    "FILE.jsonl"
-                )
+        files.check_given(config, "FILE.csv or FILE.jsonl")
         names = ["train", "eval", *(["test"] if config.test else [])]
         self._files = {
             name: choice_files.read(getattr(config, name), needs_answers=name != "test")
@@ -59,7 +52,7 @@ class Choice:
         self.held_out = {name: arrays[name] for name in names[1:]}
         self.settings: dict[str, Any] = {}
         train, evaluated = self._files["train"], self._files["eval"]
-        self.fingerprint = fingerprint(train, evaluated)
+        self.fingerprint = files.fingerprint(train.questions, evaluated.questions)
         self.description = {
             "examples": len(evaluated.questions),
             "train_examples": len(train.questions),
@@ -106,15 +99,6 @@ class Choice:
             with storage.writing(folder):
                 path = folder / f"{prefix}predictions.jsonl"
                 storage.write_text(path, "".join(lines))
-
-
-def fingerprint(*files: choice_files.File) -> str:
-    """A hash of questions and answers, by which a continuation knows them again."""
-    digest = hashlib.sha256()
-    for file in files:
-        for q in file.questions:
-            digest.update(json.dumps([q.question, q.choices, q.answer]).encode())
-    return digest.hexdigest()[:16]
 
 
 def make_rows(

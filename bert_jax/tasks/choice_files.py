@@ -40,7 +40,7 @@ class Question:
       answer: Which of them is true, from 0; -1 if that is not known.
     """
 
-    line: int
+    line: int = dataclasses.field(repr=False)  # nothing is learnt from it
     question: str
     choices: tuple[str, ...]
     answer: int

@@ -19,6 +19,7 @@ from bert_jax.tasks import (
     TaskObjective,
     classification_scores,
     confusion,
+    files,
     glue,
     text_files,
     texts,
@@ -60,7 +61,7 @@ class Classification:
         self.train = made.pop("train")
         self.held_out = made
         self.settings = {"labels": self._labels}
-        self.fingerprint = texts.fingerprint(sets.train, *sets.labelled.values())
+        self.fingerprint = files.fingerprint(sets.train, *sets.labelled.values())
         self.description = {
             "examples": len(sets.labelled["eval"]),
             "train_examples": len(sets.train),
@@ -106,7 +107,7 @@ class Classification:
         for name in self.held_out:
             predicted = self._predicted(outputs[name])
             words = self._words(predicted)
-            file = "predictions.tsv" if name == "eval" else f"predictions_{name}.tsv"
+            file = "predictions.tsv" if name == "eval" else f"{name}_predictions.tsv"
             if self._glue and name not in self._scored:
                 file = glue.submission(self._glue, name)
                 if self._config.predicts_numbers:

@@ -27,7 +27,7 @@ class Sentence:
       tags: A tag for each word; none where the tags are not known.
     """
 
-    line: int
+    line: int = dataclasses.field(repr=False)  # nothing is learnt from it
     words: list[str]
     tags: list[str]
 

@@ -1,14 +1,50 @@
-"""Reading the files of tasks: UTF-8, here or in an object store, plain or .gz."""
+"""Files of tasks: which must be given, how they are read, and what they hold."""
 
 import gzip
+import hashlib
 import os
 import zlib
+from collections.abc import Iterable
+from typing import Any
 
 from bert_jax import storage
+from bert_jax.errors import UserError
+
+
+def check_given(config: Any, advice: str) -> None:
+    """Refuse a task without files to train and to evaluate on.
+
+    Args:
+      config: Config of a task, with fields `train` and `eval`.
+      advice: What to write behind "--config.task.train=", such as "FILE.tsv".
+
+    Raises:
+      UserError: One of them is empty.
+    """
+    for name in ("train", "eval"):
+        if not getattr(config, name):
+            raise UserError(f"task.{name} is empty; pass --config.task.{name}={advice}")
+
+
+def fingerprint(*sets: Iterable[Any]) -> str:
+    """A hash of examples, by which a continuation knows them again.
+
+    Args:
+      sets: Sets of examples, of types whose `repr` tells all there is to them.
+    """
+    digest = hashlib.sha256()
+    for examples in sets:
+        digest.update(b"a set\n")
+        for example in examples:
+            digest.update(repr(example).encode("utf-8", "surrogatepass") + b"\n")
+    return digest.hexdigest()[:16]
 
 
 def read(path: str | os.PathLike) -> str:
     """The text of a file, without a byte-order mark. Ends of lines stay as they are.
+
+    Args:
+      path: Path or URL of a file in UTF-8, plain or ending in .gz.
 
     Raises:
       UserError: The file is not there, is damaged, or is not UTF-8.

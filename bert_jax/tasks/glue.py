@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tasks import tables
+from bert_jax.tasks import files, tables
 from bert_jax.tasks.texts import Example, ExampleSets
 
 
@@ -108,21 +108,22 @@ def read(name: str, folder: str) -> ExampleSets:
       UserError: A file is missing or is no file of the task.
       Unavailable: The store does not answer now.
     """
-    files = _Files(name, folder)
+    folders = _Folders(name, folder)
     task = TASKS[name]
-    if name == "mrpc" and not files.find("train") and files.find_exactly(_MSR_TRAIN):
-        return _read_msr(files)
-    train = files.labelled(files.get("train"), "train")
+    is_msr = name == "mrpc" and not folders.find("train")
+    if is_msr and folders.find_exactly(_MSR_TRAIN):
+        return _read_msr(folders)
+    train = folders.labelled(folders.get("train"), "train")
     labelled = {
-        held_out: files.labelled(files.get(file), held_out)
+        held_out: folders.labelled(folders.get(file), held_out)
         for held_out, file in task.held_out
     }
     unlabelled = {
-        test: files.unlabelled(path, test)
+        test: folders.unlabelled(path, test)
         for test, file in task.tests
-        if (path := files.find(file))
+        if (path := folders.find(file))
     }
-    return ExampleSets(train, labelled, unlabelled, files.about)
+    return ExampleSets(train, labelled, unlabelled, folders.about)
 
 
 def recognise(header: Sequence[str]) -> list[str]:
@@ -137,7 +138,7 @@ def recognise(header: Sequence[str]) -> list[str]:
     return pairs or single
 
 
-class _Files:
+class _Folders:
     """The files of one task, with an account of what was read."""
 
     def __init__(self, name: str, folder: str):
@@ -214,7 +215,7 @@ class _Files:
         self, path: storage.Path, name: str, header: tuple[str, ...]
     ) -> tables.Table:
         self.about["files"][name] = path.name
-        text = tables.read_text(path)
+        text = files.read(path)
         if header:
             table = tables.parse_tsv(path, "\t".join(header) + "\n" + text)
             rows = [(line - 1, row) for line, row in table.rows]
@@ -249,27 +250,27 @@ def named(header: Sequence[str]) -> str:
     )
 
 
-def _read_msr(files: _Files) -> ExampleSets:
-    """MRPC from Microsoft's files.
+def _read_msr(folders: _Folders) -> ExampleSets:
+    """MRPC from Microsoft's folders.
 
     Without the list of GLUE's evaluation pairs, all that is not for testing is for
     training, and the pairs for testing, whose labels are known, are for evaluation.
     """
-    path = files.find_exactly(_MSR_TRAIN)
-    train = files.labelled(path, "train")
-    ids_path, test_path = map(files.find_exactly, (_MSR_DEV_IDS, _MSR_TEST))
+    path = folders.find_exactly(_MSR_TRAIN)
+    train = folders.labelled(path, "train")
+    ids_path, test_path = map(folders.find_exactly, (_MSR_DEV_IDS, _MSR_TEST))
     if ids_path is None and test_path is None:
         raise UserError(
             f"beside {path} there is neither {_MSR_DEV_IDS} nor {_MSR_TEST}: no pairs "
             "to evaluate on"
         )
     if ids_path is None:
-        labelled = {"eval": files.labelled(test_path, "eval")}
+        labelled = {"eval": folders.labelled(test_path, "eval")}
     else:
-        files.about["files"]["eval"] = ids_path.name
-        chosen = set(tables.read_text(ids_path).split("\n"))
+        folders.about["files"]["eval"] = ids_path.name
+        chosen = set(files.read(ids_path).split("\n"))
         chosen = {line.strip() for line in chosen}
-        table = tables.parse_tsv(path, tables.read_text(path))
+        table = tables.parse_tsv(path, files.read(path))
         ids = [
             "\t".join(pair) for _, pair in _columns("mrpc", table, ("#1 ID", "#2 ID"))
         ]
@@ -279,5 +280,5 @@ def _read_msr(files: _Files) -> ExampleSets:
         labelled = {"eval": [example for example, held_out in both if held_out]}
         if not train or not labelled["eval"]:
             raise UserError(f"{ids_path} does not divide the pairs of {path}")
-    unlabelled = {"test": files.unlabelled(test_path, "test")} if test_path else {}
-    return ExampleSets(train, labelled, unlabelled, files.about)
+    unlabelled = {"test": folders.unlabelled(test_path, "test")} if test_path else {}
+    return ExampleSets(train, labelled, unlabelled, folders.about)

@@ -7,15 +7,14 @@ The first line of both names the columns; JSON lines name them in every line.
 
 import csv
 import dataclasses
-import gzip
 import io
 import json
 import os
-import zlib
 from typing import Any
 
 from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.tasks import files
 
 _ENDINGS = (".tsv", ".csv", ".jsonl")
 
@@ -52,9 +51,9 @@ def read(path: str | os.PathLike) -> Table:
             f"{', '.join(_ENDINGS)}, or in one of these and .gz"
         )
     if ending == ".jsonl":
-        return _parse_json_lines(path, read_text(path))
+        return _parse_json_lines(path, files.read(path))
     parse = parse_tsv if ending == ".tsv" else _parse_csv
-    table = parse(path, read_text(path))
+    table = parse(path, files.read(path))
     columns = len(table.header)
     for line, row in table.rows:
         if len(row) != columns:
@@ -63,23 +62,6 @@ def read(path: str | os.PathLike) -> Table:
                 "header"
             )
     return table
-
-
-def read_text(path: storage.Path) -> str:
-    """The text of a file, without a byte-order mark.
-
-    Raises:
-      UserError: The file is not there or not UTF-8.
-      Unavailable: The store does not answer now.
-    """
-    storage.check(path)
-    try:
-        data = path.read_bytes()
-        if path.name.endswith(".gz"):
-            data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
-    except (OSError, EOFError, zlib.error, UnicodeDecodeError) as error:
-        raise storage.failure(error)(f"cannot read {path}: {error}") from error
 
 
 def parse_tsv(path: storage.Path, text: str) -> Table:

@@ -6,9 +6,7 @@ longer than a row goes in several windows that overlap.
 """
 
 import dataclasses
-import hashlib
 import itertools
-import json
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -20,7 +18,7 @@ from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import tagging
-from bert_jax.tasks import Arrays, conll, entities
+from bert_jax.tasks import Arrays, conll, entities, files
 
 _NO_LABEL = -1
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -37,11 +35,7 @@ class Tagging:
         Raises:
           UserError: A file is not given or cannot be used.
         """
-        for name in ("train", "eval"):
-            if not getattr(config, name):
-                raise UserError(
-                    f"task.{name} is empty; pass --config.task.{name}=FILE.conll"
-                )
+        files.check_given(config, "FILE.conll")
         names = ["train", "eval", *(["test"] if config.test else [])]
         self._files = {
             name: conll.read(
@@ -70,21 +64,23 @@ class Tagging:
         self.train = self._rows["train"].arrays
         self.held_out = {name: self._rows[name].arrays for name in names[1:]}
         self.settings = {"tags": self._tags, "scheme": self._scheme}
-        self.fingerprint = fingerprint(train, self._files["eval"])
+        self.fingerprint = files.fingerprint(
+            train.sentences, self._files["eval"].sentences
+        )
         self.description = self._description()
 
     def _description(self) -> dict[str, Any]:
-        files, rows = self._files, self._rows
+        rows = self._rows
         return {
-            "examples": len(files["eval"].sentences),
-            "train_examples": len(files["train"].sentences),
+            "examples": len(self._files["eval"].sentences),
+            "train_examples": len(self._files["train"].sentences),
             "tags": self._tags,
             "scheme": self._scheme,
             "sentences_in_windows": {name: r.in_windows for name, r in rows.items()},
             "truncated_words": {name: r.truncated for name, r in rows.items()},
             "invalid_transitions": {
                 name: entities.count_invalid(file, self._scheme)
-                for name, file in files.items()
+                for name, file in self._files.items()
                 if file.is_tagged
             },
         }
@@ -156,15 +152,6 @@ def labels_of(file: conll.File, names: Sequence[str]) -> list[list[int]]:
             f"its tags are {', '.join(names)}"
         )
     return [[classes[tag] for tag in sentence.tags] for sentence in file.sentences]
-
-
-def fingerprint(*files: conll.File) -> str:
-    """A hash of words and tags, by which a continuation knows them again."""
-    digest = hashlib.sha256()
-    for file in files:
-        for sentence in file.sentences:
-            digest.update(json.dumps([sentence.words, sentence.tags]).encode())
-    return digest.hexdigest()[:16]
 
 
 # ---- rows

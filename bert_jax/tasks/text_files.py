@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.tasks import glue, tables
+from bert_jax.tasks import files, glue, tables
 from bert_jax.tasks.texts import Example, ExampleSets
 
 
@@ -18,12 +18,10 @@ def read_all(config: config_lib.ClassificationConfig) -> ExampleSets:
       UserError: A file is not given or cannot be used.
       Unavailable: The store does not answer now.
     """
-    for name in ("train", "eval"):
-        if not getattr(config, name):
-            raise UserError(
-                f"task.{name} is empty; pass --config.task.{name}=FILE.tsv, or "
-                "--config.task.name=glue/... and --config.task.folder=DIR"
-            )
+    files.check_given(
+        config,
+        "FILE.tsv, or --config.task.name=glue/... and --config.task.folder=DIR",
+    )
     names = (config.text_a, config.text_b, config.label)
     return ExampleSets(
         train=read(config.train, *names),

@@ -1,7 +1,6 @@
 """Texts and pairs of texts with labels, and the rows of a batch they become."""
 
 import dataclasses
-import hashlib
 import pathlib
 from collections.abc import Sequence
 
@@ -48,15 +47,6 @@ class ExampleSets:
     labelled: dict[str, list[Example]]
     unlabelled: dict[str, list[Example]]
     about: dict[str, dict]
-
-
-def fingerprint(*groups: Sequence[Example]) -> str:
-    """A hash of examples, by which a continuation knows them again."""
-    digest = hashlib.sha256()
-    for group in groups:
-        for example in group:
-            digest.update(repr(example.fields).encode("utf-8"))
-    return digest.hexdigest()[:16]
 
 
 def write_tsv(path: pathlib.Path, examples: Sequence[Example]) -> None:

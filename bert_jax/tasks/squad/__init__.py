@@ -13,9 +13,9 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.errors import UserError
 from bert_jax.objectives import spans
 from bert_jax.tasks import Arrays
+from bert_jax.tasks import files as task_files
 from bert_jax.tasks.squad import answers, files, metrics, windows
 
 
@@ -30,11 +30,7 @@ class Squad:
         Raises:
           UserError: A file is not given or cannot be used.
         """
-        for name in ("train", "eval"):
-            if not getattr(config, name):
-                raise UserError(
-                    f"task.{name} is empty; pass --config.task.{name}=FILE.json"
-                )
+        task_files.check_given(config, "FILE.json")
         train = files.read(config.train, config.no_answers)
         self._config = config
         self._examples = files.read(config.eval, config.no_answers)
@@ -44,7 +40,7 @@ class Squad:
         self.train = _with_positions(train, train_windows)
         self.held_out = {"eval": _with_positions(self._examples, self._windows)}
         self.settings: dict[str, Any] = {}  # predictions need the config alone
-        self.fingerprint = files.fingerprint(train, self._examples)
+        self.fingerprint = task_files.fingerprint(train, self._examples)
         self.description = {
             "examples": len(self._examples),
             "windows": len(self._windows.question),

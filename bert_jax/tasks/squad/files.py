@@ -5,16 +5,13 @@ A file has articles, which have paragraphs, which have a context and questions o
 """
 
 import dataclasses
-import gzip
-import hashlib
 import json
 import os
-import zlib
-from collections.abc import Sequence
 from typing import Any, TypeVar
 
-from bert_jax import storage, terminal
+from bert_jax import terminal
 from bert_jax.errors import UserError
+from bert_jax.tasks import files as task_files
 
 T = TypeVar("T")
 
@@ -49,15 +46,10 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
         be used.
       Unavailable: The store does not answer now.
     """
-    path = storage.path(path)
-    storage.check(path)
     try:
-        data = path.read_bytes()
-        if path.name.endswith(".gz"):
-            data = gzip.decompress(data)
-        content = json.loads(data.decode("utf-8-sig"))
-    except (OSError, EOFError, zlib.error, ValueError, RecursionError) as error:
-        raise storage.failure(error)(f"cannot read {path}: {error}") from error
+        content = json.loads(task_files.read(path))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"cannot read {path}: {error}") from error
     examples = []
     for article, in_file in _items(content, "data", f"{path}:"):
         for paragraph, in_article in _items(article, "paragraphs", in_file):
@@ -80,17 +72,7 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
     return examples
 
 
-def fingerprint(*groups: Sequence[Example]) -> str:
-    """A hash of examples, by which a continuation knows them again."""
-    digest = hashlib.sha256()
-    for group in groups:
-        digest.update(f"{len(group)} examples\n".encode())
-        for example in group:
-            digest.update(repr(example).encode("utf-8", "surrogatepass"))
-    return digest.hexdigest()[:16]
-
-
-def _example(value: Any, context: str, where: str, path: storage.Path) -> Example:
+def _example(value: Any, context: str, where: str, path: str | os.PathLike) -> Example:
     """One question, checked."""
     # From here on its id is a better name for it than where it is in the file.
     identifier = terminal.printable(_text(value, "id", where))
