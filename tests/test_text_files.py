@@ -49,7 +49,7 @@ def test_what_cannot_be_read(name, content, message, tmp_path):
 def test_files_that_are_no_text(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes(b"text\tlabel\n\xff\t1\n")
-    assert "cannot read" in refusal(path)
+    assert "a.tsv, line 2: not UTF-8" in refusal(path)
     (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\nx\t1\n")[:-9])
     assert "cannot read" in refusal(tmp_path / "a.tsv.gz")
 

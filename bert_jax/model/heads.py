@@ -1,8 +1,10 @@
 """The encoder with what is put on top of it for a purpose."""
 
 import dataclasses
+from typing import Any
 
 import flax.linen as nn
+import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
@@ -196,3 +198,15 @@ class SpanModel(nn.Module):
         keys = randomness.fold_in(dropout_keys, "encoder")
         encoded = self.encoder(inputs, dropout_keys=keys)
         return self.span_classifier(encoded.hidden)
+
+
+def init(model: nn.Module, key: jax.Array, *arguments: jax.Array) -> Any:
+    """Initial parameters of a model, boxed with the names of their dimensions.
+
+    Args:
+      model: A model of inputs.
+      key: Key for what is drawn.
+      arguments: What the model is given besides, for one row of one token.
+    """
+    ids = jnp.zeros((1, 1), jnp.int32)
+    return model.init(key, Inputs(ids, ids == 0), *arguments)["params"]

@@ -60,8 +60,7 @@ class CausalLm:
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return self.model.init(key, Inputs(ids, ids == 0))["params"]
+        return heads.init(self.model, key)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Predicted tokens in a batch."""

@@ -10,7 +10,7 @@ from jaxtyping import Array, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms
+from bert_jax.objectives import Batch, labelled, terms
 
 # Of a choice that is not there; as a probability it is 0.
 _MISSING = -1e9
@@ -51,15 +51,9 @@ class Choice:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `tasks/choice.py` says what is in it."""
-        rows, tokens = (batch_size,), (batch_size, self.num_choices, length)
-        shapes = {
-            "input_ids": (tokens, jnp.int32),
-            "segment_ids": (tokens, jnp.int32),
-            "attention_mask": (tokens, jnp.bool_),
-            "labels": (rows, jnp.int32),
-            "weights": (rows, jnp.float32),
-        }
-        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+        return labelled.batch_shapes(
+            (batch_size, self.num_choices, length), labels=((batch_size,), jnp.int32)
+        )
 
     def sequence_flops(self, length: int) -> float:
         """Encoder, pooler and classifier for each choice, forward and backward."""
@@ -71,8 +65,7 @@ class Choice:
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return self.model.init(key, Inputs(ids, ids == 0))["params"]
+        return heads.init(self.model, key)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Questions in a batch."""

@@ -81,8 +81,7 @@ class MaskedLm:
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return self.model.init(key, Inputs(ids, ids == 0), ids)["params"]
+        return heads.init(self.model, key, jnp.zeros((1, 1), jnp.int32))
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Masked tokens and pairs in a batch."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms
+from bert_jax.objectives import Batch, labelled, terms
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,15 +37,9 @@ class Regression:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `tasks/classification.py` says what is in it."""
-        rows, tokens = (batch_size,), (batch_size, length)
-        shapes = {
-            "input_ids": (tokens, jnp.int32),
-            "segment_ids": (tokens, jnp.int32),
-            "attention_mask": (tokens, jnp.bool_),
-            "labels": (rows, jnp.float32),
-            "weights": (rows, jnp.float32),
-        }
-        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+        return labelled.batch_shapes(
+            (batch_size, length), labels=((batch_size,), jnp.float32)
+        )
 
     def sequence_flops(self, length: int) -> float:
         """Encoder, pooler and one logit, forward and backward."""
@@ -57,8 +51,7 @@ class Regression:
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return self.model.init(key, Inputs(ids, ids == 0))["params"]
+        return heads.init(self.model, key)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Examples in a batch."""

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms
+from bert_jax.objectives import Batch, labelled, terms
 
 # Logit of padding, which is no position.
 _NEVER = -1e9
@@ -45,16 +45,10 @@ class Spans:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `tasks/squad/` says what is in it."""
-        rows, tokens = (batch_size,), (batch_size, length)
-        shapes = {
-            "input_ids": (tokens, jnp.int32),
-            "segment_ids": (tokens, jnp.int32),
-            "attention_mask": (tokens, jnp.bool_),
-            "start_positions": (rows, jnp.int32),
-            "end_positions": (rows, jnp.int32),
-            "weights": (rows, jnp.float32),
-        }
-        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+        position = (batch_size,), jnp.int32
+        return labelled.batch_shapes(
+            (batch_size, length), start_positions=position, end_positions=position
+        )
 
     def sequence_flops(self, length: int) -> float:
         """Encoder and a classifier on each position, forward and backward."""
@@ -65,8 +59,7 @@ class Spans:
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return self.model.init(key, Inputs(ids, ids == 0))["params"]
+        return heads.init(self.model, key)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Rows in a batch."""

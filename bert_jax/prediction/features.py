@@ -15,6 +15,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.model import encoder as encoder_lib
+from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import rows as rows_lib
@@ -59,9 +60,7 @@ class Hidden:
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        model = encoder_lib.Encoder(self.encoder)
-        return {"encoder": model.init(key, Inputs(ids, ids == 0))["params"]}
+        return {"encoder": heads.init(encoder_lib.Encoder(self.encoder), key)}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Float32 [B, K, D] if pooled, else [B, L, K, D], for K layers."""

@@ -59,8 +59,7 @@ class Blanks:
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        return self._model.init(key, Inputs(ids, ids == 0), ids)["params"]
+        return heads.init(self._model, key, jnp.zeros((1, 1), jnp.int32))
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Ids and probabilities [B, P, top], from the best word down."""
