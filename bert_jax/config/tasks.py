@@ -26,7 +26,8 @@ class ClassificationConfig:
     kind: str = "classification"
     # A task of GLUE, such as "glue/mrpc", read from `folder`; "": the files below.
     name: str = knob("", choices=("", *(f"glue/{name}" for name in GLUE)))
-    # Folder of the task as GLUE's download makes it, or the one above it.
+    # Folder of the task as GLUE's download makes it, or the one above it. "tfds:DIR":
+    # as TensorFlow Datasets prepared it in DIR; "tfds:": in its default folder.
     folder: str = knob("", free=True)
     # Files with named columns: TSV, CSV or JSON lines, plain or ending in .gz.
     train: str = knob("", free=True)

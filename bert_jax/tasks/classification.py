@@ -1,7 +1,7 @@
 """Classes or numbers for texts and for pairs of texts.
 
-The examples are those of a task of GLUE (`glue.py`) or of one's own files
-(`text_files.py`).
+The examples are those of a task of GLUE (`glue.py`, `glue_tfds.py`) or of one's own
+files (`text_files.py`).
 """
 
 import math
@@ -21,6 +21,7 @@ from bert_jax.tasks import (
     confusion,
     files,
     glue,
+    glue_tfds,
     text_files,
     texts,
 )
@@ -42,11 +43,7 @@ class Classification:
         """
         self._config = config
         self._glue = config.name.removeprefix("glue/")
-        sets = (
-            glue.read(self._glue, config.folder)
-            if self._glue
-            else text_files.read_all(config)
-        )
+        sets = _read(config)
         self._labels = self._label_names(sets.train)
         self._metrics = self._metric_names()
         self._scored = tuple(sets.labelled)
@@ -157,6 +154,16 @@ class Classification:
         if self._config.predicts_numbers:
             return [str(value) for value in predicted]  # all digits of a float32
         return [self._labels[c] for c in predicted]
+
+
+def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
+    """The examples, wherever they are."""
+    if not config.name:
+        return text_files.read_all(config)
+    name = config.name.removeprefix("glue/")
+    if config.folder.startswith(glue_tfds.PREFIX):
+        return glue_tfds.read(name, config.folder.removeprefix(glue_tfds.PREFIX))
+    return glue.read(name, config.folder)
 
 
 def make_objective(
