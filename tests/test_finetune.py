@@ -12,6 +12,7 @@ from commands import ROOT, assert_refused, call, run
 
 from bert_jax import config, finetuning, knobs, prediction
 from bert_jax.errors import UserError
+from bert_jax.finetuning import beginning, repeats
 from bert_jax.training import stored
 
 
@@ -319,10 +320,38 @@ def test_several_seeds(pretrained, task, tmp_path):
     assert (got["least"], got["greatest"]) == (min(values), max(values))
     assert scores[results["best"]["run"]] == max(values)
     assert json.loads((tmp_path / "results.json").read_text()) == results
+    best = tmp_path / results["best"]["run"]
+    with pytest.raises(UserError, match=f"3 runs; give the best of them, {best}$"):
+        prediction.load(tmp_path)
     # The seed that is an argument of the program is the seed of a run of its own.
     alone = make_config(pretrained, task, epochs=0.5, seed=6)
     finetuning.finetune(alone, str(tmp_path / "alone"))
     runs.assert_same_end(tmp_path / "seed-6", tmp_path / "alone")
+
+
+def test_the_folder_of_several_seeds_is_no_checkpoint(tmp_path):
+    """Neither to ask nor to begin with; the message says which run is."""
+    for seed in (9, 10, 11):
+        (tmp_path / f"seed-{seed}/checkpoints").mkdir(parents=True)
+    run = config.FinetuneConfig(init_from=str(tmp_path))
+
+    def assert_says(message):
+        message = f"^{tmp_path} holds no complete checkpoint, but 3 runs; {message}$"
+        with pytest.raises(UserError, match=message):
+            prediction.load(str(tmp_path))
+        with pytest.raises(UserError, match=message):
+            beginning.source(run, str(tmp_path / "new"))
+
+    assert_says(f"give one of them, such as {tmp_path}/seed-10")
+    scores = {"seed-9": {"f1": 0.5}, "seed-10": {"f1": 0.7}, "seed-11": {"f1": 0.6}}
+    results = tmp_path / "results.json"
+    results.write_text(json.dumps(repeats.summarise(scores)))
+    assert_says(f"give the best of them, {tmp_path}/seed-10")
+    scores["seed-11"]["f1"] = 0.8
+    results.write_text(json.dumps(repeats.summarise(scores)))
+    assert_says(f"give the best of them, {tmp_path}/seed-11")
+    results.write_text("[]")
+    assert_says(f"give one of them, such as {tmp_path}/seed-10")
 
 
 @pytest.mark.runs

@@ -60,7 +60,7 @@ def find(path: str | os.PathLike) -> epath.Path:
     That is the best of a workdir that keeps it, or the newest, or `path` itself.
 
     Raises:
-      UserError: There is none, or the newest is damaged.
+      UserError: There is none, there are several runs, or the newest is damaged.
     """
     path = absolute(path)
     if not path.is_dir():
@@ -76,7 +76,24 @@ def find(path: str | os.PathLike) -> epath.Path:
             raise UserError(
                 f"{candidate} is damaged, it has no metadata; give another checkpoint"
             )
-    raise UserError(f"{path} holds no complete checkpoint")
+    raise UserError(f"{path} holds no complete checkpoint{_runs_in(path)}")
+
+
+def _runs_in(path: epath.Path) -> str:
+    """What to give instead of the folder of several runs; "" if it is none.
+
+    It is what fine-tuning with several seeds makes.
+    """
+    runs = sorted(run.name for run in path.glob("seed-*"))
+    if not runs:
+        return ""
+    try:
+        best = json.loads((path / "results.json").read_text())["best"]["run"]
+    except (OSError, ValueError, LookupError, TypeError):
+        best = ""  # not all of them have ended
+    if best in runs:
+        return f", but {len(runs)} runs; give the best of them, {path / best}"
+    return f", but {len(runs)} runs; give one of them, such as {path / runs[0]}"
 
 
 def steps_of(folder: epath.Path) -> list[epath.Path]:
