@@ -235,8 +235,19 @@ def test_tags_of_texts_and_of_words(saved):
         got[1].tags
         == np.array(expected_tags(params, ["ab", "[UNK]", "ac"]))[[0, 2]].tolist()
     )
+    assert not any(tagged.truncated for tagged in got)
     assert {name for tagged in got for name in tagged.tags} == set(TAGS)
     assert any(tagged.entities for tagged in got)
+
+
+def test_words_that_are_longer_than_a_row(saved):
+    """A row has room for ten tokens; a sign that is not in the vocabulary is one."""
+    model = prediction.load(saved("tagging")[0])
+    texts = [["ab", "ab," * 5], ["ab", "ab," * 5 + "ac"], [], [words(30)]]
+    texts += [words(30), ["ab," * 6, "ab," * 6]]
+    got = model.tag(texts)
+    assert [t.truncated for t in got] == [False, True, False, True, False, True]
+    assert all(len(tagged.tags) == len(tagged.words) for tagged in got)
 
 
 def test_the_text_of_an_entity_is_as_it_stands_there(saved, monkeypatch):

@@ -20,12 +20,15 @@ class Tagged:
       entities: What the tags name; none if they are parts of speech or alike. Of a text
         that was given as one, `text` is as it stands there.
       offsets: Where each word begins and ends in such a text; of words, [].
+      truncated: Whether a word was longer than a row of the fine-tuning, and lost
+        tokens.
     """
 
     words: list[str]
     tags: list[str]
     entities: list[entities.Entity]
     offsets: list[tuple[int, int]]
+    truncated: bool
 
 
 def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
@@ -46,8 +49,10 @@ def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
     outputs = model.outputs(objective, rows.arrays)
     tags = rows.decode(outputs["predictions"], names)
     return [
-        Tagged(*each, _entities(*each, scheme, text, where), where)
-        for *each, text, where in zip(words, tags, texts, offsets, strict=True)
+        Tagged(*each, _entities(*each, scheme, text, where), where, bool(lost))
+        for *each, text, where, lost in zip(
+            words, tags, texts, offsets, rows.truncated, strict=True
+        )
     ]
 
 

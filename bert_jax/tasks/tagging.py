@@ -77,7 +77,9 @@ class Tagging:
             "tags": self._tags,
             "scheme": self._scheme,
             "sentences_in_windows": {name: r.in_windows for name, r in rows.items()},
-            "truncated_words": {name: r.truncated for name, r in rows.items()},
+            "truncated_words": {
+                name: int(r.truncated.sum()) for name, r in rows.items()
+            },
             "invalid_transitions": {
                 name: entities.count_invalid(file, self._scheme)
                 for name, file in self._files.items()
@@ -169,14 +171,14 @@ class Rows:
         most context.
       lengths: Number of words of each sentence.
       in_windows: Number of sentences that have more than one row.
-      truncated: Number of words that are longer than a row.
+      truncated: Number of words of each sentence that are longer than a row, int [S].
     """
 
     arrays: Arrays
     words: np.ndarray
     lengths: list[int]
     in_windows: int
-    truncated: int
+    truncated: np.ndarray
 
     def decode(self, predictions: np.ndarray, names: Sequence[str]) -> list[list[str]]:
         """The tag of each word of each sentence.
@@ -212,13 +214,14 @@ def make_rows(
     capacity = length - 2
     encoded = iter(tokenizer.encode_batch(list(itertools.chain(*sentences))))
     rows, row_labels, words = [], [], []
-    in_windows = truncated = 0
+    in_windows = 0
+    truncated = np.zeros(len(sentences), np.int32)
     for number, sentence in enumerate(sentences):
         if not sentence:
             continue
         tokens = list(itertools.islice(encoded, len(sentence)))
         tokens = [ids or [tokenizer.unk_id] for ids in tokens]
-        truncated += sum(len(ids) > capacity for ids in tokens)
+        truncated[number] = sum(len(ids) > capacity for ids in tokens)
         tokens = [ids[:capacity] for ids in tokens]
         spans, owners = windows([len(ids) for ids in tokens], capacity)
         in_windows += len(spans) > 1
