@@ -1,6 +1,7 @@
 """What all entrypoints do with bad recipes, odd names, closed pipes, slow imports."""
 
 import os
+import re
 import subprocess
 import sys
 
@@ -205,6 +206,16 @@ def closed_pipe():
 def test_help_that_nobody_reads(name, closed_pipe):
     done = entrypoint(name, "--help", stdout=closed_pipe)
     assert (done.returncode, done.stderr) == (1, b"")
+
+
+# build_corpus names options of Beam, too.
+@pytest.mark.parametrize("name", sorted(ENTRYPOINTS - {"build_corpus"}))
+def test_help_explains_the_flags_that_it_names(name):
+    text = entrypoint(name, "--help").stdout.decode()
+    usage, _, explained = text.partition("\nflags:\n")
+    explained = re.findall(r"^  --(?:\[no\])?(\w+):", explained, re.MULTILINE)
+    named = re.findall(r"--(\w+)", usage)
+    assert explained and set(named) <= set(explained)
 
 
 @pytest.mark.parametrize("length", [1, 1_000_000])

@@ -10,12 +10,15 @@ results.json and predictions.conll in the workdir. The same command again contin
 run that was stopped.
 """
 
+from absl import flags
+
 from bert_jax.run import command_line, finetune_command
 
 
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
     finetune_command.define_flags("configs/tagger.py")
+    flags.adopt_module_key_flags(finetune_command)
 
 
 def main() -> int:
