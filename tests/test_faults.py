@@ -138,7 +138,7 @@ def test_sigterm_to_one_of_four_saves_all_at_one_step(undisturbed, corpus, tmp_p
     workdir = tmp_path / "run"
     command = runs.launch(4, 2, runs.pretrain(corpus, workdir, *LONG))
     watched = runs.Watched(command)
-    assert watched.wait_for("train step 9/")
+    assert watched.wait_for("train step 9/"), watched.text
     victim = watched.pid(2)
     before = time.monotonic()
     os.kill(victim, signal.SIGTERM)
@@ -173,7 +173,7 @@ def test_sigterm_during_evaluation_saves_at_once(undisturbed, corpus, tmp_path):
     command = runs.launch(1, 2, runs.pretrain(corpus, workdir, *LONG))
     for after in (12, 24):
         watched = runs.Watched(command)
-        assert watched.wait_for(f"train step {after}/")
+        assert watched.wait_for(f"train step {after}/"), watched.text
         os.kill(watched.pid(0), signal.SIGTERM)
         assert watched.end() == 75, watched.text
     ended = runs.run(command)
@@ -188,7 +188,8 @@ def test_continued_on_ever_smaller_machines(undisturbed, corpus, tmp_path):
     command = runs.pretrain(corpus, workdir, *LONG)
     for devices in (8, 4):
         watched = runs.Watched(runs.launch(1, devices, command))
-        assert watched.wait_for("train step 15/" if devices == 8 else "train step 45/")
+        last = "train step 15/" if devices == 8 else "train step 45/"
+        assert watched.wait_for(last), watched.text
         os.kill(watched.pid(0), signal.SIGTERM)
         assert watched.end() == 75, watched.text
     ended = runs.run(runs.launch(2, 2, command))
@@ -600,7 +601,7 @@ def test_a_process_that_hangs_ends_all_with_stacks(corpus, tmp_path):
     workdir = tmp_path / "run"
     command = runs.pretrain(corpus, workdir, *LONG, "--config.loop.hang_seconds=60")
     watched = runs.Watched(runs.launch(2, 1, command))
-    assert watched.wait_for("train step 9/")
+    assert watched.wait_for("train step 9/"), watched.text
     os.kill(watched.pid(1), signal.SIGSTOP)
     assert watched.end() == 1, watched.text
     assert "Timeout (0:01:00)!" in watched.text
@@ -613,7 +614,7 @@ def test_a_process_that_hangs_ends_all_with_stacks(corpus, tmp_path):
 def test_stacks_on_request(corpus, tmp_path):
     """SIGUSR1 shows where a run is, and the run goes on."""
     watched = runs.Watched(runs.launch(1, 1, runs.pretrain(corpus, tmp_path / "run")))
-    assert watched.wait_for("train step 3/")
+    assert watched.wait_for("train step 3/"), watched.text
     os.kill(watched.pid(0), signal.SIGUSR1)
     assert watched.end() == 0, watched.text
     assert "most recent call first" in watched.text

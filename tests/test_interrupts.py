@@ -101,7 +101,7 @@ def wrapped(command):
 def test_a_run_that_compiles_stops_at_once_and_can_be_continued(corpus, tmp_path):
     command = runs.pretrain(corpus, tmp_path / "run", "--config.phases[0].steps=4")
     watched = runs.Watched(wrapped(command))
-    assert watched.wait_for("pretraining: compiling")
+    assert watched.wait_for("pretraining: compiling"), watched.text
     watched.process.send_signal(signal.SIGTERM)
     assert watched.end() == 75, watched.text
     assert watched.lines[-1] == "stopped; the same command continues\n"
@@ -116,7 +116,7 @@ def test_a_run_that_compiles_stops_at_once_and_can_be_continued(corpus, tmp_path
 def test_all_processes_that_are_asked_stop_at_once(corpus, tmp_path):
     command = wrapped(runs.pretrain(corpus, tmp_path / "run"))
     watched = runs.Watched(runs.launch(2, 1, command))
-    assert watched.wait_for("[0] pretraining: compiling")
+    assert watched.wait_for("[0] pretraining: compiling"), watched.text
     watched.process.send_signal(signal.SIGTERM)
     assert watched.end() == 75, watched.text
     for index in range(2):

@@ -120,7 +120,7 @@ def test_checkpoints_move_between_numbers_of_processes(
     mesh = ["--config.mesh.fsdp=2"]
     command = runs.pretrain(corpus, tmp_path / "run", STEPS, *mesh)
     stopped = runs.Watched(runs.launch(*first, command))
-    assert stopped.wait_for("train step 3/16")
+    assert stopped.wait_for("train step 3/16"), stopped.text
     stopped.process.send_signal(signal.SIGTERM)
     assert stopped.end() == 75, stopped.text
     step = stopped_at(tmp_path / "run")
