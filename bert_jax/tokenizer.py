@@ -34,7 +34,7 @@ _MODEL_FILES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 _SETTINGS = ("kind", "lower_case", "strip_accents", "fingerprint")
 _TEMPORARY = re.compile(r"(tokenizer\.json|vocab\.txt|spm\.model)\.[0-9a-f]+\.tmp")
 # A longer word becomes [UNK]; google-research/bert tokenization.py: 200.
-_MAX_WORD_CHARS = 200
+MAX_WORD_CHARS = 200
 _MAX_KNOWN_WORDS = 500_000
 # Characters that are white space for `str.split`, but that BERT's normaliser removes.
 _ODD_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
@@ -286,7 +286,7 @@ class Tokenizer:
     @functools.cached_property
     def _wordpiece(self) -> tokenizers.Tokenizer:
         model = tokenizers.models.WordPiece(
-            self._ids, unk_token=UNK, max_input_chars_per_word=_MAX_WORD_CHARS
+            self._ids, unk_token=UNK, max_input_chars_per_word=MAX_WORD_CHARS
         )
         return wordpiece_pipeline(model, self.lower_case, self.strip_accents)
 

@@ -17,6 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax import knobs, storage, tasks
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, beginning, repeats
+from bert_jax.interop import sources
 from bert_jax.tasks import choice, classification, squad, tagging
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import (
@@ -91,7 +92,7 @@ def _finetune_once(
     with session.prepare(config.loop) as ledger:
         source, fingerprint = beginning.source(config, folder)
         # A continuation has all it needs, whatever has become of the source.
-        pretrained = stored.read_metadata(
+        pretrained = sources.read_metadata(
             source if source.exists() else stored.find(folder)
         )
         encoder = beginning.encoder(config, pretrained.encoder)
@@ -100,7 +101,7 @@ def _finetune_once(
     config = knobs.filled_in(
         config,
         "init_fingerprint",
-        fingerprint or stored.fingerprint(source),
+        fingerprint or sources.fingerprint(source),
         f"{source} has other parameters",
     )
     run = make_run(config, sharding.make_mesh(config.mesh), encoder, task)

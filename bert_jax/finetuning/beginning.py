@@ -11,6 +11,7 @@ from etils import epath
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.interop import sources
 from bert_jax.model import parameters
 from bert_jax.training import processes, sharding, stored, workdir
 from bert_jax.training import step as step_lib
@@ -33,7 +34,7 @@ def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, 
         source = stored.absolute(earlier.init_from)
         if given == source or given in source.parents:
             return source, earlier.init_fingerprint
-    return stored.find(given), ""
+    return sources.find(given), ""
 
 
 def encoder(
@@ -57,11 +58,11 @@ def begin(
     """The initial state with the pretrained encoder in it."""
     if config.random_init:
         return state
-    loaded = stored.load_params(
+    loaded = sources.load_params(
         source,
         run.state_shapes().params,
         part=run.objective.encoder_path,
-        stored_part=stored.read_metadata(source).encoder_path,
+        stored_part=sources.read_metadata(source).encoder_path,
     )
     processes.say(loaded.describe(source))
     params = stored.merge(state.params, loaded)

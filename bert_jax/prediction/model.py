@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
+from bert_jax.interop import sources
 from bert_jax.prediction import (
     answering,
     batching,
@@ -15,7 +16,6 @@ from bert_jax.prediction import (
 )
 from bert_jax.prediction.rows import Text
 from bert_jax.prediction.trained import Trained
-from bert_jax.training import stored
 
 
 class Model(Trained):
@@ -158,5 +158,5 @@ def load(path: str) -> Model:
     Raises:
       UserError: There is no such checkpoint.
     """
-    source = stored.find(path)
-    return Model(str(source), stored.read_metadata(source))
+    source = sources.find(path)
+    return Model(str(source), sources.read_metadata(source))

@@ -10,6 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
+from bert_jax.interop import sources
 from bert_jax.model import parameters
 from bert_jax.objectives import Batch
 from bert_jax.prediction import batching
@@ -226,7 +227,7 @@ class Trained:
         }
         if not shapes:
             return []
-        loaded = stored.load_params(
+        loaded = sources.load_params(
             stored.absolute(self.source), parameters.unflatten(shapes)
         )
         if not loaded.new:

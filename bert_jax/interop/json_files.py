@@ -1,0 +1,54 @@
+"""JSON files of other projects, which anybody may have edited."""
+
+import json
+import pathlib
+from typing import Any
+
+from bert_jax.errors import UserError
+
+
+def read(path: pathlib.Path) -> dict[str, Any]:
+    """The object in a file.
+
+    Raises:
+      UserError: The file is not there, or holds no JSON object.
+    """
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} has no {path.name}") from error
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"{path} cannot be used: {error}") from error
+    if not isinstance(values, dict):
+        raise UserError(f"{path} holds no JSON object")
+    return values
+
+
+def read_if_there(path: pathlib.Path) -> dict[str, Any]:
+    """The object in a file; {} if there is no such file."""
+    return read(path) if path.exists() else {}
+
+
+def value(path: pathlib.Path, values: dict[str, Any], name: str, kind: type) -> Any:
+    """A value that has to be there, of a type.
+
+    Raises:
+      UserError: It is not there, or of another type.
+    """
+    given = values.get(name)
+    is_number = isinstance(given, int | float) and not isinstance(given, bool)
+    if kind is float and is_number:
+        return float(given)
+    if type(given) is not kind:
+        raise UserError(
+            f"{path}: {name} is {given!r}, which is no {kind.__name__}"
+            if name in values
+            else f"{path} has no {name}"
+        )
+    return given
+
+
+def write(path: pathlib.Path, values: dict[str, Any]) -> None:
+    """Write an object as text for people."""
+    text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+    path.write_text(text, encoding="utf-8")

@@ -1,0 +1,112 @@
+"""The safetensors format: a header that lists arrays, and their bytes.
+
+A file is the length of the header (64 bits, the least significant byte first), the
+header as JSON, and the arrays in the order of memory. Arrays are mapped, not copied:
+what is not looked at is not read.
+"""
+
+import json
+import math
+import pathlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax.errors import UserError
+
+_DTYPES = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": jnp.dtype("bfloat16"),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype(bool),
+}
+_NAMES = {dtype: name for name, dtype in _DTYPES.items()}
+# The header begins where the file does, and has a length below this; so the format.
+_LONGEST_HEADER = 100_000_000
+
+
+class Stored(NamedTuple):
+    """An array in a file.
+
+    Attributes:
+      shape: Shape of the array.
+      read: Function that returns it.
+    """
+
+    shape: tuple[int, ...]
+    read: Callable[[], np.ndarray]
+
+
+def read(path: pathlib.Path) -> dict[str, Stored]:
+    """The arrays of a file, by name.
+
+    Raises:
+      UserError: The file is damaged, or holds arrays of a type that is not known.
+    """
+    try:
+        size = path.stat().st_size
+        with open(path, "rb") as stream:
+            length = int.from_bytes(stream.read(8), "little")
+            if size < 8 or length > min(size - 8, _LONGEST_HEADER):
+                raise ValueError("it ends before its header does")
+            header = json.loads(stream.read(length))
+        header.pop("__metadata__", None)
+        content = np.memmap(path, np.uint8, "r")[8 + length :]
+        return {name: _stored(content, name, about) for name, about in header.items()}
+    except (OSError, ValueError, RecursionError, AttributeError) as error:
+        raise UserError(
+            f"{path} cannot be used: {error}; fetch the file again"
+        ) from error
+
+
+def _stored(content: np.ndarray, name: str, about: Any) -> Stored:
+    try:
+        code, shape = about["dtype"], tuple(map(int, about["shape"]))
+        begin, end = map(int, about["data_offsets"])
+    except (TypeError, KeyError, ValueError) as error:
+        raise ValueError(f"its header is damaged at {name}") from error
+    if code not in _DTYPES:
+        raise ValueError(f"{name} is of type {code}, not of {', '.join(_DTYPES)}")
+    dtype = _DTYPES[code]
+    if min((begin, *shape)) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
+        raise ValueError(f"{name} of shape {shape} is said to have {end - begin} bytes")
+    if end > len(content):
+        raise ValueError(
+            f"it is truncated: the arrays have {len(content)} bytes, and {name} ends "
+            f"at {end}"
+        )
+    return Stored(shape, lambda: content[begin:end].view(dtype).reshape(shape))
+
+
+def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """Write a file; besides the arrays, memory holds a copy of one of them at most.
+
+    Args:
+      path: File.
+      arrays: Arrays by name.
+    """
+    # Readers want to know which library's layout the arrays are in.
+    header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
+    end = 0
+    for name, array in arrays.items():
+        begin, end = end, end + array.nbytes
+        header[name] = {
+            "dtype": _NAMES[array.dtype],
+            "shape": list(array.shape),
+            "data_offsets": [begin, end],
+        }
+    text = json.dumps(header).encode("ascii")
+    text += b" " * (-len(text) % 8)  # so that the arrays are aligned
+    with open(path, "wb") as stream:
+        stream.write(len(text).to_bytes(8, "little") + text)
+        for array in arrays.values():
+            flat = np.ascontiguousarray(array).reshape(-1)
+            stream.write(flat.view(np.uint8).data)

@@ -1,0 +1,181 @@
+"""Checkpoints of google-research/bert, in and out.
+
+TensorFlow is imported where a checkpoint is read or written: nothing else needs it.
+"""
+
+import pathlib
+import re
+
+import numpy as np
+
+from bert_jax.errors import UserError
+from bert_jax.interop import configs, json_files, published, vocabularies
+from bert_jax.interop.safetensors import Stored
+from bert_jax.tokenizer import Tokenizer
+
+CONFIG = "bert_config.json"
+PREFIX = "bert_model.ckpt"
+_INDEX = ".index"
+# Theirs: Hugging Face's, which are made of the same parts.
+_HEADS = {
+    "cls/predictions/output_bias": "cls.predictions.bias",
+    "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+    "output_weights": "classifier.weight",
+    "output_bias": "classifier.bias",
+    "cls/squad/output_weights": "qa_outputs.weight",
+    "cls/squad/output_bias": "qa_outputs.bias",
+}
+_EMBEDDING = re.compile(r"bert/embeddings/\w+_embeddings")
+_LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias"}
+# What training keeps besides the parameters.
+_TRAINING = re.compile(r".*/adam_[mv]|global_step")
+
+
+def is_one(path: pathlib.Path) -> bool:
+    """Whether a folder, or the beginning of names of files, is such a checkpoint."""
+    if _index_of(path).exists() or path.suffix == _INDEX:
+        return True
+    return path.is_dir() and ((path / CONFIG).exists() or bool(_indices(path)))
+
+
+def _index_of(prefix: pathlib.Path) -> pathlib.Path:
+    return prefix.with_name(prefix.name + _INDEX)
+
+
+def _indices(folder: pathlib.Path) -> list[pathlib.Path]:
+    """Indices of checkpoints: the published one first, then the newest."""
+
+    def order(path):
+        step = re.search(r"-(\d+)\.index$", path.name)
+        return path.name != PREFIX + _INDEX, -int(step[1]) if step else 0, path.name
+
+    return sorted(folder.glob("*.ckpt*" + _INDEX), key=order)
+
+
+def read(path: pathlib.Path) -> published.Published:
+    """The checkpoint in a folder, or with such names.
+
+    Raises:
+      UserError: Something is missing or damaged.
+    """
+    folder = path if path.is_dir() else path.parent
+    values = json_files.read(folder / CONFIG)
+    encoder = configs.encoder(folder / CONFIG, values, configs.TENSORFLOW_ACTIVATIONS)
+    index = path if path.suffix == _INDEX else _index_of(path)
+    if path.is_dir():
+        indices = _indices(folder)
+        if not indices:
+            raise UserError(f"{folder} has no {PREFIX}{_INDEX}")
+        index = indices[0]
+    prefix = index.with_suffix("")
+    files = tuple(sorted(folder.glob(f"{_escaped(prefix.name)}.data-*-of-*")))
+    if not files:
+        raise UserError(f"{folder} has no {prefix.name}.data-00000-of-00001")
+    return published.make(
+        str(folder if path.is_dir() else index),
+        (index, *files),
+        folder / CONFIG,
+        # Its only classes with a head of this name are those of run_classifier.py.
+        values | {"architectures": ["BertForSequenceClassification"]},
+        encoder,
+        _tokenizer(folder),
+        _arrays(prefix),
+    )
+
+
+def _escaped(name: str) -> str:
+    return re.sub(r"([*?\[])", r"[\1]", name)
+
+
+def _tokenizer(folder: pathlib.Path) -> Tokenizer:
+    """The vocabulary; no file of the original says whether text is in lower case."""
+    tokenizer = vocabularies.read(folder)
+    if (folder / vocabularies.SETTINGS).exists():
+        return tokenizer
+    words = [token for token in tokenizer.tokens if not token.startswith("[")]
+    cased = any(word != word.lower() for word in words)
+    return Tokenizer("wordpiece", not cased, not cased, tokenizer.model)
+
+
+def _arrays(prefix: pathlib.Path) -> dict[str, Stored]:
+    """Arrays by Hugging Face's names; each is read when it is wanted."""
+    import tensorflow as tf
+
+    try:
+        reader = tf.train.load_checkpoint(str(prefix))
+        shapes = reader.get_variable_to_shape_map()
+    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+        line = str(error).strip().splitlines()[0]
+        raise UserError(f"{prefix} cannot be used: {line}") from error
+
+    def array(name, shape):
+        def get():
+            try:
+                value = reader.get_tensor(name)
+            except (tf.errors.OpError, ValueError, RuntimeError) as error:
+                line = str(error).strip().splitlines()[0]
+                raise UserError(f"{prefix}: {name} is damaged: {line}") from error
+            return value.T if _is_kernel(name) else value
+
+        return Stored(tuple(shape)[::-1] if _is_kernel(name) else tuple(shape), get)
+
+    return {
+        huggingface_name(name): array(name, shape)
+        for name, shape in sorted(shapes.items())
+        if not _TRAINING.fullmatch(name)
+    }
+
+
+def _is_kernel(name: str) -> bool:
+    return name.endswith("/kernel")
+
+
+def huggingface_name(name: str) -> str:
+    """Hugging Face's name for a variable; of an unknown one, the same with dots."""
+    if name in _HEADS:
+        return _HEADS[name]
+    parent, _, leaf = name.rpartition("/")
+    if _EMBEDDING.fullmatch(name):
+        parent, leaf = name, "weight"
+    return ".".join([*_split(parent), _LEAVES.get(leaf, leaf)])
+
+
+def _split(parent: str) -> list[str]:
+    return re.sub(r"/layer_(\d+)/", r"/layer/\1/", f"{parent}/").strip("/").split("/")
+
+
+def original_name(name: str) -> str:
+    """The inverse of `huggingface_name`, for the names of a BERT."""
+    heads = {theirs: original for original, theirs in _HEADS.items()}
+    if name in heads:
+        return heads[name]
+    parent, _, leaf = name.rpartition(".")
+    parent = re.sub(r"\blayer\.(\d+)", r"layer_\1", parent).replace(".", "/")
+    if _EMBEDDING.fullmatch(parent):
+        return parent
+    if parent.endswith("LayerNorm"):
+        return f"{parent}/{'gamma' if leaf == 'weight' else 'beta'}"
+    return f"{parent}/{'kernel' if leaf == 'weight' else 'bias'}"
+
+
+def write(arrays: dict[str, np.ndarray], folder: pathlib.Path) -> None:
+    """Write the files of a checkpoint.
+
+    Args:
+      arrays: Arrays by Hugging Face's names.
+      folder: Folder to write into.
+    """
+    import tensorflow as tf
+
+    values = {}
+    for name, array in arrays.items():
+        original = original_name(name)
+        values[original] = array.T if _is_kernel(original) else array
+    names = sorted(values)
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / PREFIX),
+        tensor_names=names,
+        shape_and_slices=[""] * len(names),
+        tensors=[tf.constant(values[name]) for name in names],
+    )

@@ -1,0 +1,199 @@
+"""Tokenizers of Hugging Face and TensorFlow folders, in and out.
+
+In: the settings are those that `tokenizer_config.json` names, else those of the
+pipeline in `tokenizer.json`, else the defaults of `transformers`. Out: `tokenizer.json`
+holds the whole pipeline, so that nothing is left to the defaults of a version.
+"""
+
+import json
+import pathlib
+from typing import Any
+
+import sentencepiece
+import tokenizers
+
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.errors import UserError
+from bert_jax.interop import json_files
+from bert_jax.tokenizer import CLS, MASK, PAD, SEP, UNK, Tokenizer
+
+SETTINGS = "tokenizer_config.json"
+_SENTENCEPIECE = "spiece.model"
+
+
+def read(folder: pathlib.Path) -> Tokenizer:
+    """The tokenizer of a folder.
+
+    Raises:
+      UserError: There is none, or it does something to a text that ours cannot.
+    """
+    config = folder / SETTINGS
+    settings = json_files.read_if_there(config)
+    pipeline: dict[str, Any] = {}
+    if (folder / _SENTENCEPIECE).exists():
+        kind, model = "sentencepiece", (folder / _SENTENCEPIECE).read_bytes()
+    elif (folder / "tokenizer.json").exists():
+        pipeline = json_files.read(folder / "tokenizer.json")
+        kind, model = "wordpiece", _vocabulary(folder / "tokenizer.json", pipeline)
+    elif (folder / "vocab.txt").exists():
+        text = (folder / "vocab.txt").read_bytes().replace(b"\r\n", b"\n")
+        kind, model = "wordpiece", text.rstrip(b"\n") + b"\n"
+    else:
+        raise UserError(
+            f"{folder} has no vocabulary: no vocab.txt, tokenizer.json or "
+            f"{_SENTENCEPIECE}"
+        )
+    normaliser = pipeline.get("normalizer")
+    normaliser = normaliser if isinstance(normaliser, dict) else {}
+
+    def setting(name, in_pipeline):
+        value = settings.get(name)
+        return normaliser.get(in_pipeline) if value is None else value
+
+    splits = setting("tokenize_chinese_chars", "handle_chinese_chars")
+    if splits is False or settings.get("do_basic_tokenize") is False:
+        raise UserError(
+            f"{config} switches off the split of Chinese characters or of "
+            "punctuation, which this project's tokenizer always makes"
+        )
+    lower_case = setting("do_lower_case", "lowercase") is not False
+    strip_accents = setting("strip_accents", "strip_accents")
+    if strip_accents is None:  # as the original does
+        strip_accents = lower_case
+    try:
+        return Tokenizer(kind, lower_case, strip_accents, model)
+    except UserError as error:
+        raise UserError(f"{folder}: {error}") from error
+
+
+def _vocabulary(path: pathlib.Path, pipeline: dict[str, Any]) -> bytes:
+    """The vocabulary of a WordPiece pipeline as the text of a vocab.txt."""
+    model = pipeline.get("model")
+    if not isinstance(model, dict) or model.get("type") != "WordPiece":
+        kind = model.get("type") if isinstance(model, dict) else None
+        raise UserError(f"{path} holds a model of type {kind}, not WordPiece")
+    if model.get("continuing_subword_prefix", "##") != "##":
+        raise UserError(f"{path}: the prefix of word pieces is not ##")
+    try:
+        ids = {str(token): int(i) for token, i in model["vocab"].items()}
+        for added in pipeline.get("added_tokens") or ():
+            ids.setdefault(str(added["content"]), int(added["id"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: the vocabulary is damaged") from error
+    if sorted(ids.values()) != list(range(len(ids))):
+        raise UserError(
+            f"{path}: the ids of the vocabulary are not 0 to {len(ids) - 1}, each once"
+        )
+    return "".join(f"{token}\n" for token in sorted(ids, key=ids.get)).encode("utf-8")
+
+
+def write(tokenizer: Tokenizer, folder: pathlib.Path, max_length: int) -> None:
+    """Write a tokenizer as `AutoTokenizer.from_pretrained` reads it.
+
+    Args:
+      tokenizer: Tokenizer.
+      folder: Folder to write into.
+      max_length: Positions of the model.
+    """
+    if tokenizer.kind == "wordpiece":
+        (folder / "vocab.txt").write_bytes(tokenizer.model)
+        pipeline = _wordpiece(tokenizer)
+    else:
+        (folder / _SENTENCEPIECE).write_bytes(tokenizer.model)
+        pipeline = _sentencepiece(tokenizer)
+    pipeline.add_special_tokens(list(tokenizer_lib.SPECIAL_TOKENS))
+    pipeline.post_processor = tokenizers.processors.TemplateProcessing(
+        single=f"{CLS}:0 $A:0 {SEP}:0",
+        pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
+        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
+    )
+    json_files.write(folder / "tokenizer.json", json.loads(pipeline.to_str()))
+    json_files.write(
+        folder / SETTINGS,
+        {
+            # Not BertTokenizer: it would build a pipeline of its own, in which words of
+            # more than 100 characters are unknown; ours, as Google's, have up to 200.
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "do_lower_case": tokenizer.lower_case,
+            "strip_accents": tokenizer.strip_accents,
+            "tokenize_chinese_chars": True,
+            "model_max_length": max_length,
+            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "clean_up_tokenization_spaces": False,
+            "pad_token": PAD,
+            "unk_token": UNK,
+            "cls_token": CLS,
+            "sep_token": SEP,
+            "mask_token": MASK,
+        },
+    )
+
+
+def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    model = tokenizers.models.WordPiece(
+        {token: i for i, token in reversed(list(enumerate(tokenizer.tokens)))},
+        unk_token=UNK,
+        max_input_chars_per_word=tokenizer_lib.MAX_WORD_CHARS,
+    )
+    pipeline = tokenizer_lib.wordpiece_pipeline(
+        model, tokenizer.lower_case, tokenizer.strip_accents
+    )
+    pipeline.decoder = tokenizers.decoders.WordPiece(prefix="##")
+    return pipeline
+
+
+def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    """The unigram model, and what SentencePiece does to a text before it."""
+    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
+    scores = [(token, model.get_score(i)) for i, token in enumerate(tokenizer.tokens)]
+    pipeline = tokenizers.Tokenizer(
+        tokenizers.models.Unigram(scores, unk_id=tokenizer.unk_id)
+    )
+    # Fields of NormalizerSpec in sentencepiece_model.proto, field 3 of ModelProto; the
+    # module that sentencepiece has for it needs a newer protobuf than TensorFlow bears.
+    spec = _fields(_fields(tokenizer.model).get(3, b""))
+    steps: list[Any] = []
+    if tokenizer.lower_case:
+        steps.append(tokenizers.normalizers.Lowercase())
+    if tokenizer.strip_accents:
+        steps += [tokenizers.normalizers.NFD(), tokenizers.normalizers.StripAccents()]
+    if spec.get(2):
+        steps.append(tokenizers.normalizers.Precompiled(spec[2]))
+    if spec.get(4, True):  # superfluous white space goes
+        steps += [
+            tokenizers.normalizers.Strip(),
+            tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+        ]
+    pipeline.normalizer = tokenizers.normalizers.Sequence(steps)
+    scheme = "always" if spec.get(3, True) else "never"
+    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    pipeline.decoder = tokenizers.decoders.Metaspace(prepend_scheme=scheme)
+    return pipeline
+
+
+def _fields(message: bytes) -> dict[int, Any]:
+    """The fields of a message in protobuf's wire format, the last of each number."""
+    fields: dict[int, Any] = {}
+    position = 0
+
+    def varint():
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while position < len(message):
+        tag = varint()
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            fields[number] = varint()
+            continue
+        length = {1: 8, 5: 4}[kind] if kind in (1, 5) else varint()
+        fields[number] = message[position : position + length]
+        position += length
+    return fields

@@ -1,0 +1,378 @@
+"""Published checkpoints in: what models say, losses, tokens, and what is refused."""
+
+import dataclasses
+import functools
+import json
+import re
+import shutil
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import published
+import pytest
+import tokenizers
+from toy import assert_close
+
+from bert_jax import config, prediction
+from bert_jax.corpus import vocabulary
+from bert_jax.errors import UserError
+from bert_jax.interop import safetensors, sources, vocabularies
+from bert_jax.model import heads, parameters
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import (
+    causal_lm,
+    choice,
+    classification,
+    masked_lm,
+    regression,
+    spans,
+    tagging,
+)
+from bert_jax.training import sharding
+
+KEYS = jnp.zeros(8, jnp.uint32)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Gives the folder of a case."""
+
+    @functools.cache
+    def write(case):
+        return published.write(case, tmp_path_factory.mktemp(case) / "model")
+
+    return write
+
+
+@pytest.fixture
+def copy(folder, tmp_path):
+    """Gives a copy of the folder of a case, to change."""
+
+    def make(case):
+        return shutil.copytree(folder(case), tmp_path / case)
+
+    return make
+
+
+def params_of(source):
+    """All parameters of a folder, as a tree."""
+    read = sources.published(source)
+    return parameters.unflatten(
+        {path: jnp.asarray(read.parameter(path)) for path in read.shapes}
+    )
+
+
+def inputs_of(case):
+    given = published.arrays(case, "in")
+    return Inputs(
+        jnp.asarray(given["input_ids"], jnp.int32),
+        jnp.asarray(given["attention_mask"]),
+        jnp.asarray(given["token_type_ids"], jnp.int32),
+    )
+
+
+# ---- what models say
+
+
+def objective_and_batch(case, encoder):
+    """The objective of a case, a batch for it, and the names of its losses."""
+    inputs, labels = inputs_of(case), published.arrays(case, "labels")
+    rows = len(inputs.input_ids)
+    batch = {
+        "input_ids": inputs.input_ids,
+        "attention_mask": inputs.attention_mask,
+        "segment_ids": inputs.segment_ids,
+        "weights": jnp.ones(rows, jnp.float32),
+    }
+    if case in ("pretraining", "masked_lm"):
+        positions = np.tile(np.arange(inputs.input_ids.shape[1]), (rows, 1))
+        is_masked = labels["labels"] >= 0
+        batch |= {
+            "mlm_positions": jnp.asarray(positions),
+            "mlm_labels": jnp.asarray(np.where(is_masked, labels["labels"], 0)),
+            "mlm_weights": jnp.asarray(is_masked, jnp.float32),
+        }
+        settings = config.MaskedLmConfig(segments="consecutive")
+        if case == "pretraining":
+            settings = config.MaskedLmConfig()
+            batch |= {
+                "nsp_labels": jnp.asarray(labels["next_sentence_label"]),
+                "nsp_weights": jnp.ones(rows),
+            }
+        return masked_lm.MaskedLm(encoder, settings), batch
+    if case == "causal_lm":
+        return causal_lm.CausalLm(encoder), batch
+    if case == "choice":  # the three rows are the choices of one question
+        batch = {name: value[None] for name, value in batch.items()}
+        batch |= {"weights": jnp.ones(1), "labels": jnp.asarray(labels["labels"])}
+        return choice.Choice(encoder, rows), batch
+    batch |= {name: jnp.asarray(value) for name, value in labels.items()}
+    return {
+        "classification": lambda: classification.Classification(encoder, 3),
+        "regression": lambda: regression.Regression(encoder),
+        "tagging": lambda: tagging.Tagging(encoder, 4),
+        "answering": lambda: spans.Spans(encoder),
+        "bare": lambda: None,
+    }[case](), batch
+
+
+def logits_of(case, objective, params, batch):
+    """Logits by the names of transformers."""
+    inputs = inputs_of(case)
+    apply = functools.partial(objective.model.apply, {"params": params})
+    if case in ("pretraining", "masked_lm"):
+        logits = apply(inputs, batch["mlm_positions"])
+        tokens = logits.mlm[..., : objective.encoder.vocab_size]
+        if case == "masked_lm":
+            return {"logits": tokens}
+        return {
+            "prediction_logits": tokens,
+            "seq_relationship_logits": logits.sentence,
+        }
+    if case == "causal_lm":
+        return {"logits": apply(inputs)[..., : objective.encoder.vocab_size]}
+    if case == "answering":
+        start, end = jnp.moveaxis(apply(inputs), -1, 0)
+        return {"start_logits": start, "end_logits": end}
+    if case == "choice":
+        return {"logits": apply(inputs).T}
+    return {"logits": apply(inputs)}
+
+
+@pytest.mark.parametrize("case", published.CASES)
+def test_agrees_with_transformers(case, folder):
+    """Hidden states of all layers, logits and loss; of nine shapes, one of each class.
+
+    As transformers saved them: some in two bytes, one in shards.
+    """
+    metadata = sources.read_metadata(folder(case))
+    expected = published.arrays(case, "out")
+    params = params_of(folder(case))
+    encoder = dataclasses.replace(metadata.encoder, scan_layers=True)  # compiles sooner
+    objective, batch = objective_and_batch(case, encoder)
+
+    @jax.jit
+    def everything(params):
+        pooled, states = encode(encoder, params, inputs_of(case))
+        if case == "bare":
+            return {"pooler_output": pooled, "hidden_states": states}
+        outputs = logits_of(case, objective, params, batch) | {"hidden_states": states}
+        if "loss" in expected:
+            terms = objective.terms(
+                params, batch, dropout_keys=None, sampling_keys=KEYS
+            )
+            losses = [terms[name].sum / terms[name].count for name in objective.losses]
+            outputs["loss"] = sum(losses)
+        return outputs
+
+    got = everything(params)
+    if case == "answering":  # where padding is no position here, and is one there
+        expected["loss"] = span_loss(expected)
+    assert got.keys() <= expected.keys()
+    for name, value in got.items():
+        assert_close(value, expected[name], 1e-5)
+
+
+def span_loss(expected):
+    """The mean over both ends of -log softmax, over the positions of each row."""
+    labels = published.arrays("answering", "labels")
+    mask = published.arrays("answering", "in")["attention_mask"]
+    losses = []
+    for end in ("start", "end"):
+        logits = np.where(mask, expected[f"{end}_logits"], -np.inf)
+        chosen = np.take_along_axis(logits, labels[f"{end}_positions"][:, None], 1)
+        losses.append(np.log(np.exp(logits).sum(1)) - chosen[:, 0])
+    return np.mean(losses)
+
+
+def encode(encoder, params, inputs):
+    """The pooled vector, if there is a pooler, and the hidden states of all layers."""
+
+    def both(model, inputs):
+        encoded = model.encoder(inputs, return_hidden_states=True)
+        has_pooler = "pooler" in params["encoder"]
+        pooled = model.encoder.pool(encoded, inputs) if has_pooler else None
+        return pooled, encoded.hidden_states
+
+    model = heads.SpanModel(encoder)
+    given = {"params": {"encoder": params["encoder"]}}
+    return model.apply(given, inputs, method=both)
+
+
+# ---- the tokens of a text
+
+
+@pytest.mark.parametrize(
+    ("case", "lower_case", "strip_accents"),
+    [
+        ("tokenizer_uncased", True, True),
+        ("tokenizer_cased", False, False),
+        ("tokenizer_lower_with_accents", True, False),
+    ],
+)
+def test_tokens_are_those_of_transformers(case, lower_case, strip_accents, tmp_path):
+    """Of several scripts, combining marks, control characters, literal [MASK]."""
+    folder = published.write(case, tmp_path / "model")
+    tokenizer = vocabularies.read(folder)
+    assert tokenizer.lower_case == lower_case
+    assert tokenizer.strip_accents == strip_accents
+    expected = published.ids(case)
+    assert tokenizer.encode_batch(published.texts()) == expected
+    assert len({i for ids in expected for i in ids}) > 100
+    # The same as a vocab.txt, and as this project writes it.
+    (folder / "tokenizer.json").unlink()
+    (folder / "vocab.txt").write_bytes(tokenizer.model)
+    assert vocabularies.read(folder) == tokenizer
+    again = tmp_path / "again"
+    again.mkdir()
+    vocabularies.write(tokenizer, again, 20)
+    assert vocabularies.read(again) == tokenizer
+
+
+def test_what_is_written_of_a_tokenizer_is_its_pipeline(tmp_path, documents):
+    """Hugging Face's library, given the file alone, gives the same ids."""
+    texts = [*published.texts(), *documents[:20]]
+    for number, tokenizer in enumerate(
+        [
+            vocabulary.train_wordpiece(documents[:20], 500),
+            vocabulary.train_sentencepiece(documents[:20], 400),
+            vocabulary.train_sentencepiece(
+                documents[:20], 300, lower_case=True, strip_accents=True
+            ),
+        ]
+    ):
+        folder = tmp_path / str(number)
+        folder.mkdir()
+        vocabularies.write(tokenizer, folder, 512)
+        assert vocabularies.read(folder) == tokenizer
+        theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        theirs.encode_special_tokens = True  # [MASK] in a text is text
+        for text in texts:
+            if tokenizer.kind == "sentencepiece" and not is_alike(text):
+                continue
+            got = theirs.encode(text, add_special_tokens=False).ids
+            assert got == tokenizer.encode(text), text
+        pair = theirs.encode("one", "two")
+        assert pair.ids[0] == tokenizer.cls_id
+        assert pair.ids[-1] == tokenizer.sep_id
+        assert set(pair.type_ids) == {0, 1}
+
+
+def is_alike(text):
+    """Whether both libraries have the same idea of a text for SentencePiece.
+
+    Python's lower case of a final sigma is another than that of a sigma alone, runs of
+    one character have several segmentations of the same score, and there the special
+    tokens are pieces.
+    """
+    return not re.search(r"Σ|\[(MASK|CLS)\]|(.)\2{3}", text)
+
+
+# ---- what is read besides
+
+
+def test_older_names_halves_and_constants(folder, tmp_path):
+    """`gamma` and `beta`, no prefix, buffers, and the decoder once more."""
+    source = folder("pretraining")
+    expected = params_of(source)
+    older = {}
+    for name, array in safetensors.read(source / "model.safetensors").items():
+        old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
+        old = old.replace("LayerNorm.bias", "LayerNorm.beta").removeprefix("bert.")
+        older[old] = array.read()
+    older["embeddings.position_ids"] = np.arange(20)[None]
+    decoder = "cls.predictions.decoder"
+    older[f"{decoder}.weight"] = older["embeddings.word_embeddings.weight"]
+    older[f"{decoder}.bias"] = older.pop("cls.predictions.bias")
+    changed = copy_with(source, tmp_path / "older", older)
+    read = sources.published(changed)
+    jax.tree.map(np.testing.assert_array_equal, params_of(changed), expected)
+    assert len(read.ignored) == 2
+    # A decoder of its own is a head that ours cannot be.
+    older[f"{decoder}.weight"] = older[f"{decoder}.weight"] + 1
+    read = sources.published(copy_with(source, tmp_path / "untied", older))
+    assert "mlm_head" not in {path.split("/")[0] for path in read.shapes}
+    assert "nsp_head" in {path.split("/")[0] for path in read.shapes}
+    with pytest.raises(UserError, match="has no head to fill blanks"):
+        prediction.load(tmp_path / "untied").fill(["aa [MASK]"])
+
+
+def copy_with(source, folder, arrays):
+    """A copy of a folder with other arrays, or with other values in its config."""
+    shutil.copytree(source, folder)
+    safetensors.write(folder / "model.safetensors", arrays)
+    return folder
+
+
+def arrays_of(source):
+    stored = safetensors.read(source / "model.safetensors")
+    return {name: array.read() for name, array in stored.items()}
+
+
+def test_files_are_mapped_and_written_as_the_format_says(tmp_path):
+    """By the description of the format, byte by byte."""
+    arrays = {
+        "a": np.arange(6, dtype=np.float32).reshape(2, 3),
+        "b": np.asarray(jnp.array([1.5, -2], jnp.bfloat16)),
+        "empty": np.zeros((0, 4), np.float16),
+    }
+    path = tmp_path / "x.safetensors"
+    safetensors.write(path, arrays)
+    content = path.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    assert (8 + length) % 8 == 0
+    header = json.loads(content[8 : 8 + length])
+    assert header["b"] == {"dtype": "BF16", "shape": [2], "data_offsets": [24, 28]}
+    values = np.frombuffer(content[8 + length :][:24], "<f4")
+    assert values.tolist() == [0, 1, 2, 3, 4, 5]
+    read = safetensors.read(path)
+    for name, array in arrays.items():
+        got = read[name].read()
+        assert got.dtype == array.dtype
+        assert not got.size or not got.flags.owndata  # mapped
+        np.testing.assert_array_equal(got, array)
+
+
+def test_a_sharded_load_has_the_parts_of_each_device(folder):
+    source = sources.find(folder("tagging"))
+    metadata = sources.read_metadata(source)
+    objective = tagging.Tagging(metadata.encoder, 4)
+    mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=4, tensor=2))
+    shapes = sharding.state_shapes(objective.init, mesh)
+    loaded = sources.load_params(source, shapes)
+    assert not loaded.ignored
+    assert not loaded.new
+    expected = parameters.flatten(params_of(source))
+    kernel = loaded.params["encoder/layers/intermediate/kernel"]
+    assert not kernel.sharding.is_fully_replicated
+    for path, array in loaded.params.items():
+        np.testing.assert_array_equal(np.asarray(array), expected[path])
+
+
+def test_new_and_ignored_are_listed(folder):
+    """A classifier's head is of no use for tags, and says so by name."""
+    source = sources.find(folder("classification"))
+    objective = tagging.Tagging(sources.read_metadata(source).encoder, 5)
+    mesh = sharding.make_mesh(config.MeshConfig())
+    shapes = sharding.state_shapes(objective.init, mesh)
+    loaded = sources.load_params(source, shapes, part="encoder", stored_part="encoder")
+    assert loaded.new == ["tagger/bias", "tagger/kernel"]
+    assert loaded.ignored == [
+        "bert.pooler.dense.bias",
+        "bert.pooler.dense.weight",
+        "classifier.bias",
+        "classifier.weight",
+    ]
+    text = loaded.describe(source)
+    assert "ignored: 4 parameters (bert.pooler.dense.bias" in text
+
+
+def test_heads_can_be_asked(folder):
+    """As a checkpoint of ours; names of classes come from `id2label`."""
+    classified = prediction.load(folder("classification")).classify(["aa ab ac"])[0]
+    assert set(classified.probabilities) == {"left", "no side", "on the other side"}
+    guesses = prediction.load(folder("masked_lm")).fill(["aa [MASK] ab"], top=3)
+    assert len(guesses[0][0]) == 3
+    with pytest.raises(UserError, match="has no head to fill blanks.*bare encoder"):
+        prediction.load(folder("bare")).fill(["aa [MASK]"])

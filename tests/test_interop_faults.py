@@ -1,0 +1,169 @@
+"""Folders of other projects that cannot be used: one line that says why, each."""
+
+import json
+import shutil
+
+import numpy as np
+import published
+import pytest
+
+from bert_jax.errors import UserError
+from bert_jax.interop import safetensors, sources
+from bert_jax.training import stored
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """Gives the folder of a case, to damage."""
+    return lambda case: published.write(case, tmp_path / case)
+
+
+def refused(path, message):
+    with pytest.raises(UserError, match=message) as raised:
+        sources.find(path)
+    assert "\n" not in str(raised.value)
+
+
+def edit(path, **values):
+    path.write_text(json.dumps(json.loads(path.read_text()) | values))
+
+
+def arrays_of(path):
+    stored = safetensors.read(path)
+    return {name: array.read().copy() for name, array in stored.items()}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"model_type": "gpt2"}, "of type 'gpt2'; this project reads 'bert' only"),
+        ({"model_type": "t5"}, "of type 't5'"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu'; this project has 'gelu'"),
+        ({"position_embedding_type": "relative_key"}, "'absolute' only"),
+        ({"add_cross_attention": True}, "no decoder"),
+        ({"hidden_size": "32"}, "hidden_size is '32', which is no int"),
+        ({"hidden_size": 48}, r"LayerNorm.bias has shape \(32,\), but by config.json"),
+        ({"num_attention_heads": 5}, "num_heads=5 does not divide hidden_size=32"),
+        ({"num_hidden_layers": 2}, "the arrays are of 3 layers, but num_hidden_layers"),
+        ({"num_hidden_layers": 4}, "the arrays are of 3 layers"),
+        ({"vocab_size": 44}, "the vocabulary has 45 tokens, the model only 44"),
+        ({"vocab_size": 46}, r"has shape \(45, 32\), but by config.json .*\(46, 32\)"),
+        ({"layer_norm_eps": -1.0}, "layer_norm_epsilon=-1.0 must be more than 0"),
+    ],
+)
+def test_a_config_that_does_not_fit(values, message, folder):
+    source = folder("pretraining")
+    edit(source / "config.json", **values)
+    refused(source, message)
+
+
+def test_a_missing_or_damaged_file(folder):
+    source = folder("pretraining")
+    file, kept = source / "model.safetensors", source / "kept"
+    content = file.read_bytes()
+    length = int.from_bytes(content[:8], "little")
+    for damaged, message in (
+        (content[:-1], "model.safetensors cannot be used: it is truncated"),
+        (content[: 8 + length], "it is truncated: the arrays have 0 bytes"),
+        (content[:100], "it ends before its header does"),
+        (b"", "it ends before its header does"),
+        (content.replace(b"F32", b"X32"), "of type X32, not of"),
+        (content.replace(b'"shape":[45,32]', b'"shape":[45,33]'), "is said to have"),
+    ):
+        file.write_bytes(damaged)
+        refused(source, message)
+    file.rename(kept)
+    refused(source, "has no model.safetensors, and no model.safetensors.index.json")
+    (source / "pytorch_model.bin").write_bytes(b"x")
+    refused(
+        source, "pytorch_model.bin is a pickle, which can run code.*save_pretrained"
+    )
+    (source / "pytorch_model.bin").unlink()
+    file.write_bytes(content)
+    sources.find(source)
+    (source / "config.json").rename(kept)
+    refused(source, "has no config.json")
+
+
+def test_a_missing_shard(folder):
+    source = folder("tagging")
+    shards = sorted(source.glob("model-*.safetensors"))
+    assert len(shards) == 5
+    content = shards[2].read_bytes()
+    shards[2].unlink()
+    refused(
+        source, f"has no {shards[2].name}, one of 5 in model.safetensors.index.json"
+    )
+    # A file in the place of another.
+    shutil.copy(shards[1], shards[2])
+    refused(source, "index.json lists .*, and no file has it")
+    shards[2].write_bytes(content)
+    sources.find(source)
+    index = source / "model.safetensors.index.json"
+    for value in ({}, {"x": 3}, {"x": "../model.safetensors"}):
+        edit(index, weight_map=value)
+        refused(source, "weight_map names no files|has no ../model.safetensors")
+
+
+def test_arrays_that_do_not_fit(folder):
+    source = folder("classification")
+    arrays = arrays_of(source / "model.safetensors")
+    kernel = "bert.encoder.layer.0.output.dense.weight"
+    for name, value, message in (
+        (kernel, arrays[kernel].T, rf"{kernel} has shape \(36, 16\), .* \(16, 36\)"),
+        (kernel, None, f"has no array {kernel}"),
+        ("bert.pooler.dense.bias", np.zeros(3), r"pooler.dense.bias has shape \(3,\)"),
+        ("classifier.weight", np.zeros((4, 16)), "id2label does not name the 4"),
+    ):
+        changed = {**arrays, name: value}
+        kept = {key: array for key, array in changed.items() if array is not None}
+        safetensors.write(source / "model.safetensors", kept)
+        refused(source, message)
+
+
+def test_a_vocabulary_that_does_not_fit(folder):
+    source = folder("pretraining")
+    pipeline = json.loads((source / "tokenizer.json").read_text())
+    settings = source / "tokenizer_config.json"
+    edit(settings, tokenize_chinese_chars=False)
+    refused(source, "switches off the split of Chinese characters")
+    settings.unlink()  # then the defaults hold
+    assert sources.read_metadata(sources.find(source)).tokenizer.lower_case
+    vocabulary = pipeline["model"]["vocab"]
+    for change, message in (
+        ({"type": "BPE"}, "holds a model of type BPE, not WordPiece"),
+        ({"continuing_subword_prefix": "@@"}, "the prefix of word pieces is not ##"),
+        ({"vocab": 3}, "the vocabulary is damaged"),
+        ({"vocab": {**vocabulary, "more": 77}}, "not 0 to 45, each once"),
+    ):
+        changed = {**pipeline, "model": pipeline["model"] | change}
+        (source / "tokenizer.json").write_text(json.dumps(changed))
+        refused(source, message)
+    (source / "tokenizer.json").unlink()
+    refused(source, "has no vocabulary: no vocab.txt")
+    tokens = list(vocabulary)
+    (source / "vocab.txt").write_text("\n".join([*tokens, "more", "and more"]))
+    refused(source, "the vocabulary has 47 tokens, the model only 45")
+    (source / "vocab.txt").write_text("\n".join(t for t in tokens if t != "[MASK]"))
+    refused(source, r"the vocabulary has no \[MASK\]")
+    # One that is padded to more rows than there are tokens is nothing unusual.
+    (source / "vocab.txt").write_text("\n".join(tokens[:-5]))
+    assert sources.read_metadata(source).tokenizer.vocab_size == 40
+
+
+def test_what_is_no_published_folder_is_one_of_ours(tmp_path):
+    assert sources.published(tmp_path) is None
+    assert sources.published(tmp_path / "nothing") is None
+    refused(tmp_path, "holds no complete checkpoint")
+    (tmp_path / "config.json").write_text("{}")
+    refused(tmp_path, "holds no complete checkpoint")
+    (tmp_path / "config.json").write_text("no JSON")
+    with pytest.raises(UserError, match="config.json cannot be used"):
+        sources.find(tmp_path)
+
+
+def test_a_workdir_is_found_as_before(pretrained):
+    assert sources.find(pretrained) == stored.find(pretrained)
+    assert sources.fingerprint(sources.find(pretrained)) == stored.fingerprint(
+        stored.find(pretrained)
+    )
