@@ -12,7 +12,7 @@ import numpy as np
 import published
 import pytest
 import tokenizers
-from toy import assert_close
+from toy import TINY, assert_close
 
 from bert_jax import config, prediction
 from bert_jax.corpus import vocabulary
@@ -226,7 +226,7 @@ def test_tokens_are_those_of_transformers(case, lower_case, strip_accents, tmp_p
     assert vocabularies.read(folder) == tokenizer
     again = tmp_path / "again"
     again.mkdir()
-    vocabularies.write(tokenizer, again, 20)
+    vocabularies.write(tokenizer, again, TINY)
     assert vocabularies.read(again) == tokenizer
 
 
@@ -244,7 +244,7 @@ def test_what_is_written_of_a_tokenizer_is_its_pipeline(tmp_path, documents):
     ):
         folder = tmp_path / str(number)
         folder.mkdir()
-        vocabularies.write(tokenizer, folder, 512)
+        vocabularies.write(tokenizer, folder, TINY)
         assert vocabularies.read(folder) == tokenizer
         theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
         theirs.encode_special_tokens = True  # [MASK] in a text is text

@@ -9,7 +9,6 @@ import pytest
 
 from bert_jax.errors import UserError
 from bert_jax.interop import safetensors, sources
-from bert_jax.training import stored
 
 
 @pytest.fixture
@@ -160,10 +159,3 @@ def test_what_is_no_published_folder_is_one_of_ours(tmp_path):
     (tmp_path / "config.json").write_text("no JSON")
     with pytest.raises(UserError, match="config.json cannot be used"):
         sources.find(tmp_path)
-
-
-def test_a_workdir_is_found_as_before(pretrained):
-    assert sources.find(pretrained) == stored.find(pretrained)
-    assert sources.fingerprint(sources.find(pretrained)) == stored.fingerprint(
-        stored.find(pretrained)
-    )

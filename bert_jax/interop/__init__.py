@@ -1,1 +1,4 @@
-"""Parameters of other projects, in and out."""
+"""Checkpoints of other projects, in and out.
+
+`sources` reads them as `training.stored` reads ours; `convert` writes them.
+"""

@@ -1,6 +1,5 @@
 """Which class of `transformers` a checkpoint is of, and what that is here."""
 
-import dataclasses
 import pathlib
 from collections.abc import Collection
 from typing import Any
@@ -134,8 +133,26 @@ def metadata(
         objective = spans.Spans(encoder)
     else:
         return _pretraining(name, encoder, tokenizer)
-    run = config_lib.FinetuneConfig(task=task)
-    return metadata_lib.of_run(run, objective, tokenizer, settings), objective
+    # No more of a config than is known.
+    known = {"kind": "finetuning", "task": knobs.to_dict(task)}
+    return _metadata(known, objective, tokenizer, settings), objective
+
+
+def _metadata(
+    config: dict[str, Any],
+    objective: Objective,
+    tokenizer: Tokenizer,
+    settings: dict[str, Any] | None = None,
+) -> metadata_lib.Metadata:
+    return metadata_lib.Metadata(
+        config=config,
+        encoder=objective.encoder,
+        encoder_path=objective.encoder_path,
+        tokenizer=tokenizer,
+        versions=metadata_lib.versions(),
+        time={},
+        task=settings or {},
+    )
 
 
 def _pretraining(
@@ -151,11 +168,10 @@ def _pretraining(
         segments = without_question if name == MASKED_LM else "next_sentence"
         asked = config_lib.MaskedLmConfig(segments=segments)
         objective = masked_lm.MaskedLm(encoder, asked)
-    run = config_lib.PretrainConfig(encoder=encoder, objective=asked)
-    about = metadata_lib.of_run(run, objective, tokenizer)
+    known = {"kind": "pretraining", "objective": knobs.to_dict(asked)}
     if name == BARE:
-        about = dataclasses.replace(about, config={"kind": "bare encoder"})
-    return about, objective
+        known = {"kind": "bare encoder"}
+    return _metadata(known, objective, tokenizer), objective
 
 
 def _labels(path: pathlib.Path, values: dict[str, Any], count: int) -> list[str]:
@@ -183,3 +199,20 @@ def _scheme(tags: list[str]) -> str:
 
 def _kind(values: Any) -> str:
     return str(values.get("kind")) if isinstance(values, dict) else ""
+
+
+def labels(metadata: metadata_lib.Metadata) -> dict[str, Any]:
+    """What a `config.json` says of the classes of a checkpoint."""
+    names = metadata.task.get("labels") or metadata.task.get("tags")
+    if names:
+        return {
+            "id2label": {str(i): name for i, name in enumerate(names)},
+            "label2id": {name: i for i, name in enumerate(names)},
+        }
+    if of_metadata(metadata) == CLASSIFICATION:  # numbers
+        return {
+            "id2label": {"0": "LABEL_0"},
+            "label2id": {"LABEL_0": 0},
+            "problem_type": "regression",
+        }
+    return {}

@@ -9,11 +9,19 @@ import re
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interop import configs, json_files, published, vocabularies
+from bert_jax.interop import classes, configs, json_files, published, vocabularies
 from bert_jax.interop.safetensors import Stored
 from bert_jax.tokenizer import Tokenizer
 
 CONFIG = "bert_config.json"
+# What the original code has a model for, with variables of known names.
+CLASSES = (
+    classes.BARE,
+    classes.PRETRAINING,
+    classes.MASKED_LM,
+    classes.CLASSIFICATION,
+    classes.ANSWERING,
+)
 PREFIX = "bert_model.ckpt"
 _INDEX = ".index"
 # Theirs: Hugging Face's, which are made of the same parts.
@@ -105,7 +113,7 @@ def _arrays(prefix: pathlib.Path) -> dict[str, Stored]:
     try:
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = reader.get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError, RuntimeError) as error:
+    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
         line = str(error).strip().splitlines()[0]
         raise UserError(f"{prefix} cannot be used: {line}") from error
 
@@ -113,7 +121,7 @@ def _arrays(prefix: pathlib.Path) -> dict[str, Stored]:
         def get():
             try:
                 value = reader.get_tensor(name)
-            except (tf.errors.OpError, ValueError, RuntimeError) as error:
+            except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
                 line = str(error).strip().splitlines()[0]
                 raise UserError(f"{prefix}: {name} is damaged: {line}") from error
             return value.T if _is_kernel(name) else value

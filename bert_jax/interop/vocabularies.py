@@ -12,6 +12,7 @@ from typing import Any
 import sentencepiece
 import tokenizers
 
+from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
@@ -87,13 +88,15 @@ def _vocabulary(path: pathlib.Path, pipeline: dict[str, Any]) -> bytes:
     return "".join(f"{token}\n" for token in sorted(ids, key=ids.get)).encode("utf-8")
 
 
-def write(tokenizer: Tokenizer, folder: pathlib.Path, max_length: int) -> None:
+def write(
+    tokenizer: Tokenizer, folder: pathlib.Path, encoder: config_lib.EncoderConfig
+) -> None:
     """Write a tokenizer as `AutoTokenizer.from_pretrained` reads it.
 
     Args:
       tokenizer: Tokenizer.
       folder: Folder to write into.
-      max_length: Positions of the model.
+      encoder: Config of the encoder that it is for.
     """
     if tokenizer.kind == "wordpiece":
         (folder / "vocab.txt").write_bytes(tokenizer.model)
@@ -108,6 +111,9 @@ def write(tokenizer: Tokenizer, folder: pathlib.Path, max_length: int) -> None:
         special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
     )
     json_files.write(folder / "tokenizer.json", json.loads(pipeline.to_str()))
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    if encoder.type_vocab_size < 2:  # all tokens are of the first type
+        names.remove("token_type_ids")
     json_files.write(
         folder / SETTINGS,
         {
@@ -117,8 +123,8 @@ def write(tokenizer: Tokenizer, folder: pathlib.Path, max_length: int) -> None:
             "do_lower_case": tokenizer.lower_case,
             "strip_accents": tokenizer.strip_accents,
             "tokenize_chinese_chars": True,
-            "model_max_length": max_length,
-            "model_input_names": ["input_ids", "token_type_ids", "attention_mask"],
+            "model_max_length": encoder.max_position_embeddings,
+            "model_input_names": names,
             "clean_up_tokenization_spaces": False,
             "pad_token": PAD,
             "unk_token": UNK,

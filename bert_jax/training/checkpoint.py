@@ -209,6 +209,29 @@ class Checkpoints:
         self._checkpointer.close()
 
 
+def save_parameters(
+    folder: str | os.PathLike, params: Any, metadata: metadata_lib.Metadata
+) -> None:
+    """Write the checkpoint of step 0 of a folder, with parameters alone.
+
+    Others can begin with it; no run can be continued from it.
+
+    Args:
+      folder: Folder of checkpoints.
+      params: Parameters, on one device.
+      metadata: What the checkpoint says of itself.
+    """
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    parts = {"params": params}
+    parts["checksums"] = {"by_leaf": checksums.stacked(parts, device)}
+    with orbax_reports.of_writes():
+        ocp.save_checkpointables(
+            str(stored.absolute(folder) / "0"),
+            parts,
+            custom_metadata=metadata.to_json(),
+        )
+
+
 def _parts(state: step_lib.TrainState) -> dict[str, Any]:
     train = {
         name: getattr(state, name) for name in ("step", "opt_state", "terms", "skipped")

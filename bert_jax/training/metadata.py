@@ -63,21 +63,26 @@ def of_run(
       tokenizer: Tokenizer of the encoder.
       task: Settings of the task, from `tasks.Task.settings`.
     """
-    versions = {}
-    for name in _PACKAGES:
-        try:
-            versions[name] = importlib.metadata.version(name)
-        except importlib.metadata.PackageNotFoundError:
-            versions[name] = "unknown"
     return Metadata(
         config=knobs.to_dict(config),
         encoder=objective.encoder,
         encoder_path=objective.encoder_path,
         tokenizer=tokenizer,
-        versions=versions,
+        versions=versions(),
         time={},
         task=task or {},
     )
+
+
+def versions() -> dict[str, str]:
+    """Version of each package that matters."""
+    installed = {}
+    for name in _PACKAGES:
+        try:
+            installed[name] = importlib.metadata.version(name)
+        except importlib.metadata.PackageNotFoundError:
+            installed[name] = "unknown"
+    return installed
 
 
 def from_json(values: Any) -> Metadata:

@@ -141,6 +141,21 @@ def fingerprint(checkpoint: epath.Path) -> str:
     return hashlib.sha256(sums.tobytes()).hexdigest()[:16]
 
 
+def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
+    """Shapes of all parameters of a checkpoint by path, to be read to one device.
+
+    Raises:
+      UserError: The checkpoint is damaged.
+      Unavailable: It may be readable later.
+    """
+    metadata = _read(checkpoint, _metadata_of_arrays, checkpoint, "params")
+    device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    return {
+        path: jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=device)
+        for path, leaf in parameters.flatten(metadata).items()
+    }
+
+
 @dataclasses.dataclass(frozen=True)
 class Loaded:
     """Parameters of another run, and what became of each path.

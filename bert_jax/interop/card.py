@@ -1,0 +1,138 @@
+"""The model card of a checkpoint: what the run knows about itself, as Markdown."""
+
+import json
+import pathlib
+from typing import Any
+
+from bert_jax import storage
+from bert_jax.corpus import shards
+from bert_jax.errors import Unavailable, UserError
+from bert_jax.interop import classes
+from bert_jax.training import metadata as metadata_lib
+from bert_jax.training import metrics
+
+# The class that loads a checkpoint of each kind.
+_AUTO = {
+    classes.PRETRAINING: "AutoModelForPreTraining",
+    classes.MASKED_LM: "AutoModelForMaskedLM",
+    classes.CAUSAL_LM: "AutoModelForCausalLM",
+    classes.CLASSIFICATION: "AutoModelForSequenceClassification",
+    classes.TAGGING: "AutoModelForTokenClassification",
+    classes.ANSWERING: "AutoModelForQuestionAnswering",
+    classes.CHOICE: "AutoModelForMultipleChoice",
+    classes.BARE: "AutoModel",
+}
+
+
+def text(source: str, metadata: metadata_lib.Metadata, name: str) -> str:
+    """The card.
+
+    Args:
+      source: The checkpoint; what its workdir reports is read, if it is there.
+      metadata: What the checkpoint says of itself.
+      name: Class of `transformers`.
+    """
+    encoder, tokenizer = metadata.encoder, metadata.tokenizer
+    rows = [
+        ("class", f"`{name}`"),
+        ("layers", encoder.num_layers),
+        ("hidden size", encoder.hidden_size),
+        ("attention heads", encoder.num_heads),
+        ("feed-forward size", encoder.intermediate_size),
+        ("positions", encoder.max_position_embeddings),
+        ("vocabulary", f"{tokenizer.vocab_size:,} tokens, {tokenizer.kind}"),
+        ("lower case", "yes" if tokenizer.lower_case else "no"),
+        ("accents removed", "yes" if tokenizer.strip_accents else "no"),
+        *_training(source, metadata),
+    ]
+    table = "\n".join(f"| {key} | {value} |" for key, value in rows)
+    return f"""---
+library_name: transformers
+tags:
+- bert
+---
+
+# A BERT encoder
+
+Trained or converted with bert_jax.
+
+| | |
+|---|---|
+{table}
+
+```python
+from transformers import {_AUTO[name]}, AutoTokenizer
+
+tokenizer = AutoTokenizer.from_pretrained("FOLDER")
+model = {_AUTO[name]}.from_pretrained("FOLDER")
+```
+"""
+
+
+def _training(source: str, metadata: metadata_lib.Metadata) -> list[tuple[str, Any]]:
+    """What is known about how it was trained."""
+    rows: list[tuple[str, Any]] = []
+    saved = metadata.config
+    path = pathlib.PurePath(source)
+    if not path.name.isdecimal():  # not a checkpoint of a run
+        return rows
+    step = int(path.name)
+    if step:
+        rows.append(("steps", f"{step:,}"))
+    for phase in saved.get("phases") or ():
+        rows.append(
+            (
+                "steps planned",
+                f"{phase['steps']:,} of {phase['batch_size']} sequences of "
+                f"{phase['length']} tokens",
+            )
+        )
+    task = saved.get("task")
+    if isinstance(task, dict):
+        rows.append(("fine-tuned for", task.get("name") or task.get("kind")))
+    rows += _corpus(saved.get("data"))
+    # WORKDIR/checkpoints/STEP
+    workdir, *_ = source.rsplit("/", 2)
+    return rows + _held_out(storage.path(workdir), step)
+
+
+def _corpus(data: Any) -> list[tuple[str, Any]]:
+    folder = data.get("corpus") if isinstance(data, dict) else None
+    try:
+        corpus = shards.open_corpus(folder or "")
+    except (UserError, Unavailable):
+        return []
+    if corpus.fingerprint != data.get("fingerprint"):
+        return []
+    counts = [
+        f"{corpus.count(shards.TRAIN, what):,} {what}"
+        for what in ("documents", "sentences", "tokens")
+    ]
+    return [("corpus", ", ".join(counts))]
+
+
+def _held_out(workdir: storage.Path, step: int) -> list[tuple[str, Any]]:
+    """The numbers of the last evaluation up to a step, and of results.json."""
+    rows: list[tuple[str, Any]] = []
+    try:
+        records = metrics.read(workdir)
+    except (UserError, Unavailable):
+        records = []
+    evaluated = [r for r in records if r["split"] == "eval" and r["step"] <= step]
+    if evaluated:
+        rows = [
+            (f"held out, {name}", f"{value:.4g}")
+            for name, value in evaluated[-1].items()
+            if name not in ("step", "split")
+        ]
+    try:
+        results = json.loads((workdir / "results.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return rows
+    if isinstance(results, dict) and results.get("step") == step:
+        rows += [
+            (f"results, {name}", f"{value:.4g}")
+            for name, value in results.items()
+            if isinstance(value, float)
+        ]
+    return rows

@@ -1,0 +1,299 @@
+"""Checkpoints to other projects and back: the same bits, or one line and nothing."""
+
+import dataclasses
+import errno
+import json
+import shutil
+
+import flax.linen as nn
+import jax
+import numpy as np
+import published
+import pytest
+from commands import assert_refused, call
+from toy import TINY, metadata
+
+from bert_jax import config
+from bert_jax.errors import UserError
+from bert_jax.interop import convert, safetensors, sources, tensorflow, vocabularies
+from bert_jax.model import parameters
+from bert_jax.objectives import classification, masked_lm
+from bert_jax.tokenizer import Tokenizer
+from bert_jax.training import checkpoint
+from bert_jax.training import metadata as metadata_lib
+
+TOKENIZER = Tokenizer("wordpiece", True, True, metadata().tokenizer.model + b"\n")
+
+
+def arrays_of(folder):
+    return {
+        name: array.read()
+        for path in sorted(folder.glob("*.safetensors"))
+        for name, array in safetensors.read(path).items()
+    }
+
+
+def assert_same(got, expected):
+    assert got.keys() == expected.keys()
+    for name, array in got.items():
+        assert array.tobytes() == np.asarray(expected[name]).tobytes(), name
+
+
+def assert_as_it_came_in(done, folder, source):
+    """Every array, what they are of, and the tokenizer."""
+    assert done.to == "huggingface"
+    assert not done.missing
+    assert not done.ignored
+    expected, got = arrays_of(source), arrays_of(folder)
+    assert done.written == list(got)
+    assert_same(got, {n: x.astype(np.float32) for n, x in expected.items()})
+    before, after = map(sources.published, (source, folder))
+    assert after.metadata == before.metadata
+    written = json.loads((folder / "config.json").read_text())
+    original = json.loads((source / "config.json").read_text())
+    assert written["architectures"] == original["architectures"]
+    for name in written.keys() & original.keys() - {"dtype", "hidden_act", "label2id"}:
+        assert written[name] == original[name], name
+    assert f"`{written['architectures'][0]}`" in (folder / "README.md").read_text()
+
+
+@pytest.mark.parametrize("case", published.CASES)
+def test_what_came_in_goes_out_the_same(case, tmp_path):
+    source = published.write(case, tmp_path / "theirs")
+    done = convert.convert(str(source), str(tmp_path / "again"), "huggingface")
+    assert_as_it_came_in(done, tmp_path / "again", source)
+
+
+def test_so_it_does_by_way_of_ours(tmp_path):
+    source, ours = published.write("tagging", tmp_path / "theirs"), tmp_path / "ours"
+    assert convert.convert(str(source), str(ours)).to == "ours"
+    before = sources.read_metadata(source)
+    assert sources.read_metadata(sources.find(ours)) == before
+    assert Tokenizer.load(ours / "tokenizer") == before.tokenizer
+    done = convert.convert(str(ours), str(tmp_path / "again"))
+    assert_as_it_came_in(done, tmp_path / "again", source)
+
+
+def save_random(objective, run, folder, settings=None, tokenizer=TOKENIZER):
+    """A checkpoint of ours with random parameters, which are returned by path."""
+    rng = np.random.default_rng(0)
+    shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
+    params = jax.tree.map(
+        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes
+    )
+    about = metadata_lib.of_run(run, objective, tokenizer, settings)
+    checkpoint.save_parameters(
+        folder / "checkpoints", jax.device_put(params, jax.devices()[0]), about
+    )
+    return parameters.flatten(params)
+
+
+@pytest.mark.parametrize("to", ["huggingface", "tensorflow"])
+def test_ours_comes_back_bit_for_bit(to, tmp_path):
+    """But for rows of the embedding that stand for no token, which become 0."""
+    objective = masked_lm.MaskedLm(TINY)
+    run = config.PretrainConfig(encoder=TINY)
+    expected = save_random(objective, run, tmp_path / "run")
+    convert.convert(str(tmp_path / "run"), str(tmp_path / "theirs"), to)
+    got = convert.read(str(tmp_path / "theirs"))
+    for path in ("encoder/embeddings/token_embedding", "mlm_head/output_bias"):
+        assert not got.params[path][TINY.vocab_size :].any()
+        got.params[path] = got.params[path][: TINY.vocab_size]
+        expected[path] = expected[path][: TINY.vocab_size]
+    assert_same(got.params, expected)
+    assert got.metadata.encoder == TINY
+    assert got.metadata.tokenizer == TOKENIZER
+
+
+def test_a_run_goes_out_with_what_it_knows(corpus, tmp_path):
+    """The shape, the corpus and the numbers of a run are on the card."""
+    run, tokenizer = tmp_path / "run", corpus.tokenizer
+    data = config.DataConfig(corpus=str(corpus.folder), fingerprint=corpus.fingerprint)
+    encoder = dataclasses.replace(TINY, vocab_size=tokenizer.vocab_size)
+    objective = masked_lm.MaskedLm(encoder)
+    asked = config.PretrainConfig(encoder=encoder, data=data)
+    save_random(objective, asked, run, tokenizer=tokenizer)
+    (run / "checkpoints/0").rename(run / "checkpoints/1")
+    records = [
+        {"step": 1, "split": "train", "loss": 9.0},
+        {"step": 1, "split": "eval", "mlm_loss": 6.25, "mlm_accuracy": 0.0625},
+        {"step": 2, "split": "eval", "mlm_loss": 5.5},
+    ]
+    lines = "".join(json.dumps(record) + "\n" for record in records)
+    (run / "metrics.jsonl").write_text(lines)
+    done = convert.convert(str(run / "checkpoints/1"), str(tmp_path / "out"))
+    assert done.name == "BertForPreTraining"
+    card = (tmp_path / "out/README.md").read_text()
+    assert "| steps | 1 |" in card
+    assert "| held out, mlm_loss | 6.25 |" in card
+    assert "5.5" not in card
+    assert f"| vocabulary | {tokenizer.vocab_size:,} tokens" in card
+    assert f", {corpus.count('train', 'tokens'):,} tokens |" in card
+    assert "| steps planned | 900,000 of 256 sequences of 128 tokens |" in card
+    assert "AutoModelForPreTraining.from_pretrained" in card
+    read = sources.published(tmp_path / "out")
+    assert read.metadata.tokenizer == tokenizer
+    assert read.metadata.encoder == encoder
+
+
+def test_what_has_no_name_there_is_left_out(tmp_path):
+    """Sentence order is no question of BERT's classes."""
+    asked = config.MaskedLmConfig(segments="sentence_order")
+    objective = masked_lm.MaskedLm(TINY, asked)
+    run = config.PretrainConfig(encoder=TINY, objective=asked)
+    save_random(objective, run, tmp_path / "run")
+    done = convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
+    assert done.name == "BertForMaskedLM"
+    left_out = ["encoder/pooler/bias", "encoder/pooler/kernel"]
+    assert done.ignored == [*left_out, "sop_head/bias", "sop_head/kernel"]
+
+
+# ---- what cannot be
+
+
+def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
+    source = published.write("pretraining", tmp_path / "theirs")
+    out = tmp_path / "out"
+
+    def refused(message, to="huggingface", source=source, out=out):
+        flags = f"--input={source}", f"--output={out}", f"--to={to}"
+        assert_refused(call("convert", *flags), message)
+        assert {path.name for path in tmp_path.iterdir()} <= {"theirs", "full"}
+
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full/x").touch()
+    refused("full is not empty; give a new folder", out=tmp_path / "full")
+    refused("x is a file; give a new folder", out=tmp_path / "full/x")
+    refused("the output must be a local folder", out="gs://bucket/out")
+    refused("nothing is no folder", source=tmp_path / "nothing")
+    refused("activation='gelu_erf' cannot go out to TensorFlow", to="tensorflow")
+    full = shutil._ntuple_diskusage(10, 9, 1)
+    with monkeypatch.context() as patched:
+        patched.setattr(shutil, "disk_usage", lambda path: full)
+        refused("bytes are needed, and 1 are free; make room, or give another folder")
+    with monkeypatch.context() as patched:
+        # The disk is full after all, when the arrays have been written.
+        def fail(*arguments):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+        patched.setattr(vocabularies, "write", fail)
+        refused("out: No space left on device; make room, or give another folder")
+    assert_refused(call("convert", f"--output={out}"), "--input is missing")
+    assert_refused(call("convert", f"--input={source}"), "--output is missing")
+    out.mkdir()  # an empty folder is a new one
+    done = call("convert", f"--input={source}", f"--output={out}", "--to=huggingface")
+    assert done.returncode == 0
+    assert "written  bert.pooler.dense.bias\n" in done.stdout
+    assert "BertForPreTraining, 62 arrays; missing: 0, ignored: 0" in done.stderr
+
+
+def test_tensorflow_has_fewer_models(tmp_path):
+    folder = published.write("tagging", tmp_path / "theirs")
+    values = json.loads((folder / "config.json").read_text())
+    values["hidden_act"] = "gelu_new"
+    (folder / "config.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="BertForTokenClassification, for which the"):
+        convert.convert(str(folder), str(tmp_path / "out"), "tensorflow")
+    assert not (tmp_path / "out").exists()
+
+
+# ---- TensorFlow
+
+
+def test_names_are_those_of_the_published_index():
+    """BERT-Base has 206 variables: these."""
+    layer = [
+        "attention/output/LayerNorm/beta",
+        "attention/output/LayerNorm/gamma",
+        "attention/output/dense/bias",
+        "attention/output/dense/kernel",
+        "attention/self/key/bias",
+        "attention/self/key/kernel",
+        "attention/self/query/bias",
+        "attention/self/query/kernel",
+        "attention/self/value/bias",
+        "attention/self/value/kernel",
+        "intermediate/dense/bias",
+        "intermediate/dense/kernel",
+        "output/LayerNorm/beta",
+        "output/LayerNorm/gamma",
+        "output/dense/bias",
+        "output/dense/kernel",
+    ]
+    names = [
+        "bert/embeddings/LayerNorm/beta",
+        "bert/embeddings/LayerNorm/gamma",
+        "bert/embeddings/position_embeddings",
+        "bert/embeddings/token_type_embeddings",
+        "bert/embeddings/word_embeddings",
+        *(f"bert/encoder/layer_{i}/{name}" for i in range(12) for name in layer),
+        "bert/pooler/dense/bias",
+        "bert/pooler/dense/kernel",
+        "cls/predictions/output_bias",
+        "cls/predictions/transform/LayerNorm/beta",
+        "cls/predictions/transform/LayerNorm/gamma",
+        "cls/predictions/transform/dense/bias",
+        "cls/predictions/transform/dense/kernel",
+        "cls/seq_relationship/output_bias",
+        "cls/seq_relationship/output_weights",
+    ]
+    assert len(names) == 206
+    for name in names:
+        assert tensorflow.original_name(tensorflow.huggingface_name(name)) == name
+    theirs = [tensorflow.huggingface_name(name) for name in names]
+    assert theirs[4] == "bert.embeddings.word_embeddings.weight"
+    assert theirs[6] == "bert.encoder.layer.0.attention.output.LayerNorm.weight"
+    assert theirs[-1] == "cls.seq_relationship.weight"
+    assert theirs[-7] == "cls.predictions.bias"
+
+
+def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
+    """By its Saver, with what its optimizer keeps; without a word about the case."""
+    import tensorflow as tf
+
+    run, out = config.FinetuneConfig(), tmp_path / "out"
+    objective = classification.Classification(TINY, 3)
+    settings = {"labels": ["left", "no side", "on the other side"]}
+    expected = save_random(objective, run, tmp_path / "run", settings)
+    done = convert.convert(str(tmp_path / "run"), str(out), "tensorflow")
+    reader = tf.train.load_checkpoint(str(out / "bert_model.ckpt"))
+    assert sorted(reader.get_variable_to_shape_map()) == done.written
+    # As BertModel has them: a kernel has inputs first; the classifier, outputs.
+    kernel = reader.get_tensor("bert/encoder/layer_1/intermediate/dense/kernel")
+    assert kernel.shape == (32, 48)
+    assert reader.get_tensor("output_weights").shape == (3, 32)
+    with tf.Graph().as_default(), tf.compat.v1.Session() as session:
+        for name in done.written:
+            tf.compat.v1.get_variable(name, initializer=reader.get_tensor(name))
+        tf.compat.v1.get_variable("output_bias/adam_m", initializer=np.zeros(3))
+        tf.compat.v1.get_variable("global_step", initializer=7)
+        session.run(tf.compat.v1.global_variables_initializer())
+        other = tmp_path / "other"
+        other.mkdir()
+        saver = tf.compat.v1.train.Saver()
+        saver.save(session, str(other / "model.ckpt"), global_step=7)
+    shutil.copy(out / "bert_config.json", other)
+    (other / "vocab.txt").write_bytes(TOKENIZER.model)
+    for path in (other, other / "model.ckpt-7"):
+        read = convert.read(str(path))
+        read.params.pop("encoder/embeddings/token_embedding")
+        assert not read.ignored
+        assert_same(read.params, {path: expected[path] for path in read.params})
+        assert read.metadata.tokenizer == TOKENIZER  # no capital in it
+        assert read.metadata.task == {"labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}
+        assert sources.find(path).exists()
+    cased = TOKENIZER.model.replace(b"aa", b"Aa")
+    (other / "vocab.txt").write_bytes(cased)
+    tokenizer = sources.read_metadata(sources.find(other)).tokenizer
+    assert not tokenizer.lower_case
+    assert not tokenizer.strip_accents
+    damaged = next(other.glob("*.data-*"))
+    damaged.write_bytes(damaged.read_bytes()[:100])
+    with pytest.raises(UserError, match="is damaged|cannot be used"):
+        convert.read(str(other))
+    damaged.unlink()
+    with pytest.raises(UserError, match=r"has no model.ckpt-7.data-00000-of-00001"):
+        sources.find(other)
+    (other / "bert_config.json").unlink()
+    with pytest.raises(UserError, match=r"has no bert_config.json"):
+        sources.find(other)
