@@ -33,8 +33,8 @@ _SETTINGS_FILE = "tokenizer.json"
 _MODEL_FILES = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}
 _SETTINGS = ("kind", "lower_case", "strip_accents", "fingerprint")
 _TEMPORARY = re.compile(r"(tokenizer\.json|vocab\.txt|spm\.model)\.[0-9a-f]+\.tmp")
-# A longer word becomes [UNK]; google-research/bert tokenization.py: 200.
-MAX_WORD_CHARS = 200
+# Google's: google-research/bert, tokenization.py. It is saved only if it is another.
+_LONGEST_WORD = 200
 _MAX_KNOWN_WORDS = 500_000
 # Characters that are white space for `str.split`, but that BERT's normaliser removes.
 _ODD_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
@@ -52,6 +52,8 @@ class Tokenizer:
         original ties this to `lower_case`, which breaks languages in which accents
         carry meaning; here it is a setting of its own.
       model: Content of `vocab.txt` or `spm.model`.
+      longest_word: Characters of a word, at most, for WordPiece; a longer one becomes
+        [UNK]. It is 200 in the original and 100 in `transformers`.
 
     Raises:
       UserError: A field has a wrong value, the model is damaged, or a special token is
@@ -62,9 +64,12 @@ class Tokenizer:
     lower_case: bool
     strip_accents: bool
     model: bytes = dataclasses.field(repr=False)
+    longest_word: int = _LONGEST_WORD
 
     def __post_init__(self):
         _check_kind(self.kind)
+        if type(self.longest_word) is not int or self.longest_word < 1:
+            raise UserError(f"longest_word is {self.longest_word!r}, not at least 1")
         for name in ("lower_case", "strip_accents"):
             if type(getattr(self, name)) is not bool:
                 raise UserError(f"{name} is {getattr(self, name)!r}, not true or false")
@@ -186,7 +191,10 @@ class Tokenizer:
     @functools.cached_property
     def fingerprint(self) -> str:
         """A hash of everything that determines the ids of a text."""
-        settings = json.dumps([self.kind, self.lower_case, self.strip_accents])
+        values = [self.kind, self.lower_case, self.strip_accents]
+        if self.longest_word != _LONGEST_WORD:
+            values.append(self.longest_word)
+        settings = json.dumps(values)
         return hashlib.sha256(settings.encode() + b"\0" + self.model).hexdigest()[:16]
 
     def dumps(self) -> str:
@@ -272,21 +280,25 @@ class Tokenizer:
         missing = [name for name in fields if name not in settings]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
-        tokenizer = cls(*(settings[name] for name in fields), model)
+        longest = settings.get("longest_word", _LONGEST_WORD)
+        tokenizer = cls(*(settings[name] for name in fields), model, longest)
         # Older versions did not save the fingerprint.
         if settings.get("fingerprint", tokenizer.fingerprint) != tokenizer.fingerprint:
             raise ValueError("settings or model have changed since they were saved")
         return tokenizer
 
-    def _settings(self) -> dict[str, str | bool]:
-        return {name: getattr(self, name) for name in _SETTINGS}
+    def _settings(self) -> dict[str, str | bool | int]:
+        values = {name: getattr(self, name) for name in _SETTINGS}
+        if self.longest_word != _LONGEST_WORD:
+            values["longest_word"] = self.longest_word
+        return values
 
     # ---- the two models
 
     @functools.cached_property
     def _wordpiece(self) -> tokenizers.Tokenizer:
         model = tokenizers.models.WordPiece(
-            self._ids, unk_token=UNK, max_input_chars_per_word=MAX_WORD_CHARS
+            self._ids, unk_token=UNK, max_input_chars_per_word=self.longest_word
         )
         return wordpiece_pipeline(model, self.lower_case, self.strip_accents)
 
@@ -387,7 +399,7 @@ def is_unfinished(folder: storage.Path) -> bool:
     try:
         text = (folder / _SETTINGS_FILE).read_text(encoding="utf-8")
         # Other projects use the file name, too.
-        return _json_object(text).keys() == set(_SETTINGS)
+        return _json_object(text).keys() - {"longest_word"} == set(_SETTINGS)
     except (OSError, ValueError):
         return False
 

@@ -29,6 +29,7 @@ from bert_jax.objectives import (
     spans,
     tagging,
 )
+from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.training import sharding
 
 KEYS = jnp.zeros(8, jnp.uint32)
@@ -376,3 +377,27 @@ def test_heads_can_be_asked(folder):
     assert len(guesses[0][0]) == 3
     with pytest.raises(UserError, match="has no head to fill blanks.*bare encoder"):
         prediction.load(folder("bare")).fill(["aa [MASK]"])
+
+
+def test_the_longest_word_is_saved_with_a_tokenizer(tmp_path):
+    """Where it is not the original's; what was saved before it was known stays so."""
+    usual = Tokenizer("wordpiece", True, True, vocabulary_of("x", "##x"))
+    shorter = dataclasses.replace(usual, longest_word=3)
+    assert shorter.encode("xxx xxxx") == [5, 6, 6, 1]
+    assert usual.encode("xxxx") == [5, 6, 6, 6]
+    assert shorter.fingerprint != usual.fingerprint
+    assert "longest_word" not in usual.dumps()
+    for number, tokenizer in enumerate((usual, shorter)):
+        assert Tokenizer.loads(tokenizer.dumps()) == tokenizer
+        tokenizer.save(tmp_path / str(number))
+        assert Tokenizer.load(tmp_path / str(number)) == tokenizer
+        folder = tmp_path / f"theirs{number}"
+        folder.mkdir()
+        vocabularies.write(tokenizer, folder, TINY)
+        assert vocabularies.read(folder) == tokenizer
+    with pytest.raises(UserError, match="longest_word is 0, not at least 1"):
+        dataclasses.replace(usual, longest_word=0)
+
+
+def vocabulary_of(*words):
+    return "".join(f"{token}\n" for token in (*SPECIAL_TOKENS, *words)).encode()

@@ -94,16 +94,20 @@ def convert(source: str, output: str, to: str = "") -> Converted:
     to = to or ("ours" if model.is_published else "huggingface")
     name = classes.of_metadata(model.metadata)
     write = {"huggingface": _huggingface, "tensorflow": _tensorflow, "ours": _ours}[to]
+    paths = set(model.params)
+    kept = {path for path in paths if to == "ours" or _is_of(path, name)}
     with _complete_or_not_at_all(folder, model) as temporary:
         written = write(model, name, temporary)
-    heads = classes.HEADS[name]
-    paths = [path for path in model.params if to == "ours" or _is_of(path, name)]
     return Converted(
         to,
         name,
         written,
-        [head for head in heads if not any(p.startswith(f"{head}/") for p in paths)],
-        [*sorted(model.params.keys() - set(paths)), *model.ignored],
+        [
+            head
+            for head in classes.HEADS[name]
+            if not any(path.startswith(f"{head}/") for path in kept)
+        ],
+        [*sorted(paths - kept), *model.ignored],
     )
 
 
@@ -254,8 +258,12 @@ def _tensorflow(model: Model, name: str, folder: pathlib.Path) -> list[str]:
 
 def _ours(model: Model, name: str, folder: pathlib.Path) -> list[str]:
     del name  # all that there is goes out
-    params = jax.device_put(parameters.unflatten(model.params), jax.devices()[0])
-    checkpoint.save_parameters(folder / "checkpoints", params, model.metadata)
+    paths = sorted(model.params)
+    # One by one, so that memory holds few of them twice.
+    params = {path: jax.device_put(model.params.pop(path)) for path in paths}
+    checkpoint.save_parameters(
+        folder / "checkpoints", parameters.unflatten(params), model.metadata
+    )
     # For run.build_corpus, of text to go on with.
     model.metadata.tokenizer.save(folder / "tokenizer")
-    return sorted(model.params)
+    return paths

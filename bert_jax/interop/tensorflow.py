@@ -99,11 +99,11 @@ def _escaped(name: str) -> str:
 def _tokenizer(folder: pathlib.Path) -> Tokenizer:
     """The vocabulary; no file of the original says whether text is in lower case."""
     tokenizer = vocabularies.read(folder)
-    if (folder / vocabularies.SETTINGS).exists():
-        return tokenizer
-    words = [token for token in tokenizer.tokens if not token.startswith("[")]
-    cased = any(word != word.lower() for word in words)
-    return Tokenizer("wordpiece", not cased, not cased, tokenizer.model)
+    lower_case, strip_accents = tokenizer.lower_case, tokenizer.strip_accents
+    if not (folder / vocabularies.SETTINGS).exists():
+        words = [token for token in tokenizer.tokens if not token.startswith("[")]
+        lower_case = strip_accents = all(word == word.lower() for word in words)
+    return Tokenizer("wordpiece", lower_case, strip_accents, tokenizer.model)
 
 
 def _arrays(prefix: pathlib.Path) -> dict[str, Stored]:

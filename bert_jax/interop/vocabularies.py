@@ -62,7 +62,11 @@ def read(folder: pathlib.Path) -> Tokenizer:
     if strip_accents is None:  # as the original does
         strip_accents = lower_case
     try:
-        return Tokenizer(kind, lower_case, strip_accents, model)
+        if kind == "sentencepiece":
+            return Tokenizer(kind, lower_case, strip_accents, model)
+        # Where no file says it, it is that of `transformers`' BERT tokenizers.
+        longest = (pipeline.get("model") or {}).get("max_input_chars_per_word", 100)
+        return Tokenizer(kind, lower_case, strip_accents, model, longest)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
 
@@ -118,7 +122,7 @@ def write(
         folder / SETTINGS,
         {
             # Not BertTokenizer: it would build a pipeline of its own, in which words of
-            # more than 100 characters are unknown; ours, as Google's, have up to 200.
+            # more than 100 characters are unknown; in Google's they have up to 200.
             "tokenizer_class": "PreTrainedTokenizerFast",
             "do_lower_case": tokenizer.lower_case,
             "strip_accents": tokenizer.strip_accents,
@@ -139,7 +143,7 @@ def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     model = tokenizers.models.WordPiece(
         {token: i for i, token in reversed(list(enumerate(tokenizer.tokens)))},
         unk_token=UNK,
-        max_input_chars_per_word=tokenizer_lib.MAX_WORD_CHARS,
+        max_input_chars_per_word=tokenizer.longest_word,
     )
     pipeline = tokenizer_lib.wordpiece_pipeline(
         model, tokenizer.lower_case, tokenizer.strip_accents
