@@ -1,17 +1,20 @@
 """Pretraining: from a config and a corpus to a run, and the run itself."""
 
+import dataclasses
 import functools
 
 import jax
 import numpy as np
+from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
+from bert_jax.interop import sources
 from bert_jax.objectives import causal_lm, masked_lm
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import optimizer, processes, session, sharding
+from bert_jax.training import optimizer, processes, session, sharding, stored
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, PhaseData, Run
 
@@ -36,13 +39,70 @@ def pretrain(
       Unavailable: Corpus or workdir cannot be reached now.
       Interrupted: The run was asked to stop, and has saved itself.
     """
+    source = None
     with session.prepare(config.loop) as ledger:
         corpus = shards.open_corpus(config.data.corpus)
+        if config.init_from:
+            source, fingerprint = sources.of_run(config.init_from, folder, type(config))
+            # A continuation has all it needs, whatever has become of the source.
+            begun = source if source.exists() else stored.find(folder)
+            config = _continued(config, source, sources.read_metadata(begun), corpus)
         config = resolve(config, corpus)
+    if source:
+        config = knobs.filled_in(
+            config,
+            "init_fingerprint",
+            fingerprint or sources.fingerprint(source),
+            f"{source} has other parameters",
+        )
     run = make_run(config, sharding.make_mesh(config.mesh), corpus)
     metadata = metadata_lib.of_run(config, run.objective, corpus.tokenizer)
     with session.open_session(run, folder, config, metadata, ledger) as opened:
-        return opened.train(), config
+        if not source:
+            return opened.train(), config
+        return opened.train(functools.partial(_begin, run, source)), config
+
+
+def _continued(
+    config: config_lib.PretrainConfig,
+    source: epath.Path,
+    pretrained: metadata_lib.Metadata,
+    corpus: shards.Corpus,
+) -> config_lib.PretrainConfig:
+    """The config with the encoder of a checkpoint.
+
+    Raises:
+      UserError: The checkpoint does not fit the corpus or the config.
+    """
+    theirs = pretrained.tokenizer.fingerprint
+    if theirs != corpus.tokenizer.fingerprint:
+        raise UserError(
+            f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
+            f"and {source} has {theirs}; build the corpus with the tokenizer that "
+            f"run.convert --input={source} --to=ours writes"
+        )
+    ours = config.encoder
+    encoder = dataclasses.replace(
+        pretrained.encoder,
+        dropout_rate=ours.dropout_rate,
+        attention_dropout_rate=ours.attention_dropout_rate,
+        initializer_range=ours.initializer_range,
+        dtype=ours.dtype,
+        scan_layers=ours.scan_layers,
+        remat=ours.remat,
+    )
+    config = dataclasses.replace(config, encoder=encoder, init_from=str(source))
+    knobs.check(config)
+    return config
+
+
+def _begin(
+    run: Run, source: epath.Path, state: step_lib.TrainState
+) -> step_lib.TrainState:
+    """The initial state with the parameters of a checkpoint in it."""
+    loaded = sources.load_params(source, run.state_shapes().params)
+    processes.say(loaded.describe(source))
+    return dataclasses.replace(state, params=stored.merge(state.params, loaded))
 
 
 def resolve(
@@ -61,12 +121,13 @@ def resolve(
         size = config.encoder.vocab_size or config_lib.BERT_VOCAB_SIZE
         return knobs.filled_in(config, "encoder.vocab_size", size, "")
     size = corpus.tokenizer.vocab_size
-    config = knobs.filled_in(
-        config,
-        "encoder.vocab_size",
-        size,
-        f"the tokenizer has {size} tokens; leave it 0 to follow the tokenizer",
-    )
+    if not config.init_from:  # a published vocabulary may be padded
+        config = knobs.filled_in(
+            config,
+            "encoder.vocab_size",
+            size,
+            f"the tokenizer has {size} tokens; leave it 0 to follow the tokenizer",
+        )
     return knobs.filled_in(
         config,
         "data.fingerprint",

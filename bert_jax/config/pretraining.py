@@ -130,6 +130,10 @@ class PretrainConfig:
 
     kind: str = "pretraining"
     seed: int = knob(0, at_least=0)
+    # Checkpoint of ours or of another project to go on from; "": random parameters.
+    # `encoder` is that of the checkpoint but for what says how it is trained.
+    init_from: str = knob("", free=True)
+    init_fingerprint: str = ""  # of its parameters; "": whatever they are
     encoder: EncoderConfig = EncoderConfig()
     objective: MaskedLmConfig | CausalLmConfig = MaskedLmConfig()
     data: DataConfig = DataConfig()

@@ -9,32 +9,21 @@ import jax.numpy as jnp
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.interop import sources
 from bert_jax.model import parameters
-from bert_jax.training import processes, sharding, stored, workdir
+from bert_jax.training import processes, sharding, stored
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
 
 def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, str]:
-    """The checkpoint to begin with, and its fingerprint if that is known.
-
-    Of a run that has begun it is the one that it began with: the source may have gone
-    on since, and have newer checkpoints, or be gone.
-    """
+    """The checkpoint to begin with, and its fingerprint if that is known."""
     if not config.init_from:
         raise UserError(
             "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
         )
-    given = stored.absolute(config.init_from)
-    earlier = workdir.read_config(storage.path(folder), type(config))
-    if earlier is not None:
-        source = stored.absolute(earlier.init_from)
-        if given == source or given in source.parents:
-            return source, earlier.init_fingerprint
-    return sources.find(given), ""
+    return sources.of_run(config.init_from, folder, type(config))
 
 
 def encoder(

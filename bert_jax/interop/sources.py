@@ -13,7 +13,7 @@ from bert_jax import storage
 from bert_jax.interop import huggingface_folder, tensorflow
 from bert_jax.interop.published import Published
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import processes, stored
+from bert_jax.training import processes, stored, workdir
 
 
 def published(path: str | os.PathLike) -> Published | None:
@@ -40,6 +40,26 @@ def find(path: str | os.PathLike) -> epath.Path:
     """The checkpoint that `path` means; see `stored.find` and `published`."""
     other = published(path)
     return stored.absolute(other.source) if other else stored.find(path)
+
+
+def of_run(init_from: str, folder: str, config_class: type) -> tuple[epath.Path, str]:
+    """The checkpoint that a run begins with, and its fingerprint if that is known.
+
+    Of a run that has begun it is the one that it began with: the source may have gone
+    on since, and have newer checkpoints, or be gone.
+
+    Args:
+      init_from: What the config of the run names.
+      folder: Workdir of the run.
+      config_class: Class of its config.
+    """
+    given = stored.absolute(init_from)
+    earlier = workdir.read_config(storage.path(folder), config_class)
+    if earlier is not None and earlier.init_from:
+        source = stored.absolute(earlier.init_from)
+        if given == source or given in source.parents:
+            return source, earlier.init_fingerprint
+    return find(given), ""
 
 
 def read_metadata(source: epath.Path) -> metadata_lib.Metadata:

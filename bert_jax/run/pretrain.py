@@ -3,6 +3,7 @@ r"""Pretrain BERT on a corpus.
   python -m bert_jax.run.pretrain --config=configs/bert_base.py \
       --config.data.corpus=DIR --workdir=DIR
 
+--config.init_from=CHECKPOINT goes on from the parameters of another run or project.
 The same command again continues a run that was stopped, to the same end. On a pod it is
 started once on each host (launch/README.md). Exit status: 0 when all steps are done, 75
 when the run was stopped and saved itself, 2 for a mistake in what was given, anything
