@@ -24,7 +24,7 @@ class FinetuneConfig:
     seed: int = knob(0, at_least=0)
     # Number of runs, with seeds `seed`, `seed` + 1 and so on, each in a folder.
     repeats: int = knob(1, at_least=1, at_most=1000)
-    # Workdir of a run, or one checkpoint in it.
+    # Workdir of a run, one checkpoint in it, or a folder of another project.
     init_from: str = knob("", free=True)
     init_fingerprint: str = ""  # of its parameters; "": whatever they are
     # Take only shape and tokenizer from there: a baseline.

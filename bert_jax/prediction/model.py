@@ -153,7 +153,8 @@ def load(path: str) -> Model:
     """Load a trained model.
 
     Args:
-      path: Workdir of a run, or one checkpoint in it.
+      path: Workdir of a run, one checkpoint in it, or a folder of another project
+        (docs/interop.md).
 
     Raises:
       UserError: There is no such checkpoint.

@@ -18,7 +18,11 @@ from bert_jax.run import command_line
 
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
-    flags.DEFINE_string("init_from", "", "Workdir of a run, or one checkpoint in it.")
+    flags.DEFINE_string(
+        "init_from",
+        "",
+        "Workdir of a run, one checkpoint in it, or a folder of another project.",
+    )
     flags.DEFINE_string(
         "input", "", "File of texts, plain, .gz or .zst, local or gs://; - reads stdin."
     )
