@@ -29,6 +29,24 @@ def test_bits_mix_as_published():
     assert randomness._mix(jnp.asarray(values)).tolist() == expected
 
 
+@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 1 / 3, 1 - 2**-20])
+def test_chance_is_that_a_word_is_below_the_limit(rate):
+    """Also of words next to the limit, and of those with the same upper half."""
+
+    def unmix(word):
+        x = (word ^ word >> 16) * pow(0x846CA68B, -1, 2**32) % 2**32
+        x = (x ^ x >> 15 ^ x >> 30) * pow(0x7FEB352D, -1, 2**32) % 2**32
+        return x ^ x >> 16
+
+    limit = int(rate * 2**32)
+    upper = limit & 0xFFFF0000
+    near = [limit - 1, limit, limit + 1, upper - 1, upper, upper | 0xFFFF]
+    words = np.append(near, np.random.default_rng(0).integers(0, 2**32, 100))
+    counters = jnp.asarray([unmix(int(word)) for word in words], jnp.uint32)
+    np.testing.assert_array_equal(randomness._mix(counters), words)
+    np.testing.assert_array_equal(randomness.chance(counters, rate), words < limit)
+
+
 def test_bits_are_addressed_by_seed_purpose_step_row_place_and_position():
     """All of it restated with Python integers; CRC-32 by its polynomial."""
 

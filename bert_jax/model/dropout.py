@@ -5,7 +5,6 @@ The mask is a pure function of the row's key, the place and the position; see
 """
 
 import functools
-import math
 
 import jax
 import jax.numpy as jnp
@@ -32,8 +31,8 @@ def dropout(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _dropout(x, keys, rate):
-    keep = randomness.bits(keys, x.shape[1:]) >= jnp.uint32(math.floor(rate * 2**32))
-    return jnp.where(keep, x * jnp.asarray(1 / (1 - rate), x.dtype), jnp.zeros_like(x))
+    drop = randomness.chance(randomness.counters(keys, x.shape[1:]), rate)
+    return jnp.where(drop, jnp.zeros_like(x), x * jnp.asarray(1 / (1 - rate), x.dtype))
 
 
 def _dropout_forward(x, keys, rate):

@@ -14,11 +14,12 @@ cost a tenth of a training step on a processor (docs/log.md), and the fast one m
 other bits when the mesh changes, as its documentation says.
 """
 
+import math
 import zlib
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Int, UInt32
+from jaxtyping import Array, Bool, Int, UInt32
 
 _GOLDEN = 0x9E3779B9
 
@@ -65,13 +66,40 @@ def bits(keys: UInt32[Array, " B"], shape: tuple[int, ...]) -> UInt32[Array, "B 
       keys: Keys of the rows at one place.
       shape: Shape of the array of one row, of fewer than 2**32 words.
     """
+    return _mix(counters(keys, shape))
+
+
+def counters(
+    keys: UInt32[Array, " B"], shape: tuple[int, ...]
+) -> UInt32[Array, "B ..."]:
+    """What words are made of; see `bits`."""
     index = jnp.zeros((), jnp.uint32)
     full = (keys.shape[0], *shape)
     for dim in range(1, len(full)):
         index = index * jnp.uint32(full[dim])
         index = index + lax.broadcasted_iota(jnp.uint32, full, dim)
-    keys = keys.reshape(-1, *[1] * len(shape))
-    return _mix(index * jnp.uint32(_GOLDEN) + keys)
+    return advance(keys.reshape(-1, *[1] * len(shape)), index)
+
+
+def advance(
+    counters: UInt32[Array, "..."], index: UInt32[Array, "..."]
+) -> UInt32[Array, "..."]:
+    """Counters of the words that come `index` later; a key is the first of its row."""
+    return index * jnp.uint32(_GOLDEN) + counters
+
+
+def chance(counters: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
+    """True where a word, as a fraction of 2**32, is below `rate`.
+
+    The last step of `_mix` leaves the upper half of a word as it is. So words can be
+    compared without it: where the upper half is that of the limit, it would add this
+    half to the lower one, and where it is not, the lower one does not count.
+    """
+    limit = math.floor(rate * 2**32)
+    # Signed numbers, for not every chip compares unsigned ones in one instruction.
+    sign = 2**31
+    words = _mix_upper(counters) ^ jnp.uint32(limit >> 16 | sign)
+    return words.astype(jnp.int32) < jnp.int32(limit - sign)
 
 
 def _number(name: str) -> int:
@@ -85,6 +113,10 @@ def _fold(keys: UInt32[Array, "..."], number) -> UInt32[Array, "..."]:
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
     """A bijection of 32-bit words in which each bit depends on every other."""
-    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    x = _mix_upper(x)
     return x ^ (x >> 16)
+
+
+def _mix_upper(x):
+    x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
+    return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
