@@ -11,7 +11,12 @@ inside the whole config, such as "encoder.", for messages.
 """
 
 from bert_jax.config.finetuning import FinetuneConfig
-from bert_jax.config.model import BERT_VOCAB_SIZE, EncoderConfig
+from bert_jax.config.model import (
+    BERT_VOCAB_SIZE,
+    KERNEL_HEAD_SIZES,
+    KERNEL_MAX_LENGTH,
+    EncoderConfig,
+)
 from bert_jax.config.pretraining import (
     PAIR_QUESTIONS,
     SINGLE_SEGMENTS,
@@ -35,6 +40,8 @@ from bert_jax.config.training import LoopConfig, MeshConfig, OptimizerConfig
 __all__ = [
     "BERT_VOCAB_SIZE",
     "GLUE",
+    "KERNEL_HEAD_SIZES",
+    "KERNEL_MAX_LENGTH",
     "PAIR_QUESTIONS",
     "SINGLE_SEGMENTS",
     "CausalLmConfig",

@@ -9,6 +9,10 @@ from bert_jax.knobs import knob
 # The vocabulary of BERT uncased. What `vocab_size=0` means before a corpus is known.
 BERT_VOCAB_SIZE = 30_522
 
+# What the attention kernel is made for: columns of a head, and positions.
+KERNEL_HEAD_SIZES = (32, 64, 128)
+KERNEL_MAX_LENGTH = 512
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
@@ -39,15 +43,33 @@ class EncoderConfig:
     dtype: str = knob("bfloat16", choices=("bfloat16", "float32"), free=True)
     # Whether the compiler sees one layer in a loop, or all of them unrolled.
     scan_layers: bool = knob(False, free=True)
+    # How attention is computed. "kernel": as one kernel for TPUs; on other backends it
+    # is interpreted, which is slow. "plain": in the operations that XLA knows. "auto":
+    # by the kernel on TPUs where shapes allow it. All three draw the same dropout.
+    attention: str = knob("auto", choices=("auto", "plain", "kernel"), free=True)
     # What the backward pass recomputes instead of keeping it.
     remat: str = knob("none", choices=("none", "attention", "layer"), free=True)
 
     def check(self, where: str) -> None:
-        """Heads are equal parts of the hidden size."""
+        """Heads are equal parts of the hidden size, and the kernel knows their size."""
         if self.hidden_size % self.num_heads:
             raise UserError(
                 f"{where}num_heads={self.num_heads} does not divide "
                 f"{where}hidden_size={self.hidden_size}"
+            )
+        if self.attention != "kernel":
+            return
+        if self.head_size not in KERNEL_HEAD_SIZES:
+            sizes = ", ".join(map(str, KERNEL_HEAD_SIZES))
+            raise UserError(
+                f"{where}attention=kernel is for heads of {sizes} columns, not "
+                f"hidden_size / num_heads = {self.head_size}; take auto or plain"
+            )
+        if self.max_position_embeddings > KERNEL_MAX_LENGTH:
+            raise UserError(
+                f"{where}attention=kernel is for up to {KERNEL_MAX_LENGTH} positions, "
+                f"not max_position_embeddings={self.max_position_embeddings}; take "
+                "auto or plain"
             )
 
     @property

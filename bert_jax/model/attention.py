@@ -5,11 +5,12 @@ import functools
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
+from jax import lax
 from jaxtyping import Array, Bool, Float, UInt32
 
 from bert_jax import config as config_lib
+from bert_jax.model import attention_kernel, layers, products
 from bert_jax.model import dropout as dropout_lib
-from bert_jax.model import layers, products
 from bert_jax.model.inputs import Inputs
 
 # Score of a position that is not attended to. exp(-1e9) is 0 in float32 whatever the
@@ -45,21 +46,20 @@ class SelfAttention(nn.Module):
         linear = functools.partial(
             layers.Linear, dtype=c.dtype, stddev=c.initializer_range
         )
-        # B L H K, then B H L K: heads go before positions so that each is a matrix.
-        query, key, value = (
-            linear(inputs=("embed",), outputs=heads, name=name)(x).swapaxes(1, 2)
+        query, key, value = (  # B L H K
+            linear(inputs=("embed",), outputs=heads, name=name)(x)
             for name in ("query", "key", "value")
         )
-        mask = attention_mask(inputs, causal=c.causal)
-        attend = functools.partial(_attend, rate=c.attention_dropout_rate)
-        if c.remat == "attention":
-            attend = jax.checkpoint(attend)
-        context = attend(query, key, value, mask, dropout_keys)
+        # Initial values do not depend on it, and come from a batch of one row.
+        chosen = _plain if self.is_initializing() else attend
+        context = chosen(c, query, key, value, inputs, dropout_keys)
         y = linear(
             inputs=("heads", "head"), outputs=(("embed", c.hidden_size),), name="output"
-        )(context.swapaxes(1, 2))
+        )(context)
         if not return_probabilities:
             return y, None
+        mask = attention_mask(inputs, causal=c.causal)
+        query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)
         return y, attention_probabilities(query, key, mask)
 
 
@@ -80,11 +80,65 @@ def attention_mask(inputs: Inputs, *, causal: bool) -> Bool[Array, "B 1 #L L"]:
     return mask
 
 
-def _attend(query, key, value, mask, dropout_keys, *, rate):
+def attend(
+    config: config_lib.EncoderConfig,
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B L H K"],
+    value: Float[Array, "B L H K"],
+    inputs: Inputs,
+    dropout_keys: UInt32[Array, " B"] | None,
+) -> Float[Array, "B L H K"]:
+    """softmax(Q K^T / sqrt(K)) V, computed as `config.attention` says.
+
+    Args:
+      config: Shapes, dropout, and the choice.
+      query: Query of each position.
+      key: Key of each.
+      value: Value of each.
+      inputs: Which positions attend to which.
+      dropout_keys: Keys for dropout of the probabilities; None for no dropout.
+    """
+    plain = functools.partial(_plain, config)
+    kernel = functools.partial(_by_kernel, config, interpret=False)
+    arrays = query, key, value, inputs, dropout_keys
+    if config.attention == "kernel":
+        elsewhere = functools.partial(_by_kernel, config, interpret=True)
+        return lax.platform_dependent(*arrays, tpu=kernel, default=elsewhere)
+    if config.attention == "plain" or not attention_kernel.suits(query.shape):
+        return plain(*arrays)
+    return lax.platform_dependent(*arrays, tpu=kernel, default=plain)
+
+
+def _by_kernel(config, query, key, value, inputs, dropout_keys, *, interpret):
+    # Not recomputed by `config.remat == "attention"`: there is nothing to save.
+    flat = (*query.shape[:2], config.hidden_size)
+    context = attention_kernel.attend(
+        query.reshape(flat),
+        key.reshape(flat),
+        value.reshape(flat),
+        inputs.attention_mask,
+        inputs.documents,
+        dropout_keys,
+        head_size=config.head_size,
+        rate=config.attention_dropout_rate,
+        causal=config.causal,
+        interpret=interpret,
+    )
+    return context.reshape(query.shape)
+
+
+def _plain(config, query, key, value, inputs, dropout_keys):
+    rate = config.attention_dropout_rate
     if dropout_keys is None:
         rate = 0.0
         dropout_keys = jnp.zeros(query.shape[0], jnp.uint32)
-    return scaled_dot_product(query, key, value, mask, dropout_keys, rate)
+    attend = functools.partial(scaled_dot_product, rate=rate)
+    if config.remat == "attention":
+        attend = jax.checkpoint(attend)
+    # Heads go before positions so that each is a matrix.
+    query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
+    mask = attention_mask(inputs, causal=config.causal)
+    return attend(query, key, value, mask, dropout_keys).swapaxes(1, 2)
 
 
 def attention_probabilities(
