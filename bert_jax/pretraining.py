@@ -90,6 +90,7 @@ def _continued(
         dtype=ours.dtype,
         scan_layers=ours.scan_layers,
         remat=ours.remat,
+        attention=ours.attention,
     )
     config = dataclasses.replace(config, encoder=encoder, init_from=str(source))
     knobs.check(config)

@@ -32,6 +32,7 @@ def encoder(
     """The pretrained encoder's config with what fine-tuning may change."""
     return dataclasses.replace(
         encoder,
+        attention="auto",  # this may be another machine
         dtype=config.dtype or encoder.dtype,
         dropout_rate=config.dropout_rate,
         attention_dropout_rate=config.attention_dropout_rate,

@@ -1,5 +1,6 @@
 """A checkpoint that can be asked: what it is, its parameters, rows in, outputs out."""
 
+import dataclasses
 from collections.abc import Callable, Iterator
 from typing import Any, Protocol
 
@@ -67,7 +68,8 @@ class Trained:
     @property
     def encoder(self) -> config_lib.EncoderConfig:
         """Shape of the encoder."""
-        return self.metadata.encoder
+        # This may be another machine than the one that trained it.
+        return dataclasses.replace(self.metadata.encoder, attention="auto")
 
     @property
     def tokenizer(self) -> tokenizer_lib.Tokenizer:
