@@ -47,13 +47,15 @@ class EncoderLayer(nn.Module):
             return_probabilities=return_probabilities,
         )
         x = add_and_normalise(x, y, "attention_output", "attention_layer_norm")
+        # Rows of all sequences in one dimension: between products of three, a TPU would
+        # copy what the activation reads and writes into another layout, in float32.
         y = layers.Linear(
             ("embed",),
             (("mlp", c.intermediate_size),),
             c.dtype,
             c.initializer_range,
             name="intermediate",
-        )(x)
+        )(x.reshape(-1, c.hidden_size))
         y = layers.Linear(
             ("mlp",),
             (("embed", c.hidden_size),),
@@ -61,6 +63,7 @@ class EncoderLayer(nn.Module):
             c.initializer_range,
             name="output",
         )(layers.activate(y, c.activation))
+        y = y.reshape(x.shape)
         x = add_and_normalise(x, y, "feed_forward_output", "output_layer_norm")
         return x, probabilities
 
@@ -144,8 +147,7 @@ class Encoder(nn.Module):
             )
         else:
             extras = []
-            for i in range(c.num_layers):
-                parameters = jax.tree.map(operator.itemgetter(i), self.layers)
+            for i, parameters in enumerate(_unstack(self.layers)):
                 x, extra = apply_layer(x, parameters, i)
                 extras.append(extra)
             states, probabilities = jax.tree.map(lambda *x: jnp.stack(x), *extras)
@@ -167,6 +169,28 @@ class Encoder(nn.Module):
     def token_embedding(self) -> Float[Array, "V D"]:
         """The table of the tokens, for heads that are tied to it."""
         return self.embeddings.token
+
+
+@jax.custom_vjp
+def _unstack(stacked):
+    """The parameters of each layer.
+
+    Their gradients are stacked. JAX's own derivative would pad each with the zeros of
+    all other layers, and add them up.
+    """
+    count = len(jax.tree.leaves(stacked)[0])
+    return [jax.tree.map(operator.itemgetter(i), stacked) for i in range(count)]
+
+
+def _unstack_forward(stacked):
+    return _unstack(stacked), None
+
+
+def _unstack_backward(_, gradients):
+    return (jax.tree.map(lambda *x: jnp.stack(x), *gradients),)
+
+
+_unstack.defvjp(_unstack_forward, _unstack_backward)
 
 
 def _init_layers(key: jax.Array, config: config_lib.EncoderConfig):
