@@ -1,0 +1,107 @@
+"""What attention of one layer costs a TPU, by the kernel and by the plain path.
+
+    python benchmarks/attention_kernel.py --rows=16 --length=512
+
+Compiles the forward and the backward pass, without a TPU. Of the kernel it reads the
+schedule, which is the compiler's last word: the bundles of instructions that are issued
+one a cycle, those of the grid's loop as often as it turns. Waiting for memory is not in
+it, so the bytes that the kernel reads and writes are beside it. The compiler has no
+estimate for kernels. Of the plain path it gives that estimate, which is too high for
+what is not a product, and the bytes of temporaries.
+"""
+
+import argparse
+import functools
+import os
+import pathlib
+import re
+import tempfile
+
+_DUMP = (
+    "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true "
+    "--xla_jf_dump_llo_pass_label_regex=final.*"
+)
+_BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:((?:\s*>)*)\s*\{")
+_TURNS = re.compile(r"totalorder %\w+, (\d+) /\* loop exit test")
+
+
+def scheduled_cycles(text: str) -> int:
+    """Cycles that the bundles of a kernel take: some, and a loop over the grid.
+
+    Loops inside of that one are counted once; they move a few registers each.
+    """
+    outside, inside = 0, 0
+    for line in text.splitlines():
+        bundle = _BUNDLE.match(line)
+        if bundle:
+            outside, inside = outside + (not bundle[1]), inside + bool(bundle[1])
+    turns = _TURNS.search(text)
+    return outside + inside * int(turns[1] if turns else 1)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--topology", default="v5e:1x1")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--heads", type=int, default=12)
+    parser.add_argument("--head_size", type=int, default=64)
+    parser.add_argument("--rate", type=float, default=0.1)
+    args = parser.parse_args()
+    folder = pathlib.Path(tempfile.mkdtemp())
+    # Before the compiler is loaded.
+    os.environ["LIBTPU_INIT_ARGS"] = _DUMP.format(folder)
+
+    import jax
+    import jax.numpy as jnp
+
+    from bert_jax import config
+    from bert_jax.model import attention
+    from bert_jax.model.inputs import Inputs
+    from bert_jax.planning import hlo, topology
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    device = topology.open_topology(args.topology).devices[0]
+    sharding = jax.sharding.SingleDeviceSharding(device)
+    like = functools.partial(jax.ShapeDtypeStruct, sharding=sharding)
+    shape = args.rows, args.length, args.heads, args.head_size
+    arrays = [like(shape, jnp.bfloat16)] * 4
+    mask = like(shape[:2], jnp.bool_)
+    keys = like(shape[:1], jnp.uint32)
+
+    def compiled(kind):
+        encoder = config.EncoderConfig(
+            hidden_size=args.heads * args.head_size,
+            num_heads=args.heads,
+            attention_dropout_rate=args.rate,
+            attention=kind,
+        )
+
+        def run(query, key, value, g, mask, keys):
+            inputs = Inputs(mask.astype(jnp.int32), mask)
+            attend = lambda *x: attention.attend(encoder, *x, inputs, keys)  # noqa: E731
+            context, pullback = jax.vjp(attend, query, key, value)
+            return context, *pullback(g)
+
+        return jax.jit(run).lower(*arrays, mask, keys).compile()
+
+    compiled("kernel")
+    array = 2 * args.rows * args.length * args.heads * args.head_size
+    for name, count in (("forward", 4), ("backward", 8)):
+        (path,) = folder.glob(f"*-attention_{name}.*-final_bundles.txt")
+        cycles = scheduled_cycles(path.read_text(errors="replace"))
+        print(
+            f"kernel {name}: {cycles / 1e6:.3f} Mcycle by schedule, "
+            f"{count * array / 1e6:.1f} MB"
+        )
+    plain = compiled("plain")
+    estimate = hlo.Program(plain.as_text()).estimated_cycles()
+    temporaries = plain.memory_analysis().temp_size_in_bytes
+    print(
+        f"plain: {estimate / 1e6:.3f} Mcycle by estimate, "
+        f"{temporaries / 1e6:.1f} MB of temporaries"
+    )
+
+
+if __name__ == "__main__":
+    main()
