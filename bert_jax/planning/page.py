@@ -128,7 +128,7 @@ def _add_arithmetic(
     lines.rows(
         "  estimated, million cycles",
         lambda p: "-" if p.refused else f"{p.cycles / 1e6:,.2f}",
-        "the compiler's own estimate, collectives not counted",
+        "the compiler's own estimate, without collectives and kernels",
     )
     clock = topology.generation.clock
     if clock:
@@ -175,7 +175,7 @@ def _add_times(lines: _Lines, plan: Plan) -> None:
     chips = plan.topology.chips
     lines.row("  chip-hours", [f"{s / 3600 * chips:,.0f}" for s in seconds])
     if estimated:
-        lines.text("  * the compiler's estimate, to which the collectives come")
+        lines.text("  * the compiler's estimate; collectives and kernels come to it")
 
 
 def gib(size: float) -> str:
