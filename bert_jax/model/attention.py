@@ -132,13 +132,13 @@ def _plain(config, query, key, value, inputs, dropout_keys):
     if dropout_keys is None:
         rate = 0.0
         dropout_keys = jnp.zeros(query.shape[0], jnp.uint32)
-    attend = functools.partial(scaled_dot_product, rate=rate)
+    dot_product = functools.partial(scaled_dot_product, rate=rate)
     if config.remat == "attention":
-        attend = jax.checkpoint(attend)
+        dot_product = jax.checkpoint(dot_product)
     # Heads go before positions so that each is a matrix.
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
     mask = attention_mask(inputs, causal=config.causal)
-    return attend(query, key, value, mask, dropout_keys).swapaxes(1, 2)
+    return dot_product(query, key, value, mask, dropout_keys).swapaxes(1, 2)
 
 
 def attention_probabilities(
