@@ -7,7 +7,7 @@ import tempfile
 os.environ["JAX_PLATFORMS"] = "cpu"
 os.environ["JAX_NUM_CPU_DEVICES"] = "8"
 # A compiler that optimises little: these programs run for less time than they compile.
-# `.ci/run` has some tests once more with XLA's own choice at its default level.
+# `.ci/run` has some tests once more at XLA's default level.
 os.environ.setdefault(
     "XLA_FLAGS",
     "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true",
