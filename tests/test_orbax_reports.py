@@ -81,6 +81,32 @@ def test_leftovers_of_reads_are_left_out_while_one_is_under_way(reported):
     assert never_awaited in [str(w.message) for w in warned]
 
 
+class StillReads(threading.Thread):
+    """A thread that holds a future of a loop, as those of a failed read do."""
+
+    def __init__(self, loop, go):
+        super().__init__()
+        self._held = [loop.create_future()]
+        self._go = go
+
+    def run(self):
+        self._go.wait()
+        TooLate()
+        self._held.clear()
+
+
+def test_reads_that_were_dropped_report_before_the_context_ends(reported):
+    loop, go = asyncio.new_event_loop(), threading.Event()
+    with orbax_reports.of_reads():
+        reader = StillReads(loop, go)
+        reader.start()
+        loop.close()
+        threading.Timer(0.05, go.set).start()
+        orbax_reports.end_of_reads()
+    reader.join()
+    assert reported == []
+
+
 def is_logged(path, error):
     about = {"pathname": path, "exc_info": (type(error), error, None)}
     return bool(absl_logging.get_absl_logger().filter(logging.makeLogRecord(about)))

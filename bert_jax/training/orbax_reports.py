@@ -5,7 +5,9 @@ call that failed. What is changed here for the whole process, a filter of logs a
 hook for errors that nobody can catch, is changed only while a call is under way.
 """
 
+import asyncio
 import contextlib
+import gc
 import inspect
 import logging
 import os
@@ -21,7 +23,7 @@ from bert_jax import storage
 
 # Where threads log an error that the call raises, too.
 _RAISED_FROM = ("future.py", "async_checkpointer.py", "checkpoint_manager.py")
-# Threads that cannot write end at once, or when their request times out.
+# Threads that cannot read or write end at once, or when their request times out.
 _END_SECONDS = 30
 
 
@@ -34,7 +36,7 @@ def of_reads() -> Iterator[None]:
     the hook for errors that nobody can catch. There are no coroutines of ours. Metadata
     that cannot be read are None, with a logged warning for each part.
 
-    What was dropped has to be collected (`gc.collect`) inside the context, when the
+    After an error, `end_of_reads` has to be called inside the context, when the
     exception is gone.
     """
     asyncio_logger = logging.getLogger("asyncio")
@@ -55,6 +57,28 @@ def of_reads() -> Iterator[None]:
         finally:
             asyncio_logger.setLevel(level)
             sys.unraisablehook = hook
+
+
+def end_of_reads() -> None:
+    """Wait for the reads that were dropped when another failed, and collect them.
+
+    Threads still work on them, and report when they find the event loop closed. Until
+    then they hold a future of that loop, of which nobody else knows.
+    """
+    deadline = time.monotonic() + _END_SECONDS
+    gc.collect()
+    while any(map(_is_left_behind, gc.get_objects())):
+        if time.monotonic() > deadline:
+            break
+        time.sleep(0.01)
+        gc.collect()
+
+
+def _is_left_behind(x: object) -> bool:
+    # Not isinstance, which would make lazy objects load what they stand for.
+    if not issubclass(type(x), asyncio.Future):
+        return False
+    return not x.done() and x.get_loop().is_closed()
 
 
 @contextlib.contextmanager

@@ -4,7 +4,6 @@ With `checkpoint.py`, the only user of Orbax.
 """
 
 import dataclasses
-import gc
 import hashlib
 import json
 import os
@@ -286,7 +285,7 @@ def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, 
             else:
                 problem = _first_line(error)
         if problem or passing:
-            gc.collect()  # what was dropped reports now
+            orbax_reports.end_of_reads()
     problem = next(filter(None, processes.gather_text(problem)), "")
     # Where one process fails, the others wait for it until their time is up.
     passing = next(filter(None, processes.gather_text(passing)), "")
