@@ -284,8 +284,9 @@ def test_scores_and_files(files, wordpiece, tmp_path):
         "eval": {"logits": np.array([[0, np.log(3), -1e9]], np.float32)},
         "test": {"logits": np.array([[0, 1, 0], [9, 0, -1e9]], np.float32)},
     }
-    assert task.scores(outputs) == {"accuracy": 1.0, "test_accuracy": 0.5}
-    task.write(storage.path(tmp_path), outputs)
+    predictions = task.decode(outputs)
+    assert task.scores(predictions) == {"accuracy": 1.0, "test_accuracy": 0.5}
+    task.write(storage.path(tmp_path), predictions)
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"line": 1, "prediction": 1, "choice": "of", "probabilities": [0.25, 0.75]}
@@ -321,4 +322,5 @@ def test_arc_easy(wordpiece):
     assert [about["train_examples"], about["examples"]] == usable
     assert about["skipped"] == {"train": 2251 - 2147, "eval": 570 - 549}
     logits = np.eye(4, dtype=np.float32)[task.held_out["eval"]["labels"]]
-    assert task.scores({"eval": {"logits": logits}}) == {"accuracy": 1.0}
+    predictions = task.decode({"eval": {"logits": logits}})
+    assert task.scores(predictions) == {"accuracy": 1.0}

@@ -79,7 +79,8 @@ def test_scores_and_submissions(task, tmp_path, wordpiece):
             outputs[name] = {"predictions": labels + np.float32(0.12345)}
     if not count:
         outputs["test"]["predictions"] = np.array([-0.5, 3.14159, 5.2], np.float32)
-    scores = made.scores(outputs)
+    predictions = made.decode(outputs)
+    scores = made.scores(predictions)
     assert scores.keys() == METRICS.get(task, {"accuracy"})
     for name in scores.keys() - {"f1", "matthews"}:
         assert scores[name] == pytest.approx(0.75 if count else 1.0)
@@ -89,7 +90,7 @@ def test_scores_and_submissions(task, tmp_path, wordpiece):
         assert scores["f1"] == pytest.approx(2 * 2 / (3 + 2))
     folder = tmp_path / "out"
     folder.mkdir()
-    made.write(folder, outputs)
+    made.write(folder, predictions)
     usual = ["predictions.tsv"] + ["confusion.png"] * (count > 0)
     usual += ["mismatched_predictions.tsv"] * (task == "mnli")
     assert {p.name for p in folder.iterdir()} == {*usual, *SUBMISSIONS[task]}

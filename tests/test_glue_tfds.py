@@ -123,11 +123,12 @@ def test_a_run_may_go_on_with_the_other_source(
         name: {"logits": np.random.default_rng(0).random((len(set_["labels"]), 2))}
         for name, set_ in files.held_out.items()
     }
-    assert prepared.scores(outputs) == files.scores(outputs)
+    predictions = files.decode(outputs)
+    assert prepared.scores(predictions) == files.scores(predictions)
     written = []
     for i, task in enumerate((files, prepared)):
         (tmp_path / f"{i}").mkdir()
-        task.write(tmp_path / f"{i}", outputs)
+        task.write(tmp_path / f"{i}", task.decode(outputs))
         written.append((tmp_path / f"{i}/RTE.tsv").read_text())
     assert written[0] == written[1]
     # What the variable TFDS_DATA_DIR does in a new process.

@@ -395,10 +395,10 @@ def test_files_hold_what_is_scored(v2, tmp_path):
         "start_logits": 9 * np.eye(32, dtype=np.float32)[rows["start_positions"]],
         "end_logits": 9 * np.eye(32, dtype=np.float32)[rows["end_positions"]],
     }
-    scores = v2.scores({"eval": outputs})
+    scores = v2.scores(v2.decode({"eval": outputs}))
     assert (scores["exact"], scores["f1"], scores["total"]) == (100, 100, 8)
     assert (scores["HasAns_total"], scores["NoAns_total"]) == (6, 2)
-    v2.write(tmp_path, {"eval": outputs})
+    v2.write(tmp_path, v2.decode({"eval": outputs}))
     predictions, nbest, odds = (
         json.loads((tmp_path / f"{name}.json").read_text())
         for name in ("predictions", "nbest_predictions", "null_odds")
@@ -414,7 +414,7 @@ def test_files_hold_what_is_scored(v2, tmp_path):
     # Doubt that is as great everywhere moves the odds, and the best threshold.
     for values in outputs.values():
         values[:, 0] += 10
-    doubted = v2.scores({"eval": outputs})
+    doubted = v2.scores(v2.decode({"eval": outputs}))
     assert (doubted["exact"], doubted["HasAns_exact"]) == (25, 0)
     assert doubted["best_exact"] == doubted["best_f1"] == 100
     assert doubted["best_f1_thresh"] == pytest.approx(scores["best_f1_thresh"] + 20)
@@ -432,9 +432,8 @@ def test_new_questions_are_answered_as_those_of_the_file(v2, wordpiece):
         assert np.array_equal(values, v2.held_out["eval"][name])
     outputs = random_outputs(made)
     ranked = answers.rank(made, outputs, config)
-    best = [ranking.best(config.null_threshold).text for ranking in ranked]
-    of_task = v2._predictions(v2._ranked({"eval": outputs}))
-    assert best == list(of_task.values())
+    of_task = v2.decode({"eval": outputs})["eval"]
+    assert ranked == list(of_task.values())
 
 
 def test_files_must_be_given(wordpiece):

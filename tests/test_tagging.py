@@ -369,11 +369,12 @@ def test_scores_and_files_of_a_test_set(files, wordpiece, tmp_path):
         for name, rows in task.held_out.items()
     }
     outputs["test"]["predictions"][1, 1] = 2
-    scores = task.scores(outputs)
+    predictions = task.decode(outputs)
+    scores = task.scores(predictions)
     assert (scores["f1"], scores["test_recall"]) == (1.0, 0.5)
     assert scores["test_types"]["river"]["entities"] == 2
     folder = storage.path(tmp_path)
-    task.write(folder, outputs)
+    task.write(folder, predictions)
     got = (tmp_path / "predictions.conll").read_text()
     assert got == "the\tO\tO\nNile\tB-river\tB-river\n\n"
     got = (tmp_path / "test_predictions.conll").read_text()
@@ -384,8 +385,9 @@ def test_scores_and_files_of_a_test_set(files, wordpiece, tmp_path):
     assert task.held_out["test"]["weights"].tolist() == [0, 0]
     # The best of several runs is that with the best first score.
     names = ["f1", "precision", "recall", "types", "accuracy"]
-    assert list(task.scores(outputs)) == names
-    task.write(folder, outputs)
+    predictions = task.decode(outputs)
+    assert list(task.scores(predictions)) == names
+    task.write(folder, predictions)
     got = (tmp_path / "test_predictions.conll").read_text()
     assert got == "the O\nNile B-river\n\nRhine O\n\n"
 
@@ -394,7 +396,10 @@ def test_the_scheme_may_be_declared(files, wordpiece):
     assert make(files, wordpiece).settings["scheme"] == "IOB2"
     as_words = make(files, wordpiece, scheme="none")
     outputs = {"eval": {"predictions": as_words.held_out["eval"]["labels"]}}
-    assert as_words.scores(outputs) == {"accuracy": 1.0, "macro_f1": 1.0}
+    assert as_words.scores(as_words.decode(outputs)) == {
+        "accuracy": 1.0,
+        "macro_f1": 1.0,
+    }
     assert as_words.description["invalid_transitions"] == {"train": 0, "eval": 0}
     assert make(files, wordpiece, scheme="IOB1").settings["scheme"] == "IOB1"
 
@@ -446,7 +451,7 @@ def test_wnut_17(wordpiece):
     assert len(task.settings["tags"]) == 13
     assert sum(task.description["invalid_transitions"].values()) == 0
     labels = {n: {"predictions": r["labels"]} for n, r in task.held_out.items()}
-    scores = task.scores(labels)
+    scores = task.scores(task.decode(labels))
     assert scores["f1"] == scores["test_f1"] == 1.0
     # As many as there are tags that begin with B.
     assert sum(t["entities"] for t in scores["test_types"].values()) == 1079

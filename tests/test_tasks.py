@@ -129,10 +129,12 @@ def test_scores_and_files_come_from_outputs(name, tasks, tmp_path):
     for name, rows in task.held_out.items():
         count = len(rows["weights"])
         assert all(len(values) == count for values in outputs[name].values())
-    scores = task.scores(outputs)
+    predictions = task.decode(outputs)
+    assert predictions.keys() == task.held_out.keys()
+    scores = task.scores(predictions)
     assert scores and json.loads(json.dumps({**scores, **task.description}))
     assert json.loads(json.dumps(task.settings)) == task.settings
-    task.write(tmp_path, outputs)
+    task.write(tmp_path, predictions)
     assert list(tmp_path.iterdir())
 
 

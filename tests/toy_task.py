@@ -51,13 +51,13 @@ class Length:
     def objective(self, encoder):
         return classification.Classification(encoder, 2)
 
-    def scores(self, outputs):
-        correct = (
-            outputs["eval"]["logits"].argmax(-1) == self.held_out["eval"]["labels"]
-        )
+    def decode(self, outputs):
+        return {"eval": outputs["eval"]["logits"].argmax(-1)}
+
+    def scores(self, predictions):
+        correct = predictions["eval"] == self.held_out["eval"]["labels"]
         return {"correct": int(correct.sum())}
 
-    def write(self, folder, outputs):
-        (folder / "lengths.json").write_text(
-            json.dumps(outputs["eval"]["logits"].tolist())
-        )
+    def write(self, folder, predictions):
+        text = json.dumps(predictions["eval"].tolist())
+        (folder / "lengths.json").write_text(text)

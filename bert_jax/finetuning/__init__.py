@@ -111,7 +111,8 @@ def _finetune_once(
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         state = opened.train(functools.partial(beginning.begin, config, run, source))
         outputs = batches.predict(config, run, state.params, task, opened.heartbeat)
-        scores = task.scores(outputs)
+        predictions = task.decode(outputs)
+        scores = task.scores(predictions)
         results = {
             **scores,
             **task.description,
@@ -121,7 +122,7 @@ def _finetune_once(
             "seed": config.seed,
         }
         if processes.is_main():
-            task.write(opened.folder, outputs)
+            task.write(opened.folder, predictions)
             _write_results(opened.folder, results)
         return scores, results
 

@@ -55,15 +55,21 @@ class Task(Protocol):
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
         """What is predicted, with an encoder of this shape."""
 
-    def scores(self, outputs: dict[str, Arrays]) -> dict[str, Any]:
-        """The field's metrics, as JSON.
+    def decode(self, outputs: dict[str, Arrays]) -> dict[str, Any]:
+        """What is predicted for each example, by name of the set.
 
         Args:
           outputs: Of `TaskObjective.outputs`, for all rows of each set of `held_out`.
+
+        Returns:
+          For each set, whatever the other two functions of the task work with.
         """
 
-    def write(self, folder: storage.Path, outputs: dict[str, Arrays]) -> None:
-        """Write predictions in the task's official format.
+    def scores(self, predictions: dict[str, Any]) -> dict[str, Any]:
+        """The field's metrics of what `decode` gives, as JSON."""
+
+    def write(self, folder: storage.Path, predictions: dict[str, Any]) -> None:
+        """Write what `decode` gives in the task's official format.
 
         Raises:
           UserError: The folder cannot be written.

@@ -65,28 +65,36 @@ class Choice:
         """A choice among as many answers as the question with most of them has."""
         return choice.Choice(encoder, self._num_choices)
 
-    def scores(self, outputs: dict[str, Arrays]) -> dict[str, float]:
+    def decode(self, outputs: dict[str, Arrays]) -> dict[str, list[list[float]]]:
+        """The probability of each answer of each question."""
+        return {
+            name: decode(self._files[name].questions, outputs[name]["logits"])
+            for name in self.held_out
+        }
+
+    def scores(self, predictions: dict[str, list[list[float]]]) -> dict[str, float]:
         """Accuracy; that of the test file is `test_accuracy`, if it has answers."""
         result = {}
         for name, rows in self.held_out.items():
             if self._files[name].is_answered:
-                is_true = outputs[name]["logits"].argmax(-1) == rows["labels"]
+                chosen = np.array([np.argmax(p) for p in predictions[name]])
+                is_true = chosen == rows["labels"]
                 prefix = "" if name == "eval" else f"{name}_"
                 result[f"{prefix}accuracy"] = float(is_true.mean())
         return result
 
-    def write(self, folder: storage.Path, outputs: dict[str, Arrays]) -> None:
+    def write(
+        self, folder: storage.Path, predictions: dict[str, list[list[float]]]
+    ) -> None:
         """Write predictions.jsonl, and test_predictions.jsonl for a test file.
 
         A line is a question: in which line of its file it begins, the number of the
         answer that is chosen, from 0, its text, and the probability of each answer.
         """
-        for name in self.held_out:
+        for name, of_set in predictions.items():
             questions = self._files[name].questions
             lines = []
-            for question, probabilities in zip(
-                questions, decode(questions, outputs[name]["logits"]), strict=True
-            ):
+            for question, probabilities in zip(questions, of_set, strict=True):
                 best = int(np.argmax(probabilities))
                 values = {
                     "line": question.line,

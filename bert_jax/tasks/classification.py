@@ -76,7 +76,13 @@ class Classification:
         )
         return make_objective(self._config, encoder, len(self._labels), weights)
 
-    def scores(self, outputs: dict[str, Arrays]) -> dict[str, float]:
+    def decode(self, outputs: dict[str, Arrays]) -> dict[str, np.ndarray]:
+        """A class or a number for each example."""
+        if self._config.predicts_numbers:
+            return {name: of_set["predictions"] for name, of_set in outputs.items()}
+        return {name: of_set["logits"].argmax(-1) for name, of_set in outputs.items()}
+
+    def scores(self, predictions: dict[str, np.ndarray]) -> dict[str, float]:
         """GLUE's metrics of a task of GLUE; of others, those that suit any.
 
         Those of other sets than "eval" have its name in front.
@@ -84,25 +90,23 @@ class Classification:
         scores = {}
         for name in self._scored:
             labels = self.held_out[name]["labels"]
-            predicted = self._predicted(outputs[name])
             values = (
-                classification_scores.of_numbers(predicted, labels)
+                classification_scores.of_numbers(predictions[name], labels)
                 if self._config.predicts_numbers
                 else classification_scores.of_classes(
-                    predicted, labels, len(self._labels)
+                    predictions[name], labels, len(self._labels)
                 )
             )
             prefix = "" if name == "eval" else f"{name}_"
             scores |= {prefix + metric: values[metric] for metric in self._metrics}
         return scores
 
-    def write(self, folder: storage.Path, outputs: dict[str, Arrays]) -> None:
+    def write(self, folder: storage.Path, predictions: dict[str, np.ndarray]) -> None:
         """Write predictions.tsv, those of other sets, and confusion.png.
 
         Those for GLUE's tests have the names and the form that are submitted.
         """
-        for name in self.held_out:
-            predicted = self._predicted(outputs[name])
+        for name, predicted in predictions.items():
             words = self._words(predicted)
             file = "predictions.tsv" if name == "eval" else f"{name}_predictions.tsv"
             if self._glue and name not in self._scored:
@@ -111,11 +115,10 @@ class Classification:
                     words = [f"{value:.3f}" for value in np.clip(predicted, 0, 5)]
             write_predictions(folder / file, words)
         if not self._config.predicts_numbers:
-            rows = self.held_out["eval"]
             confusion.draw(
                 folder / "confusion.png",
-                self._predicted(outputs["eval"]),
-                rows["labels"],
+                predictions["eval"],
+                self.held_out["eval"]["labels"],
                 self._labels,
             )
 
@@ -143,12 +146,6 @@ class Classification:
             else to_classes(examples, self._labels)
         )
         return {"labels": labels, "weights": np.ones(len(examples), np.float32)}
-
-    def _predicted(self, outputs: Arrays) -> np.ndarray:
-        """Predicted classes or numbers."""
-        if self._config.predicts_numbers:
-            return outputs["predictions"]
-        return outputs["logits"].argmax(-1)
 
     def _words(self, predicted: np.ndarray) -> list[str]:
         if self._config.predicts_numbers:

@@ -91,10 +91,18 @@ class Tagging:
         """A classifier of tokens, of as many classes as there are tags."""
         return tagging.Tagging(encoder, len(self._tags))
 
-    def scores(self, outputs: dict[str, Arrays]) -> dict[str, Any]:
+    def decode(self, outputs: dict[str, Arrays]) -> dict[str, list[list[str]]]:
+        """The tag of each word of each sentence."""
+        return {
+            name: rows.decode(outputs[name]["predictions"], self._tags)
+            for name, rows in self._rows.items()
+            if name in self.held_out
+        }
+
+    def scores(self, predictions: dict[str, list[list[str]]]) -> dict[str, Any]:
         """See `metrics`; those of the test file begin with "test_", if it has tags."""
         result = {}
-        for name, predicted in self._predicted(outputs).items():
+        for name, predicted in predictions.items():
             if self._files[name].is_tagged:
                 actual = [s.tags for s in self._files[name].sentences]
                 prefix = "" if name == "eval" else f"{name}_"
@@ -102,12 +110,14 @@ class Tagging:
                 result |= {f"{prefix}{key}": value for key, value in measured.items()}
         return result
 
-    def write(self, folder: storage.Path, outputs: dict[str, Arrays]) -> None:
+    def write(
+        self, folder: storage.Path, predictions: dict[str, list[list[str]]]
+    ) -> None:
         """Write predictions.conll: words, tags, predicted tags; of the test file too.
 
         That is test_predictions.conll, without tags if it has none.
         """
-        for name, predicted in self._predicted(outputs).items():
+        for name, predicted in predictions.items():
             file = self._files[name]
             columns = [
                 [s.words, *([s.tags] if file.is_tagged else []), tags]
@@ -116,12 +126,6 @@ class Tagging:
             prefix = "" if name == "eval" else f"{name}_"
             path = folder / f"{prefix}predictions.conll"
             conll.write(path, columns, file.separator)
-
-    def _predicted(self, outputs: dict[str, Arrays]) -> dict[str, list[list[str]]]:
-        return {
-            name: self._rows[name].decode(outputs[name]["predictions"], self._tags)
-            for name in self.held_out
-        }
 
 
 def tag_names(train: conll.File) -> list[str]:

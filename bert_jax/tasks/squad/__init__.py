@@ -58,27 +58,40 @@ class Squad:
         """Start and end of the answer."""
         return spans.Spans(encoder)
 
-    def scores(self, outputs: dict[str, Arrays]) -> dict[str, float]:
+    def decode(
+        self, outputs: dict[str, Arrays]
+    ) -> dict[str, dict[str, answers.Ranking]]:
+        """The ranking of answers to each question, by the question's id."""
+        ranked = answers.rank(self._windows, outputs["eval"], self._config)
+        return {"eval": {e.id: r for e, r in zip(self._examples, ranked, strict=True)}}
+
+    def scores(
+        self, predictions: dict[str, dict[str, answers.Ranking]]
+    ) -> dict[str, float]:
         """Those of the official script; for 2.0 also with the best thresholds."""
-        ranked = self._ranked(outputs)
-        predictions = self._predictions(ranked)
+        ranked = predictions["eval"]
+        texts = self._texts(ranked)
         if not self._config.no_answers:
-            return metrics.evaluate(self._examples, predictions)
+            return metrics.evaluate(self._examples, texts)
         best = {name: ranking.best_text for name, ranking in ranked.items()}
         odds = {name: ranking.null_odds for name, ranking in ranked.items()}
         return {
-            **metrics.evaluate_v2(self._examples, predictions),
+            **metrics.evaluate_v2(self._examples, texts),
             **metrics.best_thresholds(self._examples, best, odds),
         }
 
-    def write(self, folder: storage.Path, outputs: dict[str, Arrays]) -> None:
+    def write(
+        self,
+        folder: storage.Path,
+        predictions: dict[str, dict[str, answers.Ranking]],
+    ) -> None:
         """Write predictions.json, nbest_predictions.json and, for 2.0, null_odds.json.
 
         They are those of google-research/bert, for which there are official scripts.
         """
-        ranked = self._ranked(outputs)
+        ranked = predictions["eval"]
         contents: dict[str, dict[str, Any]] = {
-            "predictions": self._predictions(ranked),
+            "predictions": self._texts(ranked),
             "nbest_predictions": {
                 name: [
                     {
@@ -101,12 +114,7 @@ class Squad:
                 text = json.dumps(content, indent=4) + "\n"
                 storage.write_text(folder / f"{name}.json", text)
 
-    def _ranked(self, outputs: dict[str, Arrays]) -> dict[str, answers.Ranking]:
-        """The ranking of each question of the evaluation, by its id."""
-        ranked = answers.rank(self._windows, outputs["eval"], self._config)
-        return {e.id: r for e, r in zip(self._examples, ranked, strict=True)}
-
-    def _predictions(self, ranked: dict[str, answers.Ranking]) -> dict[str, str]:
+    def _texts(self, ranked: dict[str, answers.Ranking]) -> dict[str, str]:
         threshold = self._config.null_threshold
         return {name: ranking.best(threshold).text for name, ranking in ranked.items()}
 
