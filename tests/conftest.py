@@ -18,6 +18,8 @@ if "JAX_COMPILATION_CACHE_DIR" not in os.environ:
     _CACHE = tempfile.TemporaryDirectory(prefix="bert_jax_compiled_")
     os.environ["JAX_COMPILATION_CACHE_DIR"] = _CACHE.name
 os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
+# glibc's default. An entrypoint that is called here may not start pytest again.
+os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
 
 import pydoc_data.topics
 import signal

@@ -18,6 +18,7 @@ from ml_collections import config_flags
 
 from bert_jax import terminal
 from bert_jax.errors import EXIT_CONTINUE, Interrupted, Unavailable, UserError
+from bert_jax.run import huge_pages
 
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
@@ -219,6 +220,16 @@ def define_processes() -> None:
     flags.DEFINE_integer("process_id", -1, f"Index of this one. {hint}")
 
 
+def define_huge_pages() -> None:
+    """Define `--[no]huge_pages`."""
+    flags.DEFINE_boolean(
+        "huge_pages",
+        True,
+        "On a Linux processor, start again with huge pages for memory, "
+        f"{huge_pages.VARIABLE}={huge_pages.VALUE}, unless the variable is set.",
+    )
+
+
 def workdir() -> str:
     """The value of `--workdir`.
 
@@ -226,6 +237,12 @@ def workdir() -> str:
       UserError: It was not given.
     """
     return required("workdir", "give a folder, --workdir=DIR")
+
+
+def use_huge_pages() -> None:
+    """Start this program again with huge pages, if they are wanted and of use."""
+    if flags.FLAGS.huge_pages:
+        huge_pages.restart()
 
 
 def start_processes() -> None:

@@ -21,6 +21,7 @@ def define_flags() -> None:
     """Define the flags of this entrypoint."""
     command_line.define_config(recipe.__file__, recipe.__file__)
     command_line.define_workdir()
+    command_line.define_huge_pages()
     flags.adopt_module_key_flags(command_line)
 
 
@@ -28,6 +29,7 @@ def main() -> int:
     """The entrypoint."""
     config = knobs.from_configdict(DemoConfig, command_line.config())
     folder = command_line.workdir()
+    command_line.use_huge_pages()
     terminal.say("importing JAX")
     from bert_jax.demo import demo
 

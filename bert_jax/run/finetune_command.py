@@ -18,6 +18,7 @@ def define_flags(recipe: str) -> None:
     """
     command_line.define_config(None, recipe)
     command_line.define_workdir()
+    command_line.define_huge_pages()
     command_line.define_processes()
     flags.adopt_module_key_flags(command_line)
 
@@ -38,6 +39,7 @@ def main(kind: str) -> int:
             f"a recipe with {kind!r}"
         )
     folder = command_line.workdir()
+    command_line.use_huge_pages()
     terminal.say("importing JAX")
     from bert_jax import finetuning
     from bert_jax.training import processes

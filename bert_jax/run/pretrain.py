@@ -21,6 +21,7 @@ def define_flags() -> None:
     """Define the flags of this entrypoint."""
     command_line.define_config(None, "configs/bert_base.py")
     command_line.define_workdir()
+    command_line.define_huge_pages()
     command_line.define_processes()
     flags.adopt_module_key_flags(command_line)
 
@@ -29,6 +30,7 @@ def main() -> int:
     """The entrypoint."""
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     folder = command_line.workdir()
+    command_line.use_huge_pages()
     terminal.say("importing JAX")
     from bert_jax import pretraining
 
