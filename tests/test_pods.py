@@ -155,6 +155,26 @@ def test_a_slow_host_shows(corpus, tmp_path):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("slow", ["programs.lower_step", "saving.Saver.compile"])
+def test_a_process_may_compile_for_longer_than_gloo_waits(slow, corpus, tmp_path):
+    """It gives up after 30 seconds, if the others begin without the late one."""
+    wrapper = (
+        "import sys, time; from bert_jax.training import programs, saving;"
+        "from bert_jax.run import command_line, pretrain;"
+        f"compile = {slow};"
+        "late = lambda *a: (time.sleep(40), compile(*a))[1];"
+        f"{slow} = late if sys.argv[-1][-1] == '1' else compile;"
+        "command_line.main(pretrain.main, pretrain.define_flags)"
+    )
+    flags = runs.pretrain(
+        corpus, tmp_path / "run", "--config.phases[0].steps=2", "--config.mesh.fsdp=2"
+    )[3:]
+    done = runs.run(runs.launch(2, 2, [sys.executable, "-c", wrapper, *flags]))
+    assert done.process.returncode == 0, done.text
+    assert "[0] train step 2/2" in done.text
+
+
+@pytest.mark.slow
 def test_fine_tuning_in_two_processes(one_process, tmp_path):
     """The same predictions, losses and results as in one."""
     rng = np.random.default_rng(0)

@@ -4,7 +4,6 @@ import collections
 from collections.abc import Callable
 
 import jax
-import jax.numpy as jnp
 
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import programs
@@ -33,24 +32,26 @@ class Evaluator:
           heartbeat: Function from `watchdog.watch`.
         """
         self._step = programs.eval_step(run)
+        self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
         self._zeros = programs.zero_terms(run.objective.metrics, run.mesh)
         self._signals = signals
         self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat
 
     def compile(self, params, shapes: dict[str, jax.ShapeDtypeStruct]) -> None:
-        """Compile the program, by evaluating one batch of zeros for nothing.
+        """Compile the program for batches of one shape, if that is not done.
 
         Args:
           params: Parameters of the model.
           shapes: What a batch looks like, with shardings.
         """
-        batch = jax.jit(
-            lambda: {name: jnp.zeros(x.shape, x.dtype) for name, x in shapes.items()},
-            out_shardings={name: x.sharding for name, x in shapes.items()},
-        )()
-        self._step(params, batch, 0, self._zeros(), self._signals(), self._seed)
-        self._heartbeat()
+        shape = shapes["input_ids"].shape
+        if shape not in self._compiled:
+            lowered = self._step.lower(
+                params, shapes, 0, self._zeros(), self._signals(), self._seed
+            )
+            self._compiled[shape] = lowered.compile()
+            self._heartbeat()
 
     def evaluate(
         self, params, batches: Batches, to_devices: Callable[..., step_lib.Batch]
@@ -65,8 +66,12 @@ class Evaluator:
         terms = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
-            terms, signals = self._step(
-                params, to_devices(batch), index, terms, self._signals(), self._seed
+            batch = to_devices(batch)
+            # A run that ended before its last evaluation has compiled nothing.
+            self.compile(params, batch)
+            add_batch = self._compiled[batch["input_ids"].shape]
+            terms, signals = add_batch(
+                params, batch, index, terms, self._signals(), self._seed
             )
             waiting.append(signals)
             if len(waiting) > _BATCHES_AHEAD:

@@ -199,9 +199,9 @@ class _Loop:
     def _compile(self) -> dict[int, Any]:
         """The compiled step for each length.
 
-        What evaluations and saves will do is done once, for nothing. A machine that is
-        asked to stop has half a minute, and a request that comes after the first step
-        waits for a compilation that is under way.
+        What evaluations and saves need is compiled as well. A machine that is asked to
+        stop has half a minute, and a request that comes after the first step waits for
+        a compilation that is under way.
         """
         self._announce("compiling")
         steps = {}
@@ -214,7 +214,9 @@ class _Loop:
                 self._heartbeat()
                 if self._data.held_out:
                     self._evaluator.compile(self.state.params, shapes)
+            processes.wait_for_all()
             self._saver.compile(self.state)
+            processes.wait_for_all()
         self._ledger.switch("step")
         self._window.restart()
         return steps

@@ -10,6 +10,7 @@ import contextlib
 import faulthandler
 import glob
 import importlib.util
+import itertools
 import json
 import os
 import re
@@ -169,6 +170,25 @@ def gather_text(text: str) -> list[str]:
     return [
         bytes(row[:size]).decode("utf-8") for row, size in zip(rows, sizes, strict=True)
     ]
+
+
+_BARRIERS = itertools.count()
+_DAY_MS = 24 * 3600 * 1000  # a process that hangs is the watchdog's business
+
+
+def wait_for_all() -> None:
+    """Wait for the other processes, which may still be compiling.
+
+    To be called before compiled programs run for the first time. On processors, devices
+    exchange arrays through Gloo, and the first exchange of a group of devices fails if
+    one of them comes 30 seconds after another.
+    """
+    if jax.process_count() == 1:
+        return
+    from orbax.checkpoint import multihost  # JAX has a barrier, but not in public
+
+    barrier = multihost.get_barrier_sync_fn()
+    barrier(key=f"bert_jax {next(_BARRIERS)}", timeout_ms=_DAY_MS)
 
 
 def leave(status: int, error: BaseException) -> None:

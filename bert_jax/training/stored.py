@@ -1,6 +1,6 @@
 """Reading checkpoints of any run: which there are, what they say, their parameters.
 
-With `checkpoint.py`, the only user of Orbax.
+With `checkpoint.py`, the only user of Orbax's checkpoints.
 """
 
 import dataclasses
