@@ -184,6 +184,35 @@ def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
             assert record["skipped_steps"] == 0
 
 
+def test_the_rest_of_a_phase_is_described_once(monkeypatch):
+    clock = types.SimpleNamespace(perf_counter=lambda: 5.0)
+    monkeypatch.setattr(throughput, "time", clock)
+    devices = np.array(jax.devices())
+    run = types.SimpleNamespace(
+        mesh=types.SimpleNamespace(devices=devices), flops=lambda *_: 1.0
+    )
+    phase = types.SimpleNamespace(lengths=(8,), batch_size=4)
+
+    def described(steps, seconds, left, window=None):
+        window = window or throughput.Window(run, phase, throughput.Totals(run))
+        window.restart()
+        for _ in range(steps):
+            window.count(8, np.zeros((len(devices), 2)))
+        with monkeypatch.context() as later:
+            later.setattr(clock, "perf_counter", lambda: 5.0 + seconds)
+            return window.describe_rest(left)
+
+    rest = "for the other 6,900 steps, without evaluations"
+    assert described(99, 9.9, 6900) == f"about 12 min {rest}"
+    assert described(10, 100.0, 6900) == f"about 19.2 h {rest}"
+    # Too few steps to know, and too few to care.
+    assert described(9, 0.9, 6900) == described(99, 9.9, 599) == ""
+    window = throughput.Window(run, phase, throughput.Totals(run))
+    assert described(1, 9.0, 7000, window) == ""
+    assert described(99, 9.9, 6900, window) == f"about 12 min {rest}"
+    assert described(100, 9.9, 6800, window) == ""
+
+
 def test_the_last_line_has_the_shares_of_the_reports(
     corpus, tmp_path, capsys, monkeypatch
 ):

@@ -265,6 +265,9 @@ class _Loop:
         # If all steps were skipped, there is nothing to say of loss and metrics.
         if terms["grad_norm"].count:
             values |= terms_lib.report(self._run.objective.losses, terms)
+        left = self._begin + self._phase.steps - step
+        if line := self._window.describe_rest(left):
+            self._reporter.say(f"{self._phase.name}: {line}")
         values |= self._window.close(terms)
         values["learning_rate"] = float(report.learning_rate)
         values["skipped_steps"] = self._skipped

@@ -46,6 +46,12 @@ class Totals:
         return shares
 
 
+# A rest that takes less is not worth a line.
+_SHORT_MINUTES = 1.0
+# Steps that say how fast the others will be.
+_ENOUGH_STEPS = 10
+
+
 class Window:
     """The time since the last report, and the steps that were done in it."""
 
@@ -53,6 +59,7 @@ class Window:
         self._phase = phase
         self._step_flops = {n: run.flops(phase, n) for n in phase.lengths}
         self._totals = totals
+        self._has_described = False
         devices = list(run.mesh.devices.flat)
         self._process_of_device = np.array([d.process_index for d in devices])
         self.restart()
@@ -82,6 +89,24 @@ class Window:
         self._steps += 1
         self._flops += self._step_flops[length]
         self._host_seconds += programs.host_seconds(signals)
+
+    def describe_rest(self, steps_left: int) -> str:
+        """How long the rest of a phase will take, the first time that it is known.
+
+        "" at all other times, and if the rest is short.
+
+        Args:
+          steps_left: Number of steps that are left.
+        """
+        if self._has_described or self._steps < _ENOUGH_STEPS:
+            return ""
+        self._has_described = True
+        seconds = time.perf_counter() - self._start
+        minutes = steps_left * seconds / self._steps / 60
+        if minutes < _SHORT_MINUTES:
+            return ""
+        rest = f"{minutes / 60:.1f} h" if minutes > 120 else f"{minutes:.0f} min"
+        return f"about {rest} for the other {steps_left:,} steps, without evaluations"
 
     def close(self, terms: terms_lib.Terms) -> dict[str, float]:
         """Values for a report; begins the next window.
