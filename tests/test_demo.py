@@ -1,6 +1,7 @@
 """The demo, shrunk, on a part of the documentation; and the task it makes."""
 
 import json
+import pathlib
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from bert_jax.corpus import build, python_docs, shards, splits
 from bert_jax.demo import demo, parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.errors import UserError
-from bert_jax.training import curves, metrics
+from bert_jax.training import curves, metrics, workdir
 
 PNG = b"\x89PNG"
 
@@ -101,6 +102,44 @@ def test_random_weights_are_a_control(finished):
     ]
     assert [c.pop("random_init") for c in configs] == [False, True]
     assert configs[0] == configs[1]
+
+
+def test_minutes_choose_the_steps_once(tmp_path, monkeypatch):
+    """At 40 sequences a second, in batches of 16, half a minute has 75 steps."""
+    cfg = knobs.from_configdict(DemoConfig, load("demo", "")).pretrain
+    trials = []
+
+    def pretrain(config, folder):
+        trials.append(config)
+        lines = [
+            {"step": 50, "split": "train", "sequences_per_sec": 1.0},
+            {"step": 100, "split": "train", "sequences_per_sec": 40.0},
+            {"step": 100, "split": "eval", "loss": 1.0},
+        ]
+        text = "".join(json.dumps(line) + "\n" for line in lines)
+        pathlib.Path(folder).mkdir(parents=True)
+        (pathlib.Path(folder) / "metrics.jsonl").write_text(text)
+
+    monkeypatch.setattr(demo.pretraining, "pretrain", pretrain)
+    chosen = demo._in_minutes(cfg, 0.5, tmp_path)
+    assert [phase.steps for phase in chosen.phases] == [75]
+    assert [phase.steps for phase in trials[0].phases] == [100]
+    assert trials[0].optimizer == chosen.optimizer == cfg.optimizer
+    assert not list(tmp_path.iterdir())
+    # As it has begun, it goes on, on a machine of any speed.
+    with workdir.claim(str(tmp_path / "pretrain"), chosen, print):
+        pass
+    assert demo._in_minutes(cfg, 0.5, tmp_path) == chosen
+    assert len(trials) == 1
+    assert demo._in_minutes(cfg, 1e-9, tmp_path / "new").phases[0].steps == 1
+
+
+def test_minutes_are_for_one_phase():
+    cfg = load("demo", "smoke")
+    cfg.minutes = 3.0
+    cfg.pretrain.phases = [cfg.pretrain.phases[0]] * 2
+    with pytest.raises(UserError, match="minutes=3 chooses the steps of one phase"):
+        knobs.from_configdict(DemoConfig, cfg)
 
 
 def test_the_recipe_is_found_from_any_folder(tmp_path):

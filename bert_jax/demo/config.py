@@ -20,6 +20,9 @@ class DemoConfig:
     sample_megabytes: int = knob(8, at_least=1)
     # Share of the documents.
     held_out: float = knob(0.1, at_least=0.01, at_most=0.5)
+    # Minutes to pretrain for, without evaluations; they choose the number of steps on
+    # this machine, once. 0: the steps of the recipe.
+    minutes: float = knob(0.0, at_least=0, at_most=10_000)
     # Examples that the classifier is fine-tuned on, at most.
     train_examples: int = knob(3000, at_least=1)
     # Repetitions of fine-tuning, with seeds that follow one another.
@@ -29,6 +32,11 @@ class DemoConfig:
 
     def check(self, where: str) -> None:
         """What one part of the demo makes for the next is not given."""
+        if self.minutes and len(self.pretrain.phases) != 1:
+            raise UserError(
+                f"{where}minutes={self.minutes:g} chooses the steps of one phase; "
+                f"pretrain.phases has {len(self.pretrain.phases)}"
+            )
         filled_in = {
             "pretrain.data.corpus": self.pretrain.data.corpus,
             "finetune.init_from": self.finetune.init_from,

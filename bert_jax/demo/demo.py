@@ -9,6 +9,7 @@ from typing import Any
 
 import jax
 
+from bert_jax import config as config_lib
 from bert_jax import finetuning, prediction, pretraining, storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, python_docs, shards, sources, vocabulary
@@ -55,6 +56,8 @@ def demo(config: DemoConfig, folder: str) -> str:
         _heading(2, "pretraining: masked tokens and next sentences")
         data = dataclasses.replace(config.pretrain.data, corpus=str(path / "corpus"))
         pretrain = dataclasses.replace(config.pretrain, data=data)
+        if config.minutes:
+            pretrain = _in_minutes(pretrain, config.minutes, path)
         pretraining.pretrain(pretrain, str(path / "pretrain"))
         pretrained = metrics.read(path / "pretrain")
 
@@ -101,6 +104,48 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
         tokenizer,
         path / "corpus",
     )
+
+
+# Enough to see how fast the others will be.
+_TRIAL_STEPS = 100
+
+
+def _in_minutes(
+    config: config_lib.PretrainConfig, minutes: float, path: pathlib.Path
+) -> config_lib.PretrainConfig:
+    """Pretraining with as many steps as this machine does in some minutes.
+
+    A run that has begun keeps its steps, wherever it goes on.
+    """
+    (phase,) = config.phases
+    begun = workdir.read_config(path / "pretrain", config_lib.PretrainConfig)
+    if begun:
+        steps = begun.phases[0].steps
+    else:
+        rate = _sequences_per_second(config, path / "trial")
+        steps = max(1, round(60 * minutes * rate / phase.batch_size))
+        terminal.say(f"{steps:,} steps take {minutes:g} minutes on this machine")
+    phase = dataclasses.replace(phase, steps=steps)
+    return dataclasses.replace(config, phases=(phase,))
+
+
+def _sequences_per_second(
+    config: config_lib.PretrainConfig, folder: pathlib.Path
+) -> float:
+    """The speed of the second half of a short run, which is thrown away."""
+    phase = dataclasses.replace(config.phases[0], steps=_TRIAL_STEPS)
+    loop = dataclasses.replace(
+        config.loop, log_every=_TRIAL_STEPS // 2, eval_every=0, eval_batches=1
+    )
+    trial = dataclasses.replace(config, phases=(phase,), loop=loop)
+    terminal.say(f"{_TRIAL_STEPS} steps to see how fast this machine is")
+    shutil.rmtree(folder, ignore_errors=True)
+    try:
+        pretraining.pretrain(trial, str(folder))
+        trained = [r for r in metrics.read(folder) if r["split"] == "train"]
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return trained[-1]["sequences_per_sec"]
 
 
 @contextlib.contextmanager
