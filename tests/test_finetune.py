@@ -205,6 +205,7 @@ def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path)
         ({"task": {"length": 65}}, "task.length=65 is more than the 64 positions"),
         ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 layers"),
         ({"keep_best": "f1"}, "keep_best='f1' must be one of 'loss', 'classification"),
+        ({"keep_best": "padding_fraction"}, "must be one of .* 'accuracy'$"),
         ({"batch_size": 12}, "batch_size=12 is not a multiple of the 8 parts"),
     ],
 )

@@ -174,8 +174,10 @@ def make_run(
             f"{encoder.num_layers} layers of the encoder"
         )
     objective = task.objective(encoder)
-    if config.keep_best not in ("", "loss", *objective.metrics):
-        known = ", ".join(map(repr, ("loss", *objective.metrics)))
+    # All that is measured, but for what says nothing of the parameters.
+    measured = ["loss", *(m for m in objective.metrics if m != "padding_fraction")]
+    if config.keep_best not in ("", *measured):
+        known = ", ".join(map(repr, measured))
         raise UserError(f"keep_best={config.keep_best!r} must be one of {known}")
     sharding.check_encoder(mesh, encoder)
     sharding.check_batch(mesh, "", config.batch_size, config.micro_batches)
