@@ -131,9 +131,6 @@ def make(
             f"only {encoder.vocab_size} (vocab_size in {config_file.name})"
         )
     shapes = _shapes(source, config_file.name, objective, arrays)
-    if tokenizer.vocab_size < encoder.vocab_size:
-        # Padding, or another model's vocabulary: nothing here tells one from the other.
-        ignored.append(f"{_EMBEDDING} from row {tokenizer.vocab_size} on (of no token)")
     return Published(source, files, metadata, arrays, tuple(ignored), shapes)
 
 
