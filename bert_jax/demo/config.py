@@ -31,7 +31,7 @@ class DemoConfig:
     finetune: config_lib.FinetuneConfig = config_lib.FinetuneConfig()
 
     def check(self, where: str) -> None:
-        """What one part of the demo makes for the next is not given."""
+        """Minutes are for one phase; what a part makes for the next is not given."""
         if self.minutes and len(self.pretrain.phases) != 1:
             raise UserError(
                 f"{where}minutes={self.minutes:g} chooses the steps of one phase; "
