@@ -4,7 +4,7 @@ Source: sizes and rates are our own, found by trying (docs/log.md): with so litt
 a small encoder that takes many small steps learns most. Shape: BERT-Tiny (google-
 research/bert's miniatures) with a vocabulary of 8,192.
 Run:    python -m bert_jax.run.demo --workdir=DIR
-Cost:   about ten minutes on two cores; see docs/results.md.
+Cost:   ten to thirty minutes on two cores; see docs/results.md.
 Smoke:  --config=bert_jax/demo/recipe.py:smoke takes a minute or two, most of it to
         read text.
 """

@@ -94,9 +94,8 @@ class Tagging:
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, list[list[str]]]:
         """The tag of each word of each sentence."""
         return {
-            name: rows.decode(outputs[name]["predictions"], self._tags)
-            for name, rows in self._rows.items()
-            if name in self.held_out
+            name: self._rows[name].decode(outputs[name]["predictions"], self._tags)
+            for name in self.held_out
         }
 
     def scores(self, predictions: dict[str, list[list[str]]]) -> dict[str, Any]:
