@@ -139,12 +139,12 @@ def module_results(kind, remat="none", mesh=None):
 
     def run(params, x):
         def loss(params, x):
-            y, _ = module.apply(params, x, case.inputs(), case.keys())
+            y, _ = module.apply(params, x, x, case.inputs(), case.keys())
             return jnp.sum(jnp.square(y))
 
         return jax.value_and_grad(loss, argnums=(0, 1))(params, x)
 
-    boxed = jax.jit(lambda: module.init(jax.random.key(0), x, case.inputs(), None))()
+    boxed = jax.jit(lambda: module.init(jax.random.key(0), x, x, case.inputs(), None))()
     params = nn.unbox(boxed)
     if mesh is None:
         return jax.tree.leaves(jax.jit(run)(params, x))

@@ -306,13 +306,46 @@ def test_a_causal_encoder_does_not_look_ahead(scan_layers):
     model = encoder_lib.Encoder(config)
 
     def pool(module, inputs):
-        return module.pool(module(inputs), inputs)
+        positions = module.pooled_positions(inputs)
+        return module.pool(module(inputs, positions=positions).hidden[:, 0])
 
     pooled = model.apply({"params": params["encoder"]}, inputs, method=pool)
     last = np.asarray(inputs.attention_mask).sum(1) - 1
     pooler = params["encoder"]["pooler"]
     expected = jnp.tanh(hidden[np.arange(8), last] @ pooler["kernel"] + pooler["bias"])
     assert_close(pooled, expected, 1e-5)
+
+
+@pytest.mark.parametrize("remat", ["none", "layer", "attention"])
+@pytest.mark.parametrize("causal", [False, True])
+def test_vectors_of_some_positions_are_those_among_all(causal, remat):
+    """With dropout, in several documents: values, and gradients of all parameters."""
+    config = dataclasses.replace(TINY, causal=causal, remat=remat)
+    params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
+    rows, length = inputs.input_ids.shape
+    inputs = inputs._replace(
+        documents=jnp.broadcast_to(jnp.arange(length) // 5, (rows, length))
+    )
+    rng = np.random.default_rng(0)
+    positions = jnp.asarray(rng.integers(0, length, (rows, 4)), jnp.int32)
+    keys = randomness.row_keys(3, "dropout", jnp.int32(0), jnp.arange(rows))
+    weights = jnp.asarray(rng.normal(size=(rows, 4, config.hidden_size)), jnp.float32)
+
+    def gathered(params, asked):
+        encoded = encoder_lib.Encoder(config).apply(
+            {"params": params}, inputs, dropout_keys=keys, positions=asked
+        )
+        hidden = encoded.hidden
+        if asked is None:
+            hidden = jnp.take_along_axis(hidden, positions[..., None], axis=1)
+        return jnp.sum(hidden * weights), hidden
+
+    of = jax.jit(jax.value_and_grad(gathered, has_aux=True))
+    (_, some), some_grads = of(params, positions)
+    (_, whole), whole_grads = of(params, None)
+    assert some.shape == (rows, 4, config.hidden_size)
+    assert_close(some, whole, 1e-5)
+    assert relative_distance(some_grads, whole_grads) < 1e-6
 
 
 @pytest.mark.parametrize("types", [0, 1])

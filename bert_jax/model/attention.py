@@ -6,10 +6,10 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import attention_kernel, layers, products
+from bert_jax.model import attention_kernel, layers, products, randomness
 from bert_jax.model import dropout as dropout_lib
 from bert_jax.model.inputs import Inputs
 
@@ -26,18 +26,22 @@ class SelfAttention(nn.Module):
     @nn.compact
     def __call__(
         self,
+        queries: Float[Array, "B P D"],
         x: Float[Array, "B L D"],
         inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
+        positions: Int[Array, "B P"] | None = None,
         return_probabilities: bool = False,
-    ) -> tuple[Float[Array, "B L D"], Float[Array, "B H L L"] | None]:
-        """What each position takes from those that it attends to.
+    ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
+        """What some positions, or all, take from those that they attend to.
 
         Args:
+          queries: Hidden states of those that attend.
           x: Hidden states.
           inputs: Which positions attend to which.
           dropout_keys: Keys for dropout of the probabilities; None for no dropout.
+          positions: Where the queries are; None: everywhere, and P is L.
           return_probabilities: Whether to return the probabilities, too, before
             dropout, in float32; None otherwise.
         """
@@ -46,58 +50,71 @@ class SelfAttention(nn.Module):
         linear = functools.partial(
             layers.Linear, dtype=c.dtype, stddev=c.initializer_range
         )
+        sources = {"query": queries, "key": x, "value": x}
         query, key, value = (  # B L H K
-            linear(inputs=("embed",), outputs=heads, name=name)(x)
-            for name in ("query", "key", "value")
+            linear(inputs=("embed",), outputs=heads, name=name)(source)
+            for name, source in sources.items()
         )
         # Initial values do not depend on it, and come from a batch of one row.
         chosen = _plain if self.is_initializing() else attend
-        context = chosen(c, query, key, value, inputs, dropout_keys)
+        context = chosen(c, query, key, value, inputs, dropout_keys, positions)
         y = linear(
             inputs=("heads", "head"), outputs=(("embed", c.hidden_size),), name="output"
         )(context)
         if not return_probabilities:
             return y, None
-        mask = attention_mask(inputs, causal=c.causal)
+        mask = attention_mask(inputs, positions, causal=c.causal)
         query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)
         return y, attention_probabilities(query, key, mask)
 
 
-def attention_mask(inputs: Inputs, *, causal: bool) -> Bool[Array, "B 1 #L L"]:
+def attention_mask(
+    inputs: Inputs, positions: Int[Array, "B P"] | None = None, *, causal: bool
+) -> Bool[Array, "B 1 #P L"]:
     """Which positions (last dimension) each position (the one before) attends to.
 
     Args:
       inputs: Where there is padding, and which document each token is of.
+      positions: Which positions attend; None: all, and P is L.
       causal: Whether a position attends only to itself and those before it.
     """
     mask = inputs.attention_mask[:, None, None, :]
+    all_positions = jnp.arange(inputs.attention_mask.shape[1])[None]
     if causal:
-        length = inputs.attention_mask.shape[1]
-        mask = mask & jnp.tril(jnp.ones((length, length), bool))
-    if inputs.documents is not None:
-        documents = inputs.documents[:, None, :]
-        mask = mask & (documents[..., :, None] == documents[..., None, :])
+        attending = all_positions if positions is None else positions
+        mask = mask & (attending[:, None, :, None] >= all_positions[:, None, None, :])
+    if (documents := inputs.documents) is not None:
+        attending = documents
+        if positions is not None:
+            attending = jnp.take_along_axis(documents, positions, axis=1)
+        mask = mask & (attending[:, None, :, None] == documents[:, None, None, :])
     return mask
 
 
 def attend(
     config: config_lib.EncoderConfig,
-    query: Float[Array, "B L H K"],
+    query: Float[Array, "B P H K"],
     key: Float[Array, "B L H K"],
     value: Float[Array, "B L H K"],
     inputs: Inputs,
     dropout_keys: UInt32[Array, " B"] | None,
-) -> Float[Array, "B L H K"]:
+    positions: Int[Array, "B P"] | None = None,
+) -> Float[Array, "B P H K"]:
     """softmax(Q K^T / sqrt(K)) V, computed as `config.attention` says.
+
+    Queries of some positions are few, and never computed by the kernel.
 
     Args:
       config: Shapes, dropout, and the choice.
-      query: Query of each position.
+      query: Query of each position that attends.
       key: Key of each.
       value: Value of each.
       inputs: Which positions attend to which.
       dropout_keys: Keys for dropout of the probabilities; None for no dropout.
+      positions: Where the queries are; None: everywhere, and P is L.
     """
+    if positions is not None:
+        return _plain(config, query, key, value, inputs, dropout_keys, positions)
     plain = functools.partial(_plain, config)
     kernel = functools.partial(_by_kernel, config, interpret=False)
     arrays = query, key, value, inputs, dropout_keys
@@ -127,17 +144,23 @@ def _by_kernel(config, query, key, value, inputs, dropout_keys, *, interpret):
     return context.reshape(query.shape)
 
 
-def _plain(config, query, key, value, inputs, dropout_keys):
+def _plain(config, query, key, value, inputs, dropout_keys, positions=None):
     rate = config.attention_dropout_rate
     if dropout_keys is None:
         rate = 0.0
         dropout_keys = jnp.zeros(query.shape[0], jnp.uint32)
+    elif positions is not None:
+        # Of the probabilities [H, L, L] of a row, those at the positions.
+        length = key.shape[1]
+        first = jnp.arange(config.num_heads) * length
+        parts = first[:, None] + positions[:, None, :]  # B H P
+        dropout_keys = randomness.of_parts(dropout_keys, parts, length)
     dot_product = functools.partial(scaled_dot_product, rate=rate)
     if config.remat == "attention":
         dot_product = jax.checkpoint(dot_product)
     # Heads go before positions so that each is a matrix.
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
-    mask = attention_mask(inputs, causal=config.causal)
+    mask = attention_mask(inputs, positions, causal=config.causal)
     return dot_product(query, key, value, mask, dropout_keys).swapaxes(1, 2)
 
 
@@ -158,7 +181,7 @@ def scaled_dot_product(
     key: Float[Array, "B H M K"],
     value: Float[Array, "B H M K"],
     mask: Bool[Array, "B 1 #L M"],
-    dropout_keys: UInt32[Array, " B"],
+    dropout_keys: UInt32[Array, "B ..."],
     rate: float,
 ) -> Float[Array, "B H L K"]:
     """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities.
@@ -172,7 +195,7 @@ def scaled_dot_product(
       key: Key of each position that may be attended to.
       value: Value of each, likewise.
       mask: Which positions are attended to.
-      dropout_keys: A key for each row.
+      dropout_keys: A key for each row, or for each query: [B] or [B, H, L].
       rate: Rate of dropout; 0 for none.
     """
     return _forward(query, key, value, mask, dropout_keys, rate)[0]

@@ -14,15 +14,15 @@ from bert_jax.model import randomness
 
 
 def dropout(
-    x: Float[Array, "B ..."], rate: float, keys: UInt32[Array, " B"] | None
+    x: Float[Array, "B ..."], rate: float, keys: UInt32[Array, "B ..."] | None
 ) -> Float[Array, "B ..."]:
     """Zero a fraction `rate` of the values and scale the others by 1 / (1 - rate).
 
     Args:
-      x: Fewer than 2**32 values for each row.
+      x: Fewer than 2**32 values for each key.
       rate: Fraction in [0, 1).
-      keys: Keys of the rows at this place; None for no dropout (the layers'
-        `deterministic`).
+      keys: Keys of the rows, or of parts of them, at this place; None for no dropout
+        (the layers' `deterministic`).
     """
     if keys is None or rate == 0:
         return x
@@ -31,7 +31,7 @@ def dropout(
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _dropout(x, keys, rate):
-    drop = randomness.chance(randomness.counters(keys, x.shape[1:]), rate)
+    drop = randomness.chance(randomness.counters(keys, x.shape[keys.ndim :]), rate)
     return jnp.where(drop, jnp.zeros_like(x), x * jnp.asarray(1 / (1 - rate), x.dtype))
 
 

@@ -10,7 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from flax.linen import spmd
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import attention, dropout, embeddings, layers, randomness
@@ -29,24 +29,40 @@ class EncoderLayer(nn.Module):
         inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
+        positions: Int[Array, "B P"] | None = None,
         return_probabilities: bool = False,
-    ) -> tuple[Float[Array, "B L D"], Float[Array, "B H L L"] | None]:
-        """One layer: hidden states, and attention probabilities on request."""
+    ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
+        """One layer: hidden states, and attention probabilities on request.
+
+        Args:
+          x: Hidden states of the layer below.
+          inputs: Rows of tokens.
+          dropout_keys: Keys for dropout; None for no dropout.
+          positions: Where hidden states are wanted; None: everywhere, and P is L.
+          return_probabilities: Whether to return those, too.
+        """
         c = self.config
+        queries = x
+        if positions is not None:
+            queries = jnp.take_along_axis(x, positions[..., None], axis=1)
 
         def add_and_normalise(x, y, place, name):
             keys = randomness.fold_in(dropout_keys, place)
+            if positions is not None:
+                keys = randomness.of_parts(keys, positions, c.hidden_size)
             y = dropout.dropout(y, c.dropout_rate, keys)
             total = x.astype(jnp.float32) + y.astype(jnp.float32)
             return layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name=name)(total)
 
         y, probabilities = attention.SelfAttention(c, name="attention")(
+            queries,
             x,
             inputs,
             randomness.fold_in(dropout_keys, "attention_probabilities"),
+            positions=positions,
             return_probabilities=return_probabilities,
         )
-        x = add_and_normalise(x, y, "attention_output", "attention_layer_norm")
+        x = add_and_normalise(queries, y, "attention_output", "attention_layer_norm")
         # Rows of all sequences in one dimension: between products of three, a TPU would
         # copy what the activation reads and writes into another layout, in float32.
         y = layers.Linear(
@@ -73,13 +89,13 @@ class Encoded:
     """What the encoder makes of a batch.
 
     Attributes:
-      hidden: Vectors of all positions, of the last layer.
+      hidden: Vectors of the last layer, of all positions or of those asked for.
       hidden_states: Those of the embeddings and of each layer; None if not requested.
       attention: Attention probabilities of each layer, float32, before dropout; None if
         not requested.
     """
 
-    hidden: Float[Array, "B L D"]
+    hidden: Float[Array, "B P D"]
     hidden_states: Float[Array, "states B L D"] | None = None
     attention: Float[Array, "N B H L L"] | None = None
 
@@ -109,6 +125,7 @@ class Encoder(nn.Module):
         inputs: Inputs,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
+        positions: Int[Array, "B P"] | None = None,
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> Encoded:
@@ -118,6 +135,9 @@ class Encoder(nn.Module):
           inputs: Rows of tokens.
           dropout_keys: A key for each row, from `randomness.row_keys`; None for no
             dropout.
+          positions: Where vectors are wanted; None: everywhere, and P is L. The last
+            layer then asks and feeds forward at these positions only, with the masks of
+            dropout that they would have among all. Not with the two that follow.
           return_hidden_states: Whether to return those of all layers.
           return_attention: Whether to return attention probabilities.
         """
@@ -125,12 +145,13 @@ class Encoder(nn.Module):
         layer = EncoderLayer(c, parent=None)
         layers_keys = randomness.fold_in(dropout_keys, "layers")
 
-        def apply_layer(x, parameters, index):
+        def apply_layer(x, parameters, index, positions=None):
             x, probabilities = layer.apply(
                 {"params": parameters},
                 x,
                 inputs,
                 randomness.fold_in(layers_keys, index),
+                positions=positions,
                 return_probabilities=return_attention,
             )
             x = nn.with_logical_constraint(x, ("batch", "length", "hidden"))
@@ -145,26 +166,31 @@ class Encoder(nn.Module):
             x, (states, probabilities) = jax.lax.scan(
                 lambda x, layer: apply_layer(x, *layer), x, (self.layers, indices)
             )
+            if positions is not None:  # in a loop all layers are alike
+                x = jnp.take_along_axis(x, positions[..., None], axis=1)
         else:
             extras = []
             for i, parameters in enumerate(_unstack(self.layers)):
-                x, extra = apply_layer(x, parameters, i)
+                is_last = i == c.num_layers - 1
+                x, extra = apply_layer(x, parameters, i, positions if is_last else None)
                 extras.append(extra)
             states, probabilities = jax.tree.map(lambda *x: jnp.stack(x), *extras)
         if return_hidden_states:
             states = jnp.concatenate([first[None], states])
         return Encoded(x, states, probabilities)
 
-    def pool(self, encoded: Encoded, inputs: Inputs) -> Float[Array, "B D"]:
-        """A vector for each sequence, made from that of [CLS].
+    def pooled_positions(self, inputs: Inputs) -> Int[Array, "B 1"]:
+        """The position of each row whose vector is pooled: that of [CLS].
 
-        With `config.causal` from that of the last token: it alone has seen all others.
+        With `config.causal` that of the last token: it alone has seen all others.
         """
-        first = encoded.hidden[:, 0]
         if self.config.causal:
-            last = jnp.sum(inputs.attention_mask, axis=1) - 1
-            first = jnp.take_along_axis(encoded.hidden, last[:, None, None], 1)[:, 0]
-        return jnp.tanh(self.pooler(first))
+            return jnp.sum(inputs.attention_mask, axis=1, keepdims=True) - 1
+        return jnp.zeros((inputs.input_ids.shape[0], 1), jnp.int32)
+
+    def pool(self, hidden: Float[Array, "B D"]) -> Float[Array, "B D"]:
+        """A vector for each sequence, from that at its `pooled_positions`."""
+        return jnp.tanh(self.pooler(hidden))
 
     def token_embedding(self) -> Float[Array, "V D"]:
         """The table of the tokens, for heads that are tied to it."""

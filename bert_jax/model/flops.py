@@ -8,12 +8,29 @@ products count, and only the forward pass is here; see `training`.
 from bert_jax import config as config_lib
 
 
-def encoder(config: config_lib.EncoderConfig, length: int) -> float:
-    """Operations of the layers for one sequence."""
+def encoder(
+    config: config_lib.EncoderConfig, length: int, positions: int | None = None
+) -> float:
+    """Operations of the layers for one sequence.
+
+    Args:
+      config: Shape of the encoder.
+      length: Tokens of the sequence.
+      positions: Number of those whose vectors are wanted; None: all. The last layer has
+        keys and values of all tokens, and everything else of these.
+    """
+    last = length if positions is None else positions
+    return (config.num_layers - 1) * _layer(config, length, length) + _layer(
+        config, length, last
+    )
+
+
+def _layer(config: config_lib.EncoderConfig, length: int, queries: int) -> float:
     d, f = config.hidden_size, config.intermediate_size
-    projections = 2.0 * length * (4 * d * d + 2 * d * f)
-    attention = 2 * 2 * length * length * d
-    return config.num_layers * (projections + attention)
+    keys_and_values = 2.0 * length * 2 * d * d
+    of_queries = 2.0 * queries * (2 * d * d + 2 * d * f)
+    attention = 2 * 2.0 * queries * length * d
+    return keys_and_values + of_queries + attention
 
 
 def pooler(config: config_lib.EncoderConfig) -> float:

@@ -94,12 +94,15 @@ class PretrainingModel(nn.Module):
     ) -> PretrainingLogits:
         """Logits for the tokens at `mlm_positions` and for the pair of segments."""
         keys = randomness.fold_in(dropout_keys, "encoder")
-        encoded = self.encoder(inputs, dropout_keys=keys)
-        # Gathered first: the product with the vocabulary is the largest of all.
-        masked = jnp.take_along_axis(encoded.hidden, mlm_positions[..., None], axis=1)
-        sentence = None
+        positions = mlm_positions
         if self.sentence_head:
-            sentence = self.sentence(self.encoder.pool(encoded, inputs))
+            pooled = self.encoder.pooled_positions(inputs)
+            positions = jnp.concatenate([pooled, positions], axis=1)
+        encoded = self.encoder(inputs, dropout_keys=keys, positions=positions)
+        masked, sentence = encoded.hidden, None
+        if self.sentence_head:
+            sentence = self.sentence(self.encoder.pool(masked[:, 0]))
+            masked = masked[:, 1:]
         return PretrainingLogits(
             self.mlm_head(masked, self.encoder.token_embedding()), sentence
         )
@@ -144,10 +147,11 @@ class ClassifierModel(nn.Module):
     ) -> Float[Array, "B C"]:
         """Float32 logits of the classes."""
         keys = randomness.fold_in(dropout_keys, "encoder")
-        encoded = self.encoder(inputs, dropout_keys=keys)
+        positions = self.encoder.pooled_positions(inputs)
+        encoded = self.encoder(inputs, dropout_keys=keys, positions=positions)
         keys = randomness.fold_in(dropout_keys, "classifier")
         pooled = dropout.dropout(
-            self.encoder.pool(encoded, inputs), self.config.dropout_rate, keys
+            self.encoder.pool(encoded.hidden[:, 0]), self.config.dropout_rate, keys
         )
         return self.classifier(pooled)
 

@@ -70,15 +70,31 @@ def bits(keys: UInt32[Array, " B"], shape: tuple[int, ...]) -> UInt32[Array, "B 
 
 
 def counters(
-    keys: UInt32[Array, " B"], shape: tuple[int, ...]
-) -> UInt32[Array, "B ..."]:
-    """What words are made of; see `bits`."""
+    keys: UInt32[Array, "..."], shape: tuple[int, ...]
+) -> UInt32[Array, "..."]:
+    """What words are made of: an array of `shape` for each key; see `bits`."""
     index = jnp.zeros((), jnp.uint32)
-    full = (keys.shape[0], *shape)
-    for dim in range(1, len(full)):
+    full = (*keys.shape, *shape)
+    for dim in range(keys.ndim, len(full)):
         index = index * jnp.uint32(full[dim])
         index = index + lax.broadcasted_iota(jnp.uint32, full, dim)
-    return advance(keys.reshape(-1, *[1] * len(shape)), index)
+    return advance(keys.reshape(*keys.shape, *[1] * len(shape)), index)
+
+
+def of_parts(
+    keys: UInt32[Array, " B"] | None, parts: Int[Array, "B ..."], size: int
+) -> UInt32[Array, "B ..."] | None:
+    """Keys of parts of the arrays of rows: each draws what it would as a part of all.
+
+    Args:
+      keys: Keys of the rows at one place; None for no randomness, which stays so.
+      parts: Which parts of each row; the first is 0.
+      size: Words in a part.
+    """
+    if keys is None:
+        return None
+    keys = keys.reshape(-1, *[1] * (parts.ndim - 1))
+    return advance(keys, parts.astype(jnp.uint32) * jnp.uint32(size))
 
 
 def advance(

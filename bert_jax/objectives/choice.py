@@ -58,7 +58,7 @@ class Choice:
     def sequence_flops(self, length: int) -> float:
         """Encoder, pooler and classifier for each choice, forward and backward."""
         return self.num_choices * flops.training(
-            flops.encoder(self.encoder, length)
+            flops.encoder(self.encoder, length, positions=1)
             + flops.pooler(self.encoder)
             + flops.classifier(self.encoder, 1)
         )

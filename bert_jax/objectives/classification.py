@@ -64,7 +64,7 @@ class Classification:
     def sequence_flops(self, length: int) -> float:
         """Encoder, pooler and classifier, forward and backward."""
         return flops.training(
-            flops.encoder(self.encoder, length)
+            flops.encoder(self.encoder, length, positions=1)
             + flops.pooler(self.encoder)
             + flops.classifier(self.encoder, self.num_classes)
         )

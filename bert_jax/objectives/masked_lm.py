@@ -73,7 +73,8 @@ class MaskedLm:
     def sequence_flops(self, length: int) -> float:
         """Encoder and heads, forward and backward."""
         predictions = self.config.masking.predictions(length)
-        forward = flops.encoder(self.encoder, length)
+        positions = predictions + bool(self._question)
+        forward = flops.encoder(self.encoder, length, positions)
         forward += flops.language_model_head(self.encoder, predictions)
         if self._question:
             forward += flops.pooler(self.encoder) + flops.classifier(self.encoder, 2)

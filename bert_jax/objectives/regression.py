@@ -44,7 +44,7 @@ class Regression:
     def sequence_flops(self, length: int) -> float:
         """Encoder, pooler and one logit, forward and backward."""
         return flops.training(
-            flops.encoder(self.encoder, length)
+            flops.encoder(self.encoder, length, positions=1)
             + flops.pooler(self.encoder)
             + flops.classifier(self.encoder, 1)
         )
