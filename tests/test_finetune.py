@@ -1,8 +1,10 @@
 import dataclasses
+import itertools
 import json
 import pathlib
 import shutil
 import statistics
+import types
 
 import jax
 import numpy as np
@@ -12,7 +14,7 @@ from commands import ROOT, assert_refused, call, run
 
 from bert_jax import config, finetuning, knobs, prediction
 from bert_jax.errors import UserError
-from bert_jax.finetuning import beginning, repeats
+from bert_jax.finetuning import batches, beginning, repeats
 from bert_jax.training import stored
 
 
@@ -353,6 +355,49 @@ def test_the_folder_of_several_seeds_is_no_checkpoint(tmp_path):
     assert_says(f"give the best of them, {tmp_path}/seed-11")
     results.write_text("[]")
     assert_says(f"give one of them, such as {tmp_path}/seed-10")
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16])
+def test_lengths_pad_least(count):
+    """Against all choices."""
+    rng = np.random.default_rng(count)
+    for _ in range(10):
+        used = rng.integers(1, rng.integers(10, 60), 50)
+        others = sorted(rng.choice(np.arange(1, 60), 7, replace=False).tolist())
+
+        def positions(chosen, used=used):
+            return np.array(chosen)[np.searchsorted(chosen, used)].sum()
+
+        got = batches.least_padding(used, [*others, 60], count)
+        assert len(got) <= count and set(got) <= {*others, 60} and got[-1] == 60
+        assert positions(got) == min(
+            positions([*shorter, 60])
+            for size in range(min(count, 8))
+            for shorter in itertools.combinations(others, size)
+        )
+
+
+@pytest.mark.parametrize(
+    ("longest", "length", "expected"),
+    [
+        (20, 128, {8, 16, 24}),
+        (17, 20, {8, 16, 20}),
+        (5, 5, {5}),
+        (300, 384, {*range(8, 128, 8), 128, 256, 384}),
+        (130, 192, {*range(8, 128, 8), 128, 192}),
+    ],
+)
+def test_lengths_of_a_task(longest, length, expected):
+    """With enough of them, all multiples that some row needs."""
+    ends = np.arange(1, longest + 1)
+    train = {"attention_mask": np.arange(length) < np.array([*ends[:-1], 1])[:, None]}
+    # One of held-out examples is the longest, and has two choices.
+    mask = np.arange(length) < np.array([[3, longest]])[..., None]
+    task = types.SimpleNamespace(
+        train=train, held_out={"eval": {"attention_mask": mask}}, length=length
+    )
+    got = batches.lengths(config.FinetuneConfig(lengths=100), task)
+    assert set(got) == expected and list(got) == sorted(got)
 
 
 @pytest.mark.runs

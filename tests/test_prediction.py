@@ -298,14 +298,19 @@ def test_each_shape_is_compiled_once(with_pairs):
             pass
     assert len(question.traced) == len(set(question.traced))
     sizes, _, lengths = (set(x) for x in zip(*question.traced, strict=True))
-    assert sizes <= {1, 2, 4, 8, 16, 32} and lengths <= {20, 40}
+    assert sizes <= {1, 2, 4, 8, 16, 32} and lengths <= {20, 30, 40}
 
 
 @pytest.mark.parametrize(
     ("positions", "lengths"),
-    [(512, [16, 32, 64, 128, 256, 512]), (40, [20, 40]), (16, [16]), (30, [30])],
+    [
+        (512, [16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512]),
+        (40, [20, 30, 40]),
+        (16, [16]),
+        (30, [30]),
+    ],
 )
-def test_lengths_are_halves_of_the_positions(positions, lengths):
+def test_lengths_are_halves_of_the_positions_and_middles(positions, lengths):
     assert batching.lengths(positions) == lengths
 
 

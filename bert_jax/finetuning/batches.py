@@ -1,8 +1,7 @@
 """From the rows of a task to batches of a few lengths, and from batches to outputs."""
 
 import functools
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import jax
@@ -13,18 +12,59 @@ from bert_jax import tasks
 from bert_jax.training import sharding
 from bert_jax.training.run import PhaseData, Run
 
-# No batch is shorter: a processor or a TPU gains little more.
-_SHORTEST = 16
-
 
 def lengths(config: config_lib.FinetuneConfig, task: tasks.Task) -> tuple[int, ...]:
-    """The lengths that batches of a task may have, ascending, and that it needs."""
-    halved = [math.ceil(task.length / 2**i / 8) * 8 for i in range(1, config.lengths)]
-    shorter = {n for n in halved if _SHORTEST <= n < task.length}
-    masks = [rows["attention_mask"] for rows in (task.train, *task.held_out.values())]
-    longest = max(int(np.nonzero(mask)[-1].max()) + 1 for mask in masks)
-    ascending = sorted({*shorter, task.length})
-    return tuple(ascending[: np.searchsorted(ascending, longest) + 1])
+    """The lengths that batches of a task may have, ascending.
+
+    They are `config.lengths` multiples of 8, or of 128 above that, of which a TPU's
+    attention kernel needs them: those with which the rows to train on are padded least.
+    A task of short rows has fewer if more would save nothing.
+    """
+    used = _used(task.train["attention_mask"])
+    rows = [_used(each["attention_mask"]) for each in task.held_out.values()]
+    longest = max(int(each.max()) for each in (used, *rows))
+    multiples = (*range(8, 128, 8), *range(128, task.length, 128))
+    candidates = [*(n for n in multiples if n < task.length), task.length]
+    candidates = candidates[: np.searchsorted(candidates, longest) + 1]
+    return least_padding(used, candidates, config.lengths)
+
+
+def least_padding(
+    used: np.ndarray, candidates: Sequence[int], count: int
+) -> tuple[int, ...]:
+    """Up to `count` of the candidates, the longest one among them.
+
+    Args:
+      used: int [rows]; the number of tokens in each row.
+      candidates: Lengths, ascending, the last one at least that of every row.
+      count: How many to choose, at most.
+
+    Returns:
+      Ascending lengths for which the sum over rows of the smallest that holds the row
+      is least.
+    """
+    lengths = np.array(candidates)
+    rows = np.searchsorted(np.sort(used), lengths, side="right")
+    # Of each length: positions if it is the last, for the rows that it holds.
+    positions, chosen = lengths * rows, [[n] for n in candidates]
+    is_later = np.triu(np.ones((len(lengths), len(lengths)), bool), 1)
+    for _ in range(count - 1):
+        # [i, j]: length j for what the best choice that ends with length i leaves.
+        left = positions[:, None] + lengths * (rows - rows[:, None])
+        left = np.where(is_later, left, positions)
+        before = left.argmin(axis=0)
+        chosen = [
+            [*chosen[i], n] if left[i, j] < positions[j] else chosen[j]
+            for j, (i, n) in enumerate(zip(before, candidates, strict=True))
+        ]
+        positions = left.min(axis=0)
+    return tuple(chosen[-1])
+
+
+def _used(mask: np.ndarray) -> np.ndarray:
+    """Where the last token of each row of a mask [rows, ..., L] ends."""
+    ends = np.arange(1, mask.shape[-1] + 1, dtype=np.int32)
+    return np.max(mask * ends, axis=tuple(range(1, mask.ndim)))
 
 
 def open_data(

@@ -25,10 +25,14 @@ class Batch:
 
 
 def lengths(positions: int) -> list[int]:
-    """The lengths of batches: the model's positions, and halves down to about 16."""
+    """The lengths of batches: the model's positions, and halves down to about 16.
+
+    Between two of them there is their middle.
+    """
     sizes = [positions]
     while sizes[0] >= 2 * _SHORTEST:
-        sizes.insert(0, -(-sizes[0] // 2))
+        half = -(-sizes[0] // 2)
+        sizes = [half, (half + sizes[0]) // 2, *sizes]
     return sizes
 
 
