@@ -283,7 +283,7 @@ def test_outputs_come_in_order_and_at_full_length(length, with_pairs):
         assert model.outputs(question, none)["last"].shape == (0, length, 3)
 
 
-def test_each_shape_is_compiled_once(with_pairs):
+def test_each_shape_is_traced_once(with_pairs):
     question, model = (
         Choices(TINY, (-1, -2), "cls"),
         prediction.load(str(with_pairs[0])),
@@ -292,13 +292,11 @@ def test_each_shape_is_compiled_once(with_pairs):
     question.traced.clear()
     for count in (1, 3, 70, 64, 33, 2, 90):
         mask = np.arange(40) < rng.integers(1, 41, (count, 3, 1))
-        for _ in model.batches(
-            question, {"input_ids": mask + 0, "attention_mask": mask}
-        ):
-            pass
+        model.outputs(question, {"input_ids": mask + 0, "attention_mask": mask})
     assert len(question.traced) == len(set(question.traced))
     sizes, _, lengths = (set(x) for x in zip(*question.traced, strict=True))
-    assert sizes <= {1, 2, 4, 8, 16, 32} and lengths <= {20, 30, 40}
+    # Of 2 and 3 tokens only the shapes of outputs are found out.
+    assert sizes <= {1, 2, 4, 8, 16, 32} and lengths <= {2, 3, 20, 30, 40}
 
 
 @pytest.mark.parametrize(

@@ -64,6 +64,7 @@ class Trained:
         self.metadata = metadata
         self._arrays: dict[str, jax.Array] = {}
         self._ready: dict[Question, tuple[Any, Callable]] = {}
+        self._shapes: dict[Any, dict[str, jax.ShapeDtypeStruct]] = {}
 
     @property
     def encoder(self) -> config_lib.EncoderConfig:
@@ -152,7 +153,11 @@ class Trained:
 
         def shapes(length):
             row = {n: batching.fit(rows[n][:1], axes[n], length) for n in names}
-            return jax.eval_shape(question.outputs, params, row)
+            key = question, *((n, x.shape, x.dtype) for n, x in row.items())
+            if key not in self._shapes:  # to trace the model takes a while
+                made = jax.eval_shape(question.outputs, params, row)
+                self._shapes[key] = made
+            return self._shapes[key]
 
         count, length = len(rows["attention_mask"]), rows["attention_mask"].shape[-1]
         short, long = shapes(2), shapes(3)
