@@ -156,7 +156,7 @@ def make_run(
     for i, phase in enumerate(config.phases):
         where = f"phases[{i}]."
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
-    schedule = optimizer.make_schedule(config.optimizer, config.total_steps)
+    schedule = optimizer.schedule_of_phases(config.optimizer, config.phases)
     objective = OBJECTIVES[config.objective.kind](config.encoder, config.objective)
     return Run(
         objective=objective,

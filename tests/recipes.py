@@ -36,6 +36,8 @@ PRETRAINING = (
     *(f"bert_miniature:{size}" for size in MINIATURES),
     "bert_base",
     "bert_large",
+    "bert_large_lamb:64k",
+    "bert_large_lamb:32k",
     *(f"bert_ablations:{variant}" for variant in ABLATIONS),
 )
 GLUE = tuple(f"glue:{task}" for task in config.GLUE)

@@ -66,6 +66,14 @@ def changed(**groups):
         ({"phases": {"steps": 3_000_000_000}}, r"phases\[0\].steps=3000000000 must be"),
         ({"optimizer": {"epsilon": 0.0}}, "optimizer.epsilon=0.0 must be more than 0"),
         ({"optimizer": {"learning_rate": float("inf")}}, "learning_rate=inf must be a"),
+        (
+            {"phases": {"learning_rate": 1e-3}},
+            r"phases\[1\].learning_rate is 0; all phases have one, or none has",
+        ),
+        (
+            {"phases": {"warmup_fraction": 0.1}},
+            r"phases\[0\].warmup_fraction=0.1 needs a phases\[0\].learning_rate",
+        ),
         ({"phases": {"length": 1024}}, r"phases\[0\].length=1024 is more than .*512"),
         ({"phases": {"micro_batches": 3}}, "micro_batches=3 does not divide .*256"),
         ({"objective": {"masking.max_predictions": -1}}, "predictions=-1 must be at l"),

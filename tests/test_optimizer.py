@@ -166,6 +166,27 @@ def test_schedules():
     assert linear(1_000_001) == 0
 
 
+def test_each_phase_may_have_a_schedule_of_its_own():
+    c = dataclasses.replace(ADAM, schedule="linear")
+    phases = (
+        config.PhaseConfig(steps=100, learning_rate=6e-3, warmup_fraction=0.2),
+        config.PhaseConfig(steps=50, learning_rate=4e-3, warmup_fraction=0.1),
+    )
+    schedule = optimizer.schedule_of_phases(c, phases)
+    expected = {0: 0, 10: 3e-3, 20: 6e-3, 60: 3e-3, 99: 6e-3 / 80, 100: 0, 101: 8e-4}
+    expected |= {105: 4e-3, 149: 4e-3 / 45, 150: 0, 1000: 0}
+    for step, rate in expected.items():
+        assert schedule(jnp.int32(step)) == pytest.approx(rate)
+    # Without rates of their own, one over all of them.
+    phases = tuple(config.PhaseConfig(steps=phase.steps) for phase in phases)
+    one, whole = (
+        optimizer.schedule_of_phases(c, phases),
+        optimizer.make_schedule(c, 150),
+    )
+    for step in (0, 29, 30, 100, 149):
+        assert one(step) == whole(step)
+
+
 def test_decay_goes_by_name():
     decayed = {
         path for path, yes in flat(optimizer.is_decayed(parameters())).items() if yes

@@ -68,6 +68,21 @@ def test_base_and_large_are_the_papers():
         assert [masking.predictions(p.length) for p in built.phases] == [20, 77]
 
 
+@pytest.mark.parametrize(
+    ("variant", "steps", "sequences"),
+    [("64k", 8_599, 65_536 * 7_813), ("32k", 20_313, 32_768 * 15_625)],
+)
+def test_lamb_sees_the_sequences_of_its_authors(variant, steps, sequences):
+    """Nine tenths of them short; the batches of 64k are a little more of the long."""
+    built = build(f"bert_large_lamb:{variant}")
+    assert built.total_steps == steps
+    seen = [phase.steps * phase.batch_size for phase in built.phases]
+    assert sum(seen) == pytest.approx(sequences, rel=1e-2)
+    assert seen[0] / sum(seen) == pytest.approx(0.9, abs=2e-3)
+    large = build("bert_large")
+    assert built.encoder == large.encoder and built.objective == large.objective
+
+
 def test_ablations_differ_in_what_they_say():
     base = build("bert_base")
     for variant in ABLATIONS:

@@ -118,10 +118,20 @@ class PhaseConfig:
     batch_size: int = knob(256, at_least=1)
     # Pieces of a batch that go through one by one.
     micro_batches: int = knob(1, at_least=1, free=True)
+    # Peak of a schedule of this phase alone, in place of the optimizer's, which is one
+    # for all phases; 0: that one.
+    learning_rate: float = knob(0.0, at_least=0)
+    # Of the steps of the phase, where it has a learning rate.
+    warmup_fraction: float = knob(0.0, at_least=0, at_most=1)
 
     def check(self, where: str) -> None:
-        """Pieces of a batch are of one size."""
+        """Pieces of a batch are of one size, and a warmup has a rate to rise to."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
+        if self.warmup_fraction and not self.learning_rate:
+            raise UserError(
+                f"{where}warmup_fraction={self.warmup_fraction} needs a "
+                f"{where}learning_rate; optimizer.warmup_fraction is that of all phases"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -154,6 +164,12 @@ class PretrainConfig:
         if not self.phases:
             raise UserError(f"{where}phases is empty; a run needs at least one")
         self._check_encoder(where)
+        without = [not phase.learning_rate for phase in self.phases]
+        if any(without) and not all(without):
+            raise UserError(
+                f"{where}phases[{without.index(True)}].learning_rate is 0; all phases "
+                "have one, or none has"
+            )
         for i, phase in enumerate(self.phases):
             if phase.length > self.encoder.max_position_embeddings:
                 raise UserError(

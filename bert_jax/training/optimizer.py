@@ -5,6 +5,8 @@ distinguished by name, never by shape: layers are stacked, so that a bias is a m
 too.
 """
 
+import dataclasses
+import itertools
 import re
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -22,10 +24,12 @@ _PLAIN = re.compile(r"layer_norm|bias$")
 _STACKED = re.compile(r"(^|/)layers/")
 
 
-def make_schedule(
-    config: config_lib.OptimizerConfig, total_steps: int
-) -> Callable[[jax.Array], jax.Array]:
-    """The learning rate as a function of the number of updates done before.
+# The learning rate as a function of the number of updates done before.
+Schedule = Callable[[jax.Array], jax.Array]
+
+
+def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Schedule:
+    """A schedule with one peak.
 
     Both rise linearly from 0 over the warmup and fall linearly to 0 at `total_steps`,
     so that the very first update has rate 0. "linear" falls from the peak, at the end
@@ -47,9 +51,34 @@ def make_schedule(
     return schedule
 
 
+def schedule_of_phases(
+    config: config_lib.OptimizerConfig, phases: Sequence[config_lib.PhaseConfig]
+) -> Schedule:
+    """The schedule of a run: one over all phases, or that of each, one after another.
+
+    A phase of its own rises from 0 again, as when batch and length change together (You
+    et al. 2019, "re-warmup"). Moments go on.
+    """
+    if not phases[0].learning_rate:
+        return make_schedule(config, sum(phase.steps for phase in phases))
+    schedules = [
+        make_schedule(
+            dataclasses.replace(
+                config,
+                learning_rate=phase.learning_rate,
+                warmup_fraction=phase.warmup_fraction,
+            ),
+            phase.steps,
+        )
+        for phase in phases
+    ]
+    ends = itertools.accumulate(phase.steps for phase in phases[:-1])
+    return optax.join_schedules(schedules, list(ends))
+
+
 def make_optimizer(
     config: config_lib.OptimizerConfig,
-    schedule: Callable[[jax.Array], jax.Array],
+    schedule: Schedule,
     *,
     encoder: str = "encoder",
     frozen: str = "",
