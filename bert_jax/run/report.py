@@ -1,6 +1,10 @@
-r"""Draw the curves of a run.
+r"""Draw the curves of a run, or compare several.
 
 python -m bert_jax.run.report --workdir=DIR --output=curves.png
+python -m bert_jax.run.report --workdir=DIR OTHER ... --output=compared.png
+
+Of several workdirs, the curves are drawn on top of one another, and a table of the
+fields in which their configs differ, with their last numbers, goes to standard output.
 """
 
 import pathlib
@@ -10,7 +14,7 @@ from absl import flags
 from bert_jax import storage, terminal
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
-from bert_jax.training import curves, metrics
+from bert_jax.training import comparison, curves, metrics
 
 
 def define_flags() -> None:
@@ -21,21 +25,31 @@ def define_flags() -> None:
         "output",
         "",
         "File to write: .png, .pdf, .svg. Default: WORKDIR/curves.png; here, if the "
-        "workdir is a URL.",
+        "workdir is a URL, and compared.png here of several.",
     )
 
 
-def main() -> int:
-    """The entrypoint."""
+def main(others: list[str]) -> int:
+    """The entrypoint.
+
+    Args:
+      others: More workdirs.
+    """
     folder = storage.path(
         command_line.required("workdir", "give the folder of a run, --workdir=DIR")
     )
     local = pathlib.Path() if storage.is_remote(folder) else folder
-    output = pathlib.Path(flags.FLAGS.output or local / "curves.png")
+    default = "compared.png" if others else local / "curves.png"
+    output = pathlib.Path(flags.FLAGS.output or default)
     if not output.suffix:
         output = output.with_name(f"{output.name}.png")
-    name = folder.name or pathlib.Path.cwd().name  # of "."
-    picture = curves.draw(metrics.read(folder), name)
+    if others:
+        runs = comparison.read([folder, *map(storage.path, others)])
+        picture = curves.compare({run.name: run.records for run in runs})
+        print(comparison.table(runs))
+    else:
+        name = folder.name or pathlib.Path.cwd().name  # of "."
+        picture = curves.draw(metrics.read(folder), name)
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:

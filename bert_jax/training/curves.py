@@ -73,6 +73,50 @@ def draw(
     return picture
 
 
+def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
+    """Losses and accuracies of several runs, a panel for each and a color for each run.
+
+    Training is a thin line, held-out evaluation one with dots.
+
+    Args:
+      runs: Records of each run, by its name.
+
+    Raises:
+      UserError: There is nothing to draw.
+    """
+    names = dict.fromkeys(n for rs in runs.values() for r in rs for n in r)
+    names = [n for n in names if n.endswith(("_loss", "accuracy"))]
+    if not names:
+        raise UserError(f"{', '.join(runs)} have no losses or accuracies to draw")
+    columns = min(len(names), 2)
+    rows = -(-len(names) // columns)
+    picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
+    colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
+    for i, name in enumerate(names):
+        axis = picture.add_subplot(rows, columns, i + 1)
+        for run, records in runs.items():
+            color = colors[run]
+            axis.plot([], [], color=color, label=run)
+            for split, style in (("train", {"alpha": 0.4}), ("eval", {"marker": "."})):
+                if series := _series(records, name, split):
+                    axis.plot(*zip(*series, strict=True), color=color, **style)
+        axis.set_ylabel(_label(name) + (" (nats)" if name.endswith("loss") else ""))
+        axis.set_xlabel("step")
+        axis.set_ylim(bottom=0)
+        axis.grid(alpha=0.3)
+        axis.legend(fontsize="small")
+    picture.tight_layout()
+    return picture
+
+
+def _label(name: str) -> str:
+    """The name of a metric for people."""
+    beginning, _, end = name.rpartition("_")
+    if beginning in _LABELS:
+        return f"{_LABELS[beginning]}, {end}"
+    return name.replace("_", " ")
+
+
 def _draw_panel(
     axis: axes.Axes,
     records: Sequence[Record],

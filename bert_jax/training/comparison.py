@@ -1,0 +1,109 @@
+"""Several runs side by side: where their configs differ, and what came of them."""
+
+import dataclasses
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from bert_jax import storage, terminal
+from bert_jax.errors import UserError
+from bert_jax.training import metrics
+from bert_jax.training.metrics import Record
+
+# Of a field that a config lacks.
+_NONE = "-"
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A run that is compared with others.
+
+    Attributes:
+      name: Name for people; no two runs have the same.
+      fields: Value of each field of its config, by path.
+      records: What it measured.
+    """
+
+    name: str
+    fields: dict[str, str]
+    records: list[Record]
+
+
+def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
+    """Runs that have a config and reports, of one kind or of several.
+
+    Raises:
+      UserError: A folder has none of them, or is given twice.
+      Unavailable: A store does not answer now.
+    """
+    names = [folder.name for folder in workdirs]
+    if len(set(names)) < len(names):
+        names = [str(folder) for folder in workdirs]
+    if len(set(names)) < len(names):
+        twice = next(name for name in names if names.count(name) > 1)
+        raise UserError(f"{twice} is given twice; give each workdir once")
+    return [
+        Compared(terminal.printable(name), _fields(folder), metrics.read(folder))
+        for name, folder in zip(names, workdirs, strict=True)
+    ]
+
+
+def table(runs: Sequence[Compared]) -> str:
+    """The fields of the configs that differ, and the last numbers of each run.
+
+    A run has a column. Numbers are those of the last evaluation, and the last that
+    training reported where nothing was evaluated.
+    """
+    last = [_last(run.records) for run in runs]
+    rows = [
+        (path, *(run.fields.get(path, _NONE) for run in runs))
+        for path in dict.fromkeys(path for run in runs for path in run.fields)
+    ]
+    rows = [
+        ("", *(run.name for run in runs)),
+        *((path, *values) for path, *values in rows if len(set(values)) > 1),
+        [""] * (1 + len(runs)),
+        *(
+            (name, *(values.get(name, _NONE) for values in last))
+            for name in dict.fromkeys(name for values in last for name in values)
+        ),
+    ]
+    first, *widths = (max(map(len, column)) for column in zip(*rows, strict=True))
+    lines = [
+        [path.ljust(first), *map(str.rjust, values, widths)] for path, *values in rows
+    ]
+    return "\n".join("  ".join(cells).rstrip() for cells in lines)
+
+
+def _last(records: Sequence[Record]) -> dict[str, str]:
+    """Step and numbers of the last report of each split, by name."""
+    last = {record["split"]: record for record in records}
+    evaluated = "eval" in last
+    chosen = last.get("eval", records[-1])
+    what = "held out" if evaluated else "training"
+    values = {f"{what}, step": str(chosen["step"])}
+    for name, value in chosen.items():
+        if name == "loss" or name.endswith(("_loss", "accuracy", "exact")):
+            values[f"{what}, {name}"] = f"{value:.4g}"
+    return values
+
+
+def _fields(folder: storage.Path) -> dict[str, str]:
+    path = folder / "config.json"
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise storage.failure(error)(f"cannot read {path}: {error}") from error
+    return dict(_flat("", config))
+
+
+def _flat(where: str, value: Any) -> Iterator[tuple[str, str]]:
+    """Path and value of all that is not a group or a list of groups."""
+    if isinstance(value, dict):
+        for name, inner in value.items():
+            yield from _flat(f"{where}.{name}" if where else name, inner)
+    elif isinstance(value, list) and any(isinstance(item, dict) for item in value):
+        for i, inner in enumerate(value):
+            yield from _flat(f"{where}[{i}]", inner)
+    else:
+        yield where, terminal.printable(json.dumps(value, ensure_ascii=False))
