@@ -7,8 +7,8 @@ A step is forward and backward pass, clipping and Adam, on the same batch of ran
 tokens, with dropout 0.1, no padding, and 20 masked positions of 128. Each measurement
 is a process of its own, on the same cores. The processes take turns over several
 rounds, so that all sides see the machine in the same state. Hugging Face's model
-computes logits at all positions. bfloat16 is the compute type; parameters and Adam stay
-float32 on both sides.
+computes its last layer and logits at all positions. bfloat16 is the compute type;
+parameters and Adam stay float32 on both sides.
 """
 
 import argparse

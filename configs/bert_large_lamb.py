@@ -6,6 +6,7 @@ Source: You et al. 2019. Nine tenths of the sequences at length 128, the others 
         with smaller batches, the rate rising from 0 again. 64k: their 8,599 steps,
         divided as NVIDIA does, whose rates and warmups these are
         (DeepLearningExamples, BERT for PyTorch: 6e-3 and 4e-3, 2,000 and 200 steps).
+        Ours falls linearly from the peak, not like a square root as NVIDIA's.
         32k: as many sequences as their 15,625 steps of 32,768; rates as the square root
         of the batch and warmups in proportion to it, which is their rule for rates that
         are not tuned: 5e-3 and a fifth for 32,768, 2.5e-3 and a twentieth for 8,192.

@@ -90,6 +90,17 @@ def test_what_cannot_work_is_refused(groups, message):
         knobs.from_configdict(config.PretrainConfig, changed(**groups))
 
 
+@pytest.mark.parametrize("name", ["learning_rate", "warmup_fraction"])
+def test_a_rate_that_no_phase_would_have_is_refused(name):
+    cfg = changed(phases={"learning_rate": 1e-3})
+    cfg.phases[1].learning_rate = 2e-3
+    assert knobs.from_configdict(config.PretrainConfig, cfg).phases[0].learning_rate
+    cfg.optimizer[name] = 0.05
+    message = rf"optimizer.{name}=0.05 is of no use where .* set phases\[0\].{name}"
+    with pytest.raises(UserError, match=message):
+        knobs.from_configdict(config.PretrainConfig, cfg)
+
+
 @pytest.mark.parametrize(
     ("epochs", "message"),
     [(0.0, "more than 0"), (1e300, "at most"), (float("nan"), "a finite number")],

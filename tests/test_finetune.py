@@ -400,6 +400,19 @@ def test_lengths_of_a_task(longest, length, expected):
     assert set(got) == expected and list(got) == sorted(got)
 
 
+def test_longer_rows_held_out_change_no_length_to_train_on():
+    """A test file may come when a run continues, which must end with the same bits."""
+    used = np.random.default_rng(0).geometric(0.07, 500).clip(1, 70)
+    train = {"attention_mask": np.arange(128) < used[:, None]}
+    lengths = {}
+    for longest in (9, 100, 128):
+        held_out = {"eval": {"attention_mask": np.arange(128)[None] < longest}}
+        task = types.SimpleNamespace(train=train, held_out=held_out, length=128)
+        lengths[longest] = batches.lengths(config.FinetuneConfig(), task)
+    assert len(lengths[9]) == 6
+    assert lengths[100] == (*lengths[9], 104) and lengths[128] == (*lengths[9], 128)
+
+
 @pytest.mark.runs
 def test_lengths_change_nothing_but_the_order(pretrained, task, tmp_path):
     """The same results for the same parameters, whatever batches are padded to."""

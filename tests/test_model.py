@@ -307,7 +307,7 @@ def test_a_causal_encoder_does_not_look_ahead(scan_layers):
 
     def pool(module, inputs):
         positions = module.pooled_positions(inputs)
-        return module.pool(module(inputs, positions=positions).hidden[:, 0])
+        return module.pool(module(inputs, read_at=positions).hidden[:, 0])
 
     pooled = model.apply({"params": params["encoder"]}, inputs, method=pool)
     last = np.asarray(inputs.attention_mask).sum(1) - 1
@@ -333,7 +333,7 @@ def test_vectors_of_some_positions_are_those_among_all(causal, remat):
 
     def gathered(params, asked):
         encoded = encoder_lib.Encoder(config).apply(
-            {"params": params}, inputs, dropout_keys=keys, positions=asked
+            {"params": params}, inputs, dropout_keys=keys, read_at=asked
         )
         hidden = encoded.hidden
         if asked is None:

@@ -43,8 +43,9 @@ class EncoderConfig:
     dtype: str = knob("bfloat16", choices=("bfloat16", "float32"), free=True)
     # Whether the compiler sees one layer in a loop, or all of them unrolled.
     scan_layers: bool = knob(False, free=True)
-    # How attention is computed. "kernel": as one kernel for TPUs; on other backends it
-    # is interpreted, which is slow. "plain": in the operations that XLA knows. "auto":
+    # How attention is computed. "kernel": as one kernel for TPUs, but not in a last
+    # layer that is read at some positions; on other backends the kernel is interpreted,
+    # which is slow. "plain": in the operations that XLA knows. "auto":
     # by the kernel on TPUs where shapes allow it. All three draw the same dropout.
     attention: str = knob("auto", choices=("auto", "plain", "kernel"), free=True)
     # What the backward pass recomputes instead of keeping it.

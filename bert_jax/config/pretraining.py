@@ -118,8 +118,8 @@ class PhaseConfig:
     batch_size: int = knob(256, at_least=1)
     # Pieces of a batch that go through one by one.
     micro_batches: int = knob(1, at_least=1, free=True)
-    # Peak of a schedule of this phase alone, in place of the optimizer's, which is one
-    # for all phases; 0: that one.
+    # Peak learning rate of a schedule for this phase alone; 0: the schedule is the
+    # optimizer's, which spans all phases.
     learning_rate: float = knob(0.0, at_least=0)
     # Of the steps of the phase, where it has a learning rate.
     warmup_fraction: float = knob(0.0, at_least=0, at_most=1)
@@ -132,6 +132,9 @@ class PhaseConfig:
                 f"{where}warmup_fraction={self.warmup_fraction} needs a "
                 f"{where}learning_rate; optimizer.warmup_fraction is that of all phases"
             )
+
+
+_OPTIMIZER = OptimizerConfig()
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -151,7 +154,7 @@ class PretrainConfig:
         PhaseConfig(),
         PhaseConfig(steps=100_000, length=512),
     )
-    optimizer: OptimizerConfig = OptimizerConfig()
+    optimizer: OptimizerConfig = _OPTIMIZER
     mesh: MeshConfig = MeshConfig()
     loop: LoopConfig = LoopConfig()
 
@@ -170,6 +173,13 @@ class PretrainConfig:
                 f"{where}phases[{without.index(True)}].learning_rate is 0; all phases "
                 "have one, or none has"
             )
+        for name in ("learning_rate", "warmup_fraction"):
+            value, default = (getattr(o, name) for o in (self.optimizer, _OPTIMIZER))
+            if value != default and not any(without):
+                raise UserError(
+                    f"{where}optimizer.{name}={value} is of no use where phases have "
+                    f"rates of their own; set {where}phases[0].{name} and the others"
+                )
         for i, phase in enumerate(self.phases):
             if phase.length > self.encoder.max_position_embeddings:
                 raise UserError(

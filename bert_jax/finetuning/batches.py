@@ -16,17 +16,20 @@ from bert_jax.training.run import PhaseData, Run
 def lengths(config: config_lib.FinetuneConfig, task: tasks.Task) -> tuple[int, ...]:
     """The lengths that batches of a task may have, ascending.
 
-    They are `config.lengths` multiples of 8, or of 128 above that, of which a TPU's
-    attention kernel needs them: those with which the rows to train on are padded least.
-    A task of short rows has fewer if more would save nothing.
+    Up to 128 they are multiples of 8, and above that of 128, which a TPU's attention
+    kernel needs; `task.length` may be one of them, too. Of these, `config.lengths` are
+    chosen with which the rows to train on are padded least, and fewer if more would
+    save nothing. One more follows if held-out rows are longer, so that such rows, which
+    may change when a run continues, change no batch to train on.
     """
-    used = _used(task.train["attention_mask"])
-    rows = [_used(each["attention_mask"]) for each in task.held_out.values()]
-    longest = max(int(each.max()) for each in (used, *rows))
     multiples = (*range(8, 128, 8), *range(128, task.length, 128))
     candidates = [*(n for n in multiples if n < task.length), task.length]
-    candidates = candidates[: np.searchsorted(candidates, longest) + 1]
-    return least_padding(used, candidates, config.lengths)
+    used = _used(task.train["attention_mask"])
+    last = np.searchsorted(candidates, used.max())
+    chosen = least_padding(used, candidates[: last + 1], config.lengths)
+    held_out = [_used(rows["attention_mask"]).max() for rows in task.held_out.values()]
+    longest = candidates[np.searchsorted(candidates, max(held_out))]
+    return (*chosen, longest) if longest > chosen[-1] else chosen
 
 
 def least_padding(

@@ -31,7 +31,7 @@ class SelfAttention(nn.Module):
         inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
-        positions: Int[Array, "B P"] | None = None,
+        read_at: Int[Array, "B P"] | None = None,
         return_probabilities: bool = False,
     ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
         """What some positions, or all, take from those that they attend to.
@@ -41,7 +41,7 @@ class SelfAttention(nn.Module):
           x: Hidden states.
           inputs: Which positions attend to which.
           dropout_keys: Keys for dropout of the probabilities; None for no dropout.
-          positions: Where the queries are; None: everywhere, and P is L.
+          read_at: Where the queries are; None: everywhere, and P is L.
           return_probabilities: Whether to return the probabilities, too, before
             dropout, in float32; None otherwise.
         """
@@ -51,42 +51,42 @@ class SelfAttention(nn.Module):
             layers.Linear, dtype=c.dtype, stddev=c.initializer_range
         )
         sources = {"query": queries, "key": x, "value": x}
-        query, key, value = (  # B L H K
+        query, key, value = (  # B P H K, B L H K, B L H K
             linear(inputs=("embed",), outputs=heads, name=name)(source)
             for name, source in sources.items()
         )
         # Initial values do not depend on it, and come from a batch of one row.
         chosen = _plain if self.is_initializing() else attend
-        context = chosen(c, query, key, value, inputs, dropout_keys, positions)
+        context = chosen(c, query, key, value, inputs, dropout_keys, read_at)
         y = linear(
             inputs=("heads", "head"), outputs=(("embed", c.hidden_size),), name="output"
         )(context)
         if not return_probabilities:
             return y, None
-        mask = attention_mask(inputs, positions, causal=c.causal)
+        mask = attention_mask(inputs, read_at, causal=c.causal)
         query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)
         return y, attention_probabilities(query, key, mask)
 
 
 def attention_mask(
-    inputs: Inputs, positions: Int[Array, "B P"] | None = None, *, causal: bool
+    inputs: Inputs, read_at: Int[Array, "B P"] | None = None, *, causal: bool
 ) -> Bool[Array, "B 1 #P L"]:
     """Which positions (last dimension) each position (the one before) attends to.
 
     Args:
       inputs: Where there is padding, and which document each token is of.
-      positions: Which positions attend; None: all, and P is L.
+      read_at: Which positions attend; None: all, and P is L.
       causal: Whether a position attends only to itself and those before it.
     """
     mask = inputs.attention_mask[:, None, None, :]
     all_positions = jnp.arange(inputs.attention_mask.shape[1])[None]
     if causal:
-        attending = all_positions if positions is None else positions
+        attending = all_positions if read_at is None else read_at
         mask = mask & (attending[:, None, :, None] >= all_positions[:, None, None, :])
     if (documents := inputs.documents) is not None:
         attending = documents
-        if positions is not None:
-            attending = jnp.take_along_axis(documents, positions, axis=1)
+        if read_at is not None:
+            attending = jnp.take_along_axis(documents, read_at, axis=1)
         mask = mask & (attending[:, None, :, None] == documents[:, None, None, :])
     return mask
 
@@ -98,11 +98,11 @@ def attend(
     value: Float[Array, "B L H K"],
     inputs: Inputs,
     dropout_keys: UInt32[Array, " B"] | None,
-    positions: Int[Array, "B P"] | None = None,
+    read_at: Int[Array, "B P"] | None = None,
 ) -> Float[Array, "B P H K"]:
     """softmax(Q K^T / sqrt(K)) V, computed as `config.attention` says.
 
-    Queries of some positions are few, and never computed by the kernel.
+    Queries at some positions are few; the kernel never computes them.
 
     Args:
       config: Shapes, dropout, and the choice.
@@ -111,10 +111,10 @@ def attend(
       value: Value of each.
       inputs: Which positions attend to which.
       dropout_keys: Keys for dropout of the probabilities; None for no dropout.
-      positions: Where the queries are; None: everywhere, and P is L.
+      read_at: Where the queries are; None: everywhere, and P is L.
     """
-    if positions is not None:
-        return _plain(config, query, key, value, inputs, dropout_keys, positions)
+    if read_at is not None:
+        return _plain(config, query, key, value, inputs, dropout_keys, read_at)
     plain = functools.partial(_plain, config)
     kernel = functools.partial(_by_kernel, config, interpret=False)
     arrays = query, key, value, inputs, dropout_keys
@@ -144,23 +144,23 @@ def _by_kernel(config, query, key, value, inputs, dropout_keys, *, interpret):
     return context.reshape(query.shape)
 
 
-def _plain(config, query, key, value, inputs, dropout_keys, positions=None):
+def _plain(config, query, key, value, inputs, dropout_keys, read_at=None):
     rate = config.attention_dropout_rate
     if dropout_keys is None:
         rate = 0.0
         dropout_keys = jnp.zeros(query.shape[0], jnp.uint32)
-    elif positions is not None:
+    elif read_at is not None:
         # Of the probabilities [H, L, L] of a row, those at the positions.
         length = key.shape[1]
         first = jnp.arange(config.num_heads) * length
-        parts = first[:, None] + positions[:, None, :]  # B H P
+        parts = first[:, None] + read_at[:, None, :]  # B H P
         dropout_keys = randomness.of_parts(dropout_keys, parts, length)
     dot_product = functools.partial(scaled_dot_product, rate=rate)
     if config.remat == "attention":
         dot_product = jax.checkpoint(dot_product)
     # Heads go before positions so that each is a matrix.
     query, key, value = (x.swapaxes(1, 2) for x in (query, key, value))
-    mask = attention_mask(inputs, positions, causal=config.causal)
+    mask = attention_mask(inputs, read_at, causal=config.causal)
     return dot_product(query, key, value, mask, dropout_keys).swapaxes(1, 2)
 
 

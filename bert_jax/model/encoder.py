@@ -29,7 +29,7 @@ class EncoderLayer(nn.Module):
         inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
-        positions: Int[Array, "B P"] | None = None,
+        read_at: Int[Array, "B P"] | None = None,
         return_probabilities: bool = False,
     ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
         """One layer: hidden states, and attention probabilities on request.
@@ -38,18 +38,18 @@ class EncoderLayer(nn.Module):
           x: Hidden states of the layer below.
           inputs: Rows of tokens.
           dropout_keys: Keys for dropout; None for no dropout.
-          positions: Where hidden states are wanted; None: everywhere, and P is L.
+          read_at: Positions whose hidden states are wanted; None: all, and P is L.
           return_probabilities: Whether to return those, too.
         """
         c = self.config
         queries = x
-        if positions is not None:
-            queries = jnp.take_along_axis(x, positions[..., None], axis=1)
+        if read_at is not None:
+            queries = jnp.take_along_axis(x, read_at[..., None], axis=1)
 
         def add_and_normalise(x, y, place, name):
             keys = randomness.fold_in(dropout_keys, place)
-            if positions is not None:
-                keys = randomness.of_parts(keys, positions, c.hidden_size)
+            if read_at is not None:
+                keys = randomness.of_parts(keys, read_at, c.hidden_size)
             y = dropout.dropout(y, c.dropout_rate, keys)
             total = x.astype(jnp.float32) + y.astype(jnp.float32)
             return layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name=name)(total)
@@ -59,7 +59,7 @@ class EncoderLayer(nn.Module):
             x,
             inputs,
             randomness.fold_in(dropout_keys, "attention_probabilities"),
-            positions=positions,
+            read_at=read_at,
             return_probabilities=return_probabilities,
         )
         x = add_and_normalise(queries, y, "attention_output", "attention_layer_norm")
@@ -125,7 +125,7 @@ class Encoder(nn.Module):
         inputs: Inputs,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
-        positions: Int[Array, "B P"] | None = None,
+        read_at: Int[Array, "B P"] | None = None,
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> Encoded:
@@ -135,23 +135,28 @@ class Encoder(nn.Module):
           inputs: Rows of tokens.
           dropout_keys: A key for each row, from `randomness.row_keys`; None for no
             dropout.
-          positions: Where vectors are wanted; None: everywhere, and P is L. The last
-            layer then asks and feeds forward at these positions only, with the masks of
-            dropout that they would have among all. Not with the two that follow.
+          read_at: Positions whose vectors are wanted; None: all, and P is L. The last
+            layer computes queries and the feed-forward part at these only, with the
+            masks of dropout that they would have among all.
           return_hidden_states: Whether to return those of all layers.
           return_attention: Whether to return attention probabilities.
+
+        Raises:
+          ValueError: All states or probabilities are wanted, and `read_at` is given.
         """
+        if read_at is not None and (return_hidden_states or return_attention):
+            raise ValueError("read_at leaves out what is to be returned")
         c = self.config
         layer = EncoderLayer(c, parent=None)
         layers_keys = randomness.fold_in(dropout_keys, "layers")
 
-        def apply_layer(x, parameters, index, positions=None):
+        def apply_layer(x, parameters, index, read_at=None):
             x, probabilities = layer.apply(
                 {"params": parameters},
                 x,
                 inputs,
                 randomness.fold_in(layers_keys, index),
-                positions=positions,
+                read_at=read_at,
                 return_probabilities=return_attention,
             )
             x = nn.with_logical_constraint(x, ("batch", "length", "hidden"))
@@ -166,13 +171,13 @@ class Encoder(nn.Module):
             x, (states, probabilities) = jax.lax.scan(
                 lambda x, layer: apply_layer(x, *layer), x, (self.layers, indices)
             )
-            if positions is not None:  # in a loop all layers are alike
-                x = jnp.take_along_axis(x, positions[..., None], axis=1)
+            if read_at is not None:  # in a loop all layers are alike
+                x = jnp.take_along_axis(x, read_at[..., None], axis=1)
         else:
             extras = []
             for i, parameters in enumerate(_unstack(self.layers)):
                 is_last = i == c.num_layers - 1
-                x, extra = apply_layer(x, parameters, i, positions if is_last else None)
+                x, extra = apply_layer(x, parameters, i, read_at if is_last else None)
                 extras.append(extra)
             states, probabilities = jax.tree.map(lambda *x: jnp.stack(x), *extras)
         if return_hidden_states:

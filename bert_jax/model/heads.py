@@ -94,11 +94,11 @@ class PretrainingModel(nn.Module):
     ) -> PretrainingLogits:
         """Logits for the tokens at `mlm_positions` and for the pair of segments."""
         keys = randomness.fold_in(dropout_keys, "encoder")
-        positions = mlm_positions
+        read_at = mlm_positions
         if self.sentence_head:
             pooled = self.encoder.pooled_positions(inputs)
-            positions = jnp.concatenate([pooled, positions], axis=1)
-        encoded = self.encoder(inputs, dropout_keys=keys, positions=positions)
+            read_at = jnp.concatenate([pooled, read_at], axis=1)
+        encoded = self.encoder(inputs, dropout_keys=keys, read_at=read_at)
         masked, sentence = encoded.hidden, None
         if self.sentence_head:
             sentence = self.sentence(self.encoder.pool(masked[:, 0]))
@@ -147,8 +147,8 @@ class ClassifierModel(nn.Module):
     ) -> Float[Array, "B C"]:
         """Float32 logits of the classes."""
         keys = randomness.fold_in(dropout_keys, "encoder")
-        positions = self.encoder.pooled_positions(inputs)
-        encoded = self.encoder(inputs, dropout_keys=keys, positions=positions)
+        pooled = self.encoder.pooled_positions(inputs)
+        encoded = self.encoder(inputs, dropout_keys=keys, read_at=pooled)
         keys = randomness.fold_in(dropout_keys, "classifier")
         pooled = dropout.dropout(
             self.encoder.pool(encoded.hidden[:, 0]), self.config.dropout_rate, keys

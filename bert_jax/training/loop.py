@@ -289,8 +289,8 @@ class _Loop:
             self._reporter.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
             return
         raise self._saver.refusal(
-            f"{what}; loop.max_skipped_steps={limit} allows no more; a lower "
-            "optimizer.learning_rate or a longer warmup may help"
+            f"{what}; loop.max_skipped_steps={limit} allows no more; a lower learning "
+            "rate or a longer warmup may help"
         )
 
     # ---- evaluate, save, stop

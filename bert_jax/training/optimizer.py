@@ -31,10 +31,11 @@ Schedule = Callable[[jax.Array], jax.Array]
 def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Schedule:
     """A schedule with one peak.
 
-    Both rise linearly from 0 over the warmup and fall linearly to 0 at `total_steps`,
-    so that the very first update has rate 0. "linear" falls from the peak, at the end
-    of the warmup. "original" falls from where the peak would have been at step 0, so
-    that the rate jumps down by the warmup's share when the warmup ends.
+    Both kinds (`config.schedule`) rise linearly from 0 over the warmup and fall
+    linearly to 0 at `total_steps`, so that the very first update has rate 0. "linear"
+    falls from the peak, at the end of the warmup. "original" falls from where the peak
+    would have been at step 0, so that the rate jumps down by the warmup's share when
+    the warmup ends.
     """
     warmup = round(config.warmup_fraction * total_steps)
     peak = config.learning_rate
@@ -56,8 +57,9 @@ def schedule_of_phases(
 ) -> Schedule:
     """The schedule of a run: one over all phases, or that of each, one after another.
 
-    A phase of its own rises from 0 again, as when batch and length change together (You
-    et al. 2019, "re-warmup"). Moments go on.
+    The rate of each phase rises from 0 again, as when batch and length change together
+    (You et al. 2019, "re-warmup"). Moments go on. Skipped steps are no updates: each
+    makes the schedules of later phases begin a step late.
     """
     if not phases[0].learning_rate:
         return make_schedule(config, sum(phase.steps for phase in phases))

@@ -171,7 +171,7 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
 
     On a TPU a select is free, and a conditional copies all that it may change. On a
     processor a conditional is free, and a select takes a tenth of a step of a small
-    model (docs/log.md, 2026-11-21).
+    model (docs/log.md, 2026-11-22). GPUs, of which neither was timed, get the select.
     """
 
     def select(*old):
