@@ -414,10 +414,14 @@ def test_longer_rows_held_out_change_no_length_to_train_on():
 
 
 @pytest.mark.runs
-def test_lengths_change_nothing_but_the_order(pretrained, task, tmp_path):
+def test_lengths_change_nothing_but_the_order(pretrained, tmp_path):
     """The same results for the same parameters, whatever batches are padded to."""
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}, "lengths": 1}
-    whole = make_config(pretrained, task, **still)
+    rows = [("the value " * (1 + i % 12), f"about {i % 2}") for i in range(60)]
+    files = {
+        name: write_tsv(tmp_path / f"{name}.tsv", rows) for name in ("train", "eval")
+    }
+    whole = make_config(pretrained, files, **still)
     outputs = []
     for lengths in (1, 4):
         folder = tmp_path / str(lengths)

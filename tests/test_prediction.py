@@ -376,4 +376,4 @@ def test_texts_that_cannot_be_asked_about(flags, message, source, tmp_path):
 
 
 def test_other_programs_take_no_arguments():
-    assert_refused(call("report", "workdir"), "unexpected argument 'workdir'")
+    assert_refused(call("convert", "workdir"), "unexpected argument 'workdir'")
