@@ -17,7 +17,8 @@ Published: SQuAD v1.1 F1 90.6 with 64k in 76 minutes on 1,024 TPU v3 chips, and 
         with AdamW at 512 (table 1); NVIDIA reports 90.7.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_large_lamb.py:64k \
             --config.data.corpus=DIR --workdir=DIR
-        Set --config.phases.N.micro_batches to what `run.plan` says a chip can hold.
+        Set '--config.phases[0].micro_batches=N', and that of phases[1], to what
+        `run.plan` says a chip can hold.
 Cost:   we have not run it.
 Smoke:  --config=configs/bert_large_lamb.py:smoke takes seconds on a processor.
 """

@@ -348,6 +348,16 @@ def test_vectors_of_some_positions_are_those_among_all(causal, remat):
     assert relative_distance(some_grads, whole_grads) < 1e-6
 
 
+@pytest.mark.parametrize("all_of", ["return_hidden_states", "return_attention"])
+def test_all_vectors_are_not_those_of_some_positions(all_of):
+    params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
+    read_at = jnp.zeros((8, 1), jnp.int32)
+    with pytest.raises(ValueError, match="read_at leaves out what is to be returned"):
+        encoder_lib.Encoder(TINY).apply(
+            {"params": params}, inputs, read_at=read_at, **{all_of: True}
+        )
+
+
 @pytest.mark.parametrize("types", [0, 1])
 def test_an_encoder_without_segments(types):
     config = dataclasses.replace(TINY, type_vocab_size=types)

@@ -179,10 +179,8 @@ def test_each_phase_may_have_a_schedule_of_its_own():
         assert schedule(jnp.int32(step)) == pytest.approx(rate)
     # Without rates of their own, one over all of them.
     phases = tuple(config.PhaseConfig(steps=phase.steps) for phase in phases)
-    one, whole = (
-        optimizer.schedule_of_phases(c, phases),
-        optimizer.make_schedule(c, 150),
-    )
+    one = optimizer.schedule_of_phases(c, phases)
+    whole = optimizer.make_schedule(c, 150)
     for step in (0, 29, 30, 100, 149):
         assert one(step) == whole(step)
 

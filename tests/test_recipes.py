@@ -73,7 +73,7 @@ def test_base_and_large_are_the_papers():
     [("64k", 8_599, 65_536 * 7_813), ("32k", 20_313, 32_768 * 15_625)],
 )
 def test_lamb_sees_the_sequences_of_its_authors(variant, steps, sequences):
-    """Nine tenths of them short; the batches of 64k are a little more of the long."""
+    """And nine tenths of them are short."""
     built = build(f"bert_large_lamb:{variant}")
     assert built.total_steps == steps
     seen = [phase.steps * phase.batch_size for phase in built.phases]

@@ -41,8 +41,9 @@ class FinetuneConfig:
     epochs: float = knob(3.0, more_than=0, at_most=10_000)
     batch_size: int = knob(32, at_least=1)
     micro_batches: int = knob(1, at_least=1, free=True)
-    # Number of lengths that batches are padded to, chosen for the rows to train on; a
-    # batch has the smallest that holds its rows. Each is compiled.
+    # Number of lengths that batches are padded to, chosen for the rows to train on; one
+    # more follows if held-out rows are longer. A batch has the smallest that holds its
+    # rows. Each is compiled.
     lengths: int = knob(6, at_least=1, at_most=16)
     # Metric of the evaluations by which the best parameters are kept, such as
     # "accuracy", or "loss"; "": those of the last step are.

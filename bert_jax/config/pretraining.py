@@ -167,19 +167,7 @@ class PretrainConfig:
         if not self.phases:
             raise UserError(f"{where}phases is empty; a run needs at least one")
         self._check_encoder(where)
-        without = [not phase.learning_rate for phase in self.phases]
-        if any(without) and not all(without):
-            raise UserError(
-                f"{where}phases[{without.index(True)}].learning_rate is 0; all phases "
-                "have one, or none has"
-            )
-        for name in ("learning_rate", "warmup_fraction"):
-            value, default = (getattr(o, name) for o in (self.optimizer, _OPTIMIZER))
-            if value != default and not any(without):
-                raise UserError(
-                    f"{where}optimizer.{name}={value} is of no use where phases have "
-                    f"rates of their own; set {where}phases[0].{name} and the others"
-                )
+        self._check_rates(where)
         for i, phase in enumerate(self.phases):
             if phase.length > self.encoder.max_position_embeddings:
                 raise UserError(
@@ -191,6 +179,24 @@ class PretrainConfig:
                 raise UserError(
                     f"{where}data.shard_groups={self.data.shard_groups} does not "
                     f"divide {where}phases[{i}].batch_size={phase.batch_size}"
+                )
+
+    def _check_rates(self, where: str) -> None:
+        """One schedule for all phases, or one for each; no field that changes neither."""
+        without = [not phase.learning_rate for phase in self.phases]
+        if any(without) and not all(without):
+            raise UserError(
+                f"{where}phases[{without.index(True)}].learning_rate is 0; all phases "
+                "have one, or none has"
+            )
+        if any(without):
+            return
+        for name in ("learning_rate", "warmup_fraction"):
+            value = getattr(self.optimizer, name)
+            if value != getattr(_OPTIMIZER, name):
+                raise UserError(
+                    f"{where}optimizer.{name}={value} is of no use where phases have "
+                    f"rates of their own; set {where}phases[0].{name} and the others"
                 )
 
     def _check_encoder(self, where: str) -> None:

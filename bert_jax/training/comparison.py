@@ -36,7 +36,7 @@ def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
       UserError: A folder has none of them, or is given twice.
       Unavailable: A store does not answer now.
     """
-    names = [folder.name for folder in workdirs]
+    names = [folder.name or str(folder) for folder in workdirs]
     if len(set(names)) < len(names):
         names = [str(folder) for folder in workdirs]
     if len(set(names)) < len(names):
@@ -76,11 +76,10 @@ def table(runs: Sequence[Compared]) -> str:
 
 
 def _last(records: Sequence[Record]) -> dict[str, str]:
-    """Step and numbers of the last report of each split, by name."""
+    """Step, losses and accuracies of the last evaluation, else of the last report."""
     last = {record["split"]: record for record in records}
-    evaluated = "eval" in last
     chosen = last.get("eval", records[-1])
-    what = "held out" if evaluated else "training"
+    what = "held out" if "eval" in last else "training"
     values = {f"{what}, step": str(chosen["step"])}
     for name, value in chosen.items():
         if name == "loss" or name.endswith(("_loss", "accuracy", "exact")):

@@ -65,11 +65,7 @@ def draw(
         _draw_panel(axis, records, label, drawn, levels or {})
     if finetuned:
         _draw_finetuned(picture.add_subplot(rows, columns, count), finetuned)
-    for axis in picture.axes:
-        axis.set_xlabel("step")
-        axis.set_ylim(bottom=0)
-        axis.grid(alpha=0.3)
-    picture.tight_layout()
+    _finish(picture)
     return picture
 
 
@@ -101,12 +97,18 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
                 if series := _series(records, name, split):
                     axis.plot(*zip(*series, strict=True), color=color, **style)
         axis.set_ylabel(_label(name) + (" (nats)" if name.endswith("loss") else ""))
+        axis.legend(fontsize="small")
+    _finish(picture)
+    return picture
+
+
+def _finish(picture: figure.Figure) -> None:
+    """What all panels have."""
+    for axis in picture.axes:
         axis.set_xlabel("step")
         axis.set_ylim(bottom=0)
         axis.grid(alpha=0.3)
-        axis.legend(fontsize="small")
     picture.tight_layout()
-    return picture
 
 
 def _label(name: str) -> str:
