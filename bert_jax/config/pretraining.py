@@ -182,7 +182,7 @@ class PretrainConfig:
                 )
 
     def _check_rates(self, where: str) -> None:
-        """One schedule for all phases, or one for each; no field that changes neither."""
+        """One schedule for all phases, or one for each; no field without effect."""
         without = [not phase.learning_rate for phase in self.phases]
         if any(without) and not all(without):
             raise UserError(
