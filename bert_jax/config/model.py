@@ -22,8 +22,13 @@ class EncoderConfig:
     vocab_size: int = knob(BERT_VOCAB_SIZE, at_least=0)
     # Embedding rows are padded up to a multiple of this.
     vocab_multiple: int = knob(128, at_least=1)
+    # Columns of the embeddings (ALBERT, 3.1; ELECTRA); 0: hidden_size.
+    embedding_size: int = knob(0, at_least=0)
     hidden_size: int = knob(768, at_least=1)
     num_layers: int = knob(12, at_least=1)
+    # Groups of successive layers that share their parameters (ALBERT, 3.1); 0: each
+    # layer has its own.
+    num_layer_groups: int = knob(0, at_least=0)
     num_heads: int = knob(12, at_least=1)
     intermediate_size: int = knob(3072, at_least=1)
     max_position_embeddings: int = knob(512, at_least=1)
@@ -52,11 +57,16 @@ class EncoderConfig:
     remat: str = knob("none", choices=("none", "attention", "layer"), free=True)
 
     def check(self, where: str) -> None:
-        """Heads are equal parts of the hidden size, and the kernel knows their size."""
+        """Heads and groups are equal parts, and the kernel knows the heads' size."""
         if self.hidden_size % self.num_heads:
             raise UserError(
                 f"{where}num_heads={self.num_heads} does not divide "
                 f"{where}hidden_size={self.hidden_size}"
+            )
+        if self.num_layers % self.num_distinct_layers:
+            raise UserError(
+                f"{where}num_layer_groups={self.num_layer_groups} does not divide "
+                f"{where}num_layers={self.num_layers}"
             )
         if self.attention != "kernel":
             return
@@ -77,6 +87,16 @@ class EncoderConfig:
     def padded_vocab_size(self) -> int:
         """Rows of the token embedding; the padding's logits are never predicted."""
         return math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple
+
+    @property
+    def embedding_columns(self) -> int:
+        """Columns of the embeddings, whatever says so: the dimension E."""
+        return self.embedding_size or self.hidden_size
+
+    @property
+    def num_distinct_layers(self) -> int:
+        """Layers with parameters of their own, which are stacked: the dimension G."""
+        return self.num_layer_groups or self.num_layers
 
     @property
     def head_size(self) -> int:

@@ -168,10 +168,12 @@ def make_run(
             f"task.length={task.length} is more than the "
             f"{encoder.max_position_embeddings} positions of the encoder"
         )
-    if config.reinit_layers > encoder.num_layers:
+    if config.reinit_layers > encoder.num_distinct_layers:
         raise UserError(
             f"reinit_layers={config.reinit_layers} is more than the "
-            f"{encoder.num_layers} layers of the encoder"
+            f"{encoder.num_distinct_layers} layers of the encoder"
+            + " that have parameters of their own"
+            * bool(encoder.num_layer_groups)
         )
     objective = task.objective(encoder)
     # All that is measured, but for what says nothing of the parameters.

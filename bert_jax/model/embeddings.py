@@ -12,6 +12,7 @@ from bert_jax.model.inputs import Inputs
 class Embeddings(nn.Module):
     """Sum of token, position and segment embeddings, normalised.
 
+    Embeddings may have fewer columns than hidden states; `Encoder` projects them.
     An encoder of fewer than two segment types takes all tokens for the first type, or
     has no embedding of segments.
     """
@@ -30,11 +31,12 @@ class Embeddings(nn.Module):
         init = nn.with_logical_partitioning(
             layers.initializer(self.config.initializer_range), (dim, "embed")
         )
-        return self.param(f"{name}_embedding", init, (size, self.config.hidden_size))
+        shape = size, self.config.embedding_columns
+        return self.param(f"{name}_embedding", init, shape)
 
     def __call__(
         self, inputs: Inputs, dropout_keys: UInt32[Array, " B"] | None
-    ) -> Float[Array, "B L D"]:
+    ) -> Float[Array, "B L E"]:
         """Vectors for tokens at their positions."""
         # Whole rows of the table, so that a lookup needs no other part of the mesh.
         token = nn.with_logical_constraint(self.token, ("vocab", "hidden"))

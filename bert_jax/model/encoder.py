@@ -103,9 +103,13 @@ class Encoded:
 class Encoder(nn.Module):
     """BERT without heads.
 
-    Parameters of the layers are stacked: each has a leading dimension `N`. Whether the
-    compiler sees one layer in a loop or all of them one after the other
-    (`config.scan_layers`) changes neither parameters nor results.
+    Parameters of the layers are stacked: each has a leading dimension `N`, or `G` where
+    groups of layers share them. Whether the compiler sees one layer in a loop or all of
+    them one after the other (`config.scan_layers`) changes neither parameters nor
+    results.
+
+    Embeddings of fewer columns are projected (Lan et al. 2019, ALBERT, 3.1), behind
+    their layer norm and dropout as in google-research/albert and electra.
     """
 
     config: config_lib.EncoderConfig
@@ -115,6 +119,10 @@ class Encoder(nn.Module):
         if not c.vocab_size:
             raise ValueError("vocab_size is 0; fill in that of the tokenizer")
         self.embeddings = embeddings.Embeddings(c)
+        if c.embedding_columns != c.hidden_size:
+            self.embedding_projection = layers.Linear(
+                ("embed",), (("hidden", c.hidden_size),), c.dtype, c.initializer_range
+            )
         self.layers = self.param("layers", _init_layers, c)
         self.pooler = layers.Linear(
             ("embed",), (("hidden", c.hidden_size),), c.dtype, c.initializer_range
@@ -165,17 +173,28 @@ class Encoder(nn.Module):
         if c.remat == "layer":
             apply_layer = jax.checkpoint(apply_layer, prevent_cse=not c.scan_layers)
         first = self.embeddings(inputs, randomness.fold_in(dropout_keys, "embeddings"))
+        if c.embedding_columns != c.hidden_size:
+            first = self.embedding_projection(first)
         x = first = nn.with_logical_constraint(first, ("batch", "length", "hidden"))
         if c.scan_layers:
-            indices = jnp.arange(c.num_layers)
-            x, (states, probabilities) = jax.lax.scan(
-                lambda x, layer: apply_layer(x, *layer), x, (self.layers, indices)
+            indices = jnp.arange(c.num_layers).reshape(c.num_distinct_layers, -1)
+
+            def apply_group(x, group):
+                parameters, indices = group
+                return jax.lax.scan(
+                    lambda x, index: apply_layer(x, parameters, index), x, indices
+                )
+
+            x, extras = jax.lax.scan(apply_group, x, (self.layers, indices))
+            states, probabilities = jax.tree.map(
+                lambda x: jax.lax.collapse(x, 0, 2), extras
             )
             if read_at is not None:  # in a loop all layers are alike
                 x = jnp.take_along_axis(x, read_at[..., None], axis=1)
         else:
-            extras = []
-            for i, parameters in enumerate(_unstack(self.layers)):
+            extras, own = [], _unstack(self.layers)
+            for i in range(c.num_layers):
+                parameters = own[i * len(own) // c.num_layers]
                 is_last = i == c.num_layers - 1
                 x, extra = apply_layer(x, parameters, i, read_at if is_last else None)
                 extras.append(extra)
@@ -197,7 +216,7 @@ class Encoder(nn.Module):
         """A vector for each sequence, from that at its `pooled_positions`."""
         return jnp.tanh(self.pooler(hidden))
 
-    def token_embedding(self) -> Float[Array, "V D"]:
+    def token_embedding(self) -> Float[Array, "V E"]:
         """The table of the tokens, for heads that are tied to it."""
         return self.embeddings.token
 
@@ -225,7 +244,7 @@ _unstack.defvjp(_unstack_forward, _unstack_backward)
 
 
 def _init_layers(key: jax.Array, config: config_lib.EncoderConfig):
-    """Parameters of all layers, drawn one by one and stacked."""
+    """Parameters of all layers that have their own, drawn one by one and stacked."""
     layer = EncoderLayer(config, parent=None)
     x = jnp.zeros((1, 1, config.hidden_size), config.dtype)
     ids = jnp.zeros((1, 1), jnp.int32)
@@ -233,7 +252,7 @@ def _init_layers(key: jax.Array, config: config_lib.EncoderConfig):
     def init_one(key):
         return layer.init(key, x, Inputs(ids, ids == 0), None)["params"]
 
-    stacked = jax.vmap(init_one)(jax.random.split(key, config.num_layers))
+    stacked = jax.vmap(init_one)(jax.random.split(key, config.num_distinct_layers))
     return jax.tree.map(
         lambda box: box.replace(names=("layers", *box.names)),
         stacked,

@@ -11,7 +11,7 @@ from bert_jax import config as config_lib
 def encoder(
     config: config_lib.EncoderConfig, length: int, positions: int | None = None
 ) -> float:
-    """Operations of the layers for one sequence.
+    """Operations of the layers for one sequence, and to project its embeddings.
 
     Args:
       config: Shape of the encoder.
@@ -20,9 +20,10 @@ def encoder(
         keys and values of all tokens, and everything else of these.
     """
     last = length if positions is None else positions
-    return (config.num_layers - 1) * _layer(config, length, length) + _layer(
-        config, length, last
-    )
+    layers = (config.num_layers - 1) * _layer(config, length, length)
+    layers += _layer(config, length, last)
+    e, d = config.embedding_columns, config.hidden_size
+    return layers + (2.0 * length * e * d if e != d else 0.0)
 
 
 def _layer(config: config_lib.EncoderConfig, length: int, queries: int) -> float:
@@ -40,8 +41,8 @@ def pooler(config: config_lib.EncoderConfig) -> float:
 
 def language_model_head(config: config_lib.EncoderConfig, predictions: int) -> float:
     """Operations to predict some tokens of one sequence."""
-    d, v = config.hidden_size, config.vocab_size
-    return 2.0 * predictions * (d * d + d * v)
+    d, e, v = config.hidden_size, config.embedding_columns, config.vocab_size
+    return 2.0 * predictions * (d * e + e * v)
 
 
 def classifier(config: config_lib.EncoderConfig, num_classes: int) -> float:

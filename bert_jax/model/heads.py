@@ -14,19 +14,22 @@ from bert_jax.model.inputs import Inputs
 
 
 class LanguageModelHead(nn.Module):
-    """From vectors to logits over the vocabulary, tied to the token embedding."""
+    """From vectors to logits over the vocabulary, tied to the token embedding.
+
+    The transformation makes vectors of the embedding's width, as in ALBERT and ELECTRA.
+    """
 
     config: config_lib.EncoderConfig
 
     @nn.compact
     def __call__(
-        self, x: Float[Array, "B P D"], token_embedding: Float[Array, "V D"]
+        self, x: Float[Array, "B P D"], token_embedding: Float[Array, "V E"]
     ) -> Float[Array, "B P V"]:
         """Float32 logits. Those of the vocabulary's padding are very negative."""
         c = self.config
         x = layers.Linear(
             ("embed",),
-            (("hidden", c.hidden_size),),
+            (("hidden", c.embedding_columns),),
             c.dtype,
             c.initializer_range,
             name="transform",
@@ -35,9 +38,8 @@ class LanguageModelHead(nn.Module):
         x = layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name="layer_norm")(x)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("output_bias", zeros, (c.padded_vocab_size,))
-        logits = products.tied_linear(
-            x.reshape(-1, c.hidden_size), token_embedding, bias, jnp.dtype(c.dtype)
-        )
+        rows = x.reshape(-1, c.embedding_columns)
+        logits = products.tied_linear(rows, token_embedding, bias, jnp.dtype(c.dtype))
         if c.padded_vocab_size > c.vocab_size:
             is_token = jnp.arange(c.padded_vocab_size) < c.vocab_size
             logits = jnp.where(is_token, logits, -1e9)

@@ -96,6 +96,7 @@ def check_encoder(mesh: Mesh, encoder: config_lib.EncoderConfig) -> None:
     """
     for field, size, axis in (
         ("hidden_size", encoder.hidden_size, "fsdp"),
+        ("embedding_size", encoder.embedding_columns, "fsdp"),
         ("num_heads", encoder.num_heads, "tensor"),
         ("intermediate_size", encoder.intermediate_size, "tensor"),
         ("vocab_multiple", encoder.padded_vocab_size, "tensor"),
