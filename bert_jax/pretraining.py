@@ -12,14 +12,18 @@ from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.interop import sources
-from bert_jax.objectives import causal_lm, masked_lm
+from bert_jax.objectives import causal_lm, masked_lm, replaced_tokens
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import optimizer, processes, session, sharding, stored
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, PhaseData, Run
 
 # The class of an objective by the kind of its config.
-OBJECTIVES = {"masked_lm": masked_lm.MaskedLm, "causal_lm": causal_lm.CausalLm}
+OBJECTIVES = {
+    "masked_lm": masked_lm.MaskedLm,
+    "causal_lm": causal_lm.CausalLm,
+    "replaced_tokens": replaced_tokens.ReplacedTokens,
+}
 
 
 def pretrain(
@@ -152,7 +156,8 @@ def make_run(
     Raises:
       UserError: Model and batches cannot be dealt out over the mesh.
     """
-    sharding.check_encoder(mesh, config.encoder)
+    for name, encoder in config.encoders.items():
+        sharding.check_encoder(mesh, encoder, name)
     for i, phase in enumerate(config.phases):
         where = f"phases[{i}]."
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)

@@ -21,6 +21,7 @@ from bert_jax.objectives import (
     classification,
     masked_lm,
     regression,
+    replaced_tokens,
     spans,
     tagging,
     terms,
@@ -51,6 +52,9 @@ OBJECTIVES = {
         TINY, 3, class_weights=(0.5, 2.0, 1.5), label_smoothing=0.2
     ),
     "regression": regression.Regression(TINY),
+    "replaced tokens": replaced_tokens.ReplacedTokens(
+        TINY, config_lib.ReplacedTokensConfig(generator_size=0.5)
+    ),
     "a toy that samples": Replaced(TINY, ReplacedConfig()),
 }
 each = pytest.mark.parametrize("name", OBJECTIVES)
@@ -217,8 +221,8 @@ def test_dropout_and_sampling_are_two_questions(name):
     loss = next(iter(OBJECTIVES[name].losses))
     assert measure(name, batch, dropout=True)[loss].sum != plain[loss].sum
     resampled = measure(name, batch, sampling=keys("sampling", range(8, 16)))
-    samples = name == "a toy that samples"
-    assert (resampled[loss].sum != plain[loss].sum) == samples
+    changed = {metric for metric in plain if resampled[metric].sum != plain[metric].sum}
+    assert bool(changed) == (name in ("a toy that samples", "replaced tokens"))
 
 
 @each
@@ -262,6 +266,7 @@ PRETRAINING = {
     for kind, cls in (
         ("masked", config_lib.MaskedLmConfig),
         ("causal", config_lib.CausalLmConfig),
+        ("replaced", config_lib.ReplacedTokensConfig),
     )
     for segments in ("consecutive", "full_sentences", "doc_sentences")
 } | {

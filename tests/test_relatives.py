@@ -2,6 +2,7 @@
 
 import dataclasses
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -13,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import encoder as encoder_lib
 from bert_jax.model import flops, randomness
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import masked_lm
+from bert_jax.objectives import masked_lm, replaced_tokens, terms
 
 ALBERT = dataclasses.replace(
     TINY, embedding_size=12, num_layers=4, num_layer_groups=2, type_vocab_size=2
@@ -134,3 +135,131 @@ def test_projection_by_hand():
 def test_groups_that_are_no_equal_parts_are_refused():
     with pytest.raises(UserError, match=r"num_layer_groups=3 .* num_layers=4"):
         knobs.check(dataclasses.replace(ALBERT, num_layer_groups=3))
+
+
+# ---- ELECTRA
+
+
+ELECTRA_SMALL = config.EncoderConfig(
+    vocab_multiple=1,
+    embedding_size=128,
+    hidden_size=256,
+    num_heads=4,
+    intermediate_size=1024,
+)
+
+
+def test_parameter_counts_of_electra():
+    """Encoder and head of the small discriminator (Clark et al. 2020: 14 M)."""
+    objective = replaced_tokens.ReplacedTokens(ELECTRA_SMALL)
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+
+    def size(*parts):
+        return sum(x.size for part in parts for x in jax.tree.leaves(shapes[part]))
+
+    assert size("encoder") == 13_483_008
+    assert size("discriminator", "discriminator_transform") == 66_049
+    assert "embeddings" not in shapes["generator"]
+
+
+def test_generators_have_the_shapes_of_the_authors():
+    """google-research/electra: a head for 64 columns, four times as many inside."""
+    small = config.ReplacedTokensConfig().generator(ELECTRA_SMALL)
+    assert (small.hidden_size, small.num_heads, small.intermediate_size) == (64, 1, 256)
+    assert (small.num_layers, small.embedding_size) == (12, 128)
+    base = config.EncoderConfig()
+    of_base = config.ReplacedTokensConfig(generator_size=1 / 3).generator(base)
+    assert (of_base.hidden_size, of_base.num_heads) == (256, 4)
+    assert of_base.embedding_size == 768
+
+
+def test_a_generator_that_is_no_encoder_is_refused():
+    asked = config.PretrainConfig(
+        objective=config.ReplacedTokensConfig(generator_size=0.3)
+    )
+    with pytest.raises(UserError, match=r"generator's num_heads=3 does not divide"):
+        knobs.check(asked)
+
+
+def test_samples_have_the_probabilities_of_a_softmax():
+    """Counts of 40,000 draws, to 4.5 sigma; other keys draw others."""
+    logits = np.array([[2.0, 0.5, -1.0, -1e9, 1.0], [0.0, 0.0, 3.0, 0.0, -2.0]])
+    draws = 40_000
+    keys = randomness.row_keys(3, "sampling", jnp.int32(7), jnp.arange(draws))
+    batch = jnp.broadcast_to(jnp.float32(logits), (draws, *logits.shape))
+    got = np.asarray(jax.jit(replaced_tokens.sample)(batch, keys))
+    assert got.shape == (draws, 2)
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    for slot in range(2):
+        counts = np.bincount(got[:, slot], minlength=5)
+        sigma = np.sqrt(draws * p[slot] * (1 - p[slot]))
+        assert (np.abs(counts - draws * p[slot]) <= 4.5 * sigma + 1e-6).all()
+    # The two slots of a row are drawn apart.
+    assert abs(np.corrcoef(got[:, 0] == 0, got[:, 1] == 2)[0, 1]) < 4.5 / draws**0.5
+
+
+def test_what_counts_as_replaced():
+    """By hand: two rows of six; the last slot of each is empty."""
+    batch = {
+        "input_ids": jnp.array([[2, 4, 9, 7, 3, 0], [2, 4, 4, 8, 6, 3]]),
+        "mlm_positions": jnp.array([[1, 3, 0], [1, 2, 0]]),
+        "mlm_labels": jnp.array([[5, 7, 0], [9, 8, 0]]),
+        "mlm_weights": jnp.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]]),
+        "attention_mask": jnp.array([[1, 1, 1, 1, 1, 0], [1] * 6], bool),
+    }
+    # The second token of the first row stood there all the time, and is sampled anew;
+    # the sample in the second row's first blank is what stood there.
+    samples = jnp.array([[6, 8, 11], [9, 5, 11]])
+    ids, is_replaced = replaced_tokens.filled(batch, samples)
+    assert ids.tolist() == [[2, 6, 9, 8, 3, 0], [2, 9, 5, 8, 6, 3]]
+    assert is_replaced.astype(int).tolist() == [[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0]]
+
+
+def test_terms_of_replaced_tokens_by_hand():
+    """Losses, shares and accuracies from the logits of both halves, in NumPy."""
+    objective = replaced_tokens.ReplacedTokens(
+        TINY, config.ReplacedTokensConfig(generator_size=0.5)
+    )
+    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    params = jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
+    batch = random_batch()
+    rng = np.random.default_rng(0)
+    distinct = [rng.permutation(np.arange(1, 10))[:4] for _ in range(8)]
+    batch["mlm_positions"] = jnp.sort(jnp.array(distinct, jnp.int32), axis=1)
+    sampling_keys = randomness.row_keys(1, "sampling", jnp.int32(0), jnp.arange(8))
+    got = objective.terms(params, batch, dropout_keys=None, sampling_keys=sampling_keys)
+    model, variables, inputs = objective.model, {"params": params}, Inputs.of(batch)
+    logits = model.apply(
+        variables, inputs, batch["mlm_positions"], method=model.generate
+    )
+    samples = np.asarray(replaced_tokens.sample(logits, sampling_keys))
+    ids = np.array(batch["input_ids"])
+    is_replaced = np.zeros(ids.shape, bool)
+    labels, weights = np.asarray(batch["mlm_labels"]), np.asarray(batch["mlm_weights"])
+    for row, slot in zip(*np.nonzero(weights), strict=True):
+        at = batch["mlm_positions"][row, slot]
+        ids[row, at] = samples[row, slot]
+        is_replaced[row, at] = samples[row, slot] != labels[row, slot]
+    found = model.apply(
+        variables,
+        inputs._replace(input_ids=jnp.asarray(ids)),
+        method=model.discriminate,
+    )
+    real = np.asarray(batch["attention_mask"]) & (weights.max(1, keepdims=True) > 0)
+    probability = 1 / (1 + np.exp(-np.asarray(found, np.float64)))
+    loss = -np.log(np.where(is_replaced, probability, 1 - probability))[real].mean()
+    says_so, truth = (probability > 0.5)[real], is_replaced[real]
+    expected = {
+        "disc_loss": loss,
+        "disc_accuracy": np.mean(says_so == truth),
+        "disc_precision": truth[says_so].mean(),
+        "disc_recall": says_so[truth].mean(),
+        "replaced_fraction": truth.mean(),
+    }
+    for name, value in expected.items():
+        assert terms.ratio(got[name]) == pytest.approx(value, rel=1e-5), name
+    assert 0 < expected["disc_recall"] < 1
+    total = terms.total(
+        objective.losses, {n: terms.ratio(got[n]) for n in objective.losses}
+    )
+    assert total == pytest.approx(terms.ratio(got["mlm_loss"]) + 50 * loss, rel=1e-5)

@@ -26,6 +26,7 @@ from bert_jax.config.pretraining import (
     MaskingConfig,
     PhaseConfig,
     PretrainConfig,
+    ReplacedTokensConfig,
 )
 from bert_jax.config.tasks import (
     GLUE,
@@ -57,6 +58,7 @@ __all__ = [
     "OptimizerConfig",
     "PhaseConfig",
     "PretrainConfig",
+    "ReplacedTokensConfig",
     "SquadConfig",
     "TaggingConfig",
     "TaskConfig",

@@ -98,6 +98,40 @@ class CausalLmConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class ReplacedTokensConfig:
+    """Which tokens a small generator has replaced (Clark et al. 2020, ELECTRA).
+
+    `segments` as for `MaskedLmConfig`, those without a question. Masked tokens are what
+    the generator fills in; by default 15 % of them show what it has to predict.
+    """
+
+    kind: str = "replaced_tokens"
+    causal: ClassVar[bool] = False
+    segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
+    # Share of the sequences that aim at a random shorter length.
+    short_sequence_rate: float = knob(0.05, at_least=0, at_most=1)
+    masking: MaskingConfig = MaskingConfig(mask_token_rate=0.85, random_token_rate=0.0)
+    # Of the encoder's hidden size, feed-forward part and number of heads.
+    generator_size: float = knob(0.25, more_than=0, at_most=1)
+    # Of the encoder's number of layers.
+    generator_layers: float = knob(1.0, more_than=0, at_most=1)
+    # Of the discriminator's loss in the sum; the generator's has 1.
+    discriminator_weight: float = knob(50.0, more_than=0)
+
+    def generator(self, encoder: EncoderConfig) -> EncoderConfig:
+        """Shape of the generator beside an encoder; its heads have the same size."""
+        hidden_size = round(encoder.hidden_size * self.generator_size)
+        return dataclasses.replace(
+            encoder,
+            embedding_size=encoder.embedding_columns,
+            hidden_size=hidden_size,
+            num_layers=max(1, round(encoder.num_layers * self.generator_layers)),
+            num_heads=max(1, hidden_size // encoder.head_size),
+            intermediate_size=round(encoder.intermediate_size * self.generator_size),
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Which corpus, and how it is dealt out."""
 
@@ -148,7 +182,7 @@ class PretrainConfig:
     init_from: str = knob("", free=True)
     init_fingerprint: str = ""  # of its parameters; "": whatever they are
     encoder: EncoderConfig = EncoderConfig()
-    objective: MaskedLmConfig | CausalLmConfig = MaskedLmConfig()
+    objective: MaskedLmConfig | CausalLmConfig | ReplacedTokensConfig = MaskedLmConfig()
     data: DataConfig = DataConfig()
     phases: tuple[PhaseConfig, ...] = (
         PhaseConfig(),
@@ -161,6 +195,14 @@ class PretrainConfig:
     @property
     def total_steps(self) -> int:
         return sum(phase.steps for phase in self.phases)
+
+    @property
+    def encoders(self) -> dict[str, EncoderConfig]:
+        """All encoders that are trained, by what is said of them in messages."""
+        encoders = {"encoder.": self.encoder}
+        if isinstance(self.objective, ReplacedTokensConfig):
+            encoders["generator's "] = self.objective.generator(self.encoder)
+        return encoders
 
     def check(self, where: str) -> None:
         """The parts of the config fit one another."""
@@ -200,6 +242,9 @@ class PretrainConfig:
                 )
 
     def _check_encoder(self, where: str) -> None:
+        for name, encoder in self.encoders.items():
+            if encoder is not self.encoder:  # which has been checked as a field
+                encoder.check(f"{where}{name}")
         segments, types = self.objective.segments, self.encoder.type_vocab_size
         if segments not in SINGLE_SEGMENTS and types < 2:
             raise UserError(

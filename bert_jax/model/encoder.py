@@ -110,15 +110,21 @@ class Encoder(nn.Module):
 
     Embeddings of fewer columns are projected (Lan et al. 2019, ALBERT, 3.1), behind
     their layer norm and dropout as in google-research/albert and electra.
+
+    Attributes:
+      config: Shape of the encoder.
+      shared_embeddings: Embeddings of another encoder to be used here, too; None: its
+        own.
     """
 
     config: config_lib.EncoderConfig
+    shared_embeddings: embeddings.Embeddings | None = None
 
     def setup(self):
         c = self.config
         if not c.vocab_size:
             raise ValueError("vocab_size is 0; fill in that of the tokenizer")
-        self.embeddings = embeddings.Embeddings(c)
+        self.embeddings = self.shared_embeddings or embeddings.Embeddings(c)
         if c.embedding_columns != c.hidden_size:
             self.embedding_projection = layers.Linear(
                 ("embed",), (("hidden", c.hidden_size),), c.dtype, c.initializer_range

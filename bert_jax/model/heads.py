@@ -46,7 +46,10 @@ class LanguageModelHead(nn.Module):
         return logits.reshape(*x.shape[:2], c.padded_vocab_size)
 
 
-def _classifier(config: config_lib.EncoderConfig, num_classes: int, name: str):
+def classifier(
+    config: config_lib.EncoderConfig, num_classes: int, name: str | None = None
+) -> layers.Linear:
+    """From vectors of the encoder to float32 logits of classes."""
     return layers.Linear(
         ("embed",),
         (("class", num_classes),),
@@ -85,7 +88,7 @@ class PretrainingModel(nn.Module):
         self.encoder = encoder.Encoder(self.config)
         self.mlm_head = LanguageModelHead(self.config)
         if self.sentence_head:
-            self.sentence = _classifier(self.config, 2, self.sentence_head)
+            self.sentence = classifier(self.config, 2, self.sentence_head)
 
     def __call__(
         self,
@@ -139,7 +142,7 @@ class ClassifierModel(nn.Module):
 
     def setup(self):
         self.encoder = encoder.Encoder(self.config)
-        self.classifier = _classifier(self.config, self.num_classes, "classifier")
+        self.classifier = classifier(self.config, self.num_classes)
 
     def __call__(
         self,
@@ -166,7 +169,7 @@ class TaggerModel(nn.Module):
 
     def setup(self):
         self.encoder = encoder.Encoder(self.config)
-        self.tagger = _classifier(self.config, self.num_classes, "tagger")
+        self.tagger = classifier(self.config, self.num_classes)
 
     def __call__(
         self,
@@ -192,7 +195,7 @@ class SpanModel(nn.Module):
 
     def setup(self):
         self.encoder = encoder.Encoder(self.config)
-        self.span_classifier = _classifier(self.config, 2, "span_classifier")
+        self.span_classifier = classifier(self.config, 2)
 
     def __call__(
         self,

@@ -88,8 +88,15 @@ def num_slices(devices: Sequence[jax.Device]) -> int:
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
-def check_encoder(mesh: Mesh, encoder: config_lib.EncoderConfig) -> None:
+def check_encoder(
+    mesh: Mesh, encoder: config_lib.EncoderConfig, name: str = "encoder."
+) -> None:
     """Check that the model can be split as the mesh asks.
+
+    Args:
+      mesh: Devices to train on.
+      encoder: Shape of the encoder.
+      name: What comes before its fields in messages.
 
     Raises:
       UserError: A dimension does not divide.
@@ -103,7 +110,7 @@ def check_encoder(mesh: Mesh, encoder: config_lib.EncoderConfig) -> None:
     ):
         if size % mesh.shape[axis]:
             raise UserError(
-                f"mesh.{axis}={mesh.shape[axis]} does not divide encoder.{field}={size}"
+                f"mesh.{axis}={mesh.shape[axis]} does not divide {name}{field}={size}"
             )
 
 

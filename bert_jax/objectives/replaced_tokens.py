@@ -1,0 +1,186 @@
+"""Replaced token detection (Clark et al. 2020, ELECTRA).
+
+A small masked language model, the generator, fills blanks with what it samples. The
+encoder, the discriminator, says of each token whether it stood there before. Both train
+at once; no gradient passes through the samples.
+"""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import flops, heads, randomness
+from bert_jax.model import replaced_tokens as model_lib
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch, terms
+
+
+@dataclasses.dataclass(frozen=True)
+class ReplacedTokens:
+    """The generator's mean loss of masked tokens, and the discriminator's of all.
+
+    A sampled token that is what stood there is not a replaced one. The discriminator's
+    loss is the mean over all tokens but padding, of rows in which something is masked.
+
+    Source: google-research/electra, run_pretraining.py. There, positions to mask are
+    drawn with replacement, so that a row has fewer than it asks for, and 10 % of the
+    rows have one segment; here, rows and masks are those of `MaskedLm`.
+    """
+
+    encoder: config_lib.EncoderConfig
+    config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
+
+    encoder_path = "encoder"
+
+    @property
+    def losses(self) -> dict[str, float]:
+        return {"mlm_loss": 1.0, "disc_loss": self.config.discriminator_weight}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        """Precision and recall are of the tokens that were replaced."""
+        of_generator = "mlm_accuracy", "replaced_fraction"
+        of_discriminator = "disc_accuracy", "disc_precision", "disc_recall"
+        return (*self.losses, *of_generator, *of_discriminator, "padding_fraction")
+
+    @property
+    def generator(self) -> config_lib.EncoderConfig:
+        """Shape of the generator."""
+        return self.config.generator(self.encoder)
+
+    @property
+    def model(self) -> model_lib.ReplacedTokensModel:
+        """The model that this objective trains."""
+        return model_lib.ReplacedTokensModel(self.encoder, self.generator)
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """What a batch looks like; `data/batches.py` says what is in it."""
+        tokens = batch_size, length
+        predictions = batch_size, self.config.masking.predictions(length)
+        shapes = {
+            "input_ids": (tokens, jnp.int32),
+            "attention_mask": (tokens, jnp.bool_),
+            "mlm_positions": (predictions, jnp.int32),
+            "mlm_labels": (predictions, jnp.int32),
+            "mlm_weights": (predictions, jnp.float32),
+        }
+        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
+            shapes["segment_ids"] = tokens, jnp.int32
+        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+    def sequence_flops(self, length: int) -> float:
+        """Both encoders and their heads, forward and backward."""
+        predictions = self.config.masking.predictions(length)
+        d = self.encoder.hidden_size
+        return flops.training(
+            flops.encoder(self.generator, length, predictions)
+            + flops.language_model_head(self.generator, predictions)
+            + flops.encoder(self.encoder, length)
+            + length * (2.0 * d * d + flops.classifier(self.encoder, 1))
+        )
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters, boxed with the names of their dimensions."""
+        return heads.init(self.model, key, jnp.zeros((1, 1), jnp.int32))
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        """Masked tokens, and all tokens, in a batch."""
+        return {
+            "mlm_loss": jnp.sum(batch["mlm_weights"]),
+            "disc_loss": jnp.sum(_token_weights(batch)),
+        }
+
+    def terms(
+        self,
+        params: Any,
+        batch: Batch,
+        *,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
+    ) -> terms.Terms:
+        """Losses, accuracies, and what is replaced and found; see `Objective`."""
+        variables, model = {"params": params}, self.model
+        labels, chosen = batch["mlm_labels"], batch["mlm_weights"]
+        logits = model.apply(
+            variables,
+            Inputs.of(batch),
+            batch["mlm_positions"],
+            dropout_keys=dropout_keys,
+            method=model.generate,
+        )
+        samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
+        ids, is_replaced = filled(batch, samples)
+        found = model.apply(
+            variables,
+            Inputs.of(batch)._replace(input_ids=ids),
+            dropout_keys=dropout_keys,
+            method=model.discriminate,
+        )
+        weights, says_so = _token_weights(batch), found > 0
+        is_right = (says_so == is_replaced).astype(jnp.float32)
+        hits = (says_so & is_replaced).astype(jnp.float32)
+        return {
+            "mlm_loss": terms.weighted(terms.cross_entropy(logits, labels), chosen),
+            "mlm_accuracy": terms.weighted(terms.is_correct(logits, labels), chosen),
+            "disc_loss": terms.weighted(_binary_loss(found, is_replaced), weights),
+            "disc_accuracy": terms.weighted(is_right, weights),
+            "disc_precision": terms.weighted(hits, weights * says_so),
+            "disc_recall": terms.weighted(hits, weights * is_replaced),
+            "replaced_fraction": terms.weighted(
+                is_replaced.astype(jnp.float32), weights
+            ),
+            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+        }
+
+
+def sample(
+    logits: Float[Array, "B P V"], keys: UInt32[Array, " B"]
+) -> Int[Array, "B P"]:
+    """A token for each prediction, with the probabilities of a softmax.
+
+    The highest of logits plus Gumbel noise, -log(-log(u)) of uniform u, is such a draw.
+
+    Args:
+      logits: Logits of the tokens.
+      keys: Keys of the rows.
+    """
+    words = randomness.bits(keys, logits.shape[1:])
+    # 24 bits are all that float32 holds; between them, so that u is neither 0 nor 1.
+    uniform = ((words >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
+    return jnp.argmax(logits - jnp.log(-jnp.log(uniform)), axis=-1)
+
+
+def filled(
+    batch: Batch, samples: Int[Array, "B P"]
+) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
+    """Tokens with samples where something is predicted, and which are replaced ones.
+
+    A predicted token that is not blank gets its sample, too.
+    """
+    ids, chosen = batch["input_ids"], batch["mlm_weights"] > 0
+    # Slots without a prediction write behind the row, and are dropped.
+    at = jnp.where(chosen, batch["mlm_positions"], ids.shape[1])
+    rows = jnp.arange(ids.shape[0])[:, None]
+    ids = ids.at[rows, at].set(samples.astype(ids.dtype), mode="drop")
+    is_replaced = jnp.zeros(ids.shape, bool)
+    is_other = samples != batch["mlm_labels"]
+    return ids, is_replaced.at[rows, at].set(is_other, mode="drop")
+
+
+def _binary_loss(
+    logits: Float[Array, "B L"], labels: Bool[Array, "B L"]
+) -> Float[Array, "B L"]:
+    """-log sigmoid(logits) where a label is true, else -log(1 - sigmoid(logits))."""
+    return jax.nn.softplus(jnp.where(labels, -logits, logits))
+
+
+def _token_weights(batch: Batch) -> Float[Array, "B L"]:
+    """1 for each token that is not padding, of rows with a prediction."""
+    counts = jnp.max(batch["mlm_weights"], axis=1, keepdims=True)
+    return batch["attention_mask"] * counts
