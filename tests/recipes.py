@@ -31,6 +31,8 @@ ABLATIONS = (
     "mask_40",
     "mask_falling",
 )
+ALBERTS = ("base", "large", "xlarge", "xxlarge")
+ELECTRAS = ("small", "base", "large")
 # As in --config=configs/NAME.py:VARIANT.
 PRETRAINING = (
     *(f"bert_miniature:{size}" for size in MINIATURES),
@@ -39,6 +41,8 @@ PRETRAINING = (
     "bert_large_lamb:64k",
     "bert_large_lamb:32k",
     *(f"bert_ablations:{variant}" for variant in ABLATIONS),
+    *(f"albert:{size}" for size in ALBERTS),
+    *(f"electra:{size}" for size in ELECTRAS),
 )
 GLUE = tuple(f"glue:{task}" for task in config.GLUE)
 FINETUNING = ("classifier", *GLUE, "squad:v1", "squad:v2", "tagger", "choice")

@@ -1,0 +1,61 @@
+r"""ELECTRA: a generator fills blanks, and the encoder finds what it made up.
+
+Source: Clark et al. 2020 and google-research/electra, configure_pretraining.py: a
+        million steps, 10,000 of them warmup (base: 766,000; large: 400,000), the
+        discriminator's loss times 50. The paper trains small on sequences of 128 tokens
+        and the others on 512. The authors' data have no question about segments.
+
+        variant  layers  hidden  heads  embedding  generator  batch  rate  masked
+        small    12      256     4      128        1/4        128    5e-4  15 %
+        base     12      768     12     768        1/3        256    2e-4  15 %
+        large    24      1,024   16     1,024      1/4        2,048  2e-4  25 %
+Run:    python -m bert_jax.run.pretrain --config=configs/electra.py:small \
+            --config.data.corpus=DIR --workdir=DIR
+        Fine-tuning takes the discriminator.
+Cost:   the authors' small took four days on one V100 GPU (their Table 1). We have not
+        run it.
+Smoke:  --config=configs/electra.py:small,smoke takes seconds on a processor.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, variants
+
+# Layers, hidden size, heads, columns of the embeddings.
+_SIZES = {
+    "small": (12, 256, 4, 128),
+    "base": (12, 768, 12, 768),
+    "large": (24, 1024, 16, 1024),
+}
+# Steps, length, batch, learning rate, generator's size, share that is masked.
+_TRAINING = {
+    "small": (1_000_000, 128, 128, 5e-4, 1 / 4, 0.15),
+    "base": (766_000, 512, 256, 2e-4, 1 / 3, 0.15),
+    "large": (400_000, 512, 2048, 2e-4, 1 / 4, 0.25),
+}
+
+
+def get_config(arg: str = ""):
+    """The recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = variants.parse(arg, tuple(_SIZES))
+    layers, hidden_size, heads, embedding_size = _SIZES[variant]
+    steps, length, batch_size, rate, generator_size, masked = _TRAINING[variant]
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(
+            objective=config_lib.ReplacedTokensConfig(generator_size=generator_size),
+            phases=(
+                config_lib.PhaseConfig(
+                    steps=steps, length=length, batch_size=batch_size
+                ),
+            ),
+        )
+    )
+    cfg.encoder.update(vocab_size=0, activation="gelu_erf")
+    cfg.encoder.update(num_layers=layers, hidden_size=hidden_size, num_heads=heads)
+    cfg.encoder.update(embedding_size=embedding_size, intermediate_size=4 * hidden_size)
+    cfg.objective.masking.rate = (masked,)
+    cfg.optimizer.update(learning_rate=rate, warmup_fraction=10_000 / steps)
+    if smoke:
+        variants.shrink_pretraining(cfg)
+        cfg.encoder.embedding_size = 16
+        cfg.objective.generator_size = 0.5
+    return cfg
