@@ -10,7 +10,7 @@ from toy import TINY, random_batch
 
 from bert_jax import config
 from bert_jax.errors import UserError
-from bert_jax.objectives import masked_lm
+from bert_jax.objectives import masked_lm, replaced_tokens
 from bert_jax.training import optimizer, sharding, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
@@ -22,9 +22,18 @@ MESHES = [
 ]
 
 
-def start(mesh, encoder=TINY):
+BERT = masked_lm.MaskedLm(TINY)
+SHARED = dataclasses.replace(TINY, embedding_size=12, num_layer_groups=1)
+RELATIVES = {
+    "shared layers": masked_lm.MaskedLm(SHARED),
+    "replaced tokens": replaced_tokens.ReplacedTokens(
+        TINY, config.ReplacedTokensConfig(generator_size=0.5)
+    ),
+}
+
+
+def start(mesh, objective):
     """Step, initial state and batch on a mesh."""
-    objective = masked_lm.MaskedLm(encoder)
     tx = optimizer.make_optimizer(OPTIMIZER, optimizer.make_schedule(OPTIMIZER, 100))
     init = functools.partial(step.init_state, objective, tx)
     shapes = sharding.state_shapes(init, mesh)
@@ -40,13 +49,13 @@ def start(mesh, encoder=TINY):
     return train, state, sharding.to_devices(mesh, batch, rows, 16)
 
 
-def loss_curve(mesh):
-    train, state, batch = start(mesh)
+def loss_curve(mesh, objective=BERT):
+    train, state, batch = start(mesh, objective)
     sums = []
     with sharding.use(mesh):
         for _ in range(10):
             state, _ = train(state, batch)
-            sums.append(float(state.terms["mlm_loss"].sum))
+            sums.append(sum(float(state.terms[x].sum) for x in objective.losses))
     return np.diff([0.0, *sums]), state
 
 
@@ -74,6 +83,17 @@ def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
         assert kernel.addressable_shards[0].data.size == kernel.size // parts
 
 
+@pytest.mark.parametrize("name", RELATIVES)
+def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):
+    one, eight = (
+        sharding.make_mesh(config.MeshConfig(**axes), jax.devices()[:count])
+        for axes, count in (({}, 1), (MESHES[-1], 8))
+    )
+    expected, _ = loss_curve(one, RELATIVES[name])
+    got, _ = loss_curve(eight, RELATIVES[name])
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
 def test_every_name_has_a_rule_and_every_rule_a_use():
     boxes = jax.eval_shape(masked_lm.MaskedLm(TINY).init, jax.random.key(0))
     flat = flax.traverse_util.flatten_dict(boxes)
@@ -84,7 +104,8 @@ def test_every_name_has_a_rule_and_every_rule_a_use():
 
 def test_bfloat16_trains_on_a_mesh():
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
-    train, state, batch = start(mesh, dataclasses.replace(TINY, dtype="bfloat16"))
+    encoder = dataclasses.replace(TINY, dtype="bfloat16")
+    train, state, batch = start(mesh, masked_lm.MaskedLm(encoder))
     with sharding.use(mesh):
         state, _ = train(state, batch)
     assert abs(float(state.terms["mlm_loss"].sum) - 230) < 10
