@@ -107,6 +107,7 @@ def _begin(
     """The initial state with the parameters of a checkpoint in it."""
     loaded = sources.load_params(source, run.state_shapes().params)
     processes.say(loaded.describe(source))
+    processes.say("  moments and schedule of the optimizer begin anew")
     return dataclasses.replace(state, params=stored.merge(state.params, loaded))
 
 

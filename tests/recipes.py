@@ -38,6 +38,7 @@ PRETRAINING = (
     *(f"bert_miniature:{size}" for size in MINIATURES),
     "bert_base",
     "bert_large",
+    "continued",
     "bert_large_lamb:64k",
     "bert_large_lamb:32k",
     *(f"bert_ablations:{variant}" for variant in ABLATIONS),

@@ -20,7 +20,7 @@ LAYERS = [
     {"training", "tasks"},
     {"interop"},
     {"planning"},
-    {"pretraining", "finetuning", "prediction"},
+    {"pretraining", "finetuning", "prediction", "extension"},
     {"demo"},
     {"run"},
 ]

@@ -48,9 +48,7 @@ def learn(
         or too large.
       Unavailable: A store does not answer now.
     """
-    texts = _sample(source, sample_bytes)
-    if not texts:
-        raise UserError(f"there is no text in {source.pattern or source.format}")
+    texts = sample(source, sample_bytes)
     train = {"wordpiece": train_wordpiece, "sentencepiece": train_sentencepiece}[kind]
     megabytes = sum(map(len, texts)) / 1e6
     terminal.say(f"learning {vocab_size:,} tokens from {megabytes:,.1f} MB of text")
@@ -66,8 +64,13 @@ def learn(
     return tokenizer
 
 
-def _sample(source: sources.Source, sample_bytes: int) -> list[str]:
-    """Lines from splits in random order, up to an amount of text."""
+def sample(source: sources.Source, sample_bytes: int) -> list[str]:
+    """Lines from splits in random order, up to an amount of text.
+
+    Raises:
+      UserError: The input does not exist, or holds no text.
+      Unavailable: A store does not answer now.
+    """
     lines: list[str] = []
     size = 0
     problems = Problems()
@@ -86,6 +89,8 @@ def _sample(source: sources.Source, sample_bytes: int) -> list[str]:
                 break
     terminal.warn(problems.count, problems.lines)
     terminal.warn(len(problems.hints), problems.hints)
+    if not lines:
+        raise UserError(f"there is no text in {source.pattern or source.format}")
     return lines
 
 

@@ -89,7 +89,7 @@ def convert(source: str, output: str, to: str = "") -> Converted:
         folder cannot be written.
       Unavailable: The checkpoint may be readable later.
     """
-    folder = _new_folder(output)
+    folder = new_folder(output)
     model = read(source)
     to = to or ("ours" if model.is_published else "huggingface")
     name = classes.of_metadata(model.metadata)
@@ -141,10 +141,29 @@ def read(source: str) -> Model:
     return Model(str(where), metadata, params, (), False)
 
 
+def write_ours(model: Model, output: str) -> None:
+    """Write a checkpoint of ours; the folder appears when it is complete.
+
+    Args:
+      model: A checkpoint, whose parameters are taken out of it.
+      output: Folder to write; new or empty.
+
+    Raises:
+      UserError: The folder cannot be written.
+    """
+    with _complete_or_not_at_all(new_folder(output), model) as temporary:
+        _ours(model, "", temporary)
+
+
 # ---- the folder
 
 
-def _new_folder(output: str) -> pathlib.Path:
+def new_folder(output: str) -> pathlib.Path:
+    """A folder that can be written, from what a user gave.
+
+    Raises:
+      UserError: It is remote, a file, or not empty.
+    """
     if storage.is_remote(output):
         raise UserError(f"{output}: the output must be a local folder; copy it then")
     folder = pathlib.Path(os.path.abspath(output))

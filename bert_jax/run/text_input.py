@@ -10,8 +10,8 @@ from bert_jax.corpus import files, sources
 from bert_jax.errors import UserError
 
 
-def define_flags() -> None:
-    """Define the flags."""
+def define_input_flags() -> None:
+    """Define the flags that say what to read."""
     flags.DEFINE_string("input", "", "Glob of files, local or gs://; in quotes.")
     flags.DEFINE_string(
         "format",
@@ -22,6 +22,11 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "text_field", "text", "Field with the text, for jsonl and tfds."
     )
+
+
+def define_flags() -> None:
+    """Define these, and those of the normalisation."""
+    define_input_flags()
     flags.DEFINE_bool("lower_case", True, "Convert text to lower case.")
     flags.DEFINE_bool("strip_accents", None, "Strip accents. Default: as --lower_case.")
 

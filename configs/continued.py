@@ -1,0 +1,32 @@
+r"""Pretraining that goes on from a checkpoint, on text of one's own.
+
+Source: google-research/bert, README: from a checkpoint on, a learning rate of 2e-5; the
+        rest is the paper's (A.2). Gururangan et al. 2020, Don't stop pretraining, find
+        that 12,500 steps of 2,048 sequences help tasks of a domain; here are as many
+        tokens in smaller batches of shorter sequences.
+Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
+            --config.init_from=CHECKPOINT --config.data.corpus=DIR --workdir=DIR
+        The checkpoint is a workdir, a checkpoint in it, or a folder of another project;
+        the encoder is that of the checkpoint, whatever `encoder` says of its shape. The
+        corpus is one of its tokenizer. `run.extend_vocabulary` gives a checkpoint the
+        words of a domain first. Moments and schedule begin anew.
+Cost:   we have not run it.
+Smoke:  --config=configs/continued.py:smoke takes seconds on a processor.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, variants
+
+
+def get_config(arg: str = ""):
+    """The recipe; `arg` is "" or "smoke"."""
+    _, smoke = variants.parse(arg)
+    phases = (config_lib.PhaseConfig(steps=400_000, length=128, batch_size=256),)
+    cfg = knobs.to_configdict(config_lib.PretrainConfig(phases=phases))
+    cfg.init_from = "CHECKPOINT"  # has to be given: without one this is another recipe
+    cfg.encoder.vocab_size = 0  # that of the checkpoint
+    cfg.optimizer.update(learning_rate=2e-5, warmup_fraction=0.01, schedule="linear")
+    cfg.optimizer.bias_correction = True  # few steps, and moments from zero
+    if smoke:
+        variants.shrink_pretraining(cfg)
+    return cfg

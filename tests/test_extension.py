@@ -1,0 +1,169 @@
+"""A vocabulary with the words of a new text, and a checkpoint that knows them."""
+
+import collections
+
+import numpy as np
+import pytest
+import recipes
+from commands import assert_refused, call
+
+from bert_jax import config, extension, knobs, pretraining
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, new_words, sources, vocabulary
+from bert_jax.errors import UserError
+from bert_jax.interop import convert
+
+TEXT = """\
+The Haemoglobin of the patient, and haemoglobin of others; 1874 1874 1874.
+Thrombocytopenia is no haemoglobin. 1874 thrombocytopenia, or thrombocytopenia!
+The words the and of are in the vocabulary: the, of, and.
+"""
+
+
+@pytest.fixture(scope="module")
+def text(tmp_path_factory):
+    path = tmp_path_factory.mktemp("new") / "medical.txt"
+    path.write_text("\n\n".join([TEXT] * 6), encoding="utf-8")
+    return path
+
+
+def source(path):
+    return sources.Source(str(path), "text")
+
+
+def test_words_are_found_by_the_tokens_that_they_save(wordpiece):
+    found = new_words.find(wordpiece, TEXT.splitlines(), min_count=3)
+    assert {new.word: new.count for new in found} == {
+        "haemoglobin": 3,
+        "thrombocytopenia": 3,
+    }
+    for new in found:
+        assert list(new.pieces) == wordpiece.encode(new.word)
+        assert new.saved == 3 * (len(new.pieces) - 1)
+    assert found[0].saved >= found[1].saved
+
+
+def test_counts_are_those_of_the_words_between_other_characters(wordpiece, documents):
+    """Against a count of runs of letters, for words of letters alone."""
+    texts = documents[:20]
+    runs = collections.Counter()
+    for text in texts:
+        for character in set(text):
+            if not (character.isascii() and character.isalnum()):
+                text = text.replace(character, " ")
+        runs.update(text.lower().split())
+    known = set(wordpiece.tokens)
+    expected = {
+        word: count
+        for word, count in runs.items()
+        if count >= 5 and word not in known and not word.isdigit()
+    }
+    assert len(expected) > 20
+    found = new_words.find(wordpiece, texts, min_count=5)
+    assert {n.word: n.count for n in found if n.word.isalnum()} == expected
+    assert found == sorted(found, key=lambda n: (-n.saved, n.word))
+
+
+def test_unused_tokens_come_first(wordpiece):
+    """Then new rows; and no other token gets another id."""
+    tokens = [*wordpiece.tokens, "[unused1]", "[unused99]"]
+    tokens.insert(7, "[unused0]")
+    model = "".join(f"{token}\n" for token in tokens).encode()
+    roomy = tokenizer_lib.Tokenizer("wordpiece", True, True, model)
+    words = ["haemoglobin", "patient", "thrombocytopenia", "leukocyte"]
+    extended, ids = new_words.extend(roomy, words)
+    assert ids == [7, len(tokens) - 2, len(tokens) - 1, len(tokens)]
+    assert [extended.tokens[i] for i in ids] == words
+    others = [i for i in range(len(tokens)) if i not in ids]
+    assert [extended.tokens[i] for i in others] == [tokens[i] for i in others]
+    assert extended.encode("Leukocyte haemoglobin") == [ids[3], ids[0]]
+    assert extended.lower_case and extended.strip_accents
+
+
+def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
+    folder = tmp_path / "extended"
+    extended = extension.extend(
+        str(pretrained),
+        source(text),
+        str(folder),
+        words=2,
+        min_count=2,
+        sample_bytes=9**9,
+    )
+    assert {new.word for new in extended.words} == {"haemoglobin", "thrombocytopenia"}
+    before, after = convert.read(str(pretrained)), convert.read(str(folder))
+    old, new = before.metadata.tokenizer, after.metadata.tokenizer
+    assert after.metadata.encoder.vocab_size == new.vocab_size == old.vocab_size + 2
+    assert new == tokenizer_lib.Tokenizer.load(folder / "tokenizer")
+    assert before.params.keys() == after.params.keys()
+    changed = {"encoder/embeddings/token_embedding", "mlm_head/output_bias"}
+    for path, value in after.params.items():
+        if path not in changed:
+            np.testing.assert_array_equal(value, before.params[path])
+            continue
+        rows = before.params[path]
+        np.testing.assert_array_equal(value[: old.vocab_size], rows[: old.vocab_size])
+        for word in ("haemoglobin", "thrombocytopenia"):
+            (at,) = new.encode(word)
+            pieces = np.stack([rows[i] for i in old.encode(word)])
+            np.testing.assert_allclose(value[at], pieces.mean(0), rtol=1e-6, atol=1e-9)
+    texts = vocabulary.sample(source(text), 9**9)
+    sizes = [sum(map(len, t.encode_batch(texts))) for t in (old, new)]
+    assert extended.share_saved == pytest.approx(1 - sizes[1] / sizes[0])
+    assert 0 < extended.share_saved < 1
+
+
+@pytest.mark.runs
+def test_pretraining_goes_on_with_the_new_words(pretrained, text_file, tmp_path):
+    """On a corpus of the new tokenizer; one of the old is refused."""
+    folder = tmp_path / "extended"
+    extension.extend(
+        str(pretrained),
+        source(text_file),
+        str(folder),
+        words=200,
+        min_count=5,
+        sample_bytes=9**9,
+    )
+    corpus = build.build(
+        source(text_file),
+        build.Settings(held_out=0.1),
+        tokenizer_lib.Tokenizer.load(folder / "tokenizer"),
+        tmp_path / "corpus",
+        workers=1,
+    )
+    cfg = recipes.load("continued", "smoke")
+    cfg.init_from, cfg.data.corpus = str(folder), str(corpus.folder)
+    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    state, resolved = pretraining.pretrain(built, str(tmp_path / "run"))
+    assert int(state.step) == resolved.total_steps
+    assert resolved.encoder.vocab_size == corpus.tokenizer.vocab_size == 1200
+    cfg.init_from = str(pretrained)
+    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    with pytest.raises(UserError, match="has tokenizer .*, and .* has "):
+        pretraining.pretrain(built, str(tmp_path / "other"))
+
+
+def test_what_cannot_be_extended(pretrained, text, documents, tmp_path):
+    pieces = vocabulary.train_sentencepiece(documents[:20], 300)
+    with pytest.raises(UserError, match="WordPiece vocabulary only, not to a sentence"):
+        new_words.find(pieces, [TEXT], 1)
+    asked = dict(words=5, min_count=1000, sample_bytes=9**9)
+    with pytest.raises(UserError, match="no word 1000 times or more that"):
+        extension.extend(str(pretrained), source(text), str(tmp_path / "a"), **asked)
+    (tmp_path / "b").mkdir()
+    (tmp_path / "b" / "file").touch()
+    with pytest.raises(UserError, match="b is not empty; give a new folder"):
+        extension.extend(str(pretrained), source(text), str(tmp_path / "b"), **asked)
+    assert not (tmp_path / "a").exists()
+
+
+def test_from_the_command_line(pretrained, text, tmp_path):
+    flags = [f"--init_from={pretrained}", f"--input={text}"]
+    assert_refused(call("extend_vocabulary", *flags), "--output is missing")
+    flags.append(f"--output={tmp_path / 'extended'}")
+    done = call("extend_vocabulary", *flags, "--words=1", "--min_count=2")
+    assert done.returncode == 0, done.stderr
+    (line,) = done.stdout.splitlines()
+    assert line.split("\t")[1] == "18"
+    assert "1 of them new, 0 in places that were unused; the text has " in done.stderr
