@@ -13,6 +13,7 @@ import pytest
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
+from bert_jax.tokenizer import wordpiece as wordpiece_lib
 
 VOCABULARIES = pathlib.Path(__file__).parents[2] / "shared/data/vocab"
 
@@ -65,7 +66,8 @@ def test_wordpiece_agrees_with_a_restatement(wordpiece, documents):
     ["foo\x1cbar baz", "x\u2028y", "tab\tnew\x0bline", "\ufeffbom", "İstanbul ΑΣ'Σ"],
 )
 def test_word_memory_changes_nothing(wordpiece, text):
-    direct = wordpiece._wordpiece.encode(text, add_special_tokens=False).ids
+    model = wordpiece_lib.WordPiece(wordpiece.model, True, True, 200)
+    direct = model.pipeline.encode(text, add_special_tokens=False).ids
     assert wordpiece.encode(text) == direct
     assert wordpiece.encode(text) == direct
 
