@@ -281,7 +281,7 @@ class Reference:
                 runs[-1][-1].append(i)
             else:
                 runs[-1].append([i])
-            previous = True
+            previous = not self.special(i, ids)
         return [run for run in runs if run]
 
     def units(self, ids, key):

@@ -196,7 +196,10 @@ class Masking:
 
     def _word_begins(self, ids: tf.Tensor, is_candidate: tf.Tensor) -> tf.Tensor:
         """Bool [B, L]: where a word begins, or what is left of one that was cut."""
-        follows = tf.pad(is_candidate[:, :-1], [[0, 0], [1, 0]])
+        # With "fairseq" special tokens are candidates, but no beginnings of words.
+        t = self._tokenizer
+        is_text = is_candidate & (ids != t.cls_id) & (ids != t.sep_id)
+        follows = tf.pad(is_text[:, :-1], [[0, 0], [1, 0]])
         continues = tf.gather(self._continues_word, ids) & follows
         return is_candidate & ~continues
 
