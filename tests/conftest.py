@@ -63,6 +63,16 @@ def wordpiece(documents) -> tokenizer_lib.Tokenizer:
 
 
 @pytest.fixture(scope="session")
+def sentencepiece(documents) -> tokenizer_lib.Tokenizer:
+    return vocabulary.train_sentencepiece(documents, 800)
+
+
+@pytest.fixture(scope="session")
+def byte_bpe(documents) -> tokenizer_lib.Tokenizer:
+    return vocabulary.train_byte_bpe(documents, 1000)
+
+
+@pytest.fixture(scope="session")
 def corpus(text_file, wordpiece, tmp_path_factory):
     """Some shards, a tenth of the documents held out."""
     return build.build(

@@ -11,18 +11,12 @@ import questions
 from bert_jax import config as config_lib
 from bert_jax import knobs, storage
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
 from bert_jax.tasks import squad
 from bert_jax.tasks.squad import answers, files, windows
 
 DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 SMALL = config_lib.SquadConfig(length=32, stride=8, max_question=12)
-
-
-@pytest.fixture(scope="module")
-def sentencepiece(documents):
-    return vocabulary.train_sentencepiece(documents, 800)
 
 
 # ---- files
@@ -136,7 +130,7 @@ def in_words(tokenizer, context):
     return [context[begin:end] for begin, end in encoding.offsets]
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
 def test_windows_are_those_of_a_loop(kind, request):
     """The original's definition, token by token."""
     tokenizer = request.getfixturevalue(kind)
@@ -331,7 +325,7 @@ def test_answers_do_not_depend_on_what_stands_behind_a_row(wordpiece):
     assert answers.rank(made, changed, SMALL) == answers.rank(made, outputs, SMALL)
 
 
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
 def test_an_answer_is_a_part_of_the_context_as_it_stands(kind, request):
     tokenizer = request.getfixturevalue(kind)
     context = "The  VALUE of\u00a0a Cafe\u0301 (naïve)  is 1854-object."

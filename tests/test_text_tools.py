@@ -20,7 +20,11 @@ HERE = pathlib.Path(__file__).parent
 
 def test_from_text_to_corpus(text_file, tmp_path):
     """In processes of their own, and in this one."""
-    for kind, start in (("wordpiece", run), ("sentencepiece", call)):
+    for kind, start in (
+        ("wordpiece", run),
+        ("sentencepiece", call),
+        ("byte_bpe", call),
+    ):
         done = start(
             "train_tokenizer",
             f"--input={text_file}",
@@ -125,7 +129,8 @@ def test_a_vocabulary_that_is_larger_than_the_text_gives(kind, tmp_path):
     )
     assert done.returncode == 0, done.stderr
     size = tokenizer_lib.Tokenizer.load(output).vocab_size
-    assert 15 < size < 60
+    least = 5 + 256 if kind == "byte_bpe" else 15
+    assert least < size < least + 45
     (warning,) = [x for x in done.stderr.splitlines() if x.startswith("warning: ")]
     assert f"only {size} tokens, fewer than vocab_size=30522" in warning
 
@@ -235,6 +240,11 @@ def test_something_is_shown_at_once(name, wordpiece, tmp_path, monkeypatch):
             "train_tokenizer",
             [f"--input={__file__}", "--vocab_size=20", "--kind=sentencepiece"],
             "vocab_size=20 is too small for the characters of the text; give at least",
+        ),
+        (
+            "train_tokenizer",
+            [f"--input={__file__}", "--vocab_size=260", "--kind=byte_bpe"],
+            "vocab_size=260 is too small for the characters of the text; give at least",
         ),
         ("build_corpus", [f"--input={__file__}", f"--output={__file__}"], "cannot wri"),
         ("build_corpus", [f"--input={__file__}", "--nolower_case"], "is for a vocab"),

@@ -24,7 +24,7 @@ def build_with_progress(
 
         def on_split(done: int, total: int, result: splits.SplitResult) -> None:
             terminal.warn(result.problem_count, result.problems)
-            for kind, hint in _hints(result).items():
+            for kind, hint in _hints(result, tokenizer).items():
                 if kind not in hints:
                     hints[kind] = hint
                     terminal.warn(1, [hint])
@@ -44,15 +44,17 @@ def build_with_progress(
         )
 
 
-def _hints(result: splits.SplitResult) -> dict[str, str]:
+def _hints(
+    result: splits.SplitResult, tokenizer: tokenizer_lib.Tokenizer
+) -> dict[str, str]:
     """Possible mistakes, by kind: each is reported at the first split that has it."""
     hints = dict(zip(result.hints, result.hints, strict=True))
     share = result.train.unknown_tokens / max(1, result.train.tokens)
     if share > _MANY_UNKNOWN:
         hints["unknown"] = (
-            f"{share:.1%} of the tokens of {result.train.file} are {tokenizer_lib.UNK}"
-            ": the vocabulary does not cover this text; run.train_tokenizer learns one "
-            "that does"
+            f"{share:.1%} of the tokens of {result.train.file} are "
+            f"{tokenizer.special_tokens.unk}: the vocabulary does not cover this text; "
+            "run.train_tokenizer learns one that does"
         )
     return hints
 
@@ -68,7 +70,7 @@ def describe(corpus: shards.Corpus) -> str:
     )
     unknown = corpus.unknown_share(shards.TRAIN)
     if unknown is not None:
-        train += f" ({unknown:.2%} {tokenizer_lib.UNK})"
+        train += f" ({unknown:.2%} {corpus.tokenizer.special_tokens.unk})"
     text = f"{corpus.folder}: {train}; held out: {held_out}"
     if corpus.count(shards.HELD_OUT, "documents") < 2:
         text += (

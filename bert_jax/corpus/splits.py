@@ -12,7 +12,8 @@ import dataclasses
 import hashlib
 import itertools
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Sequence
 
 import sentencex
 
@@ -23,6 +24,7 @@ from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
 
 _BATCH_SENTENCES = 2000  # sentences that are tokenised together
+_LINE_BREAK = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 # The codes of ISO 639-1. `sentencex` has rules for some of these languages; for the
 # others it takes those of a related language or of English, and does not say which.
 _ISO_639_1 = """
@@ -145,6 +147,22 @@ def build_split(
         )
 
 
+def in_one_line(segments: Sequence[str]) -> list[str]:
+    """The sentences of a document as parts of one line; they join to it.
+
+    A line break becomes a space, and a space is in front of each sentence but at the
+    end of none. WordPiece and SentencePiece give the same ids either way; in byte-level
+    BPE, the space in front is a part of the first word.
+    """
+    sentences: list[str] = []
+    begun = False
+    for segment in segments:
+        text = _LINE_BREAK.sub(" ", segment.strip(" \t\r\n"))
+        sentences.append(" " + text if text and begun else text)
+        begun |= bool(text)
+    return sentences
+
+
 def _tokenised(
     documents: Iterator[sources.Document],
     settings: Settings,
@@ -157,7 +175,7 @@ def _tokenised(
         if document is not None:
             segments = sentencex.segment(settings.language, document.text)
             waiting.append((document, len(segments)))
-            sentences += segments
+            sentences += in_one_line(segments)
         if document is None or len(sentences) >= _BATCH_SENTENCES:
             encoded = iter(tokenizer.encode_batch(sentences))
             for encoded_document, count in waiting:

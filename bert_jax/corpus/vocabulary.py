@@ -2,6 +2,7 @@
 
 import collections
 import io
+import json
 import random
 import re
 from collections.abc import Collection, Iterable
@@ -14,7 +15,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import sources
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer
+from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer, byte_bpe
 
 # More than any published vocabulary has; trainers abort at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
@@ -35,7 +36,7 @@ def learn(
 
     Args:
       source: Source of the text.
-      kind: "wordpiece" or "sentencepiece".
+      kind: "wordpiece", "sentencepiece" or "byte_bpe".
       vocab_size: Number of tokens. If the text gives fewer, the vocabulary is smaller,
         and a warning says so.
       lower_case: See `Tokenizer`.
@@ -49,7 +50,11 @@ def learn(
       Unavailable: A store does not answer now.
     """
     texts = sample(source, sample_bytes)
-    train = {"wordpiece": train_wordpiece, "sentencepiece": train_sentencepiece}[kind]
+    train = {
+        "wordpiece": train_wordpiece,
+        "sentencepiece": train_sentencepiece,
+        "byte_bpe": train_byte_bpe,
+    }[kind]
     megabytes = sum(map(len, texts)) / 1e6
     terminal.say(f"learning {vocab_size:,} tokens from {megabytes:,.1f} MB of text")
     tokenizer = train(
@@ -94,7 +99,7 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     return lines
 
 
-# ---- the two trainers
+# ---- the trainers
 
 
 def train_wordpiece(
@@ -224,6 +229,54 @@ def _sentencepiece_model(
         minloglevel=2,
     )
     return buffer.getvalue()
+
+
+def train_byte_bpe(
+    texts: Collection[str],
+    vocab_size: int,
+    *,
+    lower_case: bool = False,
+    strip_accents: bool = False,
+) -> Tokenizer:
+    """Learn a byte-level BPE vocabulary, as GPT-2 and RoBERTa use.
+
+    The special tokens are where RoBERTa's published vocabulary has them: `<s>`,
+    `<pad>`, `</s>` and `<unk>` first, then bytes and what is joined of them, and
+    `<mask>` at the end. Unlike RoBERTa's, the tokenizer has `add_prefix_space`, so that
+    a word has the same ids wherever it stands.
+
+    Args:
+      texts: Texts to learn from; white space around them is left out.
+      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
+        if the text gives fewer.
+      lower_case: Has to be false: ids give the text back as it was.
+      strip_accents: Has to be false.
+
+    Raises:
+      UserError: There is no text, or `vocab_size` is too small for all bytes or larger
+        than `MAX_VOCAB_SIZE`.
+    """
+    _check_vocab_size(vocab_size)
+    if not any(text.strip() for text in texts):
+        raise UserError(_NO_CHARACTERS)
+    pad, unk, cls, sep, mask = byte_bpe.SPECIAL_TOKENS
+    alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+    _check_room(len(byte_bpe.SPECIAL_TOKENS) + len(alphabet), vocab_size)
+    pipeline = byte_bpe.pipeline(tokenizers.models.BPE())
+    trainer = tokenizers.trainers.BpeTrainer(
+        vocab_size=vocab_size - 1,
+        min_frequency=2,
+        initial_alphabet=alphabet,
+        special_tokens=[cls, pad, sep, unk],
+        show_progress=False,
+    )
+    pipeline.train_from_iterator((" " + text.strip() for text in texts), trainer)
+    learnt = json.loads(pipeline.to_str())["model"]
+    ids = learnt["vocab"] | {mask: len(learnt["vocab"])}
+    model = byte_bpe.content(ids, learnt["merges"])
+    return Tokenizer(
+        "byte_bpe", lower_case, strip_accents, model, add_prefix_space=True
+    )
 
 
 def _check_room(needed: int, vocab_size: int) -> None:

@@ -101,7 +101,15 @@ def write(
       tokenizer: Tokenizer.
       folder: Folder to write into.
       encoder: Config of the encoder that it is for.
+
+    Raises:
+      UserError: It is of a kind that is not written yet.
     """
+    if tokenizer.kind == "byte_bpe":
+        raise UserError(
+            "models with a byte_bpe vocabulary cannot be converted yet; those with "
+            "wordpiece or sentencepiece can"
+        )
     if tokenizer.kind == "wordpiece":
         (folder / "vocab.txt").write_bytes(tokenizer.model)
         pipeline = _wordpiece(tokenizer)

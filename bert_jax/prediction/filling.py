@@ -76,7 +76,7 @@ class Blanks:
 
 def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
     """bool[vocab_size]: whether a token is a whole word made of letters."""
-    are_letters = [token.removeprefix("▁").isalpha() for token in tokenizer.tokens]
+    are_letters = [text.isalpha() for text in tokenizer.texts]
     return np.array(are_letters) & ~tokenizer.continues_word
 
 
@@ -101,7 +101,7 @@ def fill(model: Trained, texts: Sequence[str], top: int) -> list[list[list[Guess
     for i, blank in enumerate(blanks):
         positions[i, : len(blank)] = blank
     best = model.outputs(question, rows | {"mlm_positions": positions})
-    words = [token.removeprefix("▁") for token in tokenizer.tokens]
+    words = tokenizer.texts
     return [
         [
             [
@@ -117,16 +117,13 @@ def fill(model: Trained, texts: Sequence[str], top: int) -> list[list[list[Guess
 
 
 def _with_blanks(model: Trained, index: int, text: str) -> list[int]:
-    parts = text.split(tokenizer_lib.MASK)
-    if len(parts) < 2:
+    tokenizer = model.tokenizer
+    ids = tokenizer.encode_with_blanks(text)
+    if tokenizer.mask_id not in ids:
         raise rows_lib.TextError(
             index, f"there is no {tokenizer_lib.MASK} in {rows_lib.shortened(text)}"
         )
-    tokenizer = model.tokenizer
-    ids = [tokenizer.cls_id]
-    for i, part in enumerate(tokenizer.encode_batch(parts)):
-        ids += [tokenizer.mask_id] * (i > 0) + part
-    ids.append(tokenizer.sep_id)
+    ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
     rows_lib.check_fits(model.encoder, index, text, len(ids))
     return ids
 

@@ -32,6 +32,7 @@ class Model(Trained):
 
         Words that the vocabulary has as one token: pieces and punctuation are left out.
         Only here does `[MASK]` in a text mean a blank; the tokenizer takes it as text.
+        So does what the vocabulary itself calls it, such as RoBERTa's `<mask>`.
 
         Args:
           texts: Texts with at least one blank each.

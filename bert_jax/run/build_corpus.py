@@ -30,13 +30,14 @@ from bert_jax.run import command_line, text_input
 
 
 def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
-    """The tokenizer in a folder, or one made from a `vocab.txt`.
+    """The tokenizer in a folder of ours or of a published RoBERTa, or of a `vocab.txt`.
 
     Raises:
       UserError: There is no tokenizer, or a damaged one.
     """
     try:
         is_folder = storage.path(path).is_dir()
+        is_published = tokenizer_lib.is_published_bpe(storage.path(path))
     except OSError as error:
         raise storage.failure(error)(
             f"cannot read the tokenizer {path}: {error.strerror or error}"
@@ -47,8 +48,10 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
                 raise UserError(
                     f"--{name} is for a vocab.txt; {path} has its own setting"
                 )
+        if is_published:
+            return tokenizer_lib.from_published_bpe(path)
         return tokenizer_lib.Tokenizer.load(path)
-    lower_case, strip_accents = text_input.normalisation()
+    lower_case, strip_accents = text_input.normalisation("wordpiece")
     return tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
 
 
@@ -77,8 +80,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "tokenizer",
         "",
-        "Folder from run.train_tokenizer, or a vocab.txt with --lower_case and "
-        "--strip_accents.",
+        "Folder from run.train_tokenizer; or a vocab.txt with --lower_case and "
+        "--strip_accents; or a folder with RoBERTa's vocab.json and merges.txt.",
     )
     flags.DEFINE_string("output", "", "Folder to write: new, or of the same build.")
     flags.DEFINE_float(

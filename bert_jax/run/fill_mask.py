@@ -8,7 +8,8 @@ With --next, the question is how probable it is that a text follows those given:
   python -m bert_jax.run.fill_mask --init_from=PRETRAIN_WORKDIR \
       'The man went to the store.' --next='He bought a gallon of milk.'
 
-A text may have several blanks; a file, plain, .gz or .zst, has one text in each line.
+Models with RoBERTa's vocabulary take `<mask>`, too. A text may have several blanks; a
+file, plain, .gz or .zst, has one text in each line.
 """
 
 import itertools
@@ -83,7 +84,9 @@ def _check(where: str, text: str, following: str) -> None:
     Raises:
       UserError: It is not so.
     """
-    if (tokenizer_lib.MASK in text) == bool(following):
+    # Which of them are blanks for the model is not known yet.
+    blanks = (tokenizer_lib.MASK,) if following else tokenizer_lib.BLANKS
+    if any(blank in text for blank in blanks) == bool(following):
         problem = (
             f"--next asks about texts without {tokenizer_lib.MASK}, not about {text!r}"
             if following

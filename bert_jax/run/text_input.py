@@ -27,7 +27,12 @@ def define_input_flags() -> None:
 def define_flags() -> None:
     """Define these, and those of the normalisation."""
     define_input_flags()
-    flags.DEFINE_bool("lower_case", True, "Convert text to lower case.")
+    flags.DEFINE_bool(
+        "lower_case",
+        None,
+        "Convert text to lower case. Default: yes, but not for byte-level BPE, which "
+        "keeps text as it is.",
+    )
     flags.DEFINE_bool("strip_accents", None, "Strip accents. Default: as --lower_case.")
 
 
@@ -57,9 +62,24 @@ def description() -> str:
     return terminal.printable(source)
 
 
-def normalisation() -> tuple[bool, bool]:
-    """Whether to convert text to lower case, and whether to strip accents."""
+def normalisation(kind: str) -> tuple[bool, bool]:
+    """Whether to convert text to lower case, and whether to strip accents.
+
+    Args:
+      kind: Kind of the tokenizer.
+
+    Raises:
+      UserError: The flags ask for what this kind does not do.
+    """
     lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
+    if kind == "byte_bpe":
+        for name in ("lower_case", "strip_accents"):
+            if flags.FLAGS[name].value:
+                raise UserError(
+                    f"--{name} is not for {kind}, which keeps text as it is"
+                )
+        return False, False
+    lower_case = lower_case is not False
     return lower_case, lower_case if strip is None else strip
 
 

@@ -5,6 +5,8 @@ r"""Learn a vocabulary from text.
 
 Without --input, the text is the documentation of installed Python packages. Text that
 gives fewer tokens than --vocab_size makes a smaller vocabulary; a warning says so.
+
+Kinds: wordpiece (BERT), sentencepiece (ALBERT, XLNet), byte_bpe (GPT-2, RoBERTa).
 """
 
 from absl import flags
@@ -40,7 +42,7 @@ def main() -> int:
     text_input.check_new_folder(output)
     source = text_input.source()
     terminal.say(f"reading {text_input.description()}")
-    lower_case, strip_accents = text_input.normalisation()
+    lower_case, strip_accents = text_input.normalisation(values.kind)
     tokenizer = vocabulary.learn(
         source,
         values.kind,

@@ -215,7 +215,9 @@ def make_rows(
       labels: Class of each word; None if they are not known.
     """
     capacity = length - 2
-    encoded = iter(tokenizer.encode_batch(list(itertools.chain(*sentences))))
+    # The space before a word is a part of it in byte-level BPE, and nothing in others.
+    texts = [" " + word for word in itertools.chain(*sentences)]
+    encoded = iter(tokenizer.encode_batch(texts))
     rows, row_labels, words = [], [], []
     in_windows = 0
     truncated = np.zeros(len(sentences), np.int32)

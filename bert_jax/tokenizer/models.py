@@ -2,12 +2,23 @@
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 
-PAD, UNK, CLS, SEP, MASK = "[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"
-SPECIAL_TOKENS = (PAD, UNK, CLS, SEP, MASK)
+
+class SpecialTokens(NamedTuple):
+    """The text of each special token in a vocabulary, by what it is for."""
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,12 +39,20 @@ class Model(Protocol):
     """What `Tokenizer` asks of the model of a kind; it documents the methods.
 
     Attributes:
+      special_tokens: Those of the vocabulary.
       tokens: Token of each id.
+      texts: What each token stands for in a text, without what marks or separates
+        words.
       continues_word: bool[vocab_size]; see `Tokenizer`.
     """
 
+    special_tokens: SpecialTokens
+
     @property
     def tokens(self) -> list[str]: ...
+
+    @property
+    def texts(self) -> list[str]: ...
 
     @property
     def continues_word(self) -> np.ndarray: ...
@@ -41,6 +60,9 @@ class Model(Protocol):
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]: ...
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Encoding]: ...
+
+    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        """Ids of the parts of a text that stand between blanks."""
 
     def decode(self, ids: Sequence[int]) -> str: ...
 

@@ -13,6 +13,8 @@ from bert_jax.tokenizer import models
 class SentencePiece:
     """The model of an `spm.model`; see `models.Model`."""
 
+    special_tokens = models.SPECIAL_TOKENS
+
     def __init__(self, model: bytes, lower_case: bool, strip_accents: bool):
         """See `Tokenizer`.
 
@@ -27,6 +29,10 @@ class SentencePiece:
     def tokens(self) -> list[str]:
         model = self._processor
         return [model.id_to_piece(i) for i in range(model.get_piece_size())]
+
+    @functools.cached_property
+    def texts(self) -> list[str]:
+        return [token.removeprefix("▁") for token in self.tokens]
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
@@ -46,8 +52,11 @@ class SentencePiece:
     def encode_with_offsets(self, texts: Sequence[str]) -> list[models.Encoding]:
         return [self._pieces_with_offsets(text) for text in texts]
 
+    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        return self.encode_batch(parts)
+
     def decode(self, ids: Sequence[int]) -> str:
-        pieces = [self.tokens[i].removeprefix("▁") for i in ids]
+        pieces = [self.texts[i] for i in ids]
         return models.join_words(pieces, [self.continues_word[i] for i in ids])
 
     def _pieces_with_offsets(self, text: str) -> models.Encoding:

@@ -20,6 +20,8 @@ _ODD_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
 class WordPiece:
     """The model of a `vocab.txt`; see `models.Model`."""
 
+    special_tokens = models.SPECIAL_TOKENS
+
     def __init__(
         self, model: bytes, lower_case: bool, strip_accents: bool, longest_word: int
     ):
@@ -34,6 +36,10 @@ class WordPiece:
     def tokens(self) -> list[str]:
         # Not `splitlines`: it also splits at characters that tokens may hold.
         return self._model.decode("utf-8").removesuffix("\n").split("\n")
+
+    @functools.cached_property
+    def texts(self) -> list[str]:
+        return [token.removeprefix("##") for token in self.tokens]
 
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
@@ -72,8 +78,11 @@ class WordPiece:
         encoded = self.pipeline.encode_batch(texts, add_special_tokens=False)
         return [models.Encoding(list(e.ids), list(e.offsets)) for e in encoded]
 
+    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
+        return self.encode_batch(parts)
+
     def decode(self, ids: Sequence[int]) -> str:
-        pieces = [self.tokens[i].removeprefix("##") for i in ids]
+        pieces = [self.texts[i] for i in ids]
         return models.join_words(pieces, [self.continues_word[i] for i in ids])
 
 

@@ -1,0 +1,355 @@
+"""Byte-level BPE: against GPT-2's own code, and what only this kind does."""
+
+import dataclasses
+import json
+import pathlib
+import random
+
+import numpy as np
+import pytest
+from commands import assert_refused, call
+
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, shards, sources, splits
+from bert_jax.errors import UserError
+from bert_jax.interop import vocabularies
+from bert_jax.tasks import tagging
+
+STORED = json.loads(
+    (pathlib.Path(__file__).parent / "fixtures/byte_bpe.json").read_text()
+)
+TEXTS = STORED["texts"]
+
+
+@pytest.fixture
+def folder(tmp_path):
+    """As of a published RoBERTa."""
+    path = tmp_path / "published"
+    path.mkdir()
+    for name in ("vocab.json", "merges.txt"):
+        (path / name).write_text(STORED[name], encoding="utf-8")
+    return path
+
+
+@pytest.fixture
+def published(folder):
+    return tokenizer_lib.from_published_bpe(folder)
+
+
+@pytest.fixture
+def spaced(published):
+    return dataclasses.replace(published, add_prefix_space=True)
+
+
+def random_texts(count=300):
+    """Characters of all planes and sizes, and much white space."""
+    rng = random.Random(0)
+    limits = (0x80, 0x800, 0xD800, 0x110000)
+    for _ in range(count):
+        codes = [rng.randrange(rng.choice(limits)) for _ in range(rng.randrange(30))]
+        text = "".join(chr(c) for c in codes if not 0xD800 <= c < 0xE000)
+        yield text.replace("\x01", " ").replace("\x02", "\n ")
+
+
+def test_ids_are_those_of_the_original(published, spaced):
+    """Of encoder.py of openai/gpt-2, with whom RobertaTokenizer agreed."""
+    assert published.encode_batch(TEXTS) == STORED["ids"]
+    assert [published.encode(text) for text in TEXTS] == STORED["ids"]
+    assert spaced.encode_batch(TEXTS) == STORED["ids_after_a_space"]
+    assert published.fingerprint == "0d5f815e96f4d37b"
+    assert spaced.fingerprint == "994495aa8a44963c"
+
+
+def test_decoding_gives_the_text_back(published, spaced, byte_bpe):
+    for text in (*TEXTS, *random_texts()):
+        assert published.decode(published.encode(text)) == text
+        for tokenizer in (spaced, byte_bpe):
+            assert tokenizer.decode(tokenizer.encode(text)) == text.removeprefix(" ")
+
+
+def test_decoding_shows_special_tokens_and_cut_characters(published):
+    t = published
+    ids = [t.cls_id, *t.encode("a\U0001d54f"), t.sep_id, t.pad_id, t.mask_id]
+    assert t.decode(ids) == "<s>a\U0001d54f</s><mask>"
+    cut = t.encode("\U0001d54f")
+    assert len(cut) > 1
+    assert t.decode(cut[:1]) == "\ufffd"
+
+
+def test_special_tokens_are_roberta_s(published, byte_bpe):
+    assert published.special_tokens == ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+    t = byte_bpe
+    assert (t.cls_id, t.pad_id, t.sep_id, t.unk_id) == (0, 1, 2, 3)
+    assert t.mask_id == t.vocab_size - 1  # as in the published vocabulary
+    special = {t.cls_id, t.pad_id, t.sep_id, t.unk_id, t.mask_id}
+    for text in (*TEXTS, *random_texts(), " <mask>", "a<mask><s>"):
+        assert special.isdisjoint(t.encode(text))
+
+
+def test_offsets_of_characters_that_are_cut(published, spaced):
+    """Each token of a character has all of it; the space before a word is not in it."""
+    text = "a \U0001d54f\U0001d54f  the\n\u4e00 the"
+    for tokenizer in (published, spaced):
+        (encoding,) = tokenizer.encode_with_offsets([text])
+        assert encoding.ids == tokenizer.encode(text)
+        for i, (begin, end) in zip(encoding.ids, encoding.offsets, strict=True):
+            piece = tokenizer.texts[i]
+            if "\ufffd" in piece:
+                assert text[begin:end] in ("\U0001d54f", "\u4e00")
+            else:
+                assert text[begin:end] == piece.strip()
+        covered = {i for begin, end in encoding.offsets for i in range(begin, end)}
+        assert covered == {i for i, c in enumerate(text) if not c.isspace()}
+
+
+def test_words_are_what_stands_between_spaces(spaced):
+    text = "the unparenthesised attributes, na\u00efve \u4e00\u4e8c x\u4e00 (the) end."
+    words = []
+    for i in spaced.encode(text):
+        if spaced.continues_word[i]:
+            words[-1].append(i)
+        else:
+            words.append([i])
+    assert [spaced.decode(word) for word in words] == text.split()
+    special = [spaced.cls_id, spaced.sep_id, spaced.pad_id, spaced.mask_id]
+    assert not spaced.continues_word[special].any()
+    assert spaced.continues_word[spaced.unk_id]
+
+
+def test_a_byte_that_the_vocabulary_lacks_is_unknown(folder):
+    ids = json.loads(STORED["vocab.json"])
+    lines = STORED["merges.txt"].split("\n")
+    del ids["\u0141"]  # byte 255, which no UTF-8 has, ...
+    del ids["\u00f4"]  # and 244, with which the highest characters begin
+    kept = [line for line in lines if not set(line) & {"\u0141", "\u00f4"}]
+    packed = {token: i for i, token in enumerate(ids)}
+    (folder / "vocab.json").write_text(json.dumps(packed))
+    (folder / "merges.txt").write_text("\n".join(kept))
+    tokenizer = tokenizer_lib.from_published_bpe(folder)
+    assert tokenizer.encode("\U0010ffff")[0] == tokenizer.unk_id
+    assert tokenizer.unk_id not in tokenizer.encode("the \U0001d54f")
+
+
+# ---- in text
+
+
+def test_sentences_of_a_document_have_the_ids_of_their_text(published, spaced):
+    """Whatever the first word of the document gets: it is the text in one line."""
+    segments = ["One two.  ", " \n", "the three\n   four!\r\n", "\tfive?", "\u4e00."]
+    sentences = splits.in_one_line(segments)
+    line = "One two. the three four! five? \u4e00."
+    assert "".join(sentences) == line
+    assert [bool(s) for s in sentences] == [True, False, True, True, True]
+    for tokenizer in (published, spaced):
+        encoded = tokenizer.encode_batch(sentences)
+        assert sum(encoded, []) == tokenizer.encode(line)
+        assert encoded[1] == []
+
+
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_one_line_is_nothing_to_other_kinds(kind, request, documents):
+    tokenizer = request.getfixturevalue(kind)
+    for document in documents[:30]:
+        segments = [part + "\n " for part in document.split(". ")]
+        joined = splits.in_one_line(segments)
+        assert tokenizer.encode_batch(segments) == tokenizer.encode_batch(joined)
+        words = document.split()
+        spaced = [" " + word for word in words]
+        assert tokenizer.encode_batch(words) == tokenizer.encode_batch(spaced)
+
+
+def test_words_of_a_list_have_the_ids_that_they_have_in_a_text(published, spaced):
+    words = ["the", "unparenthesised", "\u4e00", "value", "."]
+    for tokenizer in (published, spaced):
+        rows = tagging.make_rows([words], tokenizer, 64)
+        ids = rows.arrays["input_ids"][0]
+        ids = ids[rows.arrays["attention_mask"][0]]
+        assert ids[0] == tokenizer.cls_id and ids[-1] == tokenizer.sep_id
+        assert tokenizer.decode(ids[1:-1]).removeprefix(" ") == " ".join(words)
+        starts = ids[rows.words[:, 1]]
+        assert not tokenizer.continues_word[starts].any()
+        assert rows.arrays["input_ids"][0, -1] == tokenizer.pad_id == 1
+
+
+def test_blanks_take_the_space_before_them(published, spaced):
+    for t, first in ((published, "the"), (spaced, " the")):
+        the, end = t.encode_batch([first])[0], published.encode(" end.")
+        for blank in ("[MASK]", "<mask>"):
+            assert t.encode_with_blanks(f"the {blank} end.") == [*the, t.mask_id, *end]
+            assert t.encode_with_blanks(f"the{blank} end.") == [*the, t.mask_id, *end]
+            assert t.encode_with_blanks(f"{blank} end.") == [t.mask_id, *end]
+            got = t.encode_with_blanks(f"the {blank}, {blank}.")
+            comma, stop = published.encode(","), published.encode(".")
+            assert got == [*the, t.mask_id, *comma, t.mask_id, *stop]
+        assert t.mask_id not in t.encode_with_blanks("no blank <s>")
+
+
+def test_a_blank_of_other_kinds_is_only_theirs(wordpiece):
+    assert wordpiece.mask_id not in wordpiece.encode_with_blanks("the <mask> end")
+    before, after = wordpiece.encode_batch(["the", "end"])
+    ids = wordpiece.encode_with_blanks("the [MASK] end")
+    assert ids == [*before, wordpiece.mask_id, *after]
+
+
+# ---- on disk
+
+
+def test_folders_are_as_published(byte_bpe, published, tmp_path):
+    """What is saved can be read as a published folder, and that gives the same."""
+    for name, tokenizer in (("ours", byte_bpe), ("theirs", published)):
+        tokenizer.save(tmp_path / name)
+        assert tokenizer_lib.Tokenizer.load(tmp_path / name) == tokenizer
+        assert not tokenizer_lib.is_published_bpe(tmp_path / name)
+    assert (tmp_path / "theirs/merges.txt").read_text() == STORED["merges.txt"]
+    ids = json.loads((tmp_path / "theirs/vocab.json").read_text())
+    assert ids == json.loads(STORED["vocab.json"])
+    (tmp_path / "ours/tokenizer.json").unlink()
+    assert tokenizer_lib.is_published_bpe(tmp_path / "ours")
+    again = tokenizer_lib.from_published_bpe(tmp_path / "ours")
+    assert again == dataclasses.replace(byte_bpe, add_prefix_space=False)
+    config = tmp_path / "ours/tokenizer_config.json"
+    for value, expected in (("true", True), ("false", False), ("null", False)):
+        config.write_text(f'{{"add_prefix_space": {value}}}')
+        read = tokenizer_lib.from_published_bpe(tmp_path / "ours")
+        assert read.add_prefix_space is expected
+    for value in ("[]", '{"add_prefix_space": 1}', "{"):
+        config.write_text(value)
+        with pytest.raises(UserError, match="tokenizer_config|add_prefix_space is 1"):
+            tokenizer_lib.from_published_bpe(tmp_path / "ours")
+
+
+def test_how_the_files_are_written_does_not_matter(folder, published):
+    ids = json.loads(STORED["vocab.json"])
+    shuffled = dict(sorted(ids.items()))
+    (folder / "vocab.json").write_text(json.dumps(shuffled, indent=1))
+    lines = STORED["merges.txt"].split("\n")[1:]
+    (folder / "merges.txt").write_bytes("\r\n".join(lines).encode())
+    again = tokenizer_lib.from_published_bpe(folder)
+    assert again.fingerprint == published.fingerprint
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "message"),
+    [
+        ("vocab.json", lambda s: s[:-9], "vocab.json is damaged: "),
+        ("vocab.json", lambda s: "[1]", "no JSON object of tokens and ids"),
+        ("vocab.json", lambda s: '{"a": "b"}', "no JSON object of tokens and ids"),
+        ("vocab.json", lambda s: "[" * 10**5, "vocab.json is damaged: "),
+        ("vocab.json", lambda s: s.replace('"the":', '"thex":'), "'the' is not in"),
+        ("vocab.json", lambda s: s.replace('"<s>":0', '"<s>":1'), "ids are not 0 to"),
+        ("vocab.json", lambda s: s.replace('"<mask>"', '"x<"'), "has no <mask>"),
+        ("merges.txt", lambda s: s + "a b c\n", "line 741: 'a b c' is no pair of tok"),
+        ("merges.txt", lambda s: s + "a \n", "line 741: 'a ' is no pair of tokens"),
+        ("merges.txt", lambda s: s + "q q\n", "line 741: 'qq' is not in vocab.json"),
+        ("merges.txt", lambda s: s + "\udcff", "merges.txt is damaged: "),
+    ],
+)  # fmt: skip
+def test_damaged_files(name, change, message, folder, published, tmp_path):
+    """In a published folder, and in one of ours."""
+    published.save(tmp_path / "ours")
+    changed = change(STORED[name]).encode("utf-8", "surrogateescape")
+    (folder / name).write_bytes(changed)
+    with pytest.raises(UserError, match=rf"published: .*{message}"):
+        tokenizer_lib.from_published_bpe(folder)
+    (tmp_path / "ours" / name).write_bytes(changed)
+    with pytest.raises(UserError, match="ours is damaged: "):
+        tokenizer_lib.Tokenizer.load(tmp_path / "ours")
+    (tmp_path / "ours" / name).unlink()
+    with pytest.raises(UserError, match="is damaged: .*No such file"):
+        tokenizer_lib.Tokenizer.load(tmp_path / "ours")
+
+
+def test_a_save_that_was_killed(byte_bpe, tmp_path):
+    byte_bpe.save(tmp_path)
+    assert not tokenizer_lib.is_unfinished(tmp_path)
+    (tmp_path / "merges.txt").rename(tmp_path / "merges.txt.0123456789ab.tmp")
+    assert tokenizer_lib.is_unfinished(tmp_path)
+    (tmp_path / "vocab.json").unlink()
+    assert tokenizer_lib.is_unfinished(tmp_path)
+    (tmp_path / "tokenizer.json").unlink()
+    (tmp_path / "vocab.json").write_text("{}")
+    assert not tokenizer_lib.is_unfinished(tmp_path)
+
+
+def test_settings_of_other_kinds_are_refused(published, wordpiece):
+    for name in ("lower_case", "strip_accents"):
+        with pytest.raises(UserError, match=f"{name} is true, which byte_bpe does not"):
+            dataclasses.replace(published, **{name: True})
+    with pytest.raises(UserError, match="add_prefix_space is true, which wordpiece do"):
+        dataclasses.replace(wordpiece, add_prefix_space=True)
+    with pytest.raises(UserError, match="add_prefix_space is 1, not true or false"):
+        dataclasses.replace(published, add_prefix_space=1)
+    values = json.loads(published.dumps()) | {"add_prefix_space": True}
+    with pytest.raises(UserError, match="have changed since they were saved"):
+        tokenizer_lib.Tokenizer.loads(json.dumps(values))
+
+
+def test_it_is_not_converted_yet(published, tmp_path):
+    with pytest.raises(UserError, match="byte_bpe vocabulary cannot be converted yet"):
+        vocabularies.write(published, tmp_path, None)
+
+
+# ---- programs
+
+
+def test_a_corpus_with_a_published_vocabulary(folder, text_file, tmp_path, documents):
+    """Also where `tokenizer.json` is Hugging Face's, and read back as one of ours."""
+    (folder / "tokenizer.json").write_text('{"version": "1.0", "model": {}}')
+    flags = [f"--input={text_file}", "--held_out=0", "--workers=1"]
+    done = call(
+        "build_corpus", *flags, f"--tokenizer={folder}", f"--output={tmp_path / 'c'}"
+    )
+    assert done.returncode == 0, done.stderr
+    corpus = shards.open_corpus(tmp_path / "c")
+    assert corpus.tokenizer == tokenizer_lib.from_published_bpe(folder)
+    rows = [
+        rows
+        for shard in corpus.shards[shards.TRAIN]
+        for rows in shards.read_shard(corpus.folder, shard)
+    ]
+    assert corpus.unknown_share(shards.TRAIN) == 0
+    tokens = np.concatenate([r.tokens for r in rows])
+    # White space at line breaks aside, the corpus is the text.
+    text = corpus.tokenizer.decode(tokens.tolist())
+    given = "".join("".join(d.split()) for d in documents)
+    assert "".join(text.split()) == given
+    done = call(
+        "build_corpus",
+        *flags,
+        f"--tokenizer={folder}",
+        "--lower_case",
+        f"--output={tmp_path / 'd'}",
+    )
+    assert_refused(done, "--lower_case is for a vocab.txt")
+    (folder / "tokenizer.json").write_text('{"kind": "byte_bpe"}')
+    done = call(
+        "build_corpus", *flags, f"--tokenizer={folder}", f"--output={tmp_path / 'd'}"
+    )
+    assert_refused(done, "published is damaged: lower_case is missing")
+
+
+def test_training_does_not_lower_case(text_file, tmp_path):
+    flags = [f"--input={text_file}", "--kind=byte_bpe", "--vocab_size=600"]
+    for flag in ("--lower_case", "--strip_accents"):
+        done = call("train_tokenizer", *flags, flag, f"--output={tmp_path / 't'}")
+        assert_refused(done, f"{flag} is not for byte_bpe, which keeps text as it is")
+    done = call(
+        "train_tokenizer", *flags, "--nolower_case", f"--output={tmp_path / 't'}"
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_a_corpus_is_the_same_from_lines_that_are_broken_elsewhere(byte_bpe, tmp_path):
+    """Where lines are broken says nothing about words."""
+    tokens = []
+    for name, space in (("a", " "), ("b", "\n")):
+        (tmp_path / f"{name}.txt").write_text(
+            f"The cat{space}sat here. A dog{space}ran.\n"
+        )
+        source = sources.Source(str(tmp_path / f"{name}.txt"), "text")
+        corpus = build.build(
+            source, build.Settings(0.0), byte_bpe, tmp_path / name, workers=1
+        )
+        (rows,) = shards.read_shard(corpus.folder, corpus.shards[shards.TRAIN][0])
+        tokens.append(rows.tokens.tolist())
+    assert tokens[0] == tokens[1] == byte_bpe.encode("The cat sat here. A dog ran.")
