@@ -21,6 +21,7 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # glibc's default. An entrypoint that is called here may not start pytest again.
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
 
+import dataclasses
 import pydoc_data.topics
 import signal
 
@@ -80,6 +81,18 @@ def corpus(text_file, wordpiece, tmp_path_factory):
         build.Settings(held_out=0.1),
         wordpiece,
         tmp_path_factory.mktemp("corpus") / "reference",
+        workers=1,
+    )
+
+
+@pytest.fixture(scope="session")
+def byte_bpe_corpus(text_file, byte_bpe, tmp_path_factory):
+    """The same text, tokenised as RoBERTa's was: no space before a document."""
+    return build.build(
+        sources.Source(str(text_file), "text", split_bytes=100_000),
+        build.Settings(held_out=0.1),
+        dataclasses.replace(byte_bpe, add_prefix_space=False),
+        tmp_path_factory.mktemp("corpus") / "byte_bpe",
         workers=1,
     )
 

@@ -19,6 +19,7 @@ GOLDEN = pathlib.Path(__file__).parent / "fixtures/recipes"
 FILES = {path.stem: path for path in (ROOT / "configs").glob("*.py")}
 FILES["demo"] = pathlib.Path(recipe.__file__)
 MINIATURES = ("tiny", "mini", "small", "medium")
+ROBERTA = ("base", "large")
 ABLATIONS = (
     "no_nsp",
     "left_to_right",
@@ -44,6 +45,7 @@ PRETRAINING = (
     *(f"bert_ablations:{variant}" for variant in ABLATIONS),
     *(f"albert:{size}" for size in ALBERTS),
     *(f"electra:{size}" for size in ELECTRAS),
+    *(f"roberta:{size}" for size in ROBERTA),
 )
 GLUE = tuple(f"glue:{task}" for task in config.GLUE)
 FINETUNING = ("classifier", *GLUE, "squad:v1", "squad:v2", "tagger", "choice")

@@ -110,6 +110,16 @@ def test_masks_of_all_kinds(name, corpus):
             assert_rows_equal(made.batch(step), reference, positions, (phase, step))
 
 
+@pytest.mark.parametrize("name", ["words", "fairseq", "fairseq, words", "n-grams"])
+def test_masks_with_byte_level_bpe(name, byte_bpe_corpus):
+    """Where words that begin a document look as if they continued another."""
+    masking = config_lib.MaskingConfig(**MASKS[name])
+    objective = config_lib.MaskedLmConfig(segments="full_sentences", masking=masking)
+    config = configure(objective)
+    made, reference = make(byte_bpe_corpus, config), Reference(byte_bpe_corpus, config)
+    assert_rows_equal(made.batch(1), reference, 32 + np.arange(32), name)
+
+
 @pytest.mark.parametrize("name", ["n-grams", "rate over time"])
 def test_masks_of_the_held_out_split(name, corpus):
     masking = config_lib.MaskingConfig(**MASKS[name])

@@ -1,6 +1,7 @@
 """Every recipe that ships, as it is and shrunk to seconds."""
 
 import pytest
+from commands import assert_refused, call
 from recipes import (
     ABLATIONS,
     FILES,
@@ -81,6 +82,49 @@ def test_lamb_sees_the_sequences_of_its_authors(variant, steps, sequences):
     assert seen[0] / sum(seen) == pytest.approx(0.9, abs=2e-3)
     large = build("bert_large")
     assert built.encoder == large.encoder and built.objective == large.objective
+
+
+def test_roberta_is_the_paper_s():
+    """Liu et al. 2019, table 9; and what fairseq has that the paper does not say."""
+    table = {"base": (12, 768, 12, 3072, 24e3, 6e-4),
+             "large": (24, 1024, 16, 4096, 30e3, 4e-4)}  # fmt: skip
+    for variant, (*shape, warmup, rate) in table.items():
+        built = build(f"roberta:{variant}")
+        e, o, (phase,) = built.encoder, built.optimizer, built.phases
+        assert shape == [e.num_layers, e.hidden_size, e.num_heads, e.intermediate_size]
+        assert (e.dropout_rate, e.attention_dropout_rate) == (0.1, 0.1)
+        assert (e.activation, e.layer_norm_epsilon) == ("gelu_erf", 1e-5)
+        assert e.type_vocab_size == 0
+        assert (phase.steps, phase.batch_size, phase.length) == (500_000, 8192, 512)
+        assert phase.micro_batches > 1
+        assert o.warmup_fraction * phase.steps == pytest.approx(warmup)
+        assert (o.learning_rate, o.weight_decay, o.epsilon) == (rate, 0.01, 1e-6)
+        assert (o.beta1, o.beta2, o.clip_norm) == (0.9, 0.98, 0.0)
+        assert (o.schedule, o.bias_correction) == ("linear", True)
+        assert built.objective == build("bert_ablations:fairseq").objective
+
+
+def test_roberta_runs(byte_bpe_corpus, tmp_path):
+    """On a corpus of its kind of tokenizer, with accumulation, and fills blanks."""
+    cfg = load("roberta:base", "smoke")
+    cfg.data.corpus = str(byte_bpe_corpus.folder)
+    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    assert built.phases[0].micro_batches == 2
+    state, resolved_config = pretraining.pretrain(built, str(tmp_path))
+    assert int(state.step) == resolved_config.total_steps == 3
+    assert resolved_config.encoder.vocab_size == byte_bpe_corpus.tokenizer.vocab_size
+    assert 6 < metrics(tmp_path)[-1]["loss"] < 8
+    for blank in ("<mask>", "[MASK]"):
+        done = call("fill_mask", f"--init_from={tmp_path}", f"The {blank} is not.")
+        assert done.returncode == 0, done.stderr
+        first, *guesses = done.stdout.splitlines()
+        assert first == f"The {blank} is not." and len(guesses) == 5
+        assert all(line.split()[0].isalpha() for line in guesses)
+    done = call("fill_mask", f"--init_from={tmp_path}", "The end is not.")
+    assert_refused(done, "there is no [MASK] in 'The end is not.'")
+    done = call("convert", f"--input={tmp_path}", f"--output={tmp_path / 'out'}")
+    assert_refused(done, "models with a byte_bpe vocabulary cannot be converted yet")
+    assert not (tmp_path / "out").exists()
 
 
 def test_ablations_differ_in_what_they_say():
