@@ -386,6 +386,8 @@ def test_reports_and_config_in_an_object_store(tmp_path):
             kept = (place / "metrics.jsonl").read_text(encoding="utf-8")
             reporter.write(3, "train", {"loss": 1.0})
             assert reporter.has(2, "train") and not reporter.has(2, "eval")
+            # What has not got there yet counts, too.
+            assert list(reporter.records("train")) == [1, 2, 3]
     assert [json.loads(line)["step"] for line in kept.splitlines()] == [1, 2]
     assert [r["step"] for r in metrics.read(str(folder))] == [1, 2, 3]
     # Continued at step 2: what came later goes, and the folder has its owner.

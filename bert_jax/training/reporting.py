@@ -145,7 +145,8 @@ class Reporter:
         """
         if self._silent:
             return {}
-        records = map(metrics.parse, self._read().splitlines())
+        text = self._text if self._is_remote else self._read()
+        records = map(metrics.parse, text.splitlines())
         return {r["step"]: r for r in records if r and r["split"] == split}
 
     def flush(self) -> None:
