@@ -12,9 +12,15 @@ from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.interop import sources
-from bert_jax.objectives import causal_lm, masked_lm, replaced_tokens
+from bert_jax.objectives import (
+    PretrainingObjective,
+    causal_lm,
+    masked_lm,
+    replaced_tokens,
+    without_context,
+)
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import optimizer, processes, session, sharding, stored
+from bert_jax.training import metrics, optimizer, processes, session, sharding, stored
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, PhaseData, Run
 
@@ -163,9 +169,8 @@ def make_run(
         where = f"phases[{i}]."
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
     schedule = optimizer.schedule_of_phases(config.optimizer, config.phases)
-    objective = OBJECTIVES[config.objective.kind](config.encoder, config.objective)
     return Run(
-        objective=objective,
+        objective=_objective(config),
         optimizer=optimizer.make_optimizer(config.optimizer, schedule),
         schedule=schedule,
         phases=tuple(_phase(config, i, corpus) for i in range(len(config.phases))),
@@ -215,7 +220,27 @@ def open_data(
         train.batches,
         lambda: held_out.batches(0, min(limit, held_out.num_batches)),
         train.row_names,
+        _levels(config, held_out.token_counts),
     )
+
+
+def _levels(
+    config: config_lib.PretrainConfig, token_counts: np.ndarray
+) -> dict[str, float]:
+    """What to compare evaluations with, from the tokens of the held-out text.
+
+    Each process has all of that text, whatever its rows, so that all agree.
+    """
+    frequencies = token_counts / token_counts.sum()
+    known = _objective(config).without_context(frequencies)
+    return {
+        metrics.UNIGRAM_ENTROPY: without_context.entropy(frequencies),
+        **{name + metrics.WITHOUT_CONTEXT: value for name, value in known.items()},
+    }
+
+
+def _objective(config: config_lib.PretrainConfig) -> PretrainingObjective:
+    return OBJECTIVES[config.objective.kind](config.encoder, config.objective)
 
 
 def batch_of_step(

@@ -148,12 +148,6 @@ def test_the_recipe_is_found_from_any_folder(tmp_path):
     assert_refused(run("demo", *flags, cwd=tmp_path), "repeats=0 must be at least 1")
 
 
-def test_entropy_by_hand():
-    # Four tokens, one of them never seen: 1.5 bits.
-    got = report.entropy(np.array([0.5, 0.25, 0.25, 0.0]))
-    assert got == pytest.approx(1.5 * np.log(2))
-
-
 @pytest.mark.runs
 def test_blanks(finished):
     folder, _, _ = finished

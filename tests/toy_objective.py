@@ -77,6 +77,9 @@ class Replaced:
     def _weights(self, batch):
         return batch["attention_mask"] * batch["weights"][:, None]
 
+    def without_context(self, frequencies):
+        return {}
+
     def terms(self, params, batch, *, dropout_keys, sampling_keys):
         ids = batch["input_ids"]
         words = randomness.bits(sampling_keys, ids.shape[1:])

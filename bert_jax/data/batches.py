@@ -64,6 +64,10 @@ class PretrainingBatches:
       weights         float32 [B]    1; 0 for the filling of the last held-out batch
 
     The modules of segments define the rows, `masking.py` the predictions.
+
+    Attributes of the held-out split:
+      num_batches: Number of batches.
+      token_counts: int64 [V]; how often each token occurs in its text.
     """
 
     def __init__(
@@ -113,6 +117,7 @@ class PretrainingBatches:
         ]
         if held_out:
             self.num_batches = self._groups[0].order.num_batches
+            self.token_counts = self._groups[0].token_counts
         self._pipeline = pipeline.Pipeline(self._make)
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
@@ -152,6 +157,10 @@ class _Group:
     ):
         objective = config.objective
         table = chunks_lib.load_tokens(corpus, split, group, num_groups)
+        if split == shards.HELD_OUT:
+            self.token_counts = chunks_lib.count_tokens(
+                table, corpus.tokenizer.vocab_size
+            )
         kind = _KINDS[objective.segments]
         num_documents = len(table.document_sentences) - 1
         if num_documents < kind.min_documents:

@@ -76,6 +76,19 @@ def load_tokens(
     return TokenTable(tokens, starts, documents)
 
 
+# `np.bincount` makes int64 of what it counts, of so many at a time.
+_COUNTED_AT_ONCE = 2**22
+
+
+def count_tokens(table: TokenTable, vocab_size: int) -> np.ndarray:
+    """How often each token occurs: int64 [vocab_size]."""
+    counts = np.zeros(vocab_size, np.int64)
+    for begin in range(0, len(table.tokens), _COUNTED_AT_ONCE):
+        part = table.tokens[begin : begin + _COUNTED_AT_ONCE]
+        counts += np.bincount(part, minlength=vocab_size)
+    return counts
+
+
 @dataclasses.dataclass(frozen=True)
 class Pieces:
     """Sentences, or parts of those that are longer than a row has room for.

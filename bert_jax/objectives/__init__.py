@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.objectives import terms
@@ -69,4 +70,18 @@ class Objective(Protocol):
           dropout_keys: uint32 [B], a key for each row; None for no dropout.
           sampling_keys: uint32 [B], a key for each row; for objectives that draw
             something of their own.
+        """
+
+
+class PretrainingObjective(Objective, Protocol):
+    """What pretraining asks of an objective, beyond what training asks of all."""
+
+    def without_context(self, frequencies: np.ndarray) -> Mapping[str, float]:
+        """What a model scores that knows how often each token occurs, and no context.
+
+        Args:
+          frequencies: float64 [V], the share of each token in held-out text.
+
+        Returns:
+          Values by the names of metrics; of those for which this can be said.
         """

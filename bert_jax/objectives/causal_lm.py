@@ -5,11 +5,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms
+from bert_jax.objectives import Batch, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,6 +66,11 @@ class CausalLm:
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Predicted tokens in a batch."""
         return {"lm_loss": jnp.sum(_weights(batch))}
+
+    def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
+        """Of next tokens; see `PretrainingObjective`."""
+        loss, accuracy = without_context.next_token(frequencies)
+        return {"lm_loss": loss, "lm_accuracy": accuracy}
 
     def terms(
         self,

@@ -9,11 +9,12 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms
+from bert_jax.objectives import Batch, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,6 +91,11 @@ class MaskedLm:
             name: jnp.sum(batch[name.replace("loss", "weights")])
             for name in self.losses
         }
+
+    def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
+        """Of masked tokens; see `PretrainingObjective`."""
+        loss, accuracy = without_context.masked_token(frequencies, self.config.masking)
+        return {"mlm_loss": loss, "mlm_accuracy": accuracy}
 
     def terms(
         self,

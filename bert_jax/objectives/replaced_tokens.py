@@ -10,13 +10,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model import replaced_tokens as model_lib
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms
+from bert_jax.objectives import Batch, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -95,6 +96,11 @@ class ReplacedTokens:
             "mlm_loss": jnp.sum(batch["mlm_weights"]),
             "disc_loss": jnp.sum(_token_weights(batch)),
         }
+
+    def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
+        """Of the generator's masked tokens; see `PretrainingObjective`."""
+        loss, accuracy = without_context.masked_token(frequencies, self.config.masking)
+        return {"mlm_loss": loss, "mlm_accuracy": accuracy}
 
     def terms(
         self,

@@ -321,6 +321,7 @@ class _Loop:
                 self._stopping = True
                 return
             values = terms_lib.report(self._run.objective.losses, terms)
+            values |= self._data.levels
             self._reporter.write(self._done, "eval", values)
         if self._run.best and self._is_best():
             self._saver.save_best(self._done, self.state)

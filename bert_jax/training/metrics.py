@@ -9,6 +9,12 @@ from bert_jax.errors import UserError
 
 FILE = "metrics.jsonl"
 
+# What a run compares evaluations with (objectives/without_context.py): the unigram
+# entropy of the held-out text; and, of some metrics, the value of a model that knows
+# token frequencies and no context, such as `mlm_loss_without_context`.
+UNIGRAM_ENTROPY = "unigram_entropy"
+WITHOUT_CONTEXT = "_without_context"
+
 # Values of a step: `step`, `split` ("train" or "eval"), then numbers by name.
 Record = dict[str, Any]
 

@@ -17,7 +17,7 @@ from bert_jax.training import metrics
 _FLUSH_SECONDS = 30.0
 
 # Shown on the terminal: what ends in one of these, and in training some more.
-_SHOWN = ("loss", "accuracy")
+_SHOWN = ("loss", "accuracy", "entropy")
 _SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "mfu")
 
 

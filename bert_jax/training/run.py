@@ -1,7 +1,7 @@
 """What is trained, how, and on what: the description that the loop carries out."""
 
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -26,11 +26,13 @@ class PhaseData:
       held_out: Function to the batches for an evaluation; None for no evaluation.
       row_names: Function from a step to what each row of its batch was made from, for
         people.
+      levels: What to compare evaluations with; reported with each of them.
     """
 
     batches: Callable[[int, int], Batches]
     held_out: Callable[[], Batches] | None
     row_names: Callable[[int], Sequence[str]]
+    levels: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,0 +1,150 @@
+"""What evaluations are compared with: what a model scores without context."""
+
+import dataclasses
+
+import numpy as np
+import pod_recipe
+import pyarrow
+import pytest
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, pretraining
+from bert_jax.data import batches, chunks
+from bert_jax.objectives import without_context
+from bert_jax.training import metrics
+
+
+def table(p, mask_token_rate, random_token_rate):
+    """P(w, y) of each visible token w, [MASK] last, and each label y, restated."""
+    size = len(p)
+    joint = np.zeros((size + 1, size))
+    for y in range(size):
+        joint[size, y] = mask_token_rate * p[y]
+        joint[y, y] += (1 - mask_token_rate - random_token_rate) * p[y]
+        for w in range(size):
+            joint[w, y] += random_token_rate / size * p[y]
+    return joint
+
+
+def rates(mask_token_rate, random_token_rate):
+    return config_lib.MaskingConfig(
+        mask_token_rate=mask_token_rate, random_token_rate=random_token_rate
+    )
+
+
+@pytest.mark.parametrize(
+    "given", [(0.8, 0.1), (0.8, 0.0), (0.9, 0.1), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0)]
+)
+def test_masked_tokens_as_a_table_gives_them(given):
+    weights = np.array([9.0, 0.0, 4.0, 3.0, 0.5, 0.0, 0.25])
+    p = weights / weights.sum()
+    joint = table(p, *given)
+    visible = np.repeat(joint.sum(1, keepdims=True), len(p), axis=1)
+    possible = joint > 0
+    joint_, visible_ = joint[possible], visible[possible]
+    loss = -(joint_ * np.log(joint_ / visible_)).sum()
+    got = without_context.masked_token(p, rates(*given))
+    assert got == pytest.approx((loss, joint.max(1).sum()))
+
+
+def test_entropy_by_hand():
+    # Four tokens, one of them never seen: 1.5 bits.
+    p = np.array([0.5, 0.25, 0.25, 0.0])
+    assert without_context.entropy(p) == pytest.approx(1.5 * np.log(2))
+    assert without_context.next_token(p) == pytest.approx((1.5 * np.log(2), 0.5))
+    # All masked tokens are [MASK], or all are as they were.
+    masked = without_context.masked_token(p, rates(1.0, 0.0))
+    assert masked == pytest.approx((1.5 * np.log(2), 0.5))
+    assert without_context.masked_token(p, rates(0.0, 0.0)) == pytest.approx((0, 1))
+
+
+def frequencies(corpus):
+    """Of the held-out text, from the files alone."""
+    counts = np.zeros(corpus.tokenizer.vocab_size)
+    for path in corpus.folder.glob("held_out-*.arrow"):
+        with pyarrow.ipc.open_file(path) as file:
+            for tokens in file.read_all()["tokens"].to_pylist():
+                np.add.at(counts, tokens, 1)
+    return counts / counts.sum()
+
+
+def config_of(corpus, **run):
+    cfg = pod_recipe.get_config()
+    cfg.data.corpus = str(corpus.folder)
+    cfg.loop.update(**run)
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    return pretraining.resolve(config, corpus)
+
+
+def levels_of(config, corpus, rows=range(16)):
+    return pretraining.open_data(config, corpus, 0, np.array(rows)).levels
+
+
+@pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])
+def test_what_a_run_compares_with(objective, corpus):
+    config, p = config_of(corpus), frequencies(corpus)
+    entropy = -(p[p > 0] * np.log(p[p > 0])).sum()
+    if objective == "causal_lm":
+        config = left_to_right(config)
+        expected = {"lm_loss": entropy, "lm_accuracy": p.max()}
+    else:
+        expected = dict(
+            zip(
+                ("mlm_loss", "mlm_accuracy"),
+                without_context.masked_token(p, rates(0.8, 0.1)),
+                strict=True,
+            )
+        )
+    expected = {name + metrics.WITHOUT_CONTEXT: v for name, v in expected.items()}
+    got = levels_of(config, corpus)
+    assert got == pytest.approx({"unigram_entropy": entropy, **expected})
+    # Whatever the rows of a process.
+    assert levels_of(config, corpus, rows=[3, 5]) == got
+
+
+def left_to_right(config):
+    encoder = dataclasses.replace(config.encoder, causal=True)
+    objective = config_lib.CausalLmConfig()
+    return dataclasses.replace(config, encoder=encoder, objective=objective)
+
+
+@pytest.mark.parametrize("convention", ["original", "fairseq"])
+def test_real_batches_give_no_more_than_the_table(convention, corpus):
+    """A model that is the table, on what the pipeline makes of held-out text."""
+    p = frequencies(corpus)
+    joint = table(p, 0.8, 0.1)
+    masking = config_lib.MaskingConfig(convention=convention)
+    # Each token of the text is in one row, which pairs of segments do not promise.
+    objective = config_lib.MaskedLmConfig(
+        segments="doc_sentences", short_sequence_rate=0.0, masking=masking
+    )
+    losses = []
+    for seed in range(3):
+        config = dataclasses.replace(
+            config_of(corpus),
+            seed=seed,
+            objective=objective,
+            phases=(config_lib.PhaseConfig(steps=1, length=128, batch_size=16),),
+        )
+        made = batches.PretrainingBatches(corpus, config, 0, held_out=True)
+        for batch in made.batches(0, made.num_batches):
+            seen = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)
+            seen = np.where(seen == corpus.tokenizer.mask_id, len(p), seen)
+            is_text = (batch["mlm_weights"] > 0) & (p[batch["mlm_labels"]] > 0)
+            w, y = seen[is_text], batch["mlm_labels"][is_text]
+            losses.append(np.log(joint[w].sum(1)) - np.log(joint[w, y]))
+    losses = np.concatenate(losses)
+    expected, _ = without_context.masked_token(p, masking)
+    error = losses.std() / np.sqrt(len(losses))
+    assert error < 0.05
+    assert losses.mean() == pytest.approx(expected, abs=4 * error)
+    # It is not the unigram entropy: what is visible tells a part.
+    assert losses.mean() < without_context.entropy(p) - 4 * error
+
+
+def test_tokens_are_counted_in_parts(corpus, monkeypatch):
+    table = chunks.load_tokens(corpus, "held_out")
+    whole = chunks.count_tokens(table, corpus.tokenizer.vocab_size)
+    assert (whole == np.bincount(table.tokens, minlength=len(whole))).all()
+    monkeypatch.setattr(chunks, "_COUNTED_AT_ONCE", 100)
+    assert (chunks.count_tokens(table, len(whole)) == whole).all()
