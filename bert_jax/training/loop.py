@@ -27,6 +27,7 @@ from bert_jax.training import (
     evaluation,
     goodput,
     interrupts,
+    plateau,
     processes,
     profiler,
     programs,
@@ -323,6 +324,9 @@ class _Loop:
             values = terms_lib.report(self._run.objective.losses, terms)
             values |= self._data.levels
             self._reporter.write(self._done, "eval", values)
+        earlier = self._reporter.records("eval")
+        if line := plateau.describe(self._done, self._run.total_steps, values, earlier):
+            self._reporter.say(line)
         if self._run.best and self._is_best():
             self._saver.save_best(self._done, self.state)
 
