@@ -110,7 +110,6 @@ def draw(
       finetuned: Records of fine-tuning, by beginning and seed.
     """
     levels = {
-        "mlm_loss": (results.unigram_entropy, "unigram entropy"),
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),
         "nsp_accuracy": (0.5, "chance"),
     }

@@ -12,6 +12,8 @@ from bert_jax.training.metrics import Record
 
 # Of a field that a config lacks.
 _NONE = "-"
+# Numbers in the table, beside the loss, end in one of these.
+_SHOWN = ("_loss", "accuracy", "exact", "_entropy", metrics.WITHOUT_CONTEXT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +84,7 @@ def _last(records: Sequence[Record]) -> dict[str, str]:
     what = "held out" if "eval" in last else "training"
     values = {f"{what}, step": str(chosen["step"])}
     for name, value in chosen.items():
-        if name == "loss" or name.endswith(("_loss", "accuracy", "exact")):
+        if name == "loss" or name.endswith(_SHOWN):
             values[f"{what}, {name}"] = f"{value:.4g}"
     return values
 

@@ -2,11 +2,13 @@
 
 import itertools
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from matplotlib import axes, figure
 
 from bert_jax.errors import UserError
+from bert_jax.training import metrics
 from bert_jax.training.metrics import Record
 
 # Panels of a picture, and the ends of the names of metrics that are drawn in each.
@@ -17,6 +19,8 @@ _PANELS = (
     ("sequences a second", "sequences_per_sec"),
 )
 _COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+# What runs compare metrics with.
+_UNIGRAM_ENTROPY, _WITHOUT_CONTEXT = "unigram entropy", "without context"
 # What the beginnings of names stand for.
 _LABELS = {
     "mlm": "masked tokens",
@@ -35,12 +39,14 @@ def draw(
 ) -> figure.Figure:
     """Curves of a run: training as lines, held-out evaluation as lines with dots.
 
+    What a run compares a metric with (`PhaseData.levels`) is a horizontal line.
+
     The picture belongs to no backend, so that a notebook's stays as it is.
 
     Args:
       records: Records of the run, from `metrics.read`.
       title: Title of the picture.
-      levels: For a metric, a value to compare it with, and its name.
+      levels: For a metric, one more value to compare it with, and its name.
       finetuned: For one more panel, by name, records of fine-tuning runs that differ in
         their seed; drawn is their mean accuracy, and its range over the seeds.
 
@@ -72,7 +78,8 @@ def draw(
 def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     """Losses and accuracies of several runs, a panel for each and a color for each run.
 
-    Training is a thin line, held-out evaluation one with dots.
+    Training is a thin line, held-out evaluation one with dots, what it is compared with
+    a horizontal one.
 
     Args:
       runs: Records of each run, by its name.
@@ -96,6 +103,12 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
             for split, style in (("train", {"alpha": 0.4}), ("eval", {"marker": "."})):
                 if series := _series(records, name, split):
                     axis.plot(*zip(*series, strict=True), color=color, **style)
+        levels = {run: _levels(records, name) for run, records in runs.items()}
+        for what in dict.fromkeys(what for known in levels.values() for what in known):
+            axis.plot([], [], color="black", label=what, **_style(what))
+            for run, known in levels.items():
+                if what in known:
+                    axis.axhline(known[what], color=colors[run], **_style(what))
         axis.set_ylabel(_label(name) + (" (nats)" if name.endswith("loss") else ""))
         axis.legend(fontsize="small")
     _finish(picture)
@@ -128,12 +141,33 @@ def _draw_panel(
 ) -> None:
     for name, color in zip(names, itertools.cycle(_COLORS), strict=False):
         _draw_metric(axis, records, name, color)
+        known = _levels(records, name)
         if name in levels:
             value, what = levels[name]
-            axis.axhline(value, color=color, linestyle=":", label=what)
+            known[what] = value
+        for what, value in known.items():
+            axis.axhline(value, color=color, label=what, **_style(what))
     axis.set_ylabel(label)
     if label.startswith(("loss", "accuracy")):
         axis.legend(fontsize="small")
+
+
+def _levels(records: Sequence[Record], name: str) -> dict[str, float]:
+    """What the newest evaluation compares a metric with, by names for people."""
+    newest = {key: value for record in records for key, value in record.items()}
+    if name + metrics.WITHOUT_CONTEXT not in newest:
+        return {}
+    levels = {_WITHOUT_CONTEXT: newest[name + metrics.WITHOUT_CONTEXT]}
+    entropy = newest.get(metrics.UNIGRAM_ENTROPY)
+    if name.endswith("loss") and entropy is not None:
+        if levels[_WITHOUT_CONTEXT] == entropy:  # from left to right, the two are one
+            del levels[_WITHOUT_CONTEXT]
+        levels[_UNIGRAM_ENTROPY] = entropy
+    return levels
+
+
+def _style(level: str) -> dict[str, Any]:
+    return {"linestyle": "--" if level == _UNIGRAM_ENTROPY else ":", "linewidth": 1}
 
 
 def _draw_metric(
