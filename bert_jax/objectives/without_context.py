@@ -12,7 +12,7 @@ unigram entropy and not its cross entropy under the frequencies of the training 
   or to sample, which may be large and on other hosts.
 - A model that learned its frequencies from the training text scores more: by 0.07 and
   0.11 nats on 170,000 held-out tokens of novels, and by 0.65 on five articles, whose
-  words are not those of the others.
+  words are not those of the others (docs/what_to_expect.md).
 
 Tokens are those of the text, each counted once, [UNK] among them. What batches make of
 the text differs a little, and these values know nothing of it: [CLS] and [SEP] are

@@ -1,0 +1,46 @@
+r"""Table of docs/what_to_expect.md: what models score on a corpus without context.
+
+python benchmarks/without_context.py CORPUS ...
+
+For each corpus: the unigram entropy of its held-out text, its cross entropy
+under the frequencies of the training text (one added to each count), and loss and
+accuracy of masked tokens without context, as runs report them.
+"""
+
+import sys
+
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax.corpus import shards
+from bert_jax.data import chunks
+from bert_jax.objectives import without_context
+
+
+def row(folder: str) -> str:
+    """A line of the table."""
+    corpus = shards.open_corpus(folder)
+    size = corpus.tokenizer.vocab_size
+    train, held_out = (
+        chunks.count_tokens(chunks.load_tokens(corpus, split), size)
+        for split in shards.SPLITS
+    )
+    p, q = held_out / held_out.sum(), (train + 1) / (train + 1).sum()
+    loss, accuracy = without_context.masked_token(p, config_lib.MaskingConfig())
+    cells = [
+        folder,
+        f"{size:,}",
+        f"{held_out.sum():,}",
+        f"{np.log(size):.2f}",
+        f"{without_context.entropy(p):.2f}",
+        f"{-(p * np.log(q)).sum():.2f}",
+        f"{loss:.2f}",
+        f"{p.max():.1%}",
+        f"{accuracy:.1%}",
+    ]
+    return " | ".join(["", *cells, ""]).strip()
+
+
+if __name__ == "__main__":
+    for given in sys.argv[1:]:
+        print(row(given))
