@@ -3,6 +3,7 @@ r"""Draw the curves of a run, or compare several.
 python -m bert_jax.run.report --workdir=DIR --output=curves.png
 python -m bert_jax.run.report --workdir=DIR OTHER ... --output=compared.png
 
+Horizontal lines are what a model would score without context (docs/what_to_expect.md).
 Of several workdirs, the curves are drawn on top of one another, and a table of the
 fields in which their configs differ, with their last numbers, goes to standard output.
 """
