@@ -10,7 +10,7 @@ from bert_jax.corpus import shards
 
 M = 2**64 - 1
 # Purposes of streams.
-ORDER, SEGMENTS, POSITION, ACTION, SPAN, COUNT = range(6)
+ORDER, SEGMENTS, POSITION, ACTION, SPAN, COUNT, AIMS, PACKING = range(8)
 
 
 def word(key, index):
@@ -83,15 +83,24 @@ class Reference:
         self.batch_rows = config.phases[phase].batch_size // config.data.shard_groups
         self.split, self.tokenizer = split, corpus.tokenizer
         groups = config.data.shard_groups if split == "train" else 1
-        self.documents = self.cut(read_documents(corpus, split, group, groups))
-        self.chunks = self.make_chunks()
         self.key = 0
         for index in (config.seed, shards.SPLITS.index(split), phase, group):
             self.key = word(self.key, index)
+        self.S = config.objective.examples_per_row
+        self.documents = self.cut(read_documents(corpus, split, group, groups))
+        self.chunks = self.make_chunks()
+        # Lists of chunks.
+        self.rows = [[c] for c in range(len(self.chunks))]
+        if self.S > 1:
+            self.rows = self.pack()
         masking = config.objective.masking
         if masking:
             rate = max(*masking.rate, masking.eval_rate)
-            self.P = masking.max_predictions or math.ceil(rate * self.length - 1e-9)
+            of_rates = math.ceil(rate * self.length - 1e-9)
+            # Of an example, and of a row.
+            self.P = self.row_P = masking.max_predictions or of_rates
+            if self.S > 1:
+                self.row_P = min(self.S * self.P, of_rates + self.S - 1, self.length)
 
     @property
     def is_pair(self):
@@ -115,20 +124,103 @@ class Reference:
         if self.objective.segments == "full_sentences":
             pieces = [(d, p) for d, ps in enumerate(self.documents) for p in ps]
             return self.fill([pieces])
-        chunks = []
+        chunks, number = [], 0
         for d, pieces in enumerate(self.documents):
-            if not self.is_pair:
+            if not self.is_pair and self.S == 1:
                 chunks += self.fill([[(d, piece) for piece in pieces]])
                 continue
             chunk = []
             for piece in pieces:
+                if not chunk:
+                    aim = self.aim(number)
                 chunk.append(piece)
-                if sum(map(len, chunk)) >= self.length - 3 and len(chunk) >= 2:
+                if sum(map(len, chunk)) >= aim and len(chunk) >= 1 + self.is_pair:
                     chunks.append((d, chunk))
                     chunk = []
+                number += 1
             if chunk:
                 chunks.append((d, chunk))
-        return chunks
+        if self.is_pair or self.S == 1:
+            return chunks
+        return [(d, [(d, piece) for piece in chunk]) for d, chunk in chunks]
+
+    @property
+    def target(self):
+        return self.length - (3 if self.is_pair else 2)
+
+    def aim(self, number):
+        """Tokens that a chunk reaches that begins with a piece."""
+        if self.S == 1:
+            return self.target
+        return self.goal(word(word(self.key, AIMS), number), self.target)
+
+    # ---- packing
+
+    def tokens_of(self, c):
+        chunk = self.chunks[c][1]
+        count = sum(len(p if self.is_pair else p[1]) for p in chunk)
+        return min(max(count, 2 if self.is_pair else 1), self.target)
+
+    def pack(self):
+        """Best fit, decreasing, one example after the other: lists of chunks."""
+        size = [
+            self.tokens_of(c) + self.length - self.target
+            for c in range(len(self.chunks))
+        ]
+        key = word(self.key, PACKING)
+        rows, rooms = [], []
+        for c in sorted(
+            range(len(self.chunks)), key=lambda c: (-size[c], word(key, c))
+        ):
+            fitting = [
+                (room, i)
+                for i, room in enumerate(rooms)
+                if room >= size[c] and len(rows[i]) < self.S
+            ]
+            if fitting:
+                i = min(fitting)[1]
+            else:
+                i = len(rows)
+                rows.append([])
+                rooms.append(self.length)
+            rows[i].append(c)
+            rooms[i] -= size[c]
+        return rows
+
+    def packed_row(self, examples):
+        """Examples end to end."""
+        row = {"documents": [], "positions": [], "pooled_positions": []}
+        for number, example in enumerate(examples):
+            before = len(row["positions"])
+            count = sum(example["attention_mask"])
+            row["documents"] += [number] * count
+            row["positions"] += range(count)
+            row["pooled_positions"].append(before)
+            used = int(sum(example.get("mlm_weights", ())))
+            for name, value in example.items():
+                values = row.setdefault(name, [])
+                if name == "weights":
+                    row[name] = value
+                elif name == "mlm_positions":
+                    values += [before + x for x in value[:used]]
+                elif name.startswith("mlm"):
+                    values += value[:used]
+                elif isinstance(value, list):
+                    values += value[:count]
+                else:
+                    values.append(value)
+        if not any(name.endswith(("nsp_labels", "sop_labels")) for name in row):
+            del row["pooled_positions"]
+        for name, values in row.items():
+            if isinstance(values, list):
+                width = self.length
+                if name.startswith("mlm"):
+                    width = self.row_P
+                elif name.startswith(("nsp", "sop", "pooled")):
+                    width = self.S
+                empty = self.tokenizer.pad_id if name == "input_ids" else 0
+                row[name] = values + [empty] * (width - len(values))
+        return row
 
     def fill(self, parts):
         chunks = []
@@ -151,18 +243,27 @@ class Reference:
             tokens += piece
         return tokens
 
-    def example(self, position):
-        """The row at a position of the order of the run."""
-        epoch, index = divmod(position, len(self.chunks))
+    def row_at(self, position):
+        """Epoch and chunks of the row at a position of the order of the run."""
+        epoch, index = divmod(position, len(self.rows))
         order = word(word(self.key, ORDER), epoch)
-        c = permute(index, len(self.chunks), order)
-        keys = [word(word(word(self.key, p), epoch), c) for p in range(6)]
+        return epoch, self.rows[permute(index, len(self.rows), order)]
+
+    def row(self, position):
+        """The row at a position of the order of the run."""
+        epoch, chunks = self.row_at(position)
         step = self.begin + position // self.batch_rows
+        examples = [self.example(c, epoch, step) for c in chunks]
+        return self.packed_row(examples) if self.S > 1 else examples[0]
+
+    def example(self, c, epoch, step):
+        """What a chunk makes."""
+        keys = [word(word(word(self.key, p), epoch), c) for p in range(6)]
         t = self.tokenizer
         row = {}
         if self.is_pair:
             a, b, label = self.pair(c, keys[SEGMENTS])
-            self.trim(a, b, keys[SEGMENTS])
+            self.trim(a, b, self.room(c), keys[SEGMENTS])
             ids = [t.cls_id, *a, t.sep_id, *b, *([t.sep_id] if b else [])]
             segments = [0] * (len(a) + 2) + [1] * (len(ids) - len(a) - 2)
             row["segment_ids"] = segments + [0] * (self.length - len(ids))
@@ -196,11 +297,20 @@ class Reference:
 
     def stretch(self, c, key):
         """Tokens of one segment."""
-        return self.joined(self.chunks[c][1])[: self.goal(key, self.length - 2)]
+        tokens = self.joined(self.chunks[c][1])
+        if self.S == 1:
+            return tokens[: self.goal(key, self.target)]
+        excess = max(len(tokens) - self.target, 0)
+        front = below(word(key, 2), excess + 1)
+        return tokens[front : front + self.target]
+
+    def room(self, c):
+        """Tokens of a pair, at most."""
+        return self.target if self.S == 1 else self.tokens_of(c)
 
     def pair(self, c, key):
         d, pieces = self.chunks[c]
-        goal = self.goal(key, self.length - 3)
+        goal = self.goal(key, self.target) if self.S == 1 else self.room(c)
         used, total = [], 0
         for piece in pieces:
             if total >= goal and len(used) >= 2:
@@ -227,18 +337,26 @@ class Reference:
 
     def elsewhere(self, d, goal, key):
         others = [x for i, x in enumerate(self.documents) if i != d]
+        if self.S > 1:
+            others.sort(key=lambda pieces: -sum(map(len, pieces)))
+            enough = [x for x in others if sum(map(len, x)) >= goal]
+            others = enough or others[:1]
         other = others[below(word(key, 4), len(others))]
+        begins = list(range(len(other)))
+        if self.S > 1:
+            fitting = [i for i in begins if sum(map(len, other[i:])) >= goal]
+            begins = fitting or [0]
         b = []
-        for piece in other[below(word(key, 5), len(other)) :]:
+        for piece in other[begins[below(word(key, 5), len(begins))] :]:
             b = b + piece
             if len(b) >= goal:
                 break
         return b
 
-    def trim(self, a, b, key):
+    def trim(self, a, b, room, key):
         words = math.ceil((self.length - 3) / 64)
         dropped = {"a": 0, "b": 0}
-        while len(a) + len(b) > self.length - 3:
+        while len(a) + len(b) > room:
             name, longer = ("a", a) if len(a) > len(b) else ("b", b)
             first = 6 if name == "a" else 6 + words
             n = dropped[name]

@@ -31,8 +31,9 @@ LENGTH, ROWS = 24, 8
 LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
 
 
-def masked(segments):
-    return masked_lm.MaskedLm(TINY, config_lib.MaskedLmConfig(segments=segments))
+def masked(segments, **fields):
+    settings = config_lib.MaskedLmConfig(segments=segments, **fields)
+    return masked_lm.MaskedLm(TINY, settings)
 
 
 OBJECTIVES = {
@@ -40,9 +41,13 @@ OBJECTIVES = {
     "sentence order": masked("sentence_order"),
     "no question": masked("consecutive"),
     "full sentences": masked("full_sentences"),
+    "packed": masked("next_sentence", examples_per_row=3),
     "left to right": causal_lm.CausalLm(LEFT_TO_RIGHT),
     "left to right, documents": causal_lm.CausalLm(
         LEFT_TO_RIGHT, config_lib.CausalLmConfig(segments="doc_sentences")
+    ),
+    "left to right, packed": causal_lm.CausalLm(
+        LEFT_TO_RIGHT, config_lib.CausalLmConfig(examples_per_row=3)
     ),
     "classification": classification.Classification(TINY, 3),
     "tagging": tagging.Tagging(TINY, 3),
@@ -208,7 +213,8 @@ def test_rows_that_weigh_nothing_count_for_nothing(name):
     changed = jax.tree.map(lambda a, b: a.at[4:].set(b[4:]), filled, other)
     changed |= {n: filled[n] for n in weights}
     again = measure(name, changed)
-    for metric in set(objective.metrics) - {"padding_fraction"}:
+    of_rows = {"padding_fraction", "examples_per_row"}  # whatever they weigh
+    for metric in set(objective.metrics) - of_rows:
         assert_trees_close(again[metric], got[metric], 1e-5)
 
 
@@ -272,6 +278,11 @@ PRETRAINING = {
 } | {
     name: config_lib.MaskedLmConfig(segments=name)
     for name in ("next_sentence", "sentence_order")
+}
+PRETRAINING |= {
+    f"{name}, packed": dataclasses.replace(settings, examples_per_row=3)
+    for name, settings in PRETRAINING.items()
+    if settings.segments != "full_sentences"
 }
 
 

@@ -26,6 +26,7 @@ class ReplacedConfig:
     masking: ClassVar[None] = None
     segments: str = knob("doc_sentences", choices=config_lib.SINGLE_SEGMENTS)
     short_sequence_rate: float = knob(0.0, at_least=0, at_most=1)
+    examples_per_row: ClassVar[int] = 1
     rate: float = knob(0.3, more_than=0, less_than=1)
 
 

@@ -18,6 +18,7 @@ from bert_jax.knobs import knob
 # the question; and kinds with one segment.
 PAIR_QUESTIONS = {"next_sentence": "nsp", "sentence_order": "sop"}
 SINGLE_SEGMENTS = ("full_sentences", "doc_sentences")
+MAX_EXAMPLES_PER_ROW = 64
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -35,7 +36,7 @@ class MaskingConfig:
     max_ngram: int = knob(3, at_least=1, at_most=16)
     # How predictions are counted, and what may be among them; see data/masking.py.
     convention: str = knob("original", choices=("original", "fairseq"))
-    # Predictions in a sequence, at most; 0: as many as the rates ask for.
+    # Predictions in an example, at most; 0: as many as the rates ask for.
     max_predictions: int = knob(0, at_least=0)
     # Of the predicted tokens, the shares that become [MASK] and a random token; the
     # others stay as they are.
@@ -53,11 +54,20 @@ class MaskingConfig:
                 "than 1"
             )
 
-    def predictions(self, length: int) -> int:
-        """Predictions in a sequence, at most: the dimension P of a batch."""
+    def predictions(self, length: int, examples: int = 1) -> int:
+        """Predictions in a row, at most: the dimension P of a batch.
+
+        Args:
+          length: Tokens in a row.
+          examples: Examples in a row, at most.
+        """
         # Rounded first: 0.1 * 30 is a little more than 3.
         wanted = math.ceil(round(max(*self.rate, self.eval_rate) * length, 6))
-        return min(length, self.max_predictions or wanted)
+        if examples == 1:
+            return min(length, self.max_predictions or wanted)
+        # The number of each example is rounded, to less than one more.
+        wanted += examples - 1
+        return min(length, wanted, examples * self.max_predictions or wanted)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -79,7 +89,14 @@ class MaskedLmConfig:
     )
     # Share of the sequences that aim at a random shorter length (paper, A.2).
     short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
+    # More than 1: rows are packed with up to so many examples, each with its own [CLS],
+    # positions and attention (data/packing.py). 1: each example has a row.
+    examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
     masking: MaskingConfig = MaskingConfig()
+
+    def check(self, where: str) -> None:
+        """What is packed are examples of one document."""
+        _check_packing(self, where)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -95,6 +112,21 @@ class CausalLmConfig:
     segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length (paper, A.2).
     short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
+    # Examples in a row, at most, as for `MaskedLmConfig`.
+    examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
+
+    def check(self, where: str) -> None:
+        """What is packed are examples of one document."""
+        _check_packing(self, where)
+
+
+def _check_packing(objective: MaskedLmConfig | CausalLmConfig, where: str) -> None:
+    if objective.examples_per_row > 1 and objective.segments == "full_sentences":
+        raise UserError(
+            f"{where}examples_per_row={objective.examples_per_row} packs examples of "
+            f"one document, and {where}segments='full_sentences' fills rows across "
+            "documents; take doc_sentences, or 1 example"
+        )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -107,6 +139,7 @@ class ReplacedTokensConfig:
 
     kind: str = "replaced_tokens"
     causal: ClassVar[bool] = False
+    examples_per_row: ClassVar[int] = 1
     segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length.
     short_sequence_rate: float = knob(0.05, at_least=0, at_most=1)

@@ -3,9 +3,11 @@
 Batch *s* is a pure function of (corpus, seed, *s*): row *r* is made from the chunk that
 the order says, and each of its draws is addressed by (seed, split, phase, group,
 purpose, epoch, chunk). Nothing else enters: neither processes nor threads nor what was
-read before. All of it runs as graph operations over whole batches.
+read before. All of it runs as graph operations over whole batches. A packed row is made
+of several chunks in the same way (`packing.py`).
 """
 
+import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
@@ -18,6 +20,7 @@ from bert_jax.data import (
     counter,
     masking,
     order,
+    packing,
     pipeline,
     segment_pairs,
     segments,
@@ -33,6 +36,7 @@ _MASKING = {
     masking.SPAN: 4,
     masking.COUNT: 5,
 }
+_AIMS, _PACKING = 6, 7
 
 # By the names that configs give them.
 _KINDS: dict[str, type[segments.Segments]] = {
@@ -47,7 +51,8 @@ _KINDS: dict[str, type[segments.Segments]] = {
 class PretrainingBatches:
     """The batches of one phase of pretraining, or of held-out evaluation.
 
-    A batch is a dict of arrays, `B` rows of length `L` with `P` predictions:
+    A batch is a dict of arrays, `B` rows of length `L` with `P` predictions and, where
+    rows are packed, up to `S` examples:
       input_ids       int32 [B, L]   special tokens included, corrupted, padded
       attention_mask  bool [B, L]    true where there is no padding
     of rows with two segments
@@ -62,6 +67,11 @@ class PretrainingBatches:
       mlm_weights     float32 [B, P] 1 for a prediction, else 0
     and of rows without
       weights         float32 [B]    1; 0 for the filling of the last held-out batch
+    of packed rows, in addition
+      positions       int32 [B, L]   of each token in its example; padding 0
+      documents       int32 [B, L]   number of its example in the row; padding 0
+    where labels and weights of a question are [B, S], with 0 for what is not there, and
+      pooled_positions int32 [B, S]  [CLS] of each example; 0 where there is none
 
     The modules of segments define the rows, `masking.py` the predictions.
 
@@ -169,11 +179,14 @@ class _Group:
                 f"{group}; objective.segments={objective.segments!r} needs at least "
                 f"{kind.min_documents}"
             )
+        max_examples = objective.examples_per_row
+        is_packed = max_examples > 1
         self._segments = kind(
             table,
             length=length,
             short_sequence_rate=objective.short_sequence_rate,
             tokenizer=corpus.tokenizer,
+            aim_key=counter.word(key, _AIMS) if is_packed else None,
         )
         self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
         self._masking = None
@@ -182,11 +195,24 @@ class _Group:
             self._masking = masking.Masking(mask, length, corpus.tokenizer)
             held_out = split == shards.HELD_OUT
             self._mask_rates = (mask.eval_rate,) if held_out else mask.rate
+        count = len(self._segments.chunk_documents)
+        self._packing = None
+        if is_packed:
+            mask = objective.masking
+            self._packing = packing.Packing(
+                self._segments.sizes,
+                length=length,
+                max_examples=max_examples,
+                max_predictions=mask.predictions(length, max_examples) if mask else 0,
+                pad_id=corpus.tokenizer.pad_id,
+                key=counter.word(key, _PACKING),
+            )
+            count = self._packing.num_rows
         self._total_steps = config.total_steps
         self._group = group
         self._key = key
         self.order = order.Order(
-            count=len(self._segments.chunk_documents),
+            count=count,
             batch_size=group_rows,
             rows=rows,
             key=counter.word(key, _ORDER),
@@ -201,6 +227,14 @@ class _Group:
           run_step: int64 [], counted from 0 at the beginning of the run.
         """
         items = self.order.items(step)
+        if not self._packing:
+            return self._examples(items, run_step)
+        chunks, count = self._packing.examples(items)
+        examples = self._examples(chunks, run_step)
+        return self._packing.lay_out(examples, count)
+
+    def _examples(self, items: order.Items, run_step: tf.Tensor):
+        """Rows of a chunk each."""
         rows = self._segments(items.index, self._row_keys(_SEGMENTS, items))
         weights = tf.cast(items.is_real, tf.float32)
         features = {
@@ -233,9 +267,13 @@ class _Group:
     def row_names(self, step: int) -> list[str]:
         """What the rows of the batch at `step` are made from, for people."""
         items = self.order.items(tf.constant(step, tf.int64))
+        count = np.ones(len(items.index), np.int64)
+        if self._packing:
+            items, count = self._packing.examples(items)
         epochs, chunks = items.epoch.numpy(), items.index.numpy()
         documents = self._segments.chunk_documents[chunks]
-        return [
+        examples = (
             f"group {self._group} document {d} chunk {c} epoch {e}"
             for e, c, d in zip(epochs, chunks, documents, strict=True)
-        ]
+        )
+        return [" + ".join(itertools.islice(examples, int(n))) for n in count]

@@ -132,7 +132,7 @@ class Chunks:
     document: np.ndarray
 
 
-def reach(pieces: Pieces, target: int) -> Chunks:
+def reach(pieces: Pieces, target: int | np.ndarray, least: int = 2) -> Chunks:
     """Runs of pieces of one document that reach `target` tokens.
 
     As in the original, a chunk takes pieces until it has `target` tokens or the
@@ -140,12 +140,17 @@ def reach(pieces: Pieces, target: int) -> Chunks:
     can, for two segments. Differs: sentences longer than `target` are cut into equal
     parts first, where the original would truncate them, and lose the rest.
 
+    Args:
+      pieces: The documents.
+      target: Tokens to reach; an array has those of a chunk that begins at each piece.
+      least: Pieces of a chunk, at least, if the document has so many left.
+
     Source: google-research/bert, create_pretraining_data.py,
     create_instances_from_document.
     """
     starts = pieces.starts
     ends = np.searchsorted(starts, starts[:-1] + target)
-    ends = np.maximum(ends, np.arange(len(ends)) + 2)
+    ends = np.maximum(ends, np.arange(len(ends)) + least)
     return _walk(ends, pieces.of_document)
 
 
@@ -168,6 +173,11 @@ def fill(pieces: Pieces, target: int, separator: int | None) -> Chunks:
         return _walk(ends, pieces.of_document)
     chunks = _walk(ends, pieces.of_document[[0, -1]])
     return dataclasses.replace(chunks, document=document[chunks.first_piece])
+
+
+def sizes(pieces: Pieces, chunks: Chunks) -> np.ndarray:
+    """Tokens of each chunk, int64 [chunks]."""
+    return pieces.starts[chunks.end_piece] - pieces.starts[chunks.first_piece]
 
 
 def _walk(ends: np.ndarray, boundaries: np.ndarray) -> Chunks:

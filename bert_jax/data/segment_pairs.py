@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.data import chunks as chunks_lib
-from bert_jax.data import counter
+from bert_jax.data import counter, segments
 from bert_jax.data.segments import NEXT_WORD, Rows, short_goal
 
 # Words of a row's stream of random words.
@@ -41,6 +41,8 @@ class Consecutive:
       random. Only a single token alone is no pair: there is no B.
     * Tokens beyond L - 3 are dropped from the longer segment, one by one, at the front
       or the back with equal chance, as in the original.
+    * In packed rows a chunk reaches what it aims at, L - 3 tokens or a shorter length
+      drawn for all epochs, and the row has as many tokens as the chunk, or L - 3.
     """
 
     min_documents = 1
@@ -52,6 +54,7 @@ class Consecutive:
         length: int,
         short_sequence_rate: float,
         tokenizer: tokenizer_lib.Tokenizer,
+        aim_key: tf.Tensor | None = None,
     ):
         """Cut the documents into chunks.
 
@@ -60,9 +63,22 @@ class Consecutive:
           length: Tokens in a row.
           short_sequence_rate: Share of rows that aim at a random shorter length.
           tokenizer: For the special tokens.
+          aim_key: Key of the draws of these lengths for all epochs, uint64, for rows
+            that are to be packed; None: each row draws its own.
         """
-        pieces = chunks_lib.cut_into_pieces(table, length - 3)
-        chunks = chunks_lib.reach(pieces, length - 3)
+        target = length - 3
+        pieces = chunks_lib.cut_into_pieces(table, target)
+        self.sizes = self._aim = None
+        if aim_key is None:
+            chunks = chunks_lib.reach(pieces, target)
+        else:
+            count = len(pieces.starts) - 1
+            aims = segments.aims(aim_key, short_sequence_rate, target, count)
+            chunks = chunks_lib.reach(pieces, aims)
+            tokens = chunks_lib.sizes(pieces, chunks)
+            # A pair has two tokens at least: another document may give the second.
+            aim = np.clip(tokens, 2, target)
+            self.sizes, self._aim = aim + 3, tf.constant(aim)
         self.chunk_documents = chunks.document
         self._length = length
         self._short_sequence_rate = short_sequence_rate
@@ -77,14 +93,22 @@ class Consecutive:
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
         """Rows made from chunks; see `Segments`."""
-        a, b, _ = self._cut(chunk, key)
-        return self._assemble(*self._trim(a, b, key))
+        goal, room = self._goal(chunk, key)
+        return self._assemble(*self._trim(*self._cut(chunk, goal, key), room, key))
+
+    def _goal(self, chunk: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Tokens that each row aims at, and tokens that it has at most."""
+        if self._aim is not None:
+            aim = tf.gather(self._aim, chunk)
+            return aim, aim
+        target = self._length - 3
+        goal = short_goal(key, self._short_sequence_rate, target)
+        return goal, tf.constant(target, tf.int64)
 
     def _cut(
-        self, chunk: tf.Tensor, key: tf.Tensor
-    ) -> tuple[_Segment, _Segment, tf.Tensor]:
-        """Two segments of each chunk, and the tokens that the row aims at."""
-        goal = short_goal(key, self._short_sequence_rate, self._length - 3)
+        self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
+    ) -> tuple[_Segment, _Segment]:
+        """Two segments of each chunk, which together aim at some tokens."""
         first = tf.gather(self._first_piece, chunk)
         limit = tf.gather(self._end_piece, chunk)
         start = tf.gather(self._piece_starts, first)
@@ -97,7 +121,7 @@ class Consecutive:
         inside = start + 1 + counter.below(draw, tf.maximum(stop - start - 1, 1))
         middle = tf.where(count > 1, tf.gather(self._piece_starts, cut), inside)
         middle = tf.minimum(middle, stop)
-        return _Segment(start, middle - start), _Segment(middle, stop - middle), goal
+        return _Segment(start, middle - start), _Segment(middle, stop - middle)
 
     def _reach(self, position: tf.Tensor, least: tf.Tensor, most: tf.Tensor):
         """The first piece that begins at or after a position, within bounds."""
@@ -105,7 +129,7 @@ class Consecutive:
         return tf.clip_by_value(piece, least, most)
 
     def _trim(
-        self, a: _Segment, b: _Segment, key: tf.Tensor
+        self, a: _Segment, b: _Segment, room: tf.Tensor, key: tf.Tensor
     ) -> tuple[_Segment, _Segment]:
         """Drop what is too much from the longer segment, token by token.
 
@@ -113,7 +137,7 @@ class Consecutive:
         down in turn, B first. Each token goes from the front or the back by one random
         bit, so the number that goes from the front is a count of bits.
         """
-        excess = tf.maximum(a.length + b.length - (self._length - 3), 0)
+        excess = tf.maximum(a.length + b.length - room, 0)
         from_longer = tf.minimum(excess, tf.abs(a.length - b.length))
         in_turn = excess - from_longer
         a_is_longer = a.length > b.length
@@ -160,13 +184,30 @@ class NextSentence(Consecutive):
     (uniform over documents, then over sentences). The original tries ten times for
     another document and may end with the same; here it is always another. A chunk of a
     single token always gets a random B.
+
+    In packed rows a random B is as long as the one that follows: it is of a document
+    that has enough tokens, or of the longest other one, and begins at a sentence that
+    has enough behind it, or at the first.
     """
 
     min_documents = 2
 
+    def __init__(self, table: chunks_lib.TokenTable, **options):
+        """Cut the documents into chunks; arguments as for `Consecutive`."""
+        super().__init__(table, **options)
+        if self._aim is None:
+            return
+        sizes = np.diff(table.sentence_starts[table.document_sentences])
+        falling = np.argsort(-sizes, kind="stable")
+        self._document_sizes = tf.constant(sizes)
+        self._rising_sizes = tf.constant(sizes[falling[::-1]])
+        self._by_size = tf.constant(falling)
+        self._places = tf.constant(np.argsort(falling))
+
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
         """Rows made from chunks; see `Segments`."""
-        a, b, goal = self._cut(chunk, key)
+        goal, room = self._goal(chunk, key)
+        a, b = self._cut(chunk, goal, key)
         is_random = counter.chance(counter.word(key, _IS_CHANGED), 0.5)
         is_random |= b.length == 0
         other = self._other_segment(chunk, goal - a.length, key)
@@ -174,24 +215,46 @@ class NextSentence(Consecutive):
             tf.where(is_random, other.start, b.start),
             tf.where(is_random, other.length, b.length),
         )
-        a, b = self._trim(a, b, key)
+        a, b = self._trim(a, b, room, key)
         return self._assemble(a, b, tf.cast(is_random, tf.int32))
 
     def _other_segment(
         self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
     ) -> _Segment:
         """Pieces of another document up to `goal` tokens, at least one."""
-        document = tf.gather(self._document, chunk)
-        draw = counter.word(key, _OTHER_DOCUMENT)
-        other = counter.below(draw, self._num_documents - 1)
-        other += tf.cast(other >= document, tf.int64)
+        other = self._other_document(tf.gather(self._document, chunk), goal, key)
         first = tf.gather(self._document_pieces, other)
         limit = tf.gather(self._document_pieces, other + 1)
+        choices = limit - first
+        if self._aim is not None:
+            end = tf.gather(self._piece_starts, limit)
+            have_enough = tf.searchsorted(
+                self._piece_starts, end - goal, side="right", out_type=tf.int64
+            )
+            choices = tf.clip_by_value(have_enough - first, 1, choices)
         draw = counter.word(key, _OTHER_START)
-        piece = first + counter.below(draw, limit - first)
+        piece = first + counter.below(draw, choices)
         start = tf.gather(self._piece_starts, piece)
         end = self._reach(start + goal, piece + 1, limit)
         return _Segment(start, tf.gather(self._piece_starts, end) - start)
+
+    def _other_document(
+        self, document: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
+    ) -> tf.Tensor:
+        """A document that is not this one; for packed rows, one with enough tokens."""
+        draw = counter.word(key, _OTHER_DOCUMENT)
+        if self._aim is None:
+            other = counter.below(draw, self._num_documents - 1)
+            return other + tf.cast(other >= document, tf.int64)
+        # Among the longest, of which this one may be.
+        size, place = (
+            tf.gather(x, document) for x in (self._document_sizes, self._places)
+        )
+        shorter = tf.searchsorted(self._rising_sizes, goal, out_type=tf.int64)
+        choices = self._num_documents - shorter - tf.cast(size >= goal, tf.int64)
+        other = counter.below(draw, tf.maximum(choices, 1))
+        other += tf.cast(other >= place, tf.int64)
+        return tf.gather(self._by_size, other)
 
 
 class SentenceOrder(Consecutive):
@@ -205,7 +268,8 @@ class SentenceOrder(Consecutive):
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
         """Rows made from chunks; see `Segments`."""
-        a, b, _ = self._cut(chunk, key)
+        goal, room = self._goal(chunk, key)
+        a, b = self._cut(chunk, goal, key)
         is_swapped = counter.chance(counter.word(key, _IS_CHANGED), 0.5)
         is_swapped &= b.length > 0
         first, second = (
@@ -215,7 +279,7 @@ class SentenceOrder(Consecutive):
             )
             for here, there in ((a, b), (b, a))
         )
-        first, second = self._trim(first, second, key)
+        first, second = self._trim(first, second, room, key)
         return self._assemble(first, second, tf.cast(is_swapped, tf.int32))
 
 

@@ -3,6 +3,10 @@
 Each kind is a class, which makes rows from a group of shards: it cuts the documents
 into chunks, and makes a row of a chunk and a key. What a row holds depends on these two
 alone. `segment_pairs.py` and `single_segments.py` have the kinds.
+
+Rows that are to be packed with others (`packing.py`) have sizes that are known before
+anything is drawn. So, where each row would draw how many tokens it aims at, chunks of
+these kinds are cut to aims that were drawn for all epochs.
 """
 
 import dataclasses
@@ -44,10 +48,13 @@ class Segments(Protocol):
     Attributes:
       min_documents: Number of documents without which no row can be made.
       chunk_documents: int64 [chunks], the document that each chunk begins in.
+      sizes: int64 [chunks], tokens of the row that each chunk makes, at most, special
+        tokens included; of kinds made with an `aim_key`, else None.
     """
 
     min_documents: int
     chunk_documents: np.ndarray
+    sizes: np.ndarray | None
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
         """Rows made from chunks.
@@ -56,6 +63,19 @@ class Segments(Protocol):
           chunk: int64 [B].
           key: uint64 [B]; key of the draws of each row.
         """
+
+
+def aims(key: tf.Tensor, rate: float, target: int, count: int) -> np.ndarray:
+    """Tokens that a chunk aims at which begins at each of `count` pieces: int64.
+
+    Args:
+      key: uint64; key of the draws.
+      rate: Share of the chunks that aim at a random shorter length.
+      target: Tokens that the others aim at.
+      count: Number of pieces.
+    """
+    of_pieces = counter.word(key, tf.range(count, dtype=tf.int64))
+    return short_goal(of_pieces, rate, target).numpy()
 
 
 def short_goal(key: tf.Tensor, rate: float, target: int) -> tf.Tensor:

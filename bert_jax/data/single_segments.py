@@ -5,14 +5,23 @@ import tensorflow as tf
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.data import chunks as chunks_lib
-from bert_jax.data.segments import Rows, short_goal
+from bert_jax.data import counter, segments
+from bert_jax.data.segments import NEXT_WORD, Rows, short_goal
+
+# Word of a row's stream of random words.
+_FRONT = NEXT_WORD
 
 
 class DocSentences:
     """[CLS] sentences [SEP]: as many of one document as there is room for.
 
     RoBERTa's DOC-SENTENCES (Liu et al. 2019, 4.2). The paper makes batches larger where
-    rows at the ends of documents are short; here they are padded.
+    rows at the ends of documents are short; here they are padded, or packed.
+
+    In packed rows a chunk takes sentences until it reaches what it aims at, L - 2
+    tokens or a shorter length drawn for all epochs; tokens beyond L - 2 are dropped, a
+    random number of them at the front and the rest at the back. Whole sentences would
+    leave room that is too small for other rows.
     """
 
     min_documents = 1
@@ -25,10 +34,20 @@ class DocSentences:
         length: int,
         short_sequence_rate: float,
         tokenizer: tokenizer_lib.Tokenizer,
+        aim_key: tf.Tensor | None = None,
     ):
         """Cut the documents into chunks; arguments as for `Consecutive`."""
-        pieces = chunks_lib.cut_into_pieces(table, length - 2)
-        chunks = chunks_lib.fill(pieces, length - 2, self._separator)
+        target = length - 2
+        pieces = chunks_lib.cut_into_pieces(table, target)
+        self.sizes = None
+        if aim_key is None:
+            chunks = chunks_lib.fill(pieces, target, self._separator)
+        else:
+            count = len(pieces.starts) - 1
+            aims = segments.aims(aim_key, short_sequence_rate, target, count)
+            chunks = chunks_lib.reach(pieces, aims, least=1)
+            tokens = chunks_lib.sizes(pieces, chunks)
+            self.sizes = np.minimum(tokens, target) + 2
         self.chunk_documents = chunks.document
         self._length = length
         self._short_sequence_rate = short_sequence_rate
@@ -50,10 +69,18 @@ class DocSentences:
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
         """Rows made from chunks; see `Segments`."""
-        goal = short_goal(key, self._short_sequence_rate, self._length - 2)
-        last = tf.minimum(tf.gather(self._chunk_length, chunk), goal)[:, None]
+        start = tf.gather(self._start, chunk)
+        tokens = tf.gather(self._chunk_length, chunk)
+        target = self._length - 2
+        if self.sizes is None:
+            goal = short_goal(key, self._short_sequence_rate, target)
+        else:
+            goal = tf.constant(target, tf.int64)
+            excess = tf.maximum(tokens - goal, 0)
+            start += counter.below(counter.word(key, _FRONT), excess + 1)
+        last = tf.minimum(tokens, goal)[:, None]
         column = tf.range(self._length, dtype=tf.int64)[None, :]
-        source = tf.gather(self._start, chunk)[:, None] + column - 1
+        source = start[:, None] + column - 1
         source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
         ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
         ids = tf.where(column == 0, self._tokenizer.cls_id, ids)

@@ -218,7 +218,7 @@ class Encoder(nn.Module):
             return jnp.sum(inputs.attention_mask, axis=1, keepdims=True) - 1
         return jnp.zeros((inputs.input_ids.shape[0], 1), jnp.int32)
 
-    def pool(self, hidden: Float[Array, "B D"]) -> Float[Array, "B D"]:
+    def pool(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
         """A vector for each sequence, from that at its `pooled_positions`."""
         return jnp.tanh(self.pooler(hidden))
 

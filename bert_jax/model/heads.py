@@ -66,11 +66,12 @@ class PretrainingLogits:
 
     Attributes:
       mlm: Logits of the masked tokens.
-      sentence: Logits of what is asked about the two segments; None if nothing is.
+      sentence: Logits of what is asked about the two segments, of rows that are packed
+        for each example; None if nothing is asked.
     """
 
     mlm: Float[Array, "B P V"]
-    sentence: Float[Array, "B 2"] | None
+    sentence: Float[Array, "B 2"] | Float[Array, "B S 2"] | None
 
 
 class PretrainingModel(nn.Module):
@@ -94,20 +95,32 @@ class PretrainingModel(nn.Module):
         self,
         inputs: Inputs,
         mlm_positions: Int[Array, "B P"],
+        pooled_positions: Int[Array, "B S"] | None = None,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> PretrainingLogits:
-        """Logits for the tokens at `mlm_positions` and for the pair of segments."""
+        """Logits for the tokens at `mlm_positions` and for the pairs of segments.
+
+        Args:
+          inputs: Rows of tokens.
+          mlm_positions: Which tokens are predicted.
+          pooled_positions: [CLS] of each example of packed rows; None: a row has one.
+          dropout_keys: A key for each row; None for no dropout.
+        """
         keys = randomness.fold_in(dropout_keys, "encoder")
-        read_at = mlm_positions
+        read_at, count = mlm_positions, 0
         if self.sentence_head:
-            pooled = self.encoder.pooled_positions(inputs)
-            read_at = jnp.concatenate([pooled, read_at], axis=1)
+            pooled = pooled_positions
+            if pooled is None:
+                pooled = self.encoder.pooled_positions(inputs)
+            read_at, count = jnp.concatenate([pooled, read_at], axis=1), pooled.shape[1]
         encoded = self.encoder(inputs, dropout_keys=keys, read_at=read_at)
-        masked, sentence = encoded.hidden, None
+        masked, sentence = encoded.hidden[:, count:], None
         if self.sentence_head:
-            sentence = self.sentence(self.encoder.pool(masked[:, 0]))
-            masked = masked[:, 1:]
+            pooled = encoded.hidden[:, :count]
+            if pooled_positions is None:
+                pooled = pooled[:, 0]
+            sentence = self.sentence(self.encoder.pool(pooled))
         return PretrainingLogits(
             self.mlm_head(masked, self.encoder.token_embedding()), sentence
         )

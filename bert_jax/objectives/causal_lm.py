@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms, without_context
+from bert_jax.objectives import Batch, packing, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CausalLm:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return ("lm_loss", "lm_accuracy", "padding_fraction")
+        return ("lm_loss", "lm_accuracy", *packing.metrics(self.config))
 
     @property
     def model(self) -> heads.CausalModel:
@@ -50,6 +50,7 @@ class CausalLm:
         }
         if self.config.segments not in config_lib.SINGLE_SEGMENTS:
             shapes["segment_ids"] = tokens, jnp.int32
+        shapes |= packing.shapes(self.config, batch_size, length)
         return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
 
     def sequence_flops(self, length: int) -> float:
@@ -85,18 +86,20 @@ class CausalLm:
         logits = self.model.apply(
             {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
         )
-        # The last position has no next token; its prediction weighs nothing.
+        # The last one of an example has no next token; its prediction weighs nothing.
         labels, weights = jnp.roll(batch["input_ids"], -1, axis=1), _weights(batch)
         loss = terms.cross_entropy(logits, labels)
         correct = terms.is_correct(logits, labels)
         return {
             "lm_loss": terms.weighted(loss, weights),
             "lm_accuracy": terms.weighted(correct, weights),
-            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+            **packing.terms_of(batch),
         }
 
 
 def _weights(batch: Batch) -> jax.Array:
-    """1 where the next position has a token, of rows that count: float32 [B, L]."""
+    """1 where the example has a next token, of rows that count: float32 [B, L]."""
     has_next = jnp.pad(batch["attention_mask"][:, 1:], ((0, 0), (0, 1)))
+    if (documents := batch.get("documents")) is not None:
+        has_next &= documents == jnp.roll(documents, -1, axis=1)
     return has_next * batch["weights"][:, None]

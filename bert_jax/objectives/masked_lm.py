@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms, without_context
+from bert_jax.objectives import Batch, packing, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class MaskedLm:
     @property
     def metrics(self) -> tuple[str, ...]:
         accuracies = [name.replace("loss", "accuracy") for name in self.losses]
-        return (*self.losses, *accuracies, "padding_fraction")
+        return (*self.losses, *accuracies, *packing.metrics(self.config))
 
     @property
     def model(self) -> heads.PretrainingModel:
@@ -55,8 +55,8 @@ class MaskedLm:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
-        rows, tokens = (batch_size,), (batch_size, length)
-        predictions = batch_size, self.config.masking.predictions(length)
+        tokens = batch_size, length
+        predictions = batch_size, self._predictions(length)
         shapes = {
             "input_ids": (tokens, jnp.int32),
             "attention_mask": (tokens, jnp.bool_),
@@ -66,20 +66,29 @@ class MaskedLm:
         }
         if self.config.segments not in config_lib.SINGLE_SEGMENTS:
             shapes["segment_ids"] = tokens, jnp.int32
+        shapes |= packing.shapes(self.config, batch_size, length)
         if self._question:
-            shapes[f"{self._question}_labels"] = rows, jnp.int32
-            shapes[f"{self._question}_weights"] = rows, jnp.float32
+            questions = (batch_size,)
+            if self.config.examples_per_row > 1:
+                questions = batch_size, self.config.examples_per_row
+                shapes["pooled_positions"] = questions, jnp.int32
+            shapes[f"{self._question}_labels"] = questions, jnp.int32
+            shapes[f"{self._question}_weights"] = questions, jnp.float32
         return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
 
     def sequence_flops(self, length: int) -> float:
-        """Encoder and heads, forward and backward."""
-        predictions = self.config.masking.predictions(length)
-        positions = predictions + bool(self._question)
-        forward = flops.encoder(self.encoder, length, positions)
+        """Encoder and heads, forward and backward, of a row."""
+        predictions = self._predictions(length)
+        questions = self.config.examples_per_row if self._question else 0
+        forward = flops.encoder(self.encoder, length, predictions + questions)
         forward += flops.language_model_head(self.encoder, predictions)
-        if self._question:
-            forward += flops.pooler(self.encoder) + flops.classifier(self.encoder, 2)
+        forward += questions * flops.pooler(self.encoder)
+        forward += questions * flops.classifier(self.encoder, 2)
         return flops.training(forward)
+
+    def _predictions(self, length: int) -> int:
+        """The dimension P of a batch."""
+        return self.config.masking.predictions(length, self.config.examples_per_row)
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
@@ -111,9 +120,10 @@ class MaskedLm:
             {"params": params},
             Inputs.of(batch),
             batch["mlm_positions"],
+            batch.get("pooled_positions"),
             dropout_keys=dropout_keys,
         )
-        measured = {"padding_fraction": terms.padding_fraction(batch["attention_mask"])}
+        measured = packing.terms_of(batch)
         for name, scores in (("mlm", logits.mlm), (self._question, logits.sentence)):
             if scores is not None:
                 labels, weights = batch[f"{name}_labels"], batch[f"{name}_weights"]

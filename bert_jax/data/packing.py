@@ -1,0 +1,218 @@
+"""Several examples in one row: which ones, and how they are laid out.
+
+An example is what would be a row of its own: the tokens that a chunk makes, with its
+masks and its label. A packed row holds whole examples, end to end, with padding behind
+the last. Each has its own positions from 0 on, its own [CLS], and attends to itself
+alone.
+
+Which examples share a row depends on their sizes and a key, and on no draw of an epoch.
+So it is settled when the chunks are cut, a table of the same kind as theirs, and rows
+take the place of chunks in the order of an epoch (`order.py`).
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from bert_jax.data import counter, order
+
+
+class Packing:
+    """Rows of chunks whose sizes fit together.
+
+    Best fit, decreasing: chunks come by falling size, in random order where sizes are
+    equal; each goes to the row with the least room that has room for it, the earliest
+    of such rows, and begins a new row if there is none. No row has more than
+    `max_examples`.
+
+    Attributes:
+      num_rows: Number of rows.
+    """
+
+    def __init__(
+        self,
+        sizes: np.ndarray,
+        *,
+        length: int,
+        max_examples: int,
+        max_predictions: int,
+        pad_id: int,
+        key: tf.Tensor,
+    ):
+        """Decide which chunks share rows.
+
+        Args:
+          sizes: int64 [chunks], tokens of each chunk's example, at most `length`.
+          length: Tokens in a row.
+          max_examples: Examples in a row, at most: S.
+          max_predictions: Predictions in a row, at most: P.
+          pad_id: The id of [PAD].
+          key: uint64; key of the order of chunks of one size.
+        """
+        draws = counter.word(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
+        falling = np.lexsort((draws, -sizes))
+        row = _best_fit(sizes[falling], length, max_examples)
+        starts = np.concatenate([[0], np.cumsum(np.bincount(row))])
+        self.num_rows = len(starts) - 1
+        # All chunks, row by row, and where those of each row begin.
+        self._chunks = tf.constant(falling[np.argsort(row, kind="stable")])
+        self._starts = tf.constant(starts)
+        self._length = length
+        self._max_examples = max_examples
+        self._max_predictions = max_predictions
+        self._pad_id = pad_id
+
+    def examples(self, rows: order.Items) -> tuple[order.Items, tf.Tensor]:
+        """The examples of some rows, row by row, and their number in each row.
+
+        Args:
+          rows: Items that are rows of this packing.
+
+        Returns:
+          Items that are chunks, [examples]; int64 [B].
+        """
+        begin = tf.gather(self._starts, rows.index)
+        end = tf.gather(self._starts, rows.index + 1)
+        places = tf.ragged.range(begin, end).values
+        count = end - begin
+        chunks = order.Items(
+            epoch=tf.repeat(rows.epoch, count),
+            index=tf.gather(self._chunks, places),
+            is_real=tf.repeat(rows.is_real, count),
+        )
+        return chunks, count
+
+    def lay_out(
+        self,
+        examples: dict[str, tf.Tensor],
+        count: tf.Tensor,
+    ) -> dict[str, tf.Tensor]:
+        """Rows of the examples that `examples` gave.
+
+        Args:
+          examples: Arrays of a batch whose rows are the examples.
+          count: int64 [B]; examples of each row.
+
+        Returns:
+          The arrays of a packed batch, which `data/batches.py` lists.
+        """
+        examples = dict(examples)
+        sizes = tf.math.count_nonzero(examples.pop("attention_mask"), axis=1)
+        tokens = _Places(sizes, count, self._max_examples, self._length)
+        packed = {
+            "attention_mask": tokens.is_used,
+            "positions": tf.cast(tokens.offset, tf.int32),
+            "documents": tf.cast(tokens.number, tf.int32),
+            "input_ids": tokens.take(examples.pop("input_ids"), self._pad_id),
+        }
+        if "segment_ids" in examples:
+            packed["segment_ids"] = tokens.take(examples.pop("segment_ids"))
+        if "mlm_weights" in examples:
+            examples["mlm_positions"] += tf.cast(tokens.before, tf.int32)[:, None]
+            used = tf.math.count_nonzero(examples["mlm_weights"], axis=1)
+            slots = _Places(used, count, self._max_examples, self._max_predictions)
+            for name in ("mlm_positions", "mlm_labels", "mlm_weights"):
+                packed[name] = slots.take(examples.pop(name))
+        if "weights" in examples:  # the same for all of a row
+            first = tf.cumsum(count, exclusive=True)
+            packed["weights"] = tf.gather(examples.pop("weights"), first)
+        if examples:  # a question about each
+            examples["pooled_positions"] = tf.cast(tokens.before, tf.int32)
+            one = tf.ones_like(sizes)
+            each = _Places(one, count, self._max_examples, self._max_examples)
+            for name, values in examples.items():
+                packed[name] = each.take(values[:, None])
+        return packed
+
+
+class _Places:
+    """Where in rows of one width the parts of the examples are, end to end.
+
+    Attributes:
+      is_used: bool [B, W].
+      number: int64 [B, W], number of the example in its row; 0 where there is none.
+      offset: int64 [B, W], the place in the example; 0 where there is none.
+      before: int64 [examples], places of the row before each example.
+    """
+
+    def __init__(self, sizes: tf.Tensor, count: tf.Tensor, most: int, width: int):
+        """Lay out the examples of some rows.
+
+        Args:
+          sizes: int64 [examples], places of each, row by row.
+          count: int64 [B], examples of each row.
+          most: Examples in a row, at most.
+          width: Places in a row, W.
+        """
+        in_rows = tf.RaggedTensor.from_row_lengths(sizes, count, validate=False)
+        in_rows = in_rows.to_tensor(shape=[None, most])
+        ends = tf.cumsum(in_rows, axis=1)
+        begins = ends - in_rows
+        self.before = tf.boolean_mask(begins, tf.sequence_mask(count, most))
+        column = tf.range(width, dtype=tf.int64)[None, :]
+        column = tf.tile(column, [tf.shape(count)[0], 1])
+        self.is_used = column < ends[:, -1:]
+        number = tf.searchsorted(ends, column, side="right", out_type=tf.int64)
+        self.number = tf.where(self.is_used, number, 0)
+        offset = column - tf.gather(begins, self.number, batch_dims=1)
+        self.offset = tf.where(self.is_used, offset, 0)
+        self._example = tf.cumsum(count, exclusive=True)[:, None] + self.number
+
+    def take(self, values: tf.Tensor, padding: int = 0) -> tf.Tensor:
+        """[B, W] of the first values of each example, of [examples, ...]."""
+        place = self._example * values.shape[1] + self.offset
+        taken = tf.gather(tf.reshape(values, [-1]), place)
+        return tf.where(self.is_used, taken, tf.cast(padding, values.dtype))
+
+
+def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
+    """The row of each example: int64 [examples]; see `Packing`.
+
+    As one by one, but all of one size and one room at a time: an example that goes to
+    the row with the least room leaves it with the least room of all, so the next one of
+    its size goes there, too, until there is no more room.
+
+    Args:
+      sizes: int64 [examples], falling.
+      length: Tokens in a row.
+      max_examples: Examples in a row, at most.
+    """
+    rows = np.empty(len(sizes), np.int64)
+    # Rows that take more examples, by the room that is left: their numbers, ascending,
+    # and how many examples each has.
+    open_rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
+    num_rows = done = 0
+    values, counts = np.unique(-sizes, return_counts=True)
+    for size, left in zip((-values).tolist(), counts.tolist(), strict=True):
+        for room in (*sorted(r for r in open_rows if r >= size), length):
+            if not left:
+                break
+            if room in open_rows:
+                row, held = open_rows.pop(room)
+            else:
+                row = num_rows + np.arange(left)
+                held = np.zeros(left, np.int64)
+            takes = np.minimum(room // size, max_examples - held)
+            after = np.minimum(np.cumsum(takes), left)
+            takes = np.diff(after, prepend=0)
+            rows[done : done + after[-1]] = np.repeat(row, takes)
+            done += int(after[-1])
+            left -= int(after[-1])
+            is_used = takes > 0
+            if room == length:
+                row, held = row[is_used], held[is_used]
+                takes = takes[is_used]
+                num_rows += len(row)
+            _reopen(open_rows, row, held + takes, room - takes * size, max_examples)
+    return rows
+
+
+def _reopen(open_rows, row, held, room, max_examples):
+    """Put rows where what is left in them says."""
+    for value in np.unique(room[held < max_examples]).tolist():
+        chosen = (room == value) & (held < max_examples)
+        parts = [(row[chosen], held[chosen])]
+        if value in open_rows:
+            parts.append(open_rows[value])
+        numbers, examples = (np.concatenate(x) for x in zip(*parts, strict=True))
+        by_number = np.argsort(numbers)
+        open_rows[value] = numbers[by_number], examples[by_number]

@@ -1,0 +1,408 @@
+"""Several examples in one row: the same examples, and the same losses."""
+
+import collections
+import dataclasses
+import functools
+import math
+import pathlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from made_batches import assert_rows_equal, configure, make
+from restatement import Reference
+from toy import TINY, assert_close, assert_trees_close, relative_distance
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, pretraining
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import build, sources
+from bert_jax.data import packing
+from bert_jax.errors import UserError
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import causal_lm, masked_lm, terms
+
+DATA = pathlib.Path(__file__).parents[2] / "shared/data"
+
+MASKED = functools.partial(config_lib.MaskedLmConfig, examples_per_row=8)
+CAUSAL = functools.partial(config_lib.CausalLmConfig, examples_per_row=8)
+OBJECTIVES = {
+    "next sentence": MASKED(),
+    "next sentence, many short": MASKED(short_sequence_rate=0.7),
+    "next sentence, three": MASKED(short_sequence_rate=0.7, examples_per_row=3),
+    "sentence order": MASKED(segments="sentence_order"),
+    "no question": MASKED(segments="consecutive"),
+    "one segment": MASKED(segments="doc_sentences", short_sequence_rate=0.3),
+    "words": MASKED(masking=config_lib.MaskingConfig(unit="word")),
+    "few predictions": MASKED(masking=config_lib.MaskingConfig(max_predictions=4)),
+    "fairseq": MASKED(
+        segments="doc_sentences",
+        masking=config_lib.MaskingConfig(convention="fairseq", rate=(0.3, 0.1)),
+    ),
+    "left to right": CAUSAL(),
+    "left to right, one segment": CAUSAL(segments="doc_sentences"),
+}
+each = pytest.mark.parametrize("name", OBJECTIVES)
+
+
+@pytest.fixture(scope="module")
+def corpus(documents, wordpiece, tmp_path_factory):
+    """Paragraphs as documents, so that many examples are short."""
+    folder = tmp_path_factory.mktemp("paragraphs")
+    paragraphs = [p for d in documents for p in d.split("\n")]
+    (folder / "text.txt").write_text("\n\n".join(paragraphs[:1500]), encoding="utf-8")
+    source = sources.Source(str(folder / "text.txt"), "text", split_bytes=20_000)
+    settings = build.Settings(held_out=0.1)
+    return build.build(source, settings, wordpiece, folder / "corpus", workers=1)
+
+
+# ---- which examples share a row
+
+
+@each
+@pytest.mark.parametrize(("phase", "seed"), [(0, 3), (1, 2**31 - 1)])
+def test_batches_are_those_of_the_restatement(name, phase, seed, corpus):
+    config = configure(OBJECTIVES[name], length=128, seed=seed)
+    made, reference = make(corpus, config, phase), Reference(corpus, config, phase)
+    assert len(reference.rows) < 0.6 * len(reference.chunks)
+    # The first, one that lies in two epochs, one far out.
+    for step in (0, len(reference.rows) // 32, 1000):
+        positions = step * 32 + np.arange(32)
+        assert_rows_equal(made.batch(step), reference, positions, step)
+    held_out = make(corpus, config, phase, held_out=True).batch(0)
+    reference = Reference(corpus, config, phase, split="held_out")
+    real = min(32, len(reference.rows))
+    assert_rows_equal(
+        {name: values[:real] for name, values in held_out.items()},
+        reference,
+        np.arange(real),
+    )
+
+
+def one_by_one(sizes, length, most):
+    rows = []
+    for i, size in enumerate(sizes):
+        fitting = [
+            (length - sum(sizes[x] for x in row), r)
+            for r, row in enumerate(rows)
+            if sum(sizes[x] for x in row) + size <= length and len(row) < most
+        ]
+        if fitting:
+            rows[min(fitting)[1]].append(i)
+        else:
+            rows.append([i])
+    row_of = {i: r for r, row in enumerate(rows) for i in row}
+    return [row_of[i] for i in range(len(sizes))]
+
+
+def test_all_of_one_size_at_a_time_is_one_by_one():
+    rng = np.random.default_rng(0)
+    for trial in range(60):
+        length, most = int(rng.integers(8, 40)), int(rng.integers(2, 9))
+        least = int(rng.integers(1, length))
+        sizes = np.sort(rng.integers(least, length + 1, rng.integers(1, 120)))[::-1]
+        got = packing._best_fit(sizes, length, most).tolist()
+        assert got == one_by_one(sizes.tolist(), length, most), trial
+
+
+@pytest.mark.parametrize("held_out", [False, True])
+def test_every_example_once_an_epoch(held_out, corpus):
+    """Each chunk of the table, whatever row it is in; and rows in another order."""
+    settings = OBJECTIVES["next sentence, many short"]
+    config = configure(settings, length=128, batch_size=31)
+    made = make(corpus, config, held_out=held_out)
+    (group,) = made._groups
+    count, chunks = group.order.count, len(group._segments.chunk_documents)
+    assert count < 0.6 * chunks
+    names = [n for step in range(2 * count // 31 + 1) for n in made.row_names(step)]
+    epochs = [names[:count]] if held_out else [names[:count], names[count : 2 * count]]
+    for i, rows in enumerate(epochs):
+        seen = [example.split() for row in rows for example in row.split(" + ")]
+        assert sorted(int(words[5]) for words in seen) == list(range(chunks))
+        assert {words[7] for words in seen} == {str(i)}
+    if not held_out:
+        together = [
+            collections.Counter(row.split(" epoch ")[0] for row in rows)
+            for rows in epochs
+        ]
+        assert together[0] == together[1]
+        assert epochs[0] != [row.replace("epoch 1", "epoch 0") for row in epochs[1]]
+
+
+def test_seeds_and_phases_pack_differently(corpus):
+    def rows(seed, phase):
+        settings = OBJECTIVES["next sentence, many short"]
+        config = configure(settings, length=128, seed=seed)
+        return Reference(corpus, config, phase).rows
+
+    assert rows(0, 0) != rows(1, 0) and rows(0, 0) != rows(0, 1)
+
+
+@pytest.mark.parametrize(("groups", "processes"), [(1, 4), (2, 4)])
+def test_processes_make_the_rows_they_own(corpus, groups, processes):
+    settings = OBJECTIVES["next sentence, many short"]
+    config = configure(settings, length=128, groups=groups)
+    parts = [
+        make(corpus, config, rows=rows).batch(9)
+        for rows in np.arange(32).reshape(processes, -1)
+    ]
+    batch = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    per_group = 32 // groups
+    for group in range(groups):
+        own = slice(group * per_group, (group + 1) * per_group)
+        assert_rows_equal(
+            {name: values[own] for name, values in batch.items()},
+            Reference(corpus, config, group=group),
+            9 * per_group + np.arange(per_group),
+        )
+
+
+def test_reading_on_or_resuming_gives_the_same(corpus):
+    config = configure(OBJECTIVES["next sentence"])
+    straight = list(make(corpus, config).batches(0, 12))
+    resumed = list(make(corpus, config).batches(7, 12))
+    for a, b in zip(straight[7:], resumed, strict=True):
+        jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_what_fills_up_the_last_evaluation_weighs_nothing(corpus):
+    settings = OBJECTIVES["next sentence, many short"]
+    config = configure(settings, length=128)
+    made = make(corpus, config, held_out=True)
+    rows = len(Reference(corpus, config, split="held_out").rows)
+    last = list(made.batches(0, made.num_batches))[-1]
+    rest = rows % 32
+    assert rest and last["mlm_weights"][:rest].any(axis=1).all()
+    assert last["nsp_weights"][:rest].any(axis=1).all()
+    assert not last["mlm_weights"][rest:].any()
+    assert not last["nsp_weights"][rest:].any()
+
+
+@pytest.mark.parametrize("convention", ["original", "fairseq"])
+def test_there_is_a_slot_for_each_prediction(convention):
+    rng = np.random.default_rng(0)
+    for rate in (0.01, 0.15, 0.4, 1.0):
+        masking = config_lib.MaskingConfig(
+            rate=(rate,), eval_rate=rate, convention=convention
+        )
+        for length, examples in ((8, 2), (128, 40), (512, 8)):
+            slots = masking.predictions(length, examples)
+            for _ in range(200):
+                cuts = rng.integers(0, length + 1, examples - 1)
+                sizes = np.diff([0, *np.sort(cuts), length])
+                sizes = sizes[sizes >= 3]
+                if convention == "original":
+                    counts = [max(1, round(rate * n)) for n in sizes]
+                else:
+                    counts = [math.floor(rate * n + 0.999) for n in sizes]
+                assert sum(counts) <= slots
+
+
+def test_random_segments_are_as_long_as_those_that_follow(corpus):
+    """Else there would be padding, and lengths would tell the answer."""
+    config = configure(OBJECTIVES["next sentence"], length=128)
+    reference = Reference(corpus, config)
+    made = make(corpus, config)
+    for step in range(20):
+        batch = made.batch(step)
+        for row in range(32):
+            _, chunks = reference.row_at(step * 32 + row)
+            for number, c in enumerate(chunks):
+                own = batch["attention_mask"][row]
+                own = own & (batch["documents"][row] == number)
+                assert own.sum() == reference.tokens_of(c) + 3
+
+
+@pytest.mark.runs
+@pytest.mark.skipif(not DATA.is_dir(), reason="there is no sample of Wikipedia here")
+@pytest.mark.parametrize(
+    "name", ["next sentence", "sentence order", "one segment", "left to right"]
+)
+def test_little_of_wikipedia_is_padding(name, wikipedia):
+    """At length 512 of one epoch; without packing it is 8 to 12 %."""
+    config = configure(OBJECTIVES[name], length=512)
+    made = make(wikipedia, config)
+    batches = list(made.batches(0, made._groups[0].order.num_batches))
+    padding = 1 - np.mean([batch["attention_mask"].mean() for batch in batches])
+    assert padding < 0.02
+
+
+@pytest.fixture(scope="module")
+def wikipedia(tmp_path_factory):
+    vocabulary = (DATA / "vocab/bert-base-uncased.txt").read_bytes()
+    return build.build(
+        sources.Source(str(DATA / "wikipedia/*.gz"), "wikiextractor"),
+        build.Settings(0.01),
+        tokenizer_lib.Tokenizer("wordpiece", True, True, vocabulary),
+        tmp_path_factory.mktemp("wikipedia") / "corpus",
+        workers=1,
+    )
+
+
+def test_documents_together_are_not_packed():
+    objective = MASKED(segments="full_sentences")
+    with pytest.raises(UserError, match=r"examples_per_row=8 packs .* doc_sentences"):
+        knobs.check(config_lib.PretrainConfig(objective=objective))
+
+
+# ---- what is made of them
+
+
+def unpacked(batch):
+    """The examples of a packed batch in rows of their own."""
+    length = batch["input_ids"].shape[1]
+    rows = []
+    for r in range(len(batch["input_ids"])):
+        for number in range(batch["documents"][r].max() + 1):
+            own = batch["attention_mask"][r] & (batch["documents"][r] == number)
+            begin = int(own.argmax())
+            row = {}
+            for name in ("input_ids", "attention_mask", "segment_ids"):
+                if name in batch:
+                    values = batch[name][r][own]
+                    row[name] = np.pad(values, (0, length - len(values)))
+            if "mlm_weights" in batch:
+                positions = batch["mlm_positions"][r]
+                used = own[positions] & (batch["mlm_weights"][r] > 0)
+                row["mlm_positions"] = np.where(used, positions - begin, 0)
+                row["mlm_labels"] = np.where(used, batch["mlm_labels"][r], 0)
+                row["mlm_weights"] = used.astype(np.float32)
+            for name in batch:
+                if name.startswith(("nsp", "sop")):
+                    row[name] = batch[name][r][number]
+            if "weights" in batch:
+                row["weights"] = batch["weights"][r]
+            rows.append(row)
+    return {name: jnp.asarray([row[name] for row in rows]) for name in rows[0]}
+
+
+def objective_of(settings, **encoder):
+    shape = dataclasses.replace(
+        TINY, vocab_size=1000, max_position_embeddings=128, causal=settings.causal
+    )
+    encoder = dataclasses.replace(shape, **encoder)
+    return pretraining.OBJECTIVES[settings.kind](encoder, settings)
+
+
+@functools.cache
+def initial(settings):
+    """Larger than usual, so that attention is not nearly uniform."""
+    alone = dataclasses.replace(settings, examples_per_row=1)
+    params = nn.unbox(jax.jit(objective_of(alone).init)(jax.random.key(0)))
+    return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
+
+
+LEARNED = (
+    "next sentence, many short",
+    "sentence order",
+    "one segment",
+    "left to right",
+)
+
+
+def loss_and_terms(objective, batch):
+    counts = objective.counts(batch)
+    keys = jnp.zeros(len(batch["input_ids"]), jnp.uint32)
+
+    def loss(params):
+        got = objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
+        means = {name: got[name].sum / counts[name] for name in objective.losses}
+        return terms.total(objective.losses, means), got
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))
+
+
+@pytest.mark.parametrize("name", LEARNED)
+def test_packed_or_not_losses_and_gradients_are_the_same(name, corpus):
+    settings = OBJECTIVES[name]
+    alone = dataclasses.replace(settings, examples_per_row=1)
+    config = configure(settings, length=128, batch_size=8)
+    batch = make(corpus, config).batch(1)
+    rows = unpacked(batch)
+    assert len(rows["input_ids"]) > 16
+    batch = jax.tree.map(jnp.asarray, batch)
+    params = initial(settings)
+    (loss, packed), gradient = loss_and_terms(objective_of(settings), batch)(params)
+    (expected, separate), other = loss_and_terms(objective_of(alone), rows)(params)
+    assert float(loss) == pytest.approx(float(expected), rel=1e-5)
+    for term in separate.keys() - {"padding_fraction"}:
+        assert packed[term].count == separate[term].count > 0
+        assert_close(packed[term].sum, separate[term].sum, 1e-5)
+    assert relative_distance(gradient, other) < 1e-5
+    assert terms.ratio(packed["examples_per_row"]) == len(rows["input_ids"]) / 8
+
+
+@pytest.mark.parametrize("name", ["next sentence, many short", "left to right"])
+def test_attention_never_crosses_examples(name, corpus):
+    """Another token in one example leaves all others as they are, bit for bit."""
+    settings = OBJECTIVES[name]
+    batch = make(corpus, configure(settings, length=128, batch_size=8)).batch(1)
+    documents = batch["documents"]
+    row = int(documents.max(axis=1).argmax())
+    changed_at = int((documents[row] == 1).argmax()) + 2
+    changed = dict(batch, input_ids=batch["input_ids"].copy())
+    changed["input_ids"][row, changed_at] += 1
+    objective = objective_of(settings)
+
+    @jax.jit
+    def outputs(batch):
+        inputs = Inputs.of(batch)
+        if settings.causal:
+            return objective.model.apply({"params": initial(settings)}, inputs), None
+        logits = objective.model.apply(
+            {"params": initial(settings)},
+            inputs,
+            batch["mlm_positions"],
+            batch["pooled_positions"],
+        )
+        return logits.mlm, logits.sentence
+
+    before, after = outputs(batch), outputs(changed)
+    is_other = np.ones_like(documents, bool)
+    is_other[row] = (documents[row] != 1) & batch["attention_mask"][row]
+    assert not is_other.all()
+    if settings.causal:
+        assert np.array_equal(before[0][is_other], after[0][is_other])
+        changed = before[0][row, changed_at], after[0][row, changed_at]
+        assert not np.array_equal(*changed)
+        return
+    other = np.take_along_axis(is_other, batch["mlm_positions"], axis=1)
+    other |= batch["mlm_weights"] == 0
+    used = (batch["mlm_weights"] > 0) | (np.arange(len(other))[:, None] != row)
+    assert np.array_equal(before[0][other & used], after[0][other & used])
+    assert not np.array_equal(before[0][~other], after[0][~other])
+    others = np.ones(before[1].shape[:2], bool)
+    others[row, 1] = False
+    assert np.array_equal(before[1][others], after[1][others])
+    assert not np.array_equal(before[1][row, 1], after[1][row, 1])
+
+
+def test_the_kernel_gives_the_losses_of_the_plain_path(corpus):
+    settings = OBJECTIVES["next sentence, many short"]
+    shape = {"hidden_size": 64, "num_heads": 2, "num_layers": 2}
+    config = configure(settings, length=128, batch_size=4)
+    batch = jax.tree.map(jnp.asarray, make(corpus, config).batch(0))
+    results = []
+    for attention in ("kernel", "plain"):
+        objective = objective_of(settings, attention=attention, **shape)
+        params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+        params = jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
+        results.append(loss_and_terms(objective, batch)(params))
+    (kernel, plain) = results
+    assert_trees_close(kernel[0], plain[0], 1e-5)
+    assert relative_distance(kernel[1], plain[1]) < 1e-5
+
+
+def test_a_row_is_more_work_where_it_has_more_slots():
+    encoder = dataclasses.replace(TINY, max_position_embeddings=512)
+    alone = masked_lm.MaskedLm(encoder)
+    packed = masked_lm.MaskedLm(encoder, MASKED())
+    assert packed.batch_shapes(2, 512)["mlm_labels"].shape == (2, 77 + 7)
+    assert packed.batch_shapes(2, 512)["nsp_labels"].shape == (2, 8)
+    ratio = packed.sequence_flops(512) / alone.sequence_flops(512)
+    assert 1 < ratio < 1.1
+    left_to_right = causal_lm.CausalLm(encoder, CAUSAL())
+    same = causal_lm.CausalLm(encoder)
+    assert left_to_right.sequence_flops(512) == same.sequence_flops(512)
