@@ -30,6 +30,7 @@ RECIPES = (
     "bert_ablations:fairseq",
     "bert_ablations:mask_40",
     "bert_ablations:mask_falling",
+    "bert_ablations:packed",
 )
 # Documents have a blank line between them.
 TEXT = """\
@@ -43,6 +44,8 @@ stay
 """
 VOCABULARY = (*tokenizer_lib.SPECIAL_TOKENS, *WORDS.split())
 LENGTH = 24
+# Where two examples fit into a row.
+PACKED_LENGTH = 32
 SEED = 9
 
 
@@ -67,7 +70,8 @@ def batches(corpus: shards.Corpus, recipe: str, *, seed: int = 0, **phase):
 
 def row_of(corpus: shards.Corpus, recipe: str) -> dict[str, np.ndarray]:
     """The row that the first batch of a recipe makes of the first document."""
-    made = batches(corpus, recipe, seed=SEED, length=LENGTH, batch_size=2)
+    length = PACKED_LENGTH if recipe.endswith(":packed") else LENGTH
+    made = batches(corpus, recipe, seed=SEED, length=length, batch_size=2)
     row = [" document 0 " in n for n in made.row_names(0)].index(True)
     return {name: values[row] for name, values in made.batch(0).items()}
 
@@ -83,8 +87,8 @@ def cells(row: dict[str, np.ndarray]) -> list[str]:
     ids, length = row["input_ids"], int(row["attention_mask"].sum())
     tokens = [VOCABULARY[i] for i in ids[:length]]
     text = f"`{' '.join(tokens)}`"
-    if length < LENGTH:
-        text += f" and {LENGTH - length} `[PAD]`"
+    if length < len(ids):
+        text += f" and {len(ids) - length} `[PAD]`"
     if "mlm_labels" in row:
         used = row["mlm_weights"] > 0
         labels = [VOCABULARY[i] for i in row["mlm_labels"][used]]
@@ -96,7 +100,14 @@ def cells(row: dict[str, np.ndarray]) -> list[str]:
     else:
         predicted = f"0 to {length - 2}: `{' '.join(tokens[1:])}`"
     segments = counted(row["segment_ids"].tolist()) if "segment_ids" in row else ""
-    label = [f"`{n}` {int(row[n])}" for n in row if n in ("nsp_labels", "sop_labels")]
+    if "documents" in row:
+        segments += f"; `documents` {counted(row['documents'].tolist())}"
+    label = []
+    for name in ("nsp", "sop"):
+        if f"{name}_labels" in row:
+            used = np.atleast_1d(row[f"{name}_weights"] > 0)
+            labels = np.atleast_1d(row[f"{name}_labels"])[used]
+            label = [f"`{name}_labels` {', '.join(map(str, labels))}"]
     return [text, predicted, segments, *(label or [""])]
 
 

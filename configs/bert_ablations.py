@@ -14,6 +14,7 @@ Source: everything but the change is configs/bert_base.py.
         fairseq         full_sentences, masks counted as fairseq does RoBERTa's code
         mask_40         40 % of the tokens are predicted              Wettig et al. 2022
         mask_falling    from 30 % at the beginning to 15 % at the end Ankner et al. 2023
+        packed          rows are filled with up to eight examples     Krell et al. 2021
 
         All variants that mask tokens have 15 % of held-out text masked, so that their
         losses can be compared.
@@ -43,6 +44,7 @@ _OBJECTIVES = {
     ),
     "mask_40": _MASKED(masking=_MASKING(rate=(0.4,))),
     "mask_falling": _MASKED(masking=_MASKING(rate=(0.3, 0.15))),
+    "packed": _MASKED(examples_per_row=8),
 }
 
 

@@ -31,6 +31,7 @@ ABLATIONS = (
     "fairseq",
     "mask_40",
     "mask_falling",
+    "packed",
 )
 ALBERTS = ("base", "large", "xlarge", "xxlarge")
 ELECTRAS = ("small", "base", "large")

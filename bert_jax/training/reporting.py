@@ -18,7 +18,7 @@ _FLUSH_SECONDS = 30.0
 
 # Shown on the terminal: what ends in one of these, and in training some more.
 _SHOWN = ("loss", "accuracy", "entropy")
-_SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "mfu")
+_SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "tokens_per_sec", "mfu")
 
 
 class Reporter:
