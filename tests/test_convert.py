@@ -13,7 +13,7 @@ import pytest
 from commands import assert_refused, call
 from toy import TINY, metadata
 
-from bert_jax import config
+from bert_jax import config, pretraining
 from bert_jax.errors import UserError
 from bert_jax.interop import convert, safetensors, sources, tensorflow, vocabularies
 from bert_jax.model import parameters
@@ -149,6 +149,39 @@ def test_what_has_no_name_there_is_left_out(tmp_path):
 
 
 # ---- what cannot be
+
+
+@pytest.mark.parametrize(
+    ("encoder", "objective", "message"),
+    [
+        (
+            {"embedding_size": 8},
+            config.MaskedLmConfig(),
+            "encoder/embedding_projection/bias, for which the class BertForPreTraining has no",
+        ),
+        (
+            {"num_layer_groups": 1},
+            config.MaskedLmConfig(),
+            "layers that share parameters .num_layer_groups=1., and the class Bert",
+        ),
+        (
+            {},
+            config.ReplacedTokensConfig(),
+            "no class is known for what objective.kind='replaced_tokens' trains",
+        ),
+    ],
+)
+def test_what_no_class_computes_is_refused(encoder, objective, message, tmp_path):
+    """It would be a folder that loads, and is wrong."""
+    run = config.PretrainConfig(
+        encoder=dataclasses.replace(TINY, **encoder), objective=objective
+    )
+    made = pretraining.OBJECTIVES[objective.kind](run.encoder, objective)
+    save_random(made, run, tmp_path / "run")
+    for to in ("huggingface", "tensorflow"):
+        with pytest.raises(UserError, match=message):
+            convert.convert(str(tmp_path / "run"), str(tmp_path / "out"), to)
+        assert not (tmp_path / "out").exists()
 
 
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):

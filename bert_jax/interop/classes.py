@@ -69,7 +69,11 @@ def of_arrays(named: str, names: Collection[str], *, causal: bool) -> str:
 
 
 def of_metadata(metadata: metadata_lib.Metadata) -> str:
-    """The class that fits a checkpoint of ours."""
+    """The class that fits a checkpoint of ours.
+
+    Raises:
+      UserError: There is none.
+    """
     saved = metadata.config
     if saved.get("kind") == "finetuning":
         return _TASKS.get(_kind(saved.get("task")), BARE)
@@ -78,6 +82,11 @@ def of_metadata(metadata: metadata_lib.Metadata) -> str:
     objective = saved.get("objective")
     if _kind(objective) == knobs.kind_of(config_lib.CausalLmConfig):
         return CAUSAL_LM
+    if _kind(objective) != knobs.kind_of(config_lib.MaskedLmConfig):
+        raise UserError(
+            f"no class is known for what objective.kind={_kind(objective)!r} trains; "
+            "it can be used with bert_jax only"
+        )
     return PRETRAINING if objective.get("segments") == "next_sentence" else MASKED_LM
 
 

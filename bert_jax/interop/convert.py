@@ -214,11 +214,26 @@ def _is_of(path: str, name: str) -> bool:
 
 
 def _arrays(model: Model, name: str) -> dict[str, np.ndarray]:
-    """Arrays by Hugging Face's names."""
+    """Arrays by Hugging Face's names.
+
+    Raises:
+      UserError: The class has no name for what it cannot do without.
+    """
     encoder = model.metadata.encoder
+    if encoder.num_layer_groups:
+        raise UserError(
+            f"{model.source} has layers that share parameters "
+            f"(num_layer_groups={encoder.num_layer_groups}), and the class {name} has "
+            "none; it can be used with bert_jax only"
+        )
     paths = [path for path in sorted(model.params) if _is_of(path, name)]
     arrays: dict[str, np.ndarray] = {}
     for path in paths:
+        if not huggingface.names(path, encoder):
+            raise UserError(
+                f"{model.source} has {path}, for which the class {name} has no place; "
+                "it can be used with bert_jax only"
+            )
         theirs = huggingface.to_theirs(path, model.params[path], encoder)
         arrays |= dict(zip(huggingface.names(path, encoder), theirs, strict=True))
     if not encoder.type_vocab_size:  # there, an encoder has one type at least
