@@ -157,7 +157,7 @@ def test_what_has_no_name_there_is_left_out(tmp_path):
         (
             {"embedding_size": 8},
             config.MaskedLmConfig(),
-            "encoder/embedding_projection/bias, for which the class BertForPreTraining has no",
+            "has encoder/embedding_projection/bias, for which the class BertForPre",
         ),
         (
             {"num_layer_groups": 1},
