@@ -1,4 +1,4 @@
-"""Folders that transformers saved, and what its models said, from a fixture."""
+"""Folders that transformers saved, and what its models said, from two fixtures."""
 
 import functools
 import json
@@ -18,12 +18,26 @@ CASES = (
     "answering",
     "choice",
 )
+# Of other architectures, with vocabularies of WordPiece and of byte-level BPE.
+WITH_WORDPIECE = (
+    "albert_pretraining",
+    "albert_classification",
+    "albert_bare",
+    "electra_discriminator",
+    "electra_generator",
+    "electra_tagging",
+    "electra_answering",
+)
+WITH_BYTES = ("roberta_masked_lm", "roberta_classification", "roberta_bare")
 
 
 @functools.cache
 def _all():
-    with np.load(FIXTURES / "published.npz") as stored:
-        return dict(stored)
+    stored = {}
+    for name in ("published.npz", "relatives.npz"):
+        with np.load(FIXTURES / name) as file:
+            stored |= dict(file)
+    return stored
 
 
 def arrays(case, part):

@@ -2,6 +2,7 @@
 
 import dataclasses
 import errno
+import functools
 import json
 import shutil
 
@@ -13,11 +14,25 @@ import pytest
 from commands import assert_refused, call
 from toy import TINY, metadata
 
-from bert_jax import config, pretraining
+from bert_jax import config
 from bert_jax.errors import UserError
-from bert_jax.interop import convert, safetensors, sources, tensorflow, vocabularies
+from bert_jax.interop import (
+    architectures,
+    classes,
+    convert,
+    safetensors,
+    sources,
+    tensorflow,
+    vocabularies,
+)
 from bert_jax.model import parameters
-from bert_jax.objectives import classification, masked_lm
+from bert_jax.objectives import (
+    choice,
+    classification,
+    masked_lm,
+    replaced_tokens,
+    tagging,
+)
 from bert_jax.tokenizer import Tokenizer
 from bert_jax.training import checkpoint
 from bert_jax.training import metadata as metadata_lib
@@ -57,7 +72,7 @@ def assert_as_it_came_in(done, folder, source):
     assert f"`{written['architectures'][0]}`" in (folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("case", published.CASES)
+@pytest.mark.parametrize("case", (*published.CASES, *published.WITH_WORDPIECE))
 def test_what_came_in_goes_out_the_same(case, tmp_path):
     source = published.write(case, tmp_path / "theirs")
     done = convert.convert(str(source), str(tmp_path / "again"), "huggingface")
@@ -151,37 +166,81 @@ def test_what_has_no_name_there_is_left_out(tmp_path):
 # ---- what cannot be
 
 
+NARROW = {"embedding_size": 8, "activation": "gelu_erf"}
+
+
 @pytest.mark.parametrize(
     ("encoder", "objective", "message"),
     [
         (
-            {"embedding_size": 8},
-            config.MaskedLmConfig(),
-            "has encoder/embedding_projection/bias, for which the class BertForPre",
-        ),
-        (
             {"num_layer_groups": 1},
-            config.MaskedLmConfig(),
-            "layers that share parameters .num_layer_groups=1., and the class Bert",
+            masked_lm.MaskedLm,
+            "embeddings have hidden_size=32 columns; ALBERT of transformers projects",
         ),
         (
-            {},
-            config.ReplacedTokensConfig(),
-            "no class is known for what objective.kind='replaced_tokens' trains",
+            {"num_layer_groups": 1, "embedding_size": 8},
+            replaced_tokens.ReplacedTokens,
+            "ALBERT of transformers has no class for replaced tokens that",
+        ),
+        (
+            {"num_layer_groups": 1, "embedding_size": 8, "causal": True},
+            functools.partial(tagging.Tagging, num_classes=3),
+            "the encoder is causal; there is no such ALBERT in transformers",
+        ),
+        (
+            NARROW | {"activation": "gelu_tanh"},
+            masked_lm.MaskedLm,
+            "head of ElectraForMaskedLM computes gelu_erf whatever .* is gelu_tanh",
+        ),
+        (
+            NARROW,
+            functools.partial(classification.Classification, num_classes=3),
+            "ELECTRA of transformers has no class for classification that computes",
+        ),
+        (
+            NARROW,
+            functools.partial(choice.Choice, num_choices=2),
+            "ELECTRA of transformers has no class for multiple choice that computes",
         ),
     ],
 )
 def test_what_no_class_computes_is_refused(encoder, objective, message, tmp_path):
     """It would be a folder that loads, and is wrong."""
-    run = config.PretrainConfig(
-        encoder=dataclasses.replace(TINY, **encoder), objective=objective
-    )
-    made = pretraining.OBJECTIVES[objective.kind](run.encoder, objective)
-    save_random(made, run, tmp_path / "run")
+    made = objective(dataclasses.replace(TINY, **encoder))
+    save_random(made, run_of(made), tmp_path / "run")
     for to in ("huggingface", "tensorflow"):
-        with pytest.raises(UserError, match=message):
+        with pytest.raises(UserError, match=f"run.* cannot go out: .*{message}"):
             convert.convert(str(tmp_path / "run"), str(tmp_path / "out"), to)
         assert not (tmp_path / "out").exists()
+
+
+def run_of(objective):
+    """The config of a run that trains an objective."""
+    tasks = {
+        "Classification": config.ClassificationConfig,
+        "Tagging": config.TaggingConfig,
+        "Spans": config.SquadConfig,
+        "Choice": config.ChoiceConfig,
+    }
+    task = tasks.get(type(objective).__name__)
+    if task:
+        return config.FinetuneConfig(task=task())
+    return config.PretrainConfig(encoder=objective.encoder, objective=objective.config)
+
+
+def test_a_part_of_the_encoder_without_a_name_is_refused(tmp_path, monkeypatch):
+    """Whatever the encoder learns to have."""
+    source = published.write("electra_tagging", tmp_path / "theirs")
+    outside = dict(architectures.ELECTRA.outside)
+    read = convert.read(str(source))
+    lacking = dataclasses.replace(
+        architectures.ELECTRA,
+        outside={k: v for k, v in outside.items() if "projection" not in k},
+    )
+    monkeypatch.setattr(convert, "read", lambda source: read)
+    monkeypatch.setattr(classes, "ELECTRA", lacking)
+    with pytest.raises(UserError, match="encoder/embedding_projection/bias, for which"):
+        convert.convert(str(source), str(tmp_path / "out"), "huggingface")
 
 
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):

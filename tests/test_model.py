@@ -18,7 +18,7 @@ from toy import (
 )
 
 from bert_jax import config
-from bert_jax.interop import huggingface
+from bert_jax.interop import architectures, huggingface
 from bert_jax.model import encoder as encoder_lib
 from bert_jax.model import heads, randomness
 from bert_jax.model.inputs import Inputs
@@ -50,6 +50,13 @@ def loss_and_grads(encoder, params, batch, keys=None):
 # ---- against Hugging Face
 
 
+def form_of(encoder):
+    """`BertForPreTraining`."""
+    return huggingface.Form(
+        architectures.BERT, architectures.NEXT_SENTENCE, encoder, pad_id=0
+    )
+
+
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize(
     ("activation", "theirs"),
@@ -60,9 +67,10 @@ def test_agrees_with_hugging_face(activation, theirs, scan_layers):
     stored = np.load(FIXTURES / "huggingface_bert.npz")
     encoder = dataclasses.replace(TINY, activation=activation, scan_layers=scan_layers)
     template = init(TINY)
+    form = form_of(encoder)
     names = [name for name in stored if name.startswith("state/")]
     state = {name.removeprefix("state/"): stored[name] for name in names}
-    params = huggingface.from_huggingface(state, template, encoder)
+    params = huggingface.from_huggingface(state, template, form)
     params = jax.tree.map(jnp.asarray, params)
     batch = {name: jnp.asarray(stored[name]) for name in random_batch()}
     logits = heads.PretrainingModel(encoder).apply(
@@ -76,7 +84,7 @@ def test_agrees_with_hugging_face(activation, theirs, scan_layers):
     for name in ("mlm_loss", "nsp_loss"):
         expected = stored[f"{theirs}/{name}"].item()
         assert terms.ratio(got[name]) == pytest.approx(expected, rel=1e-5)
-    grads = huggingface.to_huggingface(grads, encoder)
+    grads = huggingface.to_huggingface(grads, form)
     # The keys' bias moves all scores of a row alike: its gradient is only rounding.
     keys = {name for name in grads if name.endswith("attention.self.key.bias")}
     assert len(keys) == 3
@@ -90,8 +98,9 @@ def test_agrees_with_hugging_face(activation, theirs, scan_layers):
 
 def test_hugging_face_names_round_trip():
     params = init(TINY)
-    state = huggingface.to_huggingface(params, TINY)
-    back = huggingface.from_huggingface(state, params, TINY)
+    form = form_of(TINY)
+    state = huggingface.to_huggingface(params, form)
+    back = huggingface.from_huggingface(state, params, form)
     padding = TINY.padded_vocab_size - TINY.vocab_size
     assert padding == 27
     for path, value in flax.traverse_util.flatten_dict(back, sep="/").items():

@@ -7,34 +7,38 @@ from typing import Any
 from bert_jax import storage
 from bert_jax.corpus import shards
 from bert_jax.errors import Unavailable, UserError
-from bert_jax.interop import classes
+from bert_jax.interop import architectures, huggingface
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import metrics
 
-# The class that loads a checkpoint of each kind.
+# The class that loads what is made for each purpose.
 _AUTO = {
-    classes.PRETRAINING: "AutoModelForPreTraining",
-    classes.MASKED_LM: "AutoModelForMaskedLM",
-    classes.CAUSAL_LM: "AutoModelForCausalLM",
-    classes.CLASSIFICATION: "AutoModelForSequenceClassification",
-    classes.TAGGING: "AutoModelForTokenClassification",
-    classes.ANSWERING: "AutoModelForQuestionAnswering",
-    classes.CHOICE: "AutoModelForMultipleChoice",
-    classes.BARE: "AutoModel",
+    architectures.NEXT_SENTENCE: "AutoModelForPreTraining",
+    architectures.SENTENCE_ORDER: "AutoModelForPreTraining",
+    architectures.REPLACED_TOKENS: "AutoModelForPreTraining",
+    architectures.ONLY_NEXT_SENTENCE: "AutoModelForNextSentencePrediction",
+    architectures.MASKED_LM: "AutoModelForMaskedLM",
+    architectures.CAUSAL_LM: "AutoModelForCausalLM",
+    architectures.CLASSIFICATION: "AutoModelForSequenceClassification",
+    architectures.TAGGING: "AutoModelForTokenClassification",
+    architectures.ANSWERING: "AutoModelForQuestionAnswering",
+    architectures.CHOICE: "AutoModelForMultipleChoice",
+    architectures.BARE: "AutoModel",
 }
 
 
-def text(source: str, metadata: metadata_lib.Metadata, name: str) -> str:
+def text(source: str, metadata: metadata_lib.Metadata, form: huggingface.Form) -> str:
     """The card.
 
     Args:
       source: The checkpoint; what its workdir reports is read, if it is there.
       metadata: What the checkpoint says of itself.
-      name: Class of `transformers`.
+      form: What it is in `transformers`.
     """
     encoder, tokenizer = metadata.encoder, metadata.tokenizer
+    theirs, auto = form.architecture, _AUTO[form.kind]
     rows = [
-        ("class", f"`{name}`"),
+        ("class", f"`{form.name}`"),
         ("layers", encoder.num_layers),
         ("hidden size", encoder.hidden_size),
         ("attention heads", encoder.num_heads),
@@ -49,10 +53,10 @@ def text(source: str, metadata: metadata_lib.Metadata, name: str) -> str:
     return f"""---
 library_name: transformers
 tags:
-- bert
+- {theirs.kind}
 ---
 
-# A BERT encoder
+# {"An" if theirs.title[0] in "AE" else "A"} {theirs.title} encoder
 
 Trained or converted with bert_jax.
 
@@ -61,10 +65,10 @@ Trained or converted with bert_jax.
 {table}
 
 ```python
-from transformers import {_AUTO[name]}, AutoTokenizer
+from transformers import {auto}, AutoTokenizer
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = {_AUTO[name]}.from_pretrained("FOLDER")
+model = {auto}.from_pretrained("FOLDER")
 ```
 """
 

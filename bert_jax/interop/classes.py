@@ -7,6 +7,25 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
+from bert_jax.interop import huggingface
+from bert_jax.interop.architectures import (
+    ALBERT,
+    ANSWERING,
+    BARE,
+    BERT,
+    CAUSAL_LM,
+    CHOICE,
+    CLASSIFICATION,
+    ELECTRA,
+    MASKED_LM,
+    NEXT_SENTENCE,
+    ONLY_NEXT_SENTENCE,
+    REPLACED_TOKENS,
+    ROBERTA,
+    SENTENCE_ORDER,
+    TAGGING,
+    Architecture,
+)
 from bert_jax.interop.safetensors import Stored
 from bert_jax.objectives import (
     Objective,
@@ -15,21 +34,12 @@ from bert_jax.objectives import (
     classification,
     masked_lm,
     regression,
+    replaced_tokens,
     spans,
     tagging,
 )
 from bert_jax.tokenizer import Tokenizer
 from bert_jax.training import metadata as metadata_lib
-
-BARE = "BertModel"
-PRETRAINING = "BertForPreTraining"
-MASKED_LM = "BertForMaskedLM"
-CAUSAL_LM = "BertLMHeadModel"
-NEXT_SENTENCE = "BertForNextSentencePrediction"
-CLASSIFICATION = "BertForSequenceClassification"
-TAGGING = "BertForTokenClassification"
-ANSWERING = "BertForQuestionAnswering"
-CHOICE = "BertForMultipleChoice"
 
 _TASKS = {
     "classification": CLASSIFICATION,
@@ -37,43 +47,63 @@ _TASKS = {
     "squad": ANSWERING,
     "choice": CHOICE,
 }
-# Parts of our parameters that a class has, besides the encoder.
-HEADS = {
-    BARE: ("encoder/pooler",),
-    PRETRAINING: ("encoder/pooler", "mlm_head", "nsp_head"),
-    MASKED_LM: ("mlm_head",),
-    CAUSAL_LM: ("lm_head",),
-    CLASSIFICATION: ("encoder/pooler", "classifier"),
-    TAGGING: ("tagger",),
-    ANSWERING: ("span_classifier",),
-    CHOICE: ("encoder/pooler", "classifier"),
-}
+# What has no class of its own in an architecture, or one with a head less.
+_INSTEAD = {NEXT_SENTENCE: MASKED_LM, SENTENCE_ORDER: MASKED_LM}
 
 
-def of_arrays(named: str, names: Collection[str], *, causal: bool) -> str:
-    """The class that arrays are of.
+def of_arrays(
+    theirs: Architecture, named: str, names: Collection[str], *, causal: bool
+) -> str:
+    """What the class that arrays are of is made for.
 
     The arrays decide, as published folders often name a class with fewer heads. Only
-    three classes, whose heads are all called "classifier", have to be named.
+    classes whose heads are all called "classifier" have to be named.
+
+    Args:
+      theirs: Architecture.
+      named: Class that the folder names.
+      names: Names of the arrays.
+      causal: Whether the encoder goes from left to right.
     """
-    if "classifier.weight" in names and named in (CLASSIFICATION, TAGGING, CHOICE):
-        return named
-    if "qa_outputs.weight" in names:
-        return ANSWERING
-    has_pairs = "cls.seq_relationship.weight" in names
-    if "cls.predictions.bias" in names:
-        if causal:
-            return CAUSAL_LM
-        return PRETRAINING if has_pairs else MASKED_LM
-    return NEXT_SENTENCE if has_pairs else BARE
+
+    def is_there(name):
+        return name in names or f"{name}.weight" in names
+
+    for kind, each in theirs.classes.items():
+        if kind in (CLASSIFICATION, TAGGING, CHOICE) and each.name != named:
+            continue
+        if kind in (CAUSAL_LM, MASKED_LM, NEXT_SENTENCE) and causal != (
+            kind == CAUSAL_LM
+        ):
+            continue
+        heads = [name for ours, name in each.parts.items() if ours != "encoder/pooler"]
+        if all(map(is_there, heads)):
+            return kind
+    return BARE
 
 
-def of_metadata(metadata: metadata_lib.Metadata) -> str:
+def of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
     """The class that fits a checkpoint of ours.
 
     Raises:
       UserError: There is none.
     """
+    kind = _made_for(metadata)
+    candidates = _architectures(metadata)
+    for theirs in candidates:
+        for each in (kind, _INSTEAD.get(kind)):
+            if each in theirs.classes:
+                return huggingface.Form(
+                    theirs, each, metadata.encoder, metadata.tokenizer.pad_id
+                )
+    raise UserError(
+        f"{candidates[0].title} of transformers has no class for {kind} that computes "
+        "what bert_jax does; such a checkpoint can be used with bert_jax only"
+    )
+
+
+def _made_for(metadata: metadata_lib.Metadata) -> str:
+    """What a checkpoint of ours is made for."""
     saved = metadata.config
     if saved.get("kind") == "finetuning":
         return _TASKS.get(_kind(saved.get("task")), BARE)
@@ -82,29 +112,37 @@ def of_metadata(metadata: metadata_lib.Metadata) -> str:
     objective = saved.get("objective")
     if _kind(objective) == knobs.kind_of(config_lib.CausalLmConfig):
         return CAUSAL_LM
-    if _kind(objective) != knobs.kind_of(config_lib.MaskedLmConfig):
-        raise UserError(
-            f"no class is known for what objective.kind={_kind(objective)!r} trains; "
-            "it can be used with bert_jax only"
-        )
-    return PRETRAINING if objective.get("segments") == "next_sentence" else MASKED_LM
+    if _kind(objective) == knobs.kind_of(config_lib.ReplacedTokensConfig):
+        return REPLACED_TOKENS
+    questions = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
+    return questions.get(objective.get("segments"), MASKED_LM)
+
+
+def _architectures(metadata: metadata_lib.Metadata) -> tuple[Architecture, ...]:
+    """What an encoder is, first; then what computes the same."""
+    encoder = metadata.encoder
+    if encoder.num_layer_groups:
+        return (ALBERT,)
+    if encoder.embedding_columns != encoder.hidden_size:
+        return (ELECTRA,)
+    if encoder.embedding_size or _made_for(metadata) == REPLACED_TOKENS:
+        return ELECTRA, BERT
+    return (ROBERTA,) if metadata.tokenizer.kind == "byte_bpe" else (BERT,)
 
 
 def metadata(
-    name: str,
+    form: huggingface.Form,
     path: pathlib.Path,
     values: dict[str, Any],
-    encoder: config_lib.EncoderConfig,
     tokenizer: Tokenizer,
     arrays: dict[str, Stored],
 ) -> tuple[metadata_lib.Metadata, Objective]:
     """What a published checkpoint is here, as one of ours would say it of itself.
 
     Args:
-      name: Class, from `of_arrays`.
+      form: Class and encoder.
       path: File with its config.
       values: What is in it.
-      encoder: Config of the encoder.
       tokenizer: Tokenizer of the encoder.
       arrays: Arrays by their names.
 
@@ -114,13 +152,16 @@ def metadata(
     Raises:
       UserError: Config and arrays contradict each other.
     """
+    kind, encoder = form.kind, form.encoder
     length = encoder.max_position_embeddings
     settings: dict[str, Any] = {}
     objective: Objective
-    if name in (CLASSIFICATION, TAGGING):
-        count = arrays["classifier.weight"].shape[0]
-        labels = _labels(path, values, count)
-        if name == TAGGING:
+    if kind in (CLASSIFICATION, TAGGING):
+        classifier = "tagger" if kind == TAGGING else "classifier"
+        (classifier,) = huggingface.names(f"{classifier}/kernel", form)
+        count = arrays[classifier].shape[0]
+        labels = _labels(path, values, classifier, count)
+        if kind == TAGGING:
             task = config_lib.TaggingConfig(length=length)
             settings = {"tags": labels, "scheme": _scheme(labels)}
             objective = tagging.Tagging(encoder, count)
@@ -132,16 +173,16 @@ def metadata(
             task = config_lib.ClassificationConfig(length=length)
             settings = {"labels": labels}
             objective = classification.Classification(encoder, count)
-    elif name == CHOICE:
+    elif kind == CHOICE:
         task = config_lib.ChoiceConfig(length=length)
         objective = choice.Choice(encoder, 2)
-    elif name == ANSWERING:
+    elif kind == ANSWERING:
         task = config_lib.SquadConfig(
             length=length, max_question=min(64, length // 4), stride=length // 4
         )
         objective = spans.Spans(encoder)
     else:
-        return _pretraining(name, encoder, tokenizer)
+        return _pretraining(kind, encoder, tokenizer)
     # No more of a config than is known.
     known = {"kind": "finetuning", "task": knobs.to_dict(task)}
     return _metadata(known, objective, tokenizer, settings), objective
@@ -165,25 +206,40 @@ def _metadata(
 
 
 def _pretraining(
-    name: str, encoder: config_lib.EncoderConfig, tokenizer: Tokenizer
+    kind: str, encoder: config_lib.EncoderConfig, tokenizer: Tokenizer
 ) -> tuple[metadata_lib.Metadata, Objective]:
     pairs = encoder.type_vocab_size >= 2
     without_question = "consecutive" if pairs else "full_sentences"
     objective: Objective
-    if name == CAUSAL_LM:
+    if kind == CAUSAL_LM:
         asked = config_lib.CausalLmConfig(segments=without_question)
         objective = causal_lm.CausalLm(encoder, asked)
+    elif kind == REPLACED_TOKENS:
+        # The folder has the discriminator only; a generator of its size always exists.
+        asked = config_lib.ReplacedTokensConfig(
+            segments=without_question, generator_size=1.0
+        )
+        objective = replaced_tokens.ReplacedTokens(encoder, asked)
     else:
-        segments = without_question if name == MASKED_LM else "next_sentence"
-        asked = config_lib.MaskedLmConfig(segments=segments)
+        questions = {
+            NEXT_SENTENCE: "next_sentence",
+            ONLY_NEXT_SENTENCE: "next_sentence",
+            SENTENCE_ORDER: "sentence_order",
+            BARE: "next_sentence",  # for the pooler
+        }
+        asked = config_lib.MaskedLmConfig(
+            segments=questions.get(kind, without_question)
+        )
         objective = masked_lm.MaskedLm(encoder, asked)
     known = {"kind": "pretraining", "objective": knobs.to_dict(asked)}
-    if name == BARE:
+    if kind == BARE:
         known = {"kind": "bare encoder"}
     return _metadata(known, objective, tokenizer), objective
 
 
-def _labels(path: pathlib.Path, values: dict[str, Any], count: int) -> list[str]:
+def _labels(
+    path: pathlib.Path, values: dict[str, Any], classifier: str, count: int
+) -> list[str]:
     """Names of classes in the order of the rows of their classifier."""
     names = values.get("id2label")
     if names is None:
@@ -191,7 +247,7 @@ def _labels(path: pathlib.Path, values: dict[str, Any], count: int) -> list[str]
     wanted = {str(i) for i in range(count)}
     if not isinstance(names, dict) or set(names) != wanted:
         raise UserError(
-            f"{path}: id2label does not name the {count} classes of classifier.weight"
+            f"{path}: id2label does not name the {count} classes of {classifier}"
         )
     return [str(names[str(i)]) for i in range(count)]
 
@@ -218,7 +274,7 @@ def labels(metadata: metadata_lib.Metadata) -> dict[str, Any]:
             "id2label": {str(i): name for i, name in enumerate(names)},
             "label2id": {name: i for i, name in enumerate(names)},
         }
-    if of_metadata(metadata) == CLASSIFICATION:  # numbers
+    if _made_for(metadata) == CLASSIFICATION:  # numbers
         return {
             "id2label": {"0": "LABEL_0"},
             "label2id": {"LABEL_0": 0},

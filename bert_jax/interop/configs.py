@@ -7,6 +7,8 @@ from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
+from bert_jax.interop.architectures import ARCHITECTURES, Architecture
+from bert_jax.interop.huggingface import Form
 
 # Ours by theirs. In transformers "gelu" is exact; google-research/bert computes the
 # approximation under that name.
@@ -20,7 +22,7 @@ HUGGINGFACE_ACTIVATIONS = {
 TENSORFLOW_ACTIVATIONS = {"gelu": "gelu_tanh"}
 
 # Ours: theirs, type, and the value of a file that does not say; None: it has to.
-_FIELDS: dict[str, tuple[str, type, Any]] = {
+FIELDS: dict[str, tuple[str, type, Any]] = {
     "vocab_size": ("vocab_size", int, None),
     "hidden_size": ("hidden_size", int, None),
     "num_layers": ("num_hidden_layers", int, None),
@@ -35,8 +37,30 @@ _FIELDS: dict[str, tuple[str, type, Any]] = {
 }
 
 
+def architecture(path: pathlib.Path, values: dict[str, Any]) -> Architecture:
+    """The architecture that a `config.json` names.
+
+    Args:
+      path: The file.
+      values: What is in it.
+
+    Raises:
+      UserError: This project has no such one.
+    """
+    kind = values.get("model_type", "bert")
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        raise UserError(
+            f"{path} is of a model of type {kind!r}; this project reads "
+            f"{', '.join(map(repr, ARCHITECTURES))} only"
+        )
+    return ARCHITECTURES[kind]
+
+
 def encoder(
-    path: pathlib.Path, values: dict[str, Any], activations: dict[str, str]
+    path: pathlib.Path,
+    values: dict[str, Any],
+    activations: dict[str, str],
+    theirs: Architecture,
 ) -> config_lib.EncoderConfig:
     """The config of the encoder that a file describes, to be computed in float32.
 
@@ -44,15 +68,16 @@ def encoder(
       path: The file.
       values: What is in it.
       activations: Names of activations, ours by theirs.
+      theirs: Architecture that it is of.
 
     Raises:
       UserError: It describes no encoder that this project has.
     """
-    kind = values.get("model_type", "bert")
-    if kind != "bert":
-        raise UserError(
-            f"{path} is of a model of type {kind!r}; this project reads 'bert' only"
-        )
+    for name, value in theirs.constants.items():
+        if values.get(name, value) != value:
+            raise UserError(
+                f"{path}: {name} is {values[name]!r}; this project has {value!r} only"
+            )
     positions = values.get("position_embedding_type", "absolute")
     if positions != "absolute":
         raise UserError(
@@ -70,12 +95,12 @@ def encoder(
             f"{path}: hidden_act is {activation!r}; this project has "
             f"{', '.join(map(repr, activations))}"
         )
-    fields = {
-        ours: json_files.value(path, {theirs: default, **values}, theirs, kind)
-        if default is not None
-        else json_files.value(path, values, theirs, kind)
-        for ours, (theirs, kind, default) in _FIELDS.items()
-    }
+    fields = {}
+    for ours, (name, kind, default) in _fields(theirs).items():
+        given = values if default is None else {name: default, **values}
+        fields[ours] = json_files.value(path, given, name, kind)
+    if theirs.is_offset:
+        fields["max_position_embeddings"] -= pad_id(path, values) + 1
     config = config_lib.EncoderConfig(
         **fields,
         activation=activations[activation],
@@ -89,14 +114,36 @@ def encoder(
     return config
 
 
-def to_huggingface(config: config_lib.EncoderConfig) -> dict[str, Any]:
+def pad_id(path: pathlib.Path, values: dict[str, Any]) -> int:
+    """The id of the padding, from which RoBERTa counts positions."""
+    return json_files.value(path, {"pad_token_id": 1, **values}, "pad_token_id", int)
+
+
+def _fields(theirs: Architecture) -> dict[str, tuple[str, type, Any]]:
+    return FIELDS | dict(theirs.fields)
+
+
+def to_huggingface(form: Form) -> dict[str, Any]:
     """What a `config.json` says of an encoder."""
+    config, theirs = form.encoder, form.architecture
+    values = {
+        "embedding_size": config.embedding_columns,
+        "max_position_embeddings": (
+            config.max_position_embeddings + form.skipped_positions
+        ),
+    }
+    fields = {
+        name: values.get(name, getattr(config, ours))
+        for ours, (name, *_) in _fields(theirs).items()
+    }
     return {
-        "model_type": "bert",
-        **{theirs: getattr(config, ours) for ours, (theirs, *_) in _FIELDS.items()},
+        "model_type": theirs.kind,
+        **fields,
+        **theirs.constants,
         "hidden_act": {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[config.activation],
         "is_decoder": config.causal,
         "dtype": "float32",
+        "pad_token_id": form.pad_id,
     }
 
 
@@ -118,7 +165,7 @@ def to_tensorflow(config: config_lib.EncoderConfig) -> dict[str, Any]:
             )
     values = {
         theirs: getattr(config, ours)
-        for ours, (theirs, *_) in _FIELDS.items()
+        for ours, (theirs, *_) in FIELDS.items()
         if ours != "layer_norm_epsilon"
     }
     return {**values, "hidden_act": "gelu"}

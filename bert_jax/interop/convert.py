@@ -11,10 +11,10 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.interop import (
+    architectures,
     card,
     classes,
     configs,
@@ -44,14 +44,14 @@ class Model:
       metadata: What it says of itself.
       params: Parameters by path.
       ignored: What there is in it besides.
-      is_published: Whether it is one of another project.
+      form: What it is in `transformers`, if it is from another project.
     """
 
     source: str
     metadata: metadata_lib.Metadata
     params: dict[str, np.ndarray]
-    ignored: tuple[str, ...]
-    is_published: bool
+    ignored: tuple[str, ...] = ()
+    form: huggingface.Form | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +60,7 @@ class Converted:
 
     Attributes:
       to: Format that was written.
-      name: Class of `transformers` that the checkpoint is of.
+      name: Class of `transformers` that the checkpoint is of; "" if it is not known.
       written: Names of the arrays, as they are in the output.
       missing: Parts that the class has, and the checkpoint has not.
       ignored: What is in the checkpoint, and not in the output.
@@ -91,20 +91,21 @@ def convert(source: str, output: str, to: str = "") -> Converted:
     """
     folder = new_folder(output)
     model = read(source)
-    to = to or ("ours" if model.is_published else "huggingface")
-    name = classes.of_metadata(model.metadata)
-    write = {"huggingface": _huggingface, "tensorflow": _tensorflow, "ours": _ours}[to]
+    to = to or ("ours" if model.form else "huggingface")
+    form = model.form if to == "ours" else _form(model)
     paths = set(model.params)
-    kept = {path for path in paths if to == "ours" or _is_of(path, name)}
+    kept = paths if to == "ours" else _kept(model, form)
+    write = {"huggingface": _huggingface, "tensorflow": _tensorflow, "ours": _ours}[to]
     with _complete_or_not_at_all(folder, model) as temporary:
-        written = write(model, name, temporary)
+        written = write(model, form, temporary)
+    heads = form.heads if form else []
     return Converted(
         to,
-        name,
+        form.name if form else "",
         written,
         [
             head
-            for head in classes.HEADS[name]
+            for head in heads
             if not any(path.startswith(f"{head}/") for path in kept)
         ],
         [*sorted(paths - kept), *model.ignored],
@@ -120,13 +121,9 @@ def read(source: str) -> Model:
     """
     if other := sources.published(source):
         params = {path: other.parameter(path) for path in sorted(other.shapes)}
-        used = {
-            name
-            for path in params
-            for name in huggingface.names(path, other.metadata.encoder)
-        }
+        used = {name for path in params for name in huggingface.names(path, other.form)}
         unused = (*sorted(other.arrays.keys() - used), *other.ignored)
-        return Model(other.source, other.metadata, params, unused, True)
+        return Model(other.source, other.metadata, params, unused, other.form)
     where = stored.find(source)
     metadata = stored.read_metadata(where)
     if metadata.encoder_path != "encoder":
@@ -138,7 +135,7 @@ def read(source: str) -> Model:
     loaded = stored.load_params(where, shapes)
     # Views of the device's memory, which is that of the host.
     params = {path: np.asarray(array) for path, array in loaded.params.items()}
-    return Model(str(where), metadata, params, (), False)
+    return Model(str(where), metadata, params)
 
 
 def write_ours(model: Model, output: str) -> None:
@@ -206,92 +203,97 @@ def _complete_or_not_at_all(
 # ---- the formats
 
 
-def _is_of(path: str, name: str) -> bool:
-    """Whether a class of `transformers` has a parameter of ours."""
-    if path.startswith("encoder/") and not path.startswith("encoder/pooler/"):
-        return True
-    return path.startswith(tuple(f"{head}/" for head in classes.HEADS[name]))
-
-
-def _arrays(model: Model, name: str) -> dict[str, np.ndarray]:
-    """Arrays by Hugging Face's names.
+def _form(model: Model) -> huggingface.Form:
+    """What a checkpoint is in `transformers`.
 
     Raises:
-      UserError: The class has no name for what it cannot do without.
+      UserError: There is no class for it.
     """
-    encoder = model.metadata.encoder
-    if encoder.num_layer_groups:
-        raise UserError(
-            f"{model.source} has layers that share parameters "
-            f"(num_layer_groups={encoder.num_layer_groups}), and the class {name} has "
-            "none; it can be used with bert_jax only"
-        )
-    paths = [path for path in sorted(model.params) if _is_of(path, name)]
-    arrays: dict[str, np.ndarray] = {}
-    for path in paths:
-        if not huggingface.names(path, encoder):
+    # There, an encoder has one type of segments at least.
+    types = max(1, model.metadata.encoder.type_vocab_size)
+    encoder = dataclasses.replace(model.metadata.encoder, type_vocab_size=types)
+    try:
+        return classes.of_metadata(dataclasses.replace(model.metadata, encoder=encoder))
+    except UserError as error:
+        raise UserError(f"{model.source} cannot go out: {error}") from error
+
+
+def _kept(model: Model, form: huggingface.Form) -> set[str]:
+    """Paths that the output has arrays for.
+
+    Raises:
+      UserError: The class has no place for a part of the encoder.
+    """
+    kept = {path for path in model.params if huggingface.names(path, form)}
+    for path in sorted(model.params.keys() - kept):
+        if path.startswith("encoder/") and not path.startswith("encoder/pooler/"):
             raise UserError(
-                f"{model.source} has {path}, for which the class {name} has no place; "
-                "it can be used with bert_jax only"
+                f"{model.source} has {path}, for which the class {form.name} has no "
+                "place; such a checkpoint can be used with bert_jax only"
             )
-        theirs = huggingface.to_theirs(path, model.params[path], encoder)
-        arrays |= dict(zip(huggingface.names(path, encoder), theirs, strict=True))
-    if not encoder.type_vocab_size:  # there, an encoder has one type at least
-        zeros = np.zeros((1, encoder.hidden_size), np.float32)
-        arrays["bert.embeddings.token_type_embeddings.weight"] = zeros
-    return dict(sorted(arrays.items()))
+    return kept
 
 
-def _encoder(model: Model) -> config_lib.EncoderConfig:
-    """The encoder as the arrays have it."""
-    encoder = model.metadata.encoder
-    return dataclasses.replace(encoder, type_vocab_size=max(1, encoder.type_vocab_size))
+def _arrays(model: Model, form: huggingface.Form) -> dict[str, np.ndarray]:
+    """Arrays by Hugging Face's names."""
+    arrays: dict[str, np.ndarray] = {}
+    for path in sorted(_kept(model, form)):
+        theirs = huggingface.to_theirs(path, model.params[path], form)
+        arrays |= dict(zip(huggingface.names(path, form), theirs, strict=True))
+    segments = form.architecture.outside["encoder/embeddings/segment_embedding"]
+    zeros = np.zeros((1, form.encoder.embedding_columns), np.float32)
+    return dict(sorted(({segments: zeros} | arrays).items()))
 
 
-def _huggingface(model: Model, name: str, folder: pathlib.Path) -> list[str]:
-    encoder = _encoder(model)
-    arrays = _arrays(model, name)
-    if name == classes.BARE:
-        arrays = {key.removeprefix("bert."): value for key, value in arrays.items()}
+def _huggingface(
+    model: Model, form: huggingface.Form, folder: pathlib.Path
+) -> list[str]:
+    arrays = _arrays(model, form)
+    if form.kind == architectures.BARE:
+        prefix = f"{form.architecture.kind}."
+        arrays = {key.removeprefix(prefix): value for key, value in arrays.items()}
+    tokenizer = model.metadata.tokenizer
     values = {
-        "architectures": [name],
-        **configs.to_huggingface(encoder),
-        "pad_token_id": model.metadata.tokenizer.pad_id,
+        "architectures": [form.name],
+        **configs.to_huggingface(form),
         **classes.labels(model.metadata),
     }
     safetensors.write(folder / huggingface_folder.ARRAYS, arrays)
     json_files.write(folder / huggingface_folder.CONFIG, values)
-    vocabularies.write(model.metadata.tokenizer, folder, encoder)
-    text = card.text(model.source, model.metadata, name)
+    vocabularies.write(tokenizer, folder, form.encoder)
+    text = card.text(model.source, model.metadata, form)
     (folder / "README.md").write_text(text, encoding="utf-8")
     return list(arrays)
 
 
-def _tensorflow(model: Model, name: str, folder: pathlib.Path) -> list[str]:
+def _tensorflow(
+    model: Model, form: huggingface.Form, folder: pathlib.Path
+) -> list[str]:
     tokenizer = model.metadata.tokenizer
-    if name not in tensorflow.CLASSES:
+    if form.architecture is not architectures.BERT or form.kind not in tensorflow.KINDS:
         raise UserError(
-            f"{model.source} is of the class {name}, for which the original code has "
-            "no model; convert --to=huggingface"
+            f"{model.source} is of the class {form.name}, for which the original code "
+            "has no model; convert --to=huggingface"
         )
     if tokenizer.kind != "wordpiece":
         raise UserError(
             f"{model.source} has a {tokenizer.kind} vocabulary, and the original code "
             "reads WordPiece only; convert --to=huggingface"
         )
-    encoder = _encoder(model)
-    values = configs.to_tensorflow(encoder)
-    arrays = _arrays(model, name)
+    values = configs.to_tensorflow(form.encoder)
+    arrays = _arrays(model, form)
     tensorflow.write(arrays, folder)
     json_files.write(folder / tensorflow.CONFIG, values)
     # Its settings are flags in the original; here they are a file that we read again.
-    vocabularies.write(tokenizer, folder, encoder)
+    vocabularies.write(tokenizer, folder, form.encoder)
     (folder / "tokenizer.json").unlink()
     return sorted(map(tensorflow.original_name, arrays))
 
 
-def _ours(model: Model, name: str, folder: pathlib.Path) -> list[str]:
-    del name  # all that there is goes out
+def _ours(
+    model: Model, form: huggingface.Form | None, folder: pathlib.Path
+) -> list[str]:
+    del form  # all that there is goes out
     paths = sorted(model.params)
     # One by one, so that memory holds few of them twice.
     params = {path: jax.device_put(model.params.pop(path)) for path in paths}

@@ -33,7 +33,10 @@ def read(folder: pathlib.Path) -> published.Published:
       UserError: Something is missing or damaged, or of another architecture.
     """
     values = json_files.read(folder / CONFIG)
-    encoder = configs.encoder(folder / CONFIG, values, configs.HUGGINGFACE_ACTIVATIONS)
+    theirs = configs.architecture(folder / CONFIG, values)
+    encoder = configs.encoder(
+        folder / CONFIG, values, configs.HUGGINGFACE_ACTIVATIONS, theirs
+    )
     files = _files(folder)
     arrays: dict[str, Stored] = {}
     for path in files:
@@ -46,7 +49,14 @@ def read(folder: pathlib.Path) -> published.Published:
             )
     tokenizer = vocabularies.read(folder)
     return published.make(
-        str(folder), files, folder / CONFIG, values, encoder, tokenizer, arrays
+        str(folder),
+        files,
+        folder / CONFIG,
+        values,
+        theirs,
+        encoder,
+        tokenizer,
+        arrays,
     )
 
 

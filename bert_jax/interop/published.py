@@ -7,6 +7,7 @@ import dataclasses
 import hashlib
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -15,7 +16,8 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import classes, huggingface
+from bert_jax.interop import classes, configs, huggingface
+from bert_jax.interop.architectures import MASKED_LM, Architecture
 from bert_jax.interop.safetensors import Stored
 from bert_jax.model import parameters
 from bert_jax.objectives import Objective
@@ -23,8 +25,7 @@ from bert_jax.tokenizer import Tokenizer
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, stored
 
-_EMBEDDING = "bert.embeddings.word_embeddings.weight"
-_HEAD = "cls.predictions."
+_EMBEDDING = "encoder/embeddings/token_embedding"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Published:
     Attributes:
       source: Folder or file that was given.
       files: Files with the arrays.
+      form: What it is there.
       metadata: What it is, as a checkpoint of ours would say it.
       arrays: Arrays by Hugging Face's names.
       ignored: Names of arrays that mean nothing here, with the reason.
@@ -42,6 +44,7 @@ class Published:
 
     source: str
     files: tuple[pathlib.Path, ...]
+    form: huggingface.Form
     metadata: metadata_lib.Metadata
     arrays: dict[str, Stored]
     ignored: tuple[str, ...]
@@ -57,9 +60,9 @@ class Published:
 
     def parameter(self, path: str) -> np.ndarray:
         """A parameter of ours."""
-        names = huggingface.names(path, self.metadata.encoder)
+        names = huggingface.names(path, self.form)
         arrays = [self.arrays[name].read() for name in names]
-        return huggingface.to_ours(path, arrays, self.shapes[path])
+        return huggingface.to_ours(path, arrays, self.shapes[path], self.form)
 
     def load_params(self, shapes: Any, part: str, stored_part: str) -> stored.Loaded:
         """See `stored.load_params`."""
@@ -82,7 +85,7 @@ class Published:
                 params[path] = jax.make_array_from_callback(
                     value.shape, leaf.sharding, value.__getitem__
                 )
-                used.update(huggingface.names(source, self.metadata.encoder))
+                used.update(huggingface.names(source, self.form))
         return stored.Loaded(
             params=params,
             loaded=sorted(params),
@@ -96,6 +99,7 @@ def make(
     files: tuple[pathlib.Path, ...],
     config_file: pathlib.Path,
     values: dict[str, Any],
+    theirs: Architecture,
     encoder: config_lib.EncoderConfig,
     tokenizer: Tokenizer,
     arrays: dict[str, Stored],
@@ -107,6 +111,7 @@ def make(
       files: Files with the arrays.
       config_file: File with the config.
       values: What is in it.
+      theirs: Architecture that it is of.
       encoder: Config of the encoder in it.
       tokenizer: Tokenizer of the encoder.
       arrays: Arrays, by Hugging Face's names or older ones.
@@ -114,87 +119,107 @@ def make(
     Raises:
       UserError: They contradict each other, or the encoder is not complete.
     """
-    arrays, ignored = _with_one_name_each(arrays)
-    ignored += _untied(arrays)
+    arrays, ignored = _with_one_name_each(arrays, theirs)
+    ignored += _untied(arrays, theirs)
     named = values.get("architectures")
-    name = classes.of_arrays(
+    kind = classes.of_arrays(
+        theirs,
         str(named[0]) if isinstance(named, list) and named else "",
         arrays.keys(),
         causal=encoder.causal,
     )
-    metadata, objective = classes.metadata(
-        name, config_file, values, encoder, tokenizer, arrays
-    )
+    try:
+        pad_id = configs.pad_id(config_file, values) if theirs.is_offset else 0
+        form = huggingface.Form(theirs, kind, encoder, pad_id)
+    except UserError as error:
+        raise UserError(f"{config_file}: {error}") from error
+    metadata, objective = classes.metadata(form, config_file, values, tokenizer, arrays)
     if tokenizer.vocab_size > encoder.vocab_size:
         raise UserError(
             f"{source}: the vocabulary has {tokenizer.vocab_size} tokens, the model "
             f"only {encoder.vocab_size} (vocab_size in {config_file.name})"
         )
-    shapes = _shapes(source, config_file.name, objective, arrays)
-    return Published(source, files, metadata, arrays, tuple(ignored), shapes)
+    shapes = _shapes(source, config_file.name, form, objective, arrays)
+    return Published(source, files, form, metadata, arrays, tuple(ignored), shapes)
 
 
 def _with_one_name_each(
-    arrays: dict[str, Stored],
+    arrays: dict[str, Stored], theirs: Architecture
 ) -> tuple[dict[str, Stored], list[str]]:
     """Arrays by the names of today's `transformers`, and those without a meaning."""
     renamed, ignored = {}, []
     for name, array in arrays.items():
         new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if re.match(r"(embeddings|encoder|pooler)\.", new):  # of a bare encoder
-            new = f"bert.{new}"
+        if re.match(r"(embeddings|embeddings_project|encoder|pooler)\.", new):  # bare
+            new = f"{theirs.kind}.{new}"
         if new.endswith((".position_ids", ".embeddings.token_type_ids")):
             ignored.append(f"{name} (a constant)")
         else:
             renamed[new] = array
-    bias = renamed.pop(f"{_HEAD}decoder.bias", None)
+    bias = renamed.pop(f"{theirs.decoder}.bias", None)
     if bias is not None:
-        renamed.setdefault(f"{_HEAD}bias", bias)
+        renamed.setdefault(_head(theirs)["mlm_head/output_bias"], bias)
     return renamed, ignored
 
 
-def _untied(arrays: dict[str, Stored]) -> list[str]:
+def _head(theirs: Architecture) -> Mapping[str, str]:
+    """Names of the head for masked tokens."""
+    return theirs.classes[MASKED_LM].parts
+
+
+def _untied(arrays: dict[str, Stored], theirs: Architecture) -> list[str]:
     """Take out the decoder, and with it the head if it is no copy of the embedding."""
-    decoder = arrays.pop(f"{_HEAD}decoder.weight", None)
+    decoder = arrays.pop(f"{theirs.decoder}.weight", None)
     if decoder is None:
         return []
-    tied = arrays.get(_EMBEDDING)
+    tied = arrays.get(theirs.outside[_EMBEDDING])
     if (
         tied
         and tied.shape == decoder.shape
         and np.array_equal(tied.read(), decoder.read())
     ):
-        return [f"{_HEAD}decoder.weight (the token embedding once more)"]
-    head = [name for name in arrays if name.startswith(_HEAD)]
+        return [f"{theirs.decoder}.weight (the token embedding once more)"]
+    parts = tuple(_head(theirs).values())
+    head = [name for name in arrays if name.startswith(parts)]
     for name in head:
         del arrays[name]
     reason = "(its decoder is not the token embedding)"
-    return [f"{name} {reason}" for name in (*head, f"{_HEAD}decoder.weight")]
+    return [f"{name} {reason}" for name in (*head, f"{theirs.decoder}.weight")]
 
 
 def _shapes(
-    source: str, config_name: str, objective: Objective, arrays: dict[str, Stored]
+    source: str,
+    config_name: str,
+    form: huggingface.Form,
+    objective: Objective,
+    arrays: dict[str, Stored],
 ) -> dict[str, tuple[int, ...]]:
     """Shapes of the parameters that there are arrays for."""
-    encoder = objective.encoder
-    layers = [re.match(r"bert\.encoder\.layer\.(\d+)\.", name) for name in arrays]
+    encoder, theirs = form.encoder, form.architecture
+    pattern = re.escape(theirs.layers).replace(r"\{\}", r"(\d+)") + r"\."
+    layers = [re.match(pattern, name) for name in arrays]
     count = 1 + max((int(match[1]) for match in layers if match), default=-1)
-    if count != encoder.num_layers:
+    if count != encoder.num_distinct_layers:
+        what = "layers", "num_hidden_layers"
+        if encoder.num_layer_groups:
+            what = "groups of layers", "num_hidden_groups"
         raise UserError(
-            f"{source}: the arrays are of {count} layers, but num_hidden_layers in "
-            f"{config_name} is {encoder.num_layers}"
+            f"{source}: the arrays are of {count} {what[0]}, but {what[1]} in "
+            f"{config_name} is {encoder.num_distinct_layers}"
         )
     initial = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     shapes = {}
     for path, leaf in parameters.flatten(initial).items():
-        names = huggingface.names(path, encoder)
+        names = huggingface.names(path, form)
+        if not names:  # another class has it
+            continue
         missing = [name for name in names if name not in arrays]
         is_encoder = path.startswith("encoder/") and "/pooler/" not in path
         if missing and (is_encoder or len(missing) < len(names)):
             raise UserError(f"{source} has no array {missing[0]}")
         if missing:
             continue
-        wanted = huggingface.shape(path, leaf.shape, encoder)
+        wanted = huggingface.shape(path, leaf.shape, form)
         for name in names:
             if arrays[name].shape != wanted:
                 raise UserError(

@@ -9,18 +9,25 @@ import re
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interop import classes, configs, json_files, published, vocabularies
+from bert_jax.interop import (
+    architectures,
+    configs,
+    json_files,
+    published,
+    vocabularies,
+)
+from bert_jax.interop.architectures import BERT
 from bert_jax.interop.safetensors import Stored
 from bert_jax.tokenizer import Tokenizer
 
 CONFIG = "bert_config.json"
 # What the original code has a model for, with variables of known names.
-CLASSES = (
-    classes.BARE,
-    classes.PRETRAINING,
-    classes.MASKED_LM,
-    classes.CLASSIFICATION,
-    classes.ANSWERING,
+KINDS = (
+    architectures.BARE,
+    architectures.NEXT_SENTENCE,
+    architectures.MASKED_LM,
+    architectures.CLASSIFICATION,
+    architectures.ANSWERING,
 )
 PREFIX = "bert_model.ckpt"
 _INDEX = ".index"
@@ -69,7 +76,9 @@ def read(path: pathlib.Path) -> published.Published:
     """
     folder = path if path.is_dir() else path.parent
     values = json_files.read(folder / CONFIG)
-    encoder = configs.encoder(folder / CONFIG, values, configs.TENSORFLOW_ACTIVATIONS)
+    encoder = configs.encoder(
+        folder / CONFIG, values, configs.TENSORFLOW_ACTIVATIONS, BERT
+    )
     index = path if path.suffix == _INDEX else _index_of(path)
     if path.is_dir():
         indices = _indices(folder)
@@ -86,6 +95,7 @@ def read(path: pathlib.Path) -> published.Published:
         folder / CONFIG,
         # Its only classes with a head of this name are those of run_classifier.py.
         values | {"architectures": ["BertForSequenceClassification"]},
+        BERT,
         encoder,
         _tokenizer(folder),
         _arrays(prefix),

@@ -42,7 +42,7 @@ def main() -> int:
     for name in converted.ignored:
         print(f"ignored  {name}")
     terminal.say(
-        f"{output}: {converted.name}, {len(converted.written)} arrays; "
+        f"{output}: {converted.name or 'parameters'}, {len(converted.written)} arrays; "
         f"missing: {len(converted.missing)}, ignored: {len(converted.ignored)}"
     )
     return 0
