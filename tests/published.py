@@ -4,7 +4,12 @@ import functools
 import json
 import pathlib
 
+import jax.numpy as jnp
 import numpy as np
+
+from bert_jax.interop import sources
+from bert_jax.model import heads, parameters
+from bert_jax.model.inputs import Inputs
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
 CASES = (
@@ -65,3 +70,47 @@ def texts():
 def ids(case):
     """The ids that transformers gives to the texts."""
     return json.loads(str(_all()[f"{case}/ids"]))
+
+
+def inputs(case):
+    """Rows of tokens that the model was given."""
+    given = arrays(case, "in")
+    return Inputs(
+        jnp.asarray(given["input_ids"], jnp.int32),
+        jnp.asarray(given["attention_mask"]),
+        jnp.asarray(given["token_type_ids"], jnp.int32),
+    )
+
+
+def params(source):
+    """All parameters of a folder, as a tree."""
+    read = sources.published(source)
+    return parameters.unflatten(
+        {path: jnp.asarray(read.parameter(path)) for path in read.shapes}
+    )
+
+
+def encode(encoder, params, inputs):
+    """The pooled vector, if there is a pooler, and the hidden states of all layers."""
+
+    def both(model, inputs):
+        encoded = model.encoder(inputs, return_hidden_states=True)
+        has_pooler = "pooler" in params["encoder"]
+        pooled = model.encoder.pool(encoded.hidden[:, 0]) if has_pooler else None
+        return pooled, encoded.hidden_states
+
+    model = heads.SpanModel(encoder)
+    given = {"params": {"encoder": params["encoder"]}}
+    return model.apply(given, inputs, method=both)
+
+
+def span_loss(case, expected):
+    """The mean over both ends of -log softmax, over the positions of each row."""
+    labels = arrays(case, "labels")
+    mask = arrays(case, "in")["attention_mask"]
+    losses = []
+    for end in ("start", "end"):
+        logits = np.where(mask, expected[f"{end}_logits"], -np.inf)
+        chosen = np.take_along_axis(logits, labels[f"{end}_positions"][:, None], 1)
+        losses.append(np.log(np.exp(logits).sum(1)) - chosen[:, 0])
+    return np.mean(losses)

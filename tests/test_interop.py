@@ -18,8 +18,7 @@ from bert_jax import config, prediction
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import safetensors, sources, vocabularies
-from bert_jax.model import heads, parameters
-from bert_jax.model.inputs import Inputs
+from bert_jax.model import parameters
 from bert_jax.objectives import (
     causal_lm,
     choice,
@@ -56,29 +55,12 @@ def copy(folder, tmp_path):
     return make
 
 
-def params_of(source):
-    """All parameters of a folder, as a tree."""
-    read = sources.published(source)
-    return parameters.unflatten(
-        {path: jnp.asarray(read.parameter(path)) for path in read.shapes}
-    )
-
-
-def inputs_of(case):
-    given = published.arrays(case, "in")
-    return Inputs(
-        jnp.asarray(given["input_ids"], jnp.int32),
-        jnp.asarray(given["attention_mask"]),
-        jnp.asarray(given["token_type_ids"], jnp.int32),
-    )
-
-
 # ---- what models say
 
 
 def objective_and_batch(case, encoder):
     """The objective of a case, a batch for it, and the names of its losses."""
-    inputs, labels = inputs_of(case), published.arrays(case, "labels")
+    inputs, labels = published.inputs(case), published.arrays(case, "labels")
     rows = len(inputs.input_ids)
     batch = {
         "input_ids": inputs.input_ids,
@@ -120,7 +102,7 @@ def objective_and_batch(case, encoder):
 
 def logits_of(case, objective, params, batch):
     """Logits by the names of transformers."""
-    inputs = inputs_of(case)
+    inputs = published.inputs(case)
     apply = functools.partial(objective.model.apply, {"params": params})
     if case in ("pretraining", "masked_lm"):
         logits = apply(inputs, batch["mlm_positions"])
@@ -149,13 +131,13 @@ def test_agrees_with_transformers(case, folder):
     """
     metadata = sources.read_metadata(folder(case))
     expected = published.arrays(case, "out")
-    params = params_of(folder(case))
+    params = published.params(folder(case))
     encoder = dataclasses.replace(metadata.encoder, scan_layers=True)  # compiles sooner
     objective, batch = objective_and_batch(case, encoder)
 
     @jax.jit
     def everything(params):
-        pooled, states = encode(encoder, params, inputs_of(case))
+        pooled, states = published.encode(encoder, params, published.inputs(case))
         if case == "bare":
             return {"pooler_output": pooled, "hidden_states": states}
         outputs = logits_of(case, objective, params, batch) | {"hidden_states": states}
@@ -169,36 +151,10 @@ def test_agrees_with_transformers(case, folder):
 
     got = everything(params)
     if case == "answering":  # where padding is no position here, and is one there
-        expected["loss"] = span_loss(expected)
+        expected["loss"] = published.span_loss(case, expected)
     assert got.keys() <= expected.keys()
     for name, value in got.items():
         assert_close(value, expected[name], 1e-5)
-
-
-def span_loss(expected):
-    """The mean over both ends of -log softmax, over the positions of each row."""
-    labels = published.arrays("answering", "labels")
-    mask = published.arrays("answering", "in")["attention_mask"]
-    losses = []
-    for end in ("start", "end"):
-        logits = np.where(mask, expected[f"{end}_logits"], -np.inf)
-        chosen = np.take_along_axis(logits, labels[f"{end}_positions"][:, None], 1)
-        losses.append(np.log(np.exp(logits).sum(1)) - chosen[:, 0])
-    return np.mean(losses)
-
-
-def encode(encoder, params, inputs):
-    """The pooled vector, if there is a pooler, and the hidden states of all layers."""
-
-    def both(model, inputs):
-        encoded = model.encoder(inputs, return_hidden_states=True)
-        has_pooler = "pooler" in params["encoder"]
-        pooled = model.encoder.pool(encoded.hidden[:, 0]) if has_pooler else None
-        return pooled, encoded.hidden_states
-
-    model = heads.SpanModel(encoder)
-    given = {"params": {"encoder": params["encoder"]}}
-    return model.apply(given, inputs, method=both)
 
 
 # ---- the tokens of a text
@@ -276,7 +232,7 @@ def is_alike(text):
 def test_older_names_halves_and_constants(folder, tmp_path):
     """`gamma` and `beta`, no prefix, buffers, and the decoder once more."""
     source = folder("pretraining")
-    expected = params_of(source)
+    expected = published.params(source)
     older = {}
     for name, array in safetensors.read(source / "model.safetensors").items():
         old = name.replace("LayerNorm.weight", "LayerNorm.gamma")
@@ -288,7 +244,7 @@ def test_older_names_halves_and_constants(folder, tmp_path):
     older[f"{decoder}.bias"] = older.pop("cls.predictions.bias")
     changed = copy_with(source, tmp_path / "older", older)
     read = sources.published(changed)
-    jax.tree.map(np.testing.assert_array_equal, params_of(changed), expected)
+    jax.tree.map(np.testing.assert_array_equal, published.params(changed), expected)
     assert len(read.ignored) == 2
     # A decoder of its own is a head that ours cannot be.
     older[f"{decoder}.weight"] = older[f"{decoder}.weight"] + 1
@@ -344,7 +300,7 @@ def test_a_sharded_load_has_the_parts_of_each_device(folder):
     loaded = sources.load_params(source, shapes)
     assert not loaded.ignored
     assert not loaded.new
-    expected = parameters.flatten(params_of(source))
+    expected = parameters.flatten(published.params(source))
     kernel = loaded.params["encoder/layers/intermediate/kernel"]
     assert not kernel.sharding.is_fully_replicated
     for path, array in loaded.params.items():
