@@ -31,6 +31,7 @@ from bert_jax.objectives import (
     classification,
     masked_lm,
     replaced_tokens,
+    spans,
     tagging,
 )
 from bert_jax.tokenizer import Tokenizer
@@ -118,6 +119,115 @@ def test_ours_comes_back_bit_for_bit(to, tmp_path):
     assert_same(got.params, expected)
     assert got.metadata.encoder == TINY
     assert got.metadata.tokenizer == TOKENIZER
+
+
+ALBERT = dataclasses.replace(
+    TINY, embedding_size=8, num_layers=4, num_layer_groups=2, activation="gelu_erf"
+)
+ELECTRA = dataclasses.replace(TINY, embedding_size=8, activation="gelu_erf")
+IN_ORDER = config.MaskedLmConfig(segments="sentence_order")
+WITHOUT_QUESTION = config.MaskedLmConfig(segments="consecutive")
+
+
+@pytest.mark.parametrize(
+    ("objective", "name"),
+    [
+        (masked_lm.MaskedLm(ALBERT, IN_ORDER), "AlbertForPreTraining"),
+        (masked_lm.MaskedLm(ALBERT, WITHOUT_QUESTION), "AlbertForMaskedLM"),
+        (classification.Classification(ALBERT, 3), "AlbertForSequenceClassification"),
+        (tagging.Tagging(ALBERT, 3), "AlbertForTokenClassification"),
+        (spans.Spans(ALBERT), "AlbertForQuestionAnswering"),
+        (choice.Choice(ALBERT, 2), "AlbertForMultipleChoice"),
+        (masked_lm.MaskedLm(ELECTRA, WITHOUT_QUESTION), "ElectraForMaskedLM"),
+        (tagging.Tagging(ELECTRA, 3), "ElectraForTokenClassification"),
+        (spans.Spans(ELECTRA), "ElectraForQuestionAnswering"),
+        # As wide as hidden states: an ELECTRA that does what a BERT does.
+        (
+            classification.Classification(
+                dataclasses.replace(TINY, embedding_size=32), 3
+            ),
+            "BertForSequenceClassification",
+        ),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+def test_relatives_come_back_bit_for_bit(objective, name, tmp_path):
+    labels = ["O", "B-x", "I-x"]
+    is_tagger = isinstance(objective, tagging.Tagging)
+    settings = {"tags" if is_tagger else "labels": labels}
+    expected = save_random(objective, run_of(objective), tmp_path / "run", settings)
+    done = convert.convert(str(tmp_path / "run"), str(tmp_path / "theirs"))
+    assert done.name == name
+    assert not done.missing
+    assert not done.ignored
+    got = convert.read(str(tmp_path / "theirs"))
+    assert_same(without_padding(got.params), without_padding(expected))
+    assert got.metadata.encoder.num_layer_groups == objective.encoder.num_layer_groups
+    if not name.startswith("Bert"):
+        assert got.metadata.encoder == objective.encoder
+    assert got.metadata.tokenizer == TOKENIZER
+
+
+def without_padding(params):
+    """Parameters by path; rows that stand for no token become 0."""
+    return {
+        path: value[: TINY.vocab_size]
+        if path.endswith(("token_embedding", "output_bias"))
+        else value
+        for path, value in params.items()
+    }
+
+
+def test_both_halves_of_electra_come_back(tmp_path):
+    """The discriminator is the folder, and the generator a folder in it."""
+    asked = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.34)
+    objective = replaced_tokens.ReplacedTokens(ELECTRA, asked)
+    run = str(tmp_path / "run")
+    expected = save_random(objective, run_of(objective), tmp_path / "run")
+    done = convert.convert(run, str(tmp_path / "theirs"))
+    assert done.name == "ElectraForPreTraining"
+    assert not done.missing
+    assert not done.ignored
+    assert "generator/generator_lm_head.bias" in done.written
+    got = convert.read(str(tmp_path / "theirs"))
+    assert got.metadata.encoder == ELECTRA
+    assert got.metadata.config["objective"]["kind"] == "replaced_tokens"
+    half = {p: x for p, x in expected.items() if not p.startswith("generator")}
+    assert_same(without_padding(got.params), without_padding(half))
+    got = convert.read(str(tmp_path / "theirs/generator"))
+    assert got.metadata.encoder == objective.generator
+    other = {}
+    for path, value in expected.items():
+        if path.startswith("encoder/embeddings/"):
+            other[path] = value
+        elif path.startswith("generator"):
+            other[
+                path.replace("generator_head/", "mlm_head/").replace(
+                    "generator/", "encoder/"
+                )
+            ] = value
+    assert_same(without_padding(got.params), without_padding(other))
+    # A checkpoint of ours has both.
+    assert convert.convert(run, str(tmp_path / "ours"), "ours").written == sorted(
+        expected
+    )
+    with pytest.raises(UserError, match="class ElectraForPreTraining, for which the"):
+        convert.convert(run, str(tmp_path / "original"), "tensorflow")
+
+
+def test_a_generator_that_has_no_class_stays_out(tmp_path):
+    """There, its head computes the exact GELU, whatever the encoder does."""
+    encoder = dataclasses.replace(ELECTRA, activation="gelu_tanh")
+    asked = config.ReplacedTokensConfig(generator_size=0.5)
+    objective = replaced_tokens.ReplacedTokens(encoder, asked)
+    save_random(objective, run_of(objective), tmp_path / "run")
+    done = convert.convert(str(tmp_path / "run"), str(tmp_path / "theirs"))
+    assert done.name == "ElectraForPreTraining"
+    assert {path.split("/")[0] for path in done.ignored} == {
+        "generator",
+        "generator_head",
+    }
+    assert not (tmp_path / "theirs/generator").exists()
 
 
 def test_a_run_goes_out_with_what_it_knows(corpus, tmp_path):

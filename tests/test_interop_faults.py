@@ -59,6 +59,46 @@ def test_a_config_that_does_not_fit(values, message, folder):
     refused(source, message)
 
 
+@pytest.mark.parametrize(
+    ("case", "values", "message"),
+    [
+        ("albert_bare", {"inner_group_num": 2}, "inner_group_num is 2; .* has 1 only"),
+        (
+            "albert_bare",
+            {"num_hidden_groups": 1},
+            "2 groups of layers, but num_hidden_",
+        ),
+        ("albert_bare", {"num_hidden_groups": 3}, "num_layer_groups=3 does not divide"),
+        ("albert_bare", {"embedding_size": 24}, "ALBERT of transformers projects them"),
+        ("albert_bare", {"is_decoder": True}, "causal; there is no such ALBERT"),
+        ("electra_generator", {"hidden_act": "gelu_new"}, "head of ElectraForMaskedLM"),
+        ("electra_tagging", {"embedding_size": None}, "embedding_size is None, which"),
+        ("electra_tagging", {"embedding_size": 13}, r"config.json it has \(24, 13\)"),
+        ("electra_tagging", {"num_hidden_layers": 3}, "arrays are of 2 layers, but"),
+        ("electra_tagging", {"model_type": "bert"}, "arrays are of 0 layers, but"),
+        ("roberta_bare", {}, "holds a model of type BPE, not WordPiece"),
+    ],
+)
+def test_relatives_that_do_not_fit(case, values, message, folder):
+    source = folder(case)
+    edit(source / "config.json", **values)
+    refused(source, message)
+
+
+def test_a_classifier_that_ours_is_not(folder):
+    """ELECTRA's has a GELU where ours has a tanh: the encoder is what can be read."""
+    source = folder("electra_tagging")
+    edit(source / "config.json", architectures=["ElectraForSequenceClassification"])
+    arrays = arrays_of(source / "model.safetensors")
+    for name in ("weight", "bias"):
+        arrays[f"classifier.out_proj.{name}"] = arrays.pop(f"classifier.{name}")
+    arrays["classifier.dense.weight"] = np.zeros((24, 24), np.float32)
+    safetensors.write(source / "model.safetensors", arrays)
+    read = sources.published(source)
+    assert read.metadata.config == {"kind": "bare encoder"}
+    assert {path.split("/")[0] for path in read.shapes} == {"encoder"}
+
+
 def test_a_missing_or_damaged_file(folder):
     source = folder("pretraining")
     file, kept = source / "model.safetensors", source / "kept"

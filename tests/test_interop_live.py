@@ -14,7 +14,7 @@ transformers = pytest.importorskip("transformers", reason="pip install -e '.[ben
 
 
 @pytest.mark.filterwarnings("ignore")  # of theirs
-@pytest.mark.parametrize("case", published.CASES)
+@pytest.mark.parametrize("case", (*published.CASES, *published.WITH_WORDPIECE))
 def test_transformers_reads_what_goes_out(case, tmp_path):
     """By the class that config.json names: the outputs that went in, and the ids."""
     source, out = published.write(case, tmp_path / "in"), str(tmp_path / "out")

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 import jax
 import numpy as np
 
-from bert_jax import storage
+from bert_jax import config as config_lib
+from bert_jax import knobs, storage
 from bert_jax.errors import UserError
 from bert_jax.interop import (
     architectures,
@@ -31,6 +32,9 @@ from bert_jax.training import checkpoint, stored
 from bert_jax.training import metadata as metadata_lib
 
 FORMATS = ("huggingface", "tensorflow", "ours")
+# Folder in that of an ELECTRA for its generator, and how names of its parameters begin.
+GENERATOR = "generator"
+_OF_GENERATOR = "generator_head/", "generator/"
 # Room for what is written besides the arrays.
 _MARGIN_BYTES = 1 << 20
 
@@ -96,8 +100,14 @@ def convert(source: str, output: str, to: str = "") -> Converted:
     paths = set(model.params)
     kept = paths if to == "ours" else _kept(model, form)
     write = {"huggingface": _huggingface, "tensorflow": _tensorflow, "ours": _ours}[to]
+    generator = _generator(model) if to == "huggingface" else None
     with _complete_or_not_at_all(folder, model) as temporary:
         written = write(model, form, temporary)
+        if generator:
+            (temporary / GENERATOR).mkdir()
+            names = write(generator, _form(generator), temporary / GENERATOR)
+            written += [f"{GENERATOR}/{name}" for name in names]
+            kept |= {path for path in paths if path.startswith(_OF_GENERATOR)}
     heads = form.heads if form else []
     return Converted(
         to,
@@ -149,7 +159,7 @@ def write_ours(model: Model, output: str) -> None:
       UserError: The folder cannot be written.
     """
     with _complete_or_not_at_all(new_folder(output), model) as temporary:
-        _ours(model, "", temporary)
+        _ours(model, None, temporary)
 
 
 # ---- the folder
@@ -216,6 +226,39 @@ def _form(model: Model) -> huggingface.Form:
         return classes.of_metadata(dataclasses.replace(model.metadata, encoder=encoder))
     except UserError as error:
         raise UserError(f"{model.source} cannot go out: {error}") from error
+
+
+def _generator(model: Model) -> Model | None:
+    """The generator of an ELECTRA as a checkpoint of masked tokens.
+
+    None if there is none, or if `transformers` has no class that computes it.
+    """
+    if not any(path.startswith(_OF_GENERATOR) for path in model.params):
+        return None
+    objective = knobs.from_dict(
+        config_lib.ReplacedTokensConfig, model.metadata.config["objective"]
+    )
+    asked = config_lib.MaskedLmConfig(segments=objective.segments)
+    of_head, of_encoder = _OF_GENERATOR
+    params = {}
+    for path, value in model.params.items():
+        if path.startswith("encoder/embeddings/"):  # both have them
+            params[path] = value
+        elif path.startswith(of_head):
+            params[f"mlm_head/{path.removeprefix(of_head)}"] = value
+        elif path.startswith(of_encoder):
+            params[f"encoder/{path.removeprefix(of_encoder)}"] = value
+    metadata = dataclasses.replace(
+        model.metadata,
+        config={"kind": "pretraining", "objective": knobs.to_dict(asked)},
+        encoder=objective.generator(model.metadata.encoder),
+    )
+    generator = Model(model.source, metadata, params)
+    try:
+        _form(generator)
+    except UserError:
+        return None
+    return generator
 
 
 def _kept(model: Model, form: huggingface.Form) -> set[str]:

@@ -7,6 +7,7 @@ holds the whole pipeline, so that nothing is left to the defaults of a version.
 
 import json
 import pathlib
+from collections.abc import Iterator
 from typing import Any
 
 import sentencepiece
@@ -32,7 +33,8 @@ def read(folder: pathlib.Path) -> Tokenizer:
     settings = json_files.read_if_there(config)
     pipeline: dict[str, Any] = {}
     if (folder / _SENTENCEPIECE).exists():
-        kind, model = "sentencepiece", (folder / _SENTENCEPIECE).read_bytes()
+        kind = "sentencepiece"
+        model = _with_our_names((folder / _SENTENCEPIECE).read_bytes())
     elif (folder / "tokenizer.json").exists():
         pipeline = json_files.read(folder / "tokenizer.json")
         kind, model = "wordpiece", _vocabulary(folder / "tokenizer.json", pipeline)
@@ -59,6 +61,8 @@ def read(folder: pathlib.Path) -> Tokenizer:
         )
     lower_case = setting("do_lower_case", "lowercase") is not False
     strip_accents = setting("strip_accents", "strip_accents")
+    if isinstance(settings.get("keep_accents"), bool):  # ALBERT's
+        strip_accents = not settings["keep_accents"]
     if strip_accents is None:  # as the original does
         strip_accents = lower_case
     try:
@@ -189,9 +193,44 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     return pipeline
 
 
+def _with_our_names(model: bytes) -> bytes:
+    """A SentencePiece model in which padding and unknown tokens are called as here.
+
+    ALBERT's are `<pad>` and `<unk>`. Pieces are field 1 of ModelProto, and the text of
+    a piece is field 1 of it.
+    """
+    names = {b"<pad>": PAD.encode(), b"<unk>": UNK.encode()}
+    if not any(name in model for name in names):
+        return model
+    renamed = b""
+    try:
+        for number, raw, value in _parts(model):
+            text = _fields(value).get(1) if number == 1 else None
+            if text in names:
+                old, new = (_delimited(1, t) for t in (text, names[text]))
+                raw = _delimited(1, value.replace(old, new, 1))
+            renamed += raw
+    except (IndexError, KeyError):  # damaged; who reads it says so
+        return model
+    return renamed
+
+
+def _delimited(number: int, value: bytes) -> bytes:
+    """A field of bytes in protobuf's wire format."""
+    length, prefix = len(value), bytearray([number << 3 | 2])
+    while length > 0x7F:
+        prefix.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*prefix, length]) + value
+
+
 def _fields(message: bytes) -> dict[int, Any]:
     """The fields of a message in protobuf's wire format, the last of each number."""
-    fields: dict[int, Any] = {}
+    return {number: value for number, _, value in _parts(message)}
+
+
+def _parts(message: bytes) -> Iterator[tuple[int, bytes, Any]]:
+    """The fields of a message in their order: number, all of its bytes, and value."""
     position = 0
 
     def varint():
@@ -206,12 +245,13 @@ def _fields(message: bytes) -> dict[int, Any]:
                 return value
 
     while position < len(message):
+        start = position
         tag = varint()
         number, kind = tag >> 3, tag & 7
         if kind == 0:
-            fields[number] = varint()
-            continue
-        length = {1: 8, 5: 4}[kind] if kind in (1, 5) else varint()
-        fields[number] = message[position : position + length]
-        position += length
-    return fields
+            value = varint()
+        else:
+            length = {1: 8, 5: 4}[kind] if kind in (1, 5) else varint()
+            value = message[position : position + length]
+            position += length
+        yield number, message[start:position], value
