@@ -6,6 +6,7 @@ import pathlib
 
 import jax.numpy as jnp
 import numpy as np
+import sentencepiece
 
 from bert_jax.interop import sources
 from bert_jax.model import heads, parameters
@@ -60,6 +61,28 @@ def write(case, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in arrays(case, "files").items():
         (folder / name).write_bytes(content.tobytes())
+    return folder
+
+
+def sentencepiece_of_albert(folder, documents):
+    """A folder with a vocabulary of 300 pieces that is made as ALBERT's is."""
+    folder.mkdir(parents=True)
+    lines = (line.lower() for d in documents for line in d.splitlines() if line.strip())
+    with open(folder / "spiece.model", "wb") as model:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=lines,
+            model_writer=model,
+            vocab_size=300,
+            hard_vocab_limit=False,
+            pad_id=0,
+            unk_id=1,
+            bos_id=-1,
+            eos_id=-1,
+            pad_piece="<pad>",
+            unk_piece="<unk>",
+            control_symbols="[CLS],[SEP],[MASK]",
+            minloglevel=2,
+        )
     return folder
 
 

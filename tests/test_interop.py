@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import published
 import pytest
+import sentencepiece
 import tokenizers
 from toy import TINY, assert_close
 
@@ -216,6 +217,30 @@ def test_what_is_written_of_a_tokenizer_is_its_pipeline(tmp_path, documents):
         assert set(pair.type_ids) == {0, 1}
 
 
+def test_the_vocabulary_of_an_albert(tmp_path, documents):
+    """SentencePiece that calls padding and unknown tokens `<pad>` and `<unk>`."""
+    folder = published.sentencepiece_of_albert(tmp_path / "model", documents[:20])
+    theirs = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
+    tokenizer = vocabularies.read(folder)
+    special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.mask_id
+    assert special == (0, 1, 2, 4)
+    assert tokenizer.tokens[5:] == [theirs.id_to_piece(i) for i in range(5, 300)]
+    text = "the file, or the one that was opened before; \u5317 it"
+    assert tokenizer.encode(f"The FIL\u00c9{text[8:]}") == theirs.encode(
+        f"the file{text[8:]}"
+    )
+    assert 1 in tokenizer.encode(text)
+    assert (tokenizer.lower_case, tokenizer.strip_accents) == (True, True)
+    settings = {"do_lower_case": False, "keep_accents": True}
+    (folder / "tokenizer_config.json").write_text(json.dumps(settings))
+    tokenizer = vocabularies.read(folder)
+    assert (tokenizer.lower_case, tokenizer.strip_accents) == (False, False)
+    again = tmp_path / "again"
+    again.mkdir()
+    vocabularies.write(tokenizer, again, TINY)
+    assert vocabularies.read(again) == tokenizer
+
+
 def is_alike(text):
     """Whether both libraries have the same idea of a text for SentencePiece.
 
@@ -333,6 +358,43 @@ def test_heads_can_be_asked(folder):
     assert len(guesses[0][0]) == 3
     with pytest.raises(UserError, match="has no head to fill blanks.*bare encoder"):
         prediction.load(folder("bare")).fill(["aa [MASK]"])
+
+
+def test_relatives_can_be_asked(folder):
+    """Folders of ALBERT and ELECTRA, as those of BERT."""
+    classified = prediction.load(folder("albert_classification")).classify(["aa ab"])
+    assert set(classified[0].probabilities) == {"left", "no side", "on the other side"}
+    for case in ("albert_pretraining", "electra_generator"):
+        assert (
+            len(prediction.load(folder(case)).fill(["aa [MASK] ab"], top=3)[0][0]) == 3
+        )
+    tagged = prediction.load(folder("electra_tagging")).tag(["aa ab"])
+    assert len(tagged[0].tags) == 2
+    model = prediction.load(folder("electra_discriminator"))
+    with pytest.raises(UserError, match="has no head to fill blanks"):
+        model.fill(["aa [MASK]"])
+    (features,) = model.features(["aa ab"], layers=(0, -1))
+    assert features.values.shape[-1] == 32
+
+
+def test_tuning_begins_with_a_relative(folder):
+    """The encoder is loaded, its projection too; heads are new."""
+    pooler = ["encoder/pooler/bias", "encoder/pooler/kernel"]
+    for case, new in (("albert_bare", []), ("electra_discriminator", pooler)):
+        source = sources.find(folder(case))
+        encoder = sources.read_metadata(source).encoder
+        objective = classification.Classification(encoder, 3)
+        shapes = sharding.state_shapes(
+            objective.init, sharding.make_mesh(config.MeshConfig())
+        )
+        loaded = sources.load_params(
+            source, shapes, part="encoder", stored_part="encoder"
+        )
+        assert loaded.new == ["classifier/bias", "classifier/kernel", *new]
+        assert "encoder/embedding_projection/kernel" in loaded.loaded
+        expected = parameters.flatten(published.params(folder(case)))
+        for path, array in loaded.params.items():
+            np.testing.assert_array_equal(np.asarray(array), expected[path])
 
 
 def test_the_longest_word_is_saved_with_a_tokenizer(tmp_path):

@@ -1,13 +1,19 @@
 """What goes out, read by transformers itself, where it is installed (extra `bench`)."""
 
+import base64
 import json
+import re
 
 import published
 import pytest
+import sentencepiece
 from toy import assert_close
 
-from bert_jax import prediction
-from bert_jax.interop import convert, sources
+from bert_jax import config, prediction
+from bert_jax.interop import convert, sources, vocabularies
+from bert_jax.objectives import replaced_tokens
+from bert_jax.training import checkpoint
+from bert_jax.training import metadata as metadata_lib
 
 torch = pytest.importorskip("torch", reason="pip install -e '.[bench]'")
 transformers = pytest.importorskip("transformers", reason="pip install -e '.[bench]'")
@@ -54,3 +60,68 @@ def test_a_pipeline_classifies_as_we_do(tmp_path):
         for label, probability in ours.probabilities.items():
             assert got[label] == pytest.approx(probability, abs=1e-6)
         assert max(got, key=got.get) == ours.label
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_both_halves_of_electra(tmp_path):
+    """A checkpoint of ours goes out as two models, one in a folder of the other."""
+    folders = {
+        half: published.write(f"electra_{half}", tmp_path / half)
+        for half in ("discriminator", "generator")
+    }
+    read = sources.published(folders["discriminator"])
+    params = published.params(folders["discriminator"])
+    other = published.params(folders["generator"])
+    del other["encoder"]["embeddings"]
+    params |= {"generator": other["encoder"], "generator_head": other["mlm_head"]}
+    encoder = read.metadata.encoder
+    asked = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.5)
+    run = config.PretrainConfig(encoder=encoder, objective=asked)
+    objective = replaced_tokens.ReplacedTokens(encoder, asked)
+    about = metadata_lib.of_run(run, objective, read.metadata.tokenizer)
+    checkpoint.save_parameters(tmp_path / "run/checkpoints", params, about)
+    out = str(tmp_path / "out")
+    convert.convert(str(tmp_path / "run"), out, "huggingface")
+    for half, made in (
+        ("discriminator", transformers.AutoModelForPreTraining.from_pretrained(out)),
+        (
+            "generator",
+            transformers.AutoModelForMaskedLM.from_pretrained(
+                out, subfolder="generator"
+            ),
+        ),
+    ):
+        assert type(made).__name__.startswith("ElectraFor")
+        given = published.arrays(f"electra_{half}", "in")
+        given = {name: torch.tensor(value).long() for name, value in given.items()}
+        with torch.no_grad():
+            logits = made.eval()(**given).logits
+        expected = published.arrays(f"electra_{half}", "out")["logits"]
+        assert_close(logits.numpy(), expected, 1e-5)
+    tokenizer = transformers.AutoTokenizer.from_pretrained(out, subfolder="generator")
+    assert tokenizer.mask_token_id == read.metadata.tokenizer.mask_id
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_tokens_of_an_albert(tmp_path, documents):
+    """Ids that its own tokenizer gives, made of what is in the file of SentencePiece.
+
+    `from_pretrained` itself needs a newer protobuf than TensorFlow bears.
+    """
+    folder = published.sentencepiece_of_albert(tmp_path / "model", documents[:20])
+    ours = vocabularies.read(folder)
+    model = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
+    pieces = [(model.id_to_piece(i), model.get_score(i)) for i in range(len(model))]
+    vocabularies.write(ours, folder, config.EncoderConfig())
+    written = json.loads((folder / "tokenizer.json").read_text())["normalizer"]
+    (rules,) = (x for x in written["normalizers"] if x["type"] == "Precompiled")
+    theirs = transformers.AlbertTokenizer(
+        vocab=pieces,
+        _spm_precompiled_charsmap=base64.b64decode(rules["precompiled_charsmap"]),
+    )
+    # Runs of one character have several segmentations of the same score.
+    lines = {line for text in documents[:40] for line in text.splitlines()}
+    texts = [line for line in sorted(lines) if not re.search(r"``|''|(.)\1{2}", line)]
+    assert len(texts) > 500
+    ids = theirs(texts, add_special_tokens=False)["input_ids"]
+    assert ids == ours.encode_batch(texts)
