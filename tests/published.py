@@ -35,6 +35,7 @@ WITH_WORDPIECE = (
     "electra_answering",
 )
 WITH_BYTES = ("roberta_masked_lm", "roberta_classification", "roberta_bare")
+ALL = (*CASES, *WITH_WORDPIECE, *WITH_BYTES)
 
 
 @functools.cache

@@ -62,18 +62,22 @@ def assert_as_it_came_in(done, folder, source):
     assert not done.ignored
     expected, got = arrays_of(source), arrays_of(folder)
     assert done.written == list(got)
-    assert_same(got, {n: x.astype(np.float32) for n, x in expected.items()})
+    expected = {n: x.astype(np.float32) for n, x in expected.items()}
+    original = json.loads((source / "config.json").read_text())
+    if original["model_type"] == "roberta":  # no token has the first two positions
+        (name,) = (name for name in expected if "position_embeddings" in name)
+        expected[name][:2] = 0
+    assert_same(got, expected)
     before, after = map(sources.published, (source, folder))
     assert after.metadata == before.metadata
     written = json.loads((folder / "config.json").read_text())
-    original = json.loads((source / "config.json").read_text())
     assert written["architectures"] == original["architectures"]
     for name in written.keys() & original.keys() - {"dtype", "hidden_act", "label2id"}:
         assert written[name] == original[name], name
     assert f"`{written['architectures'][0]}`" in (folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("case", (*published.CASES, *published.WITH_WORDPIECE))
+@pytest.mark.parametrize("case", published.ALL)
 def test_what_came_in_goes_out_the_same(case, tmp_path):
     source = published.write(case, tmp_path / "theirs")
     done = convert.convert(str(source), str(tmp_path / "again"), "huggingface")

@@ -217,6 +217,38 @@ def test_what_is_written_of_a_tokenizer_is_its_pipeline(tmp_path, documents):
         assert set(pair.type_ids) == {0, 1}
 
 
+def test_the_vocabulary_of_a_roberta(tmp_path, documents):
+    """In any of its forms, and as this project writes it; ids are those of GPT-2's."""
+    folder = published.write("roberta_bare", tmp_path / "model")
+    tokenizer = vocabularies.read(folder)
+    assert tokenizer.special_tokens.mask == "<mask>"
+    assert (tokenizer.cls_id, tokenizer.pad_id, tokenizer.mask_id) == (0, 1, 265)
+    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    texts = [*published.texts(), *documents[:5]]
+
+    def ids(pipeline):
+        pipeline.encode_special_tokens = True
+        return [pipeline.encode(text, add_special_tokens=False).ids for text in texts]
+
+    assert tokenizer.encode_batch(texts) == ids(theirs)
+    learnt = vocabulary.train_byte_bpe(documents[:20], 400)
+    assert learnt.add_prefix_space
+    for number, each in enumerate((tokenizer, learnt)):
+        again = tmp_path / str(number)
+        again.mkdir()
+        vocabularies.write(each, again, TINY)
+        assert vocabularies.read(again) == each
+        path = again / "tokenizer.json"
+        assert ids(tokenizers.Tokenizer.from_file(str(path))) == each.encode_batch(
+            texts
+        )
+        path.unlink()
+        assert vocabularies.read(again) == each
+        (again / "merges.txt").unlink()
+        with pytest.raises(UserError, match="or vocab.json with merges.txt"):
+            vocabularies.read(again)
+
+
 def test_the_vocabulary_of_an_albert(tmp_path, documents):
     """SentencePiece that calls padding and unknown tokens `<pad>` and `<unk>`."""
     folder = published.sentencepiece_of_albert(tmp_path / "model", documents[:20])
@@ -364,10 +396,10 @@ def test_relatives_can_be_asked(folder):
     """Folders of ALBERT and ELECTRA, as those of BERT."""
     classified = prediction.load(folder("albert_classification")).classify(["aa ab"])
     assert set(classified[0].probabilities) == {"left", "no side", "on the other side"}
-    for case in ("albert_pretraining", "electra_generator"):
-        assert (
-            len(prediction.load(folder(case)).fill(["aa [MASK] ab"], top=3)[0][0]) == 3
-        )
+    for case in ("albert_pretraining", "electra_generator", "roberta_masked_lm"):
+        ((guesses,),) = prediction.load(folder(case)).fill(["aa [MASK] ab"], top=3)
+        # Of the words of this RoBERTa, only one begins with a space.
+        assert len(guesses) == (1 if case == "roberta_masked_lm" else 3)
     tagged = prediction.load(folder("electra_tagging")).tag(["aa ab"])
     assert len(tagged[0].tags) == 2
     model = prediction.load(folder("electra_discriminator"))

@@ -76,7 +76,17 @@ def test_a_config_that_does_not_fit(values, message, folder):
         ("electra_tagging", {"embedding_size": 13}, r"config.json it has \(24, 13\)"),
         ("electra_tagging", {"num_hidden_layers": 3}, "arrays are of 2 layers, but"),
         ("electra_tagging", {"model_type": "bert"}, "arrays are of 0 layers, but"),
-        ("roberta_bare", {}, "holds a model of type BPE, not WordPiece"),
+        (
+            "roberta_bare",
+            {"pad_token_id": 0},
+            "counted from pad_token_id, 0 in",
+        ),
+        (
+            "roberta_bare",
+            {"pad_token_id": None},
+            "pad_token_id is None, which",
+        ),
+        ("roberta_masked_lm", {"hidden_act": "gelu_new"}, "head of RobertaForMaskedLM"),
     ],
 )
 def test_relatives_that_do_not_fit(case, values, message, folder):
@@ -173,7 +183,8 @@ def test_a_vocabulary_that_does_not_fit(folder):
     assert sources.read_metadata(sources.find(source)).tokenizer.lower_case
     vocabulary = pipeline["model"]["vocab"]
     for change, message in (
-        ({"type": "BPE"}, "holds a model of type BPE, not WordPiece"),
+        ({"type": "Unigram"}, "holds a model of type Unigram, not WordPiece or BPE"),
+        ({"type": "BPE"}, "its BPE is not of bytes"),
         ({"continuing_subword_prefix": "@@"}, "the prefix of word pieces is not ##"),
         ({"vocab": 3}, "the vocabulary is damaged"),
         ({"vocab": {**vocabulary, "more": 77}}, "not 0 to 45, each once"),
@@ -191,6 +202,24 @@ def test_a_vocabulary_that_does_not_fit(folder):
     # One that is padded to more rows than there are tokens is nothing unusual.
     (source / "vocab.txt").write_text("\n".join(tokens[:-5]))
     assert sources.read_metadata(source).tokenizer.vocab_size == 40
+
+
+def test_bytes_that_do_not_fit(folder):
+    source = folder("roberta_bare")
+    path = source / "tokenizer.json"
+    pipeline = json.loads(path.read_text())
+    model = pipeline["model"]
+    without = {t: i for t, i in model["vocab"].items() if t != "the"}
+    for change, message in (
+        ({"pre_tokenizer": {"type": "Whitespace"}}, "its BPE is not of bytes"),
+        ({"normalizer": {"type": "Lowercase"}}, "it changes text before it is split"),
+        ({"model": model | {"merges": None}}, "the merges are damaged"),
+        ({"model": model | {"merges": [["a", "z"]]}}, "'az' is not in vocab.json"),
+        ({"model": model | {"vocab": without}}, "the ids are not 0 to 264, each once"),
+        ({"model": model | {"vocab": [3]}}, "the vocabulary is damaged"),
+    ):
+        path.write_text(json.dumps(pipeline | change))
+        refused(source, f"tokenizer.json: .*{message}")
 
 
 def test_what_is_no_published_folder_is_one_of_ours(tmp_path):

@@ -90,12 +90,19 @@ def of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
     """
     kind = _made_for(metadata)
     candidates = _architectures(metadata)
-    for theirs in candidates:
-        for each in (kind, _INSTEAD.get(kind)):
-            if each in theirs.classes:
+    refusals = []
+    for each in (kind, _INSTEAD.get(kind)):
+        for theirs in candidates:
+            if each not in theirs.classes:
+                continue
+            try:
                 return huggingface.Form(
                     theirs, each, metadata.encoder, metadata.tokenizer.pad_id
                 )
+            except UserError as error:
+                refusals.append(error)
+    if refusals:
+        raise refusals[0]
     raise UserError(
         f"{candidates[0].title} of transformers has no class for {kind} that computes "
         "what bert_jax does; such a checkpoint can be used with bert_jax only"
@@ -127,7 +134,7 @@ def _architectures(metadata: metadata_lib.Metadata) -> tuple[Architecture, ...]:
         return (ELECTRA,)
     if encoder.embedding_size or _made_for(metadata) == REPLACED_TOKENS:
         return ELECTRA, BERT
-    return (ROBERTA,) if metadata.tokenizer.kind == "byte_bpe" else (BERT,)
+    return (ROBERTA, BERT) if metadata.tokenizer.kind == "byte_bpe" else (BERT,)
 
 
 def metadata(

@@ -139,6 +139,11 @@ def make(
             f"{source}: the vocabulary has {tokenizer.vocab_size} tokens, the model "
             f"only {encoder.vocab_size} (vocab_size in {config_file.name})"
         )
+    if theirs.is_offset and tokenizer.pad_id != form.pad_id:
+        raise UserError(
+            f"{source}: positions are counted from pad_token_id, {form.pad_id} in "
+            f"{config_file.name}, but in the vocabulary it is {tokenizer.pad_id}"
+        )
     shapes = _shapes(source, config_file.name, form, objective, arrays)
     return Published(source, files, form, metadata, arrays, tuple(ignored), shapes)
 

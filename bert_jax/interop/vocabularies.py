@@ -17,7 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
-from bert_jax.tokenizer import CLS, MASK, PAD, SEP, UNK, Tokenizer
+from bert_jax.tokenizer import PAD, UNK, Tokenizer, byte_bpe
 
 SETTINGS = "tokenizer_config.json"
 _SENTENCEPIECE = "spiece.model"
@@ -37,14 +37,18 @@ def read(folder: pathlib.Path) -> Tokenizer:
         model = _with_our_names((folder / _SENTENCEPIECE).read_bytes())
     elif (folder / "tokenizer.json").exists():
         pipeline = json_files.read(folder / "tokenizer.json")
+        if _type(pipeline.get("model")) == "BPE":
+            return _read_byte_bpe(folder / "tokenizer.json", pipeline, settings)
         kind, model = "wordpiece", _vocabulary(folder / "tokenizer.json", pipeline)
     elif (folder / "vocab.txt").exists():
         text = (folder / "vocab.txt").read_bytes().replace(b"\r\n", b"\n")
         kind, model = "wordpiece", text.rstrip(b"\n") + b"\n"
+    elif tokenizer_lib.is_published_bpe(folder):
+        return tokenizer_lib.from_published_bpe(folder)
     else:
         raise UserError(
-            f"{folder} has no vocabulary: no vocab.txt, tokenizer.json or "
-            f"{_SENTENCEPIECE}"
+            f"{folder} has no vocabulary: no vocab.txt, tokenizer.json, "
+            f"{_SENTENCEPIECE}, or vocab.json with merges.txt"
         )
     normaliser = pipeline.get("normalizer")
     normaliser = normaliser if isinstance(normaliser, dict) else {}
@@ -75,25 +79,66 @@ def read(folder: pathlib.Path) -> Tokenizer:
         raise UserError(f"{folder}: {error}") from error
 
 
+def _type(part: Any) -> Any:
+    """The type of a part of a pipeline."""
+    return part.get("type") if isinstance(part, dict) else None
+
+
 def _vocabulary(path: pathlib.Path, pipeline: dict[str, Any]) -> bytes:
     """The vocabulary of a WordPiece pipeline as the text of a vocab.txt."""
     model = pipeline.get("model")
-    if not isinstance(model, dict) or model.get("type") != "WordPiece":
-        kind = model.get("type") if isinstance(model, dict) else None
-        raise UserError(f"{path} holds a model of type {kind}, not WordPiece")
+    if _type(model) != "WordPiece":
+        raise UserError(
+            f"{path} holds a model of type {_type(model)}, not WordPiece or BPE"
+        )
     if model.get("continuing_subword_prefix", "##") != "##":
         raise UserError(f"{path}: the prefix of word pieces is not ##")
-    try:
-        ids = {str(token): int(i) for token, i in model["vocab"].items()}
-        for added in pipeline.get("added_tokens") or ():
-            ids.setdefault(str(added["content"]), int(added["id"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: the vocabulary is damaged") from error
+    ids = _ids(path, pipeline)
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError(
             f"{path}: the ids of the vocabulary are not 0 to {len(ids) - 1}, each once"
         )
     return "".join(f"{token}\n" for token in sorted(ids, key=ids.get)).encode("utf-8")
+
+
+def _ids(path: pathlib.Path, pipeline: dict[str, Any]) -> dict[str, int]:
+    """Id of each token of a pipeline."""
+    try:
+        ids = {str(token): int(i) for token, i in pipeline["model"]["vocab"].items()}
+        for added in pipeline.get("added_tokens") or ():
+            ids.setdefault(str(added["content"]), int(added["id"]))
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path}: the vocabulary is damaged") from error
+    return ids
+
+
+def _read_byte_bpe(
+    path: pathlib.Path, pipeline: dict[str, Any], settings: dict[str, Any]
+) -> Tokenizer:
+    """The tokenizer of a pipeline of byte-level BPE, and of nothing else."""
+    splitter, model = pipeline.get("pre_tokenizer"), pipeline["model"]
+    if _type(splitter) != "ByteLevel" or splitter.get("use_regex") is False:
+        raise UserError(f"{path}: its BPE is not of bytes, split as GPT-2 does")
+    if pipeline.get("normalizer") or model.get("byte_fallback"):
+        raise UserError(f"{path}: it changes text before it is split, as ours cannot")
+    merges = model.get("merges")
+    if not isinstance(merges, list):
+        raise UserError(f"{path}: the merges are damaged")
+    lines = [" ".join(pair) if isinstance(pair, list) else str(pair) for pair in merges]
+    prefix = settings.get("add_prefix_space", splitter.get("add_prefix_space"))
+    try:
+        parts = byte_bpe.parse(
+            json.dumps(_ids(path, pipeline)).encode(), "\n".join(lines).encode()
+        )
+        return Tokenizer(
+            "byte_bpe",
+            False,
+            False,
+            byte_bpe.content(*parts),
+            add_prefix_space=prefix is True,
+        )
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def write(
@@ -105,48 +150,51 @@ def write(
       tokenizer: Tokenizer.
       folder: Folder to write into.
       encoder: Config of the encoder that it is for.
-
-    Raises:
-      UserError: It is of a kind that is not written yet.
     """
-    if tokenizer.kind == "byte_bpe":
-        raise UserError(
-            "models with a byte_bpe vocabulary cannot be converted yet; those with "
-            "wordpiece or sentencepiece can"
-        )
+    special = tokenizer.special_tokens
+    mask = tokenizers.AddedToken(special.mask)
     if tokenizer.kind == "wordpiece":
         (folder / "vocab.txt").write_bytes(tokenizer.model)
         pipeline = _wordpiece(tokenizer)
-    else:
+    elif tokenizer.kind == "sentencepiece":
         (folder / _SENTENCEPIECE).write_bytes(tokenizer.model)
         pipeline = _sentencepiece(tokenizer)
-    pipeline.add_special_tokens(list(tokenizer_lib.SPECIAL_TOKENS))
+    else:
+        vocabulary, _, merges = tokenizer.model.partition(b"\n")
+        (folder / "vocab.json").write_bytes(vocabulary + b"\n")
+        (folder / "merges.txt").write_bytes(merges)
+        pipeline = _byte_bpe(tokenizer)
+        # The space before a blank belongs to what fills it, as here.
+        mask = tokenizers.AddedToken(special.mask, lstrip=True)
+    pipeline.add_special_tokens([*special[:-1], mask])
+    cls, sep = special.cls, special.sep
     pipeline.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{CLS}:0 $A:0 {SEP}:0",
-        pair=f"{CLS}:0 $A:0 {SEP}:0 $B:1 {SEP}:1",
-        special_tokens=[(CLS, tokenizer.cls_id), (SEP, tokenizer.sep_id)],
+        single=f"{cls}:0 $A:0 {sep}:0",
+        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
+        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
     )
     json_files.write(folder / "tokenizer.json", json.loads(pipeline.to_str()))
     names = ["input_ids", "token_type_ids", "attention_mask"]
     if encoder.type_vocab_size < 2:  # all tokens are of the first type
         names.remove("token_type_ids")
+    normalisation = {
+        "do_lower_case": tokenizer.lower_case,
+        "strip_accents": tokenizer.strip_accents,
+        "tokenize_chinese_chars": True,
+    }
+    if tokenizer.kind == "byte_bpe":
+        normalisation = {"add_prefix_space": tokenizer.add_prefix_space}
     json_files.write(
         folder / SETTINGS,
         {
             # Not BertTokenizer: it would build a pipeline of its own, in which words of
             # more than 100 characters are unknown; in Google's they have up to 200.
             "tokenizer_class": "PreTrainedTokenizerFast",
-            "do_lower_case": tokenizer.lower_case,
-            "strip_accents": tokenizer.strip_accents,
-            "tokenize_chinese_chars": True,
+            **normalisation,
             "model_max_length": encoder.max_position_embeddings,
             "model_input_names": names,
             "clean_up_tokenization_spaces": False,
-            "pad_token": PAD,
-            "unk_token": UNK,
-            "cls_token": CLS,
-            "sep_token": SEP,
-            "mask_token": MASK,
+            **{f"{name}_token": token for name, token in special._asdict().items()},
         },
     )
 
@@ -161,6 +209,20 @@ def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         model, tokenizer.lower_case, tokenizer.strip_accents
     )
     pipeline.decoder = tokenizers.decoders.WordPiece(prefix="##")
+    return pipeline
+
+
+def _byte_bpe(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
+    vocabulary, _, merges = tokenizer.model.partition(b"\n")
+    ids, pairs = byte_bpe.parse(vocabulary, merges)
+    unknown = tokenizer.special_tokens.unk
+    pipeline = tokenizers.Tokenizer(
+        tokenizers.models.BPE(ids, pairs, unk_token=unknown)
+    )
+    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
+        add_prefix_space=tokenizer.add_prefix_space
+    )
+    pipeline.decoder = tokenizers.decoders.ByteLevel()
     return pipeline
 
 
