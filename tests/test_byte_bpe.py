@@ -12,7 +12,6 @@ from commands import assert_refused, call
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources, splits
 from bert_jax.errors import UserError
-from bert_jax.interop import vocabularies
 from bert_jax.tasks import tagging
 
 STORED = json.loads(
@@ -282,11 +281,6 @@ def test_settings_of_other_kinds_are_refused(published, wordpiece):
     values = json.loads(published.dumps()) | {"add_prefix_space": True}
     with pytest.raises(UserError, match="have changed since they were saved"):
         tokenizer_lib.Tokenizer.loads(json.dumps(values))
-
-
-def test_it_is_not_converted_yet(published, tmp_path):
-    with pytest.raises(UserError, match="byte_bpe vocabulary cannot be converted yet"):
-        vocabularies.write(published, tmp_path, None)
 
 
 # ---- programs

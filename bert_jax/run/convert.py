@@ -4,8 +4,9 @@ r"""Convert checkpoints: from other projects, to other projects.
   python -m bert_jax.run.convert --input=FOLDER --output=WORKDIR --to=ours
 
 The input is a workdir of a run or one checkpoint in it, a folder that `transformers`
-saved, or one of google-research/bert. The output is a new folder; it appears when it is
-complete. docs/interop.md says what goes in and out.
+saved (BERT, ALBERT, ELECTRA, RoBERTa), or one of google-research/bert. The output is a
+new folder; it appears when it is complete. The generator of an ELECTRA is a folder in
+it. docs/interop.md says what goes in and out.
 """
 
 from absl import flags
