@@ -23,7 +23,7 @@ import torch
 import transformers
 
 from bert_jax import config as config_lib
-from bert_jax.interop import huggingface
+from bert_jax.interop import architectures, huggingface
 from bert_jax.objectives import classification, spans, tagging
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import optimizer as optimizer_lib
@@ -122,7 +122,8 @@ def their_model(kind, initial):
     )
     model = THEIRS[kind](settings)
     our_head, their_head = HEADS[kind]
-    encoder = huggingface.to_huggingface({"encoder": initial["encoder"]}, ENCODER)
+    form = huggingface.Form(architectures.BERT, architectures.BARE, ENCODER, pad_id=0)
+    encoder = huggingface.to_huggingface({"encoder": initial["encoder"]}, form)
     state = {name: torch.tensor(np.array(value)) for name, value in encoder.items()}
     kernel, bias = (np.array(initial[our_head][name]) for name in ("kernel", "bias"))
     state[f"{their_head}.weight"] = torch.tensor(kernel.T)

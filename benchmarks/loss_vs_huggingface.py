@@ -22,7 +22,7 @@ import transformers
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.data import batches as batches_lib
-from bert_jax.interop import huggingface
+from bert_jax.interop import architectures, huggingface
 from bert_jax.objectives import masked_lm
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import optimizer as optimizer_lib
@@ -64,7 +64,10 @@ def ours(encoder, steps, batches):
         return step_lib.init_state(objective, optimizer, key)
 
     state = nn.unbox(init(jax.random.key(0)))
-    initial = huggingface.to_huggingface(state.params, encoder)
+    form = huggingface.Form(
+        architectures.BERT, architectures.NEXT_SENTENCE, encoder, pad_id=0
+    )
+    initial = huggingface.to_huggingface(state.params, form)
     train_step = jax.jit(step_lib.make_train_step(objective, optimizer, seed=0))
     losses = []
     for batch in batches:
