@@ -282,7 +282,7 @@ PRETRAINING = {
 PRETRAINING |= {
     f"{name}, packed": dataclasses.replace(settings, examples_per_row=3)
     for name, settings in PRETRAINING.items()
-    if settings.segments != "full_sentences"
+    if settings.segments != "full_sentences" and settings.kind != "replaced_tokens"
 }
 
 
