@@ -16,6 +16,7 @@ from bert_jax.objectives import (
     PretrainingObjective,
     causal_lm,
     masked_lm,
+    permutation_lm,
     replaced_tokens,
     without_context,
 )
@@ -29,6 +30,7 @@ OBJECTIVES = {
     "masked_lm": masked_lm.MaskedLm,
     "causal_lm": causal_lm.CausalLm,
     "replaced_tokens": replaced_tokens.ReplacedTokens,
+    "permutation_lm": permutation_lm.PermutationLm,
 }
 
 

@@ -31,9 +31,16 @@ class EncoderConfig:
     num_layer_groups: int = knob(0, at_least=0)
     num_heads: int = knob(12, at_least=1)
     intermediate_size: int = knob(3072, at_least=1)
+    # Tokens of a row, at most; where positions are absolute, rows of their table.
     max_position_embeddings: int = knob(512, at_least=1)
-    # Kinds of segments with an embedding each; 1: all share one; 0: no embedding.
+    # Kinds of segments with an embedding each; 1: all share one; 0: no embedding. Where
+    # positions are relative, 2: two segments are the same or not; 0: none of that.
     type_vocab_size: int = knob(2, at_least=0)
+    # "absolute": embeddings of positions and segments (BERT). "relative": attention
+    # knows distances, and whether segments differ (XLNet); then there are neither
+    # embeddings of positions nor a layer norm behind those of tokens, queries, keys and
+    # values have no biases, and [CLS] counts as the last token of its row.
+    positions: str = knob("absolute", choices=("absolute", "relative"))
     # Whether a token attends only to itself and those before it: left to right.
     causal: bool = False
     # Hugging Face calls "gelu_erf" "gelu".
@@ -68,6 +75,8 @@ class EncoderConfig:
                 f"{where}num_layer_groups={self.num_layer_groups} does not divide "
                 f"{where}num_layers={self.num_layers}"
             )
+        if self.is_relative:
+            self._check_relative(where)
         if self.attention != "kernel":
             return
         if self.head_size not in KERNEL_HEAD_SIZES:
@@ -82,6 +91,23 @@ class EncoderConfig:
                 f"not max_position_embeddings={self.max_position_embeddings}; take "
                 "auto or plain"
             )
+
+    def _check_relative(self, where: str) -> None:
+        for name, works, advice in (
+            ("causal", not self.causal, "must be False"),
+            ("attention", self.attention != "kernel", "must be auto or plain"),
+            ("type_vocab_size", self.type_vocab_size in (0, 2), "must be 0 or 2"),
+            ("hidden_size", self.hidden_size % 2 == 0, "must be even"),
+        ):
+            if not works:
+                raise UserError(
+                    f"{where}{name}={getattr(self, name)} does not go with "
+                    f"{where}positions=relative; it {advice}"
+                )
+
+    @property
+    def is_relative(self) -> bool:
+        return self.positions == "relative"
 
     @property
     def padded_vocab_size(self) -> int:

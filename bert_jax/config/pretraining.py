@@ -165,6 +165,31 @@ class ReplacedTokensConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class PermutationLmConfig:
+    """Tokens in any order, each from those before it (Yang et al. 2019, XLNet).
+
+    `segments` as for `MaskedLmConfig`, those without a question. Nothing is masked: the
+    last tokens of the order are predicted, and attention hides what comes later.
+    """
+
+    kind: str = "permutation_lm"
+    causal: ClassVar[bool] = False
+    masking: ClassVar[None] = None
+    examples_per_row: ClassVar[int] = 1
+    segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
+    # Share of the sequences that aim at a random shorter length.
+    short_sequence_rate: float = knob(0.0, at_least=0, at_most=1)
+    # Of this many tokens one is predicted (the paper's K).
+    context: int = knob(6, at_least=2)
+    # Predicted tokens that stand together, at most.
+    max_span: int = knob(5, at_least=1)
+
+    def predictions(self, length: int) -> int:
+        """Predictions in a sequence, at most: the dimension P of a batch."""
+        return max(1, (length - 1) // self.context)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
     """Which corpus, and how it is dealt out."""
 
@@ -215,7 +240,9 @@ class PretrainConfig:
     init_from: str = knob("", free=True)
     init_fingerprint: str = ""  # of its parameters; "": whatever they are
     encoder: EncoderConfig = EncoderConfig()
-    objective: MaskedLmConfig | CausalLmConfig | ReplacedTokensConfig = MaskedLmConfig()
+    objective: (
+        MaskedLmConfig | CausalLmConfig | ReplacedTokensConfig | PermutationLmConfig
+    ) = MaskedLmConfig()
     data: DataConfig = DataConfig()
     phases: tuple[PhaseConfig, ...] = (
         PhaseConfig(),
@@ -285,8 +312,22 @@ class PretrainConfig:
                 f"of {where}objective.segments={segments!r} apart; it must be at least "
                 "2"
             )
+        if isinstance(self.objective, PermutationLmConfig):
+            self._check_permutations(where)
         if self.encoder.causal != self.objective.causal:
             raise UserError(
                 f"{where}encoder.causal must be {self.objective.causal} for "
                 f"{where}objective.kind={self.objective.kind!r}"
             )
+
+    def _check_permutations(self, where: str) -> None:
+        encoder, kind = self.encoder, self.objective.kind
+        for name, value, wanted in (
+            ("positions", encoder.positions, "relative"),
+            ("embedding_size", encoder.embedding_columns, encoder.hidden_size),
+        ):
+            if value != wanted:
+                raise UserError(
+                    f"{where}encoder.{name}={value} does not go with "
+                    f"{where}objective.kind={kind!r}; it must be {wanted}"
+                )

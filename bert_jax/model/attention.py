@@ -168,9 +168,12 @@ def attention_probabilities(
     query: Float[Array, "B H L K"],
     key: Float[Array, "B H M K"],
     mask: Bool[Array, "B 1 #L M"],
+    more: Float[Array, "B H L M"] | None = None,
 ) -> Float[Array, "B H L M"]:
-    """softmax(Q K^T / sqrt(K)) over the positions that the mask lets through."""
+    """softmax((Q K^T + more) / sqrt(K)) over what the mask lets through."""
     scores = products.dot("bhlk,bhmk->bhlm", query, key)
+    if more is not None:
+        scores = scores + more
     scores = scores * query.shape[-1] ** -0.5
     return jax.nn.softmax(jnp.where(mask, scores, _HIDDEN_SCORE), axis=-1)
 
@@ -183,8 +186,9 @@ def scaled_dot_product(
     mask: Bool[Array, "B 1 #L M"],
     dropout_keys: UInt32[Array, "B ..."],
     rate: float,
+    more: Float[Array, "B H L M"] | None = None,
 ) -> Float[Array, "B H L K"]:
-    """softmax(Q K^T / sqrt(K)) V with dropout on the probabilities.
+    """softmax((Q K^T + more) / sqrt(K)) V with dropout on the probabilities.
 
     Scores and softmax are float32. Of the L x M intermediates only the probabilities
     are kept for the backward pass, in the type of the values; JAX's own derivative
@@ -197,20 +201,22 @@ def scaled_dot_product(
       mask: Which positions are attended to.
       dropout_keys: A key for each row, or for each query: [B] or [B, H, L].
       rate: Rate of dropout; 0 for none.
+      more: What is added to the products of queries and keys, in float32; None: 0.
     """
-    return _forward(query, key, value, mask, dropout_keys, rate)[0]
+    return _forward(query, key, value, mask, dropout_keys, rate, more)[0]
 
 
-def _forward(query, key, value, mask, dropout_keys, rate):
-    probabilities = attention_probabilities(query, key, mask).astype(value.dtype)
+def _forward(query, key, value, mask, dropout_keys, rate, more):
+    probabilities = attention_probabilities(query, key, mask, more).astype(value.dtype)
     dropped = dropout_lib.dropout(probabilities, rate, dropout_keys)
     context = products.dot("bhlm,bhmk->bhlk", dropped, value)
-    residuals = query, key, value, probabilities, dropout_keys
+    like_more = None if more is None else more[:0]
+    residuals = query, key, value, probabilities, dropout_keys, like_more
     return context.astype(value.dtype), residuals
 
 
 def _backward(rate, residuals, g):
-    query, key, value, probabilities, dropout_keys = residuals
+    query, key, value, probabilities, dropout_keys, like_more = residuals
     dropped = dropout_lib.dropout(probabilities, rate, dropout_keys)
     d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
     d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)
@@ -219,6 +225,7 @@ def _backward(rate, residuals, g):
     p = probabilities.astype(jnp.float32)
     inner = jnp.sum(d_probabilities * p, axis=-1, keepdims=True)
     d_scores = p * (d_probabilities - inner) * query.shape[-1] ** -0.5
+    d_more = None if like_more is None else d_scores
     d_scores = d_scores.astype(query.dtype)
     d_query = products.dot("bhlm,bhmk->bhlk", d_scores, key)
     d_key = products.dot("bhml,bhlk->bhmk", products.transpose(d_scores), query)
@@ -228,6 +235,7 @@ def _backward(rate, residuals, g):
         d_value.astype(value.dtype),
         None,
         None,
+        d_more,
     )
 
 

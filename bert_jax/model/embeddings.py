@@ -14,7 +14,8 @@ class Embeddings(nn.Module):
 
     Embeddings may have fewer columns than hidden states; `Encoder` projects them.
     An encoder of fewer than two segment types takes all tokens for the first type, or
-    has no embedding of segments.
+    has no embedding of segments. One of relative positions has embeddings of tokens
+    only, which are not normalised (google-research's XLNet, modeling.py).
     """
 
     config: config_lib.EncoderConfig
@@ -22,6 +23,8 @@ class Embeddings(nn.Module):
     def setup(self):
         c = self.config
         self.token = self._table("token", "vocab", c.padded_vocab_size)
+        if c.is_relative:
+            return
         self.position = self._table("position", "position", c.max_position_embeddings)
         if c.type_vocab_size:
             self.segment = self._table("segment", "segment", c.type_vocab_size)
@@ -41,6 +44,12 @@ class Embeddings(nn.Module):
         # Whole rows of the table, so that a lookup needs no other part of the mesh.
         token = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
         x = token[inputs.input_ids]
+        if not self.config.is_relative:
+            x = self.layer_norm(self._add_positions_and_segments(x, inputs))
+        x = x.astype(self.config.dtype)
+        return dropout.dropout(x, self.config.dropout_rate, dropout_keys)
+
+    def _add_positions_and_segments(self, x, inputs):
         if inputs.positions is None:
             x = x + self.position[: x.shape[1]]
         else:
@@ -52,5 +61,4 @@ class Embeddings(nn.Module):
             x = x + jax.nn.one_hot(inputs.segment_ids, types) @ self.segment
         elif types:
             x = x + self.segment[0]
-        x = self.layer_norm(x)
-        return dropout.dropout(x, self.config.dropout_rate, dropout_keys)
+        return x

@@ -13,7 +13,15 @@ from flax.linen import spmd
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import attention, dropout, embeddings, layers, randomness
+from bert_jax.model import (
+    attention,
+    cls_last,
+    dropout,
+    embeddings,
+    layers,
+    randomness,
+    relative_attention,
+)
 from bert_jax.model.inputs import Inputs
 
 
@@ -25,7 +33,7 @@ class EncoderLayer(nn.Module):
     @nn.compact
     def __call__(
         self,
-        x: Float[Array, "B L D"],
+        x: Float[Array, "B rows D"],
         inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
@@ -35,7 +43,8 @@ class EncoderLayer(nn.Module):
         """One layer: hidden states, and attention probabilities on request.
 
         Args:
-          x: Hidden states of the layer below.
+          x: Hidden states of the layer below: of the tokens, and behind them of a
+            second stream if there is one.
           inputs: Rows of tokens.
           dropout_keys: Keys for dropout; None for no dropout.
           read_at: Positions whose hidden states are wanted; None: all, and P is L.
@@ -54,7 +63,10 @@ class EncoderLayer(nn.Module):
             total = x.astype(jnp.float32) + y.astype(jnp.float32)
             return layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name=name)(total)
 
-        y, probabilities = attention.SelfAttention(c, name="attention")(
+        attend = attention.SelfAttention
+        if c.is_relative:
+            attend = relative_attention.RelativeAttention
+        y, probabilities = attend(c, name="attention")(
             queries,
             x,
             inputs,
@@ -111,6 +123,10 @@ class Encoder(nn.Module):
     Embeddings of fewer columns are projected (Lan et al. 2019, ALBERT, 3.1), behind
     their layer norm and dropout as in google-research/albert and electra.
 
+    With `config.positions="relative"` this is XLNet (Yang et al. 2019), which may have
+    a second stream of vectors (`inputs.target_positions`), and drops out what comes of
+    the last layer. Rows come with [CLS] first all the same; see `cls_last.py`.
+
     Attributes:
       config: Shape of the encoder.
       shared_embeddings: Embeddings of another encoder to be used here, too; None: its
@@ -140,6 +156,7 @@ class Encoder(nn.Module):
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
         read_at: Int[Array, "B P"] | None = None,
+        target_embedding: Float[Array, " D"] | None = None,
         return_hidden_states: bool = False,
         return_attention: bool = False,
     ) -> Encoded:
@@ -152,6 +169,9 @@ class Encoder(nn.Module):
           read_at: Positions whose vectors are wanted; None: all, and P is L. The last
             layer computes queries and the feed-forward part at these only, with the
             masks of dropout that they would have among all.
+          target_embedding: What the second stream begins with, where there is one. Then
+            its vectors are those that are wanted, and hidden states are those of the
+            tokens and behind them those of the second stream.
           return_hidden_states: Whether to return those of all layers.
           return_attention: Whether to return attention probabilities.
 
@@ -160,16 +180,73 @@ class Encoder(nn.Module):
         """
         if read_at is not None and (return_hidden_states or return_attention):
             raise ValueError("read_at leaves out what is to be returned")
+        c, given = self.config, inputs
+        if c.is_relative:
+            inputs = cls_last.moved(given)
+            read_at = None if read_at is None else cls_last.places(given, read_at)
+        first = self._embedded(inputs, dropout_keys, target_embedding)
+        returns_all = return_hidden_states or return_attention
+        if target_embedding is not None and not returns_all:
+            read_at = jnp.broadcast_to(
+                jnp.arange(inputs.input_ids.shape[1], first.shape[1]),
+                inputs.target_positions.shape,
+            )
+        x, states, probabilities = self._through_layers(
+            first,
+            inputs,
+            randomness.fold_in(dropout_keys, "layers"),
+            read_at,
+            return_hidden_states=return_hidden_states,
+            return_attention=return_attention,
+        )
+        if return_hidden_states:
+            states = jnp.concatenate([first[None], states])
+        if not c.is_relative:
+            return Encoded(x, states, probabilities)
+        keys = randomness.fold_in(dropout_keys, "output")
+        if read_at is not None:
+            keys = randomness.of_parts(keys, read_at, c.hidden_size)
+        x = dropout.dropout(x, c.dropout_rate, keys)
+        if target_embedding is not None and returns_all:
+            x = x[:, inputs.input_ids.shape[1] :]
+        elif read_at is None:
+            x = cls_last.back(given, x, 1)
+        if return_hidden_states:
+            states = cls_last.back(given, states, 2, batch_axis=1)
+        if return_attention:
+            for axis in (3, 4):
+                probabilities = cls_last.back(given, probabilities, axis, batch_axis=1)
+        return Encoded(x, states, probabilities)
+
+    def _embedded(self, inputs, dropout_keys, target_embedding):
+        """Hidden states below the layers: of tokens, and of a second stream."""
+        c = self.config
+        x = self.embeddings(inputs, randomness.fold_in(dropout_keys, "embeddings"))
+        if c.embedding_columns != c.hidden_size:
+            x = self.embedding_projection(x)
+        if target_embedding is not None:
+            shape = *inputs.target_positions.shape, c.hidden_size
+            targets = dropout.dropout(
+                jnp.broadcast_to(target_embedding.astype(c.dtype), shape),
+                c.dropout_rate,
+                randomness.fold_in(dropout_keys, "targets"),
+            )
+            x = jnp.concatenate([x, targets], axis=1)
+        return nn.with_logical_constraint(x, ("batch", "length", "hidden"))
+
+    def _through_layers(
+        self, x, inputs, keys, read_at, *, return_hidden_states, return_attention
+    ):
+        """What comes of all layers; and states and probabilities of each, or None."""
         c = self.config
         layer = EncoderLayer(c, parent=None)
-        layers_keys = randomness.fold_in(dropout_keys, "layers")
 
         def apply_layer(x, parameters, index, read_at=None):
             x, probabilities = layer.apply(
                 {"params": parameters},
                 x,
                 inputs,
-                randomness.fold_in(layers_keys, index),
+                randomness.fold_in(keys, index),
                 read_at=read_at,
                 return_probabilities=return_attention,
             )
@@ -178,10 +255,6 @@ class Encoder(nn.Module):
 
         if c.remat == "layer":
             apply_layer = jax.checkpoint(apply_layer, prevent_cse=not c.scan_layers)
-        first = self.embeddings(inputs, randomness.fold_in(dropout_keys, "embeddings"))
-        if c.embedding_columns != c.hidden_size:
-            first = self.embedding_projection(first)
-        x = first = nn.with_logical_constraint(first, ("batch", "length", "hidden"))
         if c.scan_layers:
             indices = jnp.arange(c.num_layers).reshape(c.num_distinct_layers, -1)
 
@@ -205,9 +278,7 @@ class Encoder(nn.Module):
                 x, extra = apply_layer(x, parameters, i, read_at if is_last else None)
                 extras.append(extra)
             states, probabilities = jax.tree.map(lambda *x: jnp.stack(x), *extras)
-        if return_hidden_states:
-            states = jnp.concatenate([first[None], states])
-        return Encoded(x, states, probabilities)
+        return x, states, probabilities
 
     def pooled_positions(self, inputs: Inputs) -> Int[Array, "B 1"]:
         """The position of each row whose vector is pooled: that of [CLS].
@@ -256,7 +327,7 @@ def _init_layers(key: jax.Array, config: config_lib.EncoderConfig):
     ids = jnp.zeros((1, 1), jnp.int32)
 
     def init_one(key):
-        return layer.init(key, x, Inputs(ids, ids == 0), None)["params"]
+        return layer.init(key, x, Inputs(ids, ids == 0, ids), None)["params"]
 
     stacked = jax.vmap(init_one)(jax.random.split(key, config.num_distinct_layers))
     return jax.tree.map(

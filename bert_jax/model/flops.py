@@ -31,7 +31,20 @@ def _layer(config: config_lib.EncoderConfig, length: int, queries: int) -> float
     keys_and_values = 2.0 * length * 2 * d * d
     of_queries = 2.0 * queries * (2 * d * d + 2 * d * f)
     attention = 2 * 2.0 * queries * length * d
+    if config.is_relative:  # distances, from 1 - length to length
+        attention += 2.0 * queries * 2 * length * d
     return keys_and_values + of_queries + attention
+
+
+def two_streams(
+    config: config_lib.EncoderConfig, length: int, predictions: int
+) -> float:
+    """Operations of the layers for one sequence and a stream of predictions beside it.
+
+    The last layer has that stream only.
+    """
+    layers = (config.num_layers - 1) * _layer(config, length, length + predictions)
+    return layers + _layer(config, length, predictions)
 
 
 def pooler(config: config_lib.EncoderConfig) -> float:
@@ -41,8 +54,13 @@ def pooler(config: config_lib.EncoderConfig) -> float:
 
 def language_model_head(config: config_lib.EncoderConfig, predictions: int) -> float:
     """Operations to predict some tokens of one sequence."""
-    d, e, v = config.hidden_size, config.embedding_columns, config.vocab_size
-    return 2.0 * predictions * (d * e + e * v)
+    d, e = config.hidden_size, config.embedding_columns
+    return 2.0 * predictions * d * e + tied_head(config, predictions)
+
+
+def tied_head(config: config_lib.EncoderConfig, predictions: int) -> float:
+    """Operations of the table of tokens on some vectors of its width."""
+    return 2.0 * predictions * config.embedding_columns * config.vocab_size
 
 
 def classifier(config: config_lib.EncoderConfig, num_classes: int) -> float:

@@ -17,9 +17,14 @@ class LanguageModelHead(nn.Module):
     """From vectors to logits over the vocabulary, tied to the token embedding.
 
     The transformation makes vectors of the embedding's width, as in ALBERT and ELECTRA.
+
+    Attributes:
+      config: Shape of the encoder.
+      transforms: Whether vectors are transformed; XLNet has none of it.
     """
 
     config: config_lib.EncoderConfig
+    transforms: bool = True
 
     @nn.compact
     def __call__(
@@ -27,15 +32,16 @@ class LanguageModelHead(nn.Module):
     ) -> Float[Array, "B P V"]:
         """Float32 logits. Those of the vocabulary's padding are very negative."""
         c = self.config
-        x = layers.Linear(
-            ("embed",),
-            (("hidden", c.embedding_columns),),
-            c.dtype,
-            c.initializer_range,
-            name="transform",
-        )(x)
-        x = layers.activate(x, c.activation)
-        x = layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name="layer_norm")(x)
+        if self.transforms:
+            x = layers.Linear(
+                ("embed",),
+                (("hidden", c.embedding_columns),),
+                c.dtype,
+                c.initializer_range,
+                name="transform",
+            )(x)
+            x = layers.activate(x, c.activation)
+            x = layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name="layer_norm")(x)
         zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
         bias = self.param("output_bias", zeros, (c.padded_vocab_size,))
         rows = x.reshape(-1, c.embedding_columns)

@@ -17,6 +17,11 @@ class Inputs(NamedTuple):
       positions: Position of each token in its text; None: 0, 1, 2 and so on.
       documents: Document of a packed row that each token is of; tokens attend to those
         of their own document. None: all are of one.
+      ranks: Place of each token in an order in which they are predicted; tokens attend
+        to those whose place is not later than their own. None: to all.
+      target_positions: Positions of a second stream of vectors, which know where they
+        are but not what stands there (Yang et al. 2019, XLNet, 2.3). Each attends to
+        tokens of earlier places than that of the token there. None: there is none.
     """
 
     input_ids: Int[Array, "B L"]
@@ -24,6 +29,8 @@ class Inputs(NamedTuple):
     segment_ids: Int[Array, "B L"] | None = None
     positions: Int[Array, "B L"] | None = None
     documents: Int[Array, "B L"] | None = None
+    ranks: Int[Array, "B L"] | None = None
+    target_positions: Int[Array, "B P"] | None = None
 
     @classmethod
     def of(cls, batch: Mapping[str, jax.Array]) -> "Inputs":

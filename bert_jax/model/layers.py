@@ -12,7 +12,7 @@ from bert_jax.model import products
 
 
 class Linear(nn.Module):
-    """A product with a kernel, and a bias.
+    """A product with a kernel, and a bias if wanted.
 
     Attributes:
       inputs: Names of the trailing dimensions of the input that are contracted.
@@ -21,6 +21,7 @@ class Linear(nn.Module):
       stddev: Standard deviation of the kernel's initial values, truncated at two of
         them.
       result_dtype: Type of the result; "": that of the factors.
+      has_bias: Whether there is a bias.
     """
 
     inputs: tuple[str, ...]
@@ -28,6 +29,7 @@ class Linear(nn.Module):
     dtype: str
     stddev: float
     result_dtype: str = ""
+    has_bias: bool = True
 
     @nn.compact
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
@@ -41,7 +43,9 @@ class Linear(nn.Module):
         )
         bias_init = nn.with_logical_partitioning(nn.initializers.zeros, names)
         kernel = self.param("kernel", kernel_init, (*contracted, *sizes))
-        bias = self.param("bias", bias_init, sizes)
+        bias = jnp.zeros(sizes)
+        if self.has_bias:
+            bias = self.param("bias", bias_init, sizes)
         y = products.linear(
             x.reshape(math.prod(rows), math.prod(contracted)),
             kernel.reshape(math.prod(contracted), math.prod(sizes)),

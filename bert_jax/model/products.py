@@ -73,6 +73,34 @@ def _tied_backward(dtype, residuals, g):
 tied_linear.defvjp(_tied_forward, _tied_backward)
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
+def einsum(
+    spec: str, x: Float[Array, "..."], y: Float[Array, "..."], dtype: jnp.dtype
+) -> Float[Array, "..."]:
+    """An einsum in float32 of factors of type `dtype`.
+
+    Each letter of `spec` stands in two of the three terms at least.
+    """
+    return dot(spec, x.astype(dtype), y.astype(dtype))
+
+
+def _einsum_forward(spec, x, y, dtype):
+    factors = x.astype(dtype), y.astype(dtype)
+    return dot(spec, *factors), (*factors, x[:0], y[:0])
+
+
+def _einsum_backward(spec, dtype, residuals, g):
+    x, y, like_x, like_y = residuals
+    factors, result = spec.split("->")
+    of_x, of_y = factors.split(",")
+    g = g.astype(dtype)
+    dx = dot(f"{result},{of_y}->{of_x}", g, y).astype(like_x.dtype)
+    return dx, dot(f"{of_x},{result}->{of_y}", x, g).astype(like_y.dtype)
+
+
+einsum.defvjp(_einsum_forward, _einsum_backward)
+
+
 def dot(spec: str, x: Float[Array, "..."], y: Float[Array, "..."]):
     """An einsum of two factors of one type, accumulated in float32.
 

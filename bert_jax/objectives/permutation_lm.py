@@ -1,0 +1,103 @@
+"""Permutation language modelling (Yang et al. 2019, XLNet, 2.2 to 2.3)."""
+
+import dataclasses
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax.model import flops, permutations
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch, terms, without_context
+
+
+@dataclasses.dataclass(frozen=True)
+class PermutationLm:
+    """Mean loss of the last tokens of a random order, each from those before it.
+
+    Source: zihangdai/xlnet, function_builder.py, two_stream_loss. Without memory; the
+    second stream has vectors where something is predicted, and no others.
+    """
+
+    encoder: config_lib.EncoderConfig
+    config: config_lib.PermutationLmConfig = config_lib.PermutationLmConfig()
+
+    encoder_path = "encoder"
+
+    @property
+    def losses(self) -> dict[str, float]:
+        return {"plm_loss": 1.0}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return ("plm_loss", "plm_accuracy", "padding_fraction")
+
+    @property
+    def model(self) -> permutations.PermutationModel:
+        """The model that this objective trains."""
+        return permutations.PermutationModel(self.encoder)
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """What a batch looks like; `data/batches.py` says what is in it."""
+        tokens = batch_size, length
+        predictions = batch_size, self.config.predictions(length)
+        shapes = {
+            "input_ids": (tokens, jnp.int32),
+            "attention_mask": (tokens, jnp.bool_),
+            "ranks": (tokens, jnp.int32),
+            "target_positions": (predictions, jnp.int32),
+            "target_labels": (predictions, jnp.int32),
+            "target_weights": (predictions, jnp.float32),
+        }
+        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
+            shapes["segment_ids"] = tokens, jnp.int32
+        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+    def sequence_flops(self, length: int) -> float:
+        """Encoder and head, forward and backward."""
+        predictions = self.config.predictions(length)
+        return flops.training(
+            flops.two_streams(self.encoder, length, predictions)
+            + flops.tied_head(self.encoder, predictions)
+        )
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters, boxed with the names of their dimensions."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        row = Inputs(ids, ids == 0, ranks=ids, target_positions=ids)
+        return self.model.init(key, row)["params"]
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        """Predicted tokens in a batch."""
+        return {"plm_loss": jnp.sum(batch["target_weights"])}
+
+    def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
+        """Of predicted tokens; see `PretrainingObjective`."""
+        loss, accuracy = without_context.next_token(frequencies)
+        return {"plm_loss": loss, "plm_accuracy": accuracy}
+
+    def terms(
+        self,
+        params: Any,
+        batch: Batch,
+        *,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
+    ) -> terms.Terms:
+        """Loss, accuracy and the share of padding; see `Objective`."""
+        del sampling_keys  # nothing is drawn
+        logits = self.model.apply(
+            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
+        )
+        labels, weights = batch["target_labels"], batch["target_weights"]
+        loss = terms.cross_entropy(logits, labels)
+        correct = terms.is_correct(logits, labels)
+        return {
+            "plm_loss": terms.weighted(loss, weights),
+            "plm_accuracy": terms.weighted(correct, weights),
+            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+        }

@@ -1,0 +1,350 @@
+"""The encoder of relative positions, and its second stream (Yang et al. 2019)."""
+
+import dataclasses
+import functools
+import pathlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from toy import TINY, assert_close, assert_trees_close, relative_distance
+
+from bert_jax import config as config_lib
+from bert_jax import knobs
+from bert_jax.errors import UserError
+from bert_jax.model import encoder as encoder_lib
+from bert_jax.model import parameters, randomness
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import permutation_lm
+
+FIXTURE = pathlib.Path(__file__).parent / "fixtures/xlnet.npz"
+XLNET = dataclasses.replace(TINY, positions="relative")
+# Ours: theirs, in each layer; and theirs with dimensions in another order.
+OF_LAYERS = {
+    "attention/query/kernel": "rel_attn.q",
+    "attention/key/kernel": "rel_attn.k",
+    "attention/value/kernel": "rel_attn.v",
+    "attention/distance/kernel": "rel_attn.r",
+    "attention/output/kernel": "rel_attn.o",
+    "attention/content_bias": "rel_attn.r_w_bias",
+    "attention/position_bias": "rel_attn.r_r_bias",
+    "attention/segment_bias": "rel_attn.r_s_bias",
+    "attention/segment_embedding": "rel_attn.seg_embed",
+    "attention_layer_norm/scale": "rel_attn.layer_norm.weight",
+    "attention_layer_norm/bias": "rel_attn.layer_norm.bias",
+    "intermediate/kernel": "ff.layer_1.weight",
+    "intermediate/bias": "ff.layer_1.bias",
+    "output/kernel": "ff.layer_2.weight",
+    "output/bias": "ff.layer_2.bias",
+    "output_layer_norm/scale": "ff.layer_norm.weight",
+    "output_layer_norm/bias": "ff.layer_norm.bias",
+}
+OTHERS = {
+    "encoder/embeddings/token_embedding": "transformer.word_embedding.weight",
+    "target_embedding": "transformer.mask_emb",
+    "lm_head/output_bias": "lm_loss.bias",
+}
+TRANSPOSED = {
+    "attention/output/kernel": (1, 2, 0),
+    "intermediate/kernel": (1, 0),
+    "output/kernel": (1, 0),
+}
+
+
+def from_theirs(arrays, prefix):
+    """Parameters or gradients of theirs as a tree of ours; what is missing is 0."""
+    padding = XLNET.padded_vocab_size - XLNET.vocab_size
+    flat = {}
+    for ours, theirs in OTHERS.items():
+        value = arrays.get(prefix + theirs)
+        if ours == "target_embedding":
+            value = np.zeros(32) if value is None else value.reshape(-1)
+        elif value is None:
+            value = np.zeros(XLNET.padded_vocab_size)
+        else:
+            value = np.pad(value, [(0, padding), *[(0, 0)] * (value.ndim - 1)])
+        flat[ours] = value
+    for ours, theirs in OF_LAYERS.items():
+        layers = [
+            arrays[f"{prefix}transformer.layer.{i}.{theirs}"]
+            for i in range(XLNET.num_layers)
+        ]
+        axes = TRANSPOSED.get(ours)
+        layers = [layer if axes is None else layer.transpose(axes) for layer in layers]
+        flat[f"encoder/layers/{ours}"] = np.stack(layers)
+    return parameters.unflatten(jax.tree.map(jnp.float32, flat))
+
+
+@functools.cache
+def stored():
+    return dict(np.load(FIXTURE))
+
+
+def cls_first(values, axis=1):
+    """Rows of theirs as rows of ours: [CLS] is moved from behind the last token."""
+    rows = np.moveaxis(values, axis, 1).copy()
+    for row, n in zip(rows, stored()["attention_mask"].sum(1), strict=True):
+        row[:n] = np.roll(row[:n], 1, axis=0)
+    return np.moveaxis(rows, 1, axis)
+
+
+def inputs(*, targets):
+    arrays = stored()
+    names = ["input_ids", "attention_mask", "segment_ids"] + ["ranks"] * targets
+    given = {name: jnp.asarray(cls_first(arrays[name])) for name in names}
+    given["segment_ids"] = given["segment_ids"].at[:, 0].set(0)
+    if targets:
+        used = arrays["target_weights"] > 0
+        given["target_positions"] = jnp.asarray(
+            np.where(used, arrays["target_positions"] + 1, 0)
+        )
+    return Inputs(**given)
+
+
+def assert_same_gradients(got, expected):
+    got, expected = parameters.flatten(got), parameters.flatten(expected)
+    assert got.keys() <= expected.keys()
+    for path, value in got.items():
+        assert_close(value, expected[path], 1e-5)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_plain_rows_agree_with_hugging_face(scan_layers):
+    """Hidden states and attention of each layer, and all gradients."""
+    config = dataclasses.replace(XLNET, activation="gelu_erf", scan_layers=scan_layers)
+    params = from_theirs(stored(), "state/")["encoder"]
+    rows = inputs(targets=False)
+    is_token = np.asarray(rows.attention_mask)
+    weights = jnp.sin(jnp.arange(32.0)) * is_token[..., None]
+
+    @jax.jit
+    @functools.partial(jax.value_and_grad, has_aux=True)
+    def loss(params):
+        encoded = encoder_lib.Encoder(config).apply(
+            {"params": params}, rows, return_hidden_states=True, return_attention=True
+        )
+        states, attention = encoded.hidden_states, encoded.attention
+        return jnp.sum(encoded.hidden * weights), (states, attention)
+
+    (_, (states, attention)), grads = loss(params)
+    expected = stored()["plain/hidden_states"]
+    assert len(states) == 4
+    for got, theirs in zip(states, expected, strict=True):
+        assert_close(np.asarray(got)[is_token], cls_first(theirs)[is_token], 1e-5)
+    of_tokens = np.broadcast_to(is_token[:, None], (4, 4, 24))  # B H L
+    for got, theirs in zip(attention, stored()["plain/attention"], strict=True):
+        theirs = cls_first(cls_first(theirs, axis=2), axis=3)
+        assert_close(np.asarray(got)[of_tokens], theirs[of_tokens], 1e-5)
+    grads_of_theirs = from_theirs(stored(), "plain/grad/")["encoder"]
+    assert_same_gradients(grads, grads_of_theirs)
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize(
+    ("activation", "theirs"), [("gelu_erf", "gelu"), ("gelu_tanh", "gelu_new")]
+)
+def test_two_streams_agree_with_hugging_face(activation, theirs, scan_layers):
+    """Both streams after each layer, logits, loss, and all gradients."""
+    config = dataclasses.replace(XLNET, activation=activation, scan_layers=scan_layers)
+    expected = {
+        name.removeprefix(f"{theirs}/"): values
+        for name, values in stored().items()
+        if name.startswith(f"{theirs}/")
+    }
+    params = from_theirs(stored(), "state/")
+    rows, used = inputs(targets=True), stored()["target_weights"] > 0
+    is_token = np.asarray(rows.attention_mask)
+    states = (
+        encoder_lib.Encoder(config)
+        .apply(
+            {"params": params["encoder"]},
+            rows,
+            target_embedding=params["target_embedding"],
+            return_hidden_states=True,
+        )
+        .hidden_states
+    )
+    assert len(states) == 4
+    for i, both in enumerate(np.asarray(states)):
+        tokens, targets = both[:, :24], both[:, 24:]
+        of_theirs = cls_first(expected["tokens"][i])
+        assert_close(tokens[is_token], of_theirs[is_token], 1e-5)
+        assert_close(targets[used], expected["targets"][i][used], 1e-5)
+    objective = permutation_lm.PermutationLm(config)
+    batch = batch_of_targets()
+    logits = objective.model.apply({"params": params}, rows)[..., :101]
+    assert_close(np.asarray(logits)[used], expected["logits"][used], 1e-5)
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss(params):
+        no_keys = jnp.zeros(4, jnp.uint32)
+        got = objective.terms(params, batch, dropout_keys=None, sampling_keys=no_keys)
+        return got["plm_loss"].sum / got["plm_loss"].count
+
+    value, grads = loss(params)
+    assert value == pytest.approx(expected["loss"].item(), rel=1e-5)
+    assert_same_gradients(grads, from_theirs(expected, "grad/"))
+
+
+# ---- one result, however it is computed
+
+
+def random_params(config):
+    """Parameters far from initial ones, of a model with two streams."""
+    model = permutation_lm.PermutationLm(config)
+    params = nn.unbox(jax.jit(model.init)(jax.random.key(0)))
+    rng = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda p: p + jnp.float32(rng.normal(size=p.shape) * 0.1), params
+    )
+
+
+@functools.cache
+def compiled(config):
+    objective = permutation_lm.PermutationLm(config)
+
+    def loss(params, batch, keys):
+        got = objective.terms(
+            params, batch, dropout_keys=keys, sampling_keys=jnp.zeros(4, jnp.uint32)
+        )
+        return got["plm_loss"].sum
+
+    return jax.jit(jax.value_and_grad(loss))
+
+
+def batch_of_targets():
+    batch = {k: v for k, v in inputs(targets=True)._asdict().items() if v is not None}
+    of_targets = ("target_labels", "target_weights")
+    return batch | {name: jnp.asarray(stored()[name]) for name in of_targets}
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+@pytest.mark.parametrize(
+    "change",
+    [{"scan_layers": True}, {"remat": "attention"},
+     {"remat": "layer", "scan_layers": True}],
+)  # fmt: skip
+def test_loops_and_recomputation_change_nothing(change, dtype):
+    """With dropout on; in a loop, the last layer computes more than is read."""
+    config = dataclasses.replace(XLNET, dtype=dtype)
+    params, batch = random_params(config), batch_of_targets()
+    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
+    got = compiled(dataclasses.replace(config, **change))(params, batch, keys)
+    expected = compiled(config)(params, batch, keys)
+    if dtype == "float32":
+        assert_trees_close(got, expected, 1e-5)
+    else:
+        assert relative_distance(got, expected) < 0.01
+    without = compiled(config)(params, batch, None)
+    assert abs(got[0] - without[0]) > 1e-3
+
+
+def test_bfloat16_is_near_float32():
+    params, batch = random_params(XLNET), batch_of_targets()
+    exact = compiled(XLNET)(params, batch, None)
+    got = compiled(dataclasses.replace(XLNET, dtype="bfloat16"))(params, batch, None)
+    assert relative_distance(got[0], exact[0]) < 0.01
+    assert relative_distance(got[1], exact[1]) < 0.03
+
+
+def test_dropout_of_what_is_read_is_that_among_all():
+    """As for other encoders: vectors at some positions are those that all would be."""
+    params = random_params(XLNET)["encoder"]
+    rows = inputs(targets=False)
+    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
+    read_at = jnp.array([[0, 5], [16, 3], [0, 8], [0, 0]])
+    apply = functools.partial(encoder_lib.Encoder(XLNET).apply, {"params": params})
+    every = apply(rows, dropout_keys=keys).hidden
+    some = apply(rows, dropout_keys=keys, read_at=read_at).hidden
+    assert_close(some, jnp.take_along_axis(every, read_at[..., None], axis=1), 1e-5)
+    assert np.mean(np.asarray(every) == 0) == pytest.approx(0.1, abs=0.03)
+
+
+def test_what_comes_later_is_not_seen():
+    """Logits of a target depend neither on what stands there nor on later places."""
+    params, batch = random_params(XLNET), batch_of_targets()
+    objective = permutation_lm.PermutationLm(XLNET)
+
+    @jax.jit
+    def logits(ids):
+        rows = Inputs.of(batch)._replace(input_ids=ids)
+        return objective.model.apply({"params": params}, rows)
+
+    ids, ranks = batch["input_ids"], np.asarray(batch["ranks"])
+    plain = np.asarray(logits(ids))
+    for row, slot in zip(*np.nonzero(batch["target_weights"]), strict=True):
+        place = ranks[row, batch["target_positions"][row, slot]]
+        later = (ranks[row] >= place) & (ranks[row] >= 0)
+        others = jnp.where(later, (ids[row] + 50) % 101, ids[row])
+        changed = np.asarray(logits(ids.at[row].set(others)))
+        assert np.array_equal(changed[row, slot], plain[row, slot])
+        earlier = jnp.where(later, ids[row], (ids[row] + 50) % 101)
+        changed = np.asarray(logits(ids.at[row].set(earlier)))
+        assert not np.allclose(changed[row, slot], plain[row, slot], atol=1e-3)
+
+
+def test_rows_without_tokens_and_of_one():
+    """Choices that are missing, and the first batch of an initialisation."""
+    params = random_params(XLNET)["encoder"]
+    ids = jnp.arange(8).reshape(2, 4) + 5
+    mask = jnp.array([[False] * 4, [True, False, False, False]])
+    encoded = encoder_lib.Encoder(XLNET).apply({"params": params}, Inputs(ids, mask))
+    assert np.isfinite(encoded.hidden).all()
+
+
+# ---- what is refused, and sizes
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"causal": True}, r"causal=True does not go with .*positions=relative"),
+        ({"attention": "kernel"}, "attention=kernel .* must be auto or plain"),
+        ({"type_vocab_size": 1}, "type_vocab_size=1 .* must be 0 or 2"),
+        ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 .* must be even"),
+    ],
+)
+def test_what_does_not_go_with_relative_positions(change, message):
+    with pytest.raises(UserError, match=message):
+        knobs.check(dataclasses.replace(XLNET, **change))
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"positions": "absolute"}, "positions=absolute .* it must be relative"),
+        ({"embedding_size": 16}, "embedding_size=16 .* it must be 32"),
+    ],
+)
+def test_what_does_not_go_with_permutations(change, message):
+    asked = config_lib.PretrainConfig(
+        encoder=dataclasses.replace(XLNET, **change),
+        objective=config_lib.PermutationLmConfig(),
+        phases=(config_lib.PhaseConfig(length=32),),
+    )
+    with pytest.raises(UserError, match=message):
+        knobs.check(asked)
+
+
+@pytest.mark.parametrize(
+    ("hidden", "layers", "count"), [(768, 12, 116_718_336), (1024, 24, 360_268_800)]
+)
+def test_parameter_counts(hidden, layers, count):
+    """Of `transformers` XLNetModel with the shapes of the authors: base and large."""
+    config = config_lib.EncoderConfig(
+        vocab_size=32_000,
+        vocab_multiple=1,
+        hidden_size=hidden,
+        num_layers=layers,
+        num_heads=hidden // 64,
+        intermediate_size=4 * hidden,
+        positions="relative",
+    )
+    shapes = jax.eval_shape(
+        permutation_lm.PermutationLm(config).init, jax.random.key(0)
+    )
+    del shapes["lm_head"]
+    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
