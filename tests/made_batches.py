@@ -10,10 +10,14 @@ MASKED = config_lib.MaskedLmConfig()
 
 def configure(objective=MASKED, *, length=64, seed=3, groups=1, batch_size=32, steps=9):
     """Two phases of one shape."""
+    is_permuted = isinstance(objective, config_lib.PermutationLmConfig)
     return config_lib.PretrainConfig(
         seed=seed,
         objective=objective,
-        encoder=config_lib.EncoderConfig(causal=objective.causal),
+        encoder=config_lib.EncoderConfig(
+            causal=objective.causal,
+            positions="relative" if is_permuted else "absolute",
+        ),
         data=config_lib.DataConfig(shard_groups=groups),
         phases=(
             config_lib.PhaseConfig(steps=steps, length=length, batch_size=batch_size),

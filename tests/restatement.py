@@ -11,6 +11,7 @@ from bert_jax.corpus import shards
 M = 2**64 - 1
 # Purposes of streams.
 ORDER, SEGMENTS, POSITION, ACTION, SPAN, COUNT, AIMS, PACKING = range(8)
+TARGETS, PLACES = 8, 9
 
 
 def word(key, index):
@@ -94,6 +95,9 @@ class Reference:
         if self.S > 1:
             self.rows = self.pack()
         masking = config.objective.masking
+        self.is_permuted = config.objective.kind == "permutation_lm"
+        if self.is_permuted:
+            self.P = max(1, (self.length - 1) // config.objective.context)
         if masking:
             rate = max(*masking.rate, masking.eval_rate)
             of_rates = math.ceil(rate * self.length - 1e-9)
@@ -258,7 +262,7 @@ class Reference:
 
     def example(self, c, epoch, step):
         """What a chunk makes."""
-        keys = [word(word(word(self.key, p), epoch), c) for p in range(6)]
+        keys = [word(word(word(self.key, p), epoch), c) for p in range(10)]
         t = self.tokenizer
         row = {}
         if self.is_pair:
@@ -276,6 +280,17 @@ class Reference:
             ids = [t.cls_id, *self.stretch(c, keys[SEGMENTS]), t.sep_id]
         padding = [t.pad_id] * (self.length - len(ids))
         row["attention_mask"] = [True] * len(ids) + [False] * len(padding)
+        if self.is_permuted:
+            targets, ranks = self.permutation(ids, keys)
+            empty = [0] * (self.P - len(targets))
+            return {
+                **row,
+                "input_ids": ids + padding,
+                "ranks": ranks + [-1] * len(padding),
+                "target_positions": targets + empty,
+                "target_labels": [ids[i] for i in targets] + empty,
+                "target_weights": [1.0] * len(targets) + [0.0] * len(empty),
+            }
         if not self.objective.masking:
             return {**row, "input_ids": ids + padding, "weights": 1.0}
         positions, labels = self.mask(ids, keys, self.rate(step))
@@ -450,3 +465,32 @@ class Reference:
             elif chance(random, masking.mask_token_rate + masking.random_token_rate):
                 ids[i] = candidates[below(random << 32 & M, len(candidates))]
         return positions, labels
+
+    # ---- permutations
+
+    def permutation(self, ids, keys):
+        """Which positions are predicted, and the place of each token in the order."""
+        text = [i for i in range(len(ids)) if not self.special(i, ids)]
+        context, targets = self.objective.context, []
+        goal = min(max(1, len(text) // context), len(text) - 1)
+        spare = max(0, len(text) - context * goal)
+        begin = below(word(keys[TARGETS], 0), spare + 1)
+        number = 0
+        while len(targets) < goal:
+            total = sum(1 / n for n in range(1, self.objective.max_span + 1))
+            draw = fraction(word(keys[TARGETS], 1 + 2 * number))
+            size, reached = 1, 1.0
+            while size < self.objective.max_span and draw >= reached / total:
+                size += 1
+                reached += 1 / size
+            size = min(size, goal - len(targets))
+            room = min(context * size, len(text)) - size
+            first = begin + below(word(keys[TARGETS], 2 + 2 * number), room + 1)
+            targets += text[first : first + size]
+            begin += context * size
+            number += 1
+        bits = (self.length - 1).bit_length()
+        placed = [i for i in range(len(ids)) if i in targets or self.special(i, ids)]
+        placed.sort(key=lambda i: (word(keys[PLACES], i) >> (bits + 1), i))
+        ranks = [placed.index(i) if i in placed else -1 for i in range(len(ids))]
+        return targets, ranks

@@ -91,6 +91,31 @@ def test_masks_with_byte_level_bpe(name, byte_bpe_corpus):
     assert_rows_equal(made.batch(1), reference, 32 + np.arange(32), name)
 
 
+@pytest.mark.parametrize("short", [0.0, 0.5])
+@pytest.mark.parametrize("segments", ["consecutive", "full_sentences", "doc_sentences"])
+def test_permutations_of_all_kinds(segments, short, corpus):
+    """Short rows have fewer tokens than a context, down to one."""
+    objective = config_lib.PermutationLmConfig(
+        segments=segments, short_sequence_rate=short
+    )
+    for length in (64, 16, 512) if segments == "consecutive" else (64,):
+        config = configure(objective, length=length)
+        made, reference = make(corpus, config), Reference(corpus, config)
+        for step in (0, len(reference.chunks) // 32):
+            positions = step * 32 + np.arange(32)
+            assert_rows_equal(made.batch(step), reference, positions, step)
+
+
+def test_permutations_of_other_spans(corpus):
+    objective = config_lib.PermutationLmConfig(context=3, max_span=9)
+    config = configure(objective, length=40)
+    made = make(corpus, config, held_out=True)
+    reference = Reference(corpus, config, split="held_out")
+    assert_rows_equal(made.batch(0), reference, np.arange(32))
+    last = made.batch(made.num_batches - 1)
+    assert 0 < last["target_weights"].max(1).sum() < 32
+
+
 @pytest.mark.parametrize("name", ["n-grams", "rate over time"])
 def test_masks_of_the_held_out_split(name, corpus):
     masking = config_lib.MaskingConfig(**MASKS[name])

@@ -20,6 +20,7 @@ from bert_jax.objectives import (
     choice,
     classification,
     masked_lm,
+    permutation_lm,
     regression,
     replaced_tokens,
     spans,
@@ -29,6 +30,7 @@ from bert_jax.objectives import (
 
 LENGTH, ROWS = 24, 8
 LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
+XLNET = dataclasses.replace(TINY, positions="relative")
 
 
 def masked(segments, **fields):
@@ -60,6 +62,14 @@ OBJECTIVES = {
     "replaced tokens": replaced_tokens.ReplacedTokens(
         TINY, config_lib.ReplacedTokensConfig(generator_size=0.5)
     ),
+    "permutations": permutation_lm.PermutationLm(XLNET),
+    "permutations, full sentences": permutation_lm.PermutationLm(
+        XLNET, config_lib.PermutationLmConfig(segments="full_sentences")
+    ),
+    "relative positions": masked_lm.MaskedLm(XLNET),
+    "classification, relative positions": classification.Classification(XLNET, 3),
+    "tagging, relative positions": tagging.Tagging(XLNET, 3),
+    "spans, relative positions": spans.Spans(XLNET),
     "a toy that samples": Replaced(TINY, ReplacedConfig()),
 }
 each = pytest.mark.parametrize("name", OBJECTIVES)
@@ -78,9 +88,12 @@ def random_batch(objective, seed=0):
                 values[::2, -1] = False
         elif shape.dtype == jnp.float32:
             values = rng.random(shape.shape) < 0.7
-        elif name == "input_ids" or name == "mlm_labels":
+        elif name == "ranks":
+            values = rng.permuted(np.tile(np.arange(LENGTH), (ROWS, 1)), axis=1) - 9
+            values = np.maximum(values, -1)
+        elif name in ("input_ids", "mlm_labels", "target_labels"):
             values = rng.integers(5, TINY.vocab_size, shape.shape)
-        elif name == "mlm_positions":
+        elif name in ("mlm_positions", "target_positions"):
             values = rng.integers(0, 10, shape.shape)
         else:
             values = rng.integers(0, 2, shape.shape)
@@ -273,6 +286,7 @@ PRETRAINING = {
         ("masked", config_lib.MaskedLmConfig),
         ("causal", config_lib.CausalLmConfig),
         ("replaced", config_lib.ReplacedTokensConfig),
+        ("permuted", config_lib.PermutationLmConfig),
     )
     for segments in ("consecutive", "full_sentences", "doc_sentences")
 } | {
@@ -291,7 +305,11 @@ def test_batches_have_the_shapes_promised(name, corpus):
     settings = PRETRAINING[name]
     config = config_lib.PretrainConfig(
         objective=settings,
-        encoder=dataclasses.replace(TINY, causal=settings.causal),
+        encoder=dataclasses.replace(
+            TINY,
+            causal=settings.causal,
+            positions="relative" if "permuted" in name else "absolute",
+        ),
         phases=(config_lib.PhaseConfig(length=32, batch_size=4),),
     )
     knobs.check(config)

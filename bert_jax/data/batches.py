@@ -21,6 +21,7 @@ from bert_jax.data import (
     masking,
     order,
     packing,
+    permutations,
     pipeline,
     segment_pairs,
     segments,
@@ -37,6 +38,7 @@ _MASKING = {
     masking.COUNT: 5,
 }
 _AIMS, _PACKING = 6, 7
+_PERMUTATIONS = {permutations.SPAN: 8, permutations.ORDER: 9}
 
 # By the names that configs give them.
 _KINDS: dict[str, type[segments.Segments]] = {
@@ -65,7 +67,10 @@ class PretrainingBatches:
       mlm_positions   int32 [B, P]   ascending; 0 where there is no prediction
       mlm_labels      int32 [B, P]   what stood there; 0 where there is no prediction
       mlm_weights     float32 [B, P] 1 for a prediction, else 0
-    and of rows without
+    of rows with an order of factorisation
+      ranks           int32 [B, L]   places in the order, from 0 on; -1 for what all see
+      target_*                       positions, labels and weights, as of masks
+    and of rows with neither
       weights         float32 [B]    1; 0 for the filling of the last held-out batch
     of packed rows, in addition
       positions       int32 [B, L]   of each token in its example; padding 0
@@ -73,7 +78,8 @@ class PretrainingBatches:
     where labels and weights of a question are [B, S], with 0 for what is not there, and
       pooled_positions int32 [B, S]  [CLS] of each example; 0 where there is none
 
-    The modules of segments define the rows, `masking.py` the predictions.
+    The modules of segments define the rows, `masking.py` and `permutations.py` the
+    predictions.
 
     Attributes of the held-out split:
       num_batches: Number of batches.
@@ -189,7 +195,11 @@ class _Group:
             aim_key=counter.word(key, _AIMS) if is_packed else None,
         )
         self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
-        self._masking = None
+        self._masking = self._permutations = None
+        if isinstance(objective, config_lib.PermutationLmConfig):
+            self._permutations = permutations.Permutations(
+                objective, length, corpus.tokenizer
+            )
         if objective.masking is not None:
             mask = objective.masking
             self._masking = masking.Masking(mask, length, corpus.tokenizer)
@@ -247,17 +257,23 @@ class _Group:
             is_pair = tf.cast(rows.is_pair, tf.float32)
             features[f"{self._question}_labels"] = rows.labels
             features[f"{self._question}_weights"] = weights * is_pair
-        if self._masking is None:
-            features["weights"] = weights
-        else:
-            keys = {
-                purpose: self._row_keys(stream, items)
-                for purpose, stream in _MASKING.items()
-            }
+        if self._masking:
+            keys = self._keys_by_purpose(_MASKING, items)
             rate = masking.rate_at(self._mask_rates, run_step, self._total_steps)
             features |= self._masking(rows.input_ids, keys, rate)
             features["mlm_weights"] *= weights[:, None]
+        elif self._permutations:
+            keys = self._keys_by_purpose(_PERMUTATIONS, items)
+            features |= self._permutations(rows.input_ids, keys)
+            features["target_weights"] *= weights[:, None]
+        else:
+            features["weights"] = weights
         return features
+
+    def _keys_by_purpose(
+        self, streams: dict[int, int], items: order.Items
+    ) -> dict[int, tf.Tensor]:
+        return {key: self._row_keys(stream, items) for key, stream in streams.items()}
 
     def _row_keys(self, purpose: int, items: order.Items) -> tf.Tensor:
         """Keys of the draws for one purpose: uint64 [B]."""
