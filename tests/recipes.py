@@ -35,6 +35,7 @@ ABLATIONS = (
 )
 ALBERTS = ("base", "large", "xlarge", "xxlarge")
 ELECTRAS = ("small", "base", "large")
+XLNETS = ("base", "large")
 # As in --config=configs/NAME.py:VARIANT.
 PRETRAINING = (
     *(f"bert_miniature:{size}" for size in MINIATURES),
@@ -47,6 +48,7 @@ PRETRAINING = (
     *(f"albert:{size}" for size in ALBERTS),
     *(f"electra:{size}" for size in ELECTRAS),
     *(f"roberta:{size}" for size in ROBERTA),
+    *(f"xlnet:{size}" for size in XLNETS),
 )
 GLUE = tuple(f"glue:{task}" for task in config.GLUE)
 FINETUNING = ("classifier", *GLUE, "squad:v1", "squad:v2", "tagger", "choice")

@@ -69,6 +69,20 @@ def test_base_and_large_are_the_papers():
         assert [masking.predictions(p.length) for p in built.phases] == [20, 77]
 
 
+def test_xlnets_are_the_papers():
+    for size, like in (("base", "bert_base"), ("large", "bert_large")):
+        built, bert = build(f"xlnet:{size}"), build(like)
+        shape = ("num_layers", "hidden_size", "num_heads", "intermediate_size")
+        for field in shape:
+            assert getattr(built.encoder, field) == getattr(bert.encoder, field)
+        assert built.encoder.is_relative
+        assert [p.length for p in built.phases] == [512]
+        assert built.objective.predictions(512) == 85
+    warmup = built.optimizer.warmup_fraction * built.total_steps
+    assert (built.total_steps, warmup) == (500_000, pytest.approx(40_000))
+    assert built.phases[0].batch_size == 8192
+
+
 @pytest.mark.parametrize(
     ("variant", "steps", "sequences"),
     [("64k", 8_599, 65_536 * 7_813), ("32k", 20_313, 32_768 * 15_625)],
@@ -145,6 +159,7 @@ def test_ablations_differ_in_what_they_say():
     [
         "albert:base",
         "electra:small",
+        "xlnet:base",
         *(
             pytest.param(f"bert_ablations:{variant}", marks=pytest.mark.slow)
             for variant in ABLATIONS

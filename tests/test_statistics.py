@@ -494,3 +494,89 @@ def test_pieces_of_a_word_are_replaced_one_by_one(numbered):
     p = 0.8 + 0.1 / numbered.vocab_size
     assert both.sum() > 1000
     assert_chance(masked[both], p * p)
+
+
+# ---- permutations
+
+
+def places_of_targets(rows):
+    """Which tokens of each row's text are targets: a list of bool [tokens of text]."""
+    chosen = np.zeros(rows["input_ids"].shape, bool)
+    used = rows["target_weights"] > 0
+    chosen[np.nonzero(used)[0], rows["target_positions"][used]] = True
+    is_text = rows["input_ids"] > MASK
+    assert not (chosen & ~is_text).any()
+    return [row[text] for row, text in zip(chosen, is_text, strict=True)]
+
+
+def draw_targets(rng, count):
+    """Spans of 1 to 5 tokens somewhere in contexts of six times as many."""
+    chosen = np.zeros(count, bool)
+    goal = max(1, count // 6)
+    begin = rng.integers(count - 6 * goal + 1)
+    shares = 1 / np.arange(1, 6)
+    while goal:
+        size = min(goal, 1 + rng.choice(5, p=shares / shares.sum()))
+        first = begin + rng.integers(6 * size - size + 1)
+        chosen[first : first + size] = True
+        begin += 6 * size
+        goal -= size
+    return chosen
+
+
+def runs_and_thirds(chosen):
+    """Runs of 1 to 5 and more targets, and targets in each third of the row."""
+    edges = np.flatnonzero(np.diff(np.pad(chosen, 1).astype(int)))
+    runs = np.bincount(np.minimum(np.diff(edges)[::2], 6), minlength=7)[1:]
+    thirds = [part.sum() for part in np.array_split(chosen, 3)]
+    return [*runs, *thirds]
+
+
+def test_targets_are_spans_in_contexts(numbered):
+    places = places_of_targets(numbered.draw("xlnet:base"))[:4096]
+    rng = np.random.default_rng(0)
+    counts = [len(row) for row in places]
+    assert min(counts) >= 6
+    assert [row.sum() for row in places] == [n // 6 for n in counts]
+    observed = np.array([runs_and_thirds(row) for row in places])
+    simulated = [
+        [runs_and_thirds(draw_targets(rng, n)) for n in counts] for _ in range(8)
+    ]
+    assert_as_simulated(observed, np.array(simulated))
+
+
+def test_all_orders_are_alike(numbered):
+    """Of targets and special tokens; all others have no place."""
+    rows = numbered.draw("xlnet:base")
+    used, ranks = rows["target_weights"] > 0, rows["ranks"]
+    full = used.all(axis=1)
+    assert full.mean() > 0.5
+    first = np.take_along_axis(ranks, rows["target_positions"][:, :1], axis=1)[:, 0]
+    last = np.take_along_axis(ranks, rows["target_positions"][:, -1:], axis=1)[:, 0]
+    size = used.shape[1] + 3
+    for place in (first, last, ranks[:, 0]):  # the last is that of [CLS]
+        assert_uniform(place[full], np.arange(size))
+    assert_chance((first < last)[full], 0.5)
+    assert_uniform((first * size + last)[full], every_pair(size))
+    special = np.isin(rows["input_ids"], (CLS, SEP))
+    assert (ranks[special] >= 0).all()
+    placed = used.sum(axis=1) + special.sum(axis=1)
+    for row, count in zip(ranks, placed, strict=True):
+        assert sorted(row[row >= 0]) == list(range(count))
+
+
+def every_pair(size):
+    """first * size + last of two places that are not the same."""
+    return np.flatnonzero(~np.eye(size, dtype=bool).ravel())
+
+
+def test_orders_are_drawn_afresh_in_each_epoch_and_row(numbered):
+    rows = numbered.draw("xlnet:base")
+    full = (rows["target_weights"] > 0).all(axis=1)
+    starts = np.where(full, rows["input_ids"][:, 1], PAD)
+    values, counts = np.unique(starts, return_counts=True)
+    often = values[(counts >= 20) & (values != PAD)]
+    assert len(often) > 20
+    for start in often[:20]:
+        drawn = rows["target_positions"][starts == start]
+        assert len(np.unique(drawn, axis=0)) == len(drawn)

@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+import json
+import math
 import pathlib
 
 import flax.linen as nn
@@ -9,15 +11,20 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+import recipes
+import saved
+from jax.sharding import PartitionSpec as P
 from toy import TINY, assert_close, assert_trees_close, relative_distance
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
+from bert_jax import finetuning, knobs, prediction
 from bert_jax.errors import UserError
+from bert_jax.interop import convert
 from bert_jax.model import encoder as encoder_lib
 from bert_jax.model import parameters, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import permutation_lm
+from bert_jax.training import optimizer, sharding, step
 
 FIXTURE = pathlib.Path(__file__).parent / "fixtures/xlnet.npz"
 XLNET = dataclasses.replace(TINY, positions="relative")
@@ -348,3 +355,107 @@ def test_parameter_counts(hidden, layers, count):
     )
     del shapes["lm_head"]
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
+
+
+# ---- on many devices
+
+
+def first_losses(axes):
+    """Sums of the losses of some steps, with dropout and micro-batches, on a mesh."""
+    devices = jax.devices()[: math.prod(axes.values())]
+    mesh = sharding.make_mesh(config_lib.MeshConfig(**axes), devices)
+    objective = permutation_lm.PermutationLm(XLNET)
+    asked = config_lib.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
+    tx = optimizer.make_optimizer(asked, optimizer.make_schedule(asked, 100))
+    init = functools.partial(step.init_state, objective, tx)
+    shapes = sharding.state_shapes(init, mesh)
+    state = sharding.initialise(init, shapes, jax.random.key(0))
+    shardings = sharding.shardings_of(shapes)
+    train = jax.jit(
+        step.make_train_step(objective, tx, seed=1, micro_batches=2),
+        in_shardings=(shardings, sharding.batch_sharding(mesh)),
+        out_shardings=(shardings, sharding.replicated(mesh)),
+    )
+    batch = {k: np.tile(v, (4, 1)) for k, v in batch_of_targets().items()}
+    placed = sharding.to_devices(mesh, batch, sharding.local_rows(mesh, 16), 16)
+    sums = []
+    with sharding.use(mesh):
+        for _ in range(5):
+            state, _ = train(state, placed)
+            sums.append(float(state.terms["plm_loss"].sum))
+    kernel = state.params["encoder"]["layers"]["attention"]["distance"]["kernel"]
+    assert kernel.sharding.spec == P(None, "fsdp", "tensor", None)
+    return np.diff([0.0, *sums])
+
+
+def test_any_mesh_gives_the_losses_of_one_device():
+    expected = first_losses({"data": 1})
+    assert expected[-1] < expected[0]
+    for axes in ({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}):
+        np.testing.assert_allclose(first_losses(axes), expected, rtol=1e-5)
+
+
+def test_every_name_has_a_rule():
+    boxes = jax.eval_shape(permutation_lm.PermutationLm(XLNET).init, jax.random.key(0))
+    used = {name for box in parameters.flatten(boxes).values() for name in box.names}
+    assert used <= {name for name, _ in sharding.RULES}
+
+
+# ---- what is done with a checkpoint
+
+
+@pytest.fixture(scope="module")
+def workdir(corpus, tmp_path_factory):
+    """A checkpoint of two streams."""
+    folder = tmp_path_factory.mktemp("workdir")
+    cfg = recipes.load("xlnet:base", "smoke")
+    cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
+    built = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    objective = permutation_lm.PermutationLm(built.encoder, built.objective)
+    saved.save(folder, objective, built, corpus.tokenizer)
+    (folder / "config.json").write_text(json.dumps(knobs.to_dict(built)))
+    return folder
+
+
+def test_features_are_those_of_rows_with_cls_last(workdir, corpus):
+    """The vector of [CLS] comes first, and has seen all; padding changes nothing."""
+    model = prediction.load(str(workdir))
+    texts = ["The value of a module.", "It returns an object. " * 3]
+    short, long = model.features(texts)
+    (alone,) = model.features(texts[:1], length=len(short.tokens))
+    assert short.tokens[0] == "[CLS]" and len(long.tokens) > len(short.tokens)
+    assert_close(short.values, alone.values, 1e-5)
+    (pooled,) = model.features(texts[:1], pool="cls")
+    assert_close(pooled.values[0], short.values[0, 0], 1e-5)
+
+
+def test_what_a_checkpoint_is_not_for(workdir, tmp_path):
+    for to in ("huggingface", "tensorflow"):
+        with pytest.raises(UserError, match=r"has relative positions \(XLNet\), which"):
+            convert.convert(str(workdir), str(tmp_path / to), to)
+        assert not (tmp_path / to).exists()
+    done = convert.convert(str(workdir), str(tmp_path / "ours"), "ours")
+    assert "target_embedding" in done.written
+    message = "has no head to fill blanks: it was pretrained with permutation_lm on con"
+    with pytest.raises(UserError, match=message):
+        prediction.load(str(workdir)).fill(["The [MASK]."])
+
+
+@pytest.mark.runs
+def test_fine_tuning_begins_with_a_checkpoint(workdir, tmp_path):
+    """A class that is in one word of a text; the pooled vector is that of [CLS]."""
+    rng = np.random.default_rng(0)
+    words = np.array(["the", "a", "value", "name", "is", "of", "to", "in"])
+    for name, count in (("train", 300), ("eval", 60)):
+        lines = ["text_a\tlabel"]
+        for label in rng.integers(2, size=count):
+            text = rng.permutation([*words, ("class", "module")[label]])
+            lines.append(f"{' '.join(text)}\t{label}")
+        (tmp_path / f"{name}.tsv").write_text("\n".join(lines))
+    cfg = recipes.load("classifier", "smoke")
+    cfg.task.update(train=f"{tmp_path}/train.tsv", eval=f"{tmp_path}/eval.tsv")
+    cfg.update(init_from=str(workdir), epochs=8.0)
+    cfg.optimizer.learning_rate = 3e-3
+    built = knobs.from_configdict(config_lib.FinetuneConfig, cfg)
+    results = finetuning.finetune(built, str(tmp_path / "run"))
+    assert results["accuracy"] > 0.9

@@ -88,6 +88,11 @@ def of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
     Raises:
       UserError: There is none.
     """
+    if metadata.encoder.is_relative:
+        raise UserError(
+            "its encoder has relative positions (XLNet), which go out to no other "
+            "project yet; such a checkpoint can be used with bert_jax only"
+        )
     kind = _made_for(metadata)
     candidates = _architectures(metadata)
     refusals = []

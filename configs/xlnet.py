@@ -1,0 +1,57 @@
+r"""XLNet: tokens predicted in a random order, each from those before it.
+
+Source: Yang et al. 2019 (2.2 to 2.5, 3.1 and A.4) and zihangdai/xlnet, train.py. Rows
+        of 512 tokens, of which a sixth is predicted in spans of 1 to 5; large: 500,000
+        steps of 8,192 rows, 40,000 of them warmup, learning rate 4e-4 (the authors'
+        repository has 2,048 rows). They say of base that its data and shape are those
+        of BERT-Base, and not how it was trained; here as BERT-Base is, at length 512.
+
+        variant  layers  hidden  heads  batch  steps      rate  warmup
+        base     12      768     12     256    1,000,000  1e-4  10,000
+        large    24      1,024   16     8,192  500,000    4e-4  40,000
+
+        The authors' rows have memory of the row before, which is missing here, and a
+        second segment that is random in half of them; here it follows the first.
+Run:    python -m bert_jax.run.train_tokenizer --kind=sentencepiece \
+            --vocab_size=32000 --input=TEXT --output=TOKENIZER
+        python -m bert_jax.run.build_corpus --tokenizer=TOKENIZER \
+            --input=TEXT --output=CORPUS
+        python -m bert_jax.run.pretrain --config=configs/xlnet.py:base \
+            --config.data.corpus=CORPUS --workdir=DIR
+Cost:   the authors' large took 5.5 days on 512 TPU v3 chips (3.1). We have not run it.
+Smoke:  --config=configs/xlnet.py:base,smoke takes seconds on a processor.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, variants
+
+# Layers, hidden size, heads.
+_SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}
+# Steps, batch, learning rate, steps of warmup.
+_TRAINING = {
+    "base": (1_000_000, 256, 1e-4, 10_000),
+    "large": (500_000, 8192, 4e-4, 40_000),
+}
+
+
+def get_config(arg: str = ""):
+    """The recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = variants.parse(arg, tuple(_SIZES))
+    layers, hidden_size, heads = _SIZES[variant]
+    steps, batch_size, rate, warmup = _TRAINING[variant]
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(
+            encoder=config_lib.EncoderConfig(positions="relative"),
+            objective=config_lib.PermutationLmConfig(),
+            phases=(
+                config_lib.PhaseConfig(steps=steps, length=512, batch_size=batch_size),
+            ),
+        )
+    )
+    cfg.encoder.update(vocab_size=0, num_layers=layers, num_heads=heads)
+    cfg.encoder.update(hidden_size=hidden_size, intermediate_size=4 * hidden_size)
+    cfg.optimizer.update(learning_rate=rate, warmup_fraction=warmup / steps)
+    cfg.optimizer.schedule = "linear"
+    if smoke:
+        variants.shrink_pretraining(cfg)
+    return cfg
