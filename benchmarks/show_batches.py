@@ -31,6 +31,7 @@ RECIPES = (
     "bert_ablations:mask_40",
     "bert_ablations:mask_falling",
     "bert_ablations:packed",
+    "xlnet:base",
 )
 # Documents have a blank line between them.
 TEXT = """\
@@ -89,12 +90,13 @@ def cells(row: dict[str, np.ndarray]) -> list[str]:
     text = f"`{' '.join(tokens)}`"
     if length < len(ids):
         text += f" and {len(ids) - length} `[PAD]`"
-    if "mlm_labels" in row:
-        used = row["mlm_weights"] > 0
-        labels = [VOCABULARY[i] for i in row["mlm_labels"][used]]
-        positions = row["mlm_positions"][used]
+    if kinds := [kind for kind in ("mlm", "target") if f"{kind}_labels" in row]:
+        used = row[f"{kinds[0]}_weights"] > 0
+        labels = [VOCABULARY[i] for i in row[f"{kinds[0]}_labels"][used]]
+        positions = row[f"{kinds[0]}_positions"][used]
         predicted = ", ".join(
             f"{position}: `{label}`"
+            + (f" (place {row['ranks'][position]})" if "ranks" in row else "")
             for position, label in zip(positions, labels, strict=True)
         )
     else:

@@ -23,7 +23,7 @@ from bert_jax.interop import convert
 from bert_jax.model import encoder as encoder_lib
 from bert_jax.model import parameters, randomness
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import permutation_lm
+from bert_jax.objectives import permutation_lm, terms
 from bert_jax.training import optimizer, sharding, step
 
 FIXTURE = pathlib.Path(__file__).parent / "fixtures/xlnet.npz"
@@ -33,7 +33,7 @@ OF_LAYERS = {
     "attention/query/kernel": "rel_attn.q",
     "attention/key/kernel": "rel_attn.k",
     "attention/value/kernel": "rel_attn.v",
-    "attention/distance/kernel": "rel_attn.r",
+    "attention/distance_kernel": "rel_attn.r",
     "attention/output/kernel": "rel_attn.o",
     "attention/content_bias": "rel_attn.r_w_bias",
     "attention/position_bias": "rel_attn.r_r_bias",
@@ -357,6 +357,50 @@ def test_parameter_counts(hidden, layers, count):
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
 
+# ---- learning
+
+
+def counting(rng, rows=32):
+    """Rows that count up from anywhere, so that any token and its distance tell all."""
+    ids = 5 + (rng.integers(16, size=(rows, 1)) + np.arange(20)) % 16
+    ids[:, 0] = 2
+    columns = np.tile(np.arange(1, 20), (rows, 1))
+    positions = np.sort(rng.permuted(columns, axis=1)[:, :3], axis=1)
+    ranks = np.full(ids.shape, -1)
+    ranks[:, 0] = 3
+    places = rng.permuted(np.tile([0, 1, 2], (rows, 1)), axis=1)
+    np.put_along_axis(ranks, positions, places, axis=1)
+    batch = {
+        "input_ids": ids,
+        "ranks": ranks,
+        "target_positions": positions,
+        "target_labels": np.take_along_axis(ids, positions, axis=1),
+    }
+    batch = {name: jnp.asarray(values, jnp.int32) for name, values in batch.items()}
+    weights = {"attention_mask": ids > 0, "target_weights": np.ones((rows, 3), "f4")}
+    return batch | weights
+
+
+def test_a_prediction_learns_from_distances():
+    config = dataclasses.replace(
+        XLNET, num_layers=2, dropout_rate=0.0, attention_dropout_rate=0.0
+    )
+    asked = config_lib.OptimizerConfig(
+        learning_rate=3e-3, schedule="linear", bias_correction=True
+    )
+    objective = permutation_lm.PermutationLm(config)
+    tx = optimizer.make_optimizer(asked, optimizer.make_schedule(asked, 300))
+    init = functools.partial(step.init_state, objective, tx)
+    state = nn.unbox(jax.jit(init)(jax.random.key(0)))
+    train = jax.jit(step.make_train_step(objective, tx, seed=1))
+    rng = np.random.default_rng(0)
+    for i in range(300):
+        if i == 250:
+            state = dataclasses.replace(state, terms=terms.zeros(state.terms))
+        state, _ = train(state, counting(rng))
+    assert terms.ratio(state.terms["plm_accuracy"]) > 0.9
+
+
 # ---- on many devices
 
 
@@ -383,7 +427,7 @@ def first_losses(axes):
         for _ in range(5):
             state, _ = train(state, placed)
             sums.append(float(state.terms["plm_loss"].sum))
-    kernel = state.params["encoder"]["layers"]["attention"]["distance"]["kernel"]
+    kernel = state.params["encoder"]["layers"]["attention"]["distance_kernel"]
     assert kernel.sharding.spec == P(None, "fsdp", "tensor", None)
     return np.diff([0.0, *sums])
 

@@ -31,7 +31,7 @@ def _layer(config: config_lib.EncoderConfig, length: int, queries: int) -> float
     keys_and_values = 2.0 * length * 2 * d * d
     of_queries = 2.0 * queries * (2 * d * d + 2 * d * f)
     attention = 2 * 2.0 * queries * length * d
-    if config.is_relative:  # distances, from 1 - length to length
+    if config.is_relative:  # with all distances, however that is computed
         attention += 2.0 * queries * 2 * length * d
     return keys_and_values + of_queries + attention
 

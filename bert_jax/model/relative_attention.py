@@ -10,7 +10,6 @@ from typing import NamedTuple
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
@@ -19,9 +18,12 @@ from bert_jax.model.inputs import Inputs
 
 
 class _Parameters(NamedTuple):
-    """What scores are made of, besides queries and keys. `segments` may be None."""
+    """What scores are made of, besides queries and keys.
 
-    distances: Float[Array, "R H K"]
+    `segment_bias` and `segments` are None where there are no segments.
+    """
+
+    distance_kernel: Float[Array, "D H K"]
     content_bias: Float[Array, "H K"]
     position_bias: Float[Array, "H K"]
     segment_bias: Float[Array, "H K"] | None
@@ -31,14 +33,12 @@ class _Parameters(NamedTuple):
 class _Asking(NamedTuple):
     """Where the queries are, their segments, and the last place that each attends to.
 
-    `ranks` is None where all tokens are attended to. The first `aligned` queries are at
-    0, 1, 2 and so on.
+    `ranks` is None where all tokens are attended to.
     """
 
     positions: Int[Array, "B Q"]
     segment_ids: Int[Array, "B Q"]
     ranks: Int[Array, "B Q"] | None
-    aligned: int
 
 
 class RelativeAttention(nn.Module):
@@ -56,7 +56,7 @@ class RelativeAttention(nn.Module):
     states is at `inputs.target_positions[:, p]`. Nothing attends to it.
 
     Differs from the original: there, each row of a batch drops other parts of the
-    sinusoids, which makes their projection one for each row. Here nothing is dropped.
+    sinusoids. Here nothing is dropped of them.
     """
 
     config: config_lib.EncoderConfig
@@ -84,12 +84,11 @@ class RelativeAttention(nn.Module):
             layers.Linear, dtype=c.dtype, stddev=c.initializer_range, has_bias=False
         )
         sources = {"query": queries, "key": tokens, "value": tokens}
-        sources["distance"] = distance_sinusoids(length, c.hidden_size)
-        query, key, value, distances = (
+        query, key, value = (
             linear(inputs=("embed",), outputs=heads, name=name)(source)
             for name, source in sources.items()
         )
-        own = self._parameters(distances)
+        own = self._parameters()
         asking = _asking(inputs, read_at)
         mask = _mask(inputs, asking)
         rate, keys = c.attention_dropout_rate, dropout_keys
@@ -124,40 +123,25 @@ class RelativeAttention(nn.Module):
         query, key, more = sides(query, key, own)
         return y, attention.attention_probabilities(query, key, mask, more)
 
-    def _parameters(self, distances):
+    def _parameters(self):
         c = self.config
         names, shape = ("heads", "head"), (c.num_heads, c.head_size)
-        normal = layers.initializer(c.initializer_range)
-        init = nn.with_logical_partitioning(normal, names)
-        content, position = (
-            self.param(f"{name}_bias", init, shape) for name in ("content", "position")
-        )
-        if not c.type_vocab_size:
-            return _Parameters(distances, content, position, None, None)
-        of_segments = nn.with_logical_partitioning(normal, ("segment", *names))
+
+        def make(name, *more):
+            init = nn.with_logical_partitioning(
+                layers.initializer(c.initializer_range),
+                (*(name for name, _ in more), *names),
+            )
+            return self.param(name, init, (*(size for _, size in more), *shape))
+
+        has_segments = bool(c.type_vocab_size)
         return _Parameters(
-            distances,
-            content,
-            position,
-            self.param("segment_bias", init, shape),
-            self.param("segment_embedding", of_segments, (2, *shape)),
+            make("distance_kernel", ("embed", c.hidden_size)),
+            make("content_bias"),
+            make("position_bias"),
+            make("segment_bias") if has_segments else None,
+            make("segment_embedding", ("segment", 2)) if has_segments else None,
         )
-
-
-def distance_sinusoids(length: int, size: int) -> Float[Array, "R D"]:
-    """Sines and cosines of all distances between two tokens of a row.
-
-    Args:
-      length: Tokens in a row: L.
-      size: Columns: D, an even number.
-
-    Returns:
-      float32 [2 L, D]; row r is of the distance L - r, from L down to 1 - L.
-    """
-    frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
-    distances = length - jnp.arange(2 * length, dtype=jnp.float32)
-    angles = distances[:, None] * frequencies
-    return jnp.concatenate([jnp.sin(angles), jnp.cos(angles)], axis=1)
 
 
 def _asking(inputs: Inputs, read_at: Int[Array, "B Q"] | None) -> _Asking:
@@ -172,10 +156,11 @@ def _asking(inputs: Inputs, read_at: Int[Array, "B Q"] | None) -> _Asking:
         segment_ids = jnp.concatenate([segment_ids, of_targets], axis=1)
         positions = jnp.concatenate([positions, targets], axis=1)
     if read_at is None:
-        return _Asking(positions, segment_ids, ranks, aligned=shape[1])
-    read = (positions, segment_ids, ranks)
-    read = jax.tree.map(lambda x: jnp.take_along_axis(x, read_at, axis=1), read)
-    return _Asking(*read, aligned=0)
+        return _Asking(positions, segment_ids, ranks)
+    return jax.tree.map(
+        lambda x: jnp.take_along_axis(x, read_at, axis=1),
+        _Asking(positions, segment_ids, ranks),
+    )
 
 
 def _mask(inputs: Inputs, asking: _Asking) -> Bool[Array, "B 1 #Q L"]:
@@ -193,46 +178,62 @@ def _more_scores(
     segment_ids: Int[Array, "B L"],
 ) -> Float[Array, "B H Q L"]:
     """What distances and segments add to the products of queries and keys."""
-    dtype = query.dtype
-    scores = products.einsum(
-        "bqhk,rhk->bhqr", query + own.position_bias, own.distances, dtype
+    # What is between is large, and soon computed again in the backward pass.
+    scores = jax.checkpoint(distance_scores, static_argnums=3)(
+        (query + own.position_bias).astype(query.dtype),
+        own.distance_kernel,
+        asking.positions,
+        segment_ids.shape[1],
     )
-    scores = _shift(scores, asking.positions, asking.aligned)
     if own.segments is None:
         return scores
     of_segments = products.einsum(
-        "bqhk,shk->bhqs", query + own.segment_bias, own.segments, dtype
+        "bqhk,shk->bhqs", query + own.segment_bias, own.segments, query.dtype
     )
     is_other = asking.segment_ids[:, :, None] != segment_ids[:, None, :]
     same, other = of_segments[..., :1], of_segments[..., 1:]
     return scores + jnp.where(is_other[:, None], other, same)
 
 
-def _shift(
-    scores: Float[Array, "B H Q R"], positions: Int[Array, "B Q"], aligned: int
+def distance_scores(
+    query: Float[Array, "B Q H K"],
+    kernel: Float[Array, "D H K"],
+    positions: Int[Array, "B Q"],
+    length: int,
 ) -> Float[Array, "B H Q L"]:
-    """From scores of distances to scores of keys.
+    """Products of queries and projected sinusoids of their distances to all keys.
 
-    The query at position i finds key j at the distance i - j, in column L - i + j.
+    The original projects the sinusoids of all 2 L distances, multiplies queries with
+    them, and shifts each row of products by the position of its query. Here queries go
+    back through the projection, and sines and cosines of a difference are those of
+    query and key multiplied. That is H times the arithmetic for these products, half of
+    a layer's at 512 tokens, and no shift, which takes far longer on a TPU
+    (docs/log.md).
 
     Args:
-      scores: Of each query, for distances from L down to 1 - L.
+      query: Queries with their bias.
+      kernel: From sinusoids to keys.
       positions: Where the queries are.
-      aligned: How many of the first of them are at 0, 1, 2 and so on; L or none.
+      length: Number of keys, which are at 0, 1, 2 and so on.
     """
-    length = scores.shape[3] // 2
-    parts = []
-    if aligned:
-        # Diagonals of a matrix become columns when each row loses a value to the next.
-        first = scores[:, :, :aligned]
-        shape = *first.shape[:3], 2 * length - 1
-        first = jax.lax.collapse(first, 2)[..., length:].reshape(shape)
-        parts.append(first[..., :length])
-    if aligned < scores.shape[2]:
-
-        def one(scores, position):  # H R
-            return lax.dynamic_slice_in_dim(scores, length - position, length, axis=1)
-
-        of_row = jax.vmap(one, in_axes=(1, 0), out_axes=1)
-        parts.append(jax.vmap(of_row)(scores[:, :, aligned:], positions[:, aligned:]))
-    return parts[0] if len(parts) == 1 else jnp.concatenate(parts, axis=2)
+    size = kernel.shape[0]
+    frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    # Sines come first. Halves stay apart, for to join them would copy them.
+    of_sine, of_cosine = (
+        products.einsum("bqhk,dhk->bhqd", query, half, query.dtype)
+        for half in jnp.split(kernel, 2)
+    )
+    angles = positions[:, None, :, None] * frequencies
+    sine, cosine = jnp.sin(angles), jnp.cos(angles)
+    angles = jnp.arange(length)[:, None] * frequencies
+    return products.einsum(
+        "bhqd,ld->bhql",
+        of_sine * sine + of_cosine * cosine,
+        jnp.cos(angles),
+        query.dtype,
+    ) + products.einsum(
+        "bhqd,ld->bhql",
+        of_cosine * sine - of_sine * cosine,
+        jnp.sin(angles),
+        query.dtype,
+    )
