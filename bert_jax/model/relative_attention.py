@@ -206,9 +206,9 @@ def distance_scores(
     The original projects the sinusoids of all 2 L distances, multiplies queries with
     them, and shifts each row of products by the position of its query. Here queries go
     back through the projection, and sines and cosines of a difference are those of
-    query and key multiplied. That is H times the arithmetic for these products, half of
-    a layer's at 512 tokens, and no shift, which takes far longer on a TPU
-    (docs/log.md).
+    query and key multiplied. That is H / 2 times the arithmetic for these products,
+    more than half of a layer's at 512 tokens, and no shift, which takes far longer on a
+    TPU (docs/log.md).
 
     Args:
       query: Queries with their bias.
