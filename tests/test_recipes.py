@@ -159,6 +159,7 @@ def test_ablations_differ_in_what_they_say():
     [
         "albert:base",
         "electra:small",
+        "roberta:base",
         "xlnet:base",
         *(
             pytest.param(f"bert_ablations:{variant}", marks=pytest.mark.slow)

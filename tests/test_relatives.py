@@ -12,9 +12,10 @@ from toy import TINY, assert_close, assert_trees_close, init, random_batch
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
 from bert_jax.model import encoder as encoder_lib
-from bert_jax.model import flops, randomness
+from bert_jax.model import flops, parameters, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm, replaced_tokens, terms
+from bert_jax.training import optimizer
 
 ALBERT = dataclasses.replace(
     TINY, embedding_size=12, num_layers=4, num_layer_groups=2, type_vocab_size=2
@@ -137,6 +138,21 @@ def test_groups_that_are_no_equal_parts_are_refused():
         knobs.check(dataclasses.replace(ALBERT, num_layer_groups=3))
 
 
+def test_lower_layers_of_albert_learn_more_slowly():
+    """Two groups with depths 2 and 1; embeddings and their projection 3; heads 0."""
+    params = init(ALBERT)
+    gradient = jax.tree.map(jnp.ones_like, params)
+    scale = optimizer.scale_by_depth(0.5, "encoder")
+    scaled, _ = scale.update(gradient, scale.init(params))
+    for path, values in parameters.flatten(scaled).items():
+        if path.startswith("encoder/embedding"):
+            assert np.all(values == 0.5**3), path
+        elif path.startswith("encoder/layers"):
+            assert np.all(values[0] == 0.25) and np.all(values[1] == 0.5), path
+        else:
+            assert np.all(values == 1), path
+
+
 # ---- ELECTRA
 
 
@@ -173,11 +189,14 @@ def test_generators_have_the_shapes_of_the_authors():
     assert of_base.embedding_size == 768
 
 
-def test_a_generator_that_is_no_encoder_is_refused():
+@pytest.mark.parametrize(
+    ("size", "columns"), [(0.3, 230), (0.27, 207), (0.05, 38), (1e-4, 0)]
+)
+def test_a_generator_of_broken_heads_is_refused(size, columns):
     asked = config.PretrainConfig(
-        objective=config.ReplacedTokensConfig(generator_size=0.3)
+        objective=config.ReplacedTokensConfig(generator_size=size)
     )
-    with pytest.raises(UserError, match=r"generator's num_heads=3 does not divide"):
+    with pytest.raises(UserError, match=f"hidden_size={columns}; it must be a mult"):
         knobs.check(asked)
 
 

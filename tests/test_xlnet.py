@@ -319,6 +319,15 @@ def test_what_does_not_go_with_relative_positions(change, message):
         knobs.check(dataclasses.replace(XLNET, **change))
 
 
+def test_packed_rows_do_not_go_with_relative_positions():
+    asked = config_lib.PretrainConfig(
+        objective=config_lib.MaskedLmConfig(examples_per_row=2),
+        encoder=config_lib.EncoderConfig(positions="relative"),
+    )
+    with pytest.raises(UserError, match="examples_per_row=2 .* it must be 1"):
+        knobs.check(asked)
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

@@ -152,7 +152,10 @@ class ReplacedTokensConfig:
     discriminator_weight: float = knob(50.0, more_than=0)
 
     def generator(self, encoder: EncoderConfig) -> EncoderConfig:
-        """Shape of the generator beside an encoder; its heads have the same size."""
+        """Shape of the generator beside an encoder, with heads of the same size.
+
+        `PretrainConfig.check` refuses a `generator_size` for which there is none.
+        """
         hidden_size = round(encoder.hidden_size * self.generator_size)
         return dataclasses.replace(
             encoder,
@@ -302,9 +305,8 @@ class PretrainConfig:
                 )
 
     def _check_encoder(self, where: str) -> None:
-        for name, encoder in self.encoders.items():
-            if encoder is not self.encoder:  # which has been checked as a field
-                encoder.check(f"{where}{name}")
+        if isinstance(self.objective, ReplacedTokensConfig):
+            self._check_generator(where)
         segments, types = self.objective.segments, self.encoder.type_vocab_size
         if segments not in SINGLE_SEGMENTS and types < 2:
             raise UserError(
@@ -314,10 +316,26 @@ class PretrainConfig:
             )
         if isinstance(self.objective, PermutationLmConfig):
             self._check_permutations(where)
+        examples = self.objective.examples_per_row
+        if examples > 1 and self.encoder.is_relative:
+            raise UserError(
+                f"{where}objective.examples_per_row={examples} does not go with "
+                f"{where}encoder.positions=relative; it must be 1"
+            )
         if self.encoder.causal != self.objective.causal:
             raise UserError(
                 f"{where}encoder.causal must be {self.objective.causal} for "
                 f"{where}objective.kind={self.objective.kind!r}"
+            )
+
+    def _check_generator(self, where: str) -> None:
+        generator = self.objective.generator(self.encoder)
+        columns = self.encoder.head_size
+        if generator.hidden_size % columns or not generator.hidden_size:
+            raise UserError(
+                f"{where}objective.generator_size={self.objective.generator_size} "
+                f"gives a generator of hidden_size={generator.hidden_size}; it must be "
+                f"a multiple of the {columns} columns of a head"
             )
 
     def _check_permutations(self, where: str) -> None:
