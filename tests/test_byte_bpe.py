@@ -237,6 +237,7 @@ def test_how_the_files_are_written_does_not_matter(folder, published):
         ("vocab.json", lambda s: s.replace('"the":', '"thex":'), "'the' is not in"),
         ("vocab.json", lambda s: s.replace('"<s>":0', '"<s>":1'), "ids are not 0 to"),
         ("vocab.json", lambda s: s.replace('"<mask>"', '"x<"'), "has no <mask>"),
+        ("vocab.json", lambda s: s.replace('"the"', '"\\ud800"'), "not allowed"),
         ("merges.txt", lambda s: s + "a b c\n", "line 741: 'a b c' is no pair of tok"),
         ("merges.txt", lambda s: s + "a \n", "line 741: 'a ' is no pair of tokens"),
         ("merges.txt", lambda s: s + "q q\n", "line 741: 'qq' is not in vocab.json"),

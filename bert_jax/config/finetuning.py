@@ -29,7 +29,8 @@ class FinetuneConfig:
     init_fingerprint: str = ""  # of its parameters; "": whatever they are
     # Take only shape and tokenizer from there: a baseline.
     random_init: bool = False
-    # Top layers that begin anew, and the pooler with them (Zhang et al. 2021).
+    # Top layers that begin anew, and the pooler with them (Zhang et al. 2021); layers
+    # that share their parameters count as one.
     reinit_layers: int = knob(0, at_least=0)
     # Whether the encoder stays as it is, and only the head is trained.
     frozen: bool = False

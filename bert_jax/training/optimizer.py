@@ -147,10 +147,11 @@ def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
     """Multiply updates by decay ** depth below the top.
 
     Heads and pooler have depth 0, the top layer 1, the lowest of N layers N, and the
-    embeddings N + 1 (as in BEiT and DeBERTa; ELECTRA counts one more for the encoder).
+    embeddings with their projection N + 1 (as in BEiT and DeBERTa; ELECTRA counts one
+    more for the encoder). Layers that share parameters count as one.
     """
     layers = re.compile(rf"^{encoder}/layers/")
-    embeddings = re.compile(rf"^{encoder}/embeddings/")
+    embeddings = re.compile(rf"^{encoder}/embedding(s|_projection)/")
 
     def update(updates, state, params=None):
         del params
