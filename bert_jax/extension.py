@@ -63,6 +63,7 @@ def extend(
     convert.new_folder(output)
     model = convert.read(checkpoint)
     tokenizer = model.metadata.tokenizer
+    new_words.check(tokenizer)
     texts = vocabulary.sample(source, sample_bytes)
     terminal.say(f"{checkpoint}: {tokenizer.vocab_size:,} tokens")
     found = new_words.find(tokenizer, texts, min_count)[:words]

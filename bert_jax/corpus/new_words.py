@@ -49,7 +49,7 @@ def find(tokenizer: Tokenizer, texts: Iterable[str], min_count: int) -> list[New
     Raises:
       UserError: The tokenizer is of another kind.
     """
-    _check(tokenizer)
+    check(tokenizer)
     between_spaces: collections.Counter[str] = collections.Counter()
     for text in texts:
         between_spaces.update(text.split())
@@ -92,7 +92,7 @@ def extend(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, list[
     Raises:
       UserError: The tokenizer is of another kind.
     """
-    _check(tokenizer)
+    check(tokenizer)
     tokens = list(tokenizer.tokens)
     free = [i for i, token in enumerate(tokens) if _UNUSED.fullmatch(token)]
     ids = []
@@ -107,7 +107,12 @@ def extend(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, list[
     return dataclasses.replace(tokenizer, model=model), ids
 
 
-def _check(tokenizer: Tokenizer) -> None:
+def check(tokenizer: Tokenizer) -> None:
+    """Check that words can be added.
+
+    Raises:
+      UserError: The tokenizer is of another kind than WordPiece.
+    """
     if tokenizer.kind != "wordpiece":
         raise UserError(
             f"words can be added to a WordPiece vocabulary only, not to a "

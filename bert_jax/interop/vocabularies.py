@@ -264,17 +264,17 @@ def _with_our_names(model: bytes) -> bytes:
     names = {b"<pad>": PAD.encode(), b"<unk>": UNK.encode()}
     if not any(name in model for name in names):
         return model
-    renamed = b""
+    renamed = []
     try:
         for number, raw, value in _parts(model):
             text = _fields(value).get(1) if number == 1 else None
             if text in names:
                 old, new = (_delimited(1, t) for t in (text, names[text]))
                 raw = _delimited(1, value.replace(old, new, 1))
-            renamed += raw
+            renamed.append(raw)
     except (IndexError, KeyError):  # damaged; who reads it says so
         return model
-    return renamed
+    return b"".join(renamed)
 
 
 def _delimited(number: int, value: bytes) -> bytes:

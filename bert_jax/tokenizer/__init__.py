@@ -101,7 +101,7 @@ class Tokenizer:
             tokens = self.tokens
         except (UnicodeDecodeError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            (name,) = files.MODEL_FILES[self.kind]
+            name = " or ".join(files.MODEL_FILES[self.kind])
             raise UserError(f"{name} is damaged: {reason}") from error
         if "" in tokens:
             line = tokens.index("") + 1

@@ -175,6 +175,10 @@ def _vocabulary(text: bytes) -> dict[str, int]:
         raise UserError(f"vocab.json is damaged: {error}") from error
     if not isinstance(ids, dict) or {type(i) for i in ids.values()} - {int}:
         raise UserError("vocab.json is damaged: no JSON object of tokens and ids")
+    try:
+        "".join(ids).encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise UserError(f"vocab.json is damaged: {error}") from error
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError(
             f"vocab.json is damaged: the ids are not 0 to {len(ids) - 1}, each once"

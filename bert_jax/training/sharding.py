@@ -27,15 +27,15 @@ RULES = (
     ("batch", _BATCH),  # every array of a batch, hidden states [B, L, D]
     ("length", None),
     ("hidden", None),  # hidden states, layer norms [D]
-    ("embed", "fsdp"),  # the D of kernels [D, F], [D, H, K], [V, D]
+    ("embed", "fsdp"),  # the D of kernels [D, F], [D, H, K], the E of [V, E]
     ("mlp", "tensor"),  # feed-forward kernels [D, F], [F, D]
     ("heads", "tensor"),  # attention kernels [D, H, K], [H, K, D]
     ("head", None),
-    ("vocab", "tensor"),  # token embedding [V, D], output bias [V]
+    ("vocab", "tensor"),  # token embedding [V, E], output bias [V]
     ("position", None),
     ("segment", None),
     ("class", None),
-    ("layers", None),  # the N that stacked parameters begin with
+    ("layers", None),  # the N or G that stacked parameters begin with
 )
 
 
