@@ -296,7 +296,8 @@ PRETRAINING = {
 PRETRAINING |= {
     f"{name}, packed": dataclasses.replace(settings, examples_per_row=3)
     for name, settings in PRETRAINING.items()
-    if settings.segments != "full_sentences" and settings.kind != "replaced_tokens"
+    if isinstance(settings, config_lib.MaskedLmConfig | config_lib.CausalLmConfig)
+    and settings.segments != "full_sentences"
 }
 
 

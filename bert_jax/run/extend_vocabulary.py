@@ -2,10 +2,9 @@ r"""Add the words of a new text to the vocabulary of a checkpoint.
 
   python -m bert_jax.run.extend_vocabulary --init_from=WORKDIR --input='medical/*.txt' \
       --words=1000 --output=EXTENDED
-  python -m bert_jax.run.build_corpus --input='medical/*.txt' \
-      --tokenizer=EXTENDED/tokenizer --output=CORPUS
-  python -m bert_jax.run.pretrain --config=configs/continued.py \
-      --config.init_from=EXTENDED --config.data.corpus=CORPUS --workdir=DIR
+
+Then run.build_corpus builds a corpus with the tokenizer in EXTENDED/tokenizer, and
+run.pretrain goes on from EXTENDED with it; configs/continued.py is a recipe for that.
 
 Words take the places of [unused] tokens first, then new rows. Their embeddings begin as
 the mean of those of the pieces that stood for them. The checkpoint is a workdir, a
