@@ -217,6 +217,14 @@ def test_samples_have_the_probabilities_of_a_softmax():
     assert abs(np.corrcoef(got[:, 0] == 0, got[:, 1] == 2)[0, 1]) < 4.5 / draws**0.5
 
 
+def test_noise_is_finite_and_rises_with_the_word():
+    """At both ends, where uniform numbers must not be rounded to 0 or 1."""
+    words = np.array([0, 511, 512, 2**31, 2**32 - 513, 2**32 - 512, 2**32 - 1])
+    noise = np.asarray(replaced_tokens.gumbel(jnp.uint32(words)), np.float64)
+    u = (np.array([0, 0, 1, 2**22, 2**23 - 2, 2**23 - 1, 2**23 - 1]) + 0.5) / 2**23
+    np.testing.assert_allclose(noise, -np.log(-np.log(u)), rtol=1e-5)
+
+
 def test_what_counts_as_replaced():
     """By hand: two rows of six; the last slot of each is empty."""
     batch = {

@@ -150,16 +150,24 @@ def sample(
 ) -> Int[Array, "B P"]:
     """A token for each prediction, with the probabilities of a softmax.
 
-    The highest of logits plus Gumbel noise, -log(-log(u)) of uniform u, is such a draw.
+    The highest of logits plus Gumbel noise is such a draw.
 
     Args:
       logits: Logits of the tokens.
       keys: Keys of the rows.
     """
-    words = randomness.bits(keys, logits.shape[1:])
-    # 24 bits are all that float32 holds; between them, so that u is neither 0 nor 1.
-    uniform = ((words >> 8).astype(jnp.float32) + 0.5) * 2.0**-24
-    return jnp.argmax(logits - jnp.log(-jnp.log(uniform)), axis=-1)
+    noise = gumbel(randomness.bits(keys, logits.shape[1:]))
+    return jnp.argmax(logits + noise, axis=-1)
+
+
+def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
+    """Gumbel noise, -log(-log(u)), from random words; finite for each of them.
+
+    u is in the middle of one of 2**23 parts of (0, 1). Of twice as many, float32 would
+    round the last middle to 1, and the noise would be infinite once in 2**24 words.
+    """
+    uniform = ((words >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
+    return -jnp.log(-jnp.log(uniform))
 
 
 def filled(
