@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, packing, terms, without_context
+from bert_jax.objectives import Batch, rows, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CausalLm:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return ("lm_loss", "lm_accuracy", *packing.metrics(self.config))
+        return ("lm_loss", "lm_accuracy", *rows.metrics(self.config))
 
     @property
     def model(self) -> heads.CausalModel:
@@ -42,16 +42,8 @@ class CausalLm:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
-        rows, tokens = (batch_size,), (batch_size, length)
-        shapes = {
-            "input_ids": (tokens, jnp.int32),
-            "attention_mask": (tokens, jnp.bool_),
-            "weights": (rows, jnp.float32),
-        }
-        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
-            shapes["segment_ids"] = tokens, jnp.int32
-        shapes |= packing.shapes(self.config, batch_size, length)
-        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+        weights = jax.ShapeDtypeStruct((batch_size,), jnp.float32)
+        return {**rows.shapes(self.config, batch_size, length), "weights": weights}
 
     def sequence_flops(self, length: int) -> float:
         """Encoder and head, forward and backward, as if nothing were masked."""
@@ -93,7 +85,7 @@ class CausalLm:
         return {
             "lm_loss": terms.weighted(loss, weights),
             "lm_accuracy": terms.weighted(correct, weights),
-            **packing.terms_of(batch),
+            **rows.terms_of(batch),
         }
 
 

@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, packing, terms, without_context
+from bert_jax.objectives import Batch, rows, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class MaskedLm:
     @property
     def metrics(self) -> tuple[str, ...]:
         accuracies = [name.replace("loss", "accuracy") for name in self.losses]
-        return (*self.losses, *accuracies, *packing.metrics(self.config))
+        return (*self.losses, *accuracies, *rows.metrics(self.config))
 
     @property
     def model(self) -> heads.PretrainingModel:
@@ -55,26 +55,17 @@ class MaskedLm:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
-        tokens = batch_size, length
-        predictions = batch_size, self._predictions(length)
-        shapes = {
-            "input_ids": (tokens, jnp.int32),
-            "attention_mask": (tokens, jnp.bool_),
-            "mlm_positions": (predictions, jnp.int32),
-            "mlm_labels": (predictions, jnp.int32),
-            "mlm_weights": (predictions, jnp.float32),
-        }
-        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
-            shapes["segment_ids"] = tokens, jnp.int32
-        shapes |= packing.shapes(self.config, batch_size, length)
+        shapes = rows.shapes(self.config, batch_size, length)
+        shapes |= rows.of_predictions("mlm", batch_size, self._predictions(length))
         if self._question:
-            questions = (batch_size,)
+            asked = (batch_size,)
             if self.config.examples_per_row > 1:
-                questions = batch_size, self.config.examples_per_row
-                shapes["pooled_positions"] = questions, jnp.int32
-            shapes[f"{self._question}_labels"] = questions, jnp.int32
-            shapes[f"{self._question}_weights"] = questions, jnp.float32
-        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+                asked = batch_size, self.config.examples_per_row
+                shapes["pooled_positions"] = jax.ShapeDtypeStruct(asked, jnp.int32)
+            for part, dtype in (("labels", jnp.int32), ("weights", jnp.float32)):
+                name = f"{self._question}_{part}"
+                shapes[name] = jax.ShapeDtypeStruct(asked, dtype)
+        return shapes
 
     def sequence_flops(self, length: int) -> float:
         """Encoder and heads, forward and backward, of a row."""
@@ -123,7 +114,7 @@ class MaskedLm:
             batch.get("pooled_positions"),
             dropout_keys=dropout_keys,
         )
-        measured = packing.terms_of(batch)
+        measured = rows.terms_of(batch)
         for name, scores in (("mlm", logits.mlm), (self._question, logits.sentence)):
             if scores is not None:
                 labels, weights = batch[f"{name}_labels"], batch[f"{name}_weights"]

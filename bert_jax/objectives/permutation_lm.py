@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.model import flops, permutations
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms, without_context
+from bert_jax.objectives import Batch, rows, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,7 +32,7 @@ class PermutationLm:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return ("plm_loss", "plm_accuracy", "padding_fraction")
+        return ("plm_loss", "plm_accuracy", *rows.metrics(self.config))
 
     @property
     def model(self) -> permutations.PermutationModel:
@@ -43,19 +43,12 @@ class PermutationLm:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
-        tokens = batch_size, length
-        predictions = batch_size, self.config.predictions(length)
-        shapes = {
-            "input_ids": (tokens, jnp.int32),
-            "attention_mask": (tokens, jnp.bool_),
-            "ranks": (tokens, jnp.int32),
-            "target_positions": (predictions, jnp.int32),
-            "target_labels": (predictions, jnp.int32),
-            "target_weights": (predictions, jnp.float32),
+        predictions = self.config.predictions(length)
+        return {
+            **rows.shapes(self.config, batch_size, length),
+            **rows.of_predictions("target", batch_size, predictions),
+            "ranks": jax.ShapeDtypeStruct((batch_size, length), jnp.int32),
         }
-        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
-            shapes["segment_ids"] = tokens, jnp.int32
-        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
 
     def sequence_flops(self, length: int) -> float:
         """Encoder and head, forward and backward."""
@@ -99,5 +92,5 @@ class PermutationLm:
         return {
             "plm_loss": terms.weighted(loss, weights),
             "plm_accuracy": terms.weighted(correct, weights),
-            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+            **rows.terms_of(batch),
         }

@@ -17,7 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model import replaced_tokens as model_lib
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms, without_context
+from bert_jax.objectives import Batch, rows, terms, without_context
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,12 @@ class ReplacedTokens:
         """Precision and recall are of the tokens that were replaced."""
         of_generator = "mlm_accuracy", "replaced_fraction"
         of_discriminator = "disc_accuracy", "disc_precision", "disc_recall"
-        return (*self.losses, *of_generator, *of_discriminator, "padding_fraction")
+        return (
+            *self.losses,
+            *of_generator,
+            *of_discriminator,
+            *rows.metrics(self.config),
+        )
 
     @property
     def generator(self) -> config_lib.EncoderConfig:
@@ -62,18 +67,9 @@ class ReplacedTokens:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
-        tokens = batch_size, length
-        predictions = batch_size, self.config.masking.predictions(length)
-        shapes = {
-            "input_ids": (tokens, jnp.int32),
-            "attention_mask": (tokens, jnp.bool_),
-            "mlm_positions": (predictions, jnp.int32),
-            "mlm_labels": (predictions, jnp.int32),
-            "mlm_weights": (predictions, jnp.float32),
-        }
-        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
-            shapes["segment_ids"] = tokens, jnp.int32
-        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+        predictions = self.config.masking.predictions(length)
+        shapes = rows.shapes(self.config, batch_size, length)
+        return shapes | rows.of_predictions("mlm", batch_size, predictions)
 
     def sequence_flops(self, length: int) -> float:
         """Both encoders and their heads, forward and backward."""
@@ -141,7 +137,7 @@ class ReplacedTokens:
             "replaced_fraction": terms.weighted(
                 is_replaced.astype(jnp.float32), weights
             ),
-            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+            **rows.terms_of(batch),
         }
 
 
@@ -180,11 +176,11 @@ def filled(
     ids, chosen = batch["input_ids"], batch["mlm_weights"] > 0
     # Slots without a prediction write behind the row, and are dropped.
     at = jnp.where(chosen, batch["mlm_positions"], ids.shape[1])
-    rows = jnp.arange(ids.shape[0])[:, None]
-    ids = ids.at[rows, at].set(samples.astype(ids.dtype), mode="drop")
+    row = jnp.arange(ids.shape[0])[:, None]
+    ids = ids.at[row, at].set(samples.astype(ids.dtype), mode="drop")
     is_replaced = jnp.zeros(ids.shape, bool)
     is_other = samples != batch["mlm_labels"]
-    return ids, is_replaced.at[rows, at].set(is_other, mode="drop")
+    return ids, is_replaced.at[row, at].set(is_other, mode="drop")
 
 
 def _binary_loss(
