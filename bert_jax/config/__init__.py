@@ -17,18 +17,16 @@ from bert_jax.config.model import (
     KERNEL_MAX_LENGTH,
     EncoderConfig,
 )
-from bert_jax.config.pretraining import (
+from bert_jax.config.objectives import (
     PAIR_QUESTIONS,
     SINGLE_SEGMENTS,
     CausalLmConfig,
-    DataConfig,
     MaskedLmConfig,
     MaskingConfig,
     PermutationLmConfig,
-    PhaseConfig,
-    PretrainConfig,
     ReplacedTokensConfig,
 )
+from bert_jax.config.pretraining import DataConfig, PhaseConfig, PretrainConfig
 from bert_jax.config.tasks import (
     GLUE,
     ChoiceConfig,
