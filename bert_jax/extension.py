@@ -9,9 +9,7 @@ from bert_jax import terminal
 from bert_jax.corpus import new_words, sources, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import convert
-
-# Ends of the paths of parameters with a row for each token.
-_ROWS = ("token_embedding", "output_bias")
+from bert_jax.model import parameters
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +80,7 @@ def extend(
         saved["encoder"] = saved["encoder"] | {"vocab_size": size}
     params = {
         path: _with_rows(value, found, ids, encoder.padded_vocab_size)
-        if path.endswith(_ROWS)
+        if parameters.has_row_for_each_token(path)
         else value
         for path, value in model.params.items()
     }

@@ -106,7 +106,7 @@ def shape(path: str, ours: Sequence[int], form: Form) -> tuple[int, ...]:
     """The shape of each of their arrays for a parameter of this shape of ours."""
     if path.startswith(_STACKED):
         ours = ours[1:]
-    if _is_padded(path):
+    if parameters.has_row_for_each_token(path):
         return form.encoder.vocab_size, *ours[1:]
     if _is_of_positions(path):
         return ours[0] + form.skipped_positions, *ours[1:]
@@ -117,11 +117,6 @@ def shape(path: str, ours: Sequence[int], form: Form) -> tuple[int, ...]:
     if path.endswith("bias"):  # F, or H K
         return (math.prod(ours),)
     return tuple(ours)
-
-
-def _is_padded(path: str) -> bool:
-    """Whether a parameter has rows for the padding of the vocabulary."""
-    return path.endswith(("token_embedding", "output_bias"))
 
 
 def _is_of_positions(path: str) -> bool:
@@ -138,7 +133,9 @@ def to_theirs(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
     if _is_of_positions(path) and form.skipped_positions:
         skipped = np.zeros((form.skipped_positions, value.shape[1]), value.dtype)
         return [np.concatenate([skipped, value])]
-    rows = slice(form.encoder.vocab_size if _is_padded(path) else None)
+    rows = slice(
+        form.encoder.vocab_size if parameters.has_row_for_each_token(path) else None
+    )
     return [layer[rows].reshape(shape(path, value.shape, form)) for layer in layers]
 
 
@@ -158,7 +155,7 @@ def to_ours(
     for layer, array in zip(layers, arrays, strict=True):
         if path.endswith("kernel"):
             layer[...] = array.T.reshape(layer.shape)
-        elif _is_padded(path):
+        elif parameters.has_row_for_each_token(path):
             layer[: len(array)] = array
         elif _is_of_positions(path):
             layer[...] = array[form.skipped_positions :]

@@ -113,7 +113,7 @@ class Encoded:
 
 
 class Encoder(nn.Module):
-    """BERT without heads.
+    """The encoder without heads: BERT, and by its config ALBERT, ELECTRA and XLNet.
 
     Parameters of the layers are stacked: each has a leading dimension `N`, or `G` where
     groups of layers share them. Whether the compiler sees one layer in a loop or all of

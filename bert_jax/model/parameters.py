@@ -24,6 +24,11 @@ def map_with_path(function: Callable[..., Any], *trees: Any) -> Any:
     )
 
 
+def has_row_for_each_token(path: str) -> bool:
+    """Whether a parameter's first dimension is the vocabulary, with its padding."""
+    return path.endswith(("token_embedding", "output_bias"))
+
+
 def paths(tree: Any) -> list[str]:
     """Paths of the leaves of a tree of any kind, in JAX's order."""
     return [_text(path) for path, _ in jax.tree.leaves_with_path(tree)]
