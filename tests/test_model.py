@@ -186,7 +186,8 @@ def test_loops_and_recomputation_change_nothing(change, dtype):
     plain, grads = loss_and_grads(encoder, params, batch, keys)
     changed = dataclasses.replace(encoder, **change)
     other, other_grads = loss_and_grads(changed, params, batch, keys)
-    tolerance = 1e-6 if dtype == "float32" else 0.02
+    # Sums are taken in another order, whose rounding depends on the processor.
+    tolerance = 3e-6 if dtype == "float32" else 0.02
     assert_trees_close(other, plain, tolerance)
     # The keys' bias moves all scores of a row alike: its gradient is only rounding.
     for tree in (grads, other_grads):
