@@ -12,31 +12,6 @@ what is not a product, and the bytes of temporaries.
 
 import argparse
 import functools
-import os
-import pathlib
-import re
-import tempfile
-
-_DUMP = (
-    "--xla_jf_dump_to={} --xla_jf_dump_llo_text=true "
-    "--xla_jf_dump_llo_pass_label_regex=final.*"
-)
-_BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+(?:[A-Z]{2})?\s*:((?:\s*>)*)\s*\{")
-_TURNS = re.compile(r"totalorder %\w+, (\d+) /\* loop exit test")
-
-
-def scheduled_cycles(text: str) -> int:
-    """Cycles that the bundles of a kernel take: some, and a loop over the grid.
-
-    Loops inside of that one are counted once; they move a few registers each.
-    """
-    outside, inside = 0, 0
-    for line in text.splitlines():
-        bundle = _BUNDLE.match(line)
-        if bundle:
-            outside, inside = outside + (not bundle[1]), inside + bool(bundle[1])
-    turns = _TURNS.search(text)
-    return outside + inside * int(turns[1] if turns else 1)
 
 
 def main() -> None:
@@ -48,18 +23,15 @@ def main() -> None:
     parser.add_argument("--head_size", type=int, default=64)
     parser.add_argument("--rate", type=float, default=0.1)
     args = parser.parse_args()
-    folder = pathlib.Path(tempfile.mkdtemp())
-    # Before the compiler is loaded.
-    os.environ["LIBTPU_INIT_ARGS"] = _DUMP.format(folder)
-
     import jax
     import jax.numpy as jnp
 
     from bert_jax import config
     from bert_jax.model import attention
     from bert_jax.model.inputs import Inputs
-    from bert_jax.planning import hlo, topology
+    from bert_jax.planning import hlo, schedule, topology
 
+    dump = schedule.Dump()  # before the compiler is loaded
     jax.config.update("jax_enable_compilation_cache", False)
     device = topology.open_topology(args.topology).devices[0]
     sharding = jax.sharding.SingleDeviceSharding(device)
@@ -86,10 +58,10 @@ def main() -> None:
         return jax.jit(run).lower(*arrays, mask, keys).compile()
 
     compiled("kernel")
+    schedules = dump.take()
     array = 2 * args.rows * args.length * args.heads * args.head_size
     for name, count in (("forward", 4), ("backward", 8)):
-        (path,) = folder.glob(f"*-attention_{name}.*-final_bundles.txt")
-        cycles = scheduled_cycles(path.read_text(errors="replace"))
+        (cycles,) = (c for n, c in schedules.items() if f"attention_{name}." in n)
         print(
             f"kernel {name}: {cycles / 1e6:.3f} Mcycle by schedule, "
             f"{count * array / 1e6:.1f} MB"

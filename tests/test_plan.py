@@ -25,7 +25,7 @@ from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.model import products
 from bert_jax.objectives import terms
-from bert_jax.planning import hlo, page, plan, search, topology
+from bert_jax.planning import cost, hlo, page, plan, search, topology
 from bert_jax.planning import phase as phase_lib
 from bert_jax.training import sharding
 
@@ -320,8 +320,7 @@ def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
         flops=flops,
         flops_at_peak=1e15,
         memory=dataclasses.replace(memory, rest=rest),
-        refused=False,
-        cycles=1_050_000,
+        cost=cost.Cost(1_050_000, 0, 0.0, None),
         clock=1.05e9,
         traffic=(phase_lib.Traffic("all-reduce", phase_lib.ICI, 2, 2**20, 2**21),),
         compile_seconds=1.0,
@@ -381,9 +380,7 @@ def test_the_compiler_says_how_much_is_needed():
 
 
 def test_what_does_not_fit_says_by_how_much():
-    refused = dataclasses.replace(
-        fake_phase(left=-1.5), refused=True, cycles=0, traffic=()
-    )
+    refused = dataclasses.replace(fake_phase(left=-1.5), cost=None, traffic=())
     above = fake_phase(left=-0.25)
     got = fake_plan(refused, above)
     assert not got.fits

@@ -28,12 +28,15 @@ _FUSED_REDUCE_SCATTER = "all-reduce-scatter"
 
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
-_ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+|c\d+|f8\w+)\[([\d,]*)\]")
+_ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+|c\d+|f8\w+)\[([\d,]*)\](\{[^{}]*\})?")
+# In a layout, the memory of a TPU that an array is in; none: HBM.
+_NOT_HBM = re.compile(r"S\([1-9]\d*\)")
 _CALLED = re.compile(r"\b(calls|body|condition|to_apply)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
+_KERNEL = 'custom_call_target="tpu_custom_call"'
 _CHANNEL = re.compile(r"channel_id=(\d+)")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
@@ -130,6 +133,10 @@ class Program:
         if not self.entry:
             raise ValueError("there is no entry computation in this program")
 
+    def root(self, computation: str) -> Instruction:
+        """What a computation returns."""
+        return self._roots[computation]
+
     def executed(self, *, beside: bool) -> Iterator[tuple[str, Instruction, int]]:
         """Instructions with their computation and how often they are executed.
 
@@ -174,10 +181,10 @@ class Program:
         if count:
             return int(count[1])
         condition = loop.called("condition")
-        root = self._roots[condition]
+        root = self.root(condition)
         if root.opcode == "fusion":
             # The comparison alone, of the fusion's operands.
-            inner = self._roots[root.called("calls")]
+            inner = self.root(root.called("calls"))
             root = dataclasses.replace(inner, operands=root.operands[:2])
         if root.opcode != "compare" or "direction=LT" not in root.rest:
             raise ValueError(f"the loop {loop.name} does not count up to a limit")
@@ -207,11 +214,10 @@ class Program:
         It has no estimate for collectives. What goes on beside other instructions,
         asynchronous copies among them, counts as nothing.
         """
-        total = 0
-        for _, instruction, times in self.executed(beside=False):
-            cycles = _CYCLES.search(instruction.rest)
-            total += times * int(cycles[1]) if cycles else 0
-        return total
+        return sum(
+            times * estimated_cycles(instruction)
+            for _, instruction, times in self.executed(beside=False)
+        )
 
     def collectives(self) -> list[Collective]:
         """All collectives, each once; those inside of fusions, too."""
@@ -282,17 +288,38 @@ def _closing(text: str, start: int) -> int:
     raise ValueError(f"unbalanced parentheses in {text[:80]!r}")
 
 
-@functools.cache
+def estimated_cycles(instruction: Instruction) -> int:
+    """What the compiler expects of an instruction; 0 where it has no estimate."""
+    cycles = _CYCLES.search(instruction.rest)
+    return int(cycles[1]) if cycles else 0
+
+
+def is_kernel(instruction: Instruction) -> bool:
+    """Whether it is a kernel that was written for TPUs."""
+    return instruction.opcode == "custom-call" and _KERNEL in instruction.rest
+
+
 def type_bytes(text: str) -> int:
     """Bytes of all arrays in a type, such as `(f32[2,3]{1,0}, bf16[])`."""
-    total = 0
-    for dtype, shape in _ARRAY.findall(text):
+    return sum(size for size, _ in arrays(text))
+
+
+def hbm_bytes(text: str) -> int:
+    """Bytes of those that are in a TPU's HBM, and not in the chip's own memories."""
+    return sum(size for size, in_hbm in arrays(text) if in_hbm)
+
+
+@functools.cache
+def arrays(text: str) -> tuple[tuple[int, bool], ...]:
+    """Arrays in a type: bytes, and whether they are in HBM."""
+    found = []
+    for dtype, shape, layout in _ARRAY.findall(text):
         bits = (
             8 if dtype.startswith(("pred", "f8")) else int(re.search(r"\d+", dtype)[0])
         )
         count = math.prod(int(size) for size in shape.split(",") if size)
-        total += count * bits // 8
-    return total
+        found.append((count * bits // 8, not _NOT_HBM.search(layout)))
+    return tuple(found)
 
 
 def replica_groups(text: str) -> np.ndarray:

@@ -8,6 +8,10 @@ from bert_jax.planning.phase import PhasePlan
 from bert_jax.planning.plan import Plan
 from bert_jax.planning.topology import Topology
 
+_WORTH = (
+    "Products are about the same by both. Passes over memory are estimated several "
+    "times too high; the schedule has nothing for waiting, so it is the least possible."
+)
 # Shares of the peak that the time of a run is given for.
 UTILISATIONS = (0.3, 0.4, 0.5, 0.6)
 
@@ -125,22 +129,59 @@ def _add_arithmetic(
         ]
         given = " and ".join(f"{ms:g}" for ms in step_ms)
         lines.row("  utilisation", shares, f"if a step takes {given} ms")
-    lines.rows(
+    _add_cycles(lines, topology)
+
+
+def _add_cycles(lines: _Lines, topology: Topology) -> None:
+    """The two gauges; in time, where the clock is known."""
+
+    def rows(name, value, note=""):
+        lines.rows(name, lambda p: "-" if p.refused else value(p), note)
+
+    clock = topology.generation.clock
+    scheduled = any(p.cost and p.cost.scheduled for p in lines.phases)
+    kernels = any(p.cost and p.cost.kernels for p in lines.phases)
+    rows(
         "  estimated, million cycles",
-        lambda p: "-" if p.refused else f"{p.cycles / 1e6:,.2f}",
+        lambda p: f"{p.cost.estimated / 1e6:,.2f}",
         "the compiler's own estimate, without collectives and kernels",
     )
-    clock = topology.generation.clock
+    if kernels:
+        how = "by schedule, or by bytes where that is more"
+        if not scheduled:
+            how = "at least: products at peak, or bytes; --schedule knows more"
+        if not clock:
+            how = "by schedule" if scheduled else "not counted; --schedule does"
+        rows(
+            "  kernels, million cycles",
+            lambda p: f"{p.cost.kernel_cycles / 1e6:,.2f}",
+            how,
+        )
     if clock:
-        lines.rows(
+        rows(
             "  estimated, ms",
-            lambda p: "-" if p.refused else f"{1e3 * p.estimated_seconds:,.2f}",
+            lambda p: f"{1e3 * p.estimated_seconds:,.2f}",
             f"these cycles at {clock / 1e9:g} GHz",
         )
-        lines.rows(
+        rows(
             "  utilisation, if it were so",
-            lambda p: "-" if p.refused else f"{p.estimated_utilisation:.1%}",
+            lambda p: f"{p.estimated_utilisation:.1%}",
         )
+    if scheduled:
+        how = "instructions, or bytes where that is more" if clock else "instructions"
+        rows(
+            "  scheduled, million cycles",
+            lambda p: f"{p.cost.scheduled / 1e6:,.2f}",
+            f"of each operation its {how}; no collectives",
+        )
+    if scheduled and clock:
+        rows("  scheduled, ms", lambda p: f"{1e3 * p.scheduled_seconds:,.2f}")
+        rows(
+            "  utilisation, if it were so",
+            lambda p: f"{p.scheduled_utilisation:.1%}",
+        )
+    if scheduled:
+        lines.text(f"  {_WORTH}")
 
 
 def _add_collectives(lines: _Lines) -> None:
@@ -160,22 +201,24 @@ def _add_collectives(lines: _Lines) -> None:
 
 def _add_times(lines: _Lines, plan: Plan) -> None:
     lines.text("", "time of all phases, at a utilisation of")
-    estimated = plan.estimated_seconds
+    estimated, scheduled = plan.estimated_seconds, plan.scheduled_seconds
     last = ["as estimated *"] if estimated else []
+    last += ["as scheduled *"] if scheduled else []
     lines.row("", [f"{share:.0%}" for share in UTILISATIONS] + last)
     for i, phase in enumerate(lines.phases):
         times = [phase.seconds_at_peak / share for share in UTILISATIONS]
         times += [phase.estimated_seconds] if estimated else []
+        times += [phase.scheduled_seconds] if scheduled else []
         cells = [f"{1e3 * t:,.1f}" for t in times]
         lines.row(f"  a step of phase {i + 1}, ms", cells)
     seconds = [plan.seconds_at_peak / share for share in UTILISATIONS]
-    seconds += [estimated] if estimated else []
+    seconds += [t for t in (estimated, scheduled) if t]
     unit, name = (3600, "hours") if max(seconds) < 3 * 86400 else (86400, "days")
     lines.row(f"  {name}", [f"{s / unit:,.1f}" for s in seconds])
     chips = plan.topology.chips
     lines.row("  chip-hours", [f"{s / 3600 * chips:,.0f}" for s in seconds])
     if estimated:
-        lines.text("  * the compiler's estimate; collectives and kernels come to it")
+        lines.text("  * as above; collectives come to it")
 
 
 def gib(size: float) -> str:
@@ -255,7 +298,10 @@ def _phase_to_dict(phase: PhasePlan) -> dict[str, Any]:
         "fits": phase.fits,
         "memory_left": phase.memory.left,
         "seconds_at_peak": phase.seconds_at_peak,
+        "refused": phase.refused,
         "cycles": phase.cycles or None,
         "estimated_seconds_without_collectives": phase.estimated_seconds or None,
         "estimated_utilisation": phase.estimated_utilisation or None,
+        "scheduled_seconds_without_collectives": phase.scheduled_seconds or None,
+        "scheduled_utilisation": phase.scheduled_utilisation or None,
     }

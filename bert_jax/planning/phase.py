@@ -14,7 +14,9 @@ import jax
 import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
+from bert_jax.planning import cost as cost_lib
 from bert_jax.planning import hlo
+from bert_jax.planning.schedule import Dump
 from bert_jax.planning.topology import Topology
 from bert_jax.training import hardware, programs, sharding
 from bert_jax.training import step as step_lib
@@ -87,8 +89,8 @@ class PhasePlan:
       flops: Operations of a step, over all chips, as a formula has them.
       flops_at_peak: Operations in a second, over all chips, as the vendor has them.
       memory: Memory of a chip.
-      refused: Whether the compiler made no program because it would not fit.
-      cycles: The compiler's estimate of a step; 0 if refused.
+      cost: Cycles of a step on a device; None: the compiler made no program, because it
+        would not fit.
       clock: Cycles in a second, or 0 if that is not known.
       traffic: Collectives of a step.
       compile_seconds: Time of the compilation on this machine.
@@ -103,8 +105,7 @@ class PhasePlan:
     flops: float
     flops_at_peak: float
     memory: Memory
-    refused: bool
-    cycles: int
+    cost: cost_lib.Cost | None
     clock: float
     traffic: tuple[Traffic, ...]
     compile_seconds: float
@@ -114,9 +115,18 @@ class PhasePlan:
         return self.memory.left >= 0
 
     @property
+    def refused(self) -> bool:
+        return self.cost is None
+
+    @property
     def seconds_at_peak(self) -> float:
         """Time of a step, if the chips did nothing but the model's products."""
         return self.flops / self.flops_at_peak
+
+    @property
+    def cycles(self) -> float:
+        """The compiler's estimate of a step, with the kernels; 0 if refused."""
+        return self.cost.estimated + self.cost.kernel_cycles if self.cost else 0.0
 
     @property
     def estimated_seconds(self) -> float:
@@ -126,17 +136,33 @@ class PhasePlan:
     @property
     def estimated_utilisation(self) -> float:
         """That this estimate would mean; 0: not known."""
-        estimated = self.estimated_seconds
-        return self.seconds_at_peak / estimated if estimated else 0.0
+        return self._utilisation(self.estimated_seconds)
+
+    @property
+    def scheduled_seconds(self) -> float:
+        """A step by the compiler's schedules, likewise; 0: not known."""
+        scheduled = self.cost.scheduled if self.cost else None
+        return scheduled / self.clock if scheduled and self.clock else 0.0
+
+    @property
+    def scheduled_utilisation(self) -> float:
+        """That these would mean; 0: not known."""
+        return self._utilisation(self.scheduled_seconds)
+
+    def _utilisation(self, seconds: float) -> float:
+        return self.seconds_at_peak / seconds if seconds else 0.0
 
 
-def plan_phase(run: Run, phase: Phase, topology: Topology) -> PhasePlan:
+def plan_phase(
+    run: Run, phase: Phase, topology: Topology, dump: Dump | None = None
+) -> PhasePlan:
     """Compile the step of a phase and say what it needs.
 
     Args:
       run: Run on a mesh of the topology's devices.
       phase: Phase of the run.
       topology: What the mesh was made of.
+      dump: Where the compiler writes its schedules, if it was asked for them.
     """
     state = run.state_shapes()
     begin = time.perf_counter()
@@ -150,13 +176,14 @@ def plan_phase(run: Run, phase: Phase, topology: Topology) -> PhasePlan:
     except jax.errors.JaxRuntimeError as error:
         memory = _memory_refused(_needed(error), state, topology)
     seconds = time.perf_counter() - begin
-    cycles, traffic = 0, ()
+    cost, traffic = None, ()
+    peak = hardware.peak_flops(topology.device_kind)
     if compiled is not None:
         memory = _memory(compiled, state, topology)
         program = hlo.Program(compiled.as_text())
-        cycles = program.estimated_cycles()
+        rates = topology.generation.rates(peak)
+        cost = cost_lib.measure(program, rates, dump.take() if dump else None)
         traffic = _traffic(program, run.mesh.devices.flatten(), topology)
-    peak = hardware.peak_flops(topology.device_kind)
     return PhasePlan(
         name=phase.name,
         steps=phase.steps,
@@ -167,8 +194,7 @@ def plan_phase(run: Run, phase: Phase, topology: Topology) -> PhasePlan:
         flops=run.flops(phase, phase.length),
         flops_at_peak=peak * len(topology.devices),
         memory=memory,
-        refused=compiled is None,
-        cycles=cycles,
+        cost=cost,
         clock=topology.generation.clock,
         traffic=traffic,
         compile_seconds=seconds,

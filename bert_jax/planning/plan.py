@@ -9,6 +9,7 @@ import jax
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.planning.phase import PhasePlan, plan_phase
+from bert_jax.planning.schedule import Dump
 from bert_jax.planning.topology import Topology
 from bert_jax.training import sharding
 from bert_jax.training.run import Run
@@ -63,9 +64,18 @@ class Plan:
     @property
     def estimated_seconds(self) -> float:
         """Time of the whole run by the compiler's estimate; 0 where there is none."""
-        if not all(phase.estimated_seconds for phase in self.phases):
+        return self._seconds([phase.estimated_seconds for phase in self.phases])
+
+    @property
+    def scheduled_seconds(self) -> float:
+        """Time of the whole run by the compiler's schedules; likewise."""
+        return self._seconds([phase.scheduled_seconds for phase in self.phases])
+
+    def _seconds(self, of_steps: list[float]) -> float:
+        if not all(of_steps):
             return 0.0
-        return sum(phase.steps * phase.estimated_seconds for phase in self.phases)
+        steps = [phase.steps for phase in self.phases]
+        return sum(n * seconds for n, seconds in zip(steps, of_steps, strict=True))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,10 +86,12 @@ class Planner:
       topology: Slices to run on.
       make_run: Function from a config with nothing left open and a mesh to the run; its
         data are never opened.
+      dump: Where the compiler writes its schedules, if it was asked for them.
     """
 
     topology: Topology
     make_run: Callable[[config_lib.PretrainConfig, jax.sharding.Mesh], Run]
+    dump: Dump | None = None
 
     def plan(
         self,
@@ -104,7 +116,7 @@ class Planner:
         phases = []
         for i, phase in enumerate(run.phases):
             say(f"compiling phase {i + 1} of {len(run.phases)}, length {phase.length}")
-            phases.append(plan_phase(run, phase, self.topology))
+            phases.append(plan_phase(run, phase, self.topology, self.dump))
         return Plan(
             recipe=recipe,
             topology=self.topology,
@@ -121,7 +133,7 @@ class Planner:
     def plan_phase(self, config: config_lib.PretrainConfig, index: int) -> PhasePlan:
         """Compile one phase; as `plan`."""
         run = self.run(config)
-        return plan_phase(run, run.phases[index], self.topology)
+        return plan_phase(run, run.phases[index], self.topology, self.dump)
 
     def run(self, config: config_lib.PretrainConfig) -> Run:
         """The run of a config on the devices of the topology."""

@@ -15,6 +15,7 @@ import jax
 from jax.experimental import topologies
 
 from bert_jax.errors import UserError
+from bert_jax.planning.cost import Rates
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,6 +27,7 @@ class Generation:
       largest: Chips of the largest slice.
       examples: Names of slices that one can have.
       hbm: Bytes of memory of a JAX device that a program can use.
+      bandwidth: Bytes in a second between a JAX device and its memory.
       clock: Cycles in a second; 0 where they are not published.
       chip_config: Option of the compiler for the devices that a real slice shows; "":
         the default.
@@ -35,8 +37,19 @@ class Generation:
     largest: int
     examples: str
     hbm: int
+    bandwidth: float
     clock: float
     chip_config: str = ""
+
+    def rates(self, peak_flops: float) -> Rates:
+        """What a device does in a cycle.
+
+        Args:
+          peak_flops: Operations of a device in a second.
+        """
+        if not self.clock:
+            return Rates(0.0, 0.0)
+        return Rates(peak_flops / self.clock, self.bandwidth / self.clock)
 
 
 def _gib(size: float) -> int:
@@ -49,38 +62,44 @@ def _gib(size: float) -> int:
 # `clock`: v2 and v3, Norrie et al. 2021, "The design process for Google's training
 # chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the peak of the data
 # sheet divided by what the matrix units do in a cycle (v5e: 4 of 128 x 128, 2
-# operations; v5p: 8), which gives those of v2 to v4, too. For v6e and TPU7x the data
+# operations; v5p: 8), which gives those of v2 to v4, too. `bandwidth`: the same
+# sources; of v2, v3 and TPU7x half of a chip's. For v6e and TPU7x the data
 # sheets do not fit together in that way, so there is none.
 GENERATIONS = {
-    "v2": Generation(2, 256, "2x2, 4x4, 8x8, 16x16", _gib(7.48), 0.70e9),
-    "v3": Generation(2, 1024, "2x2, 4x4, 8x8, 16x16, 32x32", _gib(15.48), 0.94e9),
+    "v2": Generation(2, 256, "2x2, 4x4, 8x8, 16x16", _gib(7.48), 350e9, 0.70e9),
+    "v3": Generation(
+        2, 1024, "2x2, 4x4, 8x8, 16x16, 32x32", _gib(15.48), 450e9, 0.94e9
+    ),
     "v4": Generation(
         3,
         4096,
         "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
         _gib(30.75),
+        1200e9,
         1.05e9,
         # Both cores of a chip as one device, as on the real machine.
         chip_config="megacore",
     ),
     "v5e": Generation(
-        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(15.75), 1.5e9
+        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(15.75), 819e9, 1.5e9
     ),
     "v5p": Generation(
         3,
         6144,
         "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
         _gib(95.74),
+        2765e9,
         1.75e9,
     ),
     "v6e": Generation(
-        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(31.25), 0
+        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(31.25), 1640e9, 0
     ),
     "tpu7x": Generation(
         3,
         9216,
         "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
         _gib(94.75),
+        3690e9,
         0,
     ),
 }

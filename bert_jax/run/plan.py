@@ -45,6 +45,12 @@ def define_flags() -> None:
         "Also find, by compiling, the largest batch that fits; for a phase that does "
         "not fit, what would make it fit.",
     )
+    flags.DEFINE_bool(
+        "schedule",
+        False,
+        "Also read what the compiler scheduled, a second gauge beside its estimate, "
+        "and the only one for kernels.",
+    )
     flags.adopt_module_key_flags(command_line)
 
 
@@ -61,12 +67,14 @@ def main() -> int:
     from bert_jax.corpus import shards
     from bert_jax.planning import page, search
     from bert_jax.planning.plan import Planner
+    from bert_jax.planning.schedule import Dump
     from bert_jax.planning.topology import open_topology
 
     corpus = shards.open_corpus(config.data.corpus) if config.data.corpus else None
     config = pretraining.resolve(config, corpus)
     make_run = functools.partial(pretraining.make_run, corpus=None)
-    planner = Planner(open_topology(name, values.slices), make_run)
+    dump = Dump() if values.schedule else None  # before the compiler is loaded
+    planner = Planner(open_topology(name, values.slices), make_run, dump)
     path, _, variant = values["config"].config_filename.partition(":")
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
     plan = planner.plan(config, recipe, corpus, terminal.say)

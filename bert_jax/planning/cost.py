@@ -1,0 +1,212 @@
+"""How many cycles a program takes of a device, by two gauges; neither knows a real one.
+
+The first is the compiler's estimate of each operation. It has none for kernels, which
+count as what their products take at the peak, or their arrays to pass through memory,
+whichever is more: less than they can take. From a dump, they count by their schedule.
+The second gauge takes all operations like that: schedule or memory, whichever is more.
+
+Collectives count as nothing in both, and so do copies in the background.
+"""
+
+import dataclasses
+import re
+from collections.abc import Mapping
+
+from bert_jax.planning import hlo
+from bert_jax.planning.hlo import Instruction, Program
+
+_KERNEL_FLOPS = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
+_NAMES_AND_NOTES = re.compile(
+    r", (?:metadata|frontend_attributes)=\{.*?\}(?=,|$)"
+    r"|, (?:calls|control-predecessors|channel_id)=[^,]*"
+)
+# What names an array without touching it.
+_VIEWS = ("bitcast", "get-tuple-element")
+
+
+@dataclasses.dataclass(frozen=True)
+class Rates:
+    """What a device does in a cycle; both 0 where its clock is not known.
+
+    Attributes:
+      flops: Operations, at the peak.
+      hbm_bytes: Bytes from or to its memory.
+    """
+
+    flops: float
+    hbm_bytes: float
+
+    def memory_cycles(self, size: float) -> float:
+        """Cycles for bytes to pass."""
+        return size / self.hbm_bytes if self.hbm_bytes else 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Cycles of one execution of a program.
+
+    Attributes:
+      estimated: The compiler's estimates of all but kernels.
+      kernels: Number of kernels that are executed.
+      kernel_cycles: What they take: a lower bound, or by their schedule.
+      scheduled: The second gauge for all, kernels too; None without a dump.
+    """
+
+    estimated: int
+    kernels: int
+    kernel_cycles: float
+    scheduled: float | None
+
+
+def measure(
+    program: Program, rates: Rates, schedules: Mapping[str, int] | None = None
+) -> Cost:
+    """Add up what a program executes.
+
+    Args:
+      program: What the compiler made.
+      rates: Of the device that it is for.
+      schedules: Cycles by names of instructions, from `schedule.Dump`.
+    """
+    known = None if schedules is None else _Schedules(program, schedules)
+    estimated = kernels = 0
+    kernel_cycles = scheduled = 0.0
+    for computation, instruction, times in program.executed(beside=False):
+        is_kernel = hlo.is_kernel(instruction)
+        estimate = hlo.estimated_cycles(instruction)
+        if not is_kernel and not estimate:
+            continue
+        memory = rates.memory_cycles(traffic(program, computation, instruction))
+        issued = known.cycles(computation, instruction) if known else None
+        if issued is None:
+            issued = _at_peak(instruction, rates) if is_kernel else estimate
+        cycles = times * max(issued, memory)
+        scheduled += cycles
+        estimated += times * estimate
+        if is_kernel:
+            kernels += times
+            kernel_cycles += cycles
+    return Cost(estimated, kernels, kernel_cycles, scheduled if known else None)
+
+
+def _at_peak(kernel: Instruction, rates: Rates) -> float:
+    flops = _KERNEL_FLOPS.search(kernel.rest)
+    return int(flops[1]) / rates.flops if flops and rates.flops else 0.0
+
+
+class _Schedules:
+    """Schedules by names, and of operations that differ in nothing but their names."""
+
+    def __init__(self, program: Program, schedules: Mapping[str, int]):
+        self._program = program
+        self._by_name = schedules
+        self._by_form = {}
+        for name, body in program.computations.items():
+            for instruction in body.values():
+                if instruction.name in schedules:
+                    form = _form(program, name, instruction)
+                    self._by_form[form] = schedules[instruction.name]
+
+    def cycles(self, computation: str, instruction: Instruction) -> int | None:
+        if instruction.name in self._by_name:
+            return self._by_name[instruction.name]
+        return self._by_form.get(_form(self._program, computation, instruction))
+
+
+def _form(program: Program, computation: str, instruction: Instruction) -> str:
+    """An instruction without names: operations of one form have one schedule."""
+    body = program.computations[computation]
+    types = " ".join(body[name].type for name in instruction.operands)
+    attributes, _, config = instruction.rest.partition(", backend_config=")
+    attributes = _NAMES_AND_NOTES.sub("", attributes)
+    called = instruction.called("calls")
+    inner = _body_form(program, called) if called else ""
+    if hlo.is_kernel(instruction):
+        inner = config  # with the kernel's own program
+    estimate = hlo.estimated_cycles(instruction)
+    parts = instruction.opcode, instruction.type, types, attributes, inner, estimate
+    return "\n".join(map(str, parts))
+
+
+def _body_form(program: Program, computation: str) -> str:
+    body = program.computations[computation]
+    numbers = {name: str(i) for i, name in enumerate(body)}
+    lines = []
+    for instruction in body.values():
+        operands = [numbers[name] for name in instruction.operands]
+        constant = "" if operands else instruction.arguments
+        form = _form(program, computation, instruction)
+        lines.append(f"{' '.join(operands)} {constant} {form}")
+    return "\n".join(lines)
+
+
+def traffic(program: Program, computation: str, instruction: Instruction) -> int:
+    """Bytes that an instruction reads from a device's memory and writes to it.
+
+    Of arrays that it takes slices of, or writes slices into, these count alone. Arrays
+    on the chip count as nothing. Padding to whole tiles is not known here.
+    """
+    body = program.computations[computation]
+    called = instruction.called("calls")
+    total = 0
+    for i, name in enumerate(instruction.operands):
+        size = hlo.hbm_bytes(body[name].type)
+        if size and called:
+            parameter = _parameter(program, called, i)
+            size = min(size, _bytes_read(program, called, parameter))
+        total += size
+    roots = []
+    if called:
+        root = program.root(called)
+        inner = program.computations[called]
+        is_tuple = root.opcode == "tuple"
+        roots = [inner[name] for name in root.operands] if is_tuple else [root]
+    arrays = hlo.arrays(instruction.type)
+    if len(roots) != len(arrays):
+        return total + hlo.hbm_bytes(instruction.type)
+    for (size, in_hbm), root in zip(arrays, roots, strict=True):
+        total += min(size, _bytes_written(program, called, root)) if in_hbm else 0
+    return total
+
+
+def _parameter(program: Program, computation: str, index: int) -> Instruction:
+    return next(
+        instruction
+        for instruction in program.computations[computation].values()
+        if instruction.opcode == "parameter" and int(instruction.arguments) == index
+    )
+
+
+def _bytes_read(program: Program, computation: str, array: Instruction) -> int:
+    total = 0
+    for user in program.computations[computation].values():
+        if array.name not in user.operands:
+            continue
+        first = user.operands[0] == array.name
+        if user.opcode in ("slice", "dynamic-slice", "gather") and first:
+            total += hlo.type_bytes(user.type)
+        elif user.opcode == "dynamic-update-slice" and first:
+            continue  # it becomes the result, and what is not replaced stays
+        elif user.opcode in _VIEWS:
+            total += _bytes_read(program, computation, user)
+        elif user.opcode == "fusion":
+            called = user.called("calls")
+            for i, name in enumerate(user.operands):
+                if name == array.name:
+                    inner = _parameter(program, called, i)
+                    total += _bytes_read(program, called, inner)
+        else:
+            return hlo.type_bytes(array.type)
+    return min(total, hlo.type_bytes(array.type))
+
+
+def _bytes_written(program: Program, computation: str, root: Instruction) -> int:
+    body = program.computations[computation]
+    if root.opcode == "dynamic-update-slice":
+        return hlo.type_bytes(body[root.operands[1]].type)
+    if root.opcode in _VIEWS:
+        return _bytes_written(program, computation, body[root.operands[0]])
+    if root.opcode == "fusion" and not root.type.startswith("("):
+        called = root.called("calls")
+        return _bytes_written(program, called, program.root(called))
+    return hlo.type_bytes(root.type)
