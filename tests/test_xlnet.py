@@ -441,11 +441,11 @@ def first_losses(axes):
     return np.diff([0.0, *sums])
 
 
-def test_any_mesh_gives_the_losses_of_one_device():
+def test_a_mesh_gives_the_losses_of_one_device():
     expected = first_losses({"data": 1})
     assert expected[-1] < expected[0]
-    for axes in ({"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}):
-        np.testing.assert_allclose(first_losses(axes), expected, rtol=1e-5)
+    got = first_losses({"data": 2, "fsdp": 2, "tensor": 2})
+    np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
 def test_every_name_has_a_rule():
@@ -494,7 +494,7 @@ def test_what_a_checkpoint_is_not_for(workdir, tmp_path):
         prediction.load(str(workdir)).fill(["The [MASK]."])
 
 
-@pytest.mark.runs
+@pytest.mark.slow
 def test_fine_tuning_begins_with_a_checkpoint(workdir, tmp_path):
     """A class that is in one word of a text; the pooled vector is that of [CLS]."""
     rng = np.random.default_rng(0)
