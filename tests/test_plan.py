@@ -9,14 +9,12 @@ import functools
 import importlib.util
 import json
 import math
-import pathlib
-import subprocess
-import sys
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from plans import ROOT, fake_phase, fake_plan, needs_compiler, run_plan
 from recipes import MINIATURES, load
 
 from bert_jax import config as config_lib
@@ -25,23 +23,13 @@ from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.model import products
 from bert_jax.objectives import terms
-from bert_jax.planning import cost, hlo, page, plan, search, topology
+from bert_jax.planning import hlo, page, plan, search, topology
 from bert_jax.planning import phase as phase_lib
 from bert_jax.training import sharding
 
-
-def needs_compiler(test):
-    """Mark a test that compiles for TPUs."""
-    without = pytest.mark.skipif(
-        importlib.util.find_spec("libtpu") is None,
-        reason="the TPU compiler is missing: pip install -e '.[tpu]'",
-    )
-    return pytest.mark.plans(without(test))
-
-
 # ---- reading programs; the lines of these two are made up, in the compiler's forms
 
-FIXTURES = pathlib.Path(__file__).parent / "fixtures/hlo"
+FIXTURES = ROOT / "tests/fixtures/hlo"
 
 # The forms of a loop: its limit in the condition, its limit carried along, and a trip
 # count that the compiler has found.
@@ -305,37 +293,6 @@ def test_page_and_json_say_the_same():
     assert given["utilisation_at_step_ms"] == pytest.approx([0.5, 0.25])
 
 
-def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
-    available = topology.GENERATIONS["v4"].hbm
-    used = available - int(left * 2**30)
-    memory = phase_lib.Memory(used // 4, used // 2, 0, 0, available)
-    rest = used - memory.parameters - memory.optimizer
-    return phase_lib.PhasePlan(
-        name="phase 1/2, length 128",
-        steps=steps,
-        length=128,
-        batch_size=batch_size,
-        batch_per_chip=batch_size / 64,
-        micro_batches=1,
-        flops=flops,
-        flops_at_peak=1e15,
-        memory=dataclasses.replace(memory, rest=rest),
-        cost=cost.Cost(1_050_000, 0, 0.0, None),
-        clock=1.05e9,
-        traffic=(phase_lib.Traffic("all-reduce", phase_lib.ICI, 2, 2**20, 2**21),),
-        compile_seconds=1.0,
-    )
-
-
-def fake_plan(*phases):
-    # As many devices as v4:4x4x4 has, of which no more is asked than this.
-    device = jax.devices()[0]
-    shape = topology.Topology(
-        "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
-    )
-    return plan.Plan("bert", shape, "data 64", 336_000_000, phases, None, "jax 1")
-
-
 def test_search_needs_few_compilations(monkeypatch):
     """Of a program that needs 1 GiB and then 37 MiB for each sequence of a chip."""
     tried = []
@@ -454,8 +411,6 @@ def test_rows_of_processes_are_local_rows():
 
 PLANNED = (*(f"bert_miniature:{s}" for s in MINIATURES), "bert_base", "bert_large")
 
-ROOT = pathlib.Path(__file__).parents[1]
-
 
 def load_tables():
     path = ROOT / "benchmarks/plan_tables.py"
@@ -535,11 +490,6 @@ def test_accuracy_takes_no_pass_over_the_logits_of_its_own():
 
 
 # ---- the program
-
-
-def run_plan(*arguments):
-    command = [sys.executable, "-m", "bert_jax.run.plan", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
 
 
 @needs_compiler

@@ -11,10 +11,11 @@ import subprocess
 import sys
 
 import pytest
-from test_plan import FIXTURES, ROOT, fake_phase, fake_plan, needs_compiler, run_plan
+from plans import ROOT, fake_phase, fake_plan, needs_compiler, run_plan
 
 from bert_jax.planning import cost, hlo, page, schedule, topology
 
+FIXTURES = ROOT / "tests/fixtures/hlo"
 COSTS = (FIXTURES / "costs.txt").read_text(encoding="utf-8")
 # A slice [128, 256] of float32.
 SLICE = 4 * 128 * 256

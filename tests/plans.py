@@ -1,0 +1,60 @@
+"""What tests of plans share: what they need, and plans that were not compiled."""
+
+import dataclasses
+import importlib.util
+import pathlib
+import subprocess
+import sys
+
+import jax
+import pytest
+
+from bert_jax.planning import cost, plan, topology
+from bert_jax.planning import phase as phase_lib
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+def needs_compiler(test):
+    """Mark a test that compiles for TPUs."""
+    without = pytest.mark.skipif(
+        importlib.util.find_spec("libtpu") is None,
+        reason="the TPU compiler is missing: pip install -e '.[tpu]'",
+    )
+    return pytest.mark.plans(without(test))
+
+
+def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
+    available = topology.GENERATIONS["v4"].hbm
+    used = available - int(left * 2**30)
+    memory = phase_lib.Memory(used // 4, used // 2, 0, 0, available)
+    rest = used - memory.parameters - memory.optimizer
+    return phase_lib.PhasePlan(
+        name="phase 1/2, length 128",
+        steps=steps,
+        length=128,
+        batch_size=batch_size,
+        batch_per_chip=batch_size / 64,
+        micro_batches=1,
+        flops=flops,
+        flops_at_peak=1e15,
+        memory=dataclasses.replace(memory, rest=rest),
+        cost=cost.Cost(1_050_000, 0, 0.0, None),
+        clock=1.05e9,
+        traffic=(phase_lib.Traffic("all-reduce", phase_lib.ICI, 2, 2**20, 2**21),),
+        compile_seconds=1.0,
+    )
+
+
+def fake_plan(*phases):
+    # As many devices as v4:4x4x4 has, of which no more is asked than this.
+    device = jax.devices()[0]
+    shape = topology.Topology(
+        "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
+    )
+    return plan.Plan("bert", shape, "data 64", 336_000_000, phases, None, "jax 1")
+
+
+def run_plan(*arguments):
+    command = [sys.executable, "-m", "bert_jax.run.plan", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
