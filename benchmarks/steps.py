@@ -1,0 +1,178 @@
+"""A training step on one batch of random tokens, ours and Hugging Face's.
+
+Forward and backward pass, clipping and Adam, with dropout and no padding. Hugging
+Face's model computes its last layer and logits at all positions; ours where tokens are
+masked. bfloat16 is the compute type; parameters and Adam stay float32 on both sides.
+"""
+
+import dataclasses
+import os
+
+import numpy as np
+
+VOCAB = 30_522
+
+
+@dataclasses.dataclass(frozen=True)
+class Case:
+    """What is trained, and with what batches.
+
+    Attributes:
+      size: One of SIZES.
+      dtype: Compute type.
+      batch: Sequences of a batch.
+      length: Tokens of a sequence.
+      attention_dropout: Rate of dropout of attention probabilities.
+    """
+
+    size: str
+    dtype: str
+    batch: int
+    length: int
+    attention_dropout: float = 0.1
+
+    @property
+    def shape(self):
+        """Layers, hidden size, heads."""
+        return SIZES[self.size]
+
+    @property
+    def predictions(self):
+        """Masked tokens of a sequence: 15 %, rounded up."""
+        return -(-self.length * 15 // 100)
+
+
+SIZES = {
+    "tiny": (2, 128, 2),
+    "mini": (4, 256, 4),
+    "base": (12, 768, 12),
+    "large": (24, 1024, 16),
+}
+
+
+def make_batch(case):
+    rng = np.random.default_rng(0)
+    ids = rng.integers(1000, VOCAB, (case.batch, case.length)).astype(np.int32)
+    segments = np.broadcast_to(np.arange(case.length) >= case.length // 2, ids.shape)
+    columns = np.arange(1, case.length - 1)
+    positions = np.stack(
+        [np.sort(rng.choice(columns, case.predictions, replace=False)) for _ in ids]
+    )
+    return {
+        "input_ids": ids,
+        "segment_ids": segments.astype(np.int32),
+        "attention_mask": np.ones(ids.shape, bool),
+        "mlm_positions": positions.astype(np.int32),
+        "mlm_labels": np.take_along_axis(ids, positions, 1),
+        "mlm_weights": np.ones(positions.shape, np.float32),
+        "nsp_labels": (np.arange(case.batch) % 2).astype(np.int32),
+        "nsp_weights": np.ones(case.batch, np.float32),
+    }
+
+
+def bert_jax_objective(case):
+    from bert_jax import config as config_lib
+    from bert_jax.objectives import masked_lm
+
+    layers, hidden, heads = case.shape
+    encoder = config_lib.EncoderConfig(
+        vocab_size=VOCAB,
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        intermediate_size=4 * hidden,
+        attention_dropout_rate=case.attention_dropout,
+        dtype=case.dtype,
+    )
+    return masked_lm.MaskedLm(encoder)
+
+
+def bert_jax_steps(case):
+    """A function that does some steps, and returns when they are done."""
+    import flax.linen as nn
+    import jax
+
+    from bert_jax import config as config_lib
+    from bert_jax.training import optimizer as optimizer_lib
+    from bert_jax.training import step as step_lib
+
+    objective = bert_jax_objective(case)
+    settings = config_lib.OptimizerConfig()
+    schedule = optimizer_lib.make_schedule(settings, 1000)
+    optimizer = optimizer_lib.make_optimizer(settings, schedule)
+
+    @jax.jit
+    def init(key):
+        return step_lib.init_state(objective, optimizer, key)
+
+    state = nn.unbox(init(jax.random.key(0)))
+    train_step = jax.jit(
+        step_lib.make_train_step(objective, optimizer, seed=0), donate_argnums=0
+    )
+    batch = jax.tree.map(jax.numpy.asarray, make_batch(case))
+
+    def run(count):
+        nonlocal state
+        for _ in range(count):
+            state, _ = train_step(state, batch)
+        jax.block_until_ready(state)
+
+    return run
+
+
+def huggingface_steps(case, *, compiled):
+    """Likewise. There is no padding, so that attention needs no mask."""
+    import torch
+    import transformers
+
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    if device == "cpu":
+        torch.set_num_threads(len(os.sched_getaffinity(0)))
+    layers, hidden, heads = case.shape
+    model = transformers.BertForPreTraining(
+        transformers.BertConfig(
+            vocab_size=VOCAB,
+            hidden_size=hidden,
+            num_hidden_layers=layers,
+            num_attention_heads=heads,
+            intermediate_size=4 * hidden,
+            attention_probs_dropout_prob=case.attention_dropout,
+            attn_implementation="sdpa",
+        )
+    ).to(device)
+    model.train()
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=1e-4, eps=1e-6, weight_decay=0.01, fused=True
+    )
+    batch = make_batch(case)
+    labels = np.full(batch["input_ids"].shape, -100)
+    np.put_along_axis(labels, batch["mlm_positions"], batch["mlm_labels"], 1)
+    inputs = {
+        "input_ids": batch["input_ids"],
+        "token_type_ids": batch["segment_ids"],
+        "labels": labels,
+        "next_sentence_label": batch["nsp_labels"],
+    }
+    inputs = {name: torch.tensor(x).long().to(device) for name, x in inputs.items()}
+    forward = torch.compile(model) if compiled else model
+
+    def run(count):
+        for _ in range(count):
+            with torch.autocast(
+                device, torch.bfloat16, enabled=case.dtype == "bfloat16"
+            ):
+                loss = forward(**inputs).loss
+            loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+        loss.item()
+
+    return run
+
+
+SIDES = {
+    "bert_jax": bert_jax_steps,
+    "eager": lambda case: huggingface_steps(case, compiled=False),
+    "compiled": lambda case: huggingface_steps(case, compiled=True),
+}

@@ -1,0 +1,130 @@
+"""Sides of a comparison as processes that take turns, within a time that is given.
+
+Each side is a process of its own, and on a processor all have the same cores and memory
+settings. They prepare together. Then one at a time works, so that all see the machine
+in the same state; the others wait for their input.
+"""
+
+import json
+import select
+import statistics
+import subprocess
+import sys
+import time
+
+# A turn has as many steps as fit into this, and one at least.
+TURN_SECONDS = 2.0
+MAX_TURNS = 12
+WARM_UP_STEPS = 1
+
+
+def serve(prepare):
+    """Be a side: prepare, then do as many steps as each line of the input says.
+
+    Args:
+      prepare: Function that returns one that does some steps.
+    """
+    run = prepare()
+    run(1)
+    print("ready", flush=True)
+    for line in sys.stdin:
+        count, start = int(line), time.perf_counter()
+        run(count)
+        print((time.perf_counter() - start) / count, flush=True)
+
+
+class Side:
+    """A process that does steps when it is asked to."""
+
+    def __init__(self, arguments, environment):
+        self._process = subprocess.Popen(
+            [sys.executable, *arguments],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+            env=environment,
+        )
+
+    def wait(self, deadline):
+        """The next line of the process; "" if it has none by then.
+
+        Raises:
+          SystemExit: The process ended.
+        """
+        left = max(deadline - time.monotonic(), 0)
+        if not select.select([self._process.stdout], [], [], left)[0]:
+            return ""
+        line = self._process.stdout.readline()
+        if not line:
+            raise SystemExit(f"a side ended with status {self._process.wait()}")
+        return line
+
+    def seconds_per_step(self, count, deadline):
+        """Do some steps; None if they take longer than that."""
+        self._process.stdin.write(f"{count}\n")
+        self._process.stdin.flush()
+        line = self.wait(deadline)
+        return float(line) if line else None
+
+    def end(self):
+        self._process.kill()
+        self._process.wait()
+
+
+def medians(commands, environment, deadline):
+    """Seconds per step of each side, the median of its turns, and how many these were.
+
+    Args:
+      commands: Arguments of Python for each side, by name.
+      environment: Environment of all of them.
+      deadline: On the clock `time.monotonic`. A side that is not ready by then has no
+        median.
+    """
+    sides = {name: Side(command, environment) for name, command in commands.items()}
+    turns = {name: [] for name in sides}
+    try:
+        expected = {}
+        for name, side in sides.items():
+            if not side.wait(deadline):
+                side.end()
+            elif seconds := side.seconds_per_step(WARM_UP_STEPS, deadline):
+                expected[name] = seconds
+        _take(turns, sides, expected, deadline)
+    finally:
+        for side in sides.values():
+            side.end()
+    return (
+        {
+            name: statistics.median(seconds)
+            for name, seconds in turns.items()
+            if seconds
+        },
+        min(map(len, turns.values())),
+    )
+
+
+def _take(turns, sides, expected, deadline):
+    longest = 0.0
+    for _ in range(MAX_TURNS):
+        begin = time.monotonic()
+        if begin + longest > deadline:
+            return
+        for name, seconds in expected.items():
+            count = max(1, int(TURN_SECONDS / seconds))
+            done = sides[name].seconds_per_step(count, deadline)
+            if done is None:
+                return
+            turns[name].append(done)
+        longest = max(longest, time.monotonic() - begin)
+
+
+def share(end, left):
+    """When the next of what is left has to be done, if all have to be done by `end`."""
+    now = time.monotonic()
+    return now + (end - now) / left
+
+
+def save(report, path):
+    if path:
+        with open(path, "w") as stream:
+            json.dump(report, stream, indent=2)
