@@ -58,7 +58,8 @@ class EncoderConfig:
     # How attention is computed. "kernel": as one kernel for TPUs, but not in a last
     # layer that is read at some positions; on other backends the kernel is interpreted,
     # which is slow. "plain": in the operations that XLA knows. "auto":
-    # by the kernel on TPUs where shapes allow it. All three draw the same dropout.
+    # by the kernel on TPUs where shapes allow it, and by cuDNN's on NVIDIA GPUs in
+    # bfloat16 and without dropout of probabilities. All three draw the same dropout.
     attention: str = knob("auto", choices=("auto", "plain", "kernel"), free=True)
     # What the backward pass recomputes instead of keeping it.
     remat: str = knob("none", choices=("none", "attention", "layer"), free=True)

@@ -9,7 +9,13 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import attention_kernel, layers, products, randomness
+from bert_jax.model import (
+    attention_kernel,
+    fused_attention,
+    layers,
+    products,
+    randomness,
+)
 from bert_jax.model import dropout as dropout_lib
 from bert_jax.model.inputs import Inputs
 
@@ -115,15 +121,28 @@ def attend(
     """
     if read_at is not None:
         return _plain(config, query, key, value, inputs, dropout_keys, read_at)
-    plain = functools.partial(_plain, config)
-    kernel = functools.partial(_by_kernel, config, interpret=False)
     arrays = query, key, value, inputs, dropout_keys
+    rate = 0.0 if dropout_keys is None else config.attention_dropout_rate
+    fast, elsewhere = _paths(config, query.shape, query.dtype, rate)
+    if not fast:
+        return elsewhere(*arrays)
+    return lax.platform_dependent(*arrays, **fast, default=elsewhere)
+
+
+def _paths(config, shape, dtype, rate):
+    """Functions of the arrays: those of some platforms, and that of all others."""
+    kernel = functools.partial(_by_kernel, config, interpret=False)
     if config.attention == "kernel":
-        elsewhere = functools.partial(_by_kernel, config, interpret=True)
-        return lax.platform_dependent(*arrays, tpu=kernel, default=elsewhere)
-    if config.attention == "plain" or not attention_kernel.suits(query.shape):
-        return plain(*arrays)
-    return lax.platform_dependent(*arrays, tpu=kernel, default=plain)
+        return {"tpu": kernel}, functools.partial(_by_kernel, config, interpret=True)
+    plain = functools.partial(_plain, config)
+    fast = {}
+    if config.attention == "auto":
+        if attention_kernel.suits(shape):
+            fast["tpu"] = kernel
+        suits_cudnn = fused_attention.suits(config.head_size, dtype, rate)
+        if suits_cudnn and fused_attention.is_available():
+            fast["cuda"] = functools.partial(_fused, config)
+    return fast, plain
 
 
 def _by_kernel(config, query, key, value, inputs, dropout_keys, *, interpret):
@@ -142,6 +161,14 @@ def _by_kernel(config, query, key, value, inputs, dropout_keys, *, interpret):
         interpret=interpret,
     )
     return context.reshape(query.shape)
+
+
+def _fused(config, query, key, value, inputs, dropout_keys):
+    del dropout_keys  # there is none
+    mask, documents = inputs.attention_mask, inputs.documents
+    return fused_attention.attend(
+        query, key, value, mask, documents, causal=config.causal
+    )
 
 
 def _plain(config, query, key, value, inputs, dropout_keys, read_at=None):

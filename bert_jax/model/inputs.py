@@ -12,7 +12,7 @@ class Inputs(NamedTuple):
 
     Attributes:
       input_ids: Tokens, below `config.vocab_size`.
-      attention_mask: Which positions are not padding.
+      attention_mask: Which positions are not padding, which is at the end of a row.
       segment_ids: Segment of each token, 0 or 1; None: all 0.
       positions: Position of each token in its text; None: 0, 1, 2 and so on.
       documents: Document of a packed row that each token is of; tokens attend to those
