@@ -137,6 +137,16 @@ def test_training_needs_no_tensorflow(modules):
     subprocess.run([sys.executable, "-c", script], check=True)
 
 
+def test_tensorflow_brings_no_keras():
+    """With what Keras imports, a start would take seconds longer."""
+    names = {"keras", "tf_keras", "sklearn", "matplotlib"}
+    script = (
+        "import sys, bert_jax.pretraining, bert_jax.data.batches;"
+        f"assert sys.modules.keys().isdisjoint({names}), sys.modules.keys()"
+    )
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 def test_building_a_corpus_needs_no_jax():
     """Each of its processes would pay for the import."""
     names = {"jax", "apache_beam", "gcsfs"}
