@@ -147,7 +147,7 @@ def main():
     encoder = make_encoder(corpus.tokenizer.vocab_size)
     phase = config_lib.PhaseConfig(steps=values.steps, length=LENGTH, batch_size=BATCH)
     config = config_lib.PretrainConfig(encoder=encoder, phases=(phase,))
-    data = batches_lib.PretrainingBatches(corpus, config, 0)
+    data = batches_lib.PretrainingBatches([corpus], config, 0)
     batches = list(data.batches(0, values.steps))
     a, initial = ours(encoder, values.steps, batches)
     b = theirs(encoder, values.steps, batches, initial)

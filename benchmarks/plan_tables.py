@@ -60,7 +60,7 @@ def load(recipe: str, **changes) -> config_lib.PretrainConfig:
     for group, values in changes.items():
         cfg[group].update(values)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return pretraining.resolve(config, None)
+    return pretraining.resolve(config, ())
 
 
 def header(*names: str) -> list[str]:
@@ -78,7 +78,7 @@ def recipe_rows(recipe: str) -> list[str]:
 
 def planner(topology: topology_lib.Topology) -> Planner:
     """The planner of pretraining runs for a topology."""
-    return Planner(topology, functools.partial(pretraining.make_run, corpus=None))
+    return Planner(topology, functools.partial(pretraining.make_run, corpora=()))
 
 
 def format_recipe(recipe: str, plan: Plan, phase: phase_lib.PhasePlan) -> str:

@@ -66,7 +66,7 @@ def batches(corpus: shards.Corpus, recipe: str, *, seed: int = 0, **phase):
     cfg.seed = seed
     cfg.phases[0].update(phase)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return batches_lib.PretrainingBatches(corpus, config, 0)
+    return batches_lib.PretrainingBatches([corpus], config, 0)
 
 
 def row_of(corpus: shards.Corpus, recipe: str) -> dict[str, np.ndarray]:

@@ -1,7 +1,8 @@
-"""Pretraining: from a config and a corpus to a run, and the run itself."""
+"""Pretraining: from a config and corpora to a run, and the run itself."""
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import jax
 import numpy as np
@@ -9,7 +10,7 @@ from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax import knobs
-from bert_jax.corpus import shards
+from bert_jax.corpus import mixture, shards
 from bert_jax.errors import UserError
 from bert_jax.interop import sources
 from bert_jax.objectives import (
@@ -23,7 +24,7 @@ from bert_jax.objectives import (
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import metrics, optimizer, processes, session, sharding, stored
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Phase, PhaseData, Run
+from bert_jax.training.run import HeldOut, Phase, PhaseData, Run
 
 # The class of an objective by the kind of its config.
 OBJECTIVES = {
@@ -40,7 +41,7 @@ def pretrain(
     """Run, or continue, pretraining.
 
     Args:
-      config: Config of the run; what it leaves open is taken from the corpus.
+      config: Config of the run; what it leaves open is taken from the corpora.
       folder: Workdir.
 
     Returns:
@@ -53,13 +54,15 @@ def pretrain(
     """
     source = None
     with session.prepare(config.loop) as ledger:
-        corpus = shards.open_corpus(config.data.corpus)
+        corpora = mixture.open_corpora(config.data.folders)
+        if len(corpora) > 1:
+            processes.say(mixture.describe(config.data, corpora))
         if config.init_from:
             source, fingerprint = sources.of_run(config.init_from, folder, type(config))
             # A continuation has all it needs, whatever has become of the source.
             begun = source if source.exists() else stored.find(folder)
-            config = _continued(config, source, sources.read_metadata(begun), corpus)
-        config = resolve(config, corpus)
+            config = _continued(config, source, sources.read_metadata(begun), corpora)
+        config = resolve(config, corpora)
     if source:
         config = knobs.filled_in(
             config,
@@ -67,8 +70,8 @@ def pretrain(
             fingerprint or sources.fingerprint(source),
             f"{source} has other parameters",
         )
-    run = make_run(config, sharding.make_mesh(config.mesh), corpus)
-    metadata = metadata_lib.of_run(config, run.objective, corpus.tokenizer)
+    run = make_run(config, sharding.make_mesh(config.mesh), corpora)
+    metadata = metadata_lib.of_run(config, run.objective, corpora[0].tokenizer)
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         if not source:
             return opened.train(), config
@@ -79,14 +82,14 @@ def _continued(
     config: config_lib.PretrainConfig,
     source: epath.Path,
     pretrained: metadata_lib.Metadata,
-    corpus: shards.Corpus,
+    corpora: Sequence[shards.Corpus],
 ) -> config_lib.PretrainConfig:
     """The config with the encoder of a checkpoint.
 
     Raises:
-      UserError: The checkpoint does not fit the corpus or the config.
+      UserError: The checkpoint does not fit the corpora or the config.
     """
-    theirs = pretrained.tokenizer.fingerprint
+    theirs, corpus = pretrained.tokenizer.fingerprint, corpora[0]
     if theirs != corpus.tokenizer.fingerprint:
         raise UserError(
             f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
@@ -120,21 +123,21 @@ def _begin(
 
 
 def resolve(
-    config: config_lib.PretrainConfig, corpus: shards.Corpus | None
+    config: config_lib.PretrainConfig, corpora: Sequence[shards.Corpus]
 ) -> config_lib.PretrainConfig:
-    """Fill in what a config leaves to the corpus.
+    """Fill in what a config leaves to the corpora.
 
     Args:
       config: Config of a run.
-      corpus: Its corpus; None for a plan without one, with BERT's vocabulary.
+      corpora: Its corpora; none for a plan without them, with BERT's vocabulary.
 
     Raises:
       UserError: The config asks for another corpus or vocabulary.
     """
-    if corpus is None:
+    if not corpora:
         size = config.encoder.vocab_size or config_lib.BERT_VOCAB_SIZE
         return knobs.filled_in(config, "encoder.vocab_size", size, "")
-    size = corpus.tokenizer.vocab_size
+    size = corpora[0].tokenizer.vocab_size
     if not config.init_from:  # a published vocabulary may be padded
         config = knobs.filled_in(
             config,
@@ -145,22 +148,22 @@ def resolve(
     return knobs.filled_in(
         config,
         "data.fingerprint",
-        corpus.fingerprint,
-        f"the corpus {config.data.corpus} has {corpus.fingerprint}",
+        mixture.fingerprint(corpora),
+        f"the corpus {config.data.corpus} has {mixture.fingerprint(corpora)}",
     )
 
 
 def make_run(
     config: config_lib.PretrainConfig,
     mesh: jax.sharding.Mesh,
-    corpus: shards.Corpus | None,
+    corpora: Sequence[shards.Corpus],
 ) -> Run:
     """All that training is.
 
     Args:
       config: Config with nothing left open.
       mesh: Devices to train on.
-      corpus: What to train on; None for a run that is planned and not carried out.
+      corpora: What to train on; none for a run that is planned and not carried out.
 
     Raises:
       UserError: Model and batches cannot be dealt out over the mesh.
@@ -175,7 +178,7 @@ def make_run(
         objective=_objective(config),
         optimizer=optimizer.make_optimizer(config.optimizer, schedule),
         schedule=schedule,
-        phases=tuple(_phase(config, i, corpus) for i in range(len(config.phases))),
+        phases=tuple(_phase(config, i, corpora) for i in range(len(config.phases))),
         seed=config.seed,
         config=config.loop,
         mesh=mesh,
@@ -184,7 +187,7 @@ def make_run(
 
 
 def _phase(
-    config: config_lib.PretrainConfig, index: int, corpus: shards.Corpus | None
+    config: config_lib.PretrainConfig, index: int, corpora: Sequence[shards.Corpus]
 ) -> Phase:
     phase, count = config.phases[index], len(config.phases)
     name = f"phase {index + 1}/{count}, length {phase.length}"
@@ -194,13 +197,13 @@ def _phase(
         lengths=(phase.length,),
         batch_size=phase.batch_size,
         micro_batches=phase.micro_batches,
-        open_data=functools.partial(open_data, config, corpus, index),
+        open_data=functools.partial(open_data, config, corpora, index),
     )
 
 
 def open_data(
     config: config_lib.PretrainConfig,
-    corpus: shards.Corpus,
+    corpora: Sequence[shards.Corpus],
     index: int,
     rows: np.ndarray,
 ) -> PhaseData:
@@ -208,31 +211,53 @@ def open_data(
 
     Args:
       config: Config with nothing left open.
-      corpus: Where the tokens are.
+      corpora: Where the tokens are.
       index: Which phase.
       rows: Ascending int [rows]; the rows of each batch to make.
     """
-    train = _batches(config, corpus, index, rows, held_out=False)
-    if corpus.count(shards.HELD_OUT, "documents") < 2:
-        processes.say("the corpus has no held-out documents: there is no evaluation")
-        return PhaseData(train.batches, None, train.row_names)
-    held_out = _batches(config, corpus, index, rows, held_out=True)
-    limit = config.loop.eval_batches or held_out.num_batches
-    return PhaseData(
-        train.batches,
-        lambda: held_out.batches(0, min(limit, held_out.num_batches)),
-        train.row_names,
-        _levels(config, held_out.token_counts),
-    )
+    train = _batches(config, corpora, index, rows, held_out=False)
+    if len(corpora) > 1:
+        processes.say(train.describe(config.phases[index].steps))
+    held_out, levels = _held_out(config, corpora, index, rows)
+    return PhaseData(train.batches, held_out, train.row_names, levels)
+
+
+def _held_out(
+    config: config_lib.PretrainConfig,
+    corpora: Sequence[shards.Corpus],
+    index: int,
+    rows: np.ndarray,
+) -> tuple[list[HeldOut], dict[str, float]]:
+    """The held-out text of each corpus, and what to compare values of all with.
+
+    A corpus weighs as much as in training, whatever the size of its held-out text. Each
+    process has all of that text, whatever its rows, so that all agree.
+    """
+    held_out, token_counts = [], 0
+    limit = config.loop.eval_batches
+    batch_size = config.phases[index].batch_size
+    for name, corpus, weight in zip(
+        mixture.names(corpora),
+        corpora,
+        mixture.weights(config.data, corpora),
+        strict=True,
+    ):
+        if corpus.count(shards.HELD_OUT, "documents") < 2:
+            processes.say(f"the corpus {name} has no held-out documents to evaluate on")
+            continue
+        made = _batches(config, [corpus], index, rows, held_out=True)
+        batches = min(limit or made.num_batches, made.num_batches)
+        weight *= batch_size / min(batches * batch_size, made.num_rows)
+        token_counts += weight * made.token_counts
+        read = functools.partial(made.batches, 0, batches)
+        held_out.append(HeldOut(read, name, weight, _levels(config, made.token_counts)))
+    return held_out, _levels(config, token_counts) if held_out else {}
 
 
 def _levels(
     config: config_lib.PretrainConfig, token_counts: np.ndarray
 ) -> dict[str, float]:
-    """What to compare evaluations with, from the tokens of the held-out text.
-
-    Each process has all of that text, whatever its rows, so that all agree.
-    """
+    """What to compare evaluations with, from the tokens of the held-out text."""
     frequencies = token_counts / token_counts.sum()
     known = _objective(config).without_context(frequencies)
     return {
@@ -260,13 +285,13 @@ def batch_of_step(
     Raises:
       UserError: There is no such step or corpus.
     """
-    corpus = shards.open_corpus(config.data.corpus)
-    config = resolve(config, corpus)
+    corpora = mixture.open_corpora(config.data.folders)
+    config = resolve(config, corpora)
     begin = 0
     for i, phase in enumerate(config.phases):
         if begin <= step < begin + phase.steps:
             rows = np.arange(phase.batch_size)
-            made = _batches(config, corpus, i, rows, held_out=False)
+            made = _batches(config, corpora, i, rows, held_out=False)
             return made.batch(step - begin)
         begin += phase.steps
     raise UserError(f"step {step} is not one of the {config.total_steps} of this run")
@@ -274,7 +299,7 @@ def batch_of_step(
 
 def _batches(
     config: config_lib.PretrainConfig,
-    corpus: shards.Corpus,
+    corpora: Sequence[shards.Corpus],
     index: int,
     rows: np.ndarray,
     *,
@@ -283,5 +308,5 @@ def _batches(
     from bert_jax.data import batches  # imports TensorFlow
 
     return batches.PretrainingBatches(
-        corpus, config, index, held_out=held_out, rows=rows
+        corpora, config, index, held_out=held_out, rows=rows
     )

@@ -8,7 +8,9 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
             --config.init_from=CHECKPOINT --config.data.corpus=DIR --workdir=DIR
         The checkpoint is a workdir, a checkpoint in it, or a folder of another project;
         the encoder is that of the checkpoint, whatever `encoder` says of its shape. The
-        corpus is one of its tokenizer. `run.extend_vocabulary` gives a checkpoint the
+        corpus is one of its tokenizer, or several: --config.data.corpus=NEW,OLD with
+        --config.data.weights=3,1 keeps a quarter of the rows for text like that of
+        before. `run.extend_vocabulary` gives a checkpoint the
         words of a domain first. Moments and schedule begin anew.
 Cost:   we have not run it.
 Smoke:  --config=configs/continued.py:smoke, with a checkpoint and a corpus, is three

@@ -98,6 +98,24 @@ def byte_bpe_corpus(text_file, byte_bpe, tmp_path_factory):
 
 
 @pytest.fixture(scope="session")
+def three_corpora(documents, wordpiece, tmp_path_factory):
+    """Three parts of the reference, of very different sizes; one has nothing held out.
+
+    Returns:
+      Corpora called "large", "small" and "tiny".
+    """
+    folder = tmp_path_factory.mktemp("corpora")
+    ends = {"large": (0, 50, 0.2), "small": (50, 61, 0.4), "tiny": (77, 79, 0.0)}
+    made = []
+    for name, (begin, end, held_out) in ends.items():
+        (folder / f"{name}.txt").write_text("\n\n".join(documents[begin:end]))
+        source = sources.Source(str(folder / f"{name}.txt"), "text", split_bytes=4_000)
+        settings = build.Settings(held_out=held_out)
+        made.append(build.build(source, settings, wordpiece, folder / name, workers=1))
+    return made
+
+
+@pytest.fixture(scope="session")
 def pretrained(corpus, tmp_path_factory):
     """A workdir for fine-tuning to begin with."""
     return saved.pretrained(corpus, tmp_path_factory.mktemp("pretrained"))

@@ -74,7 +74,7 @@ def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
             data=config_lib.DataConfig(shard_groups=groups),
             phases=(config_lib.PhaseConfig(length=length, batch_size=32),) * 2,
         )
-        made = batches_lib.PretrainingBatches(corpus, config, phase, **options)
+        made = batches_lib.PretrainingBatches([corpus], config, phase, **options)
         held_out = options.get("held_out")
         stop = made.num_batches if held_out else 3
         far = [] if held_out else [made.batch(1000)]

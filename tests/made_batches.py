@@ -27,7 +27,7 @@ def configure(objective=MASKED, *, length=64, seed=3, groups=1, batch_size=32, s
 
 
 def make(corpus, config, phase=0, **options):
-    return batches_lib.PretrainingBatches(corpus, config, phase, **options)
+    return batches_lib.PretrainingBatches([corpus], config, phase, **options)
 
 
 def assert_rows_equal(batch, reference, positions, where=""):

@@ -49,11 +49,11 @@ def main() -> None:
     for index, (axes, groups) in enumerate(CASES):
         config = case_config(folder, axes, groups)
         corpus = shards.open_corpus(folder)
-        config = pretraining.resolve(config, corpus)
+        config = pretraining.resolve(config, [corpus])
         mesh = sharding.make_mesh(config.mesh)
         rows = sharding.local_rows(mesh, config.phases[0].batch_size)
         del opened[:]
-        data = pretraining.open_data(config, corpus, 0, rows)
+        data = pretraining.open_data(config, [corpus], 0, rows)
         arrays = {"rows": rows}
         for step in STEPS:
             batch = next(data.batches(step, step + 1))

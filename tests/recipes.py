@@ -42,6 +42,7 @@ PRETRAINING = (
     "bert_base",
     "bert_large",
     "continued",
+    "multilingual",
     "bert_large_lamb:64k",
     "bert_large_lamb:32k",
     *(f"bert_ablations:{variant}" for variant in ABLATIONS),

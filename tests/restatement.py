@@ -5,13 +5,14 @@ original does. It shares no code with the package beyond reading shards.
 """
 
 import math
+from fractions import Fraction
 
 from bert_jax.corpus import shards
 
 M = 2**64 - 1
 # Purposes of streams.
 ORDER, SEGMENTS, POSITION, ACTION, SPAN, COUNT, AIMS, PACKING = range(8)
-TARGETS, PLACES = 8, 9
+TARGETS, PLACES, MIXING = 8, 9, 10
 
 
 def word(key, index):
@@ -73,10 +74,43 @@ def read_documents(corpus, split, group=0, groups=1):
     return documents
 
 
+class Mixture:
+    """The rows of a phase of several corpora, for one group of the shards of each."""
+
+    def __init__(self, corpora, config, weights, phase=0, *, group=0):
+        """`weights` are the shares of the corpora, up to a factor."""
+        self.parts = [
+            Reference(corpus, config, phase, group=group, number=i)
+            for i, corpus in enumerate(corpora)
+        ]
+        exact = [Fraction(w) / sum(map(Fraction, weights)) * 2**16 for w in weights]
+        self.counts = [math.floor(x) for x in exact]
+        left = 2**16 - sum(self.counts)
+        for i in sorted(range(len(exact)), key=lambda i: -(exact[i] % 1))[:left]:
+            self.counts[i] += 1
+
+    def at(self, position):
+        """The corpus of a row, and which row of its order it is."""
+        block, place = divmod(position, 2**16)
+        key = word(word(self.parts[0].key, MIXING), block)
+        place = permute(place, 2**16, key)
+        number = 0
+        while place >= self.counts[number]:
+            place -= self.counts[number]
+            number += 1
+        return number, block * self.counts[number] + place
+
+    def row(self, position):
+        """The row at a position of the order of the run."""
+        number, own = self.at(position)
+        part = self.parts[number]
+        return part.row(own, part.begin + position // part.batch_rows)
+
+
 class Reference:
     """The rows of a phase, for one group of shards."""
 
-    def __init__(self, corpus, config, phase=0, *, split="train", group=0):
+    def __init__(self, corpus, config, phase=0, *, split="train", group=0, number=0):
         self.objective = config.objective
         self.length = config.phases[phase].length
         self.total_steps = sum(p.steps for p in config.phases)
@@ -85,7 +119,8 @@ class Reference:
         self.split, self.tokenizer = split, corpus.tokenizer
         groups = config.data.shard_groups if split == "train" else 1
         self.key = 0
-        for index in (config.seed, shards.SPLITS.index(split), phase, group):
+        number = number * groups + group
+        for index in (config.seed, shards.SPLITS.index(split), phase, number):
             self.key = word(self.key, index)
         self.S = config.objective.examples_per_row
         self.documents = self.cut(read_documents(corpus, split, group, groups))
@@ -253,10 +288,11 @@ class Reference:
         order = word(word(self.key, ORDER), epoch)
         return epoch, self.rows[permute(index, len(self.rows), order)]
 
-    def row(self, position):
+    def row(self, position, step=None):
         """The row at a position of the order of the run."""
         epoch, chunks = self.row_at(position)
-        step = self.begin + position // self.batch_rows
+        if step is None:
+            step = self.begin + position // self.batch_rows
         examples = [self.example(c, epoch, step) for c in chunks]
         return self.packed_row(examples) if self.S > 1 else examples[0]
 

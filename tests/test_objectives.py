@@ -314,7 +314,7 @@ def test_batches_have_the_shapes_promised(name, corpus):
         phases=(config_lib.PhaseConfig(length=32, batch_size=4),),
     )
     knobs.check(config)
-    batch = batches_lib.PretrainingBatches(corpus, config, 0).batch(0)
+    batch = batches_lib.PretrainingBatches([corpus], config, 0).batch(0)
     objective = pretraining.OBJECTIVES[settings.kind](config.encoder, settings)
     promised = objective.batch_shapes(4, 32)
     assert {k: (v.shape, v.dtype) for k, v in batch.items()} == {

@@ -114,7 +114,8 @@ def test_every_example_once_an_epoch(held_out, corpus):
     config = configure(settings, length=128, batch_size=31)
     made = make(corpus, config, held_out=held_out)
     (group,) = made._groups
-    count, chunks = group.order.count, len(group._segments.chunk_documents)
+    (own,) = group.corpora
+    count, chunks = own.order.count, len(own._segments.chunk_documents)
     assert count < 0.6 * chunks
     names = [n for step in range(2 * count // 31 + 1) for n in made.row_names(step)]
     epochs = [names[:count]] if held_out else [names[:count], names[count : 2 * count]]
@@ -224,7 +225,7 @@ def test_little_of_wikipedia_is_padding(name, wikipedia):
     """At length 512 of one epoch; without packing it is 8 to 12 %."""
     config = configure(OBJECTIVES[name], length=512)
     made = make(wikipedia, config)
-    batches = list(made.batches(0, made._groups[0].order.num_batches))
+    batches = list(made.batches(0, made._groups[0].corpora[0].order.num_batches(32)))
     padding = 1 - np.mean([batch["attention_mask"].mean() for batch in batches])
     assert padding < 0.02
 

@@ -197,7 +197,7 @@ def planned(name, slices=1, mesh=(), **encoder):
 
 
 def planner(shape):
-    make_run = functools.partial(pretraining.make_run, corpus=None)
+    make_run = functools.partial(pretraining.make_run, corpora=())
     return plan.Planner(shape, make_run)
 
 
@@ -388,10 +388,10 @@ def test_host_of_a_corpus(corpus):
     cfg.data.corpus = str(corpus.folder)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     opened = shards.open_corpus(config.data.corpus)
-    config = pretraining.resolve(config, opened)
+    config = pretraining.resolve(config, [opened])
     assert config.encoder.vocab_size == corpus.tokenizer.vocab_size
     mesh = sharding.make_mesh(config.mesh, jax.devices())
-    got = plan._plan_corpus(config, opened, mesh)
+    got = plan._plan_corpus(config, [opened], mesh)
     tokens, sentences = (
         corpus.count("train", "tokens"),
         corpus.count("train", "sentences"),

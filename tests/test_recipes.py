@@ -118,6 +118,13 @@ def test_roberta_is_the_paper_s():
         assert built.objective == build("bert_ablations:fairseq").objective
 
 
+def test_multilingual_is_the_authors():
+    """BERT-Base on corpora whose sizes count to the power of 0.7."""
+    built, base = build("multilingual"), build("bert_base")
+    lines = knobs.differences(base, built, free=False)
+    assert lines == ["data.weight_exponent: was 1.0, is now 0.7"]
+
+
 def test_roberta_runs(byte_bpe_corpus, tmp_path):
     """On a corpus of its kind of tokenizer, with accumulation, and fills blanks."""
     cfg = load("roberta:base", "smoke")

@@ -88,7 +88,7 @@ def test_batches_are_the_same(groups, corpus, url):
         seed=3, data=config.DataConfig(shard_groups=groups), phases=(phase,)
     )
     here, there = (
-        batches.PretrainingBatches(opened, settings, 0)
+        batches.PretrainingBatches([opened], settings, 0)
         for opened in (corpus, shards.open_corpus(url))
     )
     for step in (0, 1, 100):

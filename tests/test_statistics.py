@@ -66,7 +66,7 @@ class Numbered:
         key = recipe, *changes.items()
         if key not in self._drawn:
             config = configured(recipe, **changes)
-            made = batches_lib.PretrainingBatches(self.corpus, config, 0)
+            made = batches_lib.PretrainingBatches([self.corpus], config, 0)
             batches = list(made.batches(0, STEPS))
             self._drawn[key] = {
                 name: np.concatenate([batch[name] for batch in batches])

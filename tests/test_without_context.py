@@ -73,11 +73,11 @@ def config_of(corpus, **run):
     cfg.data.corpus = str(corpus.folder)
     cfg.loop.update(**run)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return pretraining.resolve(config, corpus)
+    return pretraining.resolve(config, [corpus])
 
 
 def levels_of(config, corpus, rows=range(16)):
-    return pretraining.open_data(config, corpus, 0, np.array(rows)).levels
+    return pretraining.open_data(config, [corpus], 0, np.array(rows)).levels
 
 
 @pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])
@@ -126,7 +126,7 @@ def test_real_batches_give_no_more_than_the_table(convention, corpus):
             objective=objective,
             phases=(config_lib.PhaseConfig(steps=1, length=128, batch_size=16),),
         )
-        made = batches.PretrainingBatches(corpus, config, 0, held_out=True)
+        made = batches.PretrainingBatches([corpus], config, 0, held_out=True)
         for batch in made.batches(0, made.num_batches):
             seen = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)
             seen = np.where(seen == corpus.tokenizer.mask_id, len(p), seen)

@@ -22,12 +22,40 @@ from bert_jax.knobs import knob
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DataConfig:
-    """Which corpus, and how it is dealt out."""
+    """Which corpus, or several and how much of each, and how they are dealt out."""
 
-    corpus: str = knob("", free=True)  # folder from run.build_corpus
-    fingerprint: str = ""  # of that corpus; "": whatever it is
+    # Folder from run.build_corpus; several with commas between them.
+    corpus: str = knob("", free=True)
+    fingerprint: str = ""  # of that corpus, or of these; "": whatever they are
+    # Of several corpora, the shares of the rows that are made from each, up to a
+    # common factor. Empty: as the numbers of their tokens, to a power.
+    weights: tuple[float, ...] = knob((), more_than=0)
+    # That power: 1 for each row alike, 0 for each corpus alike, 0.7 for multilingual
+    # BERT.
+    weight_exponent: float = knob(1.0, at_least=0, at_most=1)
     # A process reads only the shards of its groups.
     shard_groups: int = knob(1, at_least=1)
+
+    @property
+    def folders(self) -> tuple[str, ...]:
+        """Folders of the corpora, one or several."""
+        return tuple(folder.strip() for folder in self.corpus.split(","))
+
+    def check(self, where: str) -> None:
+        """Each corpus has a weight, or a size that says it."""
+        if not self.weights:
+            return
+        if self.corpus and len(self.weights) != len(self.folders):
+            raise UserError(
+                f"{where}weights has {len(self.weights)} values for "
+                f"{len(self.folders)} folders in {where}corpus={self.corpus!r}; give "
+                "one for each, or none"
+            )
+        if self.weight_exponent != DataConfig.weight_exponent:
+            raise UserError(
+                f"{where}weight_exponent={self.weight_exponent} is of no use beside "
+                f"{where}weights, which say it all; it must be 1 there"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

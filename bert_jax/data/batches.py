@@ -1,53 +1,24 @@
-"""The batches of pretraining: order, segments and masking composed.
+"""The batches of pretraining: rows of one corpus or of several, in order.
 
-Batch *s* is a pure function of (corpus, seed, *s*): row *r* is made from the chunk that
-the order says, and each of its draws is addressed by (seed, split, phase, group,
-purpose, epoch, chunk). Nothing else enters: neither processes nor threads nor what was
-read before. All of it runs as graph operations over whole batches. A packed row is made
-of several chunks in the same way (`packing.py`).
+Batch *s* is a pure function of (corpora, seed, *s*). A row has a position in the run.
+The position says which corpus the row is of (`mixing.py`) and which chunk of it
+(`order.py`), and the chunk what is in it (`corpus_rows.py`). Draws are addressed by
+(seed, split, phase, group, purpose, epoch, chunk). Nothing else enters: neither
+processes nor threads nor what was read before. All of it runs as graph operations over
+whole batches.
 """
 
-import itertools
 from collections.abc import Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from bert_jax import config as config_lib
-from bert_jax.corpus import shards
-from bert_jax.data import chunks as chunks_lib
-from bert_jax.data import (
-    counter,
-    masking,
-    order,
-    packing,
-    permutations,
-    pipeline,
-    segment_pairs,
-    segments,
-    single_segments,
-)
-from bert_jax.errors import UserError
+from bert_jax.corpus import mixture, shards
+from bert_jax.data import corpus_rows, counter, mixing, order, pipeline
 
-# Purposes of the streams of random words.
-_ORDER, _SEGMENTS = 0, 1
-_MASKING = {
-    masking.POSITION: 2,
-    masking.ACTION: 3,
-    masking.SPAN: 4,
-    masking.COUNT: 5,
-}
-_AIMS, _PACKING = 6, 7
-_PERMUTATIONS = {permutations.SPAN: 8, permutations.ORDER: 9}
-
-# By the names that configs give them.
-_KINDS: dict[str, type[segments.Segments]] = {
-    "next_sentence": segment_pairs.NextSentence,
-    "sentence_order": segment_pairs.SentenceOrder,
-    "consecutive": segment_pairs.Consecutive,
-    "full_sentences": single_segments.FullSentences,
-    "doc_sentences": single_segments.DocSentences,
-}
+# Purpose of the draws that say which corpus rows are of; corpus_rows.py has the others.
+_MIXING = 10
 
 
 class PretrainingBatches:
@@ -83,12 +54,13 @@ class PretrainingBatches:
 
     Attributes of the held-out split:
       num_batches: Number of batches.
+      num_rows: Number of rows, those that only fill up the last batch left out.
       token_counts: int64 [V]; how often each token occurs in its text.
     """
 
     def __init__(
         self,
-        corpus: shards.Corpus,
+        corpora: Sequence[shards.Corpus],
         config: config_lib.PretrainConfig,
         phase: int,
         *,
@@ -98,8 +70,8 @@ class PretrainingBatches:
         """Load what the rows of this process need.
 
         Args:
-          corpus: Where the tokens are.
-          config: Objective, shape of the batches, shard groups, and seed.
+          corpora: Where the tokens are; for the held-out split, one corpus.
+          config: Objective, shape of the batches, weights, shard groups, and seed.
           phase: Index of the phase; phases draw independently.
           held_out: Whether to make the held-out split: one epoch in a fixed random
             order, with fixed draws, the last batch filled up with rows of weight 0. It
@@ -109,31 +81,36 @@ class PretrainingBatches:
         Raises:
           UserError: There are too few documents, or a shard is damaged.
         """
-        split = shards.HELD_OUT if held_out else shards.TRAIN
         num_groups = 1 if held_out else config.data.shard_groups
         batch_size = config.phases[phase].batch_size
         rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         group_rows = batch_size // num_groups
         self._begin = sum(earlier.steps for earlier in config.phases[:phase])
+        self._names, counts = [""], None
+        if len(corpora) > 1:
+            self._names = mixture.names(corpora)
+            counts = mixture.rows_of_block(config.data, corpora)
+            self._shares = counts / mixture.BLOCK
         self._groups = [
             _Group(
-                corpus,
+                corpora,
                 config,
-                length=config.phases[phase].length,
-                split=split,
+                phase,
+                split=shards.HELD_OUT if held_out else shards.TRAIN,
                 group=group,
                 num_groups=num_groups,
-                group_rows=group_rows,
+                names=self._names,
+                counts=counts,
+                batch_rows=group_rows,
                 rows=rows[rows // group_rows == group] % group_rows,
-                key=counter.stream(
-                    config.seed, shards.SPLITS.index(split), phase, group
-                ),
             )
             for group in sorted(set((rows // group_rows).tolist()))
         ]
         if held_out:
-            self.num_batches = self._groups[0].order.num_batches
-            self.token_counts = self._groups[0].token_counts
+            (made,) = self._groups[0].corpora
+            self.num_rows = made.order.count
+            self.num_batches = made.order.num_batches(batch_size)
+            self.token_counts = made.token_counts
         self._pipeline = pipeline.Pipeline(self._make)
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
@@ -148,6 +125,21 @@ class PretrainingBatches:
         """What each row of the batch of a step is made from, for people."""
         return [name for group in self._groups for name in group.row_names(step)]
 
+    def describe(self, steps: int) -> str:
+        """How often so many steps go through each corpus of several, a line for each.
+
+        Of the groups of shards that this process reads.
+        """
+        rows = steps * sum(group.batch_rows for group in self._groups)
+        lines = []
+        for i, (name, share) in enumerate(zip(self._names, self._shares, strict=True)):
+            epoch = sum(group.corpora[i].order.count for group in self._groups)
+            lines.append(
+                f"corpus {name}: about {rows * share:,.0f} rows, "
+                f"{rows * share / epoch:.2f} epochs of {epoch:,}"
+            )
+        return "\n".join(lines)
+
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         parts = [group.make(step, self._begin + step) for group in self._groups]
         if len(parts) == 1:
@@ -156,78 +148,52 @@ class PretrainingBatches:
 
 
 class _Group:
-    """The rows of a batch that come from one group of shards."""
+    """The rows of a batch that come from one group of the shards of each corpus.
+
+    Attributes:
+      corpora: The rows of each corpus.
+      batch_rows: Rows of a batch that are of this group, over all processes.
+    """
 
     def __init__(
         self,
-        corpus: shards.Corpus,
+        corpora: Sequence[shards.Corpus],
         config: config_lib.PretrainConfig,
+        phase: int,
         *,
-        length: int,
         split: str,
         group: int,
         num_groups: int,
-        group_rows: int,
+        names: Sequence[str],
+        counts: np.ndarray | None,
+        batch_rows: int,
         rows: np.ndarray,
-        key: tf.Tensor,
     ):
-        objective = config.objective
-        table = chunks_lib.load_tokens(corpus, split, group, num_groups)
-        if split == shards.HELD_OUT:
-            self.token_counts = chunks_lib.count_tokens(
-                table, corpus.tokenizer.vocab_size
+        # The groups of a further corpus have the numbers that follow.
+        keys = [
+            counter.stream(
+                config.seed, shards.SPLITS.index(split), phase, i * num_groups + group
             )
-        kind = _KINDS[objective.segments]
-        num_documents = len(table.document_sentences) - 1
-        if num_documents < kind.min_documents:
-            raise UserError(
-                f"{corpus.folder} has {num_documents} {split} documents in shard group "
-                f"{group}; objective.segments={objective.segments!r} needs at least "
-                f"{kind.min_documents}"
+            for i in range(len(corpora))
+        ]
+        self.corpora = [
+            corpus_rows.CorpusRows(
+                corpus,
+                config,
+                length=config.phases[phase].length,
+                split=split,
+                group=group,
+                num_groups=num_groups,
+                key=key,
+                name=name,
             )
-        max_examples = objective.examples_per_row
-        is_packed = max_examples > 1
-        self._segments = kind(
-            table,
-            length=length,
-            short_sequence_rate=objective.short_sequence_rate,
-            tokenizer=corpus.tokenizer,
-            aim_key=counter.word(key, _AIMS) if is_packed else None,
-        )
-        self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
-        self._masking = self._permutations = None
-        if isinstance(objective, config_lib.PermutationLmConfig):
-            self._permutations = permutations.Permutations(
-                objective, length, corpus.tokenizer
-            )
-        if objective.masking is not None:
-            mask = objective.masking
-            self._masking = masking.Masking(mask, length, corpus.tokenizer)
-            held_out = split == shards.HELD_OUT
-            self._mask_rates = (mask.eval_rate,) if held_out else mask.rate
-        count = len(self._segments.chunk_documents)
-        self._packing = None
-        if is_packed:
-            mask = objective.masking
-            self._packing = packing.Packing(
-                self._segments.sizes,
-                length=length,
-                max_examples=max_examples,
-                max_predictions=mask.predictions(length, max_examples) if mask else 0,
-                pad_id=corpus.tokenizer.pad_id,
-                key=counter.word(key, _PACKING),
-            )
-            count = self._packing.num_rows
-        self._total_steps = config.total_steps
-        self._group = group
-        self._key = key
-        self.order = order.Order(
-            count=count,
-            batch_size=group_rows,
-            rows=rows,
-            key=counter.word(key, _ORDER),
-            once=split == shards.HELD_OUT,
-        )
+            for corpus, key, name in zip(corpora, keys, names, strict=True)
+        ]
+        self._mixing = None
+        if counts is not None:
+            self._mixing = mixing.Mixing(counts, counter.word(keys[0], _MIXING))
+        self.batch_rows = batch_rows
+        self._rows = rows
 
     def make(self, step: tf.Tensor, run_step: tf.Tensor) -> dict[str, tf.Tensor]:
         """The rows of a batch.
@@ -236,60 +202,42 @@ class _Group:
           step: int64 [], counted from 0 at the beginning of the phase.
           run_step: int64 [], counted from 0 at the beginning of the run.
         """
-        items = self.order.items(step)
-        if not self._packing:
-            return self._examples(items, run_step)
-        chunks, count = self._packing.examples(items)
-        examples = self._examples(chunks, run_step)
-        return self._packing.lay_out(examples, count)
-
-    def _examples(self, items: order.Items, run_step: tf.Tensor):
-        """Rows of a chunk each."""
-        rows = self._segments(items.index, self._row_keys(_SEGMENTS, items))
-        weights = tf.cast(items.is_real, tf.float32)
-        features = {
-            "input_ids": rows.input_ids,
-            "attention_mask": rows.attention_mask,
+        places, positions = self._deal(step)
+        parts = [
+            corpus.make(position, run_step)
+            for corpus, position in zip(self.corpora, positions, strict=True)
+        ]
+        if not self._mixing:
+            return parts[0]
+        return {
+            name: tf.dynamic_stitch(places, [part[name] for part in parts])
+            for name in parts[0]
         }
-        if rows.segment_ids is not None:
-            features["segment_ids"] = rows.segment_ids
-        if self._question:
-            is_pair = tf.cast(rows.is_pair, tf.float32)
-            features[f"{self._question}_labels"] = rows.labels
-            features[f"{self._question}_weights"] = weights * is_pair
-        if self._masking:
-            keys = self._keys_by_purpose(_MASKING, items)
-            rate = masking.rate_at(self._mask_rates, run_step, self._total_steps)
-            features |= self._masking(rows.input_ids, keys, rate)
-            features["mlm_weights"] *= weights[:, None]
-        elif self._permutations:
-            keys = self._keys_by_purpose(_PERMUTATIONS, items)
-            features |= self._permutations(rows.input_ids, keys)
-            features["target_weights"] *= weights[:, None]
-        else:
-            features["weights"] = weights
-        return features
-
-    def _keys_by_purpose(
-        self, streams: dict[int, int], items: order.Items
-    ) -> dict[int, tf.Tensor]:
-        return {key: self._row_keys(stream, items) for key, stream in streams.items()}
-
-    def _row_keys(self, purpose: int, items: order.Items) -> tf.Tensor:
-        """Keys of the draws for one purpose: uint64 [B]."""
-        of_epoch = counter.word(counter.word(self._key, purpose), items.epoch)
-        return counter.word(of_epoch, items.index)
 
     def row_names(self, step: int) -> list[str]:
         """What the rows of the batch at `step` are made from, for people."""
-        items = self.order.items(tf.constant(step, tf.int64))
-        count = np.ones(len(items.index), np.int64)
-        if self._packing:
-            items, count = self._packing.examples(items)
-        epochs, chunks = items.epoch.numpy(), items.index.numpy()
-        documents = self._segments.chunk_documents[chunks]
-        examples = (
-            f"group {self._group} document {d} chunk {c} epoch {e}"
-            for e, c, d in zip(epochs, chunks, documents, strict=True)
+        places, positions = self._deal(tf.constant(step, tf.int64))
+        named = {}
+        for corpus, place, position in zip(
+            self.corpora, places, positions, strict=True
+        ):
+            names = corpus.row_names(position)
+            named |= zip(place.numpy().tolist(), names, strict=True)
+        return [named[i] for i in range(len(named))]
+
+    def _deal(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """The rows of a batch that are of each corpus.
+
+        Returns:
+          For each corpus int32 [rows], which rows of this process they are; and int64
+          [rows], their positions in the order of the corpus.
+        """
+        position = order.positions(step, self.batch_rows, self._rows)
+        if not self._mixing:
+            return [tf.range(len(self._rows))], [position]
+        corpus, row = self._mixing.at(position)
+        places = [tf.where(corpus == i)[:, 0] for i in range(len(self.corpora))]
+        return (
+            [tf.cast(place, tf.int32) for place in places],
+            [tf.gather(row, place) for place in places],
         )
-        return [" + ".join(itertools.islice(examples, int(n))) for n in count]

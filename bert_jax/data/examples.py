@@ -74,12 +74,10 @@ class Examples:
         self._key = counter.stream(seed)
         self._order = order.Order(
             count=count,
-            batch_size=batch_size,
-            rows=self._rows,
             key=None if held_out else self._key,
             once=held_out,
         )
-        self.num_batches = self._order.num_batches
+        self.num_batches = self._order.num_batches(batch_size)
         self._pipeline = pipeline.Pipeline(self._make)
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
@@ -111,10 +109,11 @@ class Examples:
 
     def _items(self, step: tf.Tensor) -> tuple[order.Items, tf.Tensor | None]:
         """The rows of a batch that this process makes, and the number of its length."""
-        if not self._sorts:
-            return self._order.items(step), None
-        if self._held_out:
-            items = self._order.items(step)
+        if not self._sorts or self._held_out:
+            own = order.positions(step, self._batch_size, self._rows)
+            items = self._order.at(own)
+            if not self._sorts:
+                return items, None
             last = tf.minimum((step + 1) * self._batch_size, self._order.count) - 1
             return items, self._sizes[last]  # they are sorted
         window = step // _WINDOW

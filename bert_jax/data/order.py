@@ -3,7 +3,8 @@
 Row *r* of batch *s* has the position `s * batch_size + r` in the run, and a position is
 an index in an epoch: all indices come once an epoch, each epoch in another order. The
 order is a keyed permutation, so a run can begin at any step, and a process can make any
-rows, at no cost.
+rows, at no cost. Where there are several corpora, each has an order of its own, and
+`mixing.py` says which position of which order a position of the run is.
 """
 
 import dataclasses
@@ -29,35 +30,37 @@ class Items(NamedTuple):
     is_real: tf.Tensor
 
 
+def positions(step: tf.Tensor, batch_size: int, rows: np.ndarray) -> tf.Tensor:
+    """Positions in the run of rows of a batch: int64 [rows].
+
+    Args:
+      step: int64 []; number of the batch.
+      batch_size: Rows of a batch over all processes.
+      rows: int64 [rows]; the rows of each batch that this process makes.
+    """
+    return step * batch_size + tf.constant(rows, tf.int64)
+
+
 @dataclasses.dataclass(frozen=True)
 class Order:
     """The order of `count` items.
 
     Attributes:
       count: Number of items.
-      batch_size: Rows of a batch over all processes.
-      rows: int64 [B]; the rows of each batch that this process makes.
       key: Key of the permutations, uint64; None for the items as they stand.
       once: Whether all items come once, for evaluation; the last batch is filled up.
     """
 
     count: int
-    batch_size: int
-    rows: np.ndarray
     key: tf.Tensor | None
     once: bool
 
-    @property
-    def num_batches(self) -> int:
+    def num_batches(self, batch_size: int) -> int:
         """Batches in an epoch, the last one filled up."""
-        return -(-self.count // self.batch_size)
-
-    def items(self, step: tf.Tensor) -> Items:
-        """The items of the batch at `step`, int64 []."""
-        return self.at(step * self.batch_size + tf.constant(self.rows, tf.int64))
+        return -(-self.count // batch_size)
 
     def at(self, position: tf.Tensor) -> Items:
-        """The items at positions in the run, int64 [...]."""
+        """The items at positions in the order, int64 [...]."""
         is_real = tf.ones_like(position, tf.bool)
         if self.once:
             is_real = position < self.count

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import tasks
 from bert_jax.training import sharding
-from bert_jax.training.run import PhaseData, Run
+from bert_jax.training.run import HeldOut, PhaseData, Run
 
 
 def lengths(config: config_lib.FinetuneConfig, task: tasks.Task) -> tuple[int, ...]:
@@ -91,7 +91,7 @@ def open_data(
     evaluation = examples_of(task.held_out["eval"], rows, held_out=True)
     return PhaseData(
         training.batches,
-        lambda: evaluation.batches(0, evaluation.num_batches),
+        [HeldOut(lambda: evaluation.batches(0, evaluation.num_batches))],
         training.row_names,
     )
 

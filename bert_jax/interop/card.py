@@ -4,8 +4,9 @@ import json
 import pathlib
 from typing import Any
 
-from bert_jax import storage
-from bert_jax.corpus import shards
+from bert_jax import config as config_lib
+from bert_jax import knobs, storage
+from bert_jax.corpus import mixture, shards
 from bert_jax.errors import Unavailable, UserError
 from bert_jax.interop import architectures, huggingface
 from bert_jax.training import metadata as metadata_lib
@@ -101,18 +102,19 @@ def _training(source: str, metadata: metadata_lib.Metadata) -> list[tuple[str, A
 
 
 def _corpus(data: Any) -> list[tuple[str, Any]]:
-    folder = data.get("corpus") if isinstance(data, dict) else None
     try:
-        corpus = shards.open_corpus(folder or "")
+        config = knobs.from_dict(config_lib.DataConfig, data)
+        corpora = mixture.open_corpora(config.folders)
     except (UserError, Unavailable):
         return []
-    if corpus.fingerprint != data.get("fingerprint"):
+    if mixture.fingerprint(corpora) != config.fingerprint:
         return []
     counts = [
-        f"{corpus.count(shards.TRAIN, what):,} {what}"
+        f"{sum(corpus.count(shards.TRAIN, what) for corpus in corpora):,} {what}"
         for what in ("documents", "sentences", "tokens")
     ]
-    return [("corpus", ", ".join(counts))]
+    of = f", of {len(corpora)} corpora" if len(corpora) > 1 else ""
+    return [("corpus", ", ".join(counts) + of)]
 
 
 def _held_out(workdir: storage.Path, step: int) -> list[tuple[str, Any]]:

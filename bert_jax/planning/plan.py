@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 
@@ -97,7 +97,7 @@ class Planner:
         self,
         config: config_lib.PretrainConfig,
         recipe: str,
-        corpus: shards.Corpus | None = None,
+        corpora: Sequence[shards.Corpus] = (),
         say: Callable[[str], None] = lambda line: None,
     ) -> Plan:
         """Compile all phases of a recipe.
@@ -105,7 +105,7 @@ class Planner:
         Args:
           config: Config with nothing left open.
           recipe: Name of the recipe, for people.
-          corpus: Corpus of the config, if it has one.
+          corpora: Corpora of the config, if it has any.
           say: Called with a line before each compilation.
 
         Raises:
@@ -123,7 +123,7 @@ class Planner:
             mesh=sharding.describe(run.mesh),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
             phases=tuple(phases),
-            corpus=_plan_corpus(config, corpus, run.mesh) if corpus else None,
+            corpus=_plan_corpus(config, corpora, run.mesh) if corpora else None,
             versions=", ".join(
                 f"{name} {importlib.metadata.version(name)}"
                 for name in ("jax", "libtpu")
@@ -143,17 +143,21 @@ class Planner:
 
 def _plan_corpus(
     config: config_lib.PretrainConfig,
-    corpus: shards.Corpus,
+    corpora: Sequence[shards.Corpus],
     mesh: jax.sharding.Mesh,
 ) -> CorpusPlan:
-    """What each host keeps in memory of the corpus, the largest of them."""
+    """What each host keeps in memory of the corpora, the largest of them."""
     from bert_jax.data import chunks
 
     groups = config.data.shard_groups
-    token_bytes = 2 if corpus.tokenizer.vocab_size <= 2**16 else 4
+    token_bytes = 2 if corpora[0].tokenizer.vocab_size <= 2**16 else 4
     sizes = []
     for group in range(groups):
-        chosen = chunks.group_shards(corpus, shards.TRAIN, group, groups)
+        chosen = [
+            shard
+            for corpus in corpora
+            for shard in chunks.group_shards(corpus, shards.TRAIN, group, groups)
+        ]
         starts = sum(shard.sentences + shard.documents + 2 for shard in chosen)
         tokens = sum(shard.tokens for shard in chosen)
         sizes.append(tokens * token_bytes + 8 * starts)
@@ -163,4 +167,5 @@ def _plan_corpus(
         for rows in sharding.rows_of_processes(mesh, phase.batch_size).values():
             held = set((rows // group_rows).tolist())
             largest = max(largest, sum(sizes[group] for group in held))
-    return CorpusPlan(corpus.count(shards.TRAIN, "tokens"), groups, largest)
+    tokens = sum(corpus.count(shards.TRAIN, "tokens") for corpus in corpora)
+    return CorpusPlan(tokens, groups, largest)

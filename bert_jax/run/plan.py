@@ -64,20 +64,21 @@ def main() -> int:
     step_ms = _step_ms(values.step_ms, len(config.phases))
     terminal.say("importing JAX")
     from bert_jax import pretraining
-    from bert_jax.corpus import shards
+    from bert_jax.corpus import mixture
     from bert_jax.planning import page, search
     from bert_jax.planning.plan import Planner
     from bert_jax.planning.schedule import Dump
     from bert_jax.planning.topology import open_topology
 
-    corpus = shards.open_corpus(config.data.corpus) if config.data.corpus else None
-    config = pretraining.resolve(config, corpus)
-    make_run = functools.partial(pretraining.make_run, corpus=None)
+    folders = config.data.folders if config.data.corpus else ()
+    corpora = mixture.open_corpora(folders)
+    config = pretraining.resolve(config, corpora)
+    make_run = functools.partial(pretraining.make_run, corpora=())
     dump = Dump() if values.schedule else None  # before the compiler is loaded
     planner = Planner(open_topology(name, values.slices), make_run, dump)
     path, _, variant = values["config"].config_filename.partition(":")
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
-    plan = planner.plan(config, recipe, corpus, terminal.say)
+    plan = planner.plan(config, recipe, corpora, terminal.say)
     suggestions = search.suggestions(planner, config, plan)
     report = {**page.to_dict(plan, step_ms), "suggestions": suggestions}
     if not values.json:

@@ -1,14 +1,15 @@
 """Held-out evaluation: the terms of all batches of the split, added up."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
+import numpy as np
 
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import programs
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Batches, Run
+from bert_jax.training.run import Batches, PhaseData, Run
 
 # Batches that may be on their way to the devices while the next one is made.
 _BATCHES_AHEAD = 2
@@ -31,6 +32,7 @@ class Evaluator:
             `programs.HostSignals`.
           heartbeat: Function from `watchdog.watch`.
         """
+        self._losses = run.objective.losses
         self._step = programs.eval_step(run)
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
         self._zeros = programs.zero_terms(run.objective.metrics, run.mesh)
@@ -54,15 +56,39 @@ class Evaluator:
             self._heartbeat()
 
     def evaluate(
-        self, params, batches: Batches, to_devices: Callable[..., step_lib.Batch]
-    ) -> terms_lib.Terms | None:
-        """Sums and counts over batches; None if a process was asked to stop.
+        self, params, data: PhaseData, to_devices: Callable[..., step_lib.Batch]
+    ) -> dict[str, float] | None:
+        """What to report of held-out batches; None if a process was asked to stop.
+
+        Of several `HeldOut`s, values of all together, and those of each under
+        "NAME/".
 
         Args:
           params: Parameters of the model.
-          batches: Rows of this process.
-          to_devices: Function from these to a batch on the devices.
+          data: What to evaluate on.
+          to_devices: Function from a batch of this process to one on the devices.
         """
+        of_parts = []
+        for part in data.held_out:
+            terms = self._add_up(params, part.batches(), to_devices)
+            if terms is None:
+                return None
+            of_parts.append(terms)
+        together = of_parts[0]
+        if len(of_parts) > 1:
+            weights = [part.weight for part in data.held_out]
+            together = _weighted_sum(weights, of_parts)
+        values = {**terms_lib.report(self._losses, together), **data.levels}
+        if len(of_parts) > 1:
+            for part, terms in zip(data.held_out, of_parts, strict=True):
+                own = terms_lib.report(self._losses, terms) | part.levels
+                values |= {f"{part.name}/{name}": x for name, x in own.items()}
+        return values
+
+    def _add_up(
+        self, params, batches: Batches, to_devices: Callable[..., step_lib.Batch]
+    ) -> terms_lib.Terms | None:
+        """Sums and counts over batches; None if a process was asked to stop."""
         terms = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
@@ -80,3 +106,18 @@ class Evaluator:
                 if programs.stop_requested(signals):
                     return None
         return jax.device_get(terms)
+
+
+def _weighted_sum(
+    weights: Sequence[float], of_parts: Sequence[terms_lib.Terms]
+) -> terms_lib.Terms:
+    """Sums and counts of all parts together, on the host."""
+    return {
+        name: terms_lib.Term(
+            *(
+                np.dot(weights, [np.float64(terms[name][i]) for terms in of_parts])
+                for i in range(2)
+            )
+        )
+        for name in of_parts[0]
+    }

@@ -315,14 +315,12 @@ class _Loop:
             return
         self._reporter.advance(self._done, f"{self._phase.name}: evaluating")
         with self._ledger.counting("evaluation"):
-            terms = self._evaluator.evaluate(
-                self.state.params, self._data.held_out(), self._to_devices
+            values = self._evaluator.evaluate(
+                self.state.params, self._data, self._to_devices
             )
-            if terms is None:
+            if values is None:
                 self._stopping = True
                 return
-            values = terms_lib.report(self._run.objective.losses, terms)
-            values |= self._data.levels
             self._reporter.write(self._done, "eval", values)
         earlier = self._reporter.records("eval")
         if line := plateau.describe(self._done, self._run.total_steps, values, earlier):

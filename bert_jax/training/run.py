@@ -17,20 +17,39 @@ Batches = Iterator[dict[str, np.ndarray]]
 
 
 @dataclasses.dataclass(frozen=True)
+class HeldOut:
+    """Held-out batches to evaluate on; rows of this process only.
+
+    Attributes:
+      batches: Function to the batches of an evaluation.
+      name: What stands before the names of its values where there are several.
+      weight: What its sums and counts are multiplied by before those of several are
+        added up.
+      levels: What to compare its values with; reported with them.
+    """
+
+    batches: Callable[[], Batches]
+    name: str = ""
+    weight: float = 1.0
+    levels: Mapping[str, float] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
 class PhaseData:
     """The batches of a phase; rows of this process only.
 
     Attributes:
       batches: Function from (start, stop) to the batches of these steps, counted from 0
         at the beginning of the phase.
-      held_out: Function to the batches for an evaluation; None for no evaluation.
+      held_out: What to evaluate on; nothing for no evaluation.
       row_names: Function from a step to what each row of its batch was made from, for
         people.
-      levels: What to compare evaluations with; reported with each of them.
+      levels: What to compare evaluations with, the values of all of `held_out`
+        together; reported with each of them.
     """
 
     batches: Callable[[int, int], Batches]
-    held_out: Callable[[], Batches] | None
+    held_out: Sequence[HeldOut]
     row_names: Callable[[int], Sequence[str]]
     levels: Mapping[str, float] = dataclasses.field(default_factory=dict)
 

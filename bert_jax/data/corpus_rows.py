@@ -1,0 +1,203 @@
+"""Rows made from one corpus, or from one group of its shards: segments and masks.
+
+A row is made from the chunk that the order says, and each of its draws is addressed by
+a key, the purpose of the draw, epoch and chunk. A packed row is made of several chunks
+in the same way (`packing.py`).
+"""
+
+import itertools
+
+import numpy as np
+import tensorflow as tf
+
+from bert_jax import config as config_lib
+from bert_jax.corpus import shards
+from bert_jax.data import chunks as chunks_lib
+from bert_jax.data import (
+    counter,
+    masking,
+    order,
+    packing,
+    permutations,
+    segment_pairs,
+    segments,
+    single_segments,
+)
+from bert_jax.errors import UserError
+
+# Purposes of the streams of random words.
+_ORDER, _SEGMENTS = 0, 1
+_MASKING = {
+    masking.POSITION: 2,
+    masking.ACTION: 3,
+    masking.SPAN: 4,
+    masking.COUNT: 5,
+}
+_AIMS, _PACKING = 6, 7
+_PERMUTATIONS = {permutations.SPAN: 8, permutations.ORDER: 9}
+
+# By the names that configs give them.
+_KINDS: dict[str, type[segments.Segments]] = {
+    "next_sentence": segment_pairs.NextSentence,
+    "sentence_order": segment_pairs.SentenceOrder,
+    "consecutive": segment_pairs.Consecutive,
+    "full_sentences": single_segments.FullSentences,
+    "doc_sentences": single_segments.DocSentences,
+}
+
+
+class CorpusRows:
+    """Rows of one group of shards.
+
+    Attributes:
+      order: The order of what rows are made from.
+      token_counts: int64 [V]; how often each token occurs, in the held-out split.
+    """
+
+    def __init__(
+        self,
+        corpus: shards.Corpus,
+        config: config_lib.PretrainConfig,
+        *,
+        length: int,
+        split: str,
+        group: int,
+        num_groups: int,
+        key: tf.Tensor,
+        name: str = "",
+    ):
+        """Read the shards, and prepare what does not depend on the rows.
+
+        Args:
+          corpus: Where the tokens are.
+          config: Objective and number of steps.
+          length: Tokens in a row.
+          split: Which documents of the corpus.
+          group: Number of the group of shards.
+          num_groups: Number of all groups.
+          key: uint64; key of all draws.
+          name: What the corpus is called in the names of rows; "" for nothing.
+
+        Raises:
+          UserError: There are too few documents, or a shard is damaged.
+        """
+        objective = config.objective
+        table = chunks_lib.load_tokens(corpus, split, group, num_groups)
+        if split == shards.HELD_OUT:
+            self.token_counts = chunks_lib.count_tokens(
+                table, corpus.tokenizer.vocab_size
+            )
+        kind = _KINDS[objective.segments]
+        num_documents = len(table.document_sentences) - 1
+        if num_documents < kind.min_documents:
+            raise UserError(
+                f"{corpus.folder} has {num_documents} {split} documents in shard group "
+                f"{group}; objective.segments={objective.segments!r} needs at least "
+                f"{kind.min_documents}"
+            )
+        max_examples = objective.examples_per_row
+        is_packed = max_examples > 1
+        self._segments = kind(
+            table,
+            length=length,
+            short_sequence_rate=objective.short_sequence_rate,
+            tokenizer=corpus.tokenizer,
+            aim_key=counter.word(key, _AIMS) if is_packed else None,
+        )
+        self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
+        self._masking = self._permutations = None
+        if isinstance(objective, config_lib.PermutationLmConfig):
+            self._permutations = permutations.Permutations(
+                objective, length, corpus.tokenizer
+            )
+        if objective.masking is not None:
+            mask = objective.masking
+            self._masking = masking.Masking(mask, length, corpus.tokenizer)
+            held_out = split == shards.HELD_OUT
+            self._mask_rates = (mask.eval_rate,) if held_out else mask.rate
+        count = len(self._segments.chunk_documents)
+        self._packing = None
+        if is_packed:
+            mask = objective.masking
+            self._packing = packing.Packing(
+                self._segments.sizes,
+                length=length,
+                max_examples=max_examples,
+                max_predictions=mask.predictions(length, max_examples) if mask else 0,
+                pad_id=corpus.tokenizer.pad_id,
+                key=counter.word(key, _PACKING),
+            )
+            count = self._packing.num_rows
+        self._total_steps = config.total_steps
+        self._name = f"{name} group {group}" if name else f"group {group}"
+        self._key = key
+        self.order = order.Order(
+            count=count,
+            key=counter.word(key, _ORDER),
+            once=split == shards.HELD_OUT,
+        )
+
+    def make(self, position: tf.Tensor, run_step: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Rows of a batch.
+
+        Args:
+          position: int64 [B], in the order.
+          run_step: int64 [], counted from 0 at the beginning of the run.
+        """
+        items = self.order.at(position)
+        if not self._packing:
+            return self._examples(items, run_step)
+        chunks, count = self._packing.examples(items)
+        examples = self._examples(chunks, run_step)
+        return self._packing.lay_out(examples, count)
+
+    def _examples(self, items: order.Items, run_step: tf.Tensor):
+        """Rows of a chunk each."""
+        rows = self._segments(items.index, self._row_keys(_SEGMENTS, items))
+        weights = tf.cast(items.is_real, tf.float32)
+        features = {
+            "input_ids": rows.input_ids,
+            "attention_mask": rows.attention_mask,
+        }
+        if rows.segment_ids is not None:
+            features["segment_ids"] = rows.segment_ids
+        if self._question:
+            is_pair = tf.cast(rows.is_pair, tf.float32)
+            features[f"{self._question}_labels"] = rows.labels
+            features[f"{self._question}_weights"] = weights * is_pair
+        if self._masking:
+            keys = self._keys_by_purpose(_MASKING, items)
+            rate = masking.rate_at(self._mask_rates, run_step, self._total_steps)
+            features |= self._masking(rows.input_ids, keys, rate)
+            features["mlm_weights"] *= weights[:, None]
+        elif self._permutations:
+            keys = self._keys_by_purpose(_PERMUTATIONS, items)
+            features |= self._permutations(rows.input_ids, keys)
+            features["target_weights"] *= weights[:, None]
+        else:
+            features["weights"] = weights
+        return features
+
+    def _keys_by_purpose(
+        self, streams: dict[int, int], items: order.Items
+    ) -> dict[int, tf.Tensor]:
+        return {key: self._row_keys(stream, items) for key, stream in streams.items()}
+
+    def _row_keys(self, purpose: int, items: order.Items) -> tf.Tensor:
+        """Keys of the draws for one purpose: uint64 [B]."""
+        of_epoch = counter.word(counter.word(self._key, purpose), items.epoch)
+        return counter.word(of_epoch, items.index)
+
+    def row_names(self, position: tf.Tensor) -> list[str]:
+        """What the rows at positions in the order are made from, for people."""
+        items = self.order.at(position)
+        count = np.ones(len(items.index), np.int64)
+        if self._packing:
+            items, count = self._packing.examples(items)
+        epochs, chunks = items.epoch.numpy(), items.index.numpy()
+        documents = self._segments.chunk_documents[chunks]
+        examples = (
+            f"{self._name} document {d} chunk {c} epoch {e}"
+            for e, c, d in zip(epochs, chunks, documents, strict=True)
+        )
+        return [" + ".join(itertools.islice(examples, int(n))) for n in count]

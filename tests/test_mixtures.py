@@ -1,0 +1,357 @@
+"""Several corpora in one run: whose rows there are, how many, and in which order."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from commands import assert_refused, call
+from made_batches import assert_rows_equal, configure
+from recipes import load
+from restatement import Mixture
+from runs import metrics
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, pretraining
+from bert_jax.corpus import build, mixture, shards, sources, vocabulary
+from bert_jax.data import batches as batches_lib
+from bert_jax.errors import UserError
+from bert_jax.objectives import without_context
+
+OBJECTIVES = {
+    "next sentence": config_lib.MaskedLmConfig(),
+    "full sentences, falling rate": config_lib.MaskedLmConfig(
+        segments="full_sentences",
+        masking=config_lib.MaskingConfig(rate=(0.4, 0.1), unit="word"),
+    ),
+    "packed": config_lib.MaskedLmConfig(examples_per_row=4, short_sequence_rate=0.5),
+    "permutations": config_lib.PermutationLmConfig(),
+    "left to right": config_lib.CausalLmConfig(segments="doc_sentences"),
+}
+
+
+@pytest.fixture(scope="module")
+def corpora(three_corpora):
+    """Those called "large", "small" and "tiny"."""
+    return three_corpora
+
+
+def mixed(config, **data):
+    return dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
+
+
+def make(corpora, config, phase=0, **options):
+    return batches_lib.PretrainingBatches(corpora, config, phase, **options)
+
+
+# ---- batches
+
+
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_batches_are_those_of_the_restatement(name, corpora):
+    weights = (0.5, 3.0, 1.0)
+    config = mixed(configure(OBJECTIVES[name]), weights=weights)
+    for phase in range(2):
+        made = make(corpora, config, phase)
+        reference = Mixture(corpora, config, weights, phase)
+        # The first, one in two blocks, one far out.
+        for step in (0, 2**16 // 32, 10**6):
+            positions = step * 32 + np.arange(32)
+            assert_rows_equal(made.batch(step), reference, positions, step)
+
+
+def test_a_block_may_end_in_the_middle_of_a_batch(corpora):
+    config = mixed(configure(batch_size=31), weights=(1.0, 1.0, 1.0))
+    step = 2**16 // 31
+    assert step * 31 < 2**16 < (step + 1) * 31
+    reference = Mixture(corpora, config, (1, 1, 1))
+    positions = step * 31 + np.arange(31)
+    assert_rows_equal(make(corpora, config).batch(step), reference, positions)
+
+
+@pytest.mark.parametrize(("groups", "processes"), [(1, 2), (1, 4), (2, 2), (2, 4)])
+def test_processes_make_the_rows_they_own(corpora, groups, processes):
+    """Any number of processes, together, make the batch that one process makes."""
+    weights = (1.0, 2.0)
+    config = mixed(configure(groups=groups), weights=weights)
+    of_processes = [
+        make(corpora[:2], config, rows=rows)
+        for rows in np.arange(32).reshape(processes, -1)
+    ]
+    parts = [made.batch(9) for made in of_processes]
+    batch = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    per_group = 32 // groups
+    for group in range(groups):
+        reference = Mixture(corpora[:2], config, weights, group=group)
+        own = slice(group * per_group, (group + 1) * per_group)
+        part = {name: values[own] for name, values in batch.items()}
+        assert_rows_equal(part, reference, 9 * per_group + np.arange(per_group))
+    names = [name for made in of_processes for name in made.row_names(9)]
+    assert names == make(corpora[:2], config).row_names(9)
+
+
+def test_a_process_may_have_rows_of_one_corpus_only(corpora):
+    """Or of another at the next step: rows of a process are few."""
+    config = mixed(configure(OBJECTIVES["packed"]), weights=(1.0, 1.0, 1.0))
+    alone, all_rows = make(corpora, config, rows=[5]), make(corpora, config)
+    for step in range(6):
+        whole = all_rows.batch(step)
+        for name, values in alone.batch(step).items():
+            assert np.array_equal(values, whole[name][5:6]), (step, name)
+
+
+def test_reading_on_or_resuming_gives_the_same(corpora):
+    config = configure()
+    straight = list(make(corpora, config).batches(0, 12))
+    resumed = list(make(corpora, config).batches(7, 12))
+    for a, b in zip(straight[7:], resumed, strict=True):
+        for name in a:
+            assert np.array_equal(a[name], b[name])
+
+
+# ---- how many rows of each
+
+
+def test_sizes_count_to_a_power(corpora):
+    """By hand: shares to the power, normalised (multilingual.md)."""
+    sizes = np.array([corpus.count("train", "tokens") for corpus in corpora])
+    assert sizes[0] > 3 * sizes[1] > 9 * sizes[2]
+    for exponent in (1.0, 0.7, 0.0):
+        data = config_lib.DataConfig(weight_exponent=exponent)
+        expected = (sizes / sizes.sum()) ** exponent
+        expected /= expected.sum()
+        np.testing.assert_allclose(mixture.weights(data, corpora), expected)
+        counts = mixture.rows_of_block(data, corpora)
+        assert counts.sum() == 2**16
+        assert np.abs(counts - expected * 2**16).max() < 1
+
+
+def test_shares_are_exact_in_a_block_and_random_within(corpora):
+    """No corpus has runs or gaps: counts of stretches are those of drawing without
+    replacement, to 4 sigma.
+    """
+    config = mixed(configure(batch_size=64), weights=(3.0, 2.0, 1.0))
+    made = make(corpora, config)
+    (group,) = made._groups
+    block = 5
+    of, place = group._mixing.at(np.arange(block * 2**16, (block + 1) * 2**16))
+    of, place = of.numpy(), place.numpy()
+    counts = np.bincount(of)
+    assert counts.tolist() == [32768, 21845, 10923]
+    for i, count in enumerate(counts):
+        # Each row of a corpus comes once.
+        assert sorted(place[of == i]) == list(range(block * count, (block + 1) * count))
+        p = count / 2**16
+        for size in (64, 1024, 16384):
+            stretches = (of == i).reshape(-1, size).sum(1)
+            variance = size * p * (1 - p) * (2**16 - size) / (2**16 - 1)
+            off = (stretches - size * p) / np.sqrt(variance)
+            assert np.abs(off).max() < 4.5
+            if size < 16384:
+                # A variance of as many draws, to 4 sigma of its own.
+                sigma = np.sqrt(2 / len(off))
+                assert abs(np.mean(off**2) - 1) < 4 * sigma
+    # Other blocks have other orders.
+    other = group._mixing.at(np.arange(2**16))[0].numpy()
+    agree = np.mean(other == of)
+    expected = np.sum((counts / 2**16) ** 2)
+    assert abs(agree - expected) < 4 * np.sqrt(expected * (1 - expected) / 2**16)
+
+
+def test_each_corpus_goes_through_its_epochs(corpora):
+    """In whole blocks: the rows of a corpus are its epochs, one after the other."""
+    config = mixed(configure(batch_size=4096), weights=(3.0, 2.0, 1.0))
+    made = make(corpora, config)
+    names = [name for step in range(16) for name in made.row_names(step)]
+    for i, corpus in enumerate(("large", "small", "tiny")):
+        own = [name.split() for name in names if name.startswith(f"{corpus} ")]
+        count = made._groups[0].corpora[i].order.count
+        epochs = np.bincount([int(words[-1]) for words in own])
+        assert (epochs[:-1] == count).all() and epochs[-1] <= count
+        chunks = np.bincount([int(words[-3]) for words in own])
+        assert chunks.max() - chunks.min() <= 1
+    assert len(own) == 10923
+    described = made.describe(16).splitlines()
+    assert described[2] == (
+        f"corpus tiny: about 10,923 rows, {10923 / count:.2f} epochs of {count:,}"
+    )
+
+
+# ---- mistakes
+
+
+def test_what_cannot_be_mixed(corpora, documents, tmp_path):
+    folders = [str(corpus.folder) for corpus in corpora]
+    other = vocabulary.train_wordpiece(documents, 500)
+    (tmp_path / "a.txt").write_text("\n\n".join(documents[:3]))
+    source = sources.Source(str(tmp_path / "a.txt"), "text")
+    theirs = build.build(source, build.Settings(0.0), other, tmp_path / "b", workers=1)
+    with pytest.raises(UserError) as refused:
+        mixture.open_corpora([folders[0], str(theirs.folder)])
+    for text in ("large", str(theirs.folder), "tokenizers", other.fingerprint):
+        assert text in str(refused.value)
+    with pytest.raises(UserError, match="small and .*small are the same corpus; give"):
+        mixture.open_corpora([folders[1], folders[1]])
+    with pytest.raises(UserError, match="no corpus given"):
+        mixture.open_corpora([folders[1], ""])
+    data = config_lib.DataConfig(weights=(1.0, 1e-6, 1.0))
+    with pytest.raises(UserError, match="the corpus small would be 5e-07 of the rows"):
+        mixture.rows_of_block(data, corpora)
+    config = mixed(configure(groups=9), weights=())
+    with pytest.raises(UserError, match="shard_groups=9, but .*small has 5 train"):
+        make(corpora, config, rows=[0])
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (
+            {"weights": (1.0,)},
+            "weights has 1 values for 2 folders in",
+        ),
+        ({"weights": (1.0, 0.0)}, r"data.weights\[1\]=0.0 must be more than 0"),
+        ({"weight_exponent": 1.5}, "weight_exponent=1.5 must be .* at most 1"),
+        ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 is of no use beside"),
+    ],
+)
+def test_weights_that_cannot_work(data, message):
+    config = config_lib.PretrainConfig(
+        data=config_lib.DataConfig(corpus="a, b", **data)
+    )
+    assert config.data.folders == ("a", "b")
+    with pytest.raises(UserError, match=message):
+        knobs.check(config)
+
+
+def test_corpora_whose_folders_have_one_name(corpora, tmp_path):
+    folders = [tmp_path / language / "corpus" for language in ("en", "de")]
+    for folder, corpus in zip(folders, corpora, strict=False):
+        folder.parent.mkdir()
+        folder.symlink_to(corpus.folder)
+    opened = mixture.open_corpora(list(map(str, folders)))
+    assert mixture.names(opened) == list(map(str, folders))
+    assert mixture.names(corpora) == ["large", "small", "tiny"]
+
+
+# ---- runs
+
+
+@pytest.fixture(scope="module")
+def run(corpora, tmp_path_factory):
+    """A run of the recipe; its workdir, config and command."""
+    workdir = tmp_path_factory.mktemp("runs") / "run"
+    cfg = load("multilingual", "smoke")
+    cfg.data.corpus = ",".join(str(corpus.folder) for corpus in corpora)
+    cfg.phases = cfg.phases[:1]
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    return workdir, pretraining.pretrain(config, str(workdir))[1]
+
+
+@pytest.mark.runs
+def test_a_run_reports_each_corpus_and_all_together(run, corpora):
+    """Together as they are trained on; the one without held-out text is left out."""
+    workdir, config = run
+    assert config.data.fingerprint.split(",") == [c.fingerprint for c in corpora]
+    weights = mixture.weights(config.data, corpora)[:2]
+    records = [r for r in metrics(workdir) if r["split"] == "eval"]
+    assert len(records) == 2
+    for record in records:
+        assert not any(name.startswith("tiny") for name in record)
+        of_each = [
+            {n.removeprefix(f"{c}/"): x for n, x in record.items() if n.startswith(c)}
+            for c in ("large", "small")
+        ]
+        assert (
+            of_each[0].keys()
+            == of_each[1].keys()
+            == {name for name in record if "/" not in name} - {"step", "split"}
+        )
+        # A row of each has one pair, so that shares of rows are those of pairs.
+        for name in ("nsp_loss", "nsp_accuracy"):
+            mean = np.dot(weights, [values[name] for values in of_each]) / sum(weights)
+            assert record[name] == pytest.approx(mean, rel=1e-5)
+        low, high = sorted(values["mlm_loss"] for values in of_each)
+        assert low < record["mlm_loss"] < high
+        assert record["loss"] == pytest.approx(
+            record["mlm_loss"] + record["nsp_loss"], rel=1e-5
+        )
+
+
+@pytest.mark.runs
+def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
+    """On the same rows with the same masks, so that runs on others compare."""
+    workdir, config = run
+    rows = np.arange(8)
+    data = pretraining.open_data(config, corpora, 0, rows)
+    assert [part.name for part in data.held_out] == ["large", "small"]
+    for corpus, part in zip(corpora, data.held_out, strict=False):
+        alone = dataclasses.replace(config, data=config_lib.DataConfig())
+        (single,) = pretraining.open_data(alone, [corpus], 0, rows).held_out
+        for a, b in zip(part.batches(), single.batches(), strict=True):
+            assert all(np.array_equal(a[name], b[name]) for name in a)
+        assert part.levels == single.levels
+    # Levels of all together: by tokens of a row of each, as often as it is trained on.
+    frequencies = 0
+    for corpus, weight in zip(
+        corpora[:2], mixture.weights(config.data, corpora), strict=False
+    ):
+        made = make([corpus], config, held_out=True)
+        held = min(config.loop.eval_batches * 8, made.num_rows)
+        frequencies += weight * made.token_counts / held
+    entropy = without_context.entropy(frequencies / frequencies.sum())
+    assert data.levels["unigram_entropy"] == pytest.approx(entropy)
+    assert metrics(workdir)[-1]["unigram_entropy"] == pytest.approx(entropy, rel=1e-6)
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"weight_exponent": 0.5}, "data.weight_exponent: was 0.7, is now 0.5"),
+        ({"weights": "1,2,3", "weight_exponent": 1.0}, "data.weights: was (), is now"),
+        ({"corpus": slice(None, None, -1)}, "data.fingerprint: was "),
+        ({"corpus": slice(0, 2)}, "data.fingerprint: was "),
+    ],
+)
+def test_a_run_goes_on_with_what_it_began_with(data, message, run, corpora):
+    workdir, _ = run
+    folders = [str(corpus.folder) for corpus in corpora]
+    data = {"corpus": slice(None)} | data
+    data["corpus"] = ",".join(folders[data["corpus"]])
+    flags = [f"--config.data.{name}={value}" for name, value in data.items()]
+    before = {p: p.read_bytes() for p in workdir.glob("*.json*")}
+    done = call(
+        "pretrain",
+        "--config=configs/multilingual.py:smoke",
+        f"--workdir={workdir}",
+        "--nohuge_pages",
+        *flags,
+    )
+    assert_refused(done, message)
+    assert before == {p: p.read_bytes() for p in workdir.glob("*.json*")}
+
+
+@pytest.mark.runs
+def test_weights_and_epochs_are_reported_at_the_start(run, corpora, tmp_path):
+    """And the folders may move, as that of a single corpus may."""
+    workdir, config = run
+    moved = tmp_path / "elsewhere"
+    moved.symlink_to(corpora[0].folder.parent)
+    folders = ",".join(str(moved / c.folder.name) for c in corpora)
+    cfg = json.loads((workdir / "config.json").read_text())
+    assert cfg["data"]["weights"] == []
+    done = call(
+        "pretrain",
+        "--config=configs/multilingual.py:smoke",
+        f"--workdir={tmp_path / 'run'}",
+        f"--config.data.corpus={folders}",
+        "--config.phases[0].steps=1",
+        "--config.phases[1].steps=1",
+        "--nohuge_pages",
+    )
+    assert done.returncode == 0, done.stderr
+    share = mixture.weights(config.data, corpora)[1]
+    documents = corpora[1].count(shards.TRAIN, "documents")
+    assert f"corpus small: {share:.2%} of the rows; {documents} docu" in done.stderr
+    assert f"corpus small: about {8 * share:.0f} rows, 0." in done.stderr
+    assert "the corpus tiny has no held-out documents to evaluate on" in done.stderr
