@@ -16,7 +16,7 @@ from bert_jax import config, prediction
 from bert_jax.errors import UserError
 from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import classification, masked_lm
+from bert_jax.objectives import classification, masked_lm, replaced_tokens
 from bert_jax.prediction import batching, features, filling
 
 TOKENIZER = metadata().tokenizer
@@ -113,6 +113,26 @@ def test_blanks_without_a_head_for_pairs(without_pairs):
     texts = ["ab [MASK]"]
     filled = prediction.load(str(folder)).fill(texts, top=3)
     assert_filled(filled, params, texts, 3)
+
+
+def test_blanks_of_a_generator(tmp_path):
+    """Whose words are those that the objective samples from."""
+    objective = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.5)
+    trained = replaced_tokens.ReplacedTokens(TINY, objective)
+    run = config.PretrainConfig(objective=objective)
+    params = save(tmp_path, trained, run, TOKENIZER)
+    ((guesses,),) = prediction.load(str(tmp_path)).fill(["ab [MASK] ad"], top=3)
+    ids = ids_of("[CLS]", "ab", "[MASK]", "ad", "[SEP]")
+    logits = trained.model.apply(
+        {"params": params}, Inputs(ids, ids >= 0), jnp.array([[2]]), method="generate"
+    )
+    probabilities = np.asarray(jax.nn.softmax(logits))[0, 0, : len(WORDS) + 5]
+    probabilities = np.where(np.arange(len(WORDS) + 5) < 5, 0, probabilities)
+    best = np.argsort(-probabilities)[:3]
+    assert [guess.word for guess in guesses] == [TOKENIZER.tokens[i] for i in best]
+    np.testing.assert_allclose(
+        [guess.probability for guess in guesses], probabilities[best], rtol=1e-4
+    )
 
 
 def test_blanks_of_many_texts_are_those_of_each_alone(with_pairs):

@@ -9,9 +9,10 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import terminal
+from bert_jax import knobs, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.model import heads
+from bert_jax.errors import UserError
+from bert_jax.model import heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import rows as rows_lib
@@ -63,15 +64,44 @@ class Blanks:
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Ids and probabilities [B, P, top], from the best word down."""
-        logits = self._model.apply(
-            {"params": params}, Inputs.of(batch), batch["mlm_positions"]
-        )
-        probabilities = jax.nn.softmax(logits.mlm)
+        probabilities = jax.nn.softmax(self._logits(params, batch))
         words = np.zeros(probabilities.shape[-1], bool)
         words[: self.tokenizer.vocab_size] = is_word(self.tokenizer)
         # Of equal ones, those with the smaller id come first.
         best, ids = jax.lax.top_k(jnp.where(words, probabilities, -1.0), self.top)
         return {"ids": ids, "probabilities": best}
+
+    def _logits(self, params: Any, batch: Batch) -> jax.Array:
+        """Of the tokens at the blanks: [B, P, V]."""
+        inputs, positions = Inputs.of(batch), batch["mlm_positions"]
+        return self._model.apply({"params": params}, inputs, positions).mlm
+
+
+@dataclasses.dataclass(frozen=True)
+class GeneratorBlanks(Blanks):
+    """The same of a checkpoint of ELECTRA, whose generator is what fills blanks.
+
+    Attributes:
+      generator: Shape of the generator; `encoder` is that of the discriminator.
+    """
+
+    generator: config_lib.EncoderConfig
+
+    @property
+    def _model(self) -> replaced_tokens.ReplacedTokensModel:
+        return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
+
+    def init(self, key: jax.Array) -> Any:
+        """Initial parameters of the generator and the embeddings that it shares."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        made = self._model.init(key, Inputs(ids, ids == 0), ids, method="generate")
+        return made["params"]
+
+    def _logits(self, params: Any, batch: Batch) -> jax.Array:
+        inputs, positions = Inputs.of(batch), batch["mlm_positions"]
+        return self._model.apply(
+            {"params": params}, inputs, positions, method="generate"
+        )
 
 
 def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
@@ -85,7 +115,7 @@ def fill(model: Trained, texts: Sequence[str], top: int) -> list[list[list[Guess
     rows_lib.check_list(texts)
     tokenizer = model.tokenizer
     top = min(top, int(is_word(tokenizer).sum()))
-    question = Blanks(model.encoder, tokenizer, top)
+    question = _question(model, top)
     model.check_has(
         question, "to fill blanks", "give a pretraining run with masked tokens"
     )
@@ -114,6 +144,20 @@ def fill(model: Trained, texts: Sequence[str], top: int) -> list[list[list[Guess
         ]
         for i, blank in enumerate(blanks)
     ]
+
+
+def _question(model: Trained, top: int) -> Blanks:
+    """Blanks for what the checkpoint was pretrained with."""
+    saved = model.metadata.config.get("objective")
+    kind = knobs.kind_of(config_lib.ReplacedTokensConfig)
+    if not isinstance(saved, dict) or saved.get("kind") != kind:
+        return Blanks(model.encoder, model.tokenizer, top)
+    try:
+        objective = knobs.from_dict(config_lib.ReplacedTokensConfig, saved)
+    except UserError as error:
+        raise UserError(f"{model.source} cannot be used: {error}") from error
+    generator = objective.generator(model.encoder)
+    return GeneratorBlanks(model.encoder, model.tokenizer, top, generator)
 
 
 def _with_blanks(model: Trained, index: int, text: str) -> list[int]:
