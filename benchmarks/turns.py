@@ -2,7 +2,8 @@
 
 Each side is a process of its own, and on a processor all have the same cores and memory
 settings. They prepare together. Then one at a time works, so that all see the machine
-in the same state; the others wait for their input.
+in the same state; the others wait for their input. The first step of a turn does not
+count: it takes longer, for memory that was free meanwhile has gone back to the system.
 """
 
 import json
@@ -13,9 +14,8 @@ import sys
 import time
 
 # A turn has as many steps as fit into this, and one at least.
-TURN_SECONDS = 2.0
-MAX_TURNS = 12
-WARM_UP_STEPS = 1
+TURN_SECONDS = 3.0
+MAX_TURNS = 8
 
 
 def serve(prepare):
@@ -28,6 +28,7 @@ def serve(prepare):
     run(1)
     print("ready", flush=True)
     for line in sys.stdin:
+        run(1)
         count, start = int(line), time.perf_counter()
         run(count)
         print((time.perf_counter() - start) / count, flush=True)
@@ -60,7 +61,7 @@ class Side:
         return line
 
     def seconds_per_step(self, count, deadline):
-        """Do some steps; None if they take longer than that."""
+        """Do one step and then some; None if they take longer than that."""
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
         line = self.wait(deadline)
@@ -68,7 +69,7 @@ class Side:
 
     def end(self):
         self._process.kill()
-        self._process.wait()
+        self._process.communicate()
 
 
 def medians(commands, environment, deadline):
@@ -77,30 +78,28 @@ def medians(commands, environment, deadline):
     Args:
       commands: Arguments of Python for each side, by name.
       environment: Environment of all of them.
-      deadline: On the clock `time.monotonic`. A side that is not ready by then has no
-        median.
+      deadline: On the clock `time.monotonic`. A side that is not ready when two thirds
+        of the time are over has no median.
     """
+    now = time.monotonic()
+    ready_by = now + (deadline - now) * 2 / 3
     sides = {name: Side(command, environment) for name, command in commands.items()}
     turns = {name: [] for name in sides}
     try:
         expected = {}
         for name, side in sides.items():
-            if not side.wait(deadline):
-                side.end()
-            elif seconds := side.seconds_per_step(WARM_UP_STEPS, deadline):
+            seconds = side.wait(ready_by) and side.seconds_per_step(1, ready_by)
+            if seconds:
                 expected[name] = seconds
+            else:
+                side.end()
         _take(turns, sides, expected, deadline)
     finally:
         for side in sides.values():
             side.end()
-    return (
-        {
-            name: statistics.median(seconds)
-            for name, seconds in turns.items()
-            if seconds
-        },
-        min(map(len, turns.values())),
-    )
+    turns = {name: seconds for name, seconds in turns.items() if seconds}
+    middle = {name: statistics.median(seconds) for name, seconds in turns.items()}
+    return middle, min(map(len, turns.values()), default=0)
 
 
 def _take(turns, sides, expected, deadline):
