@@ -134,21 +134,21 @@ def platforms(length=LENGTH, rate=0.0, **fields):
     """Platforms that have a path of their own."""
     c = encoder(**fields)
     shape = ROWS, length, c.num_heads, c.head_size
-    return set(attention._paths(c, shape, jnp.dtype(c.dtype), rate)[0])
+    return sorted(attention._paths(c, shape, jnp.dtype(c.dtype), rate)[0])
 
 
 @pytest.mark.parametrize(
     ("case", "expected"),
     [
-        ({}, {"tpu", "cuda"}),
-        ({"rate": 0.1}, {"tpu"}),
-        ({"dtype": "float32"}, {"tpu"}),
-        ({"length": 100}, {"cuda"}),
-        ({"hidden_size": 160}, {"cuda"}),
-        ({"hidden_size": 176}, set()),
-        ({"hidden_size": 1024}, set()),
-        ({"attention": "plain"}, set()),
-        ({"attention": "kernel"}, {"tpu"}),
+        ({}, ["cuda", "tpu"]),
+        ({"rate": 0.1}, ["tpu"]),
+        ({"dtype": "float32"}, ["tpu"]),
+        ({"length": 100}, ["cuda"]),
+        ({"hidden_size": 160}, ["cuda"]),
+        ({"hidden_size": 176}, []),
+        ({"hidden_size": 1024}, []),
+        ({"attention": "plain"}, []),
+        ({"attention": "kernel"}, ["tpu"]),
     ],
     ids=str,
 )
