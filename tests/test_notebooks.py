@@ -59,7 +59,6 @@ def test_look_inside(run, capsys):
     assert "[CLS]" in capsys.readouterr().out
 
 
-@pytest.mark.slow
 @pytest.mark.runs
 def test_masked_tokens_can_be_put_back(run):
     got = run("masking.ipynb")
@@ -83,7 +82,6 @@ def test_masked_tokens_can_be_put_back(run):
                         assert (before in used) == (after in used)
 
 
-@pytest.mark.slow
 @pytest.mark.runs
 def test_attention_is_what_queries_and_keys_make(run, checkpoint):
     got = run("attention.ipynb")
@@ -117,7 +115,6 @@ def test_attention_is_what_queries_and_keys_make(run, checkpoint):
     )
 
 
-@pytest.mark.slow
 @pytest.mark.runs
 def test_nearest_sentences_and_words(run, monkeypatch, capsys):
     topics = dict(list(pydoc_data.topics.topics.items())[:20])
