@@ -129,6 +129,12 @@ def metrics(workdir):
     ]
 
 
+def newest_step(workdir):
+    """Step of the newest complete checkpoint; 0 if there is none."""
+    complete = [p for p in (workdir / "checkpoints").glob("*") if p.name.isdecimal()]
+    return max((int(p.name) for p in complete), default=0)
+
+
 def params(workdir):
     """The parameters of the newest checkpoint, by path."""
     newest = stored.find(workdir)

@@ -52,11 +52,6 @@ LONG = ("--config.phases[0].steps=120", "--config.loop.eval_batches=0")
 EVALUATED = (*range(12, 120, 12), 120)
 
 
-def newest_step(workdir):
-    complete = [p for p in (workdir / "checkpoints").glob("*") if p.name.isdecimal()]
-    return max((int(p.name) for p in complete), default=0)
-
-
 def unfinished_saves(workdir):
     return [p for p in (workdir / "checkpoints").glob("*") if "tmp" in p.name]
 
@@ -70,14 +65,17 @@ def wait_for_moment(kind, watched, workdir, rng):
         return got and watched.process.poll() is None
     if kind == "evaluation":
         # A step is reported first and then evaluated. The reports have multiples of 3.
-        coming = [n for n in EVALUATED if n > newest_step(workdir)]
+        coming = [n for n in EVALUATED if n > runs.newest_step(workdir)]
         return watched.wait_for(f"train step {rng.choice(coming[:3])}/")
     deadline = time.monotonic() + 240
     stale = set(unfinished_saves(workdir))  # of the start before; it will be removed
-    first = newest_step(workdir) + 7 * rng.randrange(3)
+    first = runs.newest_step(workdir) + 7 * rng.randrange(3)
     while watched.process.poll() is None:
         assert time.monotonic() < deadline
-        if newest_step(workdir) >= first and set(unfinished_saves(workdir)) - stale:
+        if (
+            runs.newest_step(workdir) >= first
+            and set(unfinished_saves(workdir)) - stale
+        ):
             return True
         time.sleep(0.0005)
     return False
@@ -118,7 +116,7 @@ def test_killed_five_times_ends_like_undisturbed(
         # What was meant to be hit may just have been over: then once more.
         if was_inside(kinds[0], workdir):
             done = runs.metrics(workdir)[-1]["step"]
-            kept = newest_step(workdir)
+            kept = runs.newest_step(workdir)
             log.append(
                 f"process {victim} of {processes}, {kinds.pop(0)}, after report "
                 f"of step {done}: continues at {kept}"
@@ -152,7 +150,7 @@ def test_sigterm_to_one_of_four_saves_all_at_one_step(undisturbed, corpus, tmp_p
                 os.kill(watched.pid(index), signal.SIGTERM)
     seconds = time.monotonic() - before
     assert watched.end() == 75, watched.text
-    step_saved = newest_step(workdir)
+    step_saved = runs.newest_step(workdir)
     assert 9 <= step_saved < 120
     for index in range(4):
         assert f"[{index}] saved at step {step_saved} of 120" in watched.text
@@ -519,7 +517,7 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     workdir = tmp_path / "run"
     command = runs.pretrain(corpus, workdir)
     watched = runs.Watched(runs.launch(1, 2, command))
-    while newest_step(workdir) < 7:
+    while runs.newest_step(workdir) < 7:
         assert watched.process.poll() is None, watched.text
         time.sleep(0.001)
     # Enough for reports, not for arrays.
@@ -529,7 +527,7 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     assert "[0] error: cannot write checkpoint" in watched.lines[-1]
     # Orbax' threads have nothing to add.
     assert "Traceback" not in watched.text, watched.text
-    kept = newest_step(workdir)
+    kept = runs.newest_step(workdir)
     assert f"the last complete one is {kept}" in watched.text
     ended = runs.run(runs.launch(1, 2, command))
     assert ended.process.returncode == 0, ended.text
@@ -574,7 +572,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     runs.assert_refused(stopped, "gradient norm")
     (file,) = workdir.glob("not_finite_step_*_process_0.json")
     got = json.loads(file.read_text())
-    bad_step, kept = got["step"], newest_step(workdir)
+    bad_step, kept = got["step"], runs.newest_step(workdir)
     assert f"step {bad_step}: loss" in stopped.text
     assert kept < bad_step
     assert f"the last good checkpoint is {kept}" in stopped.text
@@ -584,7 +582,7 @@ def test_a_loss_that_is_not_finite_stops_the_run(corpus, tmp_path):
     # The same command comes to the same end, and loses nothing.
     again = runs.run(runs.pretrain(corpus, workdir, *flags))
     runs.assert_refused(again, f"step {bad_step}: loss")
-    assert newest_step(workdir) == kept
+    assert runs.newest_step(workdir) == kept
     # What is allowed is skipped, up to a number.
     skipping = [*flags, "--config.loop.max_skipped_steps=2"]
     skipped = runs.run(runs.pretrain(corpus, workdir, *skipping))

@@ -1,0 +1,225 @@
+"""Runs of what came after BERT: from the recipe to a task, killed, and taken out.
+
+The recipes are shrunk to seconds, and each has a corpus of its kind of tokenizer.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import time
+
+import numpy as np
+import pytest
+import runs
+from commands import assert_refused, call
+from commands import command as command_line
+from recipes import ROOT, load
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, prediction, pretraining
+from bert_jax.corpus import build, sources
+
+pytestmark = pytest.mark.runs
+
+# The recipe of each, and the kind of its tokenizer.
+RELATIVES = {
+    "albert:base": "sentencepiece",
+    "electra:small": "wordpiece",
+    "roberta:base": "byte_bpe",
+    "xlnet:base": "sentencepiece",
+}
+each = pytest.mark.parametrize("name", RELATIVES)
+TEXTS = ["The value of the expression.", "A class is an object, and a name is not."]
+
+
+@pytest.fixture(scope="module")
+def corpora(corpus, byte_bpe_corpus, text_file, sentencepiece, tmp_path_factory):
+    """By kind of tokenizer."""
+    folder = tmp_path_factory.mktemp("corpora") / "sentencepiece"
+    source = sources.Source(str(text_file), "text", split_bytes=100_000)
+    settings = build.Settings(held_out=0.1)
+    pieces = build.build(source, settings, sentencepiece, folder, workers=1)
+    return {"wordpiece": corpus, "byte_bpe": byte_bpe_corpus, "sentencepiece": pieces}
+
+
+@pytest.fixture(scope="module")
+def pretrained(corpora, tmp_path_factory):
+    """The workdir of a run of each recipe, in its first phase, on eight devices."""
+    workdirs = {}
+    for name, kind in RELATIVES.items():
+        cfg = load(name, "smoke")
+        cfg.data.corpus = str(corpora[kind].folder)
+        cfg.phases = cfg.phases[:1]
+        config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+        workdirs[name] = tmp_path_factory.mktemp("pretrained") / name.split(":")[0]
+        state, resolved = pretraining.pretrain(config, str(workdirs[name]))
+        assert int(state.step) == resolved.total_steps == 3
+    return workdirs
+
+
+@each
+def test_recipes_run(name, pretrained):
+    workdir = pretrained[name]
+    assert {p.name for p in (workdir / "checkpoints").iterdir()} == {"2", "3"}
+    records = runs.metrics(workdir)
+    steps = [(r["split"], r["step"]) for r in records]
+    assert steps == [
+        ("train", 1), ("train", 2), ("eval", 2), ("train", 3), ("eval", 3)
+    ]  # fmt: skip
+    (loss,) = (value for key, value in records[-1].items() if key.endswith("lm_loss"))
+    assert 5.3 < loss < 8.3
+
+
+@each
+def test_a_run_goes_on_from_its_checkpoint(name, pretrained, tmp_path):
+    """Without its last one, it ends at the same bits, and reports the same."""
+    workdir = tmp_path / "run"
+    shutil.copytree(pretrained[name], workdir)
+    shutil.rmtree(workdir / "checkpoints/3")
+    config = json.loads((workdir / "config.json").read_text())
+    config = knobs.from_dict(config_lib.PretrainConfig, config)
+    pretraining.pretrain(config, str(workdir))
+    runs.assert_same_end(workdir, pretrained[name])
+
+
+# ---- what comes after pretraining
+
+
+@pytest.fixture(scope="module")
+def labelled(tmp_path_factory):
+    """Files with a class of each text."""
+    folder = tmp_path_factory.mktemp("labelled")
+    rng = np.random.default_rng(0)
+    words = ["the", "a", "object", "value", "name", "is", "of", "in"]
+    for name, count in (("train", 32), ("eval", 8)):
+        lines = ["text\tlabel"]
+        for i in range(count):
+            label = ["class", "statement"][i % 2]
+            lines.append(f"{' '.join([*rng.choice(words, 6), label])}\t{label}")
+        (folder / f"{name}.tsv").write_text("\n".join(lines) + "\n")
+    return folder
+
+
+@each
+def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
+    """Each by its program; and the task is asked again as a user would."""
+    source, tuned = pretrained[name], tmp_path / "tuned"
+    done = call(
+        "finetune_classifier",
+        "--config=configs/classifier.py:smoke",
+        f"--config.init_from={source}",
+        f"--config.task.train={labelled}/train.tsv",
+        f"--config.task.eval={labelled}/eval.tsv",
+        f"--workdir={tuned}",
+        "--nohuge_pages",
+    )
+    assert done.returncode == 0, done.stderr
+    results = json.loads((tuned / "results.json").read_text())
+    assert results["examples"] == 8 and results["truncated"]["eval"] == 0
+    lines = (labelled / "eval.tsv").read_text().splitlines()[1:]
+    model = prediction.load(str(tuned))
+    classified = model.classify([line.split("\t")[0] for line in lines])
+    written = (tuned / "predictions.tsv").read_text().splitlines()[1:]
+    assert [c.label for c in classified] == [line.split("\t")[1] for line in written]
+
+    (tmp_path / "lines.txt").write_text("\n".join(TEXTS) + "\n")
+    vectors = {}
+    for workdir in (source, tuned):
+        output = tmp_path / f"{workdir.name}.jsonl"
+        flags = [f"--input={tmp_path}/lines.txt", f"--output={output}", "--pool=mean"]
+        done = call("extract_features", f"--init_from={workdir}", *flags)
+        assert done.returncode == 0, done.stderr
+        vectors[workdir] = mean_vectors(output)
+        assert vectors[workdir].shape[0] == len(TEXTS)
+    assert np.abs(vectors[source] - vectors[tuned]).max() > 0
+
+    for workdir in (source, tuned):
+        exported = tmp_path / f"{workdir.name}-exported"
+        done = call("convert", f"--input={workdir}", f"--output={exported}")
+        if name.startswith("xlnet"):
+            assert done.returncode == 2
+            continue
+        assert done.returncode == 0, done.stderr
+        assert "missing: 0" in done.stderr
+        output = tmp_path / f"{workdir.name}-again.jsonl"
+        flags = [f"--input={tmp_path}/lines.txt", f"--output={output}", "--pool=mean"]
+        done = call("extract_features", f"--init_from={exported}", *flags)
+        assert done.returncode == 0, done.stderr
+        np.testing.assert_allclose(mean_vectors(output), vectors[workdir], atol=2e-5)
+
+
+def mean_vectors(path):
+    """One for each text: [texts, D]."""
+    lines = [json.loads(line) for line in path.read_text().splitlines()]
+    return np.array([line["features"][0]["layers"][0]["values"] for line in lines])
+
+
+@each
+def test_blanks(name, pretrained):
+    """ELECTRA's generator fills them, and XLNet says in a line that it has no head."""
+    blank = "<mask>" if name.startswith("roberta") else "[MASK]"
+    done = call("fill_mask", f"--init_from={pretrained[name]}", f"The {blank} is not.")
+    if name.startswith("xlnet"):
+        assert_refused(done, "has no head to fill blanks: it was pretrained with permu")
+        return
+    assert done.returncode == 0, done.stderr
+    first, *guesses = done.stdout.splitlines()
+    assert first == f"The {blank} is not." and len(guesses) == 5
+
+
+# ---- SIGKILL
+
+LONG = (
+    "--config.phases[0].steps=60",
+    "--config.phases[1].steps=10",
+    "--config.loop.eval_every=12",
+    "--config.loop.checkpoint_every=5",
+)
+
+
+@pytest.mark.faults
+@pytest.mark.slow
+@pytest.mark.parametrize("name", [*RELATIVES, "bert_ablations:packed", "multilingual"])
+def test_killed_three_times_ends_like_undisturbed(
+    name, corpora, three_corpora, tmp_path
+):
+    """At random moments of its steps, evaluations and saves."""
+    rng = random.Random(time.time_ns())
+    file, _, variant = name.partition(":")
+    recipe = f"{ROOT}/configs/{file}.py:{','.join(filter(None, (variant, 'smoke')))}"
+    folder = str(corpora[RELATIVES.get(name, "wordpiece")].folder)
+    if name == "multilingual":
+        folder = ",".join(str(corpus.folder) for corpus in three_corpora)
+    phases = len(load(name, "smoke").phases)
+    steps = 60 if phases == 1 else 70
+
+    def command(workdir):
+        return command_line(
+            "pretrain",
+            f"--config={recipe}",
+            f"--config.data.corpus={folder}",
+            f"--workdir={workdir}",
+            *(flag for flag in LONG if phases > 1 or "phases[1]" not in flag),
+        )
+
+    undisturbed = runs.run(command(tmp_path / "undisturbed"))
+    assert undisturbed.process.returncode == 0, undisturbed.text
+    workdir, log = tmp_path / "run", []
+    while len(log) < 3:
+        watched = runs.Watched(command(workdir))
+        begin = runs.newest_step(workdir)
+        step = rng.randrange(begin + 1, min(begin + 25, steps - 3))
+        assert watched.wait_for(f"train step {step}/"), watched.text
+        time.sleep(rng.uniform(0, 0.3))
+        os.kill(watched.process.pid, signal.SIGKILL)
+        assert watched.end() == -signal.SIGKILL, watched.text
+        done = runs.metrics(workdir)[-1]["step"]
+        log.append(f"after the report of step {done}")
+    left = runs.newest_step(workdir)
+    ended = runs.run(command(workdir))
+    assert ended.process.returncode == 0, ended.text
+    assert not left or f"continuing at step {left} of {steps}" in ended.text
+    runs.assert_same_end(workdir, tmp_path / "undisturbed")
+    print(f"\n{name}, {steps} steps: SIGKILL", *log, sep=", ")
