@@ -105,7 +105,7 @@ class SquadConfig:
 
     def check(self, where: str) -> None:
         """A window has room for a part of the context."""
-        longest = self.length - 4  # [CLS], two [SEP], and one token of the context
+        longest = self.length - 5  # [CLS], up to three [SEP], one token of the context
         if self.max_question > longest:
             raise UserError(
                 f"{where}max_question={self.max_question} must be at most {longest}, "

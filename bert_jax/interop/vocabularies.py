@@ -7,7 +7,6 @@ holds the whole pipeline, so that nothing is left to the defaults of a version.
 
 import json
 import pathlib
-from collections.abc import Iterator
 from typing import Any
 
 import sentencepiece
@@ -16,11 +15,12 @@ import tokenizers
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files
-from bert_jax.tokenizer import PAD, UNK, Tokenizer, byte_bpe
+from bert_jax.interop import json_files, sentencepiece_model, templates
+from bert_jax.tokenizer import UNK, Tokenizer, byte_bpe
 
 SETTINGS = "tokenizer_config.json"
 _SENTENCEPIECE = "spiece.model"
+_ADDED = "added_tokens.json"
 
 
 def read(folder: pathlib.Path) -> Tokenizer:
@@ -29,20 +29,25 @@ def read(folder: pathlib.Path) -> Tokenizer:
     Raises:
       UserError: There is none, or it does something to a text that ours cannot.
     """
+    path = folder / "tokenizer.json"
+    pipeline = json_files.read_if_there(path)
+    tokenizer = _read(folder, pipeline)
+    templates.check(path, pipeline, tokenizer)
+    return tokenizer
+
+
+def _read(folder: pathlib.Path, pipeline: dict[str, Any]) -> Tokenizer:
     config = folder / SETTINGS
     settings = json_files.read_if_there(config)
-    pipeline: dict[str, Any] = {}
     if (folder / _SENTENCEPIECE).exists():
-        kind = "sentencepiece"
-        model = _with_our_names((folder / _SENTENCEPIECE).read_bytes())
-    elif (folder / "tokenizer.json").exists():
-        pipeline = json_files.read(folder / "tokenizer.json")
+        kind, content = "sentencepiece", (folder / _SENTENCEPIECE).read_bytes()
+        model, pipeline = sentencepiece_model.with_our_names(content), {}
+    elif pipeline:
         if _type(pipeline.get("model")) == "BPE":
             return _read_byte_bpe(folder / "tokenizer.json", pipeline, settings)
         kind, model = "wordpiece", _vocabulary(folder / "tokenizer.json", pipeline)
     elif (folder / "vocab.txt").exists():
-        text = (folder / "vocab.txt").read_bytes().replace(b"\r\n", b"\n")
-        kind, model = "wordpiece", text.rstrip(b"\n") + b"\n"
+        kind, model = "wordpiece", _lines(folder / "vocab.txt")
     elif tokenizer_lib.is_published_bpe(folder):
         return tokenizer_lib.from_published_bpe(folder)
     else:
@@ -77,6 +82,25 @@ def read(folder: pathlib.Path) -> Tokenizer:
         return Tokenizer(kind, lower_case, strip_accents, model, longest)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
+
+
+def _lines(path: pathlib.Path) -> bytes:
+    """A vocab.txt, with the tokens of an added_tokens.json behind it."""
+    text = path.read_bytes().replace(b"\r\n", b"\n").rstrip(b"\n") + b"\n"
+    path = path.with_name(_ADDED)
+    first = text.count(b"\n")
+    added = {
+        token: i
+        for token, i in json_files.read_if_there(path).items()
+        if not (isinstance(i, int) and i < first)  # there already
+    }
+    ids = range(first, first + len(added))
+    if sorted(added.values(), key=str) != sorted(ids, key=str):
+        raise UserError(
+            f"{path}: the ids are not those behind the {first} tokens of vocab.txt"
+        )
+    more = sorted(added, key=added.get)
+    return text + "".join(f"{token}\n" for token in more).encode("utf-8")
 
 
 def _type(part: Any) -> Any:
@@ -167,12 +191,7 @@ def write(
         # The space before a blank belongs to what fills it, as here.
         mask = tokenizers.AddedToken(special.mask, lstrip=True)
     pipeline.add_special_tokens([*special[:-1], mask])
-    cls, sep = special.cls, special.sep
-    pipeline.post_processor = tokenizers.processors.TemplateProcessing(
-        single=f"{cls}:0 $A:0 {sep}:0",
-        pair=f"{cls}:0 $A:0 {sep}:0 $B:1 {sep}:1",
-        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
-    )
+    pipeline.post_processor = templates.processor(tokenizer)
     json_files.write(folder / "tokenizer.json", json.loads(pipeline.to_str()))
     names = ["input_ids", "token_type_ids", "attention_mask"]
     if encoder.type_vocab_size < 2:  # all tokens are of the first type
@@ -233,9 +252,9 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     pipeline = tokenizers.Tokenizer(
         tokenizers.models.Unigram(scores, unk_id=tokenizer.unk_id)
     )
-    # Fields of NormalizerSpec in sentencepiece_model.proto, field 3 of ModelProto; the
-    # module that sentencepiece has for it needs a newer protobuf than TensorFlow bears.
-    spec = _fields(_fields(tokenizer.model).get(3, b""))
+    # Fields of NormalizerSpec in sentencepiece_model.proto, field 3 of ModelProto.
+    fields = sentencepiece_model.fields
+    spec = fields(fields(tokenizer.model).get(3, b""))
     steps: list[Any] = []
     if tokenizer.lower_case:
         steps.append(tokenizers.normalizers.Lowercase())
@@ -253,67 +272,3 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     pipeline.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme=scheme)
     pipeline.decoder = tokenizers.decoders.Metaspace(prepend_scheme=scheme)
     return pipeline
-
-
-def _with_our_names(model: bytes) -> bytes:
-    """A SentencePiece model in which padding and unknown tokens are called as here.
-
-    ALBERT's are `<pad>` and `<unk>`. Pieces are field 1 of ModelProto, and the text of
-    a piece is field 1 of it.
-    """
-    names = {b"<pad>": PAD.encode(), b"<unk>": UNK.encode()}
-    if not any(name in model for name in names):
-        return model
-    renamed = []
-    try:
-        for number, raw, value in _parts(model):
-            text = _fields(value).get(1) if number == 1 else None
-            if text in names:
-                old, new = (_delimited(1, t) for t in (text, names[text]))
-                raw = _delimited(1, value.replace(old, new, 1))
-            renamed.append(raw)
-    except (IndexError, KeyError):  # damaged; who reads it says so
-        return model
-    return b"".join(renamed)
-
-
-def _delimited(number: int, value: bytes) -> bytes:
-    """A field of bytes in protobuf's wire format."""
-    length, prefix = len(value), bytearray([number << 3 | 2])
-    while length > 0x7F:
-        prefix.append(length & 0x7F | 0x80)
-        length >>= 7
-    return bytes([*prefix, length]) + value
-
-
-def _fields(message: bytes) -> dict[int, Any]:
-    """The fields of a message in protobuf's wire format, the last of each number."""
-    return {number: value for number, _, value in _parts(message)}
-
-
-def _parts(message: bytes) -> Iterator[tuple[int, bytes, Any]]:
-    """The fields of a message in their order: number, all of its bytes, and value."""
-    position = 0
-
-    def varint():
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while position < len(message):
-        start = position
-        tag = varint()
-        number, kind = tag >> 3, tag & 7
-        if kind == 0:
-            value = varint()
-        else:
-            length = {1: 8, 5: 4}[kind] if kind in (1, 5) else varint()
-            value = message[position : position + length]
-            position += length
-        yield number, message[start:position], value

@@ -58,7 +58,7 @@ def next_probability(model: Trained, first: str, second: str) -> float:
     for text, count in zip((first, second), counts, strict=True):
         if not count:
             raise rows_lib.TextError(0, f"{rows_lib.shortened(text)} has no tokens")
-    length = sum(counts) + 3
+    length = sum(counts) + 2 + len(model.tokenizer.pair_separators)
     rows_lib.check_fits(model.encoder, 0, f"{first} {second}", length)
     rows, _ = texts.to_rows([(first, second)], model.tokenizer, length)
     return float(model.outputs(question, rows)["probability"][0])

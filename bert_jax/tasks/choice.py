@@ -131,6 +131,8 @@ def make_rows(
       int32 [R], weights float32 [R], 0 where the answer is not known; and which
       questions lost tokens, bool [R].
     """
+    between = tokenizer.pair_separators
+    room = length - 2 - len(between)
     asked = tokenizer.encode_batch([question.question for question in questions])
     answers = [text for question in questions for text in question.choices]
     encoded = iter(tokenizer.encode_batch(answers))
@@ -142,10 +144,10 @@ def make_rows(
     for row, question in enumerate(questions):
         choices = [next(encoded) for _ in question.choices]
         longest = len(asked[row]) + max(map(len, choices))
-        truncated[row] = longest > length - 3
+        truncated[row] = longest > room
         for column, tokens in enumerate(choices):
-            first, second = texts.truncate(asked[row], tokens, length - 3)
-            first = [tokenizer.cls_id, *first, tokenizer.sep_id]
+            first, second = texts.truncate(asked[row], tokens, room)
+            first = [tokenizer.cls_id, *first, *between]
             tokens = [*first, *second, tokenizer.sep_id]
             ids[row, column, : len(tokens)] = tokens
             segments[row, column, len(first) : len(tokens)] = 1

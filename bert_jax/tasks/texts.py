@@ -66,6 +66,8 @@ def to_rows(
 ) -> tuple[Arrays, np.ndarray]:
     """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], for each text or pair.
 
+    With byte-level BPE there are two [SEP] between two texts, as in RoBERTa.
+
     What is too long loses tokens at the end, of two texts the longer one first.
 
     Args:
@@ -87,10 +89,11 @@ def to_rows(
     mask = np.zeros(shape, bool)
     truncated = np.zeros(len(texts), bool)
     for row, (a, b) in enumerate(zip(firsts, seconds, strict=True)):
-        limit = length - (3 if b else 2)
+        behind_a = tokenizer.pair_separators if b else [tokenizer.sep_id]
+        limit = length - 1 - len(behind_a) - bool(b)
         truncated[row] = len(a) + len(b) > limit
         a, b = truncate(a, b, limit)
-        tokens = [tokenizer.cls_id, *a, tokenizer.sep_id]
+        tokens = [tokenizer.cls_id, *a, *behind_a]
         boundary = len(tokens)
         if b:
             tokens += [*b, tokenizer.sep_id]

@@ -213,6 +213,14 @@ class Tokenizer:
     def mask_id(self) -> int:
         return self._ids[self.special_tokens.mask]
 
+    @property
+    def pair_separators(self) -> list[int]:
+        """Ids between the two texts of a pair: one [SEP], or the two of RoBERTa.
+
+        Source: facebookresearch/fairseq, models/roberta/hub_interface.py, encode.
+        """
+        return [self.sep_id] * (2 if self.kind == "byte_bpe" else 1)
+
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
         return models.first_ids(self.tokens)

@@ -68,9 +68,11 @@ def make(
         c: np.array(e.offsets, np.int32).reshape(-1, 2)
         for c, e in zip(unique, encodings, strict=True)
     }
+    between = tokenizer.pair_separators
+    special = 2 + len(between)
     question_ids = [tokens[: config.max_question] for tokens in encoded_questions]
     spans = [
-        _spans(len(ids[context]), config.length - len(q) - 3, config.stride)
+        _spans(len(ids[context]), config.length - len(q) - special, config.stride)
         for q, context in zip(question_ids, contexts, strict=True)
     ]
     shape = (sum(map(len, spans)), config.length)
@@ -80,8 +82,8 @@ def make(
     first = np.zeros(len(input_ids), np.int32)
     row = 0
     for tokens, context, parts in zip(question_ids, contexts, spans, strict=True):
-        begin = len(tokens) + 2
-        prefix = [tokenizer.cls_id, *tokens, tokenizer.sep_id]
+        prefix = [tokenizer.cls_id, *tokens, *between]
+        begin = len(prefix)
         best = _window_with_most_context(parts, len(ids[context]))
         for i, (token, count) in enumerate(parts):
             end = begin + count

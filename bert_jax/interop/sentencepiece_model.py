@@ -1,0 +1,73 @@
+"""Files of SentencePiece in protobuf's wire format, without its schema.
+
+The module that sentencepiece has for them needs a newer protobuf than TensorFlow bears.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from bert_jax.tokenizer import PAD, UNK
+
+
+def with_our_names(model: bytes) -> bytes:
+    """A SentencePiece model in which padding and unknown tokens are called as here.
+
+    ALBERT's are `<pad>` and `<unk>`. Pieces are field 1 of ModelProto, and the text of
+    a piece is field 1 of it.
+    """
+    names = {b"<pad>": PAD.encode(), b"<unk>": UNK.encode()}
+    if not any(name in model for name in names):
+        return model
+    renamed = []
+    try:
+        for number, raw, value in _parts(model):
+            text = fields(value).get(1) if number == 1 else None
+            if text in names:
+                old, new = (_delimited(1, t) for t in (text, names[text]))
+                raw = _delimited(1, value.replace(old, new, 1))
+            renamed.append(raw)
+    except (IndexError, KeyError):  # damaged; who reads it says so
+        return model
+    return b"".join(renamed)
+
+
+def _delimited(number: int, value: bytes) -> bytes:
+    """A field of bytes in protobuf's wire format."""
+    length, prefix = len(value), bytearray([number << 3 | 2])
+    while length > 0x7F:
+        prefix.append(length & 0x7F | 0x80)
+        length >>= 7
+    return bytes([*prefix, length]) + value
+
+
+def fields(message: bytes) -> dict[int, Any]:
+    """The fields of a message in protobuf's wire format, the last of each number."""
+    return {number: value for number, _, value in _parts(message)}
+
+
+def _parts(message: bytes) -> Iterator[tuple[int, bytes, Any]]:
+    """The fields of a message in their order: number, all of its bytes, and value."""
+    position = 0
+
+    def varint():
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while position < len(message):
+        start = position
+        tag = varint()
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value = varint()
+        else:
+            length = {1: 8, 5: 4}[kind] if kind in (1, 5) else varint()
+            value = message[position : position + length]
+            position += length
+        yield number, message[start:position], value
