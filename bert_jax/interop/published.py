@@ -27,6 +27,10 @@ from bert_jax.training import processes, stored
 
 _EMBEDDING = "encoder/embeddings/token_embedding"
 
+# Rows of embeddings are padded to such numbers, if at all: `pad_to_multiple_of` of
+# `transformers`, `make-vocab-size-divisible-by` of Megatron-LM times its devices.
+_MULTIPLES = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024
+
 
 @dataclasses.dataclass(frozen=True)
 class Published:
@@ -134,10 +138,12 @@ def make(
     except UserError as error:
         raise UserError(f"{config_file}: {error}") from error
     metadata, objective = classes.metadata(form, config_file, values, tokenizer, arrays)
-    if tokenizer.vocab_size > encoder.vocab_size:
+    if not _is_padded(tokenizer.vocab_size, encoder.vocab_size):
         raise UserError(
-            f"{source}: the vocabulary has {tokenizer.vocab_size} tokens, the model "
-            f"only {encoder.vocab_size} (vocab_size in {config_file.name})"
+            f"{source}: the vocabulary has {tokenizer.vocab_size} tokens, and the model "
+            f"has {encoder.vocab_size} (vocab_size in {config_file.name}), neither as "
+            f"many nor the next multiple of {', '.join(map(str, _MULTIPLES[1:]))}; give "
+            "the vocabulary of this model"
         )
     if theirs.is_offset and tokenizer.pad_id != form.pad_id:
         raise UserError(
@@ -146,6 +152,11 @@ def make(
         )
     shapes = _shapes(source, config_file.name, form, objective, arrays)
     return Published(source, files, form, metadata, arrays, tuple(ignored), shapes)
+
+
+def _is_padded(tokens: int, rows: int) -> bool:
+    """Whether an embedding of so many rows may be that of so many tokens."""
+    return any(rows == -(-tokens // multiple) * multiple for multiple in _MULTIPLES)
 
 
 def _with_one_name_each(
