@@ -60,7 +60,7 @@ def pretrain(
         if config.init_from:
             source, fingerprint = sources.of_run(config.init_from, folder, type(config))
             # A continuation has all it needs, whatever has become of the source.
-            begun = source if source.exists() else stored.find(folder)
+            begun = source if sources.exists(source) else stored.find(folder)
             config = _continued(config, source, sources.read_metadata(begun), corpora)
         config = resolve(config, corpora)
     if source:

@@ -193,6 +193,11 @@ def put(temporary: pathlib.Path, where: Path) -> None:
         temporary.unlink()
 
 
+def get(where: Path, local: pathlib.Path) -> None:
+    """Copy an object of a store to a local file."""
+    _store(where.url).get_file(where.url, str(local))
+
+
 # How libraries describe a failure that may pass.
 _PASSING = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
 

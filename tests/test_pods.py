@@ -8,10 +8,13 @@ import sys
 
 import numpy as np
 import pod_batches
+import published
 import pytest
 import runs
 
 from bert_jax import pretraining
+from bert_jax.interop import sources
+from bert_jax.model import parameters
 from bert_jax.training import stored
 
 pytestmark = pytest.mark.pods
@@ -62,6 +65,38 @@ def test_a_process_opens_only_the_shards_of_its_groups(read_by_four, corpus):
         assert own and own < set(train)
         seen += sorted(own)
     assert sorted(seen) == sorted(train)
+
+
+# ---- checkpoints of other projects
+
+
+def test_processes_read_a_published_folder_once_each(tmp_path):
+    """Each array once; no process holds more than its devices have."""
+    folder = published.write("pretraining", tmp_path / "theirs")
+    script = runs.ROOT / "tests" / "pod_interop.py"
+    command = [sys.executable, str(script), str(folder), str(tmp_path)]
+    done = runs.run(runs.launch(2, 2, command))
+    assert done.process.returncode == 0, done.text
+    about = [json.loads((tmp_path / f"{p}.json").read_text()) for p in range(2)]
+    names = sources.published(folder).arrays
+    assert not any(each["new"] for each in about)
+    assert about[0]["fingerprint"] == about[1]["fingerprint"]
+    for process, each in enumerate(about):
+        assert each["read"] == dict.fromkeys(names, 1)
+        # For the header, and to map it; process 0 also for the fingerprint.
+        assert each["opened"].pop("model.safetensors") == (2 if process else 3)
+        assert set(each["opened"].values()) == {1}
+        assert each["held"] < 0.55 * each["in all"]
+    expected = parameters.flatten(published.params(folder))
+    found = set()
+    for process in range(2):
+        for key, part in np.load(tmp_path / f"{process}.npz").items():
+            path, begin = key.split("@")
+            begins = [int(b) for b in begin.split(",")] if begin else []
+            at = tuple(slice(b, b + n) for b, n in zip(begins, part.shape, strict=True))
+            np.testing.assert_array_equal(part, expected[path][at])
+            found.add(path)
+    assert found == expected.keys()
 
 
 # ---- runs

@@ -93,7 +93,7 @@ def _finetune_once(
         source, fingerprint = beginning.source(config, folder)
         # A continuation has all it needs, whatever has become of the source.
         pretrained = sources.read_metadata(
-            source if source.exists() else stored.find(folder)
+            source if sources.exists(source) else stored.find(folder)
         )
         encoder = beginning.encoder(config, pretrained.encoder)
         task = TASKS[config.task.kind](config.task, pretrained.tokenizer)

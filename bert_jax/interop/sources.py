@@ -3,43 +3,127 @@
 The functions are those of `stored`, and say which of the two it is.
 """
 
+import atexit
+import dataclasses
+import functools
+import glob
 import os
 import pathlib
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
 from typing import Any
 
 from etils import epath
 
 from bert_jax import storage
+from bert_jax.errors import UserError
 from bert_jax.interop import huggingface_folder, tensorflow
 from bert_jax.interop.published import Published
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, stored, workdir
 
+# Files that nothing here reads: arrays in formats of others.
+_OF_OTHERS = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
+
 
 def published(path: str | os.PathLike) -> Published | None:
     """A checkpoint of another project, read; None for anything else.
 
+    While its files stay as they are, what was read is given again. From a store, they
+    are copied to the disk of this process, for as long as it runs.
+
     Args:
-      path: Local folder, or of TensorFlow's also the common beginning of the names of
-        a checkpoint's files, such as `FOLDER/model.ckpt-1000`.
+      path: Folder, or of TensorFlow's also the common beginning of the names of a
+        checkpoint's files, such as `FOLDER/model.ckpt-1000`; or the URL of either.
 
     Raises:
       UserError: It is one, and is damaged or of another architecture.
+      Unavailable: A store does not answer now.
     """
     if storage.is_remote(path):
-        return None
+        folder, name = os.fspath(path).rstrip("/"), ""
+        if not (files := storage.find(f"{glob.escape(folder)}/*")):
+            folder, _, name = folder.rpartition("/")
+            files = storage.find(f"{glob.escape(folder)}/*")
+        return _of_store(folder, name, tuple(files))
     local = pathlib.Path(path)
+    return _of_disk(local, *_state(local if local.is_dir() else local.parent))
+
+
+def _state(folder: pathlib.Path) -> tuple[str, tuple]:
+    """What changes when a file in a folder does, and where the folder is."""
+    try:
+        entries = [(entry.name, entry.stat()) for entry in os.scandir(folder)]
+    except OSError:
+        entries = []
+    state = [(n, s.st_ino, s.st_size, s.st_mtime_ns) for n, s in sorted(entries)]
+    return os.path.abspath(folder), tuple(state)
+
+
+def _reader(local: pathlib.Path) -> Callable[[pathlib.Path], Published] | None:
+    """What reads a folder, or files with such a beginning."""
     if local.is_dir() and huggingface_folder.is_one(local):
-        return huggingface_folder.read(local)
-    if tensorflow.is_one(local):
-        return tensorflow.read(local)
-    return None
+        return huggingface_folder.read
+    return tensorflow.read if tensorflow.is_one(local) else None
+
+
+@functools.lru_cache(maxsize=2)
+def _of_disk(local: pathlib.Path, *state: object) -> Published | None:
+    del state
+    read = _reader(local)
+    return read(local) if read else None
+
+
+@functools.lru_cache(maxsize=2)
+def _of_store(
+    folder: str, name: str, files: tuple[storage.File, ...]
+) -> Published | None:
+    copies = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-"))
+    atexit.register(shutil.rmtree, copies, ignore_errors=True)
+    local = copies / name
+    try:
+        # The names of the files, and the content of one, say what it is.
+        for file in files:
+            (copies / _name(file)).touch()
+            if _name(file) == huggingface_folder.CONFIG:
+                _copy(file, copies)
+        read = _reader(local)
+        if not read:
+            shutil.rmtree(copies)
+            return None
+        for file in files:
+            is_of_another = read is tensorflow.read and (
+                tensorflow.is_of_another(local, _name(file))
+            )
+            if not is_of_another and not _OF_OTHERS.search(file.name):
+                _copy(file, copies)
+        made = _of_disk(local, *_state(copies))
+    except UserError as error:
+        shutil.rmtree(copies)
+        raise UserError(str(error).replace(str(copies), folder)) from error
+    return made and dataclasses.replace(made, source=f"{folder}/{name}".rstrip("/"))
+
+
+def _copy(file: storage.File, copies: pathlib.Path) -> None:
+    with storage.writing(copies, "make room, or set TMPDIR to another folder"):
+        storage.get(storage.path(file.name), copies / _name(file))
+
+
+def _name(file: storage.File) -> str:
+    return file.name.rpartition("/")[2]
 
 
 def find(path: str | os.PathLike) -> epath.Path:
     """The checkpoint that `path` means; see `stored.find` and `published`."""
     other = published(path)
     return stored.absolute(other.source) if other else stored.find(path)
+
+
+def exists(source: epath.Path) -> bool:
+    """Whether a checkpoint that was found is still there."""
+    return published(source) is not None or source.exists()
 
 
 def of_run(init_from: str, folder: str, config_class: type) -> tuple[epath.Path, str]:

@@ -1,0 +1,72 @@
+"""One of several processes that load a folder of another project, and what they read.
+
+python pod_interop.py FOLDER OUTPUT (and the launcher's flags)
+"""
+
+import collections
+import json
+import pathlib
+import sys
+
+import numpy as np
+
+from bert_jax import config
+from bert_jax.interop import huggingface_folder, safetensors, sources
+from bert_jax.objectives import masked_lm
+from bert_jax.training import processes, sharding
+
+
+def main(folder, output, *flags):
+    """As a run does that begins with the folder."""
+    given = dict(flag.removeprefix("--").split("=") for flag in flags)
+    process = int(given["process_id"])
+    processes.start(given["coordinator_address"], int(given["num_processes"]), process)
+    opened, read = collections.Counter(), collections.Counter()
+
+    def audit(event, details):
+        if event == "open" and str(details[0]).startswith(folder):
+            opened[pathlib.Path(str(details[0])).name] += 1
+
+    def counted(path):
+        def of(name, array):
+            def get():
+                read[name] += 1
+                return array.read()
+
+            return safetensors.Stored(array.shape, get)
+
+        return {name: of(name, array) for name, array in safetensors.read(path).items()}
+
+    sys.addaudithook(audit)
+    # Wherever it is called: by its name in the module that reads folders.
+    huggingface_folder.safetensors = type(
+        "Counted", (), {"read": staticmethod(counted)}
+    )
+    source, _ = sources.of_run(folder, output, config.PretrainConfig)
+    encoder = sources.read_metadata(source).encoder
+    fingerprint = sources.fingerprint(source)
+    mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=4))
+    shapes = sharding.state_shapes(masked_lm.MaskedLm(encoder).init, mesh)
+    loaded = sources.load_params(source, shapes)
+    place = pathlib.Path(output)
+    parts, bytes_held, bytes_in_all = {}, 0, 0
+    for path, array in loaded.params.items():
+        bytes_in_all += array.nbytes
+        for shard in array.addressable_shards:
+            bytes_held += shard.data.nbytes
+            begin = ",".join(str(part.start or 0) for part in shard.index)
+            parts[f"{path}@{begin}"] = np.asarray(shard.data)
+    np.savez(place / f"{process}.npz", **parts)
+    about = {
+        "fingerprint": fingerprint,
+        "opened": opened,
+        "read": read,
+        "new": loaded.new,
+        "held": bytes_held,
+        "in all": bytes_in_all,
+    }
+    (place / f"{process}.json").write_text(json.dumps(about))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
