@@ -8,7 +8,9 @@ import numpy as np
 from bert_jax import terminal
 from bert_jax.corpus import new_words, sources, vocabulary
 from bert_jax.errors import UserError
-from bert_jax.interop import convert
+from bert_jax.interop import convert, models
+from bert_jax.interop import output as output_lib
+from bert_jax.interop.safetensors import Stored
 from bert_jax.model import parameters
 
 
@@ -58,8 +60,8 @@ def extend(
         the folder cannot be written.
       Unavailable: Checkpoint or text cannot be read now.
     """
-    convert.new_folder(output)
-    model = convert.read(checkpoint)
+    output_lib.check_local(output)
+    model = models.read(checkpoint)
     tokenizer = model.metadata.tokenizer
     new_words.check(tokenizer)
     texts = vocabulary.sample(source, sample_bytes)
@@ -78,11 +80,12 @@ def extend(
     saved = dict(model.metadata.config)
     if "encoder" in saved:
         saved["encoder"] = saved["encoder"] | {"vocab_size": size}
+    rows = encoder.padded_vocab_size
     params = {
-        path: _with_rows(value, found, ids, encoder.padded_vocab_size)
+        path: _with_rows(array, found, ids, rows)
         if parameters.has_row_for_each_token(path)
-        else value
-        for path, value in model.params.items()
+        else array
+        for path, array in model.params.items()
     }
     metadata = dataclasses.replace(
         model.metadata, encoder=encoder, tokenizer=extended, config=saved
@@ -99,11 +102,17 @@ def extend(
 
 
 def _with_rows(
-    value: np.ndarray, words: Sequence[new_words.NewWord], ids: list[int], rows: int
-) -> np.ndarray:
+    array: Stored, words: Sequence[new_words.NewWord], ids: list[int], rows: int
+) -> Stored:
     """A parameter with a row for each token, with those of new words in it."""
-    grown = np.zeros((max(rows, len(value)), *value.shape[1:]), value.dtype)
-    grown[: len(value)] = value
-    for new, i in zip(words, ids, strict=True):
-        grown[i] = value[list(new.pieces)].mean(axis=0)
-    return grown
+    shape = (max(rows, array.shape[0]), *array.shape[1:])
+
+    def read():
+        value = array.read()
+        grown = np.zeros(shape, value.dtype)
+        grown[: len(value)] = value
+        for new, i in zip(words, ids, strict=True):
+            grown[i] = value[list(new.pieces)].mean(axis=0)
+        return grown
+
+    return Stored(shape, read)

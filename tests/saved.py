@@ -7,6 +7,7 @@ import json
 import jax
 
 from bert_jax import config, knobs, variants
+from bert_jax.interop import models
 from bert_jax.objectives import masked_lm
 from bert_jax.training import checkpoint, metadata, optimizer, sharding, step
 
@@ -40,3 +41,9 @@ def pretrained(corpus, folder):
     save(folder, objective, built, corpus.tokenizer, scale=1)
     (folder / "config.json").write_text(json.dumps(knobs.to_dict(built)))
     return folder
+
+
+def parameters_of(source):
+    """All parameters of a checkpoint of any project, by path."""
+    params = models.read(str(source)).params
+    return {path: array.read() for path, array in params.items()}

@@ -5,6 +5,7 @@ import json
 import numpy as np
 import published
 import pytest
+import saved
 
 from bert_jax import config, knobs, pretraining, variants
 from bert_jax.errors import UserError
@@ -46,7 +47,7 @@ def test_either_format_is_the_same_beginning(corpus, pretrained, tmp_path):
         encoder = sources.read_metadata(sources.find(source)).encoder
         assert resolved.encoder == encoder
         assert resolved.init_fingerprint == sources.fingerprint(sources.find(source))
-        ended.append(convert.read(str(folder)).params)
+        ended.append(saved.parameters_of(folder))
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
         reported.append([r.get("mlm_loss") for r in records])

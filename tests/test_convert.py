@@ -11,6 +11,7 @@ import jax
 import numpy as np
 import published
 import pytest
+import saved
 from commands import assert_refused, call
 from toy import TINY, metadata
 
@@ -20,6 +21,7 @@ from bert_jax.interop import (
     architectures,
     classes,
     convert,
+    models,
     safetensors,
     sources,
     tensorflow,
@@ -115,12 +117,13 @@ def test_ours_comes_back_bit_for_bit(to, tmp_path):
     run = config.PretrainConfig(encoder=TINY)
     expected = save_random(objective, run, tmp_path / "run")
     convert.convert(str(tmp_path / "run"), str(tmp_path / "theirs"), to)
-    got = convert.read(str(tmp_path / "theirs"))
+    params = saved.parameters_of(tmp_path / "theirs")
     for path in ("encoder/embeddings/token_embedding", "mlm_head/output_bias"):
-        assert not got.params[path][TINY.vocab_size :].any()
-        got.params[path] = got.params[path][: TINY.vocab_size]
+        assert not params[path][TINY.vocab_size :].any()
+        params[path] = params[path][: TINY.vocab_size]
         expected[path] = expected[path][: TINY.vocab_size]
-    assert_same(got.params, expected)
+    assert_same(params, expected)
+    got = models.read(str(tmp_path / "theirs"))
     assert got.metadata.encoder == TINY
     assert got.metadata.tokenizer == TOKENIZER
 
@@ -164,12 +167,16 @@ def test_relatives_come_back_bit_for_bit(objective, name, tmp_path):
     assert done.name == name
     assert not done.missing
     assert not done.ignored
-    got = convert.read(str(tmp_path / "theirs"))
-    assert_same(without_padding(got.params), without_padding(expected))
+    got = models.read(str(tmp_path / "theirs"))
+    assert_same(without_padding(read_all(got)), without_padding(expected))
     assert got.metadata.encoder.num_layer_groups == objective.encoder.num_layer_groups
     if not name.startswith("Bert"):
         assert got.metadata.encoder == objective.encoder
     assert got.metadata.tokenizer == TOKENIZER
+
+
+def read_all(model):
+    return {path: array.read() for path, array in model.params.items()}
 
 
 def without_padding(params):
@@ -193,12 +200,12 @@ def test_both_halves_of_electra_come_back(tmp_path):
     assert not done.missing
     assert not done.ignored
     assert "generator/generator_lm_head.bias" in done.written
-    got = convert.read(str(tmp_path / "theirs"))
+    got = models.read(str(tmp_path / "theirs"))
     assert got.metadata.encoder == ELECTRA
     assert got.metadata.config["objective"]["kind"] == "replaced_tokens"
     half = {p: x for p, x in expected.items() if not p.startswith("generator")}
-    assert_same(without_padding(got.params), without_padding(half))
-    got = convert.read(str(tmp_path / "theirs/generator"))
+    assert_same(without_padding(read_all(got)), without_padding(half))
+    got = models.read(str(tmp_path / "theirs/generator"))
     assert got.metadata.encoder == objective.generator
     other = {}
     for path, value in expected.items():
@@ -210,7 +217,7 @@ def test_both_halves_of_electra_come_back(tmp_path):
                     "generator/", "encoder/"
                 )
             ] = value
-    assert_same(without_padding(got.params), without_padding(other))
+    assert_same(without_padding(read_all(got)), without_padding(other))
     # A checkpoint of ours has both.
     assert convert.convert(run, str(tmp_path / "ours"), "ours").written == sorted(
         expected
@@ -346,12 +353,12 @@ def test_a_part_of_the_encoder_without_a_name_is_refused(tmp_path, monkeypatch):
     """Whatever the encoder learns to have."""
     source = published.write("electra_tagging", tmp_path / "theirs")
     outside = dict(architectures.ELECTRA.outside)
-    read = convert.read(str(source))
+    read = models.read(str(source))
     lacking = dataclasses.replace(
         architectures.ELECTRA,
         outside={k: v for k, v in outside.items() if "projection" not in k},
     )
-    monkeypatch.setattr(convert, "read", lambda source: read)
+    monkeypatch.setattr(models, "read", lambda source: read)
     monkeypatch.setattr(classes, "ELECTRA", lacking)
     with pytest.raises(UserError, match="encoder/embedding_projection/bias, for which"):
         convert.convert(str(source), str(tmp_path / "out"), "huggingface")
@@ -481,10 +488,10 @@ def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
     shutil.copy(out / "bert_config.json", other)
     (other / "vocab.txt").write_bytes(TOKENIZER.model)
     for path in (other, other / "model.ckpt-7"):
-        read = convert.read(str(path))
+        read = models.read(str(path))
         read.params.pop("encoder/embeddings/token_embedding")
         assert not read.ignored
-        assert_same(read.params, {path: expected[path] for path in read.params})
+        assert_same(read_all(read), {path: expected[path] for path in read.params})
         assert read.metadata.tokenizer == TOKENIZER  # no capital in it
         assert read.metadata.task == {"labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}
         assert sources.find(path).exists()
@@ -496,7 +503,7 @@ def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
     damaged = next(other.glob("*.data-*"))
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.raises(UserError, match="is damaged|cannot be used"):
-        convert.read(str(other))
+        saved.parameters_of(other)
     damaged.unlink()
     with pytest.raises(UserError, match=r"has no model.ckpt-7.data-00000-of-00001"):
         sources.find(other)

@@ -11,7 +11,7 @@ from bert_jax import config, extension, knobs, pretraining
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, new_words, sources, vocabulary
 from bert_jax.errors import UserError
-from bert_jax.interop import convert
+from bert_jax.interop import models
 
 TEXT = """\
 The Haemoglobin of the patient, and haemoglobin of others; 1874 1874 1874.
@@ -91,17 +91,18 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
         sample_bytes=9**9,
     )
     assert {new.word for new in extended.words} == {"haemoglobin", "thrombocytopenia"}
-    before, after = convert.read(str(pretrained)), convert.read(str(folder))
+    before, after = models.read(str(pretrained)), models.read(str(folder))
     old, new = before.metadata.tokenizer, after.metadata.tokenizer
     assert after.metadata.encoder.vocab_size == new.vocab_size == old.vocab_size + 2
     assert new == tokenizer_lib.Tokenizer.load(folder / "tokenizer")
     assert before.params.keys() == after.params.keys()
     changed = {"encoder/embeddings/token_embedding", "mlm_head/output_bias"}
-    for path, value in after.params.items():
+    for path, array in after.params.items():
+        value = array.read()
         if path not in changed:
-            np.testing.assert_array_equal(value, before.params[path])
+            np.testing.assert_array_equal(value, before.params[path].read())
             continue
-        rows = before.params[path]
+        rows = before.params[path].read()
         np.testing.assert_array_equal(value[: old.vocab_size], rows[: old.vocab_size])
         for word in ("haemoglobin", "thrombocytopenia"):
             (at,) = new.encode(word)

@@ -315,7 +315,7 @@ def test_older_names_halves_and_constants(folder, tmp_path):
 def copy_with(source, folder, arrays):
     """A copy of a folder with other arrays, or with other values in its config."""
     shutil.copytree(source, folder)
-    safetensors.write(folder / "model.safetensors", arrays)
+    safetensors.write(folder / "model.safetensors", arrays, arrays.items())
     return folder
 
 
@@ -332,7 +332,7 @@ def test_files_are_mapped_and_written_as_the_format_says(tmp_path):
         "empty": np.zeros((0, 4), np.float16),
     }
     path = tmp_path / "x.safetensors"
-    safetensors.write(path, arrays)
+    safetensors.write(path, arrays, arrays.items())
     content = path.read_bytes()
     length = int.from_bytes(content[:8], "little")
     assert (8 + length) % 8 == 0

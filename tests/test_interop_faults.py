@@ -103,7 +103,7 @@ def test_a_classifier_that_ours_is_not(folder):
     for name in ("weight", "bias"):
         arrays[f"classifier.out_proj.{name}"] = arrays.pop(f"classifier.{name}")
     arrays["classifier.dense.weight"] = np.zeros((24, 24), np.float32)
-    safetensors.write(source / "model.safetensors", arrays)
+    safetensors.write(source / "model.safetensors", arrays, arrays.items())
     read = sources.published(source)
     assert read.metadata.config == {"kind": "bare encoder"}
     assert {path.split("/")[0] for path in read.shapes} == {"encoder"}
@@ -169,7 +169,7 @@ def test_arrays_that_do_not_fit(folder):
     ):
         changed = {**arrays, name: value}
         kept = {key: array for key, array in changed.items() if array is not None}
-        safetensors.write(source / "model.safetensors", kept)
+        safetensors.write(source / "model.safetensors", kept, kept.items())
         refused(source, message)
 
 

@@ -1,18 +1,13 @@
 """Checkpoints from one project's format to another's, once and for all."""
 
-import contextlib
 import dataclasses
-import os
+import math
 import pathlib
-import shutil
-import uuid
 from collections.abc import Iterator
 
 import jax
 import numpy as np
 
-from bert_jax import config as config_lib
-from bert_jax import knobs, storage
 from bert_jax.errors import UserError
 from bert_jax.interop import (
     architectures,
@@ -22,40 +17,21 @@ from bert_jax.interop import (
     huggingface,
     huggingface_folder,
     json_files,
+    models,
+    output,
     safetensors,
-    sources,
     tensorflow,
     vocabularies,
 )
+from bert_jax.interop.models import Model
 from bert_jax.model import parameters
-from bert_jax.training import checkpoint, stored
-from bert_jax.training import metadata as metadata_lib
+from bert_jax.training import checkpoint
 
 FORMATS = ("huggingface", "tensorflow", "ours")
-# Folder in that of an ELECTRA for its generator, and how names of its parameters begin.
+# Folder in that of an ELECTRA for its generator.
 GENERATOR = "generator"
-_OF_GENERATOR = "generator_head/", "generator/"
-# Room for what is written besides the arrays.
-_MARGIN_BYTES = 1 << 20
-
-
-@dataclasses.dataclass(frozen=True)
-class Model:
-    """A checkpoint of any project, as ours.
-
-    Attributes:
-      source: The checkpoint.
-      metadata: What it says of itself.
-      params: Parameters by path.
-      ignored: What there is in it besides.
-      form: What it is in `transformers`, if it is from another project.
-    """
-
-    source: str
-    metadata: metadata_lib.Metadata
-    params: dict[str, np.ndarray]
-    ignored: tuple[str, ...] = ()
-    form: huggingface.Form | None = None
+# Without it, nobody takes a folder for one of this format.
+_LAST = {"huggingface": huggingface_folder.CONFIG, "tensorflow": tensorflow.CONFIG}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,37 +53,41 @@ class Converted:
     ignored: list[str]
 
 
-def convert(source: str, output: str, to: str = "") -> Converted:
+def convert(source: str, folder: str, to: str = "") -> Converted:
     """Read a checkpoint, and write it in another format.
 
     The output appears when it is complete.
 
     Args:
       source: Workdir, checkpoint, or folder of another project.
-      output: Folder to write; new or empty.
+      folder: Folder to write; new or empty.
       to: One of `FORMATS`; "": ours for a folder of another project, and else that of
         Hugging Face.
 
     Raises:
       UserError: The checkpoint cannot be used or cannot be had in that format, or the
         folder cannot be written.
-      Unavailable: The checkpoint may be readable later.
+      Unavailable: The checkpoint may be readable later, or the folder be writable.
     """
-    folder = new_folder(output)
-    model = read(source)
+    new = output.check(folder)
+    model = models.read(source)
     to = to or ("ours" if model.form else "huggingface")
-    form = model.form if to == "ours" else _form(model)
+    form = model.form if to == "ours" else models.form_of(model)
     paths = set(model.params)
-    kept = paths if to == "ours" else _kept(model, form)
-    write = {"huggingface": _huggingface, "tensorflow": _tensorflow, "ours": _ours}[to]
-    generator = _generator(model) if to == "huggingface" else None
-    with _complete_or_not_at_all(folder, model) as temporary:
-        written = write(model, form, temporary)
-        if generator:
-            (temporary / GENERATOR).mkdir()
-            names = write(generator, _form(generator), temporary / GENERATOR)
-            written += [f"{GENERATOR}/{name}" for name in names]
-            kept |= {path for path in paths if path.startswith(_OF_GENERATOR)}
+    if to == "ours":
+        written, kept = write_ours(model, folder), paths
+    else:
+        kept = _kept(model, form)
+        generator = models.generator(model) if to == "huggingface" else None
+        write = _huggingface if to == "huggingface" else _tensorflow
+        with output.complete_or_not_at_all(new, _size(model), _LAST[to]) as temporary:
+            written = write(model, form, temporary)
+            if generator:
+                (temporary / GENERATOR).mkdir()
+                of_it = models.form_of(generator)
+                names = write(generator, of_it, temporary / GENERATOR)
+                written += [f"{GENERATOR}/{name}" for name in names]
+                kept |= {path for path in paths if models.is_of_generator(path)}
     heads = form.heads if form else []
     return Converted(
         to,
@@ -122,143 +102,9 @@ def convert(source: str, output: str, to: str = "") -> Converted:
     )
 
 
-def read(source: str) -> Model:
-    """All parameters of a checkpoint.
-
-    Raises:
-      UserError: The checkpoint cannot be used.
-      Unavailable: It may be readable later.
-    """
-    if other := sources.published(source):
-        params = {path: other.parameter(path) for path in sorted(other.shapes)}
-        used = {name for path in params for name in huggingface.names(path, other.form)}
-        unused = (*sorted(other.arrays.keys() - used), *other.ignored)
-        return Model(other.source, other.metadata, params, unused, other.form)
-    where = stored.find(source)
-    metadata = stored.read_metadata(where)
-    if metadata.encoder_path != "encoder":
-        raise UserError(
-            f"{where}: its encoder is at {metadata.encoder_path}; only checkpoints "
-            "with one at encoder can be converted"
-        )
-    shapes = parameters.unflatten(stored.shapes(where))
-    loaded = stored.load_params(where, shapes)
-    # Views of the device's memory, which is that of the host.
-    params = {path: np.asarray(array) for path, array in loaded.params.items()}
-    return Model(str(where), metadata, params)
-
-
-def write_ours(model: Model, output: str) -> None:
-    """Write a checkpoint of ours; the folder appears when it is complete.
-
-    Args:
-      model: A checkpoint, whose parameters are taken out of it.
-      output: Folder to write; new or empty.
-
-    Raises:
-      UserError: The folder cannot be written.
-    """
-    with _complete_or_not_at_all(new_folder(output), model) as temporary:
-        _ours(model, None, temporary)
-
-
-# ---- the folder
-
-
-def new_folder(output: str) -> pathlib.Path:
-    """A folder that can be written, from what a user gave.
-
-    Raises:
-      UserError: It is remote, a file, or not empty.
-    """
-    if storage.is_remote(output):
-        raise UserError(f"{output}: the output must be a local folder; copy it then")
-    folder = pathlib.Path(os.path.abspath(output))
-    if folder.is_dir() and any(folder.iterdir()):
-        raise UserError(f"{folder} is not empty; give a new folder")
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; give a new folder")
-    stored.check_name(folder)
-    return folder
-
-
-@contextlib.contextmanager
-def _complete_or_not_at_all(
-    folder: pathlib.Path, model: Model
-) -> Iterator[pathlib.Path]:
-    """A folder to write into, which gets its name when the block is done."""
-    temporary = folder.with_name(f"{folder.name}.{uuid.uuid4().hex[:12]}.tmp")
-    try:
-        with storage.writing(folder, "make room, or give another folder"):
-            temporary.mkdir(parents=True)
-            needed = sum(x.nbytes for x in model.params.values()) + _MARGIN_BYTES
-            free = shutil.disk_usage(temporary).free
-            if free < needed:
-                raise UserError(
-                    f"cannot write to {folder}: {needed:,} bytes are needed, and "
-                    f"{free:,} are free; make room, or give another folder"
-                )
-            try:
-                yield temporary
-            except Exception as error:
-                # Libraries have error types of their own for a full disk.
-                if reason := storage.disk_error(error):
-                    raise OSError(reason) from error
-                raise
-            os.replace(temporary, folder)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)
-
-
-# ---- the formats
-
-
-def _form(model: Model) -> huggingface.Form:
-    """What a checkpoint is in `transformers`.
-
-    Raises:
-      UserError: There is no class for it.
-    """
-    # There, an encoder has one type of segments at least.
-    types = max(1, model.metadata.encoder.type_vocab_size)
-    encoder = dataclasses.replace(model.metadata.encoder, type_vocab_size=types)
-    try:
-        return classes.of_metadata(dataclasses.replace(model.metadata, encoder=encoder))
-    except UserError as error:
-        raise UserError(f"{model.source} cannot go out: {error}") from error
-
-
-def _generator(model: Model) -> Model | None:
-    """The generator of an ELECTRA as a checkpoint of masked tokens.
-
-    None if there is none, or if `transformers` has no class that computes it.
-    """
-    if not any(path.startswith(_OF_GENERATOR) for path in model.params):
-        return None
-    objective = knobs.from_dict(
-        config_lib.ReplacedTokensConfig, model.metadata.config["objective"]
-    )
-    asked = config_lib.MaskedLmConfig(segments=objective.segments)
-    of_head, of_encoder = _OF_GENERATOR
-    params = {}
-    for path, value in model.params.items():
-        if path.startswith("encoder/embeddings/"):  # both have them
-            params[path] = value
-        elif path.startswith(of_head):
-            params[f"mlm_head/{path.removeprefix(of_head)}"] = value
-        elif path.startswith(of_encoder):
-            params[f"encoder/{path.removeprefix(of_encoder)}"] = value
-    metadata = dataclasses.replace(
-        model.metadata,
-        config={"kind": "pretraining", "objective": knobs.to_dict(asked)},
-        encoder=objective.generator(model.metadata.encoder),
-    )
-    generator = Model(model.source, metadata, params)
-    try:
-        _form(generator)
-    except UserError:
-        return None
-    return generator
+def _size(model: Model) -> int:
+    """Bytes of all arrays, which are float32."""
+    return sum(4 * math.prod(array.shape) for array in model.params.values())
 
 
 def _kept(model: Model, form: huggingface.Form) -> set[str]:
@@ -277,36 +123,52 @@ def _kept(model: Model, form: huggingface.Form) -> set[str]:
     return kept
 
 
-def _arrays(model: Model, form: huggingface.Form) -> dict[str, np.ndarray]:
-    """Arrays by Hugging Face's names."""
-    arrays: dict[str, np.ndarray] = {}
+# ---- the formats
+
+
+def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
+    """Shapes of the arrays by Hugging Face's names, sorted."""
+    shapes = {
+        name: huggingface.shape(path, model.params[path].shape, form)
+        for path in _kept(model, form)
+        for name in huggingface.names(path, form)
+    }
+    return dict(sorted((huggingface.segments(form) | shapes).items()))
+
+
+def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndarray]]:
+    """Arrays with Hugging Face's names; memory holds one parameter at a time."""
+    names: set[str] = set()
     for path in sorted(_kept(model, form)):
-        theirs = huggingface.to_theirs(path, model.params[path], form)
-        arrays |= dict(zip(huggingface.names(path, form), theirs, strict=True))
-    segments = form.architecture.outside["encoder/embeddings/segment_embedding"]
-    zeros = np.zeros((1, form.encoder.embedding_columns), np.float32)
-    return dict(sorted(({segments: zeros} | arrays).items()))
+        theirs = huggingface.to_theirs(path, model.params[path].read(), form)
+        yield from zip(huggingface.names(path, form), theirs, strict=True)
+        names.update(huggingface.names(path, form))
+    for name, shape in huggingface.segments(form).items():
+        if name not in names:  # an encoder without segments
+            yield name, np.zeros(shape, np.float32)
 
 
 def _huggingface(
     model: Model, form: huggingface.Form, folder: pathlib.Path
 ) -> list[str]:
-    arrays = _arrays(model, form)
-    if form.kind == architectures.BARE:
-        prefix = f"{form.architecture.kind}."
-        arrays = {key.removeprefix(prefix): value for key, value in arrays.items()}
-    tokenizer = model.metadata.tokenizer
+    bare = form.kind == architectures.BARE
+    prefix = f"{form.architecture.kind}." if bare else ""
+    types = {
+        name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
+        for name, shape in _shapes(model, form).items()
+    }
+    arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(model, form))
     values = {
         "architectures": [form.name],
         **configs.to_huggingface(form),
         **classes.labels(model.metadata),
     }
-    safetensors.write(folder / huggingface_folder.ARRAYS, arrays)
+    safetensors.write(folder / huggingface_folder.ARRAYS, types, arrays)
     json_files.write(folder / huggingface_folder.CONFIG, values)
-    vocabularies.write(tokenizer, folder, form.encoder)
+    vocabularies.write(model.metadata.tokenizer, folder, form.encoder)
     text = card.text(model.source, model.metadata, form)
     (folder / "README.md").write_text(text, encoding="utf-8")
-    return list(arrays)
+    return list(types)
 
 
 def _tensorflow(
@@ -324,25 +186,34 @@ def _tensorflow(
             "reads WordPiece only; convert --to=huggingface"
         )
     values = configs.to_tensorflow(form.encoder)
-    arrays = _arrays(model, form)
-    tensorflow.write(arrays, folder)
+    names = tensorflow.write(_arrays(model, form), folder)
     json_files.write(folder / tensorflow.CONFIG, values)
     # Its settings are flags in the original; here they are a file that we read again.
     vocabularies.write(tokenizer, folder, form.encoder)
     (folder / "tokenizer.json").unlink()
-    return sorted(map(tensorflow.original_name, arrays))
+    return names
 
 
-def _ours(
-    model: Model, form: huggingface.Form | None, folder: pathlib.Path
-) -> list[str]:
-    del form  # all that there is goes out
-    paths = sorted(model.params)
-    # One by one, so that memory holds few of them twice.
-    params = {path: jax.device_put(model.params.pop(path)) for path in paths}
-    checkpoint.save_parameters(
-        folder / "checkpoints", parameters.unflatten(params), model.metadata
-    )
-    # For run.build_corpus, of text to go on with.
-    model.metadata.tokenizer.save(folder / "tokenizer")
+def write_ours(model: Model, folder: str) -> list[str]:
+    """Write a checkpoint of ours; the folder appears when it is complete.
+
+    Args:
+      model: A checkpoint.
+      folder: Folder to write; new or empty.
+
+    Returns:
+      Paths of the parameters.
+
+    Raises:
+      UserError: The folder cannot be written.
+    """
+    new, paths = output.check_local(folder), sorted(model.params)
+    with output.complete_or_not_at_all(new, _size(model), "") as temporary:
+        # One by one, so that memory holds few of them twice.
+        params = {path: jax.device_put(model.params[path].read()) for path in paths}
+        checkpoint.save_parameters(
+            temporary / "checkpoints", parameters.unflatten(params), model.metadata
+        )
+        # For run.build_corpus, of text to go on with.
+        model.metadata.tokenizer.save(temporary / "tokenizer")
     return paths

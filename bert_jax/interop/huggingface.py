@@ -95,6 +95,12 @@ def names(path: str, form: Form) -> list[str]:
     return [f"{theirs.layers.format(i)}.{name}" for i in range(count)]
 
 
+def segments(form: Form) -> dict[str, tuple[int, ...]]:
+    """Their arrays about segments, which each encoder has there, with their shapes."""
+    name = form.architecture.outside["encoder/embeddings/segment_embedding"]
+    return {name: (form.encoder.type_vocab_size, form.encoder.embedding_columns)}
+
+
 def _name(path: str, table: Mapping[str, str]) -> str:
     if path in table:
         return table[path]

@@ -8,7 +8,7 @@ what is not looked at is not read.
 import json
 import math
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
@@ -86,27 +86,35 @@ def _stored(content: np.ndarray, name: str, about: Any) -> Stored:
     return Stored(shape, lambda: content[begin:end].view(dtype).reshape(shape))
 
 
-def write(path: pathlib.Path, arrays: Mapping[str, np.ndarray]) -> None:
-    """Write a file; besides the arrays, memory holds a copy of one of them at most.
+def write(
+    path: pathlib.Path,
+    types: Mapping[str, Any],
+    arrays: Iterable[tuple[str, np.ndarray]],
+) -> None:
+    """Write a file; memory holds a copy of one array at most.
 
     Args:
       path: File.
-      arrays: Arrays by name.
+      types: What has shape and dtype of each array, by name, in the order of the file.
+      arrays: The arrays with their names, in any order.
     """
     # Readers want to know which library's layout the arrays are in.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
-    end = 0
-    for name, array in arrays.items():
-        begin, end = end, end + array.nbytes
+    begins, end = {}, 0
+    for name, about in types.items():
+        dtype = np.dtype(about.dtype)
+        begins[name] = begin = end
+        end += math.prod(about.shape) * dtype.itemsize
         header[name] = {
-            "dtype": _NAMES[array.dtype],
-            "shape": list(array.shape),
+            "dtype": _NAMES[dtype],
+            "shape": list(about.shape),
             "data_offsets": [begin, end],
         }
     text = json.dumps(header).encode("ascii")
     text += b" " * (-len(text) % 8)  # so that the arrays are aligned
     with open(path, "wb") as stream:
         stream.write(len(text).to_bytes(8, "little") + text)
-        for array in arrays.values():
+        for name, array in arrays:
+            stream.seek(8 + len(text) + begins[name])
             flat = np.ascontiguousarray(array).reshape(-1)
             stream.write(flat.view(np.uint8).data)

@@ -5,6 +5,7 @@ TensorFlow is imported where a checkpoint is read or written: nothing else needs
 
 import pathlib
 import re
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -54,6 +55,20 @@ def is_one(path: pathlib.Path) -> bool:
     return path.is_dir() and ((path / CONFIG).exists() or bool(_indices(path)))
 
 
+def is_of_another(path: pathlib.Path, name: str) -> bool:
+    """Whether a file beside it is of another checkpoint than the one that is read."""
+    return ".ckpt" in name and not name.startswith(f"{_index(path).stem}.")
+
+
+def _index(path: pathlib.Path) -> pathlib.Path:
+    if not path.is_dir():
+        return path if path.suffix == _INDEX else _index_of(path)
+    indices = _indices(path)
+    if not indices:
+        raise UserError(f"{path} has no {PREFIX}{_INDEX}")
+    return indices[0]
+
+
 def _index_of(prefix: pathlib.Path) -> pathlib.Path:
     return prefix.with_name(prefix.name + _INDEX)
 
@@ -79,12 +94,7 @@ def read(path: pathlib.Path) -> published.Published:
     encoder = configs.encoder(
         folder / CONFIG, values, configs.TENSORFLOW_ACTIVATIONS, BERT
     )
-    index = path if path.suffix == _INDEX else _index_of(path)
-    if path.is_dir():
-        indices = _indices(folder)
-        if not indices:
-            raise UserError(f"{folder} has no {PREFIX}{_INDEX}")
-        index = indices[0]
+    index = _index(path)
     prefix = index.with_suffix("")
     files = tuple(sorted(folder.glob(f"{_escaped(prefix.name)}.data-*-of-*")))
     if not files:
@@ -177,23 +187,27 @@ def original_name(name: str) -> str:
     return f"{parent}/{'kernel' if leaf == 'weight' else 'bias'}"
 
 
-def write(arrays: dict[str, np.ndarray], folder: pathlib.Path) -> None:
-    """Write the files of a checkpoint.
+def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> list[str]:
+    """Write the files of a checkpoint; memory holds all arrays once.
 
     Args:
-      arrays: Arrays by Hugging Face's names.
+      arrays: Arrays with Hugging Face's names.
       folder: Folder to write into.
+
+    Returns:
+      Names of the variables.
     """
     import tensorflow as tf
 
     values = {}
-    for name, array in arrays.items():
+    for name, array in arrays:
         original = original_name(name)
-        values[original] = array.T if _is_kernel(original) else array
+        values[original] = tf.constant(array.T if _is_kernel(original) else array)
     names = sorted(values)
     tf.raw_ops.SaveV2(
         prefix=str(folder / PREFIX),
         tensor_names=names,
         shape_and_slices=[""] * len(names),
-        tensors=[tf.constant(values[name]) for name in names],
+        tensors=[values[name] for name in names],
     )
+    return names

@@ -1,0 +1,112 @@
+"""The folder that a conversion writes: complete, or not at all."""
+
+import contextlib
+import os
+import pathlib
+import shutil
+import tempfile
+import uuid
+from collections.abc import Iterator
+
+from bert_jax import storage
+from bert_jax.errors import UserError
+from bert_jax.training import stored
+
+# Room for what is written besides the arrays.
+_MARGIN_BYTES = 1 << 20
+_HINT = "make room, or give another folder"
+
+
+def check(output: str) -> storage.Path:
+    """A folder that can be written, from what a user gave.
+
+    Raises:
+      UserError: It is a file, or not empty.
+      Unavailable: A store does not answer now.
+    """
+    if storage.is_remote(output):
+        if storage.find(f"{output.rstrip('/')}/**") or storage.find(output):
+            raise UserError(f"{output} is not empty; give a new folder")
+        return storage.path(output.rstrip("/"))
+    folder = pathlib.Path(os.path.abspath(output))
+    if folder.is_dir() and any(folder.iterdir()):
+        raise UserError(f"{folder} is not empty; give a new folder")
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; give a new folder")
+    stored.check_name(folder)
+    return folder
+
+
+def check_local(output: str) -> pathlib.Path:
+    """A local folder that can be written, for a checkpoint of ours.
+
+    Raises:
+      UserError: It is in a store, a file, or not empty.
+    """
+    if storage.is_remote(output):
+        raise UserError(
+            f"{output}: a checkpoint of bert_jax is written to a local folder only; "
+            "give one"
+        )
+    return check(output)
+
+
+@contextlib.contextmanager
+def complete_or_not_at_all(
+    folder: storage.Path, size: int, last: str
+) -> Iterator[pathlib.Path]:
+    """A local folder to write into, which gets its name when the block is done.
+
+    A store cannot rename. There the file comes last without which nobody takes the
+    folder for a checkpoint; of a conversion that fails nothing stays, but of a process
+    that is killed something may.
+
+    Args:
+      folder: From `check`.
+      size: Bytes of the arrays.
+      last: Name of that file.
+
+    Raises:
+      UserError: The folder cannot be written.
+      Unavailable: A store does not answer now.
+    """
+    name = f"{folder.name}.{uuid.uuid4().hex[:12]}.tmp"
+    is_remote = storage.is_remote(folder)
+    parent = pathlib.Path(tempfile.gettempdir()) if is_remote else folder.parent
+    temporary = parent / name
+    try:
+        with storage.writing(temporary if is_remote else folder, _HINT):
+            temporary.mkdir(parents=True)
+            needed, free = size + _MARGIN_BYTES, shutil.disk_usage(temporary).free
+            if free < needed:
+                raise UserError(
+                    f"cannot write to {parent if is_remote else folder}: {needed:,} "
+                    f"bytes are needed, and {free:,} are free; {_HINT}"
+                )
+            try:
+                yield temporary
+            except Exception as error:
+                # Libraries have error types of their own for a full disk.
+                if reason := storage.disk_error(error):
+                    raise OSError(reason) from error
+                raise
+            if not is_remote:
+                os.replace(temporary, folder)
+        if is_remote:
+            with storage.writing(folder):
+                _upload(temporary, folder, last)
+    finally:
+        shutil.rmtree(temporary, ignore_errors=True)
+
+
+def _upload(temporary: pathlib.Path, folder: storage.Path, last: str) -> None:
+    files = [path for path in temporary.rglob("*") if path.is_file()]
+    try:
+        for path in sorted(files, key=lambda path: path == temporary / last):
+            place = folder
+            for part in path.relative_to(temporary).parts:
+                place = place / part
+            storage.put(path, place)
+    except BaseException:
+        storage.remove_folder(folder)
+        raise
