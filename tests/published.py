@@ -1,6 +1,7 @@
 """Folders that transformers saved, and what its models said, from two fixtures."""
 
 import functools
+import io
 import json
 import pathlib
 
@@ -34,8 +35,24 @@ WITH_WORDPIECE = (
     "electra_tagging",
     "electra_answering",
 )
-WITH_BYTES = ("roberta_masked_lm", "roberta_classification", "roberta_bare")
-ALL = (*CASES, *WITH_WORDPIECE, *WITH_BYTES)
+WITH_BYTES = (
+    "roberta_masked_lm",
+    "roberta_classification",
+    "roberta_tagging",
+    "roberta_answering",
+    "roberta_choice",
+    "roberta_bare",
+)
+# With [CLS] behind the text, and SentencePiece.
+XLNET = (
+    "xlnet_language_model",
+    "xlnet_classification",
+    "xlnet_tagging",
+    "xlnet_answering",
+    "xlnet_choice",
+    "xlnet_bare",
+)
+ALL = (*CASES, *WITH_WORDPIECE, *WITH_BYTES, *XLNET)
 
 
 @functools.cache
@@ -62,6 +79,8 @@ def write(case, folder):
     folder.mkdir(parents=True, exist_ok=True)
     for name, content in arrays(case, "files").items():
         (folder / name).write_bytes(content.tobytes())
+    if case in XLNET:
+        (folder / "spiece.model").write_bytes(_pieces_of_xlnet())
     return folder
 
 
@@ -69,22 +88,33 @@ def sentencepiece_of_albert(folder, documents):
     """A folder with a vocabulary of 300 pieces that is made as ALBERT's is."""
     folder.mkdir(parents=True)
     lines = (line.lower() for d in documents for line in d.splitlines() if line.strip())
-    with open(folder / "spiece.model", "wb") as model:
-        sentencepiece.SentencePieceTrainer.train(
-            sentence_iterator=lines,
-            model_writer=model,
-            vocab_size=300,
-            hard_vocab_limit=False,
-            pad_id=0,
-            unk_id=1,
-            bos_id=-1,
-            eos_id=-1,
-            pad_piece="<pad>",
-            unk_piece="<unk>",
-            control_symbols="[CLS],[SEP],[MASK]",
-            minloglevel=2,
-        )
+    ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
+    model = _pieces(lines, "[CLS],[SEP],[MASK]", pad_piece="<pad>", **ids)
+    (folder / "spiece.model").write_bytes(model)
     return folder
+
+
+@functools.cache
+def _pieces_of_xlnet():
+    """As many as the models have rows, with special ones where XLNet has them."""
+    texts = [path.read_text() for path in sorted(FIXTURES.glob("make_*.py"))]
+    lines = (line for text in texts for line in text.splitlines() if line.strip())
+    return _pieces(lines, "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>", pad_id=-1, unk_id=0)
+
+
+def _pieces(lines, control_symbols, **settings):
+    model = io.BytesIO()
+    sentencepiece.SentencePieceTrainer.train(
+        sentence_iterator=lines,
+        model_writer=model,
+        vocab_size=300,
+        hard_vocab_limit=False,
+        unk_piece="<unk>",
+        control_symbols=control_symbols,
+        minloglevel=2,
+        **settings,
+    )
+    return model.getvalue()
 
 
 def texts():
@@ -100,10 +130,26 @@ def inputs(case):
     """Rows of tokens that the model was given."""
     given = arrays(case, "in")
     return Inputs(
-        jnp.asarray(given["input_ids"], jnp.int32),
-        jnp.asarray(given["attention_mask"]),
-        jnp.asarray(given["token_type_ids"], jnp.int32),
+        jnp.asarray(rows(case, given["input_ids"]), jnp.int32),
+        jnp.asarray(rows(case, given["attention_mask"])),
+        # [CLS] of XLNet is in a third one, and counts as in none here.
+        jnp.asarray(rows(case, given["token_type_ids"]) % 2, jnp.int32),
     )
+
+
+def rows(case, values):
+    """Values [B, L, ...] of tokens of theirs where the tokens are in rows of ours.
+
+    There, [CLS] is the last token of XLNet, and padding comes first.
+    """
+    if case not in XLNET:
+        return values
+    moved = np.zeros_like(values)
+    for of_row, row, mask in zip(
+        moved, values, arrays(case, "in")["attention_mask"], strict=True
+    ):
+        of_row[: mask.sum()] = np.roll(row[mask], 1, axis=0)
+    return moved
 
 
 def params(source):

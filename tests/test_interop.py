@@ -18,7 +18,7 @@ from toy import TINY, assert_close
 from bert_jax import config, prediction
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
-from bert_jax.interop import safetensors, sources, vocabularies
+from bert_jax.interop import convert, safetensors, sources, vocabularies
 from bert_jax.model import parameters
 from bert_jax.objectives import (
     causal_lm,
@@ -29,6 +29,10 @@ from bert_jax.objectives import (
     spans,
     tagging,
 )
+from bert_jax.tasks import choice as task_choice
+from bert_jax.tasks import choice_files
+from bert_jax.tasks import texts as task_texts
+from bert_jax.tasks.squad import windows
 from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.training import sharding
 
@@ -109,6 +113,7 @@ def logits_of(case, objective, params, batch):
         logits = apply(inputs, batch["mlm_positions"])
         tokens = logits.mlm[..., : objective.encoder.vocab_size]
         if case == "masked_lm":
+            assert objective.encoder.vocab_size == 48  # 45 tokens, and padding
             return {"logits": tokens}
         return {
             "prediction_logits": tokens,
@@ -211,10 +216,18 @@ def test_what_is_written_of_a_tokenizer_is_its_pipeline(tmp_path, documents):
                 continue
             got = theirs.encode(text, add_special_tokens=False).ids
             assert got == tokenizer.encode(text), text
-        pair = theirs.encode("one", "two")
-        assert pair.ids[0] == tokenizer.cls_id
-        assert pair.ids[-1] == tokenizer.sep_id
-        assert set(pair.type_ids) == {0, 1}
+        assert_same_pair(theirs, tokenizer)
+
+
+def assert_same_pair(theirs, tokenizer):
+    """Special tokens around texts, and segments, are those of our rows."""
+    for texts in (("one", ""), ("one", "and two")):
+        encoded = theirs.encode(*filter(None, texts))
+        length = len(encoded.ids)
+        rows, _ = task_texts.to_rows([texts], tokenizer, length)
+        assert rows["input_ids"][0].tolist() == encoded.ids
+        assert rows["segment_ids"][0].tolist() == encoded.type_ids
+        assert rows["attention_mask"].all()
 
 
 def test_the_vocabulary_of_a_roberta(tmp_path, documents):
@@ -231,6 +244,19 @@ def test_the_vocabulary_of_a_roberta(tmp_path, documents):
         return [pipeline.encode(text, add_special_tokens=False).ids for text in texts]
 
     assert tokenizer.encode_batch(texts) == ids(theirs)
+    # A pair is <s> A </s></s> B </s>, in all tasks.
+    ours, _ = task_texts.to_rows([("one", "two")], tokenizer, 40)
+    pair = theirs.encode("one", "two").ids
+    assert pair.count(tokenizer.sep_id) == 3
+    assert ours["input_ids"][0, : len(pair)].tolist() == pair
+    assert ours["attention_mask"].sum() == len(pair)
+    asked = [choice_files.Question("one", ["two", "three"], 0, 1)]
+    rows, _ = task_choice.make_rows(asked, tokenizer, len(pair), 2)
+    assert rows["input_ids"][0, 0].tolist() == pair
+    settings = config.SquadConfig(length=40, max_question=20)
+    made = windows.make(["one"], ["two"], tokenizer, settings)
+    assert made.rows["input_ids"][0, : len(pair)].tolist() == pair
+    assert made.rows["attention_mask"].sum() == len(pair)
     learnt = vocabulary.train_byte_bpe(documents[:20], 400)
     assert learnt.add_prefix_space
     for number, each in enumerate((tokenizer, learnt)):
@@ -239,9 +265,9 @@ def test_the_vocabulary_of_a_roberta(tmp_path, documents):
         vocabularies.write(each, again, TINY)
         assert vocabularies.read(again) == each
         path = again / "tokenizer.json"
-        assert ids(tokenizers.Tokenizer.from_file(str(path))) == each.encode_batch(
-            texts
-        )
+        written = tokenizers.Tokenizer.from_file(str(path))
+        assert ids(written) == each.encode_batch(texts)
+        assert_same_pair(written, each)
         path.unlink()
         assert vocabularies.read(again) == each
         (again / "merges.txt").unlink()
@@ -271,6 +297,25 @@ def test_the_vocabulary_of_an_albert(tmp_path, documents):
     again.mkdir()
     vocabularies.write(tokenizer, again, TINY)
     assert vocabularies.read(again) == tokenizer
+
+
+def test_the_vocabulary_of_an_xlnet(tmp_path):
+    """Special tokens in other brackets; [CLS] is last, and read from there."""
+    folder = published.write("xlnet_bare", tmp_path / "model")
+    tokenizer = sources.read_metadata(sources.find(folder)).tokenizer
+    special = tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
+    assert (*special, tokenizer.mask_id) == (0, 3, 4, 5, 6)
+    assert (tokenizer.lower_case, tokenizer.strip_accents) == (False, True)
+    again = tmp_path / "again"
+    convert.convert(str(folder), str(again), "huggingface")
+    assert sources.read_metadata(sources.find(again)).tokenizer == tokenizer
+    theirs = tokenizers.Tokenizer.from_file(str(again / "tokenizer.json"))
+    pair = theirs.encode("one", "two")
+    ours, _ = task_texts.to_rows([("one", "two")], tokenizer, len(pair.ids))
+    assert np.roll(ours["input_ids"][0], -1).tolist() == pair.ids
+    assert pair.type_ids[-2:] == [1, 2]
+    settings = json.loads((again / "tokenizer_config.json").read_text())
+    assert settings["padding_side"] == "left"
 
 
 def is_alike(text):

@@ -1,5 +1,6 @@
 """Folders of other projects that cannot be used: one line that says why, each."""
 
+import contextlib
 import json
 import shutil
 
@@ -8,6 +9,7 @@ import published
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interop import published as published_lib
 from bert_jax.interop import safetensors, sources
 
 
@@ -49,7 +51,8 @@ def arrays_of(path):
         ({"num_hidden_layers": 2}, "the arrays are of 3 layers, but num_hidden_layers"),
         ({"num_hidden_layers": 4}, "the arrays are of 3 layers"),
         ({"vocab_size": 44}, "the vocabulary has 45 tokens, the model only 44"),
-        ({"vocab_size": 46}, r"has shape \(45, 32\), but by config.json .*\(46, 32\)"),
+        ({"vocab_size": 46}, "has 45 tokens, the model 46 .* no padding of them to a"),
+        ({"vocab_size": 48}, r"has shape \(45, 32\), but by config.json .*\(48, 32\)"),
         ({"layer_norm_eps": -1.0}, "layer_norm_epsilon=-1.0 must be more than 0"),
     ],
 )
@@ -199,9 +202,57 @@ def test_a_vocabulary_that_does_not_fit(folder):
     refused(source, "the vocabulary has 47 tokens, the model only 45")
     (source / "vocab.txt").write_text("\n".join(t for t in tokens if t != "[MASK]"))
     refused(source, r"the vocabulary has no \[MASK\]")
-    # One that is padded to more rows than there are tokens is nothing unusual.
     (source / "vocab.txt").write_text("\n".join(tokens[:-5]))
-    assert sources.read_metadata(source).tokenizer.vocab_size == 40
+    refused(source, "has 40 tokens, the model 45 .*resize_token_embeddings.40.")
+    # What was added by hand stands in a file of its own.
+    added = source / "added_tokens.json"
+    added.write_text(json.dumps({tokens[-5 + i]: 40 + i for i in range(5)}))
+    assert sources.read_metadata(source).tokenizer.tokens == tokens
+    added.write_text(json.dumps({"covid": 41}))
+    refused(source, "added_tokens.json: the ids are not those behind the 40 tokens")
+
+
+@pytest.mark.parametrize(
+    ("tokens", "rows", "fits"),
+    [
+        (30522, 30522, True),
+        (30522, 30528, True),  # to 8, 16, 32 and 64
+        (30522, 30592, True),  # to 128
+        (50265, 51200, True),  # to 1024
+        (30521, 30522, False),  # a line is lost
+        (30522, 30529, False),
+        (30522, 32768, False),
+        (30522, 30521, False),
+    ],
+)
+def test_an_embedding_may_be_padded(tokens, rows, fits):
+    """To a multiple of a power of two, no further than that."""
+    context = contextlib.nullcontext() if fits else pytest.raises(UserError)
+    with context:
+        published_lib._check_vocabulary("x", "config.json", tokens, rows)
+
+
+def test_pairs_that_are_others_here(folder):
+    """A template says where special tokens stand; ours has to be the same."""
+    source = folder("pretraining")
+    path = source / "tokenizer.json"
+    pipeline = json.loads(path.read_text())
+    bert = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
+    for processor, message in (
+        (
+            bert | {"type": "RobertaProcessing"},
+            r"pairs are \[CLS\] A \[SEP\] \[SEP\] B",
+        ),
+        ({"type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A"}}]}, "are A,"),
+        ({"type": "TemplateProcessing", "pair": 3}, "its post_processor is damaged"),
+    ):
+        nested = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, processor]}
+        for each in (processor, nested):
+            path.write_text(json.dumps(pipeline | {"post_processor": each}))
+            refused(source, message)
+    for processor in (None, {"type": "ByteLevel"}, bert | {"type": "BertProcessing"}):
+        path.write_text(json.dumps(pipeline | {"post_processor": processor}))
+        sources.find(source)
 
 
 def test_bytes_that_do_not_fit(folder):

@@ -4,6 +4,7 @@ import base64
 import json
 import re
 
+import numpy as np
 import published
 import pytest
 import sentencepiece
@@ -12,6 +13,7 @@ from toy import assert_close
 from bert_jax import config, prediction
 from bert_jax.interop import convert, sources, vocabularies
 from bert_jax.objectives import replaced_tokens
+from bert_jax.tasks import texts as task_texts
 from bert_jax.training import checkpoint
 from bert_jax.training import metadata as metadata_lib
 
@@ -29,7 +31,7 @@ def test_transformers_reads_what_goes_out(case, tmp_path):
     model = getattr(transformers, name).from_pretrained(out)
     given = published.arrays(case, "in")
     given = {name: torch.tensor(value).long() for name, value in given.items()}
-    if case == "choice":
+    if case.endswith("choice"):
         given = {name: value[None] for name, value in given.items()}
     with torch.no_grad():
         outputs = model.eval()(**given)
@@ -48,7 +50,10 @@ def test_transformers_reads_what_goes_out(case, tmp_path):
     )
     assert ids["input_ids"] == ours.encode_batch(published.texts())
     assert tokenizer.mask_token_id == ours.mask_id
-    assert tokenizer("aa", "ab")["input_ids"][0] == ours.cls_id
+    pair = tokenizer("aa", "ab")["input_ids"]
+    rows, _ = task_texts.to_rows([("aa", "ab")], ours, len(pair))
+    row = rows["input_ids"][0]
+    assert pair == (np.roll(row, -1) if case in published.XLNET else row).tolist()
     blank = f"aa {tokenizer.mask_token} ab"
     ids = tokenizer(blank, add_special_tokens=False)["input_ids"]
     assert ids == ours.encode_with_blanks(blank)

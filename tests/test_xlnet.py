@@ -483,10 +483,12 @@ def test_features_are_those_of_rows_with_cls_last(workdir, corpus):
 
 
 def test_what_a_checkpoint_is_not_for(workdir, tmp_path):
-    for to in ("huggingface", "tensorflow"):
-        with pytest.raises(UserError, match=r"has relative positions \(XLNet\), which"):
-            convert.convert(str(workdir), str(tmp_path / to), to)
-        assert not (tmp_path / to).exists()
+    with pytest.raises(UserError, match=r"of the class XLNetLMHeadModel, for which"):
+        convert.convert(str(workdir), str(tmp_path / "original"), "tensorflow")
+    assert not (tmp_path / "original").exists()
+    done = convert.convert(str(workdir), str(tmp_path / "theirs"), "huggingface")
+    assert done.name == "XLNetLMHeadModel" and not done.ignored
+    assert "transformer.mask_emb" in done.written
     done = convert.convert(str(workdir), str(tmp_path / "ours"), "ours")
     assert "target_embedding" in done.written
     message = "has no head to fill blanks: it was pretrained with permutation_lm on con"

@@ -15,6 +15,7 @@ SENTENCE_ORDER = "masked tokens with sentence order"
 MASKED_LM = "masked tokens"
 ONLY_NEXT_SENTENCE = "next sentence"
 CAUSAL_LM = "left to right"
+PERMUTATION_LM = "permuted tokens"
 REPLACED_TOKENS = "replaced tokens"
 CLASSIFICATION = "classification"
 TAGGING = "tagging"
@@ -43,23 +44,30 @@ class Architecture:
     """What the classes of one `model_type` have in common.
 
     Attributes:
-      kind: `model_type`, which is also how names of the encoder's arrays begin.
+      kind: `model_type`.
+      prefix: How names of the encoder's arrays begin.
       title: What people call it.
       outside: The encoder but for layers and pooler: paths of ours, names of theirs.
       layers: How names of a layer's arrays begin, with {} for its number.
-      layer: Paths in a layer of ours, names in one of theirs.
+      layer: Paths in a layer of ours, names in one of theirs. An array that is named
+        itself, not as a part of a layer with a kernel, has dimensions as ours, those
+        of what comes out first.
       decoder: The layer that may hold the token embedding once more.
       classes: Classes by what they are made for; of several that fit the arrays of a
         folder, the first.
       fields: Fields of our config, as `configs.FIELDS`, that others do not have or have
         other defaults for.
       constants: What a `config.json` has to say, if it says something.
+      settings: Fields of our config that every encoder of it has.
+      activation: What `config.json` calls the activation.
       is_projected: Whether embeddings are projected even if they are as wide as hidden
         states.
       is_offset: Whether positions are counted from the one behind the id of [PAD].
+      lower_case: What tokenizers do whose settings do not say it.
     """
 
     kind: str
+    prefix: str
     title: str
     outside: Mapping[str, str]
     layers: str
@@ -70,8 +78,27 @@ class Architecture:
         default_factory=dict
     )
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    activation: str = "hidden_act"
     is_projected: bool = False
     is_offset: bool = False
+    lower_case: bool = True
+
+    @property
+    def of_encoder(self) -> set[str]:
+        """How names of the encoder's arrays begin in a folder of the encoder alone."""
+        names = [*self.outside.values(), self.layers]
+        for each in self.classes.values():
+            names += each.parts.values()
+        own = [n.removeprefix(self.prefix) for n in names if n.startswith(self.prefix)]
+        return {name.split(".")[0] for name in own}
+
+    @property
+    def language_model(self) -> dict[str, str]:
+        """Parts of the head of its language model: ours, and names of theirs."""
+        kind = MASKED_LM if MASKED_LM in self.classes else PERMUTATION_LM
+        parts = self.classes[kind].parts
+        return {path.partition("/")[2]: name for path, name in parts.items()}
 
 
 def _embeddings(kind: str) -> dict[str, str]:
@@ -131,6 +158,7 @@ _BERT_PAIRS = {"nsp_head": "cls.seq_relationship"}
 
 BERT = Architecture(
     kind="bert",
+    prefix="bert.",
     title="BERT",
     outside=_embeddings("bert"),
     layers="bert.encoder.layer.{}",
@@ -160,6 +188,7 @@ _ALBERT_HEAD = _language_model(
 
 ALBERT = Architecture(
     kind="albert",
+    prefix="albert.",
     title="ALBERT",
     outside={
         **_embeddings("albert"),
@@ -200,6 +229,7 @@ ALBERT = Architecture(
 # the place of the tanh, and in classification another dropout.
 ELECTRA = Architecture(
     kind="electra",
+    prefix="electra.",
     title="ELECTRA",
     outside={
         **_embeddings("electra"),
@@ -237,6 +267,7 @@ _ROBERTA_HEAD = "lm_head.dense", "lm_head.layer_norm", "lm_head.bias"
 
 ROBERTA = Architecture(
     kind="roberta",
+    prefix="roberta.",
     title="RoBERTa",
     outside=_embeddings("roberta"),
     layers="roberta.encoder.layer.{}",
@@ -259,4 +290,75 @@ ROBERTA = Architecture(
     is_offset=True,
 )
 
-ARCHITECTURES = {each.kind: each for each in (BERT, ALBERT, ELECTRA, ROBERTA)}
+_XLNET_POOLED = {
+    "encoder/pooler": "sequence_summary.summary",
+    "classifier": "logits_proj",
+}
+
+XLNET = Architecture(
+    kind="xlnet",
+    prefix="transformer.",
+    title="XLNet",
+    outside={
+        "encoder/embeddings/token_embedding": "transformer.word_embedding.weight",
+        "target_embedding": "transformer.mask_emb",
+    },
+    layers="transformer.layer.{}",
+    layer={
+        "attention/query/kernel": "rel_attn.q",
+        "attention/key/kernel": "rel_attn.k",
+        "attention/value/kernel": "rel_attn.v",
+        "attention/output/kernel": "rel_attn.o",
+        "attention/distance_kernel": "rel_attn.r",
+        "attention/content_bias": "rel_attn.r_w_bias",
+        "attention/position_bias": "rel_attn.r_r_bias",
+        "attention/segment_bias": "rel_attn.r_s_bias",
+        "attention/segment_embedding": "rel_attn.seg_embed",
+        "attention_layer_norm": "rel_attn.layer_norm",
+        "intermediate": "ff.layer_1",
+        "output": "ff.layer_2",
+        "output_layer_norm": "ff.layer_norm",
+    },
+    decoder="lm_loss",
+    classes={
+        CLASSIFICATION: Class("XLNetForSequenceClassification", _XLNET_POOLED),
+        TAGGING: Class("XLNetForTokenClassification", {"tagger": "classifier"}),
+        CHOICE: Class("XLNetForMultipleChoice", _XLNET_POOLED),
+        # Its other class for answers searches, and computes something else.
+        ANSWERING: Class(
+            "XLNetForQuestionAnsweringSimple", {"span_classifier": "qa_outputs"}
+        ),
+        PERMUTATION_LM: Class(
+            "XLNetLMHeadModel", {"lm_head/output_bias": "lm_loss.bias"}
+        ),
+        BARE: Class("XLNetModel", {}),
+    },
+    fields={
+        "hidden_size": ("d_model", int, None),
+        "num_layers": ("n_layer", int, None),
+        "num_heads": ("n_head", int, None),
+        "intermediate_size": ("d_inner", int, None),
+        "dropout_rate": ("dropout", float, 0.1),
+        "attention_dropout_rate": ("dropout", float, 0.1),
+    },
+    constants={
+        "attn_type": "bi",
+        "bi_data": False,
+        "clamp_len": -1,
+        "same_length": False,
+        "untie_r": True,
+        "summary_type": "last",
+        "summary_use_proj": True,
+        "summary_activation": "tanh",
+    },
+    settings={
+        "positions": "relative",
+        "type_vocab_size": 2,
+        # There is no limit; this is the length of the published ones' rows.
+        "max_position_embeddings": 512,
+    },
+    activation="ff_activation",
+    lower_case=False,
+)
+
+ARCHITECTURES = {each.kind: each for each in (BERT, ALBERT, ELECTRA, ROBERTA, XLNET)}

@@ -20,6 +20,7 @@ _AUTO = {
     architectures.ONLY_NEXT_SENTENCE: "AutoModelForNextSentencePrediction",
     architectures.MASKED_LM: "AutoModelForMaskedLM",
     architectures.CAUSAL_LM: "AutoModelForCausalLM",
+    architectures.PERMUTATION_LM: "AutoModelForCausalLM",
     architectures.CLASSIFICATION: "AutoModelForSequenceClassification",
     architectures.TAGGING: "AutoModelForTokenClassification",
     architectures.ANSWERING: "AutoModelForQuestionAnswering",
@@ -57,7 +58,7 @@ tags:
 - {theirs.kind}
 ---
 
-# {"An" if theirs.title[0] in "AE" else "A"} {theirs.title} encoder
+# {"An" if theirs.title[0] in "AEX" else "A"} {theirs.title} encoder
 
 Trained or converted with bert_jax.
 

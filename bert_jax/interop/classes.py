@@ -20,10 +20,12 @@ from bert_jax.interop.architectures import (
     MASKED_LM,
     NEXT_SENTENCE,
     ONLY_NEXT_SENTENCE,
+    PERMUTATION_LM,
     REPLACED_TOKENS,
     ROBERTA,
     SENTENCE_ORDER,
     TAGGING,
+    XLNET,
     Architecture,
 )
 from bert_jax.interop.safetensors import Stored
@@ -33,6 +35,7 @@ from bert_jax.objectives import (
     choice,
     classification,
     masked_lm,
+    permutation_lm,
     regression,
     replaced_tokens,
     spans,
@@ -88,11 +91,6 @@ def of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
     Raises:
       UserError: There is none.
     """
-    if metadata.encoder.is_relative:
-        raise UserError(
-            "its encoder has relative positions (XLNet), which go out to no other "
-            "project yet; such a checkpoint can be used with bert_jax only"
-        )
     kind = _made_for(metadata)
     candidates = _architectures(metadata)
     refusals = []
@@ -124,6 +122,8 @@ def _made_for(metadata: metadata_lib.Metadata) -> str:
     objective = saved.get("objective")
     if _kind(objective) == knobs.kind_of(config_lib.CausalLmConfig):
         return CAUSAL_LM
+    if _kind(objective) == knobs.kind_of(config_lib.PermutationLmConfig):
+        return PERMUTATION_LM
     if _kind(objective) == knobs.kind_of(config_lib.ReplacedTokensConfig):
         return REPLACED_TOKENS
     questions = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
@@ -133,6 +133,8 @@ def _made_for(metadata: metadata_lib.Metadata) -> str:
 def _architectures(metadata: metadata_lib.Metadata) -> tuple[Architecture, ...]:
     """What an encoder is, first; then what computes the same."""
     encoder = metadata.encoder
+    if encoder.is_relative:
+        return (XLNET,)
     if encoder.num_layer_groups:
         return (ALBERT,)
     if encoder.embedding_columns != encoder.hidden_size:
@@ -226,6 +228,9 @@ def _pretraining(
     if kind == CAUSAL_LM:
         asked = config_lib.CausalLmConfig(segments=without_question)
         objective = causal_lm.CausalLm(encoder, asked)
+    elif kind == PERMUTATION_LM:
+        asked = config_lib.PermutationLmConfig(segments=without_question)
+        objective = permutation_lm.PermutationLm(encoder, asked)
     elif kind == REPLACED_TOKENS:
         # The folder has the discriminator only; a generator of its size always exists.
         asked = config_lib.ReplacedTokensConfig(

@@ -19,6 +19,7 @@ HUGGINGFACE_ACTIVATIONS = {
     "gelu_pytorch_tanh": "gelu_tanh",
     "gelu_fast": "gelu_tanh",
 }
+_ACTIVATIONS = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}
 TENSORFLOW_ACTIVATIONS = {"gelu": "gelu_tanh"}
 
 # Ours: theirs, type, and the value of a file that does not say; None: it has to.
@@ -89,10 +90,10 @@ def encoder(
             f"{path}: add_cross_attention is true; this project has no decoder that "
             "attends to an encoder"
         )
-    activation = json_files.value(path, values, "hidden_act", str)
+    activation = json_files.value(path, values, theirs.activation, str)
     if activation not in activations:
         raise UserError(
-            f"{path}: hidden_act is {activation!r}; this project has "
+            f"{path}: {theirs.activation} is {activation!r}; this project has "
             f"{', '.join(map(repr, activations))}"
         )
     fields = {}
@@ -103,6 +104,7 @@ def encoder(
         fields["max_position_embeddings"] -= pad_id(path, values) + 1
     config = config_lib.EncoderConfig(
         **fields,
+        **theirs.settings,
         activation=activations[activation],
         causal=bool(values.get("is_decoder", False)),
         dtype="float32",
@@ -120,7 +122,8 @@ def pad_id(path: pathlib.Path, values: dict[str, Any]) -> int:
 
 
 def _fields(theirs: Architecture) -> dict[str, tuple[str, type, Any]]:
-    return FIELDS | dict(theirs.fields)
+    fields = FIELDS | dict(theirs.fields)
+    return {name: fields[name] for name in fields if name not in theirs.settings}
 
 
 def to_huggingface(form: Form) -> dict[str, Any]:
@@ -140,7 +143,7 @@ def to_huggingface(form: Form) -> dict[str, Any]:
         "model_type": theirs.kind,
         **fields,
         **theirs.constants,
-        "hidden_act": {"gelu_erf": "gelu", "gelu_tanh": "gelu_new"}[config.activation],
+        theirs.activation: _ACTIVATIONS[config.activation],
         "is_decoder": config.causal,
         "dtype": "float32",
         "pad_token_id": form.pad_id,

@@ -133,7 +133,7 @@ def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
         for path in _kept(model, form)
         for name in huggingface.names(path, form)
     }
-    return dict(sorted((huggingface.segments(form) | shapes).items()))
+    return dict(sorted((huggingface.optional(form) | shapes).items()))
 
 
 def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndarray]]:
@@ -143,8 +143,8 @@ def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndar
         theirs = huggingface.to_theirs(path, model.params[path].read(), form)
         yield from zip(huggingface.names(path, form), theirs, strict=True)
         names.update(huggingface.names(path, form))
-    for name, shape in huggingface.segments(form).items():
-        if name not in names:  # an encoder without segments
+    for name, shape in huggingface.optional(form).items():
+        if name not in names:
             yield name, np.zeros(shape, np.float32)
 
 
@@ -152,7 +152,7 @@ def _huggingface(
     model: Model, form: huggingface.Form, folder: pathlib.Path
 ) -> list[str]:
     bare = form.kind == architectures.BARE
-    prefix = f"{form.architecture.kind}." if bare else ""
+    prefix = form.architecture.prefix if bare else ""
     types = {
         name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
         for name, shape in _shapes(model, form).items()
@@ -209,8 +209,11 @@ def write_ours(model: Model, folder: str) -> list[str]:
     """
     new, paths = output.check_local(folder), sorted(model.params)
     with output.complete_or_not_at_all(new, _size(model), "") as temporary:
-        # One by one, so that memory holds few of them twice.
-        params = {path: jax.device_put(model.params[path].read()) for path in paths}
+        # One by one, so that memory holds only one of them twice.
+        params = {
+            path: jax.block_until_ready(jax.device_put(model.params[path].read()))
+            for path in paths
+        }
         checkpoint.save_parameters(
             temporary / "checkpoints", parameters.unflatten(params), model.metadata
         )

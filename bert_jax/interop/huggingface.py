@@ -49,6 +49,8 @@ class Form:
                 f"{theirs.title} of transformers projects them even so, and bert_jax "
                 "does not"
             )
+        if c.num_layer_groups and "num_layer_groups" not in theirs.fields:
+            raise UserError(f"there is no {theirs.title} whose layers share parameters")
         if c.causal and CAUSAL_LM not in theirs.classes:
             raise UserError(
                 f"the encoder is causal; there is no such {theirs.title} in "
@@ -91,14 +93,28 @@ def names(path: str, form: Form) -> list[str]:
         name = _name(path, theirs.outside) or _name(path, form.of.parts)
         return [name] if name else []
     name = _name(path.removeprefix(_STACKED), theirs.layer)
-    count = form.encoder.num_distinct_layers
+    count = form.encoder.num_distinct_layers if name else 0
     return [f"{theirs.layers.format(i)}.{name}" for i in range(count)]
 
 
-def segments(form: Form) -> dict[str, tuple[int, ...]]:
-    """Their arrays about segments, which each encoder has there, with their shapes."""
-    name = form.architecture.outside["encoder/embeddings/segment_embedding"]
-    return {name: (form.encoder.type_vocab_size, form.encoder.embedding_columns)}
+def optional(form: Form) -> dict[str, tuple[int, ...]]:
+    """Shapes of arrays that each class has there, and not each model here.
+
+    They are zeros then: embeddings of segments, and XLNet's vector for what is asked.
+    """
+    c = form.encoder
+    types, heads = c.type_vocab_size, (c.num_heads, c.head_size)
+    ours = {
+        "encoder/embeddings/segment_embedding": (types, c.embedding_columns),
+        "encoder/layers/attention/segment_bias": (c.num_layers, *heads),
+        "encoder/layers/attention/segment_embedding": (c.num_layers, 2, *heads),
+        "target_embedding": (c.hidden_size,),
+    }
+    return {
+        name: shape(path, of_ours, form)
+        for path, of_ours in ours.items()
+        for name in names(path, form)
+    }
 
 
 def _name(path: str, table: Mapping[str, str]) -> str:
@@ -112,11 +128,15 @@ def shape(path: str, ours: Sequence[int], form: Form) -> tuple[int, ...]:
     """The shape of each of their arrays for a parameter of this shape of ours."""
     if path.startswith(_STACKED):
         ours = ours[1:]
+    if _is_of_heads(path, form):
+        return (ours[-1], *ours[:-1]) if _is_output(path) else tuple(ours)
+    if path == "target_embedding":
+        return 1, 1, *ours
     if parameters.has_row_for_each_token(path):
         return form.encoder.vocab_size, *ours[1:]
     if _is_of_positions(path):
         return ours[0] + form.skipped_positions, *ours[1:]
-    if path.endswith("attention/output/kernel"):  # H K D
+    if _is_output(path):  # H K D
         return ours[-1], math.prod(ours[:-1])
     if path.endswith("kernel"):  # D F, or D H K
         return math.prod(ours[1:]), ours[0]
@@ -129,9 +149,20 @@ def _is_of_positions(path: str) -> bool:
     return path.endswith("position_embedding")
 
 
+def _is_output(path: str) -> bool:
+    return path.endswith("attention/output/kernel")
+
+
+def _is_of_heads(path: str, form: Form) -> bool:
+    """Whether their array has the dimensions of ours: D H K; the output's is D H K."""
+    return path.removeprefix(_STACKED) in form.architecture.layer
+
+
 def to_theirs(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
     """Arrays of theirs, in the order of `names`; views of the parameter if possible."""
     layers = list(value) if path.startswith(_STACKED) else [value]
+    if _is_of_heads(path, form):
+        return [np.moveaxis(x, -1, 0) for x in layers] if _is_output(path) else layers
     if path.endswith("kernel"):
         # The transposed of D F, of D (H K) and of (H K) D.
         theirs = shape(path, value.shape, form)
@@ -159,7 +190,9 @@ def to_ours(
     value = np.zeros(ours, np.float32)
     layers = value if path.startswith(_STACKED) else value[None]
     for layer, array in zip(layers, arrays, strict=True):
-        if path.endswith("kernel"):
+        if _is_of_heads(path, form):
+            layer[...] = np.moveaxis(array, 0, -1) if _is_output(path) else array
+        elif path.endswith("kernel"):
             layer[...] = array.T.reshape(layer.shape)
         elif parameters.has_row_for_each_token(path):
             layer[: len(array)] = array

@@ -47,7 +47,7 @@ def read(folder: pathlib.Path) -> published.Published:
             raise UserError(
                 f"{folder}: {INDEX} lists {min(missing)}, and no file has it"
             )
-    tokenizer = vocabularies.read(folder)
+    tokenizer = vocabularies.read(folder, theirs)
     return published.make(
         str(folder),
         files,

@@ -119,9 +119,10 @@ def form_of(model: Model) -> huggingface.Form:
     Raises:
       UserError: There is no class for it.
     """
-    # There, an encoder has one type of segments at least.
-    types = max(1, model.metadata.encoder.type_vocab_size)
-    encoder = dataclasses.replace(model.metadata.encoder, type_vocab_size=types)
+    # There, an encoder has one type of segments at least; an XLNet has two.
+    encoder = model.metadata.encoder
+    types = 2 if encoder.is_relative else max(1, encoder.type_vocab_size)
+    encoder = dataclasses.replace(encoder, type_vocab_size=types)
     try:
         return classes.of_metadata(dataclasses.replace(model.metadata, encoder=encoder))
     except UserError as error:

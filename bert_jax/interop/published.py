@@ -7,7 +7,6 @@ import dataclasses
 import hashlib
 import pathlib
 import re
-from collections.abc import Mapping
 from typing import Any
 
 import flax.linen as nn
@@ -17,7 +16,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import classes, configs, huggingface
-from bert_jax.interop.architectures import MASKED_LM, Architecture
+from bert_jax.interop.architectures import Architecture
 from bert_jax.interop.safetensors import Stored
 from bert_jax.model import parameters
 from bert_jax.objectives import Objective
@@ -29,7 +28,7 @@ _EMBEDDING = "encoder/embeddings/token_embedding"
 
 # Rows of embeddings are padded to such numbers, if at all: `pad_to_multiple_of` of
 # `transformers`, `make-vocab-size-divisible-by` of Megatron-LM times its devices.
-_MULTIPLES = 1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1024
+_MULTIPLES = 8, 16, 32, 64, 128, 256, 512, 1024
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,13 +137,9 @@ def make(
     except UserError as error:
         raise UserError(f"{config_file}: {error}") from error
     metadata, objective = classes.metadata(form, config_file, values, tokenizer, arrays)
-    if not _is_padded(tokenizer.vocab_size, encoder.vocab_size):
-        raise UserError(
-            f"{source}: the vocabulary has {tokenizer.vocab_size} tokens, and the model "
-            f"has {encoder.vocab_size} (vocab_size in {config_file.name}), neither as "
-            f"many nor the next multiple of {', '.join(map(str, _MULTIPLES[1:]))}; give "
-            "the vocabulary of this model"
-        )
+    _check_vocabulary(
+        source, config_file.name, tokenizer.vocab_size, encoder.vocab_size
+    )
     if theirs.is_offset and tokenizer.pad_id != form.pad_id:
         raise UserError(
             f"{source}: positions are counted from pad_token_id, {form.pad_id} in "
@@ -154,9 +149,25 @@ def make(
     return Published(source, files, form, metadata, arrays, tuple(ignored), shapes)
 
 
-def _is_padded(tokens: int, rows: int) -> bool:
-    """Whether an embedding of so many rows may be that of so many tokens."""
-    return any(rows == -(-tokens // multiple) * multiple for multiple in _MULTIPLES)
+def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> None:
+    """Refuse an embedding that is neither of such a vocabulary nor of it with padding.
+
+    Raises:
+      UserError: It is neither.
+    """
+    if tokens > rows:
+        raise UserError(
+            f"{source}: the vocabulary has {tokens} tokens, the model only {rows} "
+            f"(vocab_size in {config_name})"
+        )
+    padded = {-(-tokens // multiple) * multiple for multiple in _MULTIPLES}
+    if rows not in padded | {tokens}:
+        raise UserError(
+            f"{source}: the vocabulary has {tokens} tokens, the model {rows} "
+            f"(vocab_size in {config_name}), which is no padding of them to a multiple "
+            f"of {', '.join(map(str, _MULTIPLES))}; give its own vocabulary, or, if it "
+            f"is this one, save the model anew after resize_token_embeddings({tokens})"
+        )
 
 
 def _with_one_name_each(
@@ -166,21 +177,16 @@ def _with_one_name_each(
     renamed, ignored = {}, []
     for name, array in arrays.items():
         new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if re.match(r"(embeddings|embeddings_project|encoder|pooler)\.", new):  # bare
-            new = f"{theirs.kind}.{new}"
+        if new.split(".")[0] in theirs.of_encoder:  # bare
+            new = f"{theirs.prefix}{new}"
         if new.endswith((".position_ids", ".embeddings.token_type_ids")):
             ignored.append(f"{name} (a constant)")
         else:
             renamed[new] = array
     bias = renamed.pop(f"{theirs.decoder}.bias", None)
     if bias is not None:
-        renamed.setdefault(_head(theirs)["mlm_head/output_bias"], bias)
+        renamed.setdefault(theirs.language_model["output_bias"], bias)
     return renamed, ignored
-
-
-def _head(theirs: Architecture) -> Mapping[str, str]:
-    """Names of the head for masked tokens."""
-    return theirs.classes[MASKED_LM].parts
 
 
 def _untied(arrays: dict[str, Stored], theirs: Architecture) -> list[str]:
@@ -195,7 +201,7 @@ def _untied(arrays: dict[str, Stored], theirs: Architecture) -> list[str]:
         and np.array_equal(tied.read(), decoder.read())
     ):
         return [f"{theirs.decoder}.weight (the token embedding once more)"]
-    parts = tuple(_head(theirs).values())
+    parts = tuple(theirs.language_model.values())
     head = [name for name in arrays if name.startswith(parts)]
     for name in head:
         del arrays[name]

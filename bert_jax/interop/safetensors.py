@@ -59,15 +59,18 @@ def read(path: pathlib.Path) -> dict[str, Stored]:
                 raise ValueError("it ends before its header does")
             header = json.loads(stream.read(length))
         header.pop("__metadata__", None)
-        content = np.memmap(path, np.uint8, "r")[8 + length :]
-        return {name: _stored(content, name, about) for name, about in header.items()}
+        return {
+            name: _stored(path, 8 + length, size, name, about)
+            for name, about in header.items()
+        }
     except (OSError, ValueError, RecursionError, AttributeError) as error:
         raise UserError(
             f"{path} cannot be used: {error}; fetch the file again"
         ) from error
 
 
-def _stored(content: np.ndarray, name: str, about: Any) -> Stored:
+def _stored(path: pathlib.Path, start: int, size: int, name: str, about: Any) -> Stored:
+    """An array of a file of some size, whose header ends at `start`."""
     try:
         code, shape = about["dtype"], tuple(map(int, about["shape"]))
         begin, end = map(int, about["data_offsets"])
@@ -78,12 +81,20 @@ def _stored(content: np.ndarray, name: str, about: Any) -> Stored:
     dtype = _DTYPES[code]
     if min((begin, *shape)) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name} of shape {shape} is said to have {end - begin} bytes")
-    if end > len(content):
+    if start + end > size:
         raise ValueError(
-            f"it is truncated: the arrays have {len(content)} bytes, and {name} ends "
+            f"it is truncated: the arrays have {size - start} bytes, and {name} ends "
             f"at {end}"
         )
-    return Stored(shape, lambda: content[begin:end].view(dtype).reshape(shape))
+
+    def map_it():
+        if begin == end:
+            return np.zeros(shape, dtype)
+        # Only this array: what was mapped for it is given back when nobody holds it.
+        content = np.memmap(path, np.uint8, "r", start + begin, (end - begin,))
+        return content.view(dtype).reshape(shape)
+
+    return Stored(shape, map_it)
 
 
 def write(

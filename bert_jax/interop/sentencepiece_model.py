@@ -6,16 +6,18 @@ The module that sentencepiece has for them needs a newer protobuf than TensorFlo
 from collections.abc import Iterator
 from typing import Any
 
-from bert_jax.tokenizer import PAD, UNK
+from bert_jax.tokenizer import SPECIAL_TOKENS
 
 
 def with_our_names(model: bytes) -> bytes:
-    """A SentencePiece model in which padding and unknown tokens are called as here.
+    """A SentencePiece model in which special tokens are called as here.
 
-    ALBERT's are `<pad>` and `<unk>`. Pieces are field 1 of ModelProto, and the text of
-    a piece is field 1 of it.
+    Some of ALBERT's and all of XLNet's are in other brackets. Pieces are field 1 of
+    ModelProto, and the text of a piece is field 1 of it.
     """
-    names = {b"<pad>": PAD.encode(), b"<unk>": UNK.encode()}
+    names = {
+        f"<{token[1:-1].lower()}>".encode(): token.encode() for token in SPECIAL_TOKENS
+    }
     if not any(name in model for name in names):
         return model
     renamed = []

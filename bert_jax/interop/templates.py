@@ -12,24 +12,39 @@ from bert_jax.tokenizer import Tokenizer
 _FIRST, _SECOND = "A", "B"
 
 
-def processor(tokenizer: Tokenizer) -> Any:
-    """What puts special tokens around texts and pairs, as in the rows of tasks."""
+def processor(tokenizer: Tokenizer, *, cls_is_last: bool) -> Any:
+    """What puts special tokens around texts and pairs, as in the rows of tasks.
+
+    Args:
+      tokenizer: Tokenizer.
+      cls_is_last: Whether [CLS] is behind all of it, in a segment of its own, as in
+        XLNet. Here the encoder moves it (`model/cls_last.py`).
+    """
     cls, sep = tokenizer.special_tokens.cls, tokenizer.special_tokens.sep
     between = " ".join([f"{sep}:0"] * len(tokenizer.pair_separators))
+    single = f"${_FIRST}:0 {sep}:0"
+    pair = f"${_FIRST}:0 {between} ${_SECOND}:1 {sep}:1"
     return tokenizers.processors.TemplateProcessing(
-        single=f"{cls}:0 ${_FIRST}:0 {sep}:0",
-        pair=f"{cls}:0 ${_FIRST}:0 {between} ${_SECOND}:1 {sep}:1",
+        single=f"{single} {cls}:2" if cls_is_last else f"{cls}:0 {single}",
+        pair=f"{pair} {cls}:2" if cls_is_last else f"{cls}:0 {pair}",
         special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
     )
 
 
-def check(path: pathlib.Path, pipeline: dict[str, Any], tokenizer: Tokenizer) -> None:
+def check(
+    path: pathlib.Path,
+    pipeline: dict[str, Any],
+    tokenizer: Tokenizer,
+    *,
+    cls_is_last: bool,
+) -> None:
     """Refuse a pipeline whose pairs are not those of our tokenizer.
 
     Args:
       path: File with the pipeline.
       pipeline: What is in it.
       tokenizer: Tokenizer that was made of it.
+      cls_is_last: See `processor`.
 
     Raises:
       UserError: They are others.
@@ -40,7 +55,8 @@ def check(path: pathlib.Path, pipeline: dict[str, Any], tokenizer: Tokenizer) ->
         raise UserError(f"{path}: its post_processor is damaged") from error
     cls, sep = tokenizer.special_tokens.cls, tokenizer.special_tokens.sep
     between = [sep] * len(tokenizer.pair_separators)
-    ours = [cls, _FIRST, *between, _SECOND, sep]
+    ours = [_FIRST, *between, _SECOND, sep]
+    ours = [*ours, cls] if cls_is_last else [cls, *ours]
     if theirs and theirs != ours:
         raise UserError(
             f"{path}: its pairs are {' '.join(theirs)}, and those of this project's "

@@ -16,6 +16,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files, sentencepiece_model, templates
+from bert_jax.interop.architectures import BERT, XLNET, Architecture
 from bert_jax.tokenizer import UNK, Tokenizer, byte_bpe
 
 SETTINGS = "tokenizer_config.json"
@@ -23,20 +24,26 @@ _SENTENCEPIECE = "spiece.model"
 _ADDED = "added_tokens.json"
 
 
-def read(folder: pathlib.Path) -> Tokenizer:
+def read(folder: pathlib.Path, theirs: Architecture = BERT) -> Tokenizer:
     """The tokenizer of a folder.
+
+    Args:
+      folder: Folder.
+      theirs: Architecture that it is for.
 
     Raises:
       UserError: There is none, or it does something to a text that ours cannot.
     """
     path = folder / "tokenizer.json"
     pipeline = json_files.read_if_there(path)
-    tokenizer = _read(folder, pipeline)
-    templates.check(path, pipeline, tokenizer)
+    tokenizer = _read(folder, pipeline, theirs.lower_case)
+    templates.check(path, pipeline, tokenizer, cls_is_last=theirs is XLNET)
     return tokenizer
 
 
-def _read(folder: pathlib.Path, pipeline: dict[str, Any]) -> Tokenizer:
+def _read(
+    folder: pathlib.Path, pipeline: dict[str, Any], usually_lower_case: bool
+) -> Tokenizer:
     config = folder / SETTINGS
     settings = json_files.read_if_there(config)
     if (folder / _SENTENCEPIECE).exists():
@@ -68,12 +75,13 @@ def _read(folder: pathlib.Path, pipeline: dict[str, Any]) -> Tokenizer:
             f"{config} switches off the split of Chinese characters or of "
             "punctuation, which this project's tokenizer always makes"
         )
-    lower_case = setting("do_lower_case", "lowercase") is not False
+    lower_case = setting("do_lower_case", "lowercase")
+    lower_case = usually_lower_case if lower_case is None else lower_case is not False
     strip_accents = setting("strip_accents", "strip_accents")
-    if isinstance(settings.get("keep_accents"), bool):  # ALBERT's
+    if isinstance(settings.get("keep_accents"), bool):  # with SentencePiece
         strip_accents = not settings["keep_accents"]
-    if strip_accents is None:  # as the original does
-        strip_accents = lower_case
+    if strip_accents is None:  # as the originals do
+        strip_accents = lower_case or kind == "sentencepiece"
     try:
         if kind == "sentencepiece":
             return Tokenizer(kind, lower_case, strip_accents, model)
@@ -191,7 +199,8 @@ def write(
         # The space before a blank belongs to what fills it, as here.
         mask = tokenizers.AddedToken(special.mask, lstrip=True)
     pipeline.add_special_tokens([*special[:-1], mask])
-    pipeline.post_processor = templates.processor(tokenizer)
+    cls_is_last = encoder.is_relative
+    pipeline.post_processor = templates.processor(tokenizer, cls_is_last=cls_is_last)
     json_files.write(folder / "tokenizer.json", json.loads(pipeline.to_str()))
     names = ["input_ids", "token_type_ids", "attention_mask"]
     if encoder.type_vocab_size < 2:  # all tokens are of the first type
@@ -212,6 +221,8 @@ def write(
             **normalisation,
             "model_max_length": encoder.max_position_embeddings,
             "model_input_names": names,
+            # XLNet reads what stands last.
+            "padding_side": "left" if cls_is_last else "right",
             "clean_up_tokenization_spaces": False,
             **{f"{name}_token": token for name, token in special._asdict().items()},
         },

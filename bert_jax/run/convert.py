@@ -4,9 +4,10 @@ r"""Convert checkpoints: from other projects, to other projects.
   python -m bert_jax.run.convert --input=FOLDER --output=WORKDIR --to=ours
 
 The input is a workdir of a run or one checkpoint in it, a folder that `transformers`
-saved (BERT, ALBERT, ELECTRA, RoBERTa), or one of google-research/bert. The output is a
-new folder; it appears when it is complete. The generator of an ELECTRA is a folder in
-it. docs/interop.md says what goes in and out.
+saved (BERT, ALBERT, ELECTRA, RoBERTa, XLNet), or one of google-research/bert. The
+output is a new folder; it appears when it is complete. The generator of an ELECTRA is a
+folder in it. Folders of other projects may be in an object store. docs/interop.md says
+what goes in and out.
 """
 
 from absl import flags
@@ -17,8 +18,8 @@ from bert_jax.run import command_line
 
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
-    flags.DEFINE_string("input", "", "Checkpoint to read.")
-    flags.DEFINE_string("output", "", "Folder to write; new or empty.")
+    flags.DEFINE_string("input", "", "Checkpoint to read; path or URL.")
+    flags.DEFINE_string("output", "", "Folder to write, new or empty; path or URL.")
     flags.DEFINE_enum(
         "to",
         "",

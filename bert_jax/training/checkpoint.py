@@ -224,7 +224,11 @@ def save_parameters(
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     parts = {"params": params}
     parts["checksums"] = {"by_leaf": checksums.stacked(parts, device)}
-    with orbax_reports.of_writes():
+    context = ocp.Context()
+    # What is written is copied first: no more at once than the largest array needs.
+    largest = max(array.nbytes for array in jax.tree.leaves(parts))
+    context.memory.write_concurrent_bytes = largest + 1
+    with orbax_reports.of_writes(), context:
         ocp.save_checkpointables(
             str(stored.absolute(folder) / "0"),
             parts,

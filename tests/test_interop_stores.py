@@ -1,0 +1,136 @@
+"""Folders of other projects in object stores, in and out."""
+
+import uuid
+
+import fsspec
+import numpy as np
+import published
+import pytest
+import saved
+from commands import assert_refused, call
+from fsspec.implementations import memory
+
+from bert_jax import prediction, storage
+from bert_jax.errors import UserError
+from bert_jax.interop import convert, sources
+
+
+class Gcs(memory.MemoryFileSystem):
+    """A store under `gs://`, as programs are given it."""
+
+    protocol = "gs"
+    store = {}  # noqa: RUF012
+    pseudo_dirs = [""]  # noqa: RUF012
+
+    @classmethod
+    def _strip_protocol(cls, path):
+        return super()._strip_protocol(path.removeprefix("gs://"))
+
+
+@pytest.fixture
+def url(monkeypatch):
+    """A place in a store."""
+    monkeypatch.setitem(fsspec.registry.target, "gs", Gcs)
+    return f"gs://{uuid.uuid4().hex}/model"
+
+
+def upload(folder, url):
+    for path in folder.iterdir():
+        Gcs().pipe_file(f"{url}/{path.name}", path.read_bytes())
+
+
+def download(url, folder):
+    folder.mkdir()
+    for name in Gcs().find(url):
+        (folder / name.rpartition("/")[2]).write_bytes(Gcs().cat_file(name))
+    return folder
+
+
+def test_a_folder_in_a_store_is_the_one_on_disk(url, tmp_path):
+    """Whatever is asked of it; of a file in another format nothing is read."""
+    folder = published.write("classification", tmp_path / "theirs")
+    upload(folder, url)
+    Gcs().pipe_file(f"{url}/tf_model.h5", b"x")
+    here, there = sources.find(folder), sources.find(url)
+    assert str(there) == url
+    assert sources.exists(there)
+    assert sources.read_metadata(there) == sources.read_metadata(here)
+    assert sources.fingerprint(there) == sources.fingerprint(here)
+    texts = ["aa ab", "ac ad ae af"]
+    assert prediction.load(url).classify(texts) == prediction.load(folder).classify(
+        texts
+    )
+    expected = saved.parameters_of(folder)
+    for path, value in saved.parameters_of(url).items():
+        np.testing.assert_array_equal(value, expected[path])
+    # What changes there is read anew.
+    config = (folder / "config.json").read_text().replace("no side", "neither")
+    Gcs().pipe_file(f"{url}/config.json", config.encode())
+    assert "neither" in sources.read_metadata(there).task["labels"]
+
+
+def test_what_is_wrong_there_is_said_of_the_url(url, tmp_path):
+    folder = published.write("tagging", tmp_path / "theirs")
+    (shard, *_) = sorted(folder.glob("model-*.safetensors"))
+    shard.unlink()
+    upload(folder, url)
+    with pytest.raises(UserError, match=f"^{url} has no {shard.name}, one of 5"):
+        sources.published(url)
+    Gcs().pipe_file(f"{url}x/pytorch_model.bin", b"x")
+    with pytest.raises(UserError, match=f"{url}x/pytorch_model.bin is a pickle"):
+        sources.published(f"{url}x")
+    # A workdir of ours is none, and neither is nothing.
+    Gcs().pipe_file(f"{url}y/config.json", b'{"encoder": {}}')
+    assert sources.published(f"{url}y") is None
+    assert sources.published(f"{url}z") is None
+
+
+def test_what_goes_out_to_a_store_is_what_goes_to_the_disk(url, tmp_path, monkeypatch):
+    folder = str(published.write("masked_lm", tmp_path / "theirs"))
+    convert.convert(folder, str(tmp_path / "here"), "huggingface")
+    order = []
+    put = storage.put
+    monkeypatch.setattr(
+        storage, "put", lambda file, where: (order.append(where.name), put(file, where))
+    )
+    convert.convert(folder, url, "huggingface")
+    assert order[-1] == "config.json"
+    there = download(url, tmp_path / "there")
+    here = {path.name: path.read_bytes() for path in (tmp_path / "here").iterdir()}
+    assert here == {path.name: path.read_bytes() for path in there.iterdir()}
+    flags = f"--input={folder}", f"--output={url}", "--to=huggingface"
+    assert_refused(call("convert", *flags), f"{url} is not empty; give a new folder")
+    flags = f"--input={folder}", f"--output={url}2", "--to=ours"
+    assert_refused(call("convert", *flags), "is written to a local folder only")
+
+
+def test_originals_checkpoints_go_to_a_store_and_back(url, tmp_path):
+    """One of several, by the common beginning of its names."""
+    folder = published.write("masked_lm", tmp_path / "theirs")
+    config = (folder / "config.json").read_text().replace("1e-05", "1e-12")
+    (folder / "config.json").write_text(config)
+    convert.convert(str(folder), url, "tensorflow")
+    expected = saved.parameters_of(folder)
+    for name in Gcs().find(url):  # a second one, which is not looked at
+        if ".ckpt" in name:
+            Gcs().pipe_file(name.replace("bert_model.ckpt", "model.ckpt-7"), b"x")
+    for place in (url, f"{url}/bert_model.ckpt"):
+        for path, value in saved.parameters_of(place).items():
+            np.testing.assert_array_equal(value, expected[path])
+
+
+def test_an_upload_that_fails_leaves_nothing(url, tmp_path, monkeypatch):
+    folder = str(published.write("masked_lm", tmp_path / "theirs"))
+
+    def fail(self, local, path, **kwargs):
+        if path.endswith("tokenizer.json"):
+            raise TimeoutError("no answer")
+        put(self, local, path, **kwargs)
+
+    put = Gcs.put_file
+    monkeypatch.setattr(Gcs, "put_file", fail)
+    flags = f"--input={folder}", f"--output={url}", "--to=huggingface"
+    done = call("convert", *flags)
+    assert done.returncode == 1
+    assert f"error: cannot write to {url}: no answer" in done.stderr
+    assert not Gcs().find(url)
