@@ -183,6 +183,7 @@ def make_run(
         config=config.loop,
         mesh=mesh,
         shard_optimizer=config.mesh.shard_optimizer,
+        gradient_sum=config.mesh.gradient_sum,
     )
 
 

@@ -221,6 +221,18 @@ def test_data_parallelism_adds_up_all_gradients_once():
 
 
 @needs_compiler
+def test_gradients_are_summed_once_in_a_step_and_may_be_of_half_the_size():
+    shape = topology.open_topology("v5e:2x2")
+    for gradient_sum, factor in (("float32", 1.0), ("bfloat16", 0.5)):
+        config = tiny(mesh={"gradient_sum": gradient_sum})
+        phase = dataclasses.replace(config.phases[0], micro_batches=2)
+        pieces = dataclasses.replace(config, phases=(phase,))
+        got = planner(shape).plan(pieces, "tiny")
+        size = factor * 4 * got.parameters
+        assert bytes_of(got, "all-reduce") == pytest.approx(size, rel=0.01)
+
+
+@needs_compiler
 def test_parts_of_parameters_are_gathered():
     """In the type of the products: bfloat16; the embedding also in float32."""
     got = planned("v5e:2x2", mesh=(("data", 1), ("fsdp", 4)))

@@ -3,6 +3,7 @@ import functools
 
 import flax.traverse_util
 import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
@@ -32,15 +33,18 @@ RELATIVES = {
 }
 
 
-def start(mesh, objective):
-    """Step, initial state and batch on a mesh."""
+def start(mesh, objective, dtype=jnp.float32):
+    """Step with micro-batches, initial state and batch on a mesh."""
     tx = optimizer.make_optimizer(OPTIMIZER, optimizer.make_schedule(OPTIMIZER, 100))
     init = functools.partial(step.init_state, objective, tx)
     shapes = sharding.state_shapes(init, mesh)
     state = sharding.initialise(init, shapes, jax.random.key(0))
     shardings = sharding.shardings_of(shapes)
+    over_copies = functools.partial(sharding.sum_over_copies, mesh=mesh, dtype=dtype)
     train = jax.jit(
-        step.make_train_step(objective, tx, seed=1, micro_batches=2),
+        step.make_train_step(
+            objective, tx, seed=1, micro_batches=2, over_copies=over_copies
+        ),
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
         out_shardings=(shardings, sharding.replicated(mesh)),
     )
@@ -49,8 +53,8 @@ def start(mesh, objective):
     return train, state, sharding.to_devices(mesh, batch, rows, 16)
 
 
-def loss_curve(mesh, objective=BERT):
-    train, state, batch = start(mesh, objective)
+def loss_curve(mesh, objective=BERT, dtype=jnp.float32):
+    train, state, batch = start(mesh, objective, dtype)
     sums = []
     with sharding.use(mesh):
         for _ in range(10):
@@ -92,6 +96,47 @@ def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):
     expected, _ = loss_curve(one, RELATIVES[name])
     got, _ = loss_curve(eight, RELATIVES[name])
     np.testing.assert_allclose(got, expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("axes", [MESHES[0], MESHES[-1]])
+def test_gradients_are_summed_in_bfloat16(axes):
+    """Those of each copy are rounded, and so is their sum."""
+    mesh = sharding.make_mesh(config.MeshConfig(**axes))
+    copies = mesh.shape["data"]
+    rng = np.random.default_rng(0)
+    x, w = rng.normal(size=(16, 8)), rng.normal(size=(8, 4))
+    x, w = x.astype(np.float32), w.astype(np.float32)
+
+    def differentiate(w, batch, rows, scale):
+        def loss(w):
+            return jnp.sum((batch["x"] @ w + rows["y"][:, None]) ** 2) * scale
+
+        return jax.value_and_grad(loss)(w)
+
+    y = np.arange(16, dtype=np.float32)
+    summed = sharding.sum_over_copies(differentiate, mesh, jnp.bfloat16)
+    with sharding.use(mesh):
+        loss, got = jax.jit(summed)(w, {"x": x}, {"y": y}, np.float32(0.5))
+    error = x @ w + y[:, None]
+    np.testing.assert_allclose(loss, 0.5 * np.sum(error**2), rtol=1e-6)
+    gradients = [
+        x.T @ e
+        for x, e in zip(np.split(x, copies), np.split(error, copies), strict=True)
+    ]
+    rounded = [g.astype(jnp.bfloat16).astype(np.float32) for g in gradients]
+    expected = sum(rounded).astype(jnp.bfloat16).astype(np.float32)
+    assert np.mean(got == expected) > 0.9  # but for the order of the sum
+    np.testing.assert_allclose(got, expected, rtol=2**-7)
+    assert np.mean(got == sum(gradients)) < 0.1
+    assert got.dtype == np.float32
+
+
+@pytest.mark.parametrize("axes", [MESHES[0], MESHES[-1]])
+def test_sums_in_bfloat16_hardly_change_the_losses(axes, curve_on_one_device):
+    mesh = sharding.make_mesh(config.MeshConfig(**axes))
+    curve, _ = loss_curve(mesh, dtype=jnp.bfloat16)
+    np.testing.assert_allclose(curve, curve_on_one_device, rtol=2e-3)
+    assert not np.allclose(curve, curve_on_one_device, rtol=1e-6)
 
 
 def test_every_name_has_a_rule_and_every_rule_a_use():

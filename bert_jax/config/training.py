@@ -44,6 +44,8 @@ class MeshConfig:
     tensor: int = knob(1, at_least=-1, free=True)
     # Whether moments are split over `data`, too (ZeRO-1).
     shard_optimizer: bool = knob(False, free=True)
+    # Type in which gradients are summed over `data`; bfloat16 sends half the bytes.
+    gradient_sum: str = knob("float32", choices=("float32", "bfloat16"), free=True)
 
     def check(self, where: str) -> None:
         """An axis has a size, and at most one has what the others leave."""

@@ -205,6 +205,7 @@ def make_run(
         config=config.loop,
         mesh=mesh,
         shard_optimizer=config.mesh.shard_optimizer,
+        gradient_sum=config.mesh.gradient_sum,
         frozen=frozen,
         best=config.keep_best,
     )

@@ -5,6 +5,7 @@ one process knows reaches all of them with the step itself, and nothing else has
 sent between hosts.
 """
 
+import functools
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
@@ -80,6 +81,12 @@ def lower_step(
       state: Arrays, or shapes with shardings.
       batch: Likewise.
     """
+    over_copies = None
+    # The compiler's own sum is in float32, and once for each micro-batch.
+    if phase.micro_batches > 1 or run.gradient_sum != "float32":
+        over_copies = functools.partial(
+            sharding.sum_over_copies, mesh=run.mesh, dtype=jnp.dtype(run.gradient_sum)
+        )
 
     def step_and_report(state, batch, signals, seed):
         train_step = step_lib.make_train_step(
@@ -88,6 +95,7 @@ def lower_step(
             seed=seed,
             micro_batches=phase.micro_batches,
             frozen=run.frozen,
+            over_copies=over_copies,
         )
         rate = run.schedule(state.step - state.skipped)
         state, result = train_step(state, batch)

@@ -95,6 +95,7 @@ class Run:
       config: How often to log, evaluate and save.
       mesh: Devices of all phases.
       shard_optimizer: Whether copies of the model share the optimizer's state.
+      gradient_sum: Type in which gradients of the copies are added up.
       frozen: Path of the parameters that stay as they are; "" for none.
       best: Metric of evaluations by which the best state is kept; "" for none.
     """
@@ -107,6 +108,7 @@ class Run:
     config: config_lib.LoopConfig
     mesh: Mesh
     shard_optimizer: bool
+    gradient_sum: str = "float32"
     frozen: str = ""
     best: str = ""
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import flax.linen as nn
 import jax
+import jax.numpy as jnp
 import numpy as np
 from jax.experimental import mesh_utils
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
@@ -162,6 +163,51 @@ def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
         ),
         _unbox(boxed),
         shardings,
+    )
+
+
+def sum_over_copies(
+    differentiate: Callable[..., Any], mesh: Mesh, dtype: jnp.dtype
+) -> Callable[..., Any]:
+    """Differentiate on the rows of each copy of the model, and add up in a type.
+
+    Otherwise the compiler chooses where to add up: in float32, and for each micro-batch
+    (docs/sharding.md). Here it is once in a step. What concerns the parts of a copy,
+    over `fsdp` and `tensor`, stays with the compiler.
+
+    Args:
+      differentiate: Function from parameters, a batch, what else has a row for each of
+        the batch, and what is the same for all rows, to a pair: sums over rows, and
+        gradients.
+      mesh: Devices.
+      dtype: Type of the gradients that devices send to each other.
+    """
+    if mesh.shape["data"] == 1:
+        return differentiate  # and the compiler fails at such a sum
+    # Each copy knows nothing of the others.
+    rules = [(name, "fsdp" if axes == _BATCH else axes) for name, axes in RULES]
+
+    def of_copy(params, batch, rows, shared):
+        with nn.logical_axis_rules(rules):
+            sums, grads = differentiate(params, batch, rows, shared)
+        return jax.lax.psum(sums, "data"), jax.tree.map(add_up, grads)
+
+    def add_up(gradient):
+        addend = gradient.astype(dtype)
+        if mesh.devices.flat[0].platform == "cpu":
+            # XLA's compiler for processors adds up in float32 in any case, and crashes
+            # when it has to change such a program into that.
+            addend = addend.astype(jnp.float32)
+        return jax.lax.psum(addend, "data").astype(dtype).astype(gradient.dtype)
+
+    copies = PartitionSpec("data")
+    return jax.shard_map(
+        of_copy,
+        mesh=mesh,
+        in_specs=(PartitionSpec(), copies, copies, PartitionSpec()),
+        out_specs=PartitionSpec(),
+        axis_names={"data"},
+        check_vma=False,
     )
 
 

@@ -65,6 +65,7 @@ def make_train_step(
     seed: int | jax.Array,
     micro_batches: int = 1,
     frozen: str = "",
+    over_copies: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
     """The function from a state and a batch to the next state.
 
@@ -80,6 +81,8 @@ def make_train_step(
         are divided by the counts of the whole batch, so the result is that of one
         piece.
       frozen: Path of the parameters that have no gradient; "" for none.
+      over_copies: How gradients of the copies of the model are added up, see
+        `sharding.sum_over_copies`; None: as the compiler chooses.
     """
 
     def loss_of(params, batch, keys, counts):
@@ -97,6 +100,24 @@ def make_train_step(
         }
         return terms.total(objective.losses, means), batch_terms
 
+    def differentiate(params, batch, keys, counts):
+        gradient = jax.value_and_grad(loss_of, has_aux=True)
+        if micro_batches == 1:
+            return gradient(params, batch, keys, counts)
+        pieces = jax.tree.map(lambda x: _cut(x, micro_batches), (batch, keys))
+
+        def accumulate(total, piece):
+            addend = gradient(params, *piece, counts)
+            return jax.tree.map(jnp.add, total, addend), None
+
+        first = jax.tree.map(lambda x: x[0], pieces)
+        shapes = jax.eval_shape(gradient, params, *first, counts)
+        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+        return jax.lax.scan(accumulate, zeros, pieces)[0]
+
+    if over_copies:
+        differentiate = over_copies(differentiate)
+
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepResult]:
         counts = objective.counts(batch)
         rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
@@ -104,22 +125,7 @@ def make_train_step(
             f"{purpose}_keys": randomness.row_keys(seed, purpose, state.step, rows)
             for purpose in ("dropout", "sampling")
         }
-        differentiate = jax.value_and_grad(loss_of, has_aux=True)
-        if micro_batches == 1:
-            (loss, batch_terms), grads = differentiate(
-                state.params, batch, keys, counts
-            )
-        else:
-            pieces = jax.tree.map(lambda x: _cut(x, micro_batches), (batch, keys))
-
-            def accumulate(total, piece):
-                addend = differentiate(state.params, *piece, counts)
-                return jax.tree.map(jnp.add, total, addend), None
-
-            first = jax.tree.map(lambda x: x[0], pieces)
-            shapes = jax.eval_shape(differentiate, state.params, *first, counts)
-            zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-            ((loss, batch_terms), grads), _ = jax.lax.scan(accumulate, zeros, pieces)
+        (loss, batch_terms), grads = differentiate(state.params, batch, keys, counts)
         result = StepResult(loss, optax.tree.norm(grads))
         batch_terms["grad_norm"] = Term(result.grad_norm, jnp.ones(()))
         is_finite = jnp.isfinite(result.loss) & jnp.isfinite(result.grad_norm)
