@@ -18,9 +18,7 @@ of the other heads, which costs nothing, for the product has the width of the wi
 """
 
 import functools
-import math
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
@@ -29,7 +27,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config
 from bert_jax.model import attention_passes as passes
-from bert_jax.model import randomness
+from bert_jax.model import per_device, randomness
 from bert_jax.model.attention_passes import CHUNK, LANES, NO_DOCUMENT
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
@@ -45,7 +43,7 @@ def suits(shape: tuple[int, int, int, int]) -> bool:
       shape: [B, L, H, K] of the queries, over all devices.
     """
     batch, length, heads, head_size = shape
-    rows, columns = _parts("batch"), _parts("heads")
+    rows, columns = per_device.parts("batch"), per_device.parts("heads")
     return (
         length % CHUNK == 0
         and length <= config.KERNEL_MAX_LENGTH
@@ -54,14 +52,6 @@ def suits(shape: tuple[int, int, int, int]) -> bool:
         and heads % columns == 0
         and heads // columns * head_size % LANES == 0
     )
-
-
-def _parts(dimension):
-    """Parts that a dimension is split into, where the mesh and the rules say so."""
-    axes = nn.logical_to_mesh_axes((dimension,))[0] or ()
-    mesh = jax.sharding.get_abstract_mesh()
-    axes = (axes,) if isinstance(axes, str) else axes
-    return math.prod(mesh.shape.get(axis, 1) for axis in axes)
 
 
 def attend(
@@ -138,47 +128,29 @@ def _backward(options, residuals, g):
 _attend.defvjp(_forward, _backward)
 
 
+_ROWS = ("batch", "length", "heads")
+_IDS = ("batch", "length")
+_COUNTERS = ("batch", "heads")
+_SUMS = ("batch", "heads", None, "length")
+
+
 # Compiled functions of their own, so that they are traced once, not in every layer.
 @functools.partial(jax.jit, static_argnums=6)
 def _call_forward(query, key, value, queries, keys, counters, options):
-    return _on_each_device(
+    return per_device.on_each_device(
         functools.partial(_run, passes.forward, options),
-        ("rows", "rows", "rows", "ids", "ids", "counters"),
-        ("rows", "sums"),
+        (_ROWS, _ROWS, _ROWS, _IDS, _IDS, _COUNTERS),
+        (_ROWS, _SUMS),
     )(query, key, value, queries, keys, counters)
 
 
 @functools.partial(jax.jit, static_argnums=9)
 def _call_backward(query, key, value, queries, keys, counters, y, sums, g, options):
-    return _on_each_device(
+    return per_device.on_each_device(
         functools.partial(_run, passes.backward, options),
-        ("rows", "rows", "rows", "ids", "ids", "counters", "rows", "sums", "rows"),
-        ("rows", "rows", "rows"),
+        (_ROWS, _ROWS, _ROWS, _IDS, _IDS, _COUNTERS, _ROWS, _SUMS, _ROWS),
+        (_ROWS, _ROWS, _ROWS),
     )(query, key, value, queries, keys, counters, y, sums, g)
-
-
-_DIMENSIONS = {
-    "rows": ("batch", "length", "heads"),
-    "ids": ("batch", "length"),
-    "counters": ("batch", "heads"),
-    "sums": ("batch", "heads", None, "length"),
-}
-
-
-def _on_each_device(function, inputs, outputs):
-    """The function on the rows and heads that a device has.
-
-    The compiler cannot split a kernel. The names of the dimensions say how it is split.
-    """
-    if jax.sharding.get_abstract_mesh().empty:
-        return function
-    specs = {k: nn.logical_to_mesh_axes(names) for k, names in _DIMENSIONS.items()}
-    return jax.shard_map(
-        function,
-        in_specs=tuple(specs[name] for name in inputs),
-        out_specs=tuple(specs[name] for name in outputs),
-        check_vma=False,
-    )
 
 
 def _run(kernel, options, query, key, value, queries, keys, counters, *more):

@@ -21,6 +21,7 @@ from bert_jax.model import (
     layers,
     randomness,
     relative_attention,
+    residual,
 )
 from bert_jax.model.inputs import Inputs
 
@@ -59,9 +60,7 @@ class EncoderLayer(nn.Module):
             keys = randomness.fold_in(dropout_keys, place)
             if read_at is not None:
                 keys = randomness.of_parts(keys, read_at, c.hidden_size)
-            y = dropout.dropout(y, c.dropout_rate, keys)
-            total = x.astype(jnp.float32) + y.astype(jnp.float32)
-            return layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name=name)(total)
+            return residual.AddAndNormalise(c, name=name)(x, y, keys)
 
         attend = attention.SelfAttention
         if c.is_relative:

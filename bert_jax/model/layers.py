@@ -68,16 +68,30 @@ class LayerNorm(nn.Module):
     @nn.compact
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
         """Normalise `x`, of any float type, to `dtype`."""
-        size = (x.shape[-1],)
-        ones = nn.with_logical_partitioning(nn.initializers.ones, ("hidden",))
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("hidden",))
-        scale = self.param("scale", ones, size)
-        bias = self.param("bias", zeros, size)
-        x = x.astype(jnp.float32)
-        centered = x - jnp.mean(x, axis=-1, keepdims=True)
-        variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
-        y = centered * jax.lax.rsqrt(variance + self.epsilon) * scale + bias
-        return y.astype(self.dtype)
+        scale, bias = scale_and_bias(self, x.shape[-1])
+        return normalise(x, scale, bias, self.epsilon).astype(self.dtype)
+
+
+def scale_and_bias(
+    module: nn.Module, size: int
+) -> tuple[Float[Array, " D"], Float[Array, " D"]]:
+    """The parameters of a module that normalises `size` columns."""
+    ones = nn.with_logical_partitioning(nn.initializers.ones, ("hidden",))
+    zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("hidden",))
+    return module.param("scale", ones, (size,)), module.param("bias", zeros, (size,))
+
+
+def normalise(
+    x: Float[Array, "*rows D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+    epsilon: float,
+) -> Float[Array, "*rows D"]:
+    """Layer normalisation in float32; see `LayerNorm`."""
+    x = x.astype(jnp.float32)
+    centered = x - jnp.mean(x, axis=-1, keepdims=True)
+    variance = jnp.mean(jnp.square(centered), axis=-1, keepdims=True)
+    return centered * jax.lax.rsqrt(variance + epsilon) * scale + bias
 
 
 def activate(x: Float[Array, "*rows F"], name: str) -> Float[Array, "*rows F"]:

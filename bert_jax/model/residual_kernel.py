@@ -1,0 +1,264 @@
+"""Dropout, residual and layer norm as one kernel for TPUs.
+
+The plain path (`residual.py`) goes over memory several times, for the means of a row
+have to be known before it is normalised. Here a block of rows stays on the chip until
+it is done: the forward pass reads two arrays and writes one, the backward pass reads
+three and writes two. Nothing but the inputs is kept between the two. The masks of
+dropout are those of the plain path, bit for bit.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, UInt32
+
+from bert_jax.model import per_device, randomness
+
+_LANES = 128
+# Rows that are worked on at once: those of a register of bfloat16.
+_CHUNK = 16
+# Numbers in a block of one array: a few such blocks fit the chip's memory.
+_BLOCK = 192 * 1024
+
+_ROWS = ("batch", "length", "hidden")
+_SUMS = ("batch", None, "hidden")
+
+
+def suits(
+    shape: tuple[int, int, int], dropout_keys: UInt32[Array, "B ..."] | None
+) -> bool:
+    """Whether the kernel is possible.
+
+    Args:
+      shape: [B, L, D] of the rows, over all devices.
+      dropout_keys: Keys for dropout: the kernel has one for each row, or none.
+    """
+    batch, length, size = shape
+    return (
+        length % _CHUNK == 0
+        and size % _LANES == 0
+        and batch % per_device.parts("batch") == 0
+        and (dropout_keys is None or dropout_keys.ndim == 1)
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What a kernel is compiled for, besides shapes.
+
+    Attributes:
+      rate: Rate of dropout; 0 for none.
+      epsilon: What is added to the variance.
+      interpret: Whether to interpret the kernel, on any backend.
+    """
+
+    rate: float
+    epsilon: float
+    interpret: bool
+
+
+def add_and_normalise(
+    x: Float[Array, "B L D"],
+    y: Float[Array, "B L D"],
+    scale: Float[Array, " D"],
+    bias: Float[Array, " D"],
+    keys: UInt32[Array, " B"] | None,
+    *,
+    rate: float,
+    epsilon: float,
+    interpret: bool = False,
+) -> Float[Array, "B L D"]:
+    """The layer norm of x + dropout(y).
+
+    Args:
+      x: What is added to; L is a multiple of 16.
+      y: What is dropped out.
+      scale: Of the layer norm, as `bias`.
+      bias: See `scale`.
+      keys: A key for each row; None for no dropout.
+      rate: Rate of dropout.
+      epsilon: What is added to the variance.
+      interpret: Whether to interpret the kernel, on any backend.
+    """
+    if keys is None:
+        rate, keys = 0.0, jnp.zeros(x.shape[0], jnp.uint32)
+    return _normalise(x, y, scale, bias, keys, Options(rate, epsilon, interpret))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _normalise(x, y, scale, bias, keys, options):
+    return _call_forward(x, y, scale, bias, keys, options)
+
+
+def _normalise_forward(x, y, scale, bias, keys, options):
+    # The gradient does not depend on the bias, but has its shape.
+    return _call_forward(x, y, scale, bias, keys, options), (x, y, scale, keys)
+
+
+def _normalise_backward(options, residuals, g):
+    dx, dy, d_scale, d_bias = _call_backward(*residuals, g, options)
+    return dx, dy, jnp.sum(d_scale, (0, 1)), jnp.sum(d_bias, (0, 1)), None
+
+
+_normalise.defvjp(_normalise_forward, _normalise_backward)
+
+
+# Compiled functions of their own, so that they are traced once, not in every layer.
+@functools.partial(jax.jit, static_argnums=5)
+def _call_forward(x, y, scale, bias, keys, options):
+    def run(x, y, scale, bias, keys):
+        return _run(_forward, options, keys, (x, y), (scale, bias), 1, 0)
+
+    inputs = _ROWS, _ROWS, ("hidden",), ("hidden",), ("batch",)
+    return per_device.on_each_device(run, inputs, (_ROWS,))(x, y, scale, bias, keys)[0]
+
+
+@functools.partial(jax.jit, static_argnums=5)
+def _call_backward(x, y, scale, keys, g, options):
+    def run(x, y, scale, keys, g):
+        return _run(_backward, options, keys, (x, y, g), (scale,), 2, 2)
+
+    inputs = _ROWS, _ROWS, ("hidden",), ("batch",), _ROWS
+    outputs = _ROWS, _ROWS, _SUMS, _SUMS
+    return per_device.on_each_device(run, inputs, outputs)(x, y, scale, keys, g)
+
+
+def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
+    """Run a kernel for all rows.
+
+    Args:
+      kernel: `_forward` or `_backward`.
+      options: What it is compiled for.
+      keys: [B].
+      arrays: Arrays [B, L, D].
+      vectors: Arrays [D].
+      num_arrays: Number of results [B, L, D], of the type of the first array.
+      num_sums: Number of results that are to be summed up, [programs, 8, D].
+    """
+    batch, length, size = arrays[0].shape
+    rows, positions = _block(batch, length, size)
+    grid = batch // rows, length // positions
+    block = pl.BlockSpec((rows, positions, size), lambda i, j, _: (i, j, 0))
+    vector = pl.BlockSpec((1, size), lambda i, j, _: (0, 0))
+    sums = pl.BlockSpec((1, 8, size), lambda i, j, _: (i * grid[1] + j, 0, 0))
+    partial = jax.ShapeDtypeStruct((grid[0] * grid[1], 8, size), jnp.float32)
+    out_shape = [arrays[0]] * num_arrays + [partial] * num_sums
+    out_shape = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in out_shape]
+    return pl.pallas_call(
+        functools.partial(kernel, options),
+        grid_spec=pltpu.PrefetchScalarGridSpec(
+            num_scalar_prefetch=1,
+            grid=grid,
+            in_specs=[block] * len(arrays) + [vector] * len(vectors),
+            out_specs=[block] * num_arrays + [sums] * num_sums,
+        ),
+        out_shape=out_shape,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "parallel")
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=20 * arrays[0].size,
+            transcendentals=batch * length,
+            bytes_accessed=sum(
+                x.size * x.dtype.itemsize for x in (*arrays, *out_shape)
+            ),
+        ),
+        interpret=options.interpret,
+        name=f"residual{kernel.__name__}",
+    )(keys, *arrays, *(x[None] for x in vectors))
+
+
+def _block(batch, length, size):
+    """Rows and positions of a block: as many as fit."""
+
+    def largest(total, step):
+        fitting = [n for n in range(step, total + 1, step) if total % n == 0]
+        return max((n for n in fitting if n * size <= limit), default=step)
+
+    limit = _BLOCK
+    positions = largest(length, _CHUNK)
+    limit = _BLOCK // positions
+    return largest(batch, 1), positions
+
+
+class _Chunks:
+    """The rows of a block, a few at a time, with their dropout and layer norm."""
+
+    def __init__(self, options, keys, x, y):
+        self._options, self._keys = options, keys
+        self._x, self._y = x, y
+        self._shape = _CHUNK, x.shape[2]
+        if options.rate:
+            row = lax.broadcasted_iota(jnp.uint32, self._shape, 0)
+            column = lax.broadcasted_iota(jnp.uint32, self._shape, 1)
+            index = row * jnp.uint32(x.shape[2]) + column
+            self._words = randomness.advance(jnp.uint32(0), index)
+
+    def __iter__(self):
+        """Where each chunk is: index of the row, and slice of positions."""
+        rows, positions, _ = self._x.shape
+        for row in range(rows):
+            for start in range(0, positions, _CHUNK):
+                yield row, slice(start, start + _CHUNK)
+
+    def dropped(self, at):
+        """Which numbers of the chunk are dropped, or None."""
+        if not self._options.rate:
+            return None
+        rows, positions, size = self._x.shape
+        row = pl.program_id(0) * rows + at[0]
+        first = pl.program_id(1) * positions + at[1].start
+        begin = randomness.advance(self._keys[row], (first * size).astype(jnp.uint32))
+        return randomness.chance(self._words + begin, self._options.rate)
+
+    def scaled(self, dropped, y):
+        """`y` with dropout, in float32."""
+        if dropped is None:
+            return y
+        return jnp.where(dropped, 0.0, y * (1 / (1 - self._options.rate)))
+
+    def normalised(self, at, dropped):
+        """The chunk before scale and bias, and the inverse of its deviation."""
+        y = self.scaled(dropped, self._y[at].astype(jnp.float32))
+        total = self._x[at].astype(jnp.float32) + y
+        centered = total - jnp.mean(total, axis=1, keepdims=True)
+        variance = jnp.mean(jnp.square(centered), axis=1, keepdims=True)
+        inverse = lax.rsqrt(variance + self._options.epsilon)
+        return centered * inverse, inverse
+
+
+def _forward(options, keys, x, y, scale, bias, out):
+    """The layer norm of a block."""
+    chunks = _Chunks(options, keys, x, y)
+    for at in chunks:
+        normalised, _ = chunks.normalised(at, chunks.dropped(at))
+        out[at] = (normalised * scale[...] + bias[...]).astype(out.dtype)
+
+
+def _backward(options, keys, x, y, g, scale, dx, dy, d_scale, d_bias):
+    """Gradients of a block; those of scale and bias in eight parts."""
+    chunks = _Chunks(options, keys, x, y)
+    of_scale = of_bias = jnp.zeros(d_scale.shape[1:], jnp.float32)
+    for at in chunks:
+        dropped = chunks.dropped(at)
+        normalised, inverse = chunks.normalised(at, dropped)
+        d = g[at].astype(jnp.float32)
+        of_scale += _eighths(d * normalised)
+        of_bias += _eighths(d)
+        d = d * scale[...]
+        mean = jnp.mean(d, axis=1, keepdims=True)
+        along = jnp.mean(d * normalised, axis=1, keepdims=True)
+        d = (d - mean - normalised * along) * inverse
+        dx[at] = d.astype(dx.dtype)
+        dy[at] = chunks.scaled(dropped, d).astype(dy.dtype)
+    d_scale[0], d_bias[0] = of_scale, of_bias
+
+
+def _eighths(x):
+    """Sums of every eighth row, which are sums of whole registers."""
+    return jnp.sum(x.reshape(-1, 8, x.shape[1]), axis=0)

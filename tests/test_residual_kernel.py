@@ -1,0 +1,152 @@
+"""The kernel that ends parts of a layer, interpreted, beside the plain path."""
+
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax import config
+from bert_jax.model import randomness, residual
+from bert_jax.planning import topology
+from bert_jax.training import sharding
+
+KERNEL = functools.partial(residual._by_kernel, interpret=True)
+
+
+def encoder_of(size, rate=0.1, dtype="float32"):
+    return config.EncoderConfig(hidden_size=size, dropout_rate=rate, dtype=dtype)
+
+
+def arrays_of(shape, dtype="float32"):
+    """Input, what a part made of it, scale, bias, and the gradient of the result."""
+    rng = np.random.default_rng(0)
+    size = shape[-1:]
+    shapes = (shape, dtype), (shape, dtype), (size, "float32"), (size, "float32")
+    return [
+        jnp.asarray(rng.normal(size=shape) + 1.0, dtype)
+        for shape, dtype in (*shapes, (shape, dtype))
+    ]
+
+
+def keys_of(rows):
+    return randomness.row_keys(3, "dropout", jnp.int32(5), jnp.arange(rows))
+
+
+def output_and_gradients(apply, encoder, *arrays, dropout_keys):
+    def run(*arrays):
+        *inputs, g = arrays
+        y, pullback = jax.vjp(lambda *x: apply(encoder, *x, dropout_keys), *inputs)
+        return y, *pullback(g)
+
+    return jax.jit(run)(*arrays)
+
+
+@pytest.mark.parametrize(
+    ("shape", "rate", "dtype", "tolerance"),
+    [
+        ((2, 16, 128), 0.0, "float32", 2e-6),
+        ((3, 48, 256), 0.1, "float32", 2e-6),  # all rows in one program of the grid
+        ((2, 272, 768), 0.5, "float32", 2e-6),  # several programs for each row
+        ((2, 128, 768), 0.1, "bfloat16", 0.02),
+    ],
+)
+def test_kernel_equals_the_plain_path(shape, rate, dtype, tolerance):
+    encoder = encoder_of(shape[-1], rate, dtype)
+    arrays = arrays_of(shape, dtype)
+    keys = keys_of(shape[0]) if rate else None
+    ours = output_and_gradients(KERNEL, encoder, *arrays, dropout_keys=keys)
+    plain = output_and_gradients(residual._plain, encoder, *arrays, dropout_keys=keys)
+    for a, b in zip(ours, plain, strict=True):
+        assert a.shape == b.shape and a.dtype == b.dtype
+        a, b = (np.asarray(x.astype(jnp.float32)) for x in (a, b))
+        assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
+
+
+def test_kernel_draws_the_dropout_of_the_plain_path():
+    shape = 3, 32, 256
+    arrays = arrays_of(shape)
+    keys = keys_of(shape[0])
+    # What was dropped has no gradient.
+    _, _, dy, *_ = output_and_gradients(
+        KERNEL, encoder_of(256, 0.3), *arrays, dropout_keys=keys
+    )
+    kept = randomness.bits(keys, shape[1:]) >= int(0.3 * 2**32)
+    np.testing.assert_array_equal(dy != 0, kept)
+
+
+def test_each_device_has_its_rows():
+    arrays, keys = arrays_of((8, 16, 128)), keys_of(8)
+    encoder = encoder_of(128)
+    plain = output_and_gradients(residual._plain, encoder, *arrays, dropout_keys=keys)
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
+    with sharding.use(mesh):
+        rows = NamedSharding(mesh, P(("data", "fsdp")))
+        split = [jax.device_put(x, rows) if x.ndim == 3 else x for x in arrays]
+        ours = output_and_gradients(KERNEL, encoder, *split, dropout_keys=keys)
+    for a, b in zip(ours, plain, strict=True):
+        assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
+
+
+def kernels(shape, keys_shape, data=1):
+    """Kernels in a program that is traced once, for processors and for TPUs."""
+    encoder = encoder_of(shape[-1])
+    module = residual.AddAndNormalise(encoder)
+    x, y, *_ = arrays_of(shape)
+    params = nn.unbox(module.init(jax.random.key(0), x, y, None))
+    mesh = sharding.make_mesh(config.MeshConfig(data=data), jax.devices()[:data])
+    with sharding.use(mesh):
+        traced = jax.jit(
+            lambda: module.apply(params, x, y, jnp.zeros(keys_shape, jnp.uint32))
+        ).trace()
+        counts = {
+            platform: traced.lower(lowering_platforms=(platform,))
+            .as_text()
+            .count("tpu_custom_call")
+            for platform in ("tpu", "cpu")
+        }
+    assert counts["cpu"] == 0
+    return counts["tpu"]
+
+
+def test_kernel_is_taken_on_tpus_where_shapes_allow():
+    assert kernels((4, 16, 128), 4) == 1
+    assert kernels((4, 16, 128), 4, data=2) == 1
+    assert kernels((3, 16, 128), 3, data=2) == 0
+    assert kernels((4, 24, 128), 4) == 0
+    assert kernels((4, 16, 192), 4) == 0
+    # The last layer, at some positions.
+    assert kernels((4, 16, 128), (4, 16)) == 0
+
+
+@pytest.mark.plans
+@pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:1x1", "v6e:1x1"])
+@pytest.mark.parametrize(
+    ("shape", "dtype"),
+    [
+        ((2, 128, 768), "bfloat16"),
+        ((2, 512, 1024), "bfloat16"),
+        ((4, 32, 128), "float32"),
+    ],
+)
+def test_kernel_compiles(name, shape, dtype):
+    sharding = SingleDeviceSharding(topology.open_topology(name).devices[0])
+    arrays = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=sharding)
+        for x in arrays_of(shape, dtype)
+    ]
+    keys = jax.ShapeDtypeStruct(shape[:1], jnp.uint32, sharding=sharding)
+
+    def run(*arrays):
+        *inputs, g, keys = arrays
+        apply = functools.partial(residual._by_kernel, interpret=False)
+        encoder = encoder_of(shape[-1], dtype=dtype)
+        y, pullback = jax.vjp(lambda *x: apply(encoder, *x, keys), *inputs)
+        return y, *pullback(g)
+
+    text = jax.jit(run).lower(*arrays, keys).compile().as_text()
+    assert "residual_forward" in text and "residual_backward" in text
