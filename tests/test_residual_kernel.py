@@ -11,11 +11,20 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax import config
-from bert_jax.model import randomness, residual
+from bert_jax.model import products, randomness, residual
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
-KERNEL = functools.partial(residual._by_kernel, interpret=True)
+READERS = 2
+
+
+def by_kernel(encoder, x, y, y_bias, *more, interpret=True):
+    y = products.Biased(y, y_bias)
+    return residual._by_kernel(encoder, READERS, x, y, *more, interpret=interpret)
+
+
+def plain(encoder, x, y, y_bias, *more):
+    return residual._plain(encoder, READERS, x, products.Biased(y, y_bias), *more)
 
 
 def encoder_of(size, rate=0.1, dtype="float32"):
@@ -23,13 +32,16 @@ def encoder_of(size, rate=0.1, dtype="float32"):
 
 
 def arrays_of(shape, dtype="float32"):
-    """Input, what a part made of it, scale, bias, and the gradient of the result."""
+    """Input, what a part made of it, its bias, scale, bias, and gradients of results.
+
+    What a part made is float32, as products are.
+    """
     rng = np.random.default_rng(0)
-    size = shape[-1:]
-    shapes = (shape, dtype), (shape, dtype), (size, "float32"), (size, "float32")
+    size = shape[-1:], "float32"
+    shapes = (shape, dtype), (shape, "float32"), *[size] * 3
     return [
         jnp.asarray(rng.normal(size=shape) + 1.0, dtype)
-        for shape, dtype in (*shapes, (shape, dtype))
+        for shape, dtype in (*shapes, *[(shape, dtype)] * READERS)
     ]
 
 
@@ -39,9 +51,11 @@ def keys_of(rows):
 
 def output_and_gradients(apply, encoder, *arrays, dropout_keys):
     def run(*arrays):
-        *inputs, g = arrays
-        y, pullback = jax.vjp(lambda *x: apply(encoder, *x, dropout_keys), *inputs)
-        return y, *pullback(g)
+        inputs, gradients = arrays[:-READERS], arrays[-READERS:]
+        results, pullback = jax.vjp(
+            lambda *x: apply(encoder, *x, dropout_keys), *inputs
+        )
+        return *results, *pullback(gradients)
 
     return jax.jit(run)(*arrays)
 
@@ -59,9 +73,9 @@ def test_kernel_equals_the_plain_path(shape, rate, dtype, tolerance):
     encoder = encoder_of(shape[-1], rate, dtype)
     arrays = arrays_of(shape, dtype)
     keys = keys_of(shape[0]) if rate else None
-    ours = output_and_gradients(KERNEL, encoder, *arrays, dropout_keys=keys)
-    plain = output_and_gradients(residual._plain, encoder, *arrays, dropout_keys=keys)
-    for a, b in zip(ours, plain, strict=True):
+    ours = output_and_gradients(by_kernel, encoder, *arrays, dropout_keys=keys)
+    expected = output_and_gradients(plain, encoder, *arrays, dropout_keys=keys)
+    for a, b in zip(ours, expected, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         a, b = (np.asarray(x.astype(jnp.float32)) for x in (a, b))
         assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
@@ -72,8 +86,8 @@ def test_kernel_draws_the_dropout_of_the_plain_path():
     arrays = arrays_of(shape)
     keys = keys_of(shape[0])
     # What was dropped has no gradient.
-    _, _, dy, *_ = output_and_gradients(
-        KERNEL, encoder_of(256, 0.3), *arrays, dropout_keys=keys
+    _, _, _, dy, *_ = output_and_gradients(
+        by_kernel, encoder_of(256, 0.3), *arrays, dropout_keys=keys
     )
     kept = randomness.bits(keys, shape[1:]) >= int(0.3 * 2**32)
     np.testing.assert_array_equal(dy != 0, kept)
@@ -82,13 +96,13 @@ def test_kernel_draws_the_dropout_of_the_plain_path():
 def test_each_device_has_its_rows():
     arrays, keys = arrays_of((8, 16, 128)), keys_of(8)
     encoder = encoder_of(128)
-    plain = output_and_gradients(residual._plain, encoder, *arrays, dropout_keys=keys)
+    expected = output_and_gradients(plain, encoder, *arrays, dropout_keys=keys)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
     with sharding.use(mesh):
         rows = NamedSharding(mesh, P(("data", "fsdp")))
         split = [jax.device_put(x, rows) if x.ndim == 3 else x for x in arrays]
-        ours = output_and_gradients(KERNEL, encoder, *split, dropout_keys=keys)
-    for a, b in zip(ours, plain, strict=True):
+        ours = output_and_gradients(by_kernel, encoder, *split, dropout_keys=keys)
+    for a, b in zip(ours, expected, strict=True):
         assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
 
 
@@ -96,7 +110,8 @@ def kernels(shape, keys_shape, data=1):
     """Kernels in a program that is traced once, for processors and for TPUs."""
     encoder = encoder_of(shape[-1])
     module = residual.AddAndNormalise(encoder)
-    x, y, *_ = arrays_of(shape)
+    x, *y = arrays_of(shape)[:3]
+    y = products.Biased(*y)
     params = nn.unbox(module.init(jax.random.key(0), x, y, None))
     mesh = sharding.make_mesh(config.MeshConfig(data=data), jax.devices()[:data])
     with sharding.use(mesh):
@@ -142,11 +157,10 @@ def test_kernel_compiles(name, shape, dtype):
     keys = jax.ShapeDtypeStruct(shape[:1], jnp.uint32, sharding=sharding)
 
     def run(*arrays):
-        *inputs, g, keys = arrays
-        apply = functools.partial(residual._by_kernel, interpret=False)
+        *arrays, keys = arrays
+        apply = functools.partial(by_kernel, interpret=False)
         encoder = encoder_of(shape[-1], dtype=dtype)
-        y, pullback = jax.vjp(lambda *x: apply(encoder, *x, keys), *inputs)
-        return y, *pullback(g)
+        return output_and_gradients(apply, encoder, *arrays, dropout_keys=keys)
 
     text = jax.jit(run).lower(*arrays, keys).compile().as_text()
     assert "residual_forward" in text and "residual_backward" in text

@@ -25,9 +25,15 @@ _HIDDEN_SCORE = -1e9
 
 
 class SelfAttention(nn.Module):
-    """Queries, keys, values, and the projection of what comes of them."""
+    """Queries, keys, values, and the projection of what comes of them.
+
+    Attributes:
+      config: Shape of the encoder.
+      adds_bias: Whether to add the bias of that projection; see `layers.Linear`.
+    """
 
     config: config_lib.EncoderConfig
+    adds_bias: bool = True
 
     @nn.compact
     def __call__(
@@ -39,7 +45,7 @@ class SelfAttention(nn.Module):
         *,
         read_at: Int[Array, "B P"] | None = None,
         return_probabilities: bool = False,
-    ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
+    ) -> tuple[Float[Array, "B P D"] | products.Biased, Float[Array, "B H P L"] | None]:
         """What some positions, or all, take from those that they attend to.
 
         Args:
@@ -65,7 +71,10 @@ class SelfAttention(nn.Module):
         chosen = _plain if self.is_initializing() else attend
         context = chosen(c, query, key, value, inputs, dropout_keys, read_at)
         y = linear(
-            inputs=("heads", "head"), outputs=(("embed", c.hidden_size),), name="output"
+            inputs=("heads", "head"),
+            outputs=(("embed", c.hidden_size),),
+            adds_bias=self.adds_bias,
+            name="output",
         )(context)
         if not return_probabilities:
             return y, None

@@ -56,16 +56,16 @@ class EncoderLayer(nn.Module):
         if read_at is not None:
             queries = jnp.take_along_axis(x, read_at[..., None], axis=1)
 
-        def add_and_normalise(x, y, place, name):
+        def add_and_normalise(x, y, place, name, readers):
             keys = randomness.fold_in(dropout_keys, place)
             if read_at is not None:
                 keys = randomness.of_parts(keys, read_at, c.hidden_size)
-            return residual.AddAndNormalise(c, name=name)(x, y, keys)
+            return residual.AddAndNormalise(c, readers, name=name)(x, y, keys)
 
         attend = attention.SelfAttention
         if c.is_relative:
             attend = relative_attention.RelativeAttention
-        y, probabilities = attend(c, name="attention")(
+        y, probabilities = attend(c, adds_bias=False, name="attention")(
             queries,
             x,
             inputs,
@@ -73,7 +73,9 @@ class EncoderLayer(nn.Module):
             read_at=read_at,
             return_probabilities=return_probabilities,
         )
-        x = add_and_normalise(queries, y, "attention_output", "attention_layer_norm")
+        x, residual_x = add_and_normalise(
+            queries, y, "attention_output", "attention_layer_norm", 2
+        )
         # Rows of all sequences in one dimension: between products of three, a TPU would
         # copy what the activation reads and writes into another layout, in float32.
         y = layers.Linear(
@@ -88,10 +90,13 @@ class EncoderLayer(nn.Module):
             (("embed", c.hidden_size),),
             c.dtype,
             c.initializer_range,
+            adds_bias=False,
             name="output",
         )(layers.activate(y, c.activation))
-        y = y.reshape(x.shape)
-        x = add_and_normalise(x, y, "feed_forward_output", "output_layer_norm")
+        y = y._replace(vectors=y.vectors.reshape(x.shape))
+        (x,) = add_and_normalise(
+            residual_x, y, "feed_forward_output", "output_layer_norm", 1
+        )
         return x, probabilities
 
 

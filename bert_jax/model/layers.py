@@ -22,6 +22,7 @@ class Linear(nn.Module):
         them.
       result_dtype: Type of the result; "": that of the factors.
       has_bias: Whether there is a bias.
+      adds_bias: Whether to add it; otherwise whoever takes the result has to.
     """
 
     inputs: tuple[str, ...]
@@ -30,10 +31,14 @@ class Linear(nn.Module):
     stddev: float
     result_dtype: str = ""
     has_bias: bool = True
+    adds_bias: bool = True
 
     @nn.compact
-    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
-        """Contract the last `len(inputs)` dimensions of `x`."""
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."] | products.Biased:
+        """Contract the last `len(inputs)` dimensions of `x`.
+
+        What the bias is still to be added to is float32.
+        """
         split = x.ndim - len(self.inputs)
         rows, contracted = x.shape[:split], x.shape[split:]
         names = tuple(name for name, _ in self.outputs)
@@ -49,10 +54,13 @@ class Linear(nn.Module):
         y = products.linear(
             x.reshape(math.prod(rows), math.prod(contracted)),
             kernel.reshape(math.prod(contracted), math.prod(sizes)),
-            bias.reshape(math.prod(sizes)),
             jnp.dtype(self.dtype),
         )
-        return y.astype(self.result_dtype or self.dtype).reshape(*rows, *sizes)
+        y = products.Biased(y, bias.reshape(math.prod(sizes)))
+        if not self.adds_bias:
+            return products.Biased(y.vectors.reshape(*rows, *sizes), bias)
+        y = y.total().astype(self.result_dtype or self.dtype)
+        return y.reshape(*rows, *sizes)
 
 
 class LayerNorm(nn.Module):

@@ -11,6 +11,7 @@ Two places know how XLA compiles for processors (docs/log.md has the numbers):
 """
 
 import functools
+from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -19,31 +20,50 @@ from jax.experimental import layout
 from jaxtyping import Array, Float
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def linear(
-    x: Float[Array, "R D"],
-    kernel: Float[Array, "D F"],
-    bias: Float[Array, " F"],
-    dtype: jnp.dtype,
+    x: Float[Array, "R D"], kernel: Float[Array, "D F"], dtype: jnp.dtype
 ) -> Float[Array, "R F"]:
-    """`x @ kernel + bias` in float32, from factors of type `dtype`."""
-    return _linear_forward(x, kernel, bias, dtype)[0]
+    """`x @ kernel` in float32, from factors of type `dtype`."""
+    return _linear_forward(x, kernel, dtype)[0]
 
 
-def _linear_forward(x, kernel, bias, dtype):
+def _linear_forward(x, kernel, dtype):
     factors = x.astype(dtype), kernel.astype(dtype)
-    return dot("rd,df->rf", *factors) + bias, (*factors, x[:0])
+    return dot("rd,df->rf", *factors), (*factors, x[:0])
 
 
 def _linear_backward(dtype, residuals, g):
     x, kernel, like_x = residuals
-    d_bias = sum_rows(g)
     g = g.astype(dtype)
     dx = dot("rf,df->rd", g, kernel).astype(like_x.dtype)
-    return dx, dot("dr,rf->df", transpose(x), g), d_bias
+    return dx, dot("dr,rf->df", transpose(x), g)
 
 
 linear.defvjp(_linear_forward, _linear_backward)
+
+
+class Biased(NamedTuple):
+    """Vectors and a bias that is still to be added to each.
+
+    A kernel that reads the vectors adds it on the way, and sums up its gradient.
+    """
+
+    vectors: Float[Array, "*rows F"]
+    bias: Float[Array, " F"]
+
+    def total(self) -> Float[Array, "*rows F"]:
+        """The sum."""
+        rows = self.vectors.reshape(-1, self.vectors.shape[-1])
+        return _add_bias(rows, self.bias).reshape(self.vectors.shape)
+
+
+@jax.custom_vjp
+def _add_bias(x, bias):
+    return x + bias
+
+
+_add_bias.defvjp(lambda x, bias: (x + bias, None), lambda _, g: (g, sum_rows(g)))
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3,))

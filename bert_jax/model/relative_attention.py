@@ -60,6 +60,7 @@ class RelativeAttention(nn.Module):
     """
 
     config: config_lib.EncoderConfig
+    adds_bias: bool = True
 
     @nn.compact
     def __call__(
@@ -71,7 +72,7 @@ class RelativeAttention(nn.Module):
         *,
         read_at: Int[Array, "B Q"] | None = None,
         return_probabilities: bool = False,
-    ) -> tuple[Float[Array, "B Q D"], Float[Array, "B H Q L"] | None]:
+    ) -> tuple[Float[Array, "B Q D"] | products.Biased, Float[Array, "B H Q L"] | None]:
         """What some rows of hidden states, or all, take from the tokens.
 
         Arguments and results are those of `attention.SelfAttention`.
@@ -116,7 +117,10 @@ class RelativeAttention(nn.Module):
         if c.remat == "attention":
             attend = jax.checkpoint(attend)
         y = linear(
-            inputs=("heads", "head"), outputs=(("embed", c.hidden_size),), name="output"
+            inputs=("heads", "head"),
+            outputs=(("embed", c.hidden_size),),
+            adds_bias=self.adds_bias,
+            name="output",
         )(attend(query, key, value, own))
         if not return_probabilities:
             return y, None

@@ -4,7 +4,9 @@ The plain path (`residual.py`) goes over memory several times, for the means of 
 have to be known before it is normalised. Here a block of rows stays on the chip until
 it is done: the forward pass reads two arrays and writes one, the backward pass reads
 three and writes two. Nothing but the inputs is kept between the two. The masks of
-dropout are those of the plain path, bit for bit.
+dropout are those of the plain path, bit for bit. What other operations would go over
+memory for, the kernel does on the way: it adds the bias of the product before it, sums
+up the gradient of that, and adds up the gradients of all who read the result.
 """
 
 import dataclasses
@@ -26,6 +28,7 @@ _CHUNK = 16
 _BLOCK = 192 * 1024
 
 _ROWS = ("batch", "length", "hidden")
+_COLUMNS = ("hidden",)
 _SUMS = ("batch", None, "hidden")
 
 
@@ -54,78 +57,89 @@ class Options:
     Attributes:
       rate: Rate of dropout; 0 for none.
       epsilon: What is added to the variance.
+      readers: Number of results, which are all the same.
       interpret: Whether to interpret the kernel, on any backend.
     """
 
     rate: float
     epsilon: float
+    readers: int
     interpret: bool
 
 
 def add_and_normalise(
     x: Float[Array, "B L D"],
     y: Float[Array, "B L D"],
+    y_bias: Float[Array, " D"],
     scale: Float[Array, " D"],
     bias: Float[Array, " D"],
     keys: UInt32[Array, " B"] | None,
     *,
     rate: float,
     epsilon: float,
+    readers: int = 1,
     interpret: bool = False,
-) -> Float[Array, "B L D"]:
-    """The layer norm of x + dropout(y).
+) -> tuple[Float[Array, "B L D"], ...]:
+    """The layer norm of x + dropout(y + its bias), as often as it is read.
 
     Args:
       x: What is added to; L is a multiple of 16.
       y: What is dropped out.
+      y_bias: What is added to it before.
       scale: Of the layer norm, as `bias`.
       bias: See `scale`.
       keys: A key for each row; None for no dropout.
       rate: Rate of dropout.
       epsilon: What is added to the variance.
+      readers: Number of those who read the result.
       interpret: Whether to interpret the kernel, on any backend.
     """
     if keys is None:
         rate, keys = 0.0, jnp.zeros(x.shape[0], jnp.uint32)
-    return _normalise(x, y, scale, bias, keys, Options(rate, epsilon, interpret))
+    options = Options(rate, epsilon, readers, interpret)
+    return _normalise(x, y, y_bias, scale, bias, keys, options)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def _normalise(x, y, scale, bias, keys, options):
-    return _call_forward(x, y, scale, bias, keys, options)
+@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
+def _normalise(x, y, y_bias, scale, bias, keys, options):
+    result = _call_forward(x, y, y_bias, scale, bias, keys, options)
+    return (result,) * options.readers
 
 
-def _normalise_forward(x, y, scale, bias, keys, options):
-    # The gradient does not depend on the bias, but has its shape.
-    return _call_forward(x, y, scale, bias, keys, options), (x, y, scale, keys)
+def _normalise_forward(x, y, y_bias, scale, bias, keys, options):
+    results = _normalise(x, y, y_bias, scale, bias, keys, options)
+    return results, (x, y, y_bias, scale, keys)
 
 
-def _normalise_backward(options, residuals, g):
-    dx, dy, d_scale, d_bias = _call_backward(*residuals, g, options)
-    return dx, dy, jnp.sum(d_scale, (0, 1)), jnp.sum(d_bias, (0, 1)), None
+def _normalise_backward(options, residuals, gradients):
+    dx, dy, *sums = _call_backward(*residuals, gradients, options)
+    return dx, dy, *(jnp.sum(x, (0, 1)) for x in sums), None
 
 
 _normalise.defvjp(_normalise_forward, _normalise_backward)
 
 
 # Compiled functions of their own, so that they are traced once, not in every layer.
-@functools.partial(jax.jit, static_argnums=5)
-def _call_forward(x, y, scale, bias, keys, options):
-    def run(x, y, scale, bias, keys):
-        return _run(_forward, options, keys, (x, y), (scale, bias), 1, 0)
+@functools.partial(jax.jit, static_argnums=6)
+def _call_forward(x, y, y_bias, scale, bias, keys, options):
+    def run(x, y, y_bias, scale, bias, keys):
+        return _run(_forward, options, keys, (x, y), (y_bias, scale, bias), 1, 0)
 
-    inputs = _ROWS, _ROWS, ("hidden",), ("hidden",), ("batch",)
-    return per_device.on_each_device(run, inputs, (_ROWS,))(x, y, scale, bias, keys)[0]
+    inputs = _ROWS, _ROWS, _COLUMNS, _COLUMNS, _COLUMNS, ("batch",)
+    run = per_device.on_each_device(run, inputs, (_ROWS,))
+    return run(x, y, y_bias, scale, bias, keys)[0]
 
 
-@functools.partial(jax.jit, static_argnums=5)
-def _call_backward(x, y, scale, keys, g, options):
-    def run(x, y, scale, keys, g):
-        return _run(_backward, options, keys, (x, y, g), (scale,), 2, 2)
+@functools.partial(jax.jit, static_argnums=6)
+def _call_backward(x, y, y_bias, scale, keys, gradients, options):
+    def run(x, y, y_bias, scale, keys, *gradients):
+        arrays = x, y, *gradients
+        return _run(_backward, options, keys, arrays, (y_bias, scale), 2, 3)
 
-    inputs = _ROWS, _ROWS, ("hidden",), ("batch",), _ROWS
-    outputs = _ROWS, _ROWS, _SUMS, _SUMS
-    return per_device.on_each_device(run, inputs, outputs)(x, y, scale, keys, g)
+    inputs = _ROWS, _ROWS, _COLUMNS, _COLUMNS, ("batch",), *[_ROWS] * options.readers
+    outputs = _ROWS, _ROWS, _SUMS, _SUMS, _SUMS
+    run = per_device.on_each_device(run, inputs, outputs)
+    return run(x, y, y_bias, scale, keys, *gradients)
 
 
 def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
@@ -176,22 +190,20 @@ def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
 def _block(batch, length, size):
     """Rows and positions of a block: as many as fit."""
 
-    def largest(total, step):
-        fitting = [n for n in range(step, total + 1, step) if total % n == 0]
-        return max((n for n in fitting if n * size <= limit), default=step)
+    def largest(total, step, limit):
+        fitting = (n for n in range(step, limit + 1, step) if total % n == 0)
+        return max(fitting, default=step)
 
-    limit = _BLOCK
-    positions = largest(length, _CHUNK)
-    limit = _BLOCK // positions
-    return largest(batch, 1), positions
+    positions = largest(length, _CHUNK, _BLOCK // size)
+    return largest(batch, 1, _BLOCK // (size * positions)), positions
 
 
 class _Chunks:
     """The rows of a block, a few at a time, with their dropout and layer norm."""
 
-    def __init__(self, options, keys, x, y):
+    def __init__(self, options, keys, x, y, y_bias):
         self._options, self._keys = options, keys
-        self._x, self._y = x, y
+        self._x, self._y, self._y_bias = x, y, y_bias
         self._shape = _CHUNK, x.shape[2]
         if options.rate:
             row = lax.broadcasted_iota(jnp.uint32, self._shape, 0)
@@ -224,7 +236,8 @@ class _Chunks:
 
     def normalised(self, at, dropped):
         """The chunk before scale and bias, and the inverse of its deviation."""
-        y = self.scaled(dropped, self._y[at].astype(jnp.float32))
+        y = self._y[at].astype(jnp.float32) + self._y_bias[...]
+        y = self.scaled(dropped, y)
         total = self._x[at].astype(jnp.float32) + y
         centered = total - jnp.mean(total, axis=1, keepdims=True)
         variance = jnp.mean(jnp.square(centered), axis=1, keepdims=True)
@@ -232,22 +245,24 @@ class _Chunks:
         return centered * inverse, inverse
 
 
-def _forward(options, keys, x, y, scale, bias, out):
+def _forward(options, keys, x, y, y_bias, scale, bias, out):
     """The layer norm of a block."""
-    chunks = _Chunks(options, keys, x, y)
+    chunks = _Chunks(options, keys, x, y, y_bias)
     for at in chunks:
         normalised, _ = chunks.normalised(at, chunks.dropped(at))
         out[at] = (normalised * scale[...] + bias[...]).astype(out.dtype)
 
 
-def _backward(options, keys, x, y, g, scale, dx, dy, d_scale, d_bias):
-    """Gradients of a block; those of scale and bias in eight parts."""
-    chunks = _Chunks(options, keys, x, y)
-    of_scale = of_bias = jnp.zeros(d_scale.shape[1:], jnp.float32)
+def _backward(options, keys, x, y, *more):
+    """Gradients of a block; those of the three vectors in eight parts."""
+    gradients, more = more[: options.readers], more[options.readers :]
+    y_bias, scale, dx, dy, *sums = more
+    chunks = _Chunks(options, keys, x, y, y_bias)
+    of_y_bias = of_scale = of_bias = jnp.zeros(sums[0].shape[1:], jnp.float32)
     for at in chunks:
         dropped = chunks.dropped(at)
         normalised, inverse = chunks.normalised(at, dropped)
-        d = g[at].astype(jnp.float32)
+        d = sum(g[at].astype(jnp.float32) for g in gradients)
         of_scale += _eighths(d * normalised)
         of_bias += _eighths(d)
         d = d * scale[...]
@@ -255,8 +270,11 @@ def _backward(options, keys, x, y, g, scale, dx, dy, d_scale, d_bias):
         along = jnp.mean(d * normalised, axis=1, keepdims=True)
         d = (d - mean - normalised * along) * inverse
         dx[at] = d.astype(dx.dtype)
-        dy[at] = chunks.scaled(dropped, d).astype(dy.dtype)
-    d_scale[0], d_bias[0] = of_scale, of_bias
+        d = chunks.scaled(dropped, d)
+        dy[at] = d.astype(dy.dtype)
+        of_y_bias += _eighths(d)
+    for ref, x in zip(sums, (of_y_bias, of_scale, of_bias), strict=True):
+        ref[0] = x
 
 
 def _eighths(x):
