@@ -63,13 +63,19 @@ class SelfAttention(nn.Module):
             layers.Linear, dtype=c.dtype, stddev=c.initializer_range
         )
         sources = {"query": queries, "key": x, "value": x}
-        query, key, value = (  # B P H K, B L H K, B L H K
-            linear(inputs=("embed",), outputs=heads, name=name)(source)
+        biased = {  # B P H K, B L H K, B L H K
+            name: linear(inputs=("embed",), outputs=heads, adds_bias=False, name=name)(
+                source
+            )
             for name, source in sources.items()
-        )
-        # Initial values do not depend on it, and come from a batch of one row.
-        chosen = _plain if self.is_initializing() else attend
-        context = chosen(c, query, key, value, inputs, dropout_keys, read_at)
+        }
+        (query, key, value), biases = zip(*biased.values(), strict=True)
+        arrays = query, key, value, inputs, dropout_keys, read_at
+        if self.is_initializing():
+            # Initial values do not depend on it, and come from a batch of one row.
+            context = _plain(c, *arrays)
+        else:
+            context = attend(c, *arrays, biases)
         y = linear(
             inputs=("heads", "head"),
             outputs=(("embed", c.hidden_size),),
@@ -79,7 +85,10 @@ class SelfAttention(nn.Module):
         if not return_probabilities:
             return y, None
         mask = attention_mask(inputs, read_at, causal=c.causal)
-        query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)
+        query, key = (
+            biased[name].total().astype(c.dtype).swapaxes(1, 2)
+            for name in ("query", "key")
+        )
         return y, attention_probabilities(query, key, mask)
 
 
@@ -114,6 +123,7 @@ def attend(
     inputs: Inputs,
     dropout_keys: UInt32[Array, " B"] | None,
     read_at: Int[Array, "B P"] | None = None,
+    biases: tuple[Float[Array, "H K"], ...] | None = None,
 ) -> Float[Array, "B P H K"]:
     """softmax(Q K^T / sqrt(K)) V, computed as `config.attention` says.
 
@@ -127,12 +137,16 @@ def attend(
       inputs: Which positions attend to which.
       dropout_keys: Keys for dropout of the probabilities; None for no dropout.
       read_at: Where the queries are; None: everywhere, and P is L.
+      biases: What is still to be added to queries, keys and values, before they are
+        rounded to `config.dtype`; None: nothing.
     """
     if read_at is not None:
+        query, key, value = _with_biases(config, (query, key, value), biases)
         return _plain(config, query, key, value, inputs, dropout_keys, read_at)
-    arrays = query, key, value, inputs, dropout_keys
+    arrays = query, key, value, inputs, dropout_keys, biases
     rate = 0.0 if dropout_keys is None else config.attention_dropout_rate
-    fast, elsewhere = _paths(config, query.shape, query.dtype, rate)
+    dtype = query.dtype if biases is None else jnp.dtype(config.dtype)
+    fast, elsewhere = _paths(config, query.shape, dtype, rate)
     if not fast:
         return elsewhere(*arrays)
     return lax.platform_dependent(*arrays, **fast, default=elsewhere)
@@ -140,30 +154,52 @@ def attend(
 
 def _paths(config, shape, dtype, rate):
     """Functions of the arrays: those of some platforms, and that of all others."""
+
+    def behind_biases(path):
+        def run(query, key, value, inputs, dropout_keys, biases):
+            sums = _with_biases(config, (query, key, value), biases)
+            return path(config, *sums, inputs, dropout_keys)
+
+        return run
+
     kernel = functools.partial(_by_kernel, config, interpret=False)
     if config.attention == "kernel":
         return {"tpu": kernel}, functools.partial(_by_kernel, config, interpret=True)
-    plain = functools.partial(_plain, config)
     fast = {}
     if config.attention == "auto":
         if attention_kernel.suits(shape):
             fast["tpu"] = kernel
         suits_cudnn = fused_attention.suits(config.head_size, dtype, rate)
         if suits_cudnn and fused_attention.is_available():
-            fast["cuda"] = functools.partial(_fused, config)
-    return fast, plain
+            fast["cuda"] = behind_biases(_fused)
+    return fast, behind_biases(_plain)
 
 
-def _by_kernel(config, query, key, value, inputs, dropout_keys, *, interpret):
+def _with_biases(config, arrays, biases):
+    """Queries, keys and values with their biases, if those are still to be added."""
+    if biases is None:
+        return arrays
+    biased = map(products.Biased, arrays, biases)
+    return tuple(x.total().astype(config.dtype) for x in biased)
+
+
+def _by_kernel(
+    config, query, key, value, inputs, dropout_keys, biases=None, *, interpret
+):
+    dtype = jnp.dtype(config.dtype)
+    if biases is None:
+        biases, dtype = (jnp.zeros(query.shape[2:]),) * 3, query.dtype
     # Not recomputed by `config.remat == "attention"`: there is nothing to save.
     flat = (*query.shape[:2], config.hidden_size)
     context = attention_kernel.attend(
         query.reshape(flat),
         key.reshape(flat),
         value.reshape(flat),
+        tuple(bias.reshape(-1) for bias in biases),
         inputs.attention_mask,
         inputs.documents,
         dropout_keys,
+        dtype=dtype,
         head_size=config.head_size,
         rate=config.attention_dropout_rate,
         causal=config.causal,

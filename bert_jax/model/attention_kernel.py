@@ -3,7 +3,9 @@
 Scores, softmax, mask and dropout of a head never leave the chip's memory. Only the
 output and, for each query, the logarithm of the sum of exponentials are kept; the
 backward pass computes the rest again. The masks of dropout are those of
-`attention.scaled_dot_product`, bit for bit, so a run may change between the two.
+`attention.scaled_dot_product`, bit for bit, so a run may change between the two. The
+backward pass has the gradients of queries, keys and values at hand, and sums them up
+over positions, for the biases: nothing has to read them again for that.
 
 JAX ships two such kernels, `pallas.ops.tpu.flash_attention` and `splash_attention`.
 Neither has dropout, and both want heads before positions. Here, inputs and outputs
@@ -58,10 +60,12 @@ def attend(
     query: Float[Array, "B L D"],
     key: Float[Array, "B L D"],
     value: Float[Array, "B L D"],
+    biases: tuple[Float[Array, " D"], ...],
     mask: Bool[Array, "B L"],
     documents: Int[Array, "B L"] | None,
     dropout_keys: UInt32[Array, " B"] | None,
     *,
+    dtype: jnp.dtype,
     head_size: int,
     rate: float,
     causal: bool,
@@ -73,9 +77,11 @@ def attend(
       query: Queries, those of a head in `head_size` columns.
       key: Keys, likewise.
       value: Values, likewise.
+      biases: What is still to be added to queries, keys and values.
       mask: Which positions are not padding.
       documents: Document of each position, at least 0; None: all are of one.
       dropout_keys: A key for each row; None for no dropout.
+      dtype: Type that the sums are rounded to.
       head_size: One of `config.KERNEL_HEAD_SIZES`.
       rate: Rate of dropout.
       causal: Whether a position attends only to itself and those before it.
@@ -105,24 +111,31 @@ def attend(
             jnp.pad(x, ((0, 0), (0, pad), *[(0, 0)] * (x.ndim - 2)))
             for x in (query, key, value, queries, keys)
         )
-    y = _attend(query, key, value, queries, keys, counters, options)
+    sources = query, key, value
+    y = _attend(sources, biases, queries, keys, counters, jnp.dtype(dtype), options)
     return y[:, :length] if pad else y
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
-def _attend(query, key, value, queries, keys, counters, options):
-    return _call_forward(query, key, value, queries, keys, counters, options)[0]
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
+def _attend(sources, biases, queries, keys, counters, dtype, options):
+    return _forward(sources, biases, queries, keys, counters, dtype, options)[0]
 
 
-def _forward(query, key, value, queries, keys, counters, options):
-    inputs = query, key, value, queries, keys, counters
+def _forward(sources, biases, queries, keys, counters, dtype, options):
+    # Part of the products before it, for the compiler.
+    inputs = tuple(
+        (x + bias).astype(dtype) for x, bias in zip(sources, biases, strict=True)
+    )
+    inputs = *inputs, queries, keys, counters
     y, sums = _call_forward(*inputs, options)
-    return y, (*inputs, y, sums)
+    return y, (*inputs, y, sums, sources[0][:0])
 
 
-def _backward(options, residuals, g):
-    gradients = _call_backward(*residuals, g, options)
-    return *gradients, None, None, None
+def _backward(dtype, options, residuals, g):
+    *residuals, like_sources = residuals
+    *gradients, sums = _call_backward(*residuals, g, options)
+    gradients = tuple(x.astype(like_sources.dtype) for x in gradients)
+    return gradients, tuple(jnp.sum(sums, axis=0)), None, None, None
 
 
 _attend.defvjp(_forward, _backward)
@@ -132,6 +145,7 @@ _ROWS = ("batch", "length", "heads")
 _IDS = ("batch", "length")
 _COUNTERS = ("batch", "heads")
 _SUMS = ("batch", "heads", None, "length")
+_BIASES = ("batch", None, "heads")
 
 
 # Compiled functions of their own, so that they are traced once, not in every layer.
@@ -149,7 +163,7 @@ def _call_backward(query, key, value, queries, keys, counters, y, sums, g, optio
     return per_device.on_each_device(
         functools.partial(_run, passes.backward, options),
         (_ROWS, _ROWS, _ROWS, _IDS, _IDS, _COUNTERS, _ROWS, _SUMS, _ROWS),
-        (_ROWS, _ROWS, _ROWS),
+        (_ROWS, _ROWS, _ROWS, _BIASES),
     )(query, key, value, queries, keys, counters, y, sums, g)
 
 
@@ -178,7 +192,9 @@ def _run(kernel, options, query, key, value, queries, keys, counters, *more):
     in_specs = [row, row, row, ids, ids]
     if more:
         in_specs += [row, sums, row]
-        out_specs, out_shape = [row] * 3, [rows] * 3
+        of_biases = jax.ShapeDtypeStruct((batch, 3, size), jnp.float32)
+        out_specs = [row] * 3 + [pl.BlockSpec((1, 3, width), lambda b, i, _: (b, 0, i))]
+        out_shape = [rows] * 3 + [of_biases]
     else:
         out_specs = [row, sums]
         shape = batch, blocks, heads, length

@@ -206,6 +206,7 @@ def backward(
     d_query,
     d_key,
     d_value,
+    d_biases,
 ):
     """Gradients of a program's queries, keys and values.
 
@@ -223,6 +224,7 @@ def backward(
       d_query: [1, M, columns]; written, as all gradients.
       d_key: See `d_query`.
       d_value: See `d_query`.
+      d_biases: [1, 3, columns]; the sums of these three over positions.
     """
     program = _Program(options, counters, query, queries, keys)
     kept = 1 - options.rate
@@ -245,6 +247,7 @@ def backward(
             k = key[0, :, window]
             k_transposed = k.T
             dk = dv = jnp.zeros(k.shape, jnp.float32)
+            of_query = jnp.zeros((1, k.shape[1]), jnp.float32)
         if step.first:
             dqs = []
             # For each query the sum of p * dp, which is that of output * gradient.
@@ -258,11 +261,16 @@ def backward(
         dk += _dot(ds, q)
         dqs.append(_dot(k_transposed[step.part], ds))
         if step.last:
-            dq = jnp.concatenate(dqs, axis=0).T
-            d_query[0, chunk, window] = (dq * scale).astype(d_query.dtype)
+            dq = jnp.concatenate(dqs, axis=0).T * scale
+            d_query[0, chunk, window] = dq.astype(d_query.dtype)
+            of_query += jnp.sum(dq, axis=0, keepdims=True)
         if step.last and chunk.stop == query.shape[1]:
-            d_key[0, :, window] = (dk * scale).astype(d_key.dtype)
-            d_value[0, :, window] = (dv / kept).astype(d_value.dtype)
+            dk, dv = dk * scale, dv / kept
+            d_key[0, :, window] = dk.astype(d_key.dtype)
+            d_value[0, :, window] = dv.astype(d_value.dtype)
+            d_biases[0, 0:1, window] = of_query
+            d_biases[0, 1:2, window] = jnp.sum(dk, axis=0, keepdims=True)
+            d_biases[0, 2:3, window] = jnp.sum(dv, axis=0, keepdims=True)
 
 
 def _dot(x, y):

@@ -56,11 +56,10 @@ class Linear(nn.Module):
             kernel.reshape(math.prod(contracted), math.prod(sizes)),
             jnp.dtype(self.dtype),
         )
-        y = products.Biased(y, bias.reshape(math.prod(sizes)))
+        y = products.Biased(y.reshape(*rows, *sizes), bias)
         if not self.adds_bias:
-            return products.Biased(y.vectors.reshape(*rows, *sizes), bias)
-        y = y.total().astype(self.result_dtype or self.dtype)
-        return y.reshape(*rows, *sizes)
+            return y
+        return y.total().astype(self.result_dtype or self.dtype)
 
 
 class LayerNorm(nn.Module):

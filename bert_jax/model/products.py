@@ -44,18 +44,18 @@ linear.defvjp(_linear_forward, _linear_backward)
 
 
 class Biased(NamedTuple):
-    """Vectors and a bias that is still to be added to each.
+    """Vectors, or several for each row, and a bias that is still to be added to each.
 
-    A kernel that reads the vectors adds it on the way, and sums up its gradient.
+    A kernel has the gradient of the sum at hand, and sums up that of the bias.
     """
 
-    vectors: Float[Array, "*rows F"]
-    bias: Float[Array, " F"]
+    vectors: Float[Array, "..."]
+    bias: Float[Array, "..."]
 
-    def total(self) -> Float[Array, "*rows F"]:
+    def total(self) -> Float[Array, "..."]:
         """The sum."""
-        rows = self.vectors.reshape(-1, self.vectors.shape[-1])
-        return _add_bias(rows, self.bias).reshape(self.vectors.shape)
+        rows = self.vectors.reshape(-1, self.bias.size)
+        return _add_bias(rows, self.bias.reshape(-1)).reshape(self.vectors.shape)
 
 
 @jax.custom_vjp

@@ -60,8 +60,7 @@ def _plain(config, readers, x, y, scale, bias, dropout_keys):
 def _by_kernel(config, readers, x, y, scale, bias, dropout_keys, *, interpret):
     return residual_kernel.add_and_normalise(
         x,
-        y.vectors.astype(config.dtype),
-        y.bias,
+        y,
         scale,
         bias,
         dropout_keys,

@@ -4,9 +4,9 @@ The plain path (`residual.py`) goes over memory several times, for the means of 
 have to be known before it is normalised. Here a block of rows stays on the chip until
 it is done: the forward pass reads two arrays and writes one, the backward pass reads
 three and writes two. Nothing but the inputs is kept between the two. The masks of
-dropout are those of the plain path, bit for bit. What other operations would go over
-memory for, the kernel does on the way: it adds the bias of the product before it, sums
-up the gradient of that, and adds up the gradients of all who read the result.
+dropout are those of the plain path, bit for bit. What other operations would read
+memory for, the kernel does on the way: it sums up the gradient of the bias before it,
+and adds up the gradients of all who read the result.
 """
 
 import dataclasses
@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, UInt32
 
-from bert_jax.model import per_device, randomness
+from bert_jax.model import per_device, products, randomness
 
 _LANES = 128
 # Rows that are worked on at once: those of a register of bfloat16.
@@ -69,8 +69,7 @@ class Options:
 
 def add_and_normalise(
     x: Float[Array, "B L D"],
-    y: Float[Array, "B L D"],
-    y_bias: Float[Array, " D"],
+    y: products.Biased,
     scale: Float[Array, " D"],
     bias: Float[Array, " D"],
     keys: UInt32[Array, " B"] | None,
@@ -80,12 +79,11 @@ def add_and_normalise(
     readers: int = 1,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B L D"], ...]:
-    """The layer norm of x + dropout(y + its bias), as often as it is read.
+    """The layer norm of x + dropout(y), as often as it is read.
 
     Args:
       x: What is added to; L is a multiple of 16.
-      y: What is dropped out.
-      y_bias: What is added to it before.
+      y: What is dropped out; its sum is rounded to the type of `x`.
       scale: Of the layer norm, as `bias`.
       bias: See `scale`.
       keys: A key for each row; None for no dropout.
@@ -97,49 +95,52 @@ def add_and_normalise(
     if keys is None:
         rate, keys = 0.0, jnp.zeros(x.shape[0], jnp.uint32)
     options = Options(rate, epsilon, readers, interpret)
-    return _normalise(x, y, y_bias, scale, bias, keys, options)
+    return _normalise(x, y, scale, bias, keys, options)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(6,))
-def _normalise(x, y, y_bias, scale, bias, keys, options):
-    result = _call_forward(x, y, y_bias, scale, bias, keys, options)
-    return (result,) * options.readers
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def _normalise(x, y, scale, bias, keys, options):
+    return _normalise_forward(x, y, scale, bias, keys, options)[0]
 
 
-def _normalise_forward(x, y, y_bias, scale, bias, keys, options):
-    results = _normalise(x, y, y_bias, scale, bias, keys, options)
-    return results, (x, y, y_bias, scale, keys)
+def _normalise_forward(x, y, scale, bias, keys, options):
+    # In rows, as the product before it is, so that the compiler makes them one.
+    like_y, rows = y.vectors[:0], y.vectors.reshape(-1, y.bias.size)
+    y = (rows + y.bias).astype(x.dtype).reshape(x.shape)
+    result = _call_forward(x, y, scale, bias, keys, options)
+    return (result,) * options.readers, (x, y, scale, keys, like_y)
 
 
 def _normalise_backward(options, residuals, gradients):
+    *residuals, like_y = residuals
     dx, dy, *sums = _call_backward(*residuals, gradients, options)
-    return dx, dy, *(jnp.sum(x, (0, 1)) for x in sums), None
+    d_y_bias, d_scale, d_bias = (jnp.sum(x, (0, 1)) for x in sums)
+    dy = products.Biased(dy.astype(like_y.dtype), d_y_bias)
+    return dx, dy, d_scale, d_bias, None
 
 
 _normalise.defvjp(_normalise_forward, _normalise_backward)
 
 
 # Compiled functions of their own, so that they are traced once, not in every layer.
-@functools.partial(jax.jit, static_argnums=6)
-def _call_forward(x, y, y_bias, scale, bias, keys, options):
-    def run(x, y, y_bias, scale, bias, keys):
-        return _run(_forward, options, keys, (x, y), (y_bias, scale, bias), 1, 0)
+@functools.partial(jax.jit, static_argnums=5)
+def _call_forward(x, y, scale, bias, keys, options):
+    def run(x, y, scale, bias, keys):
+        return _run(_forward, options, keys, (x, y), (scale, bias), 1, 0)
 
-    inputs = _ROWS, _ROWS, _COLUMNS, _COLUMNS, _COLUMNS, ("batch",)
-    run = per_device.on_each_device(run, inputs, (_ROWS,))
-    return run(x, y, y_bias, scale, bias, keys)[0]
+    inputs = _ROWS, _ROWS, _COLUMNS, _COLUMNS, ("batch",)
+    return per_device.on_each_device(run, inputs, (_ROWS,))(x, y, scale, bias, keys)[0]
 
 
-@functools.partial(jax.jit, static_argnums=6)
-def _call_backward(x, y, y_bias, scale, keys, gradients, options):
-    def run(x, y, y_bias, scale, keys, *gradients):
-        arrays = x, y, *gradients
-        return _run(_backward, options, keys, arrays, (y_bias, scale), 2, 3)
+@functools.partial(jax.jit, static_argnums=5)
+def _call_backward(x, y, scale, keys, gradients, options):
+    def run(x, y, scale, keys, *gradients):
+        return _run(_backward, options, keys, (x, y, *gradients), (scale,), 2, 3)
 
-    inputs = _ROWS, _ROWS, _COLUMNS, _COLUMNS, ("batch",), *[_ROWS] * options.readers
+    inputs = _ROWS, _ROWS, _COLUMNS, ("batch",), *[_ROWS] * options.readers
     outputs = _ROWS, _ROWS, _SUMS, _SUMS, _SUMS
     run = per_device.on_each_device(run, inputs, outputs)
-    return run(x, y, y_bias, scale, keys, *gradients)
+    return run(x, y, scale, keys, *gradients)
 
 
 def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
@@ -201,9 +202,9 @@ def _block(batch, length, size):
 class _Chunks:
     """The rows of a block, a few at a time, with their dropout and layer norm."""
 
-    def __init__(self, options, keys, x, y, y_bias):
+    def __init__(self, options, keys, x, y):
         self._options, self._keys = options, keys
-        self._x, self._y, self._y_bias = x, y, y_bias
+        self._x, self._y = x, y
         self._shape = _CHUNK, x.shape[2]
         if options.rate:
             row = lax.broadcasted_iota(jnp.uint32, self._shape, 0)
@@ -236,8 +237,7 @@ class _Chunks:
 
     def normalised(self, at, dropped):
         """The chunk before scale and bias, and the inverse of its deviation."""
-        y = self._y[at].astype(jnp.float32) + self._y_bias[...]
-        y = self.scaled(dropped, y)
+        y = self.scaled(dropped, self._y[at].astype(jnp.float32))
         total = self._x[at].astype(jnp.float32) + y
         centered = total - jnp.mean(total, axis=1, keepdims=True)
         variance = jnp.mean(jnp.square(centered), axis=1, keepdims=True)
@@ -245,9 +245,9 @@ class _Chunks:
         return centered * inverse, inverse
 
 
-def _forward(options, keys, x, y, y_bias, scale, bias, out):
+def _forward(options, keys, x, y, scale, bias, out):
     """The layer norm of a block."""
-    chunks = _Chunks(options, keys, x, y, y_bias)
+    chunks = _Chunks(options, keys, x, y)
     for at in chunks:
         normalised, _ = chunks.normalised(at, chunks.dropped(at))
         out[at] = (normalised * scale[...] + bias[...]).astype(out.dtype)
@@ -256,8 +256,8 @@ def _forward(options, keys, x, y, y_bias, scale, bias, out):
 def _backward(options, keys, x, y, *more):
     """Gradients of a block; those of the three vectors in eight parts."""
     gradients, more = more[: options.readers], more[options.readers :]
-    y_bias, scale, dx, dy, *sums = more
-    chunks = _Chunks(options, keys, x, y, y_bias)
+    scale, dx, dy, *sums = more
+    chunks = _Chunks(options, keys, x, y)
     of_y_bias = of_scale = of_bias = jnp.zeros(sums[0].shape[1:], jnp.float32)
     for at in chunks:
         dropped = chunks.dropped(at)
