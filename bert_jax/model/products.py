@@ -7,7 +7,8 @@ would round gradients of float32 kernels to bfloat16. Here cotangents are rounde
 type of the factors first, and gradients of kernels stay in float32.
 
 Two places know how XLA compiles for processors (docs/log.md has the numbers):
-`transpose` and `sum_rows`. Other backends get the plain form.
+`transpose` and `sum_rows`. One knows TPUs: `_row_major`. Other backends get the plain
+form.
 """
 
 import functools
@@ -37,7 +38,21 @@ def _linear_backward(dtype, residuals, g):
     x, kernel, like_x = residuals
     g = g.astype(dtype)
     dx = dot("rf,df->rd", g, kernel).astype(like_x.dtype)
-    return dx, dot("dr,rf->df", transpose(x), g)
+    return dx, _row_major(dot("dr,rf->df", transpose(x), g))
+
+
+def _row_major(x):
+    """The same, on a TPU with its rows one after the other in memory.
+
+    Kernels of attention are [D, H, K] there with D innermost. Asked for a gradient like
+    that, the compiler copies a factor of [R, D] into another layout first; asked for
+    this one, it does not.
+    """
+    return lax.platform_dependent(
+        x,
+        tpu=lambda x: layout.with_layout_constraint(x, layout.Layout((0, 1))),
+        default=lambda x: x,
+    )
 
 
 linear.defvjp(_linear_forward, _linear_backward)
