@@ -2,13 +2,13 @@
 
 import uuid
 
-import fsspec
 import numpy as np
 import published
 import pytest
 import saved
 from commands import assert_refused, call
 from fsspec.implementations import memory
+from fsspec.registry import _registry
 
 from bert_jax import prediction, storage
 from bert_jax.errors import UserError
@@ -30,7 +30,7 @@ class Gcs(memory.MemoryFileSystem):
 @pytest.fixture
 def url(monkeypatch):
     """A place in a store."""
-    monkeypatch.setitem(fsspec.registry.target, "gs", Gcs)
+    monkeypatch.setitem(_registry, "gs", Gcs)
     return f"gs://{uuid.uuid4().hex}/model"
 
 
@@ -64,9 +64,9 @@ def test_a_folder_in_a_store_is_the_one_on_disk(url, tmp_path):
     for path, value in saved.parameters_of(url).items():
         np.testing.assert_array_equal(value, expected[path])
     # What changes there is read anew.
-    config = (folder / "config.json").read_text().replace("no side", "neither")
+    config = (folder / "config.json").read_text().replace("no side", "none")
     Gcs().pipe_file(f"{url}/config.json", config.encode())
-    assert "neither" in sources.read_metadata(there).task["labels"]
+    assert "none" in sources.read_metadata(there).task["labels"]
 
 
 def test_what_is_wrong_there_is_said_of_the_url(url, tmp_path):
@@ -76,6 +76,7 @@ def test_what_is_wrong_there_is_said_of_the_url(url, tmp_path):
     upload(folder, url)
     with pytest.raises(UserError, match=f"^{url} has no {shard.name}, one of 5"):
         sources.published(url)
+    Gcs().pipe_file(f"{url}x/config.json", (folder / "config.json").read_bytes())
     Gcs().pipe_file(f"{url}x/pytorch_model.bin", b"x")
     with pytest.raises(UserError, match=f"{url}x/pytorch_model.bin is a pickle"):
         sources.published(f"{url}x")
