@@ -250,7 +250,7 @@ def test_the_vocabulary_of_a_roberta(tmp_path, documents):
     assert pair.count(tokenizer.sep_id) == 3
     assert ours["input_ids"][0, : len(pair)].tolist() == pair
     assert ours["attention_mask"].sum() == len(pair)
-    asked = [choice_files.Question("one", ["two", "three"], 0, 1)]
+    asked = [choice_files.Question(1, "one", ("two", "three"), 0)]
     rows, _ = task_choice.make_rows(asked, tokenizer, len(pair), 2)
     assert rows["input_ids"][0, 0].tolist() == pair
     settings = config.SquadConfig(length=40, max_question=20)

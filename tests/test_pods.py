@@ -87,7 +87,7 @@ def test_processes_read_a_published_folder_once_each(tmp_path):
         opened = each["opened"].pop("model.safetensors")
         assert opened == 1 + len(names) + (process == 0)
         assert set(each["opened"].values()) == {1}
-        assert each["held"] < 0.55 * each["in all"]
+        assert each["held"] < 0.6 * each["in all"]
     expected = parameters.flatten(published.params(folder))
     found = set()
     for process in range(2):
