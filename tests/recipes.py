@@ -36,6 +36,17 @@ ABLATIONS = (
 ALBERTS = ("base", "large", "xlarge", "xxlarge")
 ELECTRAS = ("small", "base", "large")
 XLNETS = ("base", "large")
+COMPARED = (
+    "bert",
+    "no_nsp",
+    "whole_words",
+    "ngrams",
+    "full_sentences",
+    "left_to_right",
+    "electra",
+    "albert",
+    "xlnet",
+)
 # As in --config=configs/NAME.py:VARIANT.
 PRETRAINING = (
     *(f"bert_miniature:{size}" for size in MINIATURES),
@@ -50,6 +61,7 @@ PRETRAINING = (
     *(f"electra:{size}" for size in ELECTRAS),
     *(f"roberta:{size}" for size in ROBERTA),
     *(f"xlnet:{size}" for size in XLNETS),
+    *(f"comparison:{name}" for name in COMPARED),
 )
 GLUE = tuple(f"glue:{task}" for task in config.GLUE)
 FINETUNING = ("classifier", *GLUE, "squad:v1", "squad:v2", "tagger", "choice")

@@ -1,0 +1,256 @@
+"""The runs of `compare_objectives.py`: where each is, and what it is made of."""
+
+import argparse
+import gzip
+import itertools
+import json
+import pathlib
+import runpy
+import statistics
+import time
+
+import jax
+
+from bert_jax import config as config_lib
+from bert_jax import finetuning, knobs, pretraining
+from bert_jax.corpus import shards
+from bert_jax.training import metrics, programs, sharding
+
+RECIPE = pathlib.Path(__file__).parents[1] / "configs/comparison.py"
+# By the names of the recipe's variants.
+OBJECTIVES = {
+    "bert": "BERT",
+    "no_nsp": "no next sentence",
+    "whole_words": "whole words",
+    "ngrams": "n-grams, sentence order",
+    "full_sentences": "full sentences",
+    "left_to_right": "left to right",
+    "electra": "ELECTRA",
+    "albert": "ALBERT",
+    "xlnet": "XLNet",
+}
+BUDGETS = ("tokens", "compute")
+MODES = ("full", "frozen")
+# Score of each task, what it is in percent, and epochs.
+TASKS = {
+    "SST-2": ("accuracy", 100, 3),
+    "MRPC": ("f1", 100, 3),
+    "CoLA": ("matthews", 100, 3),
+    "STS-B": ("pearson", 100, 3),
+    "SQuAD": ("f1", 1, 1),
+}
+# Peak learning rates of fine-tuning. Features that stay as they are need a higher one.
+RATES = {"full": 3e-4, "frozen": 1e-2}
+SQUAD_TRAIN_ARTICLES = 38
+# Times of a step that differ by less than this share count as one.
+SAME_TIME = 0.05
+
+
+# ---- pretraining
+
+
+def recipe(name: str, steps: int, seed: int, values: argparse.Namespace):
+    """The config of a run, with what it leaves open filled in from the corpus."""
+    cfg = runpy.run_path(str(RECIPE))["get_config"](name + ",smoke" * values.smoke)
+    cfg.update(seed=seed)
+    cfg.data.corpus = values.corpus
+    cfg.phases[0].steps = steps
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    return pretraining.resolve(config, [shards.open_corpus(values.corpus)])
+
+
+class Timed:
+    """A run that does a few steps at a time, for what they take."""
+
+    def __init__(self, config: config_lib.PretrainConfig):
+        corpus = shards.open_corpus(config.data.corpus)
+        run = pretraining.make_run(config, sharding.make_mesh(config.mesh), [corpus])
+        (self._phase,), self._mesh = run.phases, run.mesh
+        self._rows = sharding.local_rows(run.mesh, self._phase.batch_size)
+        data = self._phase.open_data(self._rows)
+        self._batches = data.batches(0, self._phase.steps)
+        shapes = run.state_shapes()
+        self._state = sharding.initialise(run.init, shapes, jax.random.key(0))
+        batch = run.batch_shapes(self._phase, self._phase.length)
+        lowered = programs.lower_step(run, self._phase, self._state, batch)
+        self._step, self._seed = lowered.compile(), programs.seed_array(run)
+
+    def seconds(self, steps: int) -> float:
+        """Processor seconds of a step, of all threads, its batch included."""
+        signals = programs.HostSignals(0.0, 0.0).to_devices(self._mesh)
+        start = time.process_time()
+        for batch in itertools.islice(self._batches, steps):
+            batch = sharding.to_devices(
+                self._mesh, batch, self._rows, self._phase.batch_size
+            )
+            self._state, _ = self._step(self._state, batch, signals, self._seed)
+        jax.block_until_ready(self._state)
+        return (time.process_time() - start) / steps
+
+
+def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
+    """Processor seconds of a step of each objective: medians of rounds in turns."""
+    file = pathlib.Path(values.output) / "seconds.json"
+    if file.exists():
+        return json.loads(file.read_text())
+    # As many steps as in pretraining, if that is enough, make the same program.
+    steps = max(values.steps, (1 + values.rounds) * values.timed_steps)
+    timed = {name: Timed(recipe(name, steps, 0, values)) for name in values.objectives}
+    rounds = [
+        {name: one.seconds(values.timed_steps) for name, one in timed.items()}
+        for _ in range(1 + values.rounds)
+    ][1:]
+    seconds = {name: statistics.median(r[name] for r in rounds) for name in timed}
+    file.write_text(json.dumps(seconds, indent=2) + "\n")
+    return seconds
+
+
+def steps_of(budget: str, name: str, values: argparse.Namespace) -> int:
+    """Steps of pretraining.
+
+    What takes as long as BERT, as near as can be measured, has as many for its compute.
+    """
+    if budget == "tokens":
+        return values.steps
+    seconds = seconds_of_steps(values)
+    ratio = seconds["bert"] / seconds[name]
+    return values.steps if abs(ratio - 1) < SAME_TIME else round(ratio * values.steps)
+
+
+def workdir(budget: str, name: str, seed: int, values: argparse.Namespace):
+    """Where a run of pretraining is: one for both budgets if it has as many steps."""
+    is_one = budget == "tokens" or steps_of(budget, name, values) == values.steps
+    budget = "tokens" if is_one else budget
+    return pathlib.Path(values.output) / budget / name / f"seed-{seed}"
+
+
+def pretrain(budget: str, name: str, seed: int, values: argparse.Namespace) -> None:
+    folder = workdir(budget, name, seed, values)
+    done = folder / "done"
+    if not done.exists():
+        config = recipe(name, steps_of(budget, name, values), seed, values)
+        pretraining.pretrain(config, str(folder))
+        done.touch()
+
+
+# ---- fine-tuning
+
+
+def evenly(items: list, count: int) -> list:
+    """Up to so many of them, at even distances."""
+    count = min(count, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
+
+
+def read(path: pathlib.Path) -> str:
+    """The text of a file, which may be compressed."""
+    if path.exists():
+        return path.read_text(encoding="utf-8")
+    with gzip.open(f"{path}.gz", "rt", encoding="utf-8", newline="") as file:
+        return file.read()
+
+
+def sample_glue(name: str, source: pathlib.Path, folder: pathlib.Path, count: int):
+    """Write the files of a task of GLUE with so many lines to train on."""
+    folder.mkdir(parents=True, exist_ok=True)
+    lines = read(source / "train.tsv").rstrip("\n").split("\n")
+    header = int(name != "CoLA")
+    lines = lines[:header] + evenly(lines[header:], count)
+    (folder / "train.tsv").write_text("\n".join(lines) + "\n", encoding="utf-8")
+    (folder / "dev.tsv").write_text(read(source / "dev.tsv"), encoding="utf-8")
+
+
+def sample_squad(source: pathlib.Path, folder: pathlib.Path, count: int) -> None:
+    """Write files with so many questions of different articles."""
+    folder.mkdir(parents=True, exist_ok=True)
+    articles = json.loads(read(source / "dev-v1.1.json"))["data"]
+    cut = min(SQUAD_TRAIN_ARTICLES, len(articles) - 1)
+    for part, chosen in (("train", articles[:cut]), ("eval", articles[cut:])):
+        paragraphs = [p for article in chosen for p in article["paragraphs"]]
+        questions = [(p["context"], qa) for p in paragraphs for qa in p["qas"]]
+        kept = [
+            {"context": context, "qas": [qa for _, qa in group]}
+            for context, group in itertools.groupby(
+                evenly(questions, count), lambda question: question[0]
+            )
+        ]
+        data = [{"title": part, "paragraphs": kept}]
+        text = json.dumps({"version": "1.1", "data": data})
+        (folder / f"{part}.json").write_text(text, encoding="utf-8")
+
+
+def task_config(name: str, values: argparse.Namespace) -> config_lib.TaskConfig:
+    """The task, with its sample of the labelled examples."""
+    folder = pathlib.Path(values.output) / "data" / name
+    length = recipe("bert", 1, 0, values).encoder.max_position_embeddings
+    data = pathlib.Path(values.data)
+    if name == "SQuAD":
+        if not (folder / "eval.json").exists():
+            sample_squad(data / "squad", folder, values.examples)
+        return config_lib.SquadConfig(
+            train=str(folder / "train.json"),
+            eval=str(folder / "eval.json"),
+            length=length,
+            max_question=length * 3 // 8,
+            stride=length // 2,
+        )
+    if not (folder / "dev.tsv").exists():
+        sample_glue(name, data / "glue" / name, folder, values.examples)
+    return config_lib.ClassificationConfig(
+        name=f"glue/{name.replace('-', '').lower()}", folder=str(folder), length=length
+    )
+
+
+def results_file(source: pathlib.Path, task: str, mode: str) -> pathlib.Path:
+    return source / f"{task}-{mode}" / "results.json"
+
+
+def finetune(
+    source: pathlib.Path, task: str, mode: str, seed: int, values: argparse.Namespace
+) -> None:
+    """Train a task from a workdir of pretraining, or from random weights."""
+    results = results_file(source, task, mode)
+    if results.exists():
+        return
+    is_random = source == random_folder(seed, values)
+    begin = workdir("tokens", "bert", 0, values) if is_random else source
+    config = config_lib.FinetuneConfig(
+        seed=seed,
+        init_from=str(begin),
+        random_init=is_random,
+        frozen=mode == "frozen",
+        epochs=TASKS[task][2],
+        batch_size=32,
+        lengths=1,  # so that tasks share programs
+        dropout_rate=0.0,
+        attention_dropout_rate=0.0,
+        task=task_config(task, values),
+        optimizer=config_lib.OptimizerConfig(
+            learning_rate=RATES[mode], warmup_fraction=0.1, bias_correction=True
+        ),
+    )
+    finetuning.finetune(config, str(results.parent))
+
+
+def random_folder(seed: int, values: argparse.Namespace) -> pathlib.Path:
+    """Where runs from random weights of BERT's shape are."""
+    return pathlib.Path(values.output) / "random" / f"seed-{seed}"
+
+
+# ---- what came of them
+
+
+def read_runs(budget: str, name: str, values: argparse.Namespace) -> list[list[dict]]:
+    """What the finished runs of an objective reported."""
+    folders = [workdir(budget, name, seed, values) for seed in range(values.seeds)]
+    return [metrics.read(f) for f in folders if (f / "done").exists()]
+
+
+def scores(folder: pathlib.Path, mode: str, tasks: list[str]) -> dict[str, float]:
+    """Scores of the tasks that have been run, in percent."""
+    files = {task: results_file(folder, task, mode) for task in tasks}
+    return {
+        task: TASKS[task][1] * json.loads(file.read_text())[TASKS[task][0]]
+        for task, file in files.items()
+        if file.exists()
+    }

@@ -1,0 +1,87 @@
+r"""Nine objectives on one small encoder: what docs/comparison.md compares.
+
+Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dropout.
+        Batch, rate and schedule are alike for all; how many steps, the comparison says.
+        No row aims at a shorter length, so that all see about the same tokens. Initial
+        weights have a deviation of 0.05, as 0.02 would be if 768 columns were 128.
+
+        variant         what is asked
+        bert            masked tokens, next sentence
+        no_nsp          masked tokens of two segments, no question
+        whole_words     as bert, words are masked as a whole
+        ngrams          as bert, 1 to 3 words are masked as a whole, sentence order
+        full_sentences  masked tokens of text across documents, one segment
+        left_to_right   each token from those before it
+        electra         which tokens a generator of half the size has replaced
+        albert          as ngrams, with embeddings of 32 columns, one layer for both
+        xlnet           tokens in any order, relative positions
+
+        Segments keep their embedding where there is one: fine-tuning needs it.
+Run:    python -m bert_jax.run.pretrain --config=configs/comparison.py:electra \
+            --config.data.corpus=DIR --workdir=DIR
+        python benchmarks/compare_objectives.py --help has all of them, and what follows
+Cost:   a step of BERT took 24 to 33 ms of one processor core, so that 8,000 steps take
+        about four minutes. docs/comparison.md says what was run: little so far.
+Smoke:  --config=configs/comparison.py:electra,smoke takes seconds on a processor.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, variants
+
+_WORDS = config_lib.MaskingConfig(unit="word")
+_NGRAMS = config_lib.MaskedLmConfig(
+    segments="sentence_order",
+    short_sequence_rate=0.0,
+    masking=config_lib.MaskingConfig(unit="ngram"),
+)
+_OBJECTIVES = {
+    "bert": config_lib.MaskedLmConfig(short_sequence_rate=0.0),
+    "no_nsp": config_lib.MaskedLmConfig(
+        segments="consecutive", short_sequence_rate=0.0
+    ),
+    "whole_words": config_lib.MaskedLmConfig(short_sequence_rate=0.0, masking=_WORDS),
+    "ngrams": _NGRAMS,
+    "full_sentences": config_lib.MaskedLmConfig(
+        segments="full_sentences", short_sequence_rate=0.0
+    ),
+    "left_to_right": config_lib.CausalLmConfig(short_sequence_rate=0.0),
+    # Heads of the generator have the encoder's size: half of it is one head.
+    "electra": config_lib.ReplacedTokensConfig(
+        short_sequence_rate=0.0, generator_size=0.5
+    ),
+    "albert": _NGRAMS,
+    "xlnet": config_lib.PermutationLmConfig(),
+}
+
+
+def get_config(arg: str = ""):
+    """The recipe; `arg` is a variant, followed by ",smoke" for a run of seconds."""
+    variant, smoke = variants.parse(arg, tuple(_OBJECTIVES))
+    objective = _OBJECTIVES[variant]
+    phase = config_lib.PhaseConfig(steps=8000, length=64, batch_size=16)
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(
+            encoder=config_lib.EncoderConfig(
+                causal=objective.causal,
+                positions="relative" if variant == "xlnet" else "absolute",
+            ),
+            objective=objective,
+            phases=(phase,),
+        )
+    )
+    cfg.encoder.update(num_layers=2, hidden_size=128, num_heads=2)
+    cfg.encoder.update(intermediate_size=512, max_position_embeddings=phase.length)
+    cfg.encoder.update(vocab_size=0, dtype="float32", initializer_range=0.05)
+    cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
+    if variant == "albert":
+        cfg.encoder.update(embedding_size=32, num_layer_groups=1)
+    cfg.optimizer.update(learning_rate=1e-3, warmup_fraction=0.05)
+    cfg.optimizer.update(schedule="linear", bias_correction=True)
+    cfg.loop.update(
+        log_every=100, eval_every=250, eval_batches=40, checkpoint_every=500
+    )
+    if smoke:
+        variants.shrink_pretraining(cfg)
+        if variant == "albert":
+            cfg.encoder.embedding_size = 16
+    return cfg
