@@ -117,13 +117,20 @@ def save_random(objective, run, folder, settings=None, tokenizer=TOKENIZER):
     return parameters.flatten(params)
 
 
-@pytest.mark.parametrize("to", ["huggingface", "tensorflow"])
-def test_ours_comes_back_bit_for_bit(to, tmp_path):
+@pytest.mark.parametrize(
+    ("to", "files"), [("huggingface", 1), ("tensorflow", 1), ("tensorflow", 6)]
+)
+def test_ours_comes_back_bit_for_bit(to, files, tmp_path, monkeypatch):
     """But for rows of the embedding that stand for no token, which become 0."""
+    if files > 1:
+        monkeypatch.setattr(tensorflow, "_PART_BYTES", 20_000)
     objective = masked_lm.MaskedLm(TINY)
     run = config.PretrainConfig(encoder=TINY)
     expected = save_random(objective, run, tmp_path / "run")
     convert.convert(str(tmp_path / "run"), str(tmp_path / "theirs"), to)
+    arrays = "*.data-*" if to == "tensorflow" else "*.safetensors"
+    assert len(list((tmp_path / "theirs").glob(arrays))) == files
+    assert not [path for path in (tmp_path / "theirs").iterdir() if path.is_dir()]
     params = saved.parameters_of(tmp_path / "theirs")
     for path in ("encoder/embeddings/token_embedding", "mlm_head/output_bias"):
         assert not params[path][TINY.vocab_size :].any()

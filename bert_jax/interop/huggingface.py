@@ -7,7 +7,7 @@ one in each layer.
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -177,13 +177,13 @@ def to_theirs(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
 
 
 def to_ours(
-    path: str, arrays: Sequence[np.ndarray], ours: Sequence[int], form: Form
+    path: str, arrays: Iterable[np.ndarray], ours: Sequence[int], form: Form
 ) -> np.ndarray:
     """A parameter, float32, of arrays of theirs; padding of the vocabulary becomes 0.
 
     Args:
       path: Name of the parameter.
-      arrays: Arrays in the order of `names`.
+      arrays: Arrays in the order of `names`; each is asked for when it is copied.
       ours: Shape of the parameter.
       form: What they are of.
     """

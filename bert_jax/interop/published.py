@@ -64,7 +64,7 @@ class Published:
     def parameter(self, path: str) -> np.ndarray:
         """A parameter of ours."""
         names = huggingface.names(path, self.form)
-        arrays = [self.arrays[name].read() for name in names]
+        arrays = (self.arrays[name].read() for name in names)
         return huggingface.to_ours(path, arrays, self.shapes[path], self.form)
 
     def load_params(self, shapes: Any, part: str, stored_part: str) -> stored.Loaded:

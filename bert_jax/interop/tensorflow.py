@@ -31,6 +31,8 @@ KINDS = (
     architectures.ANSWERING,
 )
 PREFIX = "bert_model.ckpt"
+# Arrays that are written at once: BERT-Base is two files.
+_PART_BYTES = 1 << 28
 _INDEX = ".index"
 # Theirs: Hugging Face's, which are made of the same parts.
 _HEADS = {
@@ -188,7 +190,10 @@ def original_name(name: str) -> str:
 
 
 def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> list[str]:
-    """Write the files of a checkpoint; memory holds all arrays once.
+    """Write the files of a checkpoint; memory holds a quarter of a GB of it at once.
+
+    A small model is one file of arrays, as in the original; a large one has several,
+    which readers find by the index.
 
     Args:
       arrays: Arrays with Hugging Face's names.
@@ -199,15 +204,34 @@ def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> lis
     """
     import tensorflow as tf
 
-    values = {}
+    values: dict[str, tf.Tensor] = {}
+    names: list[str] = []
+    parts: list[str] = []
+    held = 0
+
+    def save():
+        parts.append(str(folder / f"parts/{len(parts):05}"))
+        tf.raw_ops.SaveV2(
+            prefix=parts[-1],
+            tensor_names=sorted(values),
+            shape_and_slices=[""] * len(values),
+            tensors=[values[name] for name in sorted(values)],
+        )
+        names.extend(values)
+        values.clear()
+
     for name, array in arrays:
         original = original_name(name)
         values[original] = tf.constant(array.T if _is_kernel(original) else array)
-    names = sorted(values)
-    tf.raw_ops.SaveV2(
-        prefix=str(folder / PREFIX),
-        tensor_names=names,
-        shape_and_slices=[""] * len(names),
-        tensors=[values[name] for name in names],
+        held += array.nbytes
+        if held >= _PART_BYTES:
+            save()
+            held = 0
+    if values:
+        save()
+    tf.raw_ops.MergeV2Checkpoints(
+        checkpoint_prefixes=parts,
+        destination_prefix=str(folder / PREFIX),
+        delete_old_dirs=True,
     )
-    return names
+    return sorted(names)
