@@ -1,7 +1,10 @@
 r"""Sequences a second of the input pipeline, for each kind of batch.
 
     python benchmarks/input_pipeline.py --corpus=DIR
+    python benchmarks/input_pipeline.py --corpus=DIR,DIR --recipes bert_base
     python benchmarks/input_pipeline.py --corpus=DIR --recipes bert_base --collator
+
+Several corpora are mixed by their sizes.
 
 The recipes take turns, round after round. The best round is the one in which the
 machine was least busy with other things; all of them are in the report, and so is the
@@ -25,10 +28,12 @@ import show_batches
 
 from bert_jax.corpus import shards
 
+RECIPES = (*show_batches.RECIPES, "albert:base", "electra:small", "roberta:base")
 
-def ours(corpus, recipe, length, batch_size):
+
+def ours(corpora, recipe, length, batch_size):
     """A function that makes the next batch of a recipe."""
-    made = show_batches.batches(corpus, recipe, length=length, batch_size=batch_size)
+    made = show_batches.batches(corpora, recipe, length=length, batch_size=batch_size)
     stream = made.batches(0, 10**9)
     for _ in range(20):
         next(stream)
@@ -87,8 +92,10 @@ def collator(corpus, length, batch_size):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", required=True, help="from run.build_corpus")
-    parser.add_argument("--recipes", nargs="+", default=show_batches.RECIPES)
+    parser.add_argument(
+        "--corpus", required=True, help="from run.build_corpus; or several"
+    )
+    parser.add_argument("--recipes", nargs="+", default=RECIPES)
     parser.add_argument("--collator", action="store_true", help="Hugging Face's, too")
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--batch_size", type=int, default=1024)
@@ -98,11 +105,11 @@ def main():
     parser.add_argument("--rounds", type=int, default=5)
     values = parser.parse_args()
     warnings.simplefilter("ignore")
-    corpus = shards.open_corpus(values.corpus)
+    corpora = [shards.open_corpus(folder) for folder in values.corpus.split(",")]
     shape = values.length, values.batch_size
-    makers = {recipe: ours(corpus, recipe, *shape) for recipe in values.recipes}
+    makers = {recipe: ours(corpora, recipe, *shape) for recipe in values.recipes}
     if values.collator:
-        makers["collator"] = collator(corpus, *shape)
+        makers["collator"] = collator(corpora[0], *shape)
     measured = {name: [] for name in makers}
     loads = []
     for _ in range(values.rounds):

@@ -59,20 +59,20 @@ def make_corpus(folder: pathlib.Path) -> shards.Corpus:
     return build.build(source, settings, tokenizer, folder / "corpus", workers=1)
 
 
-def batches(corpus: shards.Corpus, recipe: str, *, seed: int = 0, **phase):
+def batches(corpora: list[shards.Corpus], recipe: str, *, seed: int = 0, **phase):
     """The batches of a recipe's first phase, with fields of the phase changed."""
     name, _, variant = recipe.partition(":")
     cfg = runpy.run_path(str(CONFIGS / f"{name}.py"))["get_config"](variant)
     cfg.seed = seed
     cfg.phases[0].update(phase)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return batches_lib.PretrainingBatches([corpus], config, 0)
+    return batches_lib.PretrainingBatches(corpora, config, 0)
 
 
 def row_of(corpus: shards.Corpus, recipe: str) -> dict[str, np.ndarray]:
     """The row that the first batch of a recipe makes of the first document."""
     length = PACKED_LENGTH if recipe.endswith(":packed") else LENGTH
-    made = batches(corpus, recipe, seed=SEED, length=length, batch_size=2)
+    made = batches([corpus], recipe, seed=SEED, length=length, batch_size=2)
     row = [" document 0 " in n for n in made.row_names(0)].index(True)
     return {name: values[row] for name, values in made.batch(0).items()}
 
