@@ -84,6 +84,7 @@ def test_questions_to_train_and_to_evaluate_on_share_no_article(comparison, tmp_
 
 
 @pytest.mark.runs
+@pytest.mark.slow
 def test_two_objectives_from_text_to_tables(comparison, corpus, tmp_path, capsys):
     """And nothing that is done is done again."""
     script, _ = comparison

@@ -99,6 +99,7 @@ def echoes(tmp_path_factory):
 
 
 @pytest.mark.runs
+@pytest.mark.slow
 def test_a_run_that_learns_says_nothing(echoes, tmp_path, capsys):
     config = config_of(echoes, 1e-2, eval_every=0, eval_batches=0)
     config = dataclasses.replace(

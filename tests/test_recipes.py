@@ -125,6 +125,7 @@ def test_multilingual_is_the_authors():
     assert lines == ["data.weight_exponent: was 1.0, is now 0.7"]
 
 
+@pytest.mark.slow
 def test_roberta_runs(byte_bpe_corpus, tmp_path):
     """On a corpus of its kind of tokenizer, with accumulation, and fills blanks."""
     cfg = load("roberta:base", "smoke")

@@ -104,6 +104,7 @@ def labelled(tmp_path_factory):
     return folder
 
 
+@pytest.mark.slow
 @each
 def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
     """Each by its program; and the task is asked again as a user would."""
