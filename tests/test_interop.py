@@ -314,6 +314,11 @@ def test_the_vocabulary_of_an_xlnet(tmp_path):
     ours, _ = task_texts.to_rows([("one", "two")], tokenizer, len(pair.ids))
     assert np.roll(ours["input_ids"][0], -1).tolist() == pair.ids
     assert pair.type_ids[-2:] == [1, 2]
+    theirs.encode_special_tokens = True  # as text
+    for text, ids in zip(
+        published.texts(), tokenizer.encode_batch(published.texts()), strict=True
+    ):
+        assert theirs.encode(text, add_special_tokens=False).ids == ids, text
     settings = json.loads((again / "tokenizer_config.json").read_text())
     assert settings["padding_side"] == "left"
 

@@ -7,6 +7,7 @@ holds the whole pipeline, so that nothing is left to the defaults of a version.
 
 import json
 import pathlib
+import re
 from typing import Any
 
 import sentencepiece
@@ -270,8 +271,16 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     if tokenizer.lower_case:
         steps.append(tokenizers.normalizers.Lowercase())
     if tokenizer.strip_accents:
-        steps += [tokenizers.normalizers.NFD(), tokenizers.normalizers.StripAccents()]
+        # `StripAccents` would take vowels of Indic scripts, too, which stay here.
+        marks = tokenizers.Regex(r"\p{Mn}")
+        steps += [
+            tokenizers.normalizers.NFD(),
+            tokenizers.normalizers.Replace(marks, ""),
+        ]
     if spec.get(2):
+        if tokenizer.strip_accents:
+            # Hangul is composed by SentencePiece's own rules, and not by what follows.
+            steps.append(tokenizers.normalizers.NFC())
         steps.append(tokenizers.normalizers.Precompiled(spec[2]))
     if spec.get(4, True):  # superfluous white space goes
         steps += [
@@ -280,6 +289,23 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         ]
     pipeline.normalizer = tokenizers.normalizers.Sequence(steps)
     scheme = "always" if spec.get(3, True) else "never"
-    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    # The names of control symbols are pieces there: a text that has the characters of
+    # one is cut behind the first of them.
+    names = [
+        token
+        for i, token in enumerate(tokenizer.tokens)
+        if model.is_control(i) or model.is_unknown(i)
+    ]
+    first_characters = "|".join(
+        f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names
+    )
+    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
+        [
+            tokenizers.pre_tokenizers.Metaspace(prepend_scheme=scheme),
+            tokenizers.pre_tokenizers.Split(
+                tokenizers.Regex(first_characters), "merged_with_previous"
+            ),
+        ]
+    )
     pipeline.decoder = tokenizers.decoders.Metaspace(prepend_scheme=scheme)
     return pipeline
