@@ -67,8 +67,8 @@ def _files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
     if not (folder / INDEX).exists():
         if pickles := _pickles(folder):
             raise UserError(
-                f"{pickles[0]} is a pickle, which can run code when it is read, and so "
-                "is not; save it anew, in Python: from transformers import "
+                f"{pickles[0]} is a pickle, which can run code when it is read, so it "
+                "is not read; save it anew, in Python: from transformers import "
                 f"AutoModelForPreTraining as M; M.from_pretrained({str(folder)!r})"
                 ".save_pretrained(NEW_FOLDER)"
             )
