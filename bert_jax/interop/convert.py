@@ -209,10 +209,11 @@ def write_ours(model: Model, folder: str) -> list[str]:
     """
     new, paths = output.check_local(folder), sorted(model.params)
     with output.complete_or_not_at_all(new, _size(model), "") as temporary:
-        # One by one, so that memory holds only one of them twice.
+        # One by one, so that memory holds only one of them twice: the largest first, as
+        # long as there is little else.
         params = {
             path: jax.block_until_ready(jax.device_put(model.params[path].read()))
-            for path in paths
+            for path in sorted(paths, key=lambda p: -math.prod(model.params[p].shape))
         }
         checkpoint.save_parameters(
             temporary / "checkpoints", parameters.unflatten(params), model.metadata

@@ -30,8 +30,6 @@ from bert_jax.training import step as step_lib
 # A save that takes longer has failed: in another process, if not in this one. Then the
 # others wait for it in vain.
 _SAVE_SECONDS = 300
-# What is compressed at once of an array that is saved by itself.
-_CHUNK_BYTES = 32 << 20
 
 
 class Checkpoints:
@@ -226,12 +224,12 @@ def save_parameters(
     parts = {"params": params}
     parts["checksums"] = {"by_leaf": checksums.one_by_one(parts)}
     context = ocp.Context()
-    # Memory has little but the parameters themselves: nobody changes them meanwhile, so
-    # that they need no copy, and chunks are compressed one array at a time.
+    # Memory has little but the parameters themselves. Nobody changes them meanwhile,
+    # so they need no copy; to compress them, which saves a twelfth, would need one.
     context.memory.deepcopy_host_arrays = False
+    context.array.saving.use_compression = False
     largest = max(array.nbytes for array in jax.tree.leaves(parts))
     context.memory.write_concurrent_bytes = largest + 1
-    context.array.saving.storage_options.chunk_byte_size = _CHUNK_BYTES
     with orbax_reports.of_writes(), context:
         ocp.save_checkpointables(
             str(stored.absolute(folder) / "0"),
