@@ -152,18 +152,19 @@ def draw(values: argparse.Namespace) -> figure.Figure:
     above, below = picture.subplots(2, 2)
     for axis, budget in zip(above, BUDGETS, strict=True):
         draw_losses(axis, budget, values)
-    above[0].legend(fontsize="small")
     for axis, mode in zip(below, MODES, strict=True):
         draw_scores(axis, mode, values)
     for axis in (*above, *below):
         axis.grid(alpha=0.3)
-    picture.tight_layout()
+    lines, labels = above[0].get_legend_handles_labels()
+    picture.legend(lines, labels, loc="upper center", ncols=5, fontsize="small")
+    picture.tight_layout(rect=(0, 0, 1, 0.94))
     return picture
 
 
 def draw_losses(axis: axes.Axes, budget: str, values: argparse.Namespace) -> None:
     """Of the first seed, as distances from what a model has without context."""
-    for name in values.objectives:
+    for place, name in enumerate(values.objectives):
         reports = runs.read_runs(budget, name, values)
         if not reports:
             continue
@@ -175,7 +176,7 @@ def draw_losses(axis: axes.Axes, budget: str, values: argparse.Namespace) -> Non
             unit = phase.batch_size * phase.length / 1e6
         distances = [r[key] - r[key + metrics.WITHOUT_CONTEXT] for r in records]
         x = [unit * r["step"] for r in records]
-        axis.plot(x, distances, ".-", label=OBJECTIVES[name])
+        axis.plot(x, distances, ".-", color=f"C{place}", label=OBJECTIVES[name])
     axis.axhline(0, color="black", linewidth=1, linestyle=":")
     axis.set_title(f"the same {budget}")
     axis.set_xlabel({"tokens": "millions of tokens", "compute": "processor s"}[budget])
@@ -187,7 +188,8 @@ def draw_scores(axis: axes.Axes, mode: str, values: argparse.Namespace) -> None:
 
     def means(folder):
         found = runs.scores(folder, mode, values.tasks)
-        return [statistics.fmean(found.values())] * (len(found) == len(values.tasks))
+        is_complete = len(found) == len(values.tasks)
+        return [statistics.fmean(found.values())] if is_complete else []
 
     seeds = range(values.seeds)
     for budget, marker in zip(BUDGETS, "o^", strict=True):

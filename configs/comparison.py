@@ -20,8 +20,8 @@ Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dr
 Run:    python -m bert_jax.run.pretrain --config=configs/comparison.py:electra \
             --config.data.corpus=DIR --workdir=DIR
         python benchmarks/compare_objectives.py --help has all of them, and what follows
-Cost:   a step of BERT took 24 to 33 ms of one processor core, so that 8,000 steps take
-        about four minutes. docs/comparison.md says what was run: little so far.
+Cost:   8,000 steps of BERT take about four minutes of one processor core, all nine half
+        an hour to an hour. docs/comparison.md has what came out.
 Smoke:  --config=configs/comparison.py:electra,smoke takes seconds on a processor.
 """
 
