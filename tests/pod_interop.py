@@ -49,9 +49,8 @@ def main(folder, output, *flags):
     shapes = sharding.state_shapes(masked_lm.MaskedLm(encoder).init, mesh)
     loaded = sources.load_params(source, shapes)
     place = pathlib.Path(output)
-    parts, bytes_held, bytes_in_all = {}, 0, 0
+    parts, bytes_held = {}, 0
     for path, array in loaded.params.items():
-        bytes_in_all += array.nbytes
         for shard in array.addressable_shards:
             bytes_held += shard.data.nbytes
             begin = ",".join(str(part.start or 0) for part in shard.index)
@@ -63,7 +62,6 @@ def main(folder, output, *flags):
         "read": read,
         "new": loaded.new,
         "held": bytes_held,
-        "in all": bytes_in_all,
     }
     (place / f"{process}.json").write_text(json.dumps(about))
 

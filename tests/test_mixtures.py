@@ -77,7 +77,15 @@ def test_a_block_may_end_in_the_middle_of_a_batch(corpora):
     assert_rows_equal(make(corpora, config).batch(step), reference, positions)
 
 
-@pytest.mark.parametrize(("groups", "processes"), [(1, 2), (2, 4)])
+@pytest.mark.parametrize(
+    ("groups", "processes"),
+    [
+        (1, 2),
+        pytest.param(1, 4, marks=pytest.mark.slow),
+        pytest.param(2, 2, marks=pytest.mark.slow),
+        (2, 4),
+    ],
+)
 def test_processes_make_the_rows_they_own(corpora, groups, processes):
     """Any number of processes, together, make the batch that one process makes."""
     weights = (1.0, 2.0)
@@ -102,7 +110,7 @@ def test_a_process_may_have_rows_of_one_corpus_only(corpora):
     """Or of another at the next step: rows of a process are few."""
     config = mixed(configure(OBJECTIVES["packed"]), weights=(1.0, 1.0, 1.0))
     alone, all_rows = make(corpora, config, rows=[5]), make(corpora, config)
-    for step in range(3):
+    for step in range(6):
         whole = all_rows.batch(step)
         for name, values in alone.batch(step).items():
             assert np.array_equal(values, whole[name][5:6]), (step, name)

@@ -206,7 +206,7 @@ def test_random_segments_are_as_long_as_those_that_follow(corpus):
     config = configure(OBJECTIVES["next sentence"], length=128)
     reference = Reference(corpus, config)
     made = make(corpus, config)
-    for step in range(8):
+    for step in range(20):
         batch = made.batch(step)
         for row in range(32):
             _, chunks = reference.row_at(step * 32 + row)
