@@ -5,7 +5,8 @@ TensorFlow is imported where a checkpoint is read or written: nothing else needs
 
 import pathlib
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from typing import Any
 
 import numpy as np
 
@@ -190,7 +191,7 @@ def original_name(name: str) -> str:
 
 
 def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> list[str]:
-    """Write the files of a checkpoint; memory holds a quarter of a GB of it at once.
+    """Write the files of a checkpoint; memory holds some 256 MiB of copies at once.
 
     A small model is one file of arrays, as in the original; a large one has several,
     which readers find by the index.
@@ -204,34 +205,36 @@ def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> lis
     """
     import tensorflow as tf
 
-    values: dict[str, tf.Tensor] = {}
-    names: list[str] = []
-    parts: list[str] = []
-    held = 0
-
-    def save():
+    names, parts = [], []
+    for variables in _parts(arrays):
         parts.append(str(folder / f"parts/{len(parts):05}"))
         tf.raw_ops.SaveV2(
             prefix=parts[-1],
-            tensor_names=sorted(values),
-            shape_and_slices=[""] * len(values),
-            tensors=[values[name] for name in sorted(values)],
+            tensor_names=list(variables),
+            shape_and_slices=[""] * len(variables),
+            tensors=list(variables.values()),
         )
-        names.extend(values)
-        values.clear()
-
-    for name, array in arrays:
-        original = original_name(name)
-        values[original] = tf.constant(array.T if _is_kernel(original) else array)
-        held += array.nbytes
-        if held >= _PART_BYTES:
-            save()
-            held = 0
-    if values:
-        save()
+        names += variables
+        variables.clear()  # before there are the next
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=parts,
         destination_prefix=str(folder / PREFIX),
         delete_old_dirs=True,
     )
     return sorted(names)
+
+
+def _parts(arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
+    """Tensors by names of variables, as many as are written at once."""
+    import tensorflow as tf
+
+    part, size = {}, 0
+    for name, array in arrays:
+        original = original_name(name)
+        part[original] = tf.constant(array.T if _is_kernel(original) else array)
+        size += array.nbytes
+        if size >= _PART_BYTES:
+            yield part
+            part, size = {}, 0
+    if part:
+        yield part

@@ -289,23 +289,27 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         ]
     pipeline.normalizer = tokenizers.normalizers.Sequence(steps)
     scheme = "always" if spec.get(3, True) else "never"
-    # The names of control symbols are pieces there: a text that has the characters of
-    # one is cut behind the first of them.
-    names = [
+    symbols = [
         token
         for i, token in enumerate(tokenizer.tokens)
         if model.is_control(i) or model.is_unknown(i)
     ]
-    first_characters = "|".join(
-        f"{re.escape(name[0])}(?={re.escape(name[1:])})" for name in names
-    )
     pipeline.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
         [
             tokenizers.pre_tokenizers.Metaspace(prepend_scheme=scheme),
-            tokenizers.pre_tokenizers.Split(
-                tokenizers.Regex(first_characters), "merged_with_previous"
-            ),
+            _never_whole(symbols),
         ]
     )
     pipeline.decoder = tokenizers.decoders.Metaspace(prepend_scheme=scheme)
     return pipeline
+
+
+def _never_whole(symbols: list[str]) -> tokenizers.pre_tokenizers.PreTokenizer:
+    """Cut a text that spells a control symbol behind the first character of it.
+
+    Symbols are pieces like others there, and in SentencePiece no text gives one.
+    """
+    first = "|".join(f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in symbols)
+    return tokenizers.pre_tokenizers.Split(
+        tokenizers.Regex(first), "merged_with_previous"
+    )

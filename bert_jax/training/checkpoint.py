@@ -228,8 +228,6 @@ def save_parameters(
     # so they need no copy; to compress them, which saves a twelfth, would need one.
     context.memory.deepcopy_host_arrays = False
     context.array.saving.use_compression = False
-    largest = max(array.nbytes for array in jax.tree.leaves(parts))
-    context.memory.write_concurrent_bytes = largest + 1
     with orbax_reports.of_writes(), context:
         ocp.save_checkpointables(
             str(stored.absolute(folder) / "0"),
