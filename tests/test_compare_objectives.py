@@ -122,6 +122,29 @@ def test_two_objectives_from_text_to_tables(comparison, corpus, tmp_path, capsys
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
+def test_what_was_not_measured_is_measured_with_the_rest(
+    comparison, corpus, tmp_path, monkeypatch
+):
+    script, runs = comparison
+
+    class Timed:
+        def __init__(self, config):
+            self._is_relative = config.encoder.is_relative
+
+        def seconds(self, steps):
+            return 1.0 + self._is_relative
+
+    monkeypatch.setattr(runs, "Timed", Timed)
+    (tmp_path / "seconds.json").write_text('{"albert": 5.0}')
+    flags = [f"--corpus={corpus.folder}", "--data=none", f"--output={tmp_path}"]
+    values = script.parse([*flags, "--objectives=xlnet"])
+    expected = {"bert": 1.0, "albert": 1.0, "xlnet": 2.0}
+    assert runs.seconds_of_steps(values) == expected
+    assert runs.steps_of("compute", "xlnet", values) == values.steps // 2
+    monkeypatch.delattr(runs, "Timed")
+    assert runs.seconds_of_steps(values) == expected
+
+
 def test_what_has_not_been_run_is_left_open(comparison, corpus, tmp_path, capsys):
     script, _ = comparison
     seconds = {name: 1.0 for name in OBJECTIVES}
