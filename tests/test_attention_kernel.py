@@ -14,7 +14,7 @@ from jax.sharding import PartitionSpec as P
 
 from bert_jax import config
 from bert_jax.errors import UserError
-from bert_jax.model import attention, randomness
+from bert_jax.model import attention, dropout, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.planning import topology
 from bert_jax.training import sharding
@@ -118,8 +118,8 @@ def test_kernel_draws_the_dropout_of_the_plain_path():
     context = KERNEL(
         case.encoder, zeros, zeros, eye, Inputs(ids, ids == 0), case.keys()
     )
-    kept = randomness.bits(case.keys(), (3, 128, 128)) >= int(0.3 * 2**32)
-    np.testing.assert_array_equal(context.swapaxes(1, 2) > 0, kept)
+    dropped = dropout.mask(case.keys(), (3, 128, 128), 0.3)
+    np.testing.assert_array_equal(context.swapaxes(1, 2) == 0, dropped)
 
 
 @functools.cache

@@ -29,24 +29,6 @@ def test_bits_mix_as_published():
     assert randomness._mix(jnp.asarray(values)).tolist() == expected
 
 
-@pytest.mark.parametrize("rate", [0.1, 0.3, 0.5, 1 / 3, 1 - 2**-20])
-def test_chance_is_that_a_word_is_below_the_limit(rate):
-    """Also of words next to the limit, and of those with the same upper half."""
-
-    def unmix(word):
-        x = (word ^ word >> 16) * pow(0x846CA68B, -1, 2**32) % 2**32
-        x = (x ^ x >> 15 ^ x >> 30) * pow(0x7FEB352D, -1, 2**32) % 2**32
-        return x ^ x >> 16
-
-    limit = int(rate * 2**32)
-    upper = limit & 0xFFFF0000
-    near = [limit - 1, limit, limit + 1, upper - 1, upper, upper | 0xFFFF]
-    words = np.append(near, np.random.default_rng(0).integers(0, 2**32, 100))
-    counters = jnp.asarray([unmix(int(word)) for word in words], jnp.uint32)
-    np.testing.assert_array_equal(randomness._mix(counters), words)
-    np.testing.assert_array_equal(randomness.chance(counters, rate), words < limit)
-
-
 def test_bits_are_addressed_by_seed_purpose_step_row_place_and_position():
     """All of it restated with Python integers; CRC-32 by its polynomial."""
 
@@ -70,6 +52,60 @@ def test_bits_are_addressed_by_seed_purpose_step_row_place_and_position():
             key = fold(key, value)
         expected = [mix((i * 0x9E3779B9 + key) & 0xFFFFFFFF) for i in range(20)]
         assert got[row].ravel().tolist() == expected
+
+
+def stirred(word):
+    """The words of dropout, restated with Python integers."""
+    for down, up in ((6, 5), (3, 7), (13, 17)):
+        word ^= word >> down
+        word = (word + (word << up)) % 2**32
+    return word
+
+
+@pytest.mark.parametrize(
+    ("shape", "rate"),
+    [((4, 5), 0.5), ((40,), 0.1), ((2, 3, 77), 1 / 3), ((3, 16), 0.9)],
+)
+def test_two_positions_share_a_word(shape, rate):
+    """The mask, restated: one has a whole word, as a signed number, one its lower half.
+
+    The second is as far behind as there are words, which are a multiple of 8.
+    """
+    keys = row_keys(2)
+    got = np.asarray(dropout.mask(keys, shape, rate))
+    count = (shape[-1] + 15) // 16 * 8
+    assert got.shape == (2, *shape)
+    lowest = -(2**31)
+    for *place, column in np.ndindex(got.shape):
+        row = np.ravel_multi_index(place[1:], shape[:-1]) if place[1:] else 0
+        index = row * count + column % count
+        key = int(keys[place[0]])
+        word = stirred((key + int(index) * 0x9E3779B9) % 2**32)
+        if column >= count:
+            word = (word & 0xFFFF) << 16
+        signed = word - 2**32 if word >= 2**31 else word
+        assert got[*place, column] == (signed < lowest + int(rate * 2**32))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5])
+def test_no_two_positions_are_correlated_at_any_distance(rate):
+    """Of a long row: its first half, its second, and the one with the other.
+
+    All distances at once, as a correlation of sequences by Fourier transforms.
+    """
+    size = 2**18
+    keys = row_keys(6)
+    drops = np.asarray(dropout.mask(keys, (2 * size,), rate)) - rate
+    assert abs(drops.mean()) < 4 * np.sqrt(rate * (1 - rate) / drops.size)
+    first, second = (
+        np.fft.rfft(half, 2 * size) for half in (drops[:, :size], drops[:, size:])
+    )
+    for a, b in ((first, first), (second, second), (first, second)):
+        sums = np.fft.irfft(np.sum(a * b.conj(), axis=0))[1 : size // 2]
+        count = 6 * (size - np.arange(1, size // 2))
+        errors = sums / (rate * (1 - rate) * np.sqrt(count))
+        assert abs(errors.std() - 1) < 0.02
+        assert np.abs(errors).max() < 5.5  # of 131,071 distances
 
 
 def test_rate_scale_and_independence():

@@ -11,7 +11,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax import config
-from bert_jax.model import products, randomness, residual
+from bert_jax.model import dropout, products, randomness, residual
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
@@ -89,8 +89,8 @@ def test_kernel_draws_the_dropout_of_the_plain_path():
     _, _, _, dy, *_ = output_and_gradients(
         by_kernel, encoder_of(256, 0.3), *arrays, dropout_keys=keys
     )
-    kept = randomness.bits(keys, shape[1:]) >= int(0.3 * 2**32)
-    np.testing.assert_array_equal(dy != 0, kept)
+    dropped = dropout.mask(keys, shape[1:], 0.3)
+    np.testing.assert_array_equal(dy == 0, dropped)
 
 
 def test_each_device_has_its_rows():

@@ -14,7 +14,6 @@ from bert_jax.model import (
     fused_attention,
     layers,
     products,
-    randomness,
 )
 from bert_jax.model import dropout as dropout_lib
 from bert_jax.model.inputs import Inputs
@@ -226,7 +225,7 @@ def _plain(config, query, key, value, inputs, dropout_keys, read_at=None):
         length = key.shape[1]
         first = jnp.arange(config.num_heads) * length
         parts = first[:, None] + read_at[:, None, :]  # B H P
-        dropout_keys = randomness.of_parts(dropout_keys, parts, length)
+        dropout_keys = dropout_lib.of_parts(dropout_keys, parts, length)
     dot_product = functools.partial(scaled_dot_product, rate=rate)
     if config.remat == "attention":
         dot_product = jax.checkpoint(dot_product)

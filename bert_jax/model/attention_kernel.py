@@ -29,7 +29,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config
 from bert_jax.model import attention_passes as passes
-from bert_jax.model import per_device, randomness
+from bert_jax.model import dropout, per_device, randomness
 from bert_jax.model.attention_passes import CHUNK, LANES, NO_DOCUMENT
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
@@ -98,10 +98,9 @@ def attend(
     )
     if dropout_keys is None:
         dropout_keys = jnp.zeros(batch, jnp.uint32)
-    # Where the words of a head begin among those of the row, as `randomness.bits` has
-    # them for [H, L, L].
+    # Where the words of a head begin among those of the row, as for [H, L, L].
     heads = jnp.arange(size // head_size, dtype=jnp.uint32)
-    first = heads * jnp.uint32(length * length)
+    first = heads * jnp.uint32(length * dropout.words(length))
     counters = randomness.advance(dropout_keys[:, None], first)
     queries = jnp.zeros(mask.shape, jnp.int32) if documents is None else documents
     keys = jnp.where(mask, queries, NO_DOCUMENT)

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
 
-from bert_jax.model import randomness
+from bert_jax.model import dropout, randomness
 
 LANES = 128
 CHUNK = 128
@@ -84,7 +84,11 @@ class _Program:
         self._counters = counters
         self._heads = width // options.head_size
         if options.rate:
-            index = self._query_index * options.length + self._key_index
+            # As many words as there are keys with the upper bits of one, or with the
+            # lower ones if these are more, as where a row is padded.
+            self._size = dropout.words(options.length)
+            rows = max(self._size, length - self._size)
+            index = self._query_index[:rows] * self._size + self._key_index[:rows]
             zero = jnp.uint32(0)
             self._words = randomness.advance(zero, index.astype(jnp.uint32))
         self._length, self._width = length, width
@@ -141,17 +145,24 @@ class _Program:
             scores = jnp.where(self._key_index < options.length, scores, -jnp.inf)
         return scores
 
-    def dropped(self, step, x):
-        """Zeros where dropout has them; scaling is left to the caller."""
-        options = self._options
-        if not options.rate:
-            return x
+    def dropout(self, step):
+        """A function that has zeros where dropout has them; it does not scale."""
+        if not self._options.rate:
+            return lambda x: x
         block = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
         first = randomness.advance(
             self._counters[block * self._heads + step.head],
-            jnp.uint32(step.chunk.start * options.length),
+            jnp.uint32(step.chunk.start * self._size),
         )
-        return jnp.where(randomness.chance(self._words + first, options.rate), 0.0, x)
+        upper, lower = dropout.pairs(self._words + first, self._options.rate)
+        size = self._size
+
+        def dropped(x):
+            first = jnp.where(upper[:size], 0.0, x[:size])
+            second = jnp.where(lower[: len(x) - size], 0.0, x[size:])
+            return jnp.concatenate([first, second])
+
+        return dropped
 
 
 def forward(options, counters, query, key, value, queries, keys, output, sums):
@@ -184,7 +195,7 @@ def forward(options, counters, query, key, value, queries, keys, output, sums):
         total = jnp.sum(p, axis=0, keepdims=True)
         logs = highest * options.exponent + jnp.log2(total)
         sums[0, 0, step.head : step.head + 1, step.chunk] = logs
-        p = program.dropped(step, p).astype(value.dtype)
+        p = program.dropout(step)(p).astype(value.dtype)
         y = _dot(v_transposed[step.part], p)
         outputs.append(y / (total * (1 - options.rate)))
         if step.last:
@@ -254,9 +265,10 @@ def backward(
             inner = output[0, chunk, window].astype(jnp.float32)
             inner = (inner * gradient[0, chunk, window].astype(jnp.float32) * kept).T
         p = jnp.exp2(scores * options.exponent - logs)
-        ds = program.dropped(step, dp) - jnp.sum(inner[step.part], 0, keepdims=True)
+        dropped = program.dropout(step)
+        ds = dropped(dp) - jnp.sum(inner[step.part], 0, keepdims=True)
         ds = (p * ds).astype(q.dtype)
-        p = program.dropped(step, p).astype(g.dtype)
+        p = dropped(p).astype(g.dtype)
         dv += _dot(p, g)
         dk += _dot(ds, q)
         dqs.append(_dot(k_transposed[step.part], ds))

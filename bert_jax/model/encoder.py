@@ -59,7 +59,7 @@ class EncoderLayer(nn.Module):
         def add_and_normalise(x, y, place, name, readers):
             keys = randomness.fold_in(dropout_keys, place)
             if read_at is not None:
-                keys = randomness.of_parts(keys, read_at, c.hidden_size)
+                keys = dropout.of_parts(keys, read_at, c.hidden_size)
             return residual.AddAndNormalise(c, readers, name=name)(x, y, keys)
 
         attend = attention.SelfAttention
@@ -209,7 +209,7 @@ class Encoder(nn.Module):
             return Encoded(x, states, probabilities)
         keys = randomness.fold_in(dropout_keys, "output")
         if read_at is not None:
-            keys = randomness.of_parts(keys, read_at, c.hidden_size)
+            keys = dropout.of_parts(keys, read_at, c.hidden_size)
         x = dropout.dropout(x, c.dropout_rate, keys)
         if target_embedding is not None and returns_all:
             x = x[:, inputs.input_ids.shape[1] :]

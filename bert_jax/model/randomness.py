@@ -14,12 +14,11 @@ cost a tenth of a training step on a processor (docs/log.md), and the fast one m
 other bits when the mesh changes, as its documentation says.
 """
 
-import math
 import zlib
 
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Int, UInt32
+from jaxtyping import Array, Int, UInt32
 
 _GOLDEN = 0x9E3779B9
 
@@ -66,35 +65,12 @@ def bits(keys: UInt32[Array, " B"], shape: tuple[int, ...]) -> UInt32[Array, "B 
       keys: Keys of the rows at one place.
       shape: Shape of the array of one row, of fewer than 2**32 words.
     """
-    return _mix(counters(keys, shape))
-
-
-def counters(
-    keys: UInt32[Array, "..."], shape: tuple[int, ...]
-) -> UInt32[Array, "..."]:
-    """What words are made of: an array of `shape` for each key; see `bits`."""
     index = jnp.zeros((), jnp.uint32)
     full = (*keys.shape, *shape)
-    for dim in range(keys.ndim, len(full)):
+    for dim in range(1, len(full)):
         index = index * jnp.uint32(full[dim])
         index = index + lax.broadcasted_iota(jnp.uint32, full, dim)
-    return advance(keys.reshape(*keys.shape, *[1] * len(shape)), index)
-
-
-def of_parts(
-    keys: UInt32[Array, " B"] | None, parts: Int[Array, "B ..."], size: int
-) -> UInt32[Array, "B ..."] | None:
-    """Keys of parts of the arrays of rows: each draws what it would as a part of all.
-
-    Args:
-      keys: Keys of the rows at one place; None for no randomness, which stays so.
-      parts: Which parts of each row; the first is 0.
-      size: Words in a part.
-    """
-    if keys is None:
-        return None
-    keys = keys.reshape(-1, *[1] * (parts.ndim - 1))
-    return advance(keys, parts.astype(jnp.uint32) * jnp.uint32(size))
+    return _mix(advance(keys.reshape(-1, *[1] * len(shape)), index))
 
 
 def advance(
@@ -102,20 +78,6 @@ def advance(
 ) -> UInt32[Array, "..."]:
     """Counters of the words that come `index` later; a key is the first of its row."""
     return index * jnp.uint32(_GOLDEN) + counters
-
-
-def chance(counters: UInt32[Array, "..."], rate: float) -> Bool[Array, "..."]:
-    """True where a word, as a fraction of 2**32, is below `rate`.
-
-    The last step of `_mix` leaves the upper half of a word as it is. So words can be
-    compared without it: where the upper half is that of the limit, it would add this
-    half to the lower one, and where it is not, the lower one does not count.
-    """
-    limit = math.floor(rate * 2**32)
-    # Signed numbers, for not every chip compares unsigned ones in one instruction.
-    sign = 2**31
-    words = _mix_upper(counters) ^ jnp.uint32(limit >> 16 | sign)
-    return words.astype(jnp.int32) < jnp.int32(limit - sign)
 
 
 def _number(name: str) -> int:
@@ -129,10 +91,6 @@ def _fold(keys: UInt32[Array, "..."], number) -> UInt32[Array, "..."]:
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
     """A bijection of 32-bit words in which each bit depends on every other."""
-    x = _mix_upper(x)
-    return x ^ (x >> 16)
-
-
-def _mix_upper(x):
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
-    return (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
+    return x ^ (x >> 16)

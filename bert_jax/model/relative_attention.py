@@ -13,7 +13,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import attention, layers, products, randomness
+from bert_jax.model import attention, dropout, layers, products
 from bert_jax.model.inputs import Inputs
 
 
@@ -99,7 +99,7 @@ class RelativeAttention(nn.Module):
             # Of the probabilities [H, rows, L] of a row, those of what is read.
             first = jnp.arange(c.num_heads) * x.shape[1]
             parts = first[:, None] + read_at[:, None, :]  # B H Q
-            keys = randomness.of_parts(keys, parts, length)
+            keys = dropout.of_parts(keys, parts, length)
 
         def sides(query, key, own):
             """What scores are made of: queries, keys, and what is added."""

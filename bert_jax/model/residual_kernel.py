@@ -19,7 +19,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, UInt32
 
-from bert_jax.model import per_device, products, randomness
+from bert_jax.model import dropout, per_device, products, randomness
 
 _LANES = 128
 # Rows that are worked on at once: those of a register of bfloat16.
@@ -205,11 +205,12 @@ class _Chunks:
     def __init__(self, options, keys, x, y):
         self._options, self._keys = options, keys
         self._x, self._y = x, y
-        self._shape = _CHUNK, x.shape[2]
         if options.rate:
-            row = lax.broadcasted_iota(jnp.uint32, self._shape, 0)
-            column = lax.broadcasted_iota(jnp.uint32, self._shape, 1)
-            index = row * jnp.uint32(x.shape[2]) + column
+            self._size = dropout.words(x.shape[2])
+            shape = _CHUNK, self._size
+            row = lax.broadcasted_iota(jnp.uint32, shape, 0)
+            column = lax.broadcasted_iota(jnp.uint32, shape, 1)
+            index = row * jnp.uint32(self._size) + column
             self._words = randomness.advance(jnp.uint32(0), index)
 
     def __iter__(self):
@@ -220,20 +221,23 @@ class _Chunks:
                 yield row, slice(start, start + _CHUNK)
 
     def dropped(self, at):
-        """Which numbers of the chunk are dropped, or None."""
+        """What is dropped of the left half of the chunk and of the right, or None."""
         if not self._options.rate:
             return None
-        rows, positions, size = self._x.shape
+        rows, positions, _ = self._x.shape
         row = pl.program_id(0) * rows + at[0]
-        first = pl.program_id(1) * positions + at[1].start
-        begin = randomness.advance(self._keys[row], (first * size).astype(jnp.uint32))
-        return randomness.chance(self._words + begin, self._options.rate)
+        first = (pl.program_id(1) * positions + at[1].start) * self._size
+        begin = randomness.advance(self._keys[row], first.astype(jnp.uint32))
+        return dropout.pairs(self._words + begin, self._options.rate)
 
     def scaled(self, dropped, y):
         """`y` with dropout, in float32."""
         if dropped is None:
             return y
-        return jnp.where(dropped, 0.0, y * (1 / (1 - self._options.rate)))
+        y = y * (1 / (1 - self._options.rate))
+        halves = y[:, : self._size], y[:, self._size :]
+        halves = [jnp.where(x, 0.0, y) for x, y in zip(dropped, halves, strict=True)]
+        return jnp.concatenate(halves, axis=1)
 
     def normalised(self, at, dropped):
         """The chunk before scale and bias, and the inverse of its deviation."""
