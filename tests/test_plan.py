@@ -57,7 +57,10 @@ COLLECTIVES = (FIXTURES / "collectives.txt").read_text(encoding="utf-8")
 
 
 def test_collectives_are_found_wherever_they_are():
-    """Plain, in a fusion, in the background of two, in pairs, on another core."""
+    """Plain, in a fusion, in the background of two, in pairs, on another core.
+
+    And two of one channel, as `shard_map` makes them.
+    """
     program = hlo.Program(COLLECTIVES)
     got = program.collectives()
     summary = [
@@ -69,6 +72,7 @@ def test_collectives_are_found_wherever_they_are():
         ("all-gather", 100 * 128 * 2, (1, 8)),
         ("all-reduce", 30 * 4, None),
         ("all-reduce", 30 * 4, (1, 4)),
+        ("all-reduce", 256 * 1024 * 4, (1, 8)),
         ("all-reduce", (256 * 1024 + 30) * 4, (1, 8)),
         ("collective-permute", 30 * 4, (3, 2)),
         ("reduce-scatter", 256 * 1024 * 4, (2, 4)),

@@ -226,9 +226,11 @@ class Program:
             for inside, part, kind in self._parts(computation, instruction):
                 collective = self._collective(inside, part, kind, times)
                 # A collective that goes on in the background of several fusions is in
-                # each of them, with the same channel.
+                # each of them, with the same channel. Others may have one channel, too.
                 channel = _CHANNEL.search(part.rest)
-                where = channel[1] if channel else (inside, part.name)
+                where = inside, part.name
+                if channel and part is not instruction:
+                    where = channel[1], part.type
                 key = part.opcode, where  # a send has channels of its own
                 if key not in collectives or collectives[key].times < times:
                     collectives[key] = collective
