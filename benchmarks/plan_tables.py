@@ -4,6 +4,7 @@ r"""Print the tables of docs/plan.md and docs/sharding.md, compiled without a TP
   python benchmarks/plan_tables.py recipes bert_base v4:2x2x4    # one of these rows
   python benchmarks/plan_tables.py write bert_base v4:2x2x4    # into the pages, too
   python benchmarks/plan_tables.py sharding   # mesh layouts on 64 chips
+  python benchmarks/plan_tables.py lamb       # those of the LAMB recipes on full pods
   python benchmarks/plan_tables.py layers     # unrolled and scanned layers
   python benchmarks/plan_tables.py limits     # memory that programs can use
 
@@ -31,30 +32,36 @@ from bert_jax.planning.schedule import Dump
 
 ROOT = pathlib.Path(__file__).parents[1]
 
-# Recipe, slice, and micro-batches where one chip needs more than the recipe has. The
-# paper's 16 and 64 chips for BERT-Base and Large, of a later generation; for others,
-# what is easy to get, and what they are meant for.
+# Recipe, slice, and micro-batches of its phases where one chip needs more than the
+# recipe has. The paper's 16 and 64 chips for BERT-Base and Large, of a later
+# generation; for others, what is easy to get, and what they are meant for.
 RECIPES = (
-    ("bert_miniature:tiny", "v5e:1x1", 0),
-    ("bert_miniature:mini", "v5e:1x1", 0),
-    ("bert_miniature:small", "v5e:2x2", 0),
-    ("bert_miniature:medium", "v5e:2x2", 0),
-    ("bert_base", "v4:2x2x4", 0),
-    ("bert_large", "v4:4x4x4", 0),
-    *(
-        (f"bert_large_lamb:{batch}", slice_name, 0)
-        for batch in ("64k", "32k")
-        for slice_name in ("v4:4x4x4", "v4:8x8x8", "v5e:16x16")
-    ),
-    ("albert:base", "v5e:1x1", 128),
-    ("albert:base", "v4:2x2x4", 8),
-    ("electra:small", "v5e:1x1", 0),
-    ("electra:base", "v4:2x2x4", 0),
-    ("roberta:base", "v5e:1x1", 512),
-    ("roberta:base", "v4:4x4x4", 0),
-    ("xlnet:base", "v5e:1x1", 32),
-    ("xlnet:base", "v4:2x2x4", 0),
+    ("bert_miniature:tiny", "v5e:1x1", ()),
+    ("bert_miniature:mini", "v5e:1x1", ()),
+    ("bert_miniature:small", "v5e:2x2", ()),
+    ("bert_miniature:medium", "v5e:2x2", ()),
+    ("bert_base", "v4:2x2x4", ()),
+    ("bert_large", "v4:4x4x4", ()),
+    ("bert_large_lamb:64k", "v4:4x4x4", (16, 32)),
+    ("bert_large_lamb:64k", "v4:8x8x8", (2, 4)),
+    ("bert_large_lamb:64k", "v5e:16x16", (8, 16)),
+    ("bert_large_lamb:32k", "v4:4x4x4", (8, 8)),
+    ("bert_large_lamb:32k", "v4:8x8x8", (1, 1)),
+    ("bert_large_lamb:32k", "v5e:16x16", (4, 4)),
+    ("albert:base", "v5e:1x1", (128,)),
+    ("albert:base", "v4:2x2x4", (8,)),
+    ("electra:small", "v5e:1x1", ()),
+    ("electra:small", "v4:2x2x1", ()),
+    ("electra:base", "v5e:1x1", (8,)),
+    ("electra:base", "v4:2x2x4", ()),
+    ("roberta:base", "v5e:1x1", (512,)),
+    ("roberta:base", "v4:4x4x4", ()),
+    ("xlnet:base", "v5e:1x1", (32,)),
+    ("xlnet:base", "v4:2x2x4", ()),
 )
+# Compiled with scanned layers, in a tenth of the time: fit for whether a run fits, and
+# a third too pessimistic for its time (`layers`).
+_SCANNED = ("albert", "electra", "roberta", "xlnet")
 
 # Name, slice, number of slices, and the mesh.
 LAYOUTS = (
@@ -64,6 +71,17 @@ LAYOUTS = (
     ("fsdp 64", "v4:4x4x4", 1, {"data": 1, "fsdp": 64}),
     ("data 16, tensor 4", "v4:4x4x4", 1, {"tensor": 4}),
     ("data 64 in two slices", "v4:2x4x4", 2, {}),
+)
+
+# Layouts of the LAMB recipes: slice, name, and the mesh.
+_LAMB_LAYOUTS = tuple(
+    (slice_name, name, mesh)
+    for slice_name in ("v4:8x8x8", "v5e:16x16")
+    for name, mesh in (
+        ("copies", {}),
+        ("copies, optimizer split", {"shard_optimizer": True}),
+        ("fsdp 8", {"fsdp": 8}),
+    )
 )
 
 # Where the table of recipes is, between two marks.
@@ -92,17 +110,14 @@ def header(*names: str) -> list[str]:
     return [f"| {' | '.join(names)} |", f"|{line}|"]
 
 
-def recipe_rows(recipe: str, slice_name: str, micro_batches: int, dump: Dump):
+def recipe_rows(
+    recipe: str, slice_name: str, micro_batches: tuple[int, ...], dump: Dump
+):
     """A row for each phase of a recipe, one by one."""
-    config = load(recipe)
-    if micro_batches:
-        phases = [
-            dataclasses.replace(phase, micro_batches=micro_batches)
-            for phase in config.phases
-        ]
-        config = dataclasses.replace(config, phases=tuple(phases))
+    scanned = recipe.startswith(_SCANNED)
+    config = load(recipe, encoder={"scan_layers": True} if scanned else {})
     topology = topology_lib.open_topology(slice_name)
-    plan = planner(topology, dump).plan(config, recipe)
+    plan = planner(topology, dump).plan(in_pieces(config, micro_batches), recipe)
     return [format_recipe(recipe, plan, phase) for phase in plan.phases]
 
 
@@ -230,10 +245,24 @@ LAYOUT_HEADER = header(
 
 
 def layout_phase(model: str, slice_name: str, slices: int, mesh: dict):
-    """The first phase of Base or Large in a layout, with the layers scanned."""
+    """The first phase of a recipe in a layout, with the layers scanned."""
     config = load(model, mesh=mesh, encoder={"scan_layers": True})
+    micro_batches = {row[:2]: row[2] for row in RECIPES}.get((model, slice_name))
     topology = topology_lib.open_topology(slice_name, slices)
-    return planner(topology).plan_phase(config, 0)
+    return planner(topology).plan_phase(in_pieces(config, micro_batches), 0)
+
+
+def in_pieces(
+    config: config_lib.PretrainConfig, micro_batches: tuple[int, ...] | None
+) -> config_lib.PretrainConfig:
+    """A recipe with other numbers of micro-batches in its phases, if there are any."""
+    if not micro_batches:
+        return config
+    phases = [
+        dataclasses.replace(phase, micro_batches=number)
+        for phase, number in zip(config.phases, micro_batches, strict=True)
+    ]
+    return dataclasses.replace(config, phases=tuple(phases))
 
 
 def format_layers(model: str, layers: str, phase: phase_lib.PhasePlan) -> str:
@@ -295,6 +324,13 @@ def main(table: str = "", *chosen: str) -> None:
             for name, *layout in LAYOUTS:
                 phase = layout_phase(model, *layout)
                 print(format_layout(name, model, phase), flush=True)
+    elif table == "lamb":
+        print("\n".join(LAYOUT_HEADER))
+        for model in ("bert_large_lamb:64k", "bert_large_lamb:32k"):
+            for slice_name, name, mesh in _LAMB_LAYOUTS:
+                phase = layout_phase(model, slice_name, 1, mesh)
+                name = f"{slice_name}, {name}"
+                print(format_layout(name, model, phase), flush=True)
     elif table == "layers":
         print("\n".join(LAYERS_HEADER))
         for scan in (False, True):
@@ -307,7 +343,7 @@ def main(table: str = "", *chosen: str) -> None:
     elif table == "limits":
         limits()
     else:
-        sys.exit("give one of: recipes, write, sharding, layers, limits")
+        sys.exit("give one of: recipes, write, sharding, lamb, layers, limits")
 
 
 if __name__ == "__main__":

@@ -10,8 +10,10 @@ Source: Yang et al. 2019 (2.2 to 2.5, 3.1 and A.4) and zihangdai/xlnet, train.py
         base     12      768     12     256    1,000,000  1e-4  10,000
         large    24      1,024   16     8,192  500,000    4e-4  40,000
 
-        The authors' rows have memory of the row before, which is missing here, and a
-        second segment that is random in half of them; here it follows the first.
+        The authors' rows have memory of the rows before, 384 tokens, and a second
+        segment that is random in half of them; here it follows the first, and memory
+        is off: --config.objective.memory_length=384 has that many tokens before a row
+        (model/encoder.py says what is not the same).
 Run:    python -m bert_jax.run.train_tokenizer --kind=sentencepiece \
             --vocab_size=32000 --input=TEXT --output=TOKENIZER
         python -m bert_jax.run.build_corpus --tokenizer=TOKENIZER \

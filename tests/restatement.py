@@ -321,6 +321,7 @@ class Reference:
             empty = [0] * (self.P - len(targets))
             return {
                 **row,
+                **self.memory(c),
                 "input_ids": ids + padding,
                 "ranks": ranks + [-1] * len(padding),
                 "target_positions": targets + empty,
@@ -337,6 +338,23 @@ class Reference:
             "mlm_positions": positions + empty,
             "mlm_labels": labels + empty,
             "mlm_weights": [1.0] * len(positions) + [0.0] * len(empty),
+        }
+
+    def memory(self, c):
+        """What stands before a chunk in its document."""
+        size = self.objective.memory_length
+        if not size:
+            return {}
+        document, before = self.chunks[c][0], []
+        for d, pieces in self.chunks[:c]:
+            for piece in pieces:
+                of, tokens = (d, piece) if self.is_pair else piece
+                before += tokens if of == document else []
+        before = before[-size:]
+        empty = size - len(before)
+        return {
+            "memory_ids": [self.tokenizer.pad_id] * empty + before,
+            "memory_mask": [False] * empty + [True] * len(before),
         }
 
     # ---- segments

@@ -106,6 +106,20 @@ def test_permutations_of_all_kinds(segments, short, corpus):
             assert_rows_equal(made.batch(step), reference, positions, step)
 
 
+@pytest.mark.parametrize("segments", ["consecutive", "full_sentences", "doc_sentences"])
+def test_what_stands_before_rows(segments, corpus):
+    """Of some rows all of the memory, of some a part, and of some none."""
+    objective = config_lib.PermutationLmConfig(segments=segments, memory_length=70)
+    config = configure(objective)
+    made, reference = make(corpus, config), Reference(corpus, config)
+    sizes = set()
+    for step in range(4):
+        batch = made.batch(step)
+        assert_rows_equal(batch, reference, 32 * step + np.arange(32), segments)
+        sizes |= set(batch["memory_mask"].sum(1).tolist())
+    assert {0, 70} < sizes
+
+
 def test_permutations_of_other_spans(corpus):
     objective = config_lib.PermutationLmConfig(context=3, max_span=9)
     config = configure(objective, length=40)

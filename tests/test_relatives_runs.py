@@ -54,6 +54,8 @@ def pretrained(corpora, tmp_path_factory):
         cfg.phases = cfg.phases[:1]
         # As what is exported computes.
         cfg.encoder.dtype = "float32"
+        if name.startswith("xlnet"):
+            cfg.objective.memory_length = 12
         config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
         workdirs[name] = tmp_path_factory.mktemp("pretrained") / name.split(":")[0]
         state, resolved = pretraining.pretrain(config, str(workdirs[name]))

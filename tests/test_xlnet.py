@@ -196,6 +196,31 @@ def test_two_streams_agree_with_hugging_face(activation, theirs, scan_layers):
     assert_same_gradients(grads, from_theirs(expected, "grad/"))
 
 
+def with_memory(ids, mask=None):
+    """A batch of targets, and tokens before the rows."""
+    mask = np.ones(ids.shape, bool) if mask is None else mask
+    more = {"memory_ids": jnp.asarray(ids, jnp.int32), "memory_mask": jnp.asarray(mask)}
+    return batch_of_targets() | more
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_memory_agrees_with_hugging_face(scan_layers):
+    """Logits, loss and gradients; theirs is what the model gave of tokens before."""
+    config = dataclasses.replace(XLNET, activation="gelu_erf", scan_layers=scan_layers)
+    params = from_theirs(stored(), "state/")
+    batch = with_memory(stored()["memory_ids"])
+    model = permutation_lm.PermutationLm(config).model
+    logits = model.apply({"params": params}, Inputs.of(batch))[..., :101]
+    used = stored()["target_weights"] > 0
+    assert_close(np.asarray(logits)[used], stored()["memory/logits"][used], 1e-5)
+    value, grads = compiled(config)(params, batch, None)
+    grads = jax.tree.map(lambda g: g / used.sum(), grads)
+    expected = stored()["memory/loss"].item()
+    assert value / used.sum() == pytest.approx(expected, rel=1e-5)
+    assert abs(expected - stored()["gelu/loss"].item()) > 1e-3
+    assert_same_gradients(grads, from_theirs(stored(), "memory/grad/"))
+
+
 # ---- one result, however it is computed
 
 
@@ -268,6 +293,50 @@ def test_dropout_of_what_is_read_is_that_among_all():
     some = apply(rows, dropout_keys=keys, read_at=read_at).hidden
     assert_close(some, jnp.take_along_axis(every, read_at[..., None], axis=1), 1e-5)
     assert np.mean(np.asarray(every) == 0) == pytest.approx(0.1, abs=0.03)
+
+
+def test_memory_of_padding_is_none():
+    """And what stands in padding before the rows does not count, with dropout on."""
+    params = random_params(XLNET)
+    ids = stored()["memory_ids"]
+    kept = np.arange(7) >= np.array([7, 0, 3, 6])[:, None]
+    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
+    run = compiled(XLNET)
+    got = run(params, with_memory(np.where(kept, ids, 0), kept), keys)
+    same = run(params, with_memory(np.where(kept, ids, 99), kept), keys)
+    assert_trees_close(same, got, 1e-6)
+    other = run(params, with_memory(np.where(kept, ids - 1, 0), kept), keys)
+    assert abs(other[0] - got[0]) > 1e-3
+    nothing = run(params, with_memory(ids, np.zeros((4, 7), bool)), None)
+    assert_trees_close(nothing, run(params, batch_of_targets(), None), 1e-5)
+
+
+@pytest.mark.parametrize(
+    "change", [{"scan_layers": True}, {"remat": "layer"}, {"remat": "attention"}]
+)
+def test_memory_is_the_same_however_it_is_computed(change):
+    """With dropout on; in a loop, the last layer computes more than is read."""
+    batch = with_memory(stored()["memory_ids"])
+    params = random_params(XLNET)
+    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
+    got = compiled(dataclasses.replace(XLNET, **change))(params, batch, keys)
+    assert_trees_close(got, compiled(XLNET)(params, batch, keys), 1e-5)
+
+
+def test_attention_without_that_to_memory():
+    """Probabilities of tokens are what is left of 1."""
+    params = random_params(XLNET)["encoder"]
+    before = {
+        k: v for k, v in with_memory(stored()["memory_ids"]).items() if "mem" in k
+    }
+    rows = inputs(targets=False)._replace(**before)
+    encoded = encoder_lib.Encoder(XLNET).apply(
+        {"params": params}, rows, return_attention=True
+    )
+    assert encoded.attention.shape == (3, 4, 4, 24, 24)
+    total = np.asarray(encoded.attention).sum(-1).swapaxes(2, 3)
+    of_tokens = total[:, np.asarray(rows.attention_mask)]
+    assert of_tokens.min() > 0 and of_tokens.max() < 1
 
 
 def test_what_comes_later_is_not_seen():
@@ -414,7 +483,7 @@ def test_a_prediction_learns_from_distances():
 
 
 def first_losses(axes):
-    """Sums of the losses of some steps, with dropout and micro-batches, on a mesh."""
+    """Losses of some steps with dropout, memory and micro-batches, on a mesh."""
     devices = jax.devices()[: math.prod(axes.values())]
     mesh = sharding.make_mesh(config_lib.MeshConfig(**axes), devices)
     objective = permutation_lm.PermutationLm(XLNET)
@@ -429,7 +498,8 @@ def first_losses(axes):
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
         out_shardings=(shardings, sharding.replicated(mesh)),
     )
-    batch = {k: np.tile(v, (4, 1)) for k, v in batch_of_targets().items()}
+    batch = with_memory(stored()["memory_ids"])
+    batch = {k: np.tile(v, (4, 1)) for k, v in batch.items()}
     placed = sharding.to_devices(mesh, batch, sharding.local_rows(mesh, 16), 16)
     sums = []
     with sharding.use(mesh):

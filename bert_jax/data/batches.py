@@ -41,6 +41,9 @@ class PretrainingBatches:
     of rows with an order of factorisation
       ranks           int32 [B, L]   places in the order, from 0 on; -1 for what all see
       target_*                       positions, labels and weights, as of masks
+    with memory of M tokens
+      memory_ids      int32 [B, M]   tokens before the chunk, the nearest last
+      memory_mask     bool [B, M]    true where there is no padding, which comes first
     and of rows with neither
       weights         float32 [B]    1; 0 for the filling of the last held-out batch
     of packed rows, in addition

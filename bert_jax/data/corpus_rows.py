@@ -19,6 +19,7 @@ from bert_jax.data import (
     order,
     packing,
     permutations,
+    preceding,
     segment_pairs,
     segments,
     single_segments,
@@ -105,11 +106,19 @@ class CorpusRows:
             aim_key=counter.word(key, _AIMS) if is_packed else None,
         )
         self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
-        self._masking = self._permutations = None
+        self._masking = self._permutations = self._preceding = None
         if isinstance(objective, config_lib.PermutationLmConfig):
             self._permutations = permutations.Permutations(
                 objective, length, corpus.tokenizer
             )
+            if objective.memory_length:
+                self._preceding = preceding.Preceding(
+                    table,
+                    self._segments.chunk_starts,
+                    self._segments.chunk_documents,
+                    size=objective.memory_length,
+                    pad_id=corpus.tokenizer.pad_id,
+                )
         if objective.masking is not None:
             mask = objective.masking
             self._masking = masking.Masking(mask, length, corpus.tokenizer)
@@ -174,6 +183,8 @@ class CorpusRows:
             keys = self._keys_by_purpose(_PERMUTATIONS, items)
             features |= self._permutations(rows.input_ids, keys)
             features["target_weights"] *= weights[:, None]
+            if self._preceding:
+                features |= self._preceding(items.index)
         else:
             features["weights"] = weights
         return features

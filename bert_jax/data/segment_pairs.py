@@ -80,6 +80,7 @@ class Consecutive:
             aim = np.clip(tokens, 2, target)
             self.sizes, self._aim = aim + 3, tf.constant(aim)
         self.chunk_documents = chunks.document
+        self.chunk_starts = pieces.starts[chunks.first_piece]
         self._length = length
         self._short_sequence_rate = short_sequence_rate
         self._tokenizer = tokenizer

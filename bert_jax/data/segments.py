@@ -48,12 +48,14 @@ class Segments(Protocol):
     Attributes:
       min_documents: Number of documents without which no row can be made.
       chunk_documents: int64 [chunks], the document that each chunk begins in.
+      chunk_starts: int64 [chunks], the first token of each, in the table.
       sizes: int64 [chunks], tokens of the row that each chunk makes, at most, special
         tokens included; of kinds made with an `aim_key`, else None.
     """
 
     min_documents: int
     chunk_documents: np.ndarray
+    chunk_starts: np.ndarray
     sizes: np.ndarray | None
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:

@@ -49,6 +49,7 @@ class DocSentences:
             tokens = chunks_lib.sizes(pieces, chunks)
             self.sizes = np.minimum(tokens, target) + 2
         self.chunk_documents = chunks.document
+        self.chunk_starts = pieces.starts[chunks.first_piece]
         self._length = length
         self._short_sequence_rate = short_sequence_rate
         self._tokenizer = tokenizer

@@ -4,6 +4,7 @@ Source: BERT paper, 3; google-research/bert, modeling.py.
 """
 
 import dataclasses
+import functools
 import operator
 
 import flax.linen as nn
@@ -38,6 +39,7 @@ class EncoderLayer(nn.Module):
         inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
+        memory: Float[Array, "B M D"] | None = None,
         read_at: Int[Array, "B P"] | None = None,
         return_probabilities: bool = False,
     ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
@@ -48,6 +50,7 @@ class EncoderLayer(nn.Module):
             second stream if there is one.
           inputs: Rows of tokens.
           dropout_keys: Keys for dropout; None for no dropout.
+          memory: Hidden states of the layer below of `inputs.memory_ids`.
           read_at: Positions whose hidden states are wanted; None: all, and P is L.
           return_probabilities: Whether to return those, too.
         """
@@ -62,10 +65,16 @@ class EncoderLayer(nn.Module):
                 keys = dropout.of_parts(keys, read_at, c.hidden_size)
             return residual.AddAndNormalise(c, readers, name=name)(x, y, keys)
 
-        attend = attention.SelfAttention
         if c.is_relative:
-            attend = relative_attention.RelativeAttention
-        y, probabilities = attend(c, adds_bias=False, name="attention")(
+            attend = functools.partial(
+                relative_attention.RelativeAttention(
+                    c, adds_bias=False, name="attention"
+                ),
+                memory=memory,
+            )
+        else:
+            attend = attention.SelfAttention(c, adds_bias=False, name="attention")
+        y, probabilities = attend(
             queries,
             x,
             inputs,
@@ -107,8 +116,8 @@ class Encoded:
     Attributes:
       hidden: Vectors of the last layer, of all positions or of those asked for.
       hidden_states: Those of the embeddings and of each layer; None if not requested.
-      attention: Attention probabilities of each layer, float32, before dropout; None if
-        not requested.
+      attention: Attention probabilities of each layer, float32, before dropout, without
+        those of memory; None if not requested.
     """
 
     hidden: Float[Array, "B P D"]
@@ -130,6 +139,12 @@ class Encoder(nn.Module):
     With `config.positions="relative"` this is XLNet (Yang et al. 2019), which may have
     a second stream of vectors (`inputs.target_positions`), and drops out what comes of
     the last layer. Rows come with [CLS] first all the same; see `cls_last.py`.
+
+    It may have memory, too: hidden states of the text before the row. In the original
+    they are what the step before computed of the row before, so that the batches of a
+    run hang on one another. Here they are computed in the same step, of the tokens
+    (`inputs.memory_ids`), without dropout, and by the parameters of this step: a batch
+    is what it is on its own, and memory reaches back as far as it is long, not further.
 
     Attributes:
       config: Shape of the encoder.
@@ -188,6 +203,7 @@ class Encoder(nn.Module):
         if c.is_relative:
             inputs = cls_last.moved(given)
             read_at = None if read_at is None else cls_last.places(given, read_at)
+        memory = self._remembered(inputs)
         first = self._embedded(inputs, dropout_keys, target_embedding)
         returns_all = return_hidden_states or return_attention
         if target_embedding is not None and not returns_all:
@@ -198,6 +214,7 @@ class Encoder(nn.Module):
         x, states, probabilities = self._through_layers(
             first,
             inputs,
+            memory,
             randomness.fold_in(dropout_keys, "layers"),
             read_at,
             return_hidden_states=return_hidden_states,
@@ -222,6 +239,24 @@ class Encoder(nn.Module):
                 probabilities = cls_last.back(given, probabilities, axis, batch_axis=1)
         return Encoded(x, states, probabilities)
 
+    def _remembered(self, inputs):
+        """Hidden states below each layer of what is before the rows; or None."""
+        ids = inputs.memory_ids
+        if ids is None:
+            return None
+        rows = Inputs(ids, inputs.memory_mask, segment_ids=jnp.zeros_like(ids))
+        first = self._embedded(rows, None, None)
+        _, states, _ = self._through_layers(
+            first,
+            rows,
+            None,
+            None,
+            None,
+            return_hidden_states=True,
+            return_attention=False,
+        )
+        return jax.lax.stop_gradient(jnp.concatenate([first[None], states[:-1]]))
+
     def _embedded(self, inputs, dropout_keys, target_embedding):
         """Hidden states below the layers: of tokens, and of a second stream."""
         c = self.config
@@ -239,18 +274,27 @@ class Encoder(nn.Module):
         return nn.with_logical_constraint(x, ("batch", "length", "hidden"))
 
     def _through_layers(
-        self, x, inputs, keys, read_at, *, return_hidden_states, return_attention
+        self,
+        x,
+        inputs,
+        memory,
+        keys,
+        read_at,
+        *,
+        return_hidden_states,
+        return_attention,
     ):
         """What comes of all layers; and states and probabilities of each, or None."""
         c = self.config
         layer = EncoderLayer(c, parent=None)
 
-        def apply_layer(x, parameters, index, read_at=None):
+        def apply_layer(x, parameters, index, memory, read_at=None):
             x, probabilities = layer.apply(
                 {"params": parameters},
                 x,
                 inputs,
                 randomness.fold_in(keys, index),
+                memory=memory,
                 read_at=read_at,
                 return_probabilities=return_attention,
             )
@@ -260,15 +304,19 @@ class Encoder(nn.Module):
         if c.remat == "layer":
             apply_layer = jax.checkpoint(apply_layer, prevent_cse=not c.scan_layers)
         if c.scan_layers:
-            indices = jnp.arange(c.num_layers).reshape(c.num_distinct_layers, -1)
+            # Of each layer, in groups that share parameters.
+            own = jax.tree.map(
+                lambda x: x.reshape(c.num_distinct_layers, -1, *x.shape[1:]),
+                (jnp.arange(c.num_layers), memory),
+            )
 
             def apply_group(x, group):
-                parameters, indices = group
+                parameters, own = group
                 return jax.lax.scan(
-                    lambda x, index: apply_layer(x, parameters, index), x, indices
+                    lambda x, own: apply_layer(x, parameters, *own), x, own
                 )
 
-            x, extras = jax.lax.scan(apply_group, x, (self.layers, indices))
+            x, extras = jax.lax.scan(apply_group, x, (self.layers, own))
             states, probabilities = jax.tree.map(
                 lambda x: jax.lax.collapse(x, 0, 2), extras
             )
@@ -279,7 +327,13 @@ class Encoder(nn.Module):
             for i in range(c.num_layers):
                 parameters = own[i * len(own) // c.num_layers]
                 is_last = i == c.num_layers - 1
-                x, extra = apply_layer(x, parameters, i, read_at if is_last else None)
+                x, extra = apply_layer(
+                    x,
+                    parameters,
+                    i,
+                    None if memory is None else memory[i],
+                    read_at if is_last else None,
+                )
                 extras.append(extra)
             states, probabilities = jax.tree.map(lambda *x: jnp.stack(x), *extras)
         return x, states, probabilities

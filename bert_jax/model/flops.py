@@ -37,14 +37,20 @@ def _layer(config: config_lib.EncoderConfig, length: int, queries: int) -> float
 
 
 def two_streams(
-    config: config_lib.EncoderConfig, length: int, predictions: int
+    config: config_lib.EncoderConfig, length: int, predictions: int, memory: int = 0
 ) -> float:
     """Operations of the layers for one sequence and a stream of predictions beside it.
 
-    The last layer has that stream only.
+    The last layer has that stream only. All attend to `memory` tokens more.
     """
-    layers = (config.num_layers - 1) * _layer(config, length, length + predictions)
-    return layers + _layer(config, length, predictions)
+    keys = length + memory
+    layers = (config.num_layers - 1) * _layer(config, keys, length + predictions)
+    return layers + _layer(config, keys, predictions)
+
+
+def memory(config: config_lib.EncoderConfig, tokens: int) -> float:
+    """Operations for the hidden states below each layer of some tokens."""
+    return (config.num_layers - 1) * _layer(config, tokens, tokens)
 
 
 def pooler(config: config_lib.EncoderConfig) -> float:

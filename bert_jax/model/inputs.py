@@ -22,6 +22,10 @@ class Inputs(NamedTuple):
       target_positions: Positions of a second stream of vectors, which know where they
         are but not what stands there (Yang et al. 2019, XLNet, 2.3). Each attends to
         tokens of earlier places than that of the token there. None: there is none.
+      memory_ids: Tokens that stand before the row in its text, the nearest last. Each
+        layer attends to their hidden states, too, which get no gradient (Dai et al.
+        2019, 3.2). Only of encoders of relative positions. None: there are none.
+      memory_mask: Which of them are not padding, which is at the beginning.
     """
 
     input_ids: Int[Array, "B L"]
@@ -31,6 +35,8 @@ class Inputs(NamedTuple):
     documents: Int[Array, "B L"] | None = None
     ranks: Int[Array, "B L"] | None = None
     target_positions: Int[Array, "B P"] | None = None
+    memory_ids: Int[Array, "B M"] | None = None
+    memory_mask: Bool[Array, "B M"] | None = None
 
     @classmethod
     def of(cls, batch: Mapping[str, jax.Array]) -> "Inputs":

@@ -1,7 +1,7 @@
 """Self-attention that knows distances, not positions, and has two streams (XLNet).
 
 Source: Yang et al. 2019, 2.3 to 2.5; Dai et al. 2019, Transformer-XL, 3.3;
-zihangdai/xlnet, modeling.py. Without memory.
+zihangdai/xlnet, modeling.py.
 """
 
 import functools
@@ -55,6 +55,9 @@ class RelativeAttention(nn.Module):
     A second stream, if there is one, stands behind the tokens: row L + p of the hidden
     states is at `inputs.target_positions[:, p]`. Nothing attends to it.
 
+    Memory, if there is any, stands before the tokens, in the first segment, and all of
+    it is attended to but padding.
+
     Differs from the original: there, each row of a batch drops other parts of the
     sinusoids. Here nothing is dropped of them.
     """
@@ -70,16 +73,21 @@ class RelativeAttention(nn.Module):
         inputs: Inputs,
         dropout_keys: UInt32[Array, " B"] | None,
         *,
+        memory: Float[Array, "B M D"] | None = None,
         read_at: Int[Array, "B Q"] | None = None,
         return_probabilities: bool = False,
     ) -> tuple[Float[Array, "B Q D"] | products.Biased, Float[Array, "B H Q L"] | None]:
         """What some rows of hidden states, or all, take from the tokens.
 
-        Arguments and results are those of `attention.SelfAttention`.
+        Arguments and results are those of `attention.SelfAttention`. Memory has hidden
+        states of `inputs.memory_ids`; probabilities are those of the tokens alone.
         """
         c = self.config
-        length = inputs.input_ids.shape[1]
-        tokens = x[:, :length]
+        tokens = x[:, : inputs.input_ids.shape[1]]
+        remembered = 0
+        if memory is not None:
+            remembered = memory.shape[1]
+            tokens = jnp.concatenate([memory.astype(tokens.dtype), tokens], axis=1)
         heads = (("heads", c.num_heads), ("head", c.head_size))
         linear = functools.partial(
             layers.Linear, dtype=c.dtype, stddev=c.initializer_range, has_bias=False
@@ -91,19 +99,20 @@ class RelativeAttention(nn.Module):
         )
         own = self._parameters()
         asking = _asking(inputs, read_at)
-        mask = _mask(inputs, asking)
+        mask = _mask(inputs, asking, remembered)
+        of_keys = jnp.pad(inputs.segment_ids, ((0, 0), (remembered, 0)))
         rate, keys = c.attention_dropout_rate, dropout_keys
         if keys is None:
             rate, keys = 0.0, jnp.zeros(len(x), jnp.uint32)
         elif read_at is not None:
-            # Of the probabilities [H, rows, L] of a row, those of what is read.
+            # Of the probabilities [H, rows, M + L] of a row, those of what is read.
             first = jnp.arange(c.num_heads) * x.shape[1]
             parts = first[:, None] + read_at[:, None, :]  # B H Q
-            keys = dropout.of_parts(keys, parts, length)
+            keys = dropout.of_parts(keys, parts, tokens.shape[1])
 
         def sides(query, key, own):
             """What scores are made of: queries, keys, and what is added."""
-            more = _more_scores(query, own, asking, inputs.segment_ids)
+            more = _more_scores(query, own, asking, of_keys, remembered)
             query = (query + own.content_bias).astype(c.dtype)
             return query.swapaxes(1, 2), key.swapaxes(1, 2), more
 
@@ -125,7 +134,8 @@ class RelativeAttention(nn.Module):
         if not return_probabilities:
             return y, None
         query, key, more = sides(query, key, own)
-        return y, attention.attention_probabilities(query, key, mask, more)
+        probabilities = attention.attention_probabilities(query, key, mask, more)
+        return y, probabilities[..., remembered:]
 
     def _parameters(self):
         c = self.config
@@ -167,26 +177,34 @@ def _asking(inputs: Inputs, read_at: Int[Array, "B Q"] | None) -> _Asking:
     )
 
 
-def _mask(inputs: Inputs, asking: _Asking) -> Bool[Array, "B 1 #Q L"]:
+def _mask(
+    inputs: Inputs, asking: _Asking, remembered: int
+) -> Bool[Array, "B 1 #Q keys"]:
     mask = inputs.attention_mask[:, None, None, :]
-    if inputs.ranks is None:
+    if inputs.ranks is not None:
+        is_before = inputs.ranks[:, None, :] <= asking.ranks[:, :, None]
+        mask = mask & is_before[:, None]
+    if not remembered:
         return mask
-    is_before = inputs.ranks[:, None, :] <= asking.ranks[:, :, None]
-    return mask & is_before[:, None]
+    of_memory = inputs.memory_mask[:, None, None, :]
+    of_memory = jnp.broadcast_to(of_memory, (*mask.shape[:3], remembered))
+    return jnp.concatenate([of_memory, mask], axis=3)
 
 
 def _more_scores(
     query: Float[Array, "B Q H K"],
     own: _Parameters,
     asking: _Asking,
-    segment_ids: Int[Array, "B L"],
-) -> Float[Array, "B H Q L"]:
+    segment_ids: Int[Array, "B keys"],
+    remembered: int,
+) -> Float[Array, "B H Q keys"]:
     """What distances and segments add to the products of queries and keys."""
     # What is between is large, and soon computed again in the backward pass.
-    scores = jax.checkpoint(distance_scores, static_argnums=3)(
+    scores = jax.checkpoint(distance_scores, static_argnums=(3, 4))(
         (query + own.position_bias).astype(query.dtype),
         own.distance_kernel,
         asking.positions,
+        -remembered,
         segment_ids.shape[1],
     )
     if own.segments is None:
@@ -203,8 +221,9 @@ def distance_scores(
     query: Float[Array, "B Q H K"],
     kernel: Float[Array, "D H K"],
     positions: Int[Array, "B Q"],
-    length: int,
-) -> Float[Array, "B H Q L"]:
+    first: int,
+    count: int,
+) -> Float[Array, "B H Q keys"]:
     """Products of queries and projected sinusoids of their distances to all keys.
 
     The original projects the sinusoids of all 2 L distances, multiplies queries with
@@ -218,7 +237,8 @@ def distance_scores(
       query: Queries with their bias.
       kernel: From sinusoids to keys.
       positions: Where the queries are.
-      length: Number of keys, which are at 0, 1, 2 and so on.
+      first: Where the first key is; the others follow one by one.
+      count: Number of keys.
     """
     size = kernel.shape[0]
     frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
@@ -229,7 +249,7 @@ def distance_scores(
     )
     angles = positions[:, None, :, None] * frequencies
     sine, cosine = jnp.sin(angles), jnp.cos(angles)
-    angles = jnp.arange(length)[:, None] * frequencies
+    angles = jnp.arange(first, first + count)[:, None] * frequencies
     return products.einsum(
         "bhqd,ld->bhql",
         of_sine * sine + of_cosine * cosine,

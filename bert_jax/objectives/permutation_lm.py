@@ -17,8 +17,8 @@ from bert_jax.objectives import Batch, rows, terms, without_context
 class PermutationLm:
     """Mean loss of the last tokens of a random order, each from those before it.
 
-    Source: zihangdai/xlnet, function_builder.py, two_stream_loss. Without memory; the
-    second stream has vectors where something is predicted, and no others.
+    Source: zihangdai/xlnet, function_builder.py, two_stream_loss. The second stream has
+    vectors where something is predicted, and no others. Of memory, see `Encoder`.
     """
 
     encoder: config_lib.EncoderConfig
@@ -44,17 +44,23 @@ class PermutationLm:
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
         predictions = self.config.predictions(length)
-        return {
+        shapes = {
             **rows.shapes(self.config, batch_size, length),
             **rows.of_predictions("target", batch_size, predictions),
             "ranks": jax.ShapeDtypeStruct((batch_size, length), jnp.int32),
         }
+        if memory := self.config.memory_length:
+            before = batch_size, memory
+            shapes["memory_ids"] = jax.ShapeDtypeStruct(before, jnp.int32)
+            shapes["memory_mask"] = jax.ShapeDtypeStruct(before, jnp.bool_)
+        return shapes
 
     def sequence_flops(self, length: int) -> float:
-        """Encoder and head, forward and backward."""
+        """Encoder and head, forward and backward; what makes memory, forward."""
         predictions = self.config.predictions(length)
-        return flops.training(
-            flops.two_streams(self.encoder, length, predictions)
+        memory = self.config.memory_length
+        return flops.memory(self.encoder, memory) + flops.training(
+            flops.two_streams(self.encoder, length, predictions, memory)
             + flops.tied_head(self.encoder, predictions)
         )
 
