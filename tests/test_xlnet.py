@@ -311,15 +311,13 @@ def test_memory_of_padding_is_none():
     assert_trees_close(nothing, run(params, batch_of_targets(), None), 1e-5)
 
 
-@pytest.mark.parametrize(
-    "change", [{"scan_layers": True}, {"remat": "layer"}, {"remat": "attention"}]
-)
-def test_memory_is_the_same_however_it_is_computed(change):
+def test_memory_is_the_same_however_it_is_computed():
     """With dropout on; in a loop, the last layer computes more than is read."""
     batch = with_memory(stored()["memory_ids"])
     params = random_params(XLNET)
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
-    got = compiled(dataclasses.replace(XLNET, **change))(params, batch, keys)
+    other = dataclasses.replace(XLNET, scan_layers=True, remat="layer")
+    got = compiled(other)(params, batch, keys)
     assert_trees_close(got, compiled(XLNET)(params, batch, keys), 1e-5)
 
 
