@@ -17,15 +17,15 @@ Published: SQuAD v1.1 F1 90.6 with 64k in 76 minutes on 1,024 TPU v3 chips, and 
         with AdamW at 512 (table 1); NVIDIA reports 90.7.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_large_lamb.py:64k \
             --config.data.corpus=DIR --workdir=DIR
-        Set '--config.phases[0].micro_batches=N', and that of phases[1], to
+        Set '--config.phases[0].micro_batches=N', and that of phases[1], to these two:
 
         slice      v4:4x4x4  v4:8x8x8  v5e:16x16
         64k        16, 32    2, 4      8, 16
         32k        8, 8      1, 1      4, 4
 
-        for 64 sequences of 128 or 16 of 512 on a chip of v4 at a time, and half as many
-        on one of v5e. The mesh has copies of everything; docs/sharding.md says why, and
-        when `mesh.fsdp=8` is better.
+        That is 64 sequences of 128, or 16 of 512, on a chip of v4 at a time, and half
+        as many on one of v5e. The mesh has copies of everything; docs/sharding.md says
+        why, and when `mesh.fsdp=8` is better.
 Cost:   we have not run it.
 Smoke:  --config=configs/bert_large_lamb.py:smoke takes seconds on a processor.
 """

@@ -146,6 +146,7 @@ def test_kernel_is_taken_on_tpus_where_shapes_allow():
         ((2, 128, 768), "bfloat16"),
         ((2, 512, 1024), "bfloat16"),
         ((4, 32, 128), "float32"),
+        ((2, 128, 384), "bfloat16"),
     ],
 )
 def test_kernel_compiles(name, shape, dtype):

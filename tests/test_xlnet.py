@@ -321,6 +321,22 @@ def test_memory_is_the_same_however_it_is_computed():
     assert_trees_close(got, compiled(XLNET)(params, batch, keys), 1e-5)
 
 
+def test_operations_of_memory():
+    """Of keys and values, of what attends to them, and of what makes them."""
+    of = config_lib.PermutationLmConfig
+    plain, more = (
+        permutation_lm.PermutationLm(XLNET, of(memory_length=m)).sequence_flops(24)
+        for m in (0, 7)
+    )
+    d, f, p, (n, memory) = 32, 48, 3, (XLNET.num_layers, 7)
+    assert (XLNET.hidden_size, XLNET.intermediate_size, n) == (d, f, 3)
+    queries = 2 * (24 + p) + p
+    attention = 3 * queries * (4 + 4) * memory * d  # with distances
+    keys_and_values = 2 * n * 2 * memory * 2 * d * d
+    of_one = 2 * memory * (2 * d * d + 2 * d * d + 2 * d * f) + 8 * memory**2 * d
+    assert more - plain == attention + keys_and_values + 2 * of_one
+
+
 def test_attention_without_that_to_memory():
     """Probabilities of tokens are what is left of 1."""
     params = random_params(XLNET)["encoder"]

@@ -181,7 +181,7 @@ class PermutationLmConfig:
     # Predicted tokens that stand together, at most.
     max_span: int = knob(5, at_least=1)
     # Tokens before a row, of its document, that its tokens attend to (model/encoder.py
-    # says how that is another memory than the paper's); 0: none.
+    # says how this memory differs from the paper's); 0: none.
     memory_length: int = knob(0, at_least=0)
 
     def predictions(self, length: int) -> int:

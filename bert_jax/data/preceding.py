@@ -9,7 +9,8 @@ from bert_jax.data import chunks as chunks_lib
 class Preceding:
     """The tokens before chunks, none of other documents, and no special ones.
 
-    A row may begin later than its chunk: what was trimmed there is in neither.
+    A row may begin later than its chunk: what was trimmed there is in neither. Holds a
+    second copy of the tokens: those of the segments may have separators among them.
     """
 
     def __init__(

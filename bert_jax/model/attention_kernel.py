@@ -98,7 +98,8 @@ def attend(
     )
     if dropout_keys is None:
         dropout_keys = jnp.zeros(batch, jnp.uint32)
-    # Where the words of a head begin among those of the row, as for [H, L, L].
+    # Where the words of a head begin among those of the row, as `dropout.mask`
+    # has them for [H, L, L].
     heads = jnp.arange(size // head_size, dtype=jnp.uint32)
     first = heads * jnp.uint32(length * dropout.words(length))
     counters = randomness.advance(dropout_keys[:, None], first)

@@ -84,8 +84,8 @@ class _Program:
         self._counters = counters
         self._heads = width // options.head_size
         if options.rate:
-            # As many words as there are keys with the upper bits of one, or with the
-            # lower ones if these are more, as where a row is padded.
+            # Words for as many keys as have the upper bits of one, or the lower bits if
+            # those are more, as where a row is padded.
             self._size = dropout.words(options.length)
             rows = max(self._size, length - self._size)
             index = self._query_index[:rows] * self._size + self._key_index[:rows]
@@ -146,7 +146,7 @@ class _Program:
         return scores
 
     def dropout(self, step):
-        """A function that has zeros where dropout has them; it does not scale."""
+        """A function that zeroes what is dropped; it does not scale."""
         if not self._options.rate:
             return lambda x: x
         block = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)

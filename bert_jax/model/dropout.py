@@ -4,10 +4,14 @@ The mask is a pure function of the row's key, the place and the position; see
 `randomness.py`. It is made in the same loop that uses it.
 
 One 32-bit word is enough for two positions of the last dimension, some way apart: as a
-signed number for the one, and its lower 16 bits, shifted up, for the other. Words are
-counters that were stirred by shifts, sums and exclusive ors alone (`_stir`). Not
-every TPU multiplies integers: v4 needs some twenty instructions for each product, and
-there the mixer of `randomness.bits` was most of what attention took (docs/log.md).
+signed number for the one, and its lower 16 bits, shifted up, for the other. The rate of
+the latter is `rate` rounded up to a multiple of 2**-16.
+
+Words are counters that were stirred by shifts, sums and exclusive ors alone (`_stir`).
+Not every TPU multiplies integers: v4 needs about fifteen bundles of instructions for
+each product, and there the mixer of `randomness.bits` was most of what attention took
+(docs/log.md). The kernels number their words once in a program; the plain path still
+has a product or two for each position.
 """
 
 import functools
@@ -60,10 +64,15 @@ _dropout.defvjp(_dropout_forward, _dropout_backward)
 def mask(
     keys: UInt32[Array, "..."], shape: tuple[int, ...], rate: float
 ) -> Bool[Array, "..."]:
-    """What is dropped of an array of `shape` for each key.
+    """What is dropped: true in an array of `shape` for each key, [*keys.shape, *shape].
 
     Each value makes its own word: on the way, that costs less than to bring two
     values together. The kernels, which have them at hand, make each word once.
+
+    Args:
+      keys: Keys of the rows, or of parts of them, at one place.
+      shape: Shape of the array of one key.
+      rate: Fraction in [0, 1).
     """
     full = (*keys.shape, *shape)
     size = words(shape[-1])
@@ -82,9 +91,9 @@ def mask(
 
 
 def words(positions: int) -> int:
-    """Words of a row of the last dimension: that many positions have words in order.
+    """Number of words for `positions` positions of the last dimension.
 
-    Position c and position `words` + c share one, the former has its upper bits.
+    Position c < words has the upper bits of word c, position words + c its lower ones.
     """
     return -(-positions // (2 * _STEP)) * _STEP
 
@@ -114,7 +123,7 @@ def pairs(
 
 
 def _is_below(word, rate):
-    """Whether signed words are among the lowest, as many as `rate` of all."""
+    """Whether signed words are among the lowest, a share of `rate` of all numbers."""
     # Signed numbers, for not every chip compares unsigned ones in one instruction.
     return word.astype(jnp.int32) < jnp.int32(math.floor(rate * 2**32) - 2**31)
 
@@ -122,8 +131,9 @@ def _is_below(word, rate):
 def _stir(x):
     """A bijection of 32-bit words, good enough for what `_is_below` asks of them.
 
-    Of counters that go up by `randomness.advance`: drops at any two distances are not
-    correlated, nor are products of two with others (docs/log.md has the search).
+    For counters that go up by `randomness.advance`, no correlation was found between
+    drops at any distance of up to 2 million positions, nor between products of two
+    neighbours and others, beyond what chance explains (docs/log.md has the search).
     """
     for down, up in ((6, 5), (3, 7), (13, 17)):
         x = x ^ (x >> down)

@@ -142,9 +142,9 @@ class Encoder(nn.Module):
 
     It may have memory, too: hidden states of the text before the row. In the original
     they are what the step before computed of the row before, so that the batches of a
-    run hang on one another. Here they are computed in the same step, of the tokens
+    run depend on one another. Here they are computed in the same step, of the tokens
     (`inputs.memory_ids`), without dropout, and by the parameters of this step: a batch
-    is what it is on its own, and memory reaches back as far as it is long, not further.
+    needs no other, and memory reaches back M tokens in all, not M in each layer.
 
     Attributes:
       config: Shape of the encoder.
@@ -213,6 +213,7 @@ class Encoder(nn.Module):
             )
         x, states, probabilities = self._through_layers(
             first,
+            self.layers,
             inputs,
             memory,
             randomness.fold_in(dropout_keys, "layers"),
@@ -240,14 +241,18 @@ class Encoder(nn.Module):
         return Encoded(x, states, probabilities)
 
     def _remembered(self, inputs):
-        """Hidden states below each layer of what is before the rows; or None."""
+        """Hidden states below each layer of what is before the rows; or None.
+
+        In a loop the last layer is computed, too, and not read.
+        """
         ids = inputs.memory_ids
         if ids is None:
             return None
         rows = Inputs(ids, inputs.memory_mask, segment_ids=jnp.zeros_like(ids))
-        first = self._embedded(rows, None, None)
+        first = jax.lax.stop_gradient(self._embedded(rows, None, None))
         _, states, _ = self._through_layers(
             first,
+            jax.lax.stop_gradient(self.layers),
             rows,
             None,
             None,
@@ -255,7 +260,7 @@ class Encoder(nn.Module):
             return_hidden_states=True,
             return_attention=False,
         )
-        return jax.lax.stop_gradient(jnp.concatenate([first[None], states[:-1]]))
+        return jnp.concatenate([first[None], states[:-1]])
 
     def _embedded(self, inputs, dropout_keys, target_embedding):
         """Hidden states below the layers: of tokens, and of a second stream."""
@@ -276,6 +281,7 @@ class Encoder(nn.Module):
     def _through_layers(
         self,
         x,
+        of_layers,
         inputs,
         memory,
         keys,
@@ -316,14 +322,14 @@ class Encoder(nn.Module):
                     lambda x, own: apply_layer(x, parameters, *own), x, own
                 )
 
-            x, extras = jax.lax.scan(apply_group, x, (self.layers, own))
+            x, extras = jax.lax.scan(apply_group, x, (of_layers, own))
             states, probabilities = jax.tree.map(
                 lambda x: jax.lax.collapse(x, 0, 2), extras
             )
             if read_at is not None:  # in a loop all layers are alike
                 x = jnp.take_along_axis(x, read_at[..., None], axis=1)
         else:
-            extras, own = [], _unstack(self.layers)
+            extras, own = [], _unstack(of_layers)
             for i in range(c.num_layers):
                 parameters = own[i * len(own) // c.num_layers]
                 is_last = i == c.num_layers - 1

@@ -49,8 +49,14 @@ def two_streams(
 
 
 def memory(config: config_lib.EncoderConfig, tokens: int) -> float:
-    """Operations for the hidden states below each layer of some tokens."""
-    return (config.num_layers - 1) * _layer(config, tokens, tokens)
+    """Operations to make memory of some tokens, beside those of `two_streams`.
+
+    Hidden states below each layer; without the gradients of these for keys and values,
+    which `training` counts and nothing needs.
+    """
+    keys_and_values = 2.0 * tokens * 2 * config.hidden_size**2
+    hidden = (config.num_layers - 1) * _layer(config, tokens, tokens)
+    return hidden - config.num_layers * keys_and_values
 
 
 def pooler(config: config_lib.EncoderConfig) -> float:

@@ -144,10 +144,11 @@ def _gate(x):
 
 
 def _approximate_slope(x):
-    """The derivative, in half of the operations that differentiating by rules makes.
+    """The derivative, in fourteen operations.
 
-    These run beside a product, and where a chip does few of them in a cycle (TPU v4),
-    they take longer. Of the gate h, the derivative is 2 u' h (1 - h).
+    Differentiating by rules makes two dozen. They run beside a product, and where a
+    chip does few of them in a cycle (TPU v4), they take longer. Of the gate h, the
+    derivative is 2 u' h (1 - h).
     """
     gate = _gate(x)
     twice_du = 2 * _LINEAR + 6 * _CUBIC * (x * x)

@@ -226,10 +226,11 @@ class Program:
             for inside, part, kind in self._parts(computation, instruction):
                 collective = self._collective(inside, part, kind, times)
                 # A collective that goes on in the background of several fusions is in
-                # each of them, with the same channel. Others may have one channel, too.
+                # each of them, with the same channel. Others may share a channel, too.
                 channel = _CHANNEL.search(part.rest)
                 where = inside, part.name
-                if channel and part is not instruction:
+                is_background = part is not instruction and kind != "reduce-scatter"
+                if channel and is_background:
                     where = channel[1], part.type
                 key = part.opcode, where  # a send has channels of its own
                 if key not in collectives or collectives[key].times < times:
