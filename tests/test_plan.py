@@ -59,7 +59,7 @@ COLLECTIVES = (FIXTURES / "collectives.txt").read_text(encoding="utf-8")
 def test_collectives_are_found_wherever_they_are():
     """Plain, in a fusion, in the background of two, in pairs, on another core.
 
-    And two of one channel, as `shard_map` makes them.
+    And three of one channel, as `shard_map` makes them.
     """
     program = hlo.Program(COLLECTIVES)
     got = program.collectives()
@@ -72,6 +72,7 @@ def test_collectives_are_found_wherever_they_are():
         ("all-gather", 100 * 128 * 2, (1, 8)),
         ("all-reduce", 30 * 4, None),
         ("all-reduce", 30 * 4, (1, 4)),
+        ("all-reduce", 256 * 1024 * 4, (1, 8)),
         ("all-reduce", 256 * 1024 * 4, (1, 8)),
         ("all-reduce", (256 * 1024 + 30) * 4, (1, 8)),
         ("collective-permute", 30 * 4, (3, 2)),
@@ -427,18 +428,15 @@ def test_rows_of_processes_are_local_rows():
 
 # ---- what ships, on what it is meant for
 
-# Of the large ones, and those of the relatives, one or two each.
 PLANNED = {
     *(f"bert_miniature:{s}" for s in MINIATURES),
     "bert_base",
     "bert_large",
     "bert_large_lamb:64k",
     "bert_large_lamb:32k",
-    "albert:base",
-    "electra:small",
-    "electra:base",
-    "roberta:base",
-    "xlnet:base",
+    *(f"albert:{size}" for size in ("base", "large", "xlarge", "xxlarge")),
+    *(f"electra:{size}" for size in ("small", "base", "large")),
+    *(f"{name}:{size}" for name in ("roberta", "xlnet") for size in ("base", "large")),
 }
 
 
