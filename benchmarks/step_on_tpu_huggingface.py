@@ -1,0 +1,91 @@
+r"""Cycles of a training step of Hugging Face's Flax BERT, by the gauges of `run.plan`.
+
+    pip install -e '.[tpu]' 'transformers==4.51.3'    # the last with Flax models
+    python benchmarks/step_on_tpu_huggingface.py --rows=64 --length=128
+
+BERT-Base with both heads, bfloat16, parameters in float32, dropout 0.1, AdamW, on one
+chip. Its step is that of their script for masked tokens
+(examples/flax/language-modeling/run_mlm_flax.py) with next sentence beside it: logits
+at all positions, the loss at those with labels; unlike ours without clipping, without a
+schedule, and all parameters are decayed. Nothing runs: the step is compiled and
+measured as `run.plan --schedule` measures ours, whose command is in docs/results.md.
+"""
+
+import argparse
+
+import jax
+import jax.numpy as jnp
+import optax
+
+from bert_jax.planning import cost, hlo, schedule, topology
+from bert_jax.training import hardware
+
+
+def train_step(model, optimizer):
+    """Their step: (parameters, moments, batch, key) to the first two and the loss."""
+
+    def loss(params, batch, key):
+        labels, next_sentence = batch["labels"], batch["next_sentence_label"]
+        inputs = {k: batch[k] for k in ("input_ids", "attention_mask")}
+        inputs["token_type_ids"] = batch["token_type_ids"]
+        outputs = model(**inputs, params=params, dropout_rng=key, train=True)
+        cross_entropy = optax.softmax_cross_entropy_with_integer_labels
+        is_label = labels > 0
+        losses = cross_entropy(outputs.prediction_logits, labels) * is_label
+        return (
+            losses.sum() / is_label.sum()
+            + cross_entropy(outputs.seq_relationship_logits, next_sentence).mean()
+        )
+
+    def step(params, state, batch, key):
+        value, gradients = jax.value_and_grad(loss)(params, batch, key)
+        updates, state = optimizer.update(gradients, state, params)
+        return optax.apply_updates(params, updates), state, value
+
+    return step
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--topology", default="v5e:1x1")
+    parser.add_argument("--rows", type=int, default=64)
+    parser.add_argument("--length", type=int, default=128)
+    parser.add_argument("--layers", type=int, default=12)
+    args = parser.parse_args()
+    dump = schedule.Dump()  # before the compiler is loaded
+    import transformers
+
+    jax.config.update("jax_enable_compilation_cache", False)
+    opened = topology.open_topology(args.topology)
+    place = jax.sharding.SingleDeviceSharding(opened.devices[0])
+    config = transformers.BertConfig(num_hidden_layers=args.layers)
+    model = transformers.FlaxBertForPreTraining(
+        config, dtype=jnp.bfloat16, _do_init=False
+    )
+    optimizer = optax.adamw(1e-4, weight_decay=0.01)
+    ids = jax.ShapeDtypeStruct((args.rows, args.length), jnp.int32)
+    names = ("input_ids", "attention_mask", "token_type_ids", "labels")
+    batch = dict.fromkeys(names, ids)
+    batch["next_sentence_label"] = jax.ShapeDtypeStruct((args.rows,), jnp.int32)
+    key = jax.eval_shape(lambda: jax.random.PRNGKey(0))
+    params = jax.eval_shape(lambda k: model.init_weights(k, (1, args.length)), key)
+    state = jax.eval_shape(optimizer.init, params)
+    arguments = jax.tree.map(
+        lambda x: jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=place),
+        (params, state, batch, key),
+    )
+    step = jax.jit(train_step(model, optimizer), donate_argnums=(0, 1))
+    text = step.lower(*arguments).compile().as_text()
+    rates = opened.generation.rates(hardware.peak_flops(opened.device_kind))
+    measured = cost.measure(hlo.Program(text), rates, dump.take())
+    print(
+        f"{args.rows} of {args.length}, {args.layers} layers, {args.topology}: "
+        f"{measured.estimated / 1e6:.1f} million cycles by the compiler's estimate, "
+        f"{measured.scheduled / 1e6:.1f} by schedule"
+    )
+
+
+if __name__ == "__main__":
+    main()
