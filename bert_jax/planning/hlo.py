@@ -38,6 +38,7 @@ _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _KERNEL = 'custom_call_target="tpu_custom_call"'
 _CHANNEL = re.compile(r"channel_id=(\d+)")
+_LAYOUT = re.compile(r"\{[^}]*\}")
 _LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
 _IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
 _MESH = re.compile(
@@ -231,7 +232,7 @@ class Program:
                 where = inside, part.name
                 is_background = part is not instruction and kind != "reduce-scatter"
                 if channel and is_background:
-                    where = channel[1], part.type
+                    where = channel[1], _LAYOUT.sub("", part.type)
                 key = part.opcode, where  # a send has channels of its own
                 if key not in collectives or collectives[key].times < times:
                     collectives[key] = collective
