@@ -210,6 +210,7 @@ def test_killed_three_times_ends_like_undisturbed(
             f"--config.data.corpus={folder}",
             f"--workdir={workdir}",
             *(flag for flag in LONG if phases > 1 or "phases[1]" not in flag),
+            *["--config.objective.memory_length=12"] * name.startswith("xlnet"),
         )
 
     undisturbed = runs.run(command(tmp_path / "undisturbed"))
