@@ -20,7 +20,7 @@ from toy import (
 from bert_jax import config
 from bert_jax.interop import architectures, huggingface
 from bert_jax.model import encoder as encoder_lib
-from bert_jax.model import heads, randomness
+from bert_jax.model import encoder_layer, heads, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm, terms
 
@@ -267,7 +267,7 @@ def test_hidden_states_and_attention_on_request(scan_layers):
     assert np.array_equal(states[-1], plain)
     assert states.shape == (TINY.num_layers + 1, *plain.shape)
     # Each layer by itself, from the hidden states before it.
-    layer = encoder_lib.EncoderLayer(TINY)
+    layer = encoder_layer.EncoderLayer(TINY)
     for i in range(TINY.num_layers):
         one = jax.tree.map(lambda p, i=i: p[i], params["encoder"]["layers"])
         got, _ = layer.apply({"params": one}, states[i], inputs, None)

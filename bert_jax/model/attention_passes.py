@@ -145,7 +145,7 @@ class _Program:
             scores = jnp.where(self._key_index < options.length, scores, -jnp.inf)
         return scores
 
-    def dropout(self, step):
+    def dropping(self, step):
         """A function that zeroes what is dropped; it does not scale."""
         if not self._options.rate:
             return lambda x: x
@@ -195,7 +195,7 @@ def forward(options, counters, query, key, value, queries, keys, output, sums):
         total = jnp.sum(p, axis=0, keepdims=True)
         logs = highest * options.exponent + jnp.log2(total)
         sums[0, 0, step.head : step.head + 1, step.chunk] = logs
-        p = program.dropout(step)(p).astype(value.dtype)
+        p = program.dropping(step)(p).astype(value.dtype)
         y = _dot(v_transposed[step.part], p)
         outputs.append(y / (total * (1 - options.rate)))
         if step.last:
@@ -265,7 +265,7 @@ def backward(
             inner = output[0, chunk, window].astype(jnp.float32)
             inner = (inner * gradient[0, chunk, window].astype(jnp.float32) * kept).T
         p = jnp.exp2(scores * options.exponent - logs)
-        dropped = program.dropout(step)
+        dropped = program.dropping(step)
         ds = dropped(dp) - jnp.sum(inner[step.part], 0, keepdims=True)
         ds = (p * ds).astype(q.dtype)
         p = dropped(p).astype(g.dtype)

@@ -1,10 +1,9 @@
-"""The encoder: embeddings, a stack of post-layer-norm layers, and the pooler.
+"""The encoder: embeddings, a stack of layers, and the pooler.
 
 Source: BERT paper, 3; google-research/bert, modeling.py.
 """
 
 import dataclasses
-import functools
 import operator
 
 import flax.linen as nn
@@ -14,99 +13,9 @@ from flax.linen import spmd
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import (
-    attention,
-    cls_last,
-    dropout,
-    embeddings,
-    layers,
-    randomness,
-    relative_attention,
-    residual,
-)
+from bert_jax.model import cls_last, dropout, embeddings, layers, randomness
+from bert_jax.model.encoder_layer import EncoderLayer
 from bert_jax.model.inputs import Inputs
-
-
-class EncoderLayer(nn.Module):
-    """Self-attention and feed-forward, each added to its input and then normalised."""
-
-    config: config_lib.EncoderConfig
-
-    @nn.compact
-    def __call__(
-        self,
-        x: Float[Array, "B rows D"],
-        inputs: Inputs,
-        dropout_keys: UInt32[Array, " B"] | None,
-        *,
-        memory: Float[Array, "B M D"] | None = None,
-        read_at: Int[Array, "B P"] | None = None,
-        return_probabilities: bool = False,
-    ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
-        """One layer: hidden states, and attention probabilities on request.
-
-        Args:
-          x: Hidden states of the layer below: of the tokens, and behind them of a
-            second stream if there is one.
-          inputs: Rows of tokens.
-          dropout_keys: Keys for dropout; None for no dropout.
-          memory: Hidden states of the layer below of `inputs.memory_ids`.
-          read_at: Positions whose hidden states are wanted; None: all, and P is L.
-          return_probabilities: Whether to return those, too.
-        """
-        c = self.config
-        queries = x
-        if read_at is not None:
-            queries = jnp.take_along_axis(x, read_at[..., None], axis=1)
-
-        def add_and_normalise(x, y, place, name, readers):
-            keys = randomness.fold_in(dropout_keys, place)
-            if read_at is not None:
-                keys = dropout.of_parts(keys, read_at, c.hidden_size)
-            return residual.AddAndNormalise(c, readers, name=name)(x, y, keys)
-
-        if c.is_relative:
-            attend = functools.partial(
-                relative_attention.RelativeAttention(
-                    c, adds_bias=False, name="attention"
-                ),
-                memory=memory,
-            )
-        else:
-            attend = attention.SelfAttention(c, adds_bias=False, name="attention")
-        y, probabilities = attend(
-            queries,
-            x,
-            inputs,
-            randomness.fold_in(dropout_keys, "attention_probabilities"),
-            read_at=read_at,
-            return_probabilities=return_probabilities,
-        )
-        x, residual_x = add_and_normalise(
-            queries, y, "attention_output", "attention_layer_norm", 2
-        )
-        # Rows of all sequences in one dimension: between products of three, a TPU would
-        # copy what the activation reads and writes into another layout, in float32.
-        y = layers.Linear(
-            ("embed",),
-            (("mlp", c.intermediate_size),),
-            c.dtype,
-            c.initializer_range,
-            name="intermediate",
-        )(x.reshape(-1, c.hidden_size))
-        y = layers.Linear(
-            ("mlp",),
-            (("embed", c.hidden_size),),
-            c.dtype,
-            c.initializer_range,
-            adds_bias=False,
-            name="output",
-        )(layers.activate(y, c.activation))
-        y = y._replace(vectors=y.vectors.reshape(x.shape))
-        (x,) = add_and_normalise(
-            residual_x, y, "feed_forward_output", "output_layer_norm", 1
-        )
-        return x, probabilities
 
 
 @dataclasses.dataclass(frozen=True)
@@ -215,9 +124,9 @@ class Encoder(nn.Module):
             first,
             self.layers,
             inputs,
-            memory,
-            randomness.fold_in(dropout_keys, "layers"),
-            read_at,
+            memory=memory,
+            keys=randomness.fold_in(dropout_keys, "layers"),
+            read_at=read_at,
             return_hidden_states=return_hidden_states,
             return_attention=return_attention,
         )
@@ -254,11 +163,7 @@ class Encoder(nn.Module):
             first,
             jax.lax.stop_gradient(self.layers),
             rows,
-            None,
-            None,
-            None,
             return_hidden_states=True,
-            return_attention=False,
         )
         return jnp.concatenate([first[None], states[:-1]])
 
@@ -281,16 +186,27 @@ class Encoder(nn.Module):
     def _through_layers(
         self,
         x,
-        of_layers,
+        stacked,
         inputs,
-        memory,
-        keys,
-        read_at,
         *,
-        return_hidden_states,
-        return_attention,
+        memory=None,
+        keys=None,
+        read_at=None,
+        return_hidden_states=False,
+        return_attention=False,
     ):
-        """What comes of all layers; and states and probabilities of each, or None."""
+        """What comes of all layers; and states and probabilities of each, or None.
+
+        Args:
+          x: Hidden states below the layers.
+          stacked: Parameters of the layers.
+          inputs: Rows of tokens.
+          memory: [N, B, M, D]; see `_remembered`.
+          keys: Keys for dropout.
+          read_at: See `__call__`, as what follows.
+          return_hidden_states: See `read_at`.
+          return_attention: See `read_at`.
+        """
         c = self.config
         layer = EncoderLayer(c, parent=None)
 
@@ -310,7 +226,7 @@ class Encoder(nn.Module):
         if c.remat == "layer":
             apply_layer = jax.checkpoint(apply_layer, prevent_cse=not c.scan_layers)
         if c.scan_layers:
-            # Of each layer, in groups that share parameters.
+            # What each layer has of its own, in groups that share parameters.
             own = jax.tree.map(
                 lambda x: x.reshape(c.num_distinct_layers, -1, *x.shape[1:]),
                 (jnp.arange(c.num_layers), memory),
@@ -322,23 +238,20 @@ class Encoder(nn.Module):
                     lambda x, own: apply_layer(x, parameters, *own), x, own
                 )
 
-            x, extras = jax.lax.scan(apply_group, x, (of_layers, own))
+            x, extras = jax.lax.scan(apply_group, x, (stacked, own))
             states, probabilities = jax.tree.map(
                 lambda x: jax.lax.collapse(x, 0, 2), extras
             )
             if read_at is not None:  # in a loop all layers are alike
                 x = jnp.take_along_axis(x, read_at[..., None], axis=1)
         else:
-            extras, own = [], _unstack(of_layers)
+            extras, distinct = [], _unstack(stacked)
             for i in range(c.num_layers):
-                parameters = own[i * len(own) // c.num_layers]
+                parameters = distinct[i * len(distinct) // c.num_layers]
+                own = i, None if memory is None else memory[i]
                 is_last = i == c.num_layers - 1
                 x, extra = apply_layer(
-                    x,
-                    parameters,
-                    i,
-                    None if memory is None else memory[i],
-                    read_at if is_last else None,
+                    x, parameters, *own, read_at if is_last else None
                 )
                 extras.append(extra)
             states, probabilities = jax.tree.map(lambda *x: jnp.stack(x), *extras)
