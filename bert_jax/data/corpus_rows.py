@@ -113,9 +113,7 @@ class CorpusRows:
             )
             if objective.memory_length:
                 self._preceding = preceding.Preceding(
-                    table,
-                    self._segments.chunk_starts,
-                    self._segments.chunk_documents,
+                    self._segments,
                     size=objective.memory_length,
                     pad_id=corpus.tokenizer.pad_id,
                 )

@@ -1,40 +1,27 @@
 """What stands before a row in its document, for encoders with memory."""
 
-import numpy as np
 import tensorflow as tf
 
-from bert_jax.data import chunks as chunks_lib
+from bert_jax.data.segments import Segments
 
 
 class Preceding:
     """The tokens before chunks, none of other documents, and no special ones.
 
-    A row may begin later than its chunk: what was trimmed there is in neither. Holds a
-    second copy of the tokens: those of the segments may have separators among them.
+    A row may begin later than its chunk: what was trimmed there is in neither.
     """
 
-    def __init__(
-        self,
-        table: chunks_lib.TokenTable,
-        chunk_starts: np.ndarray,
-        chunk_documents: np.ndarray,
-        *,
-        size: int,
-        pad_id: int,
-    ):
-        """Hold the tokens.
+    def __init__(self, segments: Segments, *, size: int, pad_id: int):
+        """Prepare what does not depend on the rows.
 
         Args:
-          table: Documents of a group of shards.
-          chunk_starts: int64 [chunks], the first token of each chunk.
-          chunk_documents: int64 [chunks], the document that each begins in.
+          segments: What the rows are made by.
           size: Tokens before a row, at most.
           pad_id: What stands before the document.
         """
-        document_starts = table.sentence_starts[table.document_sentences]
-        self._tokens = tf.constant(table.tokens)
-        self._start = tf.constant(chunk_starts)
-        self._before = tf.constant(chunk_starts - document_starts[chunk_documents])
+        self._tokens = segments.tokens
+        self._start = tf.constant(segments.chunk_starts)
+        self._before = tf.constant(segments.chunk_before)
         self._size = size
         self._pad_id = pad_id
 

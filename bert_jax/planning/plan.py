@@ -151,8 +151,6 @@ def _plan_corpus(
 
     groups = config.data.shard_groups
     token_bytes = 2 if corpora[0].tokenizer.vocab_size <= 2**16 else 4
-    if getattr(config.objective, "memory_length", 0):
-        token_bytes *= 2  # `data/preceding.py` has its own
     sizes = []
     for group in range(groups):
         chosen = [
