@@ -60,7 +60,7 @@ RECIPES = (
     ("electra:small", "v4:2x2x1", ()),
     ("electra:base", "v5e:1x1", (8,)),
     ("electra:base", "v4:2x2x4", ()),
-    ("electra:large", "v5e:1x1", (256,)),
+    ("electra:large", "v5e:1x1", (512,)),
     ("electra:large", "v4:4x4x4", (2,)),
     ("roberta:base", "v5e:1x1", (512,)),
     ("roberta:base", "v4:4x4x4", ()),
@@ -259,15 +259,15 @@ LAYOUT_HEADER = header(
 def layout_phase(model: str, slice_name: str, slices: int, mesh: dict):
     """The first phase of a recipe in a layout, with the layers scanned."""
     config = load(model, mesh=mesh, encoder={"scan_layers": True})
-    micro_batches = {row[:2]: row[2] for row in RECIPES}.get((model, slice_name))
+    micro_batches = {row[:2]: row[2] for row in RECIPES}.get((model, slice_name), ())
     topology = topology_lib.open_topology(slice_name, slices)
     return planner(topology).plan_phase(in_pieces(config, micro_batches), 0)
 
 
 def in_pieces(
-    config: config_lib.PretrainConfig, micro_batches: tuple[int, ...] | None
+    config: config_lib.PretrainConfig, micro_batches: tuple[int, ...]
 ) -> config_lib.PretrainConfig:
-    """A recipe with other numbers of micro-batches in its phases, if there are any."""
+    """A recipe with other numbers of micro-batches in its phases; () for its own."""
     if not micro_batches:
         return config
     phases = [
