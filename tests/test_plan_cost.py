@@ -86,7 +86,7 @@ def test_the_page_says_how_kernels_were_counted():
     assert rows["scheduled, ms"] == ["2.00"]
     assert rows["a step of phase 1, ms"][-2:] == ["1.5", "2.0"]
     assert "Passes over memory are estimated several times too high" in both
-    none = text("v6e", clock=0, scheduled=None)
+    none = text("tpu7x", clock=0, scheduled=None)
     assert "not counted; --schedule does" in none and "estimated, ms" not in none
 
 

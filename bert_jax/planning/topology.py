@@ -62,9 +62,11 @@ def _gib(size: float) -> int:
 # `clock`: v2 and v3, Norrie et al. 2021, "The design process for Google's training
 # chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the peak of the data
 # sheet divided by what the matrix units do in a cycle (v5e: 4 of 128 x 128, 2
-# operations; v5p: 8), which gives those of v2 to v4, too. `bandwidth`: the same
-# sources; of v2, v3 and TPU7x half of a chip's. For v6e and TPU7x the data
-# sheets do not fit together in that way, so there is none.
+# operations; v5p: 8), which gives those of v2 to v4, too. For v6e it takes four units
+# of 256 x 256, which its page has had in one version, and two in another: the schedule
+# of a large product has 415,000 operations a cycle, and two units could do 262,144.
+# `bandwidth`: the same sources; of v2, v3 and TPU7x half of a chip's. For TPU7x the
+# data sheet does not fit together in that way, so there is none.
 GENERATIONS = {
     "v2": Generation(2, 256, "2x2, 4x4, 8x8, 16x16", _gib(7.48), 350e9, 0.70e9),
     "v3": Generation(
@@ -92,7 +94,7 @@ GENERATIONS = {
         1.75e9,
     ),
     "v6e": Generation(
-        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(31.25), 1640e9, 0
+        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(31.25), 1640e9, 1.75e9
     ),
     "tpu7x": Generation(
         3,
