@@ -114,7 +114,7 @@ def main():
         shared = [f"--cases={name}", f"--tokens={values.tokens}"]
         shared.append(f"--attention_dropout={values.attention_dropout}")
         commands = {side: [__file__, f"--side={side}", *shared] for side in sides}
-        deadline = turns.share(end, len(names) - i)
+        deadline = turns.share(end, [1] * (len(names) - i))
         measured = turns.medians(commands, environment, deadline)
         table.append(line(row(name, case, measured, hardware.peak_flops(kind))))
         print(table[-1], flush=True)

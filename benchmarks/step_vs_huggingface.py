@@ -20,12 +20,13 @@ import turns
 
 from bert_jax.run import huge_pages
 
-# Compared by default, with the least ratio that the project promises.
-WANTED = {
-    "mini_float32": 2.6,
-    "mini_bfloat16": 1.9,
-    "base_bfloat16": 1.3,
-    "base_float32": 1.1,
+# Compared by default: the least ratio that the project promises, and the part of the
+# time, which is what it takes to compile and to do a step.
+CASES = {
+    "mini_float32": (2.6, 1.0),
+    "mini_bfloat16": (1.9, 1.0),
+    "base_bfloat16": (1.3, 1.5),
+    "base_float32": (1.1, 2.5),
 }
 
 
@@ -51,7 +52,7 @@ def summary(seconds, count, wanted):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", default=",".join(WANTED))
+    parser.add_argument("--cases", default=",".join(CASES))
     parser.add_argument("--minutes", type=float, default=5.0, help="for all of it")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--output", help="file for the report")
@@ -76,9 +77,10 @@ def main():
             side: [__file__, f"--side={side}", f"--cases={name}"]
             for side in steps.SIDES
         }
-        deadline = turns.share(end, len(names) - i)
+        weights = [CASES.get(left, (None, 1.0))[1] for left in names[i:]]
+        deadline = turns.share(end, weights)
         measured = turns.medians(commands, environment, deadline)
-        report[name] = summary(*measured, WANTED.get(name))
+        report[name] = summary(*measured, CASES.get(name, (None,))[0])
         took = round(time.monotonic() - begin)
         print(f"{name}, {took} s: {json.dumps(report[name])}", flush=True)
     turns.save(report, values.output)

@@ -25,13 +25,16 @@ def serve(prepare):
       prepare: Function that returns one that does some steps.
     """
     run = prepare()
-    run(1)
-    print("ready", flush=True)
-    for line in sys.stdin:
+
+    def report(count):
         run(1)
-        count, start = int(line), time.perf_counter()
+        start = time.perf_counter()
         run(count)
         print((time.perf_counter() - start) / count, flush=True)
+
+    report(1)
+    for line in sys.stdin:
+        report(int(line))
 
 
 class Side:
@@ -47,25 +50,26 @@ class Side:
         )
 
     def wait(self, deadline):
-        """The next line of the process; "" if it has none by then.
+        """Seconds of a step, as the process reports next; None: not by then.
+
+        The first report is that it is ready.
 
         Raises:
           SystemExit: The process ended.
         """
         left = max(deadline - time.monotonic(), 0)
         if not select.select([self._process.stdout], [], [], left)[0]:
-            return ""
+            return None
         line = self._process.stdout.readline()
         if not line:
             raise SystemExit(f"a side ended with status {self._process.wait()}")
-        return line
+        return float(line)
 
     def seconds_per_step(self, count, deadline):
         """Do one step and then some; None if they take longer than that."""
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
-        line = self.wait(deadline)
-        return float(line) if line else None
+        return self.wait(deadline)
 
     def end(self):
         self._process.kill()
@@ -88,7 +92,7 @@ def medians(commands, environment, deadline):
     try:
         expected = {}
         for name, side in sides.items():
-            seconds = side.wait(ready_by) and side.seconds_per_step(1, ready_by)
+            seconds = side.wait(ready_by)
             if seconds:
                 expected[name] = seconds
             else:
@@ -117,10 +121,15 @@ def _take(turns, sides, expected, deadline):
         longest = max(longest, time.monotonic() - begin)
 
 
-def share(end, left):
-    """When the next of what is left has to be done, if all have to be done by `end`."""
+def share(end, weights):
+    """When the first has to be done, if all have to be by `end` and get time by weight.
+
+    Args:
+      end: On the clock `time.monotonic`.
+      weights: Those of all that are left.
+    """
     now = time.monotonic()
-    return now + (end - now) / left
+    return now + (end - now) * weights[0] / sum(weights)
 
 
 def save(report, path):

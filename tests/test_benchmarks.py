@@ -39,7 +39,7 @@ class Side:
         self.seconds, self.asked = seconds, []
 
     def wait(self, deadline):
-        return "ready" if self.seconds else ""
+        return self.seconds
 
     def seconds_per_step(self, count, deadline):
         self.asked.append(count)
@@ -56,8 +56,8 @@ def test_sides_that_are_ready_take_turns(turns, monkeypatch):
     medians, count = turns.medians(commands, {}, time.monotonic() + 1000)
     assert medians == {"fast": 0.01, "slow": 5.0}
     assert count == turns.MAX_TURNS
-    assert made[0.01].asked == [1] + [int(turns.TURN_SECONDS / 0.01)] * count
-    assert made[5.0].asked == [1] + [1] * count
+    assert made[0.01].asked == [int(turns.TURN_SECONDS / 0.01)] * count
+    assert made[5.0].asked == [1] * count
     assert not made[None].asked
 
 
@@ -66,10 +66,16 @@ def test_no_turn_begins_after_the_deadline(turns, monkeypatch):
     assert turns.medians({"one": 1.0}, {}, time.monotonic() - 1) == ({}, 0)
 
 
+def test_cases_share_the_time_by_weight(turns):
+    now = time.monotonic()
+    assert turns.share(now + 100, [3, 1]) - now == pytest.approx(75, abs=1)
+    assert turns.share(now + 100, [1]) - now == pytest.approx(100, abs=1)
+
+
 def test_a_process_is_asked_for_steps(turns):
     process = turns.Side(side(0.01), dict(os.environ))
     deadline = time.monotonic() + 60
-    assert process.wait(deadline) == "ready\n"
+    assert process.wait(deadline) >= 0.01
     assert process.seconds_per_step(3, deadline) >= 0.01
     process.end()
 
