@@ -1,9 +1,11 @@
 """The loop itself: what it counts, and what it does not wait for."""
 
+import collections
 import dataclasses
 import gc
 import json
 import resource
+import shutil
 import types
 import weakref
 
@@ -14,9 +16,11 @@ import pytest
 from jax.sharding import PartitionSpec as P
 
 from bert_jax import config, knobs, pretraining, storage
+from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.objectives import masked_lm
 from bert_jax.training import (
+    checkpoint,
     goodput,
     metrics,
     programs,
@@ -158,6 +162,46 @@ def test_nothing_compiles_after_the_first_step(corpus, tmp_path, monkeypatch):
     assert {("eval", 6), ("eval", 10)} <= {e for e in events if isinstance(e, tuple)}
     compiled = {e["fun_name"] for e in events[first:] if isinstance(e, dict)}
     assert compiled <= {"jit(slice)"}  # Orbax', in the first save
+
+
+def test_a_start_does_nothing_twice(corpus, tmp_path, monkeypatch):
+    """Neither a first start nor a restart; shards are read, parameters are made."""
+    done = collections.Counter()
+
+    def hear(name, seconds, fun_name="", **about):
+        # Others of this name are other functions, such as the split of a key.
+        if name.endswith("/backend_compile_duration") and "<lambda>" not in fun_name:
+            done[fun_name] += 1
+
+    def count(module, name, label=lambda *_: ""):
+        function = getattr(module, name)
+
+        def counted(*args, **kwargs):
+            done[name, label(*args)] += 1
+            return function(*args, **kwargs)
+
+        monkeypatch.setattr(module, name, counted)
+
+    count(shards, "checksum", lambda path: path.name)
+    count(shards, "open_corpus")
+    count(sharding, "initialise")
+    count(checkpoint.Checkpoints, "restore")
+    run, options = tmp_path / "run", {"eval_every": 4, "checkpoint_every": 4}
+    expected = {"checksum", "open_corpus", "initialise", "restore"}
+    jax.monitoring.register_event_duration_secs_listener(hear)
+    try:
+        for parts in (expected, expected - {"initialise"}):
+            done.clear()
+            pretraining.pretrain(small_config(corpus, **options), str(run))
+            done.pop("jit(slice)", None)  # Orbax', of several arrays
+            assert set(done.values()) == {1}, done
+            assert {key[0] for key in done if isinstance(key, tuple)} == parts
+            files = {shard.file for split in corpus.shards.values() for shard in split}
+            assert {key[1] for key in done if key[0] == "checksum"} == files
+            assert "jit(step_and_report)" in done
+            shutil.rmtree(run / "checkpoints" / "10")
+    finally:
+        jax.monitoring.unregister_event_duration_listener(hear)
 
 
 def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
