@@ -7,6 +7,7 @@ r"""Print the tables of docs/plan.md and docs/sharding.md, compiled without a TP
   python benchmarks/plan_tables.py lamb       # those of the LAMB recipes on full pods
   python benchmarks/plan_tables.py layers     # unrolled and scanned layers
   python benchmarks/plan_tables.py limits     # memory that programs can use
+  python benchmarks/plan_tables.py products   # what both gauges say of one product
 
 Needs `pip install -e '.[tpu]'`, and no TPU. Each row of Large, unrolled, takes some
 minutes.
@@ -25,10 +26,12 @@ import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
+from bert_jax.planning import hlo
 from bert_jax.planning import phase as phase_lib
 from bert_jax.planning import topology as topology_lib
 from bert_jax.planning.plan import Plan, Planner
 from bert_jax.planning.schedule import Dump
+from bert_jax.training import hardware
 
 ROOT = pathlib.Path(__file__).parents[1]
 
@@ -319,6 +322,37 @@ def limits() -> None:
             print(f"{kind:<8}{said[1]:>8} of a device")
 
 
+PRODUCTS_HEADER = header(
+    "chip", "product", "of the peak by the estimate, %", "by schedule, %"
+)
+# Rows, columns, and what is summed over: a large product, and BERT-Base's to the middle
+# of its feed-forward part, with 64 sequences of 128.
+_PRODUCTS = ((16_384, 16_384, 16_384), (8192, 3072, 768))
+
+
+def products():
+    """Rows of the table of products, each for one chip."""
+    dump = Dump()
+    jax.config.update("jax_enable_compilation_cache", False)
+    for name in ("v4:2x2x1", "v5e:1x1", "v6e:1x1"):
+        topology = topology_lib.open_topology(name)
+        device = topology.devices[0]
+        place = jax.sharding.SingleDeviceSharding(device)
+        peak = hardware.peak_flops(device.device_kind)
+        for m, n, k in _PRODUCTS:
+            factors = (
+                jax.ShapeDtypeStruct(shape, jnp.bfloat16, sharding=place)
+                for shape in ((m, k), (k, n))
+            )
+            compiled = jax.jit(jnp.matmul).lower(*factors).compile()
+            least = 2 * m * n * k * topology.generation.clock / peak
+            estimated = hlo.Program(compiled.as_text()).estimated_cycles()
+            scheduled = max(dump.take().values())
+            shares = (f"{100 * least / x:.1f}" for x in (estimated, scheduled))
+            product = f"[{m}, {k}] x [{k}, {n}]"
+            yield f"| {name} | {product} | {' | '.join(shares)} |"
+
+
 def main(table: str = "", *chosen: str) -> None:
     """Print a table."""
     if table in ("recipes", "write"):
@@ -354,8 +388,14 @@ def main(table: str = "", *chosen: str) -> None:
                 print(format_layers("bert_large", name, phase), flush=True)
     elif table == "limits":
         limits()
+    elif table == "products":
+        print("\n".join(PRODUCTS_HEADER))
+        for row in products():
+            print(row, flush=True)
     else:
-        sys.exit("give one of: recipes, write, sharding, lamb, layers, limits")
+        sys.exit(
+            "give one of: recipes, write, sharding, lamb, layers, limits, products"
+        )
 
 
 if __name__ == "__main__":
