@@ -6,8 +6,9 @@ Compiles the forward and the backward pass, without a TPU. Of the kernel it read
 schedule, which is the compiler's last word: the bundles of instructions that are issued
 one a cycle, those of the grid's loop as often as it turns. Waiting for memory is not in
 it, so the bytes that the kernel reads and writes are beside it. The compiler has no
-estimate for kernels. Of the plain path it gives that estimate, which is too high for
-what is not a product, and the bytes of temporaries.
+estimate for kernels. For the plain path the script prints the compiler's estimate,
+which is too high for everything but products, and the bytes of temporaries: the two
+sides cannot be compared directly.
 """
 
 import argparse

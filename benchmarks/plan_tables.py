@@ -1,4 +1,4 @@
-r"""Print the tables of docs/plan.md and docs/sharding.md, compiled without a TPU.
+r"""Print tables of docs/plan.md, sharding.md and results.md, compiled without a TPU.
 
   python benchmarks/plan_tables.py recipes    # each recipe on slices that it is for
   python benchmarks/plan_tables.py recipes bert_base v4:2x2x4    # one of these rows

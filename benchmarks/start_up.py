@@ -4,8 +4,8 @@ r"""Seconds from the command to the first step of a pretraining run, by part.
 
 BERT-Base on this host: a start in a new folder with an empty compilation cache, and a
 restart from the checkpoint of the first step with the cache that it left. Both are the
-program that users call, stopped by SIGTERM after its first step; functions that parts
-consist of are timed from outside. More arguments go to the program as they are.
+program that users call, stopped by SIGTERM after its first step; the functions that
+make up each part are wrapped with timers. More arguments go to the program as they are.
 """
 
 import argparse

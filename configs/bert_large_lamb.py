@@ -14,10 +14,11 @@ Source: You et al. 2019. Nine tenths of the sequences at length 128, the others 
         and layer norms are not decayed, and their updates not rescaled, as in ALBERT's
         and NVIDIA's code.
 Published: SQuAD v1.1 F1 90.6 with 64k in 76 minutes on 1,024 TPU v3 chips, and 90.4
-        with AdamW at 512 (table 1); NVIDIA reports 90.7.
+        with AdamW and batches of 512 (table 1); NVIDIA reports 90.7.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_large_lamb.py:64k \
             --config.data.corpus=DIR --workdir=DIR
-        Set '--config.phases[0].micro_batches=N', and that of phases[1], to these two:
+        Set phases[0].micro_batches and phases[1].micro_batches to the two numbers of the
+        slice ('--config.phases[0].micro_batches=2'):
 
         slice      v4:4x4x4  v4:8x8x8  v5e:16x16
         64k        16, 32    2, 4      8, 16

@@ -9,8 +9,8 @@ from bert_jax.planning.plan import Plan
 from bert_jax.planning.topology import Topology
 
 _WORTH = (
-    "Products are about the same by both. Passes over memory are estimated several "
-    "times too high; the schedule has nothing for waiting, so it is the least possible."
+    "Large products are nearly the same by both. Passes over memory are estimated "
+    "several times too high; the schedule has nothing for waiting, so it is a lower bound."
 )
 # Shares of the peak that the time of a run is given for.
 UTILISATIONS = (0.3, 0.4, 0.5, 0.6)
