@@ -17,16 +17,17 @@ Published: SQuAD v1.1 F1 90.6 with 64k in 76 minutes on 1,024 TPU v3 chips, and 
         with AdamW and batches of 512 (table 1); NVIDIA reports 90.7.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_large_lamb.py:64k \
             --config.data.corpus=DIR --workdir=DIR
-        Set phases[0].micro_batches and phases[1].micro_batches to the two numbers of the
-        slice ('--config.phases[0].micro_batches=2'):
+        Set phases[0].micro_batches and phases[1].micro_batches to the two numbers of
+        the slice ('--config.phases[0].micro_batches=2'):
 
         slice      v4:4x4x4  v4:8x8x8  v5e:16x16
         64k        16, 32    2, 4      8, 16
         32k        8, 8      1, 1      4, 4
 
         That is 64 sequences of 128, or 16 of 512, on a chip of v4 at a time, and half
-        as many on one of v5e. The mesh has copies of everything; docs/sharding.md says
-        why, and when `mesh.fsdp=8` is better.
+        as many on one of v5e. The mesh has copies of everything, which is best but for
+        32k on v4:8x8x8: there, in one piece, take --config.mesh.fsdp=8
+        (docs/sharding.md).
 Cost:   we have not run it.
 Smoke:  --config=configs/bert_large_lamb.py:smoke takes seconds on a processor.
 """

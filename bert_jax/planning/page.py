@@ -10,7 +10,7 @@ from bert_jax.planning.topology import Topology
 
 _WORTH = (
     "Large products are nearly the same by both. Passes over memory are estimated "
-    "several times too high; the schedule has nothing for waiting, so it is a lower bound."
+    "several times too high; the schedule has nothing for waiting: it is a lower bound."
 )
 # Shares of the peak that the time of a run is given for.
 UTILISATIONS = (0.3, 0.4, 0.5, 0.6)
