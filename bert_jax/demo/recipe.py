@@ -30,7 +30,7 @@ def get_config(arg: str = ""):
     pretrain.encoder.attention_dropout_rate = 0.0
     pretrain.encoder.dtype = "float32"  # products this small gain nothing from less
     pretrain.phases = pretrain.phases[:1]
-    pretrain.phases[0].update(steps=10_000, length=64, batch_size=16)
+    pretrain.phases[0].update(steps=9_800, length=64, batch_size=16)
     pretrain.optimizer.update(learning_rate=1e-3, warmup_fraction=0.05)
     pretrain.optimizer.update(schedule="linear", bias_correction=True)
     pretrain.loop.update(log_every=100, eval_every=1000, eval_batches=200)
