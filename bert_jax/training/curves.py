@@ -110,9 +110,20 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
                 if what in known:
                     axis.axhline(known[what], color=colors[run], **_style(what))
         axis.set_ylabel(_label(name) + (" (nats)" if name.endswith("loss") else ""))
-        axis.legend(fontsize="small")
+        _add_legend(axis)
     _finish(picture)
     return picture
+
+
+def _add_legend(axis: axes.Axes) -> None:
+    """A legend above the panel, where it hides no curve."""
+    axis.legend(
+        fontsize="x-small",
+        frameon=False,
+        ncols=2,
+        loc="lower center",
+        bbox_to_anchor=(0.5, 1.0),
+    )
 
 
 def _finish(picture: figure.Figure) -> None:
@@ -149,7 +160,7 @@ def _draw_panel(
             axis.axhline(value, color=color, label=what, **_style(what))
     axis.set_ylabel(label)
     if label.startswith(("loss", "accuracy")):
-        axis.legend(fontsize="small")
+        _add_legend(axis)
 
 
 def _levels(records: Sequence[Record], name: str) -> dict[str, float]:
@@ -192,7 +203,7 @@ def _draw_finetuned(axis: axes.Axes, finetuned: dict[str, list[list[Record]]]) -
         axis.plot(steps, values.mean(0), ".-", color=color, label=name)
         axis.fill_between(steps, values.min(0), values.max(0), color=color, alpha=0.2)
     axis.set_ylabel("accuracy, fine-tuned")
-    axis.legend(fontsize="small")
+    _add_legend(axis)
 
 
 def _series(
