@@ -103,8 +103,8 @@ def test_rows_fit_the_objective(name, tasks):
     for rows in (task.train, *task.held_out.values()):
         count = len(rows["weights"])
         shapes = objective.batch_shapes(count, task.length)
-        # What the encoder can do without may be missing.
-        assert shapes.keys() - rows.keys() <= {"segment_ids"}
+        # All of them: programs are compiled for these before there is a batch.
+        assert rows.keys() == shapes.keys()
         for key, values in rows.items():
             assert (values.shape, values.dtype) == (
                 shapes[key].shape,

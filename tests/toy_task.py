@@ -37,6 +37,7 @@ class Length:
         ids = np.where(mask, rng.integers(5, tokenizer.vocab_size, mask.shape), 0)
         rows = {
             "input_ids": ids.astype(np.int32),
+            "segment_ids": np.zeros_like(ids, np.int32),
             "attention_mask": mask,
             "labels": (sizes > config.length // 2).astype(np.int32),
             "weights": np.ones(config.examples, np.float32),
