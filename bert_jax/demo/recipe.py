@@ -25,7 +25,7 @@ def get_config(arg: str = ""):
     pretrain.encoder.num_heads = 2
     pretrain.encoder.intermediate_size = 512
     pretrain.encoder.max_position_embeddings = 128
-    # What 0.02 is to 768 columns; with it the plateau ends sooner (docs/log.md).
+    # BERT's 0.02, times the root of 768 / 128: the plateau ends sooner (docs/log.md).
     pretrain.encoder.initializer_range = 0.05
     # The text is seen once or twice; there is nothing to regularise yet.
     pretrain.encoder.dropout_rate = 0.0

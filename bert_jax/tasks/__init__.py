@@ -35,8 +35,8 @@ class Task(Protocol):
     is: batches are cut to the longest of theirs, rounded up.
 
     Attributes:
-      train: Rows to train on, by name of the array: all that the objective's
-        `batch_shapes` names, for programs are compiled for these.
+      train: Rows to train on, by name of the array: those of the objective's
+        `batch_shapes`, all of them, because programs are compiled for these.
       held_out: Sets of rows to predict for, by name of the set: "eval", which the loop
         evaluates on, and others such as "test". Where a label is not known, the weight
         is 0.
