@@ -1,21 +1,27 @@
-"""The recipes that ship, and what they resolve to.
+"""The recipes that ship, and the record of what they resolve to.
 
     python tests/recipes.py
 
-writes the files that `test_recipes.py` compares with.
+writes the record, which `test_recipes.py` compares with. It has a section for each
+recipe with the fields that differ from the defaults, and one for each class of configs
+with these defaults. So a new field adds one line to the section of its class, and a
+changed default changes one.
 """
 
+import dataclasses
 import functools
 import importlib.util
 import json
 import pathlib
+import types
+import typing
 
 from bert_jax import config, knobs
 from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 
 ROOT = pathlib.Path(__file__).parents[1]
-GOLDEN = pathlib.Path(__file__).parent / "fixtures/recipes"
+RECORD = pathlib.Path(__file__).parent / "fixtures/recipes.txt"
 FILES = {path.stem: path for path in (ROOT / "configs").glob("*.py")}
 FILES["demo"] = pathlib.Path(recipe.__file__)
 MINIATURES = ("tiny", "mini", "small", "medium")
@@ -66,11 +72,12 @@ PRETRAINING = (
 GLUE = tuple(f"glue:{task}" for task in config.GLUE)
 FINETUNING = ("classifier", *GLUE, "squad:v1", "squad:v2", "tagger", "choice")
 NAMES = (*PRETRAINING, *FINETUNING, "demo")
+_PROGRAMS = (config.PretrainConfig, config.FinetuneConfig, DemoConfig)
 
 
 @functools.cache
 def module(file):
-    """The module of a recipe."""
+    """Load the module of a recipe."""
     spec = importlib.util.spec_from_file_location(file, FILES[file])
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
@@ -78,41 +85,102 @@ def module(file):
 
 
 def load(name, *more):
-    """The ConfigDict of a recipe; `more` may be "smoke"."""
+    """Return the ConfigDict of a recipe; `more` may be "smoke"."""
     file, _, variant = name.partition(":")
     return module(file).get_config(",".join(filter(None, (variant, *more))))
 
 
 def build(name, *more):
-    """The frozen config of a recipe for pretraining."""
+    """Return the frozen config of a recipe for pretraining."""
     return knobs.from_configdict(config.PretrainConfig, load(name, *more))
 
 
-def resolved(name: str) -> str:
-    """All fields of a recipe, one `path: value` a line."""
+def resolved(name: str) -> typing.Any:
+    """Return the frozen config of any recipe."""
     cfg = load(name)
-    classes = config.PretrainConfig, config.FinetuneConfig, DemoConfig
-    cls = {knobs.kind_of(cls): cls for cls in classes}[cfg.kind]
-    rebuilt = knobs.from_dict(cls, json.loads(cfg.to_json_best_effort()))
-    return "\n".join(_flat(knobs.to_dict(rebuilt))) + "\n"
+    cls = {knobs.kind_of(cls): cls for cls in _PROGRAMS}[cfg.kind]
+    return knobs.from_dict(cls, json.loads(cfg.to_json_best_effort()))
 
 
-def golden(name: str) -> pathlib.Path:
-    """The file with what a recipe should resolve to."""
-    return GOLDEN / f"{name.replace(':', '-')}.txt"
+def record() -> dict[str, str]:
+    """Return the lines of each section by its header."""
+    sections = {f"recipe {name}": differences(resolved(name)) for name in NAMES}
+    for cls in sorted(_classes(_PROGRAMS), key=lambda cls: cls.__name__):
+        sections[f"class {cls.__name__}"] = defaults(cls)
+    return {
+        name: "".join(f"{x}\n" for x in section) for name, section in sections.items()
+    }
 
 
-def _flat(values, prefix=""):
-    """`path: value` lines of nested dicts and lists."""
-    items = values.items() if isinstance(values, dict) else enumerate(values)
-    for name, value in items:
-        path = f"{prefix}[{name}]" if isinstance(name, int) else f"{prefix}.{name}"
-        if isinstance(value, (dict, list)):
-            yield from _flat(value, path)
+def read_record() -> dict[str, str]:
+    """Read what `write_record` wrote."""
+    sections = RECORD.read_text().split("\n[")
+    parts = (section.partition("]\n") for section in sections[1:])
+    return {name: lines for name, _, lines in parts}
+
+
+def write_record() -> None:
+    """Write each section below its header in square brackets."""
+    sections = (f"\n[{name}]\n{lines}" for name, lines in record().items())
+    RECORD.write_text("".join(sections))
+
+
+def differences(config: typing.Any) -> list[str]:
+    """Return `path: value` for the fields that differ from the defaults."""
+    cls = type(config)
+    return [f"kind: {knobs.kind_of(cls)!r}", *_differences(config, cls(), "")]
+
+
+def defaults(cls: type) -> list[str]:
+    """Return `name: value` for the fields of a class.
+
+    A field that is a config itself has lines only where it differs from the defaults of
+    its class, which have a section of their own.
+    """
+    lines = []
+    for field in dataclasses.fields(cls):
+        value = field.default
+        if dataclasses.is_dataclass(value):
+            lines.append(f"{field.name}: {type(value).__name__}")
+            lines += _differences(value, type(value)(), field.name)
+        elif value and isinstance(value, tuple):
+            lines += _differences(value, (), field.name)
         else:
-            yield f"{path.lstrip('.')}: {value!r}"
+            lines.append(f"{field.name}: {value!r}")
+    return lines
+
+
+def _differences(value, default, path):
+    """Yield `path: value` for each leaf of a config that differs from the default's."""
+    if value == default:
+        return
+    if isinstance(value, tuple) and dataclasses.is_dataclass(value[0]):
+        for i, item in enumerate(value):
+            # The line says that there is such an item, even one without differences.
+            yield f"{path}[{i}]: {type(item).__name__}"
+            yield from _differences(item, type(item)(), f"{path}[{i}]")
+    elif dataclasses.is_dataclass(value):
+        if type(value) is not type(default):  # another kind of objective or task
+            yield f"{path}: {type(value).__name__}"
+            default = type(value)()
+        for field in dataclasses.fields(value):
+            name = f"{path}.{field.name}".lstrip(".")
+            pair = (getattr(x, field.name) for x in (value, default))
+            yield from _differences(*pair, name)
+    else:
+        yield f"{path}: {value!r}"
+
+
+def _classes(types_of_fields) -> set[type]:
+    """Return the classes of configs among some types, and those of their fields."""
+    found = set()
+    for cls in types_of_fields:
+        if dataclasses.is_dataclass(cls):
+            found |= {cls} | _classes(field.type for field in dataclasses.fields(cls))
+        elif isinstance(cls, (types.UnionType, types.GenericAlias)):
+            found |= _classes(typing.get_args(cls))
+    return found
 
 
 if __name__ == "__main__":
-    for name in NAMES:
-        golden(name).write_text(resolved(name))
+    write_record()
