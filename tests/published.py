@@ -1,4 +1,4 @@
-"""Folders that transformers saved, and what its models said, from two fixtures."""
+"""Folders that transformers saved, and outputs of its models, from three fixtures."""
 
 import functools
 import io
@@ -52,20 +52,22 @@ XLNET = (
     "xlnet_choice",
     "xlnet_bare",
 )
-ALL = (*CASES, *WITH_WORDPIECE, *WITH_BYTES, *XLNET)
+# Without segments, and with biases that the case "modernbert" of the fixture lacks.
+MODERNBERT = ("modernbert_masked_lm", "modernbert_bare")
+ALL = (*CASES, *WITH_WORDPIECE, *WITH_BYTES, *XLNET, *MODERNBERT)
 
 
 @functools.cache
 def _all():
     stored = {}
-    for name in ("published.npz", "relatives.npz"):
+    for name in ("published.npz", "relatives.npz", "modernbert.npz"):
         with np.load(FIXTURES / name) as file:
             stored |= dict(file)
     return stored
 
 
 def arrays(case, part):
-    """What is stored of a case in a part, by name: "in", "labels" or "out"."""
+    """Return the arrays of a case in a part, such as "in" or "grad", by name."""
     prefix = f"{case}/{part}/"
     return {
         name.removeprefix(prefix): value
@@ -127,13 +129,16 @@ def ids(case):
 
 
 def inputs(case):
-    """Rows of tokens that the model was given."""
+    """Return the rows of tokens of a case."""
     given = arrays(case, "in")
+    segments = None
+    if "token_type_ids" in given:
+        # [CLS] of XLNet has a third segment there, and none in bert_jax.
+        segments = jnp.asarray(rows(case, given["token_type_ids"]) % 2, jnp.int32)
     return Inputs(
         jnp.asarray(rows(case, given["input_ids"]), jnp.int32),
         jnp.asarray(rows(case, given["attention_mask"])),
-        # [CLS] of XLNet is in a third one, and counts as in none here.
-        jnp.asarray(rows(case, given["token_type_ids"]) % 2, jnp.int32),
+        segments,
     )
 
 

@@ -353,13 +353,22 @@ def test_older_names_halves_and_constants(folder, tmp_path):
     read = sources.published(changed)
     jax.tree.map(np.testing.assert_array_equal, published.params(changed), expected)
     assert len(read.ignored) == 2
-    # A decoder of its own is a head that ours cannot be.
-    older[f"{decoder}.weight"] = older[f"{decoder}.weight"] + 1
-    read = sources.published(copy_with(source, tmp_path / "untied", older))
-    assert "mlm_head" not in {path.split("/")[0] for path in read.shapes}
-    assert "nsp_head" in {path.split("/")[0] for path in read.shapes}
-    with pytest.raises(UserError, match="has no head to fill blanks"):
-        prediction.load(tmp_path / "untied").fill(["aa [MASK]"])
+    # A decoder that differs is an output embedding, which pads the vocabulary, too.
+    own = older[f"{decoder}.weight"] = older[f"{decoder}.weight"] + 1
+    untied = copy_with(source, tmp_path / "untied", older)
+    read = sources.published(untied)
+    assert not read.metadata.encoder.prediction_head.tied
+    table = read.parameter("mlm_head/output_embedding")
+    assert table.shape == (128, own.shape[1])
+    np.testing.assert_array_equal(table[: len(own)], own)
+    assert not table[len(own) :].any()
+    convert.convert(str(untied), str(tmp_path / "again"), "huggingface")
+    again = sources.published(tmp_path / "again")
+    assert again.metadata == read.metadata
+    np.testing.assert_array_equal(again.arrays[f"{decoder}.weight"].read(), own)
+    assert len(prediction.load(untied).fill(["aa [MASK]"], top=3)[0][0]) == 3
+    with pytest.raises(UserError, match="tied=False cannot go out to TensorFlow"):
+        convert.convert(str(untied), str(tmp_path / "original"), "tensorflow")
 
 
 def copy_with(source, folder, arrays):

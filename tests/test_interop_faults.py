@@ -39,12 +39,12 @@ def arrays_of(path):
     [
         (
             {"model_type": "gpt2"},
-            "of type 'gpt2'; this project reads 'bert', 'albert'",
+            "unknown model_type 'gpt2'; expected 'albert', 'bert', 'electra'",
         ),
-        ({"model_type": "t5"}, "of type 't5'"),
-        ({"hidden_act": "relu"}, "hidden_act is 'relu'; this project has 'gelu'"),
-        ({"position_embedding_type": "relative_key"}, "'absolute' only"),
-        ({"add_cross_attention": True}, "no decoder"),
+        ({"model_type": "t5"}, "unknown model_type 't5'"),
+        ({"hidden_act": "relu"}, "hidden_act is 'relu'; bert_jax supports 'gelu'"),
+        ({"position_embedding_type": "relative_key"}, "supports 'absolute' only"),
+        ({"add_cross_attention": True}, "is True; bert_jax supports False only"),
         ({"hidden_size": "32"}, "hidden_size is '32', which is no int"),
         ({"hidden_size": 48}, r"LayerNorm.bias has shape \(32,\), but by config.json"),
         ({"num_attention_heads": 5}, "num_heads=5 does not divide hidden_size=32"),
@@ -65,7 +65,11 @@ def test_a_config_that_does_not_fit(values, message, folder):
 @pytest.mark.parametrize(
     ("case", "values", "message"),
     [
-        ("albert_bare", {"inner_group_num": 2}, "inner_group_num is 2; .* has 1 only"),
+        (
+            "albert_bare",
+            {"inner_group_num": 2},
+            "_num is 2; .* supports 1 only",
+        ),
         (
             "albert_bare",
             {"num_hidden_groups": 1},
@@ -73,7 +77,7 @@ def test_a_config_that_does_not_fit(values, message, folder):
         ),
         ("albert_bare", {"num_hidden_groups": 3}, "num_layer_groups=3 does not divide"),
         ("albert_bare", {"embedding_size": 24}, "ALBERT of transformers projects them"),
-        ("albert_bare", {"is_decoder": True}, "causal; there is no such ALBERT"),
+        ("albert_bare", {"is_decoder": True}, "causal; ALBERT of transformers has no"),
         ("electra_generator", {"hidden_act": "gelu_new"}, "head of ElectraForMaskedLM"),
         ("electra_tagging", {"embedding_size": None}, "embedding_size is None, which"),
         ("electra_tagging", {"embedding_size": 13}, r"config.json it has \(24, 13\)"),
@@ -241,9 +245,9 @@ def test_pairs_that_are_others_here(folder):
     for processor, message in (
         (
             bert | {"type": "RobertaProcessing"},
-            r"pairs are \[CLS\] A \[SEP\] \[SEP\] B",
+            r"joins text pairs as \[CLS\] A \[SEP\] \[SEP\] B \[SEP\]; with wordpiece",
         ),
-        ({"type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A"}}]}, "are A,"),
+        ({"type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A"}}]}, "as A;"),
         ({"type": "TemplateProcessing", "pair": 3}, "its post_processor is damaged"),
     ):
         nested = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, processor]}
@@ -263,14 +267,14 @@ def test_bytes_that_do_not_fit(folder):
     without = {t: i for t, i in model["vocab"].items() if t != "the"}
     for change, message in (
         ({"pre_tokenizer": {"type": "Whitespace"}}, "its BPE is not of bytes"),
-        ({"normalizer": {"type": "Lowercase"}}, "it changes text before it is split"),
+        ({"normalizer": {"type": "Lowercase"}}, "normalises text"),
         ({"model": model | {"merges": None}}, "the merges are damaged"),
         ({"model": model | {"merges": [["a", "z"]]}}, "'az' is not in vocab.json"),
         ({"model": model | {"vocab": without}}, "the ids are not 0 to 264, each once"),
         ({"model": model | {"vocab": [3]}}, "the vocabulary is damaged"),
     ):
         path.write_text(json.dumps(pipeline | change))
-        refused(source, f"tokenizer.json: .*{message}")
+        refused(source, f"tokenizer.json.*{message}")
 
 
 def test_what_is_no_published_folder_is_one_of_ours(tmp_path):

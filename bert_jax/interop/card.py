@@ -1,4 +1,4 @@
-"""The model card of a checkpoint: what the run knows about itself, as Markdown."""
+"""Model cards of exported checkpoints, in Markdown."""
 
 import json
 import pathlib
@@ -8,37 +8,38 @@ from bert_jax import config as config_lib
 from bert_jax import knobs, storage
 from bert_jax.corpus import mixture, shards
 from bert_jax.errors import Unavailable, UserError
-from bert_jax.interop import architectures, huggingface
+from bert_jax.interop import huggingface
+from bert_jax.interop.families import family
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import metrics
 
-# The class that loads what is made for each purpose.
+# Class of `transformers` that loads the model of each purpose.
 _AUTO = {
-    architectures.NEXT_SENTENCE: "AutoModelForPreTraining",
-    architectures.SENTENCE_ORDER: "AutoModelForPreTraining",
-    architectures.REPLACED_TOKENS: "AutoModelForPreTraining",
-    architectures.ONLY_NEXT_SENTENCE: "AutoModelForNextSentencePrediction",
-    architectures.MASKED_LM: "AutoModelForMaskedLM",
-    architectures.CAUSAL_LM: "AutoModelForCausalLM",
-    architectures.PERMUTATION_LM: "AutoModelForCausalLM",
-    architectures.CLASSIFICATION: "AutoModelForSequenceClassification",
-    architectures.TAGGING: "AutoModelForTokenClassification",
-    architectures.ANSWERING: "AutoModelForQuestionAnswering",
-    architectures.CHOICE: "AutoModelForMultipleChoice",
-    architectures.BARE: "AutoModel",
+    family.NEXT_SENTENCE: "AutoModelForPreTraining",
+    family.SENTENCE_ORDER: "AutoModelForPreTraining",
+    family.REPLACED_TOKENS: "AutoModelForPreTraining",
+    family.ONLY_NEXT_SENTENCE: "AutoModelForNextSentencePrediction",
+    family.MASKED_LM: "AutoModelForMaskedLM",
+    family.CAUSAL_LM: "AutoModelForCausalLM",
+    family.PERMUTATION_LM: "AutoModelForCausalLM",
+    family.CLASSIFICATION: "AutoModelForSequenceClassification",
+    family.TAGGING: "AutoModelForTokenClassification",
+    family.ANSWERING: "AutoModelForQuestionAnswering",
+    family.CHOICE: "AutoModelForMultipleChoice",
+    family.BARE: "AutoModel",
 }
 
 
 def text(source: str, metadata: metadata_lib.Metadata, form: huggingface.Form) -> str:
-    """The card.
+    """Return the model card of a checkpoint.
 
     Args:
-      source: The checkpoint; what its workdir reports is read, if it is there.
-      metadata: What the checkpoint says of itself.
-      form: What it is in `transformers`.
+      source: The checkpoint. The reports in its workdir are read, if there are any.
+      metadata: Metadata of the checkpoint.
+      form: Class of `transformers`.
     """
     encoder, tokenizer = metadata.encoder, metadata.tokenizer
-    theirs, auto = form.architecture, _AUTO[form.kind]
+    title, auto = form.family.title, _AUTO[form.purpose]
     rows = [
         ("class", f"`{form.name}`"),
         ("layers", encoder.num_layers),
@@ -55,10 +56,10 @@ def text(source: str, metadata: metadata_lib.Metadata, form: huggingface.Form) -
     return f"""---
 library_name: transformers
 tags:
-- {theirs.kind}
+- {form.family.model_type}
 ---
 
-# {"An" if theirs.title[0] in "AEX" else "A"} {theirs.title} encoder
+# {"An" if title[0] in "AEX" else "A"} {title} encoder
 
 Trained or converted with bert_jax.
 
@@ -76,11 +77,11 @@ model = {auto}.from_pretrained("FOLDER")
 
 
 def _training(source: str, metadata: metadata_lib.Metadata) -> list[tuple[str, Any]]:
-    """What is known about how it was trained."""
+    """Return rows of the table about the training run."""
     rows: list[tuple[str, Any]] = []
     saved = metadata.config
     path = pathlib.PurePath(source)
-    if not path.name.isdecimal():  # not a checkpoint of a run
+    if not path.name.isdecimal():  # the checkpoint has no run
         return rows
     step = int(path.name)
     if step:
@@ -119,7 +120,7 @@ def _corpus(data: Any) -> list[tuple[str, Any]]:
 
 
 def _held_out(workdir: storage.Path, step: int) -> list[tuple[str, Any]]:
-    """The numbers of the last evaluation up to a step, and of results.json."""
+    """Return rows about the last evaluation up to a step, and about results.json."""
     rows: list[tuple[str, Any]] = []
     try:
         records = metrics.read(workdir)

@@ -1,5 +1,6 @@
-"""Which class of `transformers` a checkpoint is of, and what that is here."""
+"""Model classes of `transformers` that checkpoints correspond to."""
 
+import dataclasses
 import pathlib
 from collections.abc import Collection
 from typing import Any
@@ -7,26 +8,22 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
-from bert_jax.interop import huggingface
-from bert_jax.interop.architectures import (
-    ALBERT,
+from bert_jax.interop import configs, huggingface
+from bert_jax.interop.families import FAMILIES
+from bert_jax.interop.families.family import (
     ANSWERING,
     BARE,
-    BERT,
     CAUSAL_LM,
     CHOICE,
     CLASSIFICATION,
-    ELECTRA,
     MASKED_LM,
     NEXT_SENTENCE,
     ONLY_NEXT_SENTENCE,
     PERMUTATION_LM,
     REPLACED_TOKENS,
-    ROBERTA,
     SENTENCE_ORDER,
     TAGGING,
-    XLNET,
-    Architecture,
+    Family,
 )
 from bert_jax.interop.safetensors import Stored
 from bert_jax.objectives import (
@@ -50,98 +47,111 @@ _TASKS = {
     "squad": ANSWERING,
     "choice": CHOICE,
 }
-# What has no class of its own in an architecture, or one with a head less.
+_OBJECTIVES = {
+    knobs.kind_of(config_lib.CausalLmConfig): CAUSAL_LM,
+    knobs.kind_of(config_lib.PermutationLmConfig): PERMUTATION_LM,
+    knobs.kind_of(config_lib.ReplacedTokensConfig): REPLACED_TOKENS,
+}
+_QUESTIONS = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
+# Purpose of a class with one head less, for families that lack the class itself.
 _INSTEAD = {NEXT_SENTENCE: MASKED_LM, SENTENCE_ORDER: MASKED_LM}
 
 
-def of_arrays(
-    theirs: Architecture, named: str, names: Collection[str], *, causal: bool
+def purpose_of_arrays(
+    family: Family,
+    named: str,
+    names: Collection[str],
+    encoder: config_lib.EncoderConfig,
 ) -> str:
-    """What the class that arrays are of is made for.
+    """Infer from its arrays the purpose of a published checkpoint.
 
-    The arrays decide, as published folders often name a class with fewer heads. Only
-    classes whose heads are all called "classifier" have to be named.
+    Published folders often name a class with fewer heads than they have, so that the
+    name decides only between classes whose heads have the same names.
 
     Args:
-      theirs: Architecture.
+      family: Family of the checkpoint.
       named: Class that the folder names.
       names: Names of the arrays.
-      causal: Whether the encoder goes from left to right.
+      encoder: Config of the encoder.
     """
+    head = encoder.prediction_head
+    absent = [
+        *(["output_embedding"] if head.tied else []),
+        *([] if head.output_bias else ["output_bias"]),
+        "encoder/pooler",
+    ]
 
     def is_there(name):
         return name in names or f"{name}.weight" in names
 
-    for kind, each in theirs.classes.items():
-        if kind in (CLASSIFICATION, TAGGING, CHOICE) and each.name != named:
+    for purpose, each in family.classes.items():
+        if each.is_named and each.name != named:
             continue
-        if kind in (CAUSAL_LM, MASKED_LM, NEXT_SENTENCE) and causal != (
-            kind == CAUSAL_LM
+        if purpose in (CAUSAL_LM, MASKED_LM, NEXT_SENTENCE) and encoder.causal != (
+            purpose == CAUSAL_LM
         ):
             continue
-        heads = [name for ours, name in each.parts.items() if ours != "encoder/pooler"]
-        if all(map(is_there, heads)):
-            return kind
+        if purpose == PERMUTATION_LM and not head.tied:
+            continue  # the head of bert_jax's XLNet is always tied
+        if all(
+            is_there(name)
+            for path, name in each.parts.items()
+            if not path.endswith(tuple(absent))
+        ):
+            return purpose
     return BARE
 
 
-def of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
-    """The class that fits a checkpoint of ours.
+def form_of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
+    """Return the class that a native checkpoint is exported as.
 
     Raises:
-      UserError: There is none.
+      UserError: No class computes the same.
     """
-    kind = _made_for(metadata)
-    candidates = _architectures(metadata)
-    refusals = []
-    for each in (kind, _INSTEAD.get(kind)):
-        for theirs in candidates:
-            if each not in theirs.classes:
+    purpose = _purpose(metadata)
+    candidates = [
+        family
+        for family in FAMILIES
+        if family.exports(metadata.encoder, purpose, metadata.tokenizer.kind)
+    ]
+    refusals = {}
+    for each in (purpose, _INSTEAD.get(purpose)):
+        for family in candidates:
+            if each not in family.classes:
                 continue
             try:
-                return huggingface.Form(
-                    theirs, each, metadata.encoder, metadata.tokenizer.pad_id
-                )
+                return _form(family, each, metadata)
             except UserError as error:
-                refusals.append(error)
-    if refusals:
-        raise refusals[0]
+                refusals.setdefault(family.title, error)
+    title = candidates[0].title
+    if title in refusals:
+        raise refusals[title]
     raise UserError(
-        f"{candidates[0].title} of transformers has no class for {kind} that computes "
-        "what bert_jax does; such a checkpoint can be used with bert_jax only"
+        f"{title} of transformers has no class for {purpose} that computes what "
+        "bert_jax does; such a checkpoint can be used with bert_jax only"
     )
 
 
-def _made_for(metadata: metadata_lib.Metadata) -> str:
-    """What a checkpoint of ours is made for."""
+def _form(
+    family: Family, purpose: str, metadata: metadata_lib.Metadata
+) -> huggingface.Form:
+    segments = max(family.min_segments, metadata.encoder.type_vocab_size)
+    encoder = dataclasses.replace(metadata.encoder, type_vocab_size=segments)
+    form = huggingface.Form(family, purpose, encoder, metadata.tokenizer.pad_id)
+    configs.check_export(form)
+    return form
+
+
+def _purpose(metadata: metadata_lib.Metadata) -> str:
+    """Return the purpose that a native checkpoint was trained for."""
     saved = metadata.config
     if saved.get("kind") == "finetuning":
         return _TASKS.get(_kind(saved.get("task")), BARE)
     if saved.get("kind") != "pretraining":
         return BARE
     objective = saved.get("objective")
-    if _kind(objective) == knobs.kind_of(config_lib.CausalLmConfig):
-        return CAUSAL_LM
-    if _kind(objective) == knobs.kind_of(config_lib.PermutationLmConfig):
-        return PERMUTATION_LM
-    if _kind(objective) == knobs.kind_of(config_lib.ReplacedTokensConfig):
-        return REPLACED_TOKENS
-    questions = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
-    return questions.get(objective.get("segments"), MASKED_LM)
-
-
-def _architectures(metadata: metadata_lib.Metadata) -> tuple[Architecture, ...]:
-    """What an encoder is, first; then what computes the same."""
-    encoder = metadata.encoder
-    if encoder.is_relative:
-        return (XLNET,)
-    if encoder.num_layer_groups:
-        return (ALBERT,)
-    if encoder.embedding_columns != encoder.hidden_size:
-        return (ELECTRA,)
-    if encoder.embedding_size or _made_for(metadata) == REPLACED_TOKENS:
-        return ELECTRA, BERT
-    return (ROBERTA, BERT) if metadata.tokenizer.kind == "byte_bpe" else (BERT,)
+    other = _QUESTIONS.get(objective.get("segments"), MASKED_LM)
+    return _OBJECTIVES.get(_kind(objective), other)
 
 
 def metadata(
@@ -151,14 +161,14 @@ def metadata(
     tokenizer: Tokenizer,
     arrays: dict[str, Stored],
 ) -> tuple[metadata_lib.Metadata, Objective]:
-    """What a published checkpoint is here, as one of ours would say it of itself.
+    """Build the metadata of a published checkpoint, in the form of native ones.
 
     Args:
-      form: Class and encoder.
-      path: File with its config.
-      values: What is in it.
+      form: Class and config.
+      path: File with its config, for messages.
+      values: Values of that file.
       tokenizer: Tokenizer of the encoder.
-      arrays: Arrays by their names.
+      arrays: Arrays by name.
 
     Returns:
       Metadata, and the objective that has the parameters of the class.
@@ -166,16 +176,16 @@ def metadata(
     Raises:
       UserError: Config and arrays contradict each other.
     """
-    kind, encoder = form.kind, form.encoder
+    purpose, encoder = form.purpose, form.encoder
     length = encoder.max_position_embeddings
     settings: dict[str, Any] = {}
     objective: Objective
-    if kind in (CLASSIFICATION, TAGGING):
-        classifier = "tagger" if kind == TAGGING else "classifier"
+    if purpose in (CLASSIFICATION, TAGGING):
+        classifier = "tagger" if purpose == TAGGING else "classifier"
         (classifier,) = huggingface.names(f"{classifier}/kernel", form)
         count = arrays[classifier].shape[0]
         labels = _labels(path, values, classifier, count)
-        if kind == TAGGING:
+        if purpose == TAGGING:
             task = config_lib.TaggingConfig(length=length)
             settings = {"tags": labels, "scheme": _scheme(labels)}
             objective = tagging.Tagging(encoder, count)
@@ -187,17 +197,17 @@ def metadata(
             task = config_lib.ClassificationConfig(length=length)
             settings = {"labels": labels}
             objective = classification.Classification(encoder, count)
-    elif kind == CHOICE:
+    elif purpose == CHOICE:
         task = config_lib.ChoiceConfig(length=length)
         objective = choice.Choice(encoder, 2)
-    elif kind == ANSWERING:
+    elif purpose == ANSWERING:
         task = config_lib.SquadConfig(
             length=length, max_question=min(64, length // 4), stride=length // 4
         )
         objective = spans.Spans(encoder)
     else:
-        return _pretraining(kind, encoder, tokenizer)
-    # No more of a config than is known.
+        return _pretraining(purpose, encoder, tokenizer)
+    # Only the known part of a config.
     known = {"kind": "finetuning", "task": knobs.to_dict(task)}
     return _metadata(known, objective, tokenizer, settings), objective
 
@@ -220,19 +230,20 @@ def _metadata(
 
 
 def _pretraining(
-    kind: str, encoder: config_lib.EncoderConfig, tokenizer: Tokenizer
+    purpose: str, encoder: config_lib.EncoderConfig, tokenizer: Tokenizer
 ) -> tuple[metadata_lib.Metadata, Objective]:
     pairs = encoder.type_vocab_size >= 2
     without_question = "consecutive" if pairs else "full_sentences"
     objective: Objective
-    if kind == CAUSAL_LM:
+    if purpose == CAUSAL_LM:
         asked = config_lib.CausalLmConfig(segments=without_question)
         objective = causal_lm.CausalLm(encoder, asked)
-    elif kind == PERMUTATION_LM:
+    elif purpose == PERMUTATION_LM:
         asked = config_lib.PermutationLmConfig(segments=without_question)
         objective = permutation_lm.PermutationLm(encoder, asked)
-    elif kind == REPLACED_TOKENS:
-        # The folder has the discriminator only; a generator of its size always exists.
+    elif purpose == REPLACED_TOKENS:
+        # The folder has the discriminator only. A generator of the same size suits any
+        # discriminator.
         asked = config_lib.ReplacedTokensConfig(
             segments=without_question, generator_size=1.0
         )
@@ -245,11 +256,11 @@ def _pretraining(
             BARE: "next_sentence",  # for the pooler
         }
         asked = config_lib.MaskedLmConfig(
-            segments=questions.get(kind, without_question)
+            segments=questions.get(purpose, without_question)
         )
         objective = masked_lm.MaskedLm(encoder, asked)
     known = {"kind": "pretraining", "objective": knobs.to_dict(asked)}
-    if kind == BARE:
+    if purpose == BARE:
         known = {"kind": "bare encoder"}
     return _metadata(known, objective, tokenizer), objective
 
@@ -257,7 +268,7 @@ def _pretraining(
 def _labels(
     path: pathlib.Path, values: dict[str, Any], classifier: str, count: int
 ) -> list[str]:
-    """Names of classes in the order of the rows of their classifier."""
+    """Return the names of the classes, in the order of the classifier's rows."""
     names = values.get("id2label")
     if names is None:
         return [f"LABEL_{i}" for i in range(count)]
@@ -270,7 +281,7 @@ def _labels(
 
 
 def _scheme(tags: list[str]) -> str:
-    """How tags name entities, as far as the tags alone say it."""
+    """Infer the tagging scheme from the names of the tags."""
     letters = {tag[0] for tag in tags if tag[1:2] == "-"}
     if not letters or letters - set("BIES") or not letters & set("BI"):
         return "none"
@@ -284,14 +295,14 @@ def _kind(values: Any) -> str:
 
 
 def labels(metadata: metadata_lib.Metadata) -> dict[str, Any]:
-    """What a `config.json` says of the classes of a checkpoint."""
+    """Return the values of a `config.json` that name the classes of a checkpoint."""
     names = metadata.task.get("labels") or metadata.task.get("tags")
     if names:
         return {
             "id2label": {str(i): name for i, name in enumerate(names)},
             "label2id": {name: i for i, name in enumerate(names)},
         }
-    if _made_for(metadata) == CLASSIFICATION:  # numbers
+    if _purpose(metadata) == CLASSIFICATION:  # numbers
         return {
             "id2label": {"0": "LABEL_0"},
             "label2id": {"LABEL_0": 0},

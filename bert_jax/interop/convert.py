@@ -1,4 +1,4 @@
-"""Checkpoints from one project's format to another's, once and for all."""
+"""Conversion of checkpoints between formats."""
 
 import dataclasses
 import math
@@ -10,7 +10,6 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.interop import (
-    architectures,
     card,
     classes,
     configs,
@@ -23,27 +22,29 @@ from bert_jax.interop import (
     tensorflow,
     vocabularies,
 )
+from bert_jax.interop.families import BERT
+from bert_jax.interop.families.family import BARE
 from bert_jax.interop.models import Model
 from bert_jax.model import parameters
 from bert_jax.training import checkpoint
 
 FORMATS = ("huggingface", "tensorflow", "ours")
-# Folder in that of an ELECTRA for its generator.
+# Subfolder of an exported ELECTRA that holds its generator.
 GENERATOR = "generator"
-# Without it, nobody takes a folder for one of this format.
+# File that marks a folder as one of a format.
 _LAST = {"huggingface": huggingface_folder.CONFIG, "tensorflow": tensorflow.CONFIG}
 
 
 @dataclasses.dataclass(frozen=True)
 class Converted:
-    """What became of a checkpoint.
+    """Result of a conversion.
 
     Attributes:
-      to: Format that was written.
-      name: Class of `transformers` that the checkpoint is of; "" if it is not known.
-      written: Names of the arrays, as they are in the output.
-      missing: Parts that the class has, and the checkpoint has not.
-      ignored: What is in the checkpoint, and not in the output.
+      to: Format of the output.
+      name: Class of `transformers` that the checkpoint corresponds to; "" if unknown.
+      written: Names of the arrays in the output.
+      missing: Heads of the class that the checkpoint lacks.
+      ignored: Names of the checkpoint's arrays that are not in the output.
     """
 
     to: str
@@ -54,20 +55,20 @@ class Converted:
 
 
 def convert(source: str, folder: str, to: str = "") -> Converted:
-    """Read a checkpoint, and write it in another format.
+    """Convert a checkpoint to another format.
 
-    The output appears when it is complete.
+    The output folder appears when it is complete.
 
     Args:
       source: Workdir, checkpoint, or folder of another project.
       folder: Folder to write; new or empty.
-      to: One of `FORMATS`; "": ours for a folder of another project, and else that of
-        Hugging Face.
+      to: One of `FORMATS`; "": "ours" for a folder of another project, "huggingface"
+        for a native checkpoint.
 
     Raises:
-      UserError: The checkpoint cannot be used or cannot be had in that format, or the
+      UserError: The checkpoint is unusable or has no equivalent in that format, or the
         folder cannot be written.
-      Unavailable: The checkpoint may be readable later, or the folder be writable.
+      Unavailable: A store does not answer; try again later.
     """
     new = output.check(folder)
     model = models.read(source)
@@ -103,22 +104,22 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
 
 
 def _size(model: Model) -> int:
-    """Bytes of all arrays, which are float32."""
+    """Return the bytes of all parameters, in float32."""
     return sum(4 * math.prod(array.shape) for array in model.params.values())
 
 
 def _kept(model: Model, form: huggingface.Form) -> set[str]:
-    """Paths that the output has arrays for.
+    """Return the paths of the parameters that the output has arrays for.
 
     Raises:
-      UserError: The class has no place for a part of the encoder.
+      UserError: The class lacks a parameter of the encoder.
     """
     kept = {path for path in model.params if huggingface.names(path, form)}
     for path in sorted(model.params.keys() - kept):
         if path.startswith("encoder/") and not path.startswith("encoder/pooler/"):
             raise UserError(
-                f"{model.source} has {path}, for which the class {form.name} has no "
-                "place; such a checkpoint can be used with bert_jax only"
+                f"{model.source} has {path}, which {form.name} does not have; such a "
+                "checkpoint can be used with bert_jax only"
             )
     return kept
 
@@ -127,9 +128,9 @@ def _kept(model: Model, form: huggingface.Form) -> set[str]:
 
 
 def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
-    """Shapes of the arrays by Hugging Face's names, sorted."""
+    """Return the shapes of the arrays by name, sorted."""
     shapes = {
-        name: huggingface.shape(path, model.params[path].shape, form)
+        name: huggingface.array_shape(path, model.params[path].shape, form)
         for path in _kept(model, form)
         for name in huggingface.names(path, form)
     }
@@ -137,22 +138,25 @@ def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
 
 
 def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndarray]]:
-    """Arrays with Hugging Face's names; memory holds one parameter at a time."""
-    names: set[str] = set()
+    """Yield names and arrays. Memory holds the parameters of one array at a time."""
+    written: set[str] = set()
     for path in sorted(_kept(model, form)):
-        theirs = huggingface.to_theirs(path, model.params[path].read(), form)
-        yield from zip(huggingface.names(path, form), theirs, strict=True)
-        names.update(huggingface.names(path, form))
+        together = huggingface.parts(path, form)
+        if path != together[0]:
+            continue
+        values = {each: model.params[each].read() for each in together}
+        names = huggingface.names(path, form)
+        yield from zip(names, huggingface.to_arrays(values, form), strict=True)
+        written.update(names)
     for name, shape in huggingface.optional(form).items():
-        if name not in names:
+        if name not in written:
             yield name, np.zeros(shape, np.float32)
 
 
 def _huggingface(
     model: Model, form: huggingface.Form, folder: pathlib.Path
 ) -> list[str]:
-    bare = form.kind == architectures.BARE
-    prefix = form.architecture.prefix if bare else ""
+    prefix = form.family.prefix if form.purpose == BARE else ""
     types = {
         name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
         for name, shape in _shapes(model, form).items()
@@ -165,7 +169,12 @@ def _huggingface(
     }
     safetensors.write(folder / huggingface_folder.ARRAYS, types, arrays)
     json_files.write(folder / huggingface_folder.CONFIG, values)
-    vocabularies.write(model.metadata.tokenizer, folder, form.encoder)
+    vocabularies.write(
+        model.metadata.tokenizer,
+        folder,
+        form.encoder,
+        cls_is_last=form.family.cls_is_last,
+    )
     text = card.text(model.source, model.metadata, form)
     (folder / "README.md").write_text(text, encoding="utf-8")
     return list(types)
@@ -175,30 +184,31 @@ def _tensorflow(
     model: Model, form: huggingface.Form, folder: pathlib.Path
 ) -> list[str]:
     tokenizer = model.metadata.tokenizer
-    if form.architecture is not architectures.BERT or form.kind not in tensorflow.KINDS:
+    if form.family is not BERT or form.purpose not in tensorflow.PURPOSES:
         raise UserError(
-            f"{model.source} is of the class {form.name}, for which the original code "
-            "has no model; convert --to=huggingface"
+            f"{model.source} corresponds to {form.name}, which google-research/bert "
+            "does not have; convert --to=huggingface"
         )
     if tokenizer.kind != "wordpiece":
         raise UserError(
-            f"{model.source} has a {tokenizer.kind} vocabulary, and the original code "
+            f"{model.source} has a {tokenizer.kind} vocabulary; google-research/bert "
             "reads WordPiece only; convert --to=huggingface"
         )
     values = configs.to_tensorflow(form.encoder)
     names = tensorflow.write(_arrays(model, form), folder)
     json_files.write(folder / tensorflow.CONFIG, values)
-    # Its settings are flags in the original; here they are a file that we read again.
+    # google-research/bert takes the tokenizer's settings from flags. The file is for
+    # bert_jax, which reads it again.
     vocabularies.write(tokenizer, folder, form.encoder)
     (folder / "tokenizer.json").unlink()
     return names
 
 
 def write_ours(model: Model, folder: str) -> list[str]:
-    """Write a checkpoint of ours; the folder appears when it is complete.
+    """Write a native checkpoint. The folder appears when it is complete.
 
     Args:
-      model: A checkpoint.
+      model: Checkpoint of any format.
       folder: Folder to write; new or empty.
 
     Returns:
@@ -209,8 +219,8 @@ def write_ours(model: Model, folder: str) -> list[str]:
     """
     new, paths = output.check_local(folder), sorted(model.params)
     with output.complete_or_not_at_all(new, _size(model), "") as temporary:
-        # One by one, so that memory holds only one of them twice: the largest first, as
-        # long as there is little else.
+        # One by one, so that only one of them is in memory twice; the largest first,
+        # while memory is still empty.
         params = {
             path: jax.block_until_ready(jax.device_put(model.params[path].read()))
             for path in sorted(paths, key=lambda p: -math.prod(model.params[p].shape))
@@ -218,6 +228,6 @@ def write_ours(model: Model, folder: str) -> list[str]:
         checkpoint.save_parameters(
             temporary / "checkpoints", parameters.unflatten(params), model.metadata
         )
-        # For run.build_corpus, of text to go on with.
+        # For run.build_corpus, if pretraining continues on new text.
         model.metadata.tokenizer.save(temporary / "tokenizer")
     return paths

@@ -1,9 +1,10 @@
-"""A folder that `transformers` saved, as a published checkpoint."""
+"""Folders that `transformers` saved."""
 
 import pathlib
 
 from bert_jax.errors import UserError
 from bert_jax.interop import configs, json_files, published, safetensors, vocabularies
+from bert_jax.interop.families.family import ACTIVATIONS
 from bert_jax.interop.safetensors import Stored
 
 CONFIG = "config.json"
@@ -13,7 +14,7 @@ _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth")
 
 
 def is_one(folder: pathlib.Path) -> bool:
-    """Whether a folder is one, if a damaged one or one of another architecture."""
+    """Return whether a folder is one, even if it is damaged or of an unknown family."""
     if any((folder / name).exists() for name in (ARRAYS, INDEX)):
         return True
     if not (folder / CONFIG).exists():
@@ -27,16 +28,14 @@ def _pickles(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(folder: pathlib.Path) -> published.Published:
-    """The checkpoint in a folder.
+    """Read the checkpoint in a folder.
 
     Raises:
-      UserError: Something is missing or damaged, or of another architecture.
+      UserError: A file is missing or damaged, or the model is of an unknown family.
     """
     values = json_files.read(folder / CONFIG)
-    theirs = configs.architecture(folder / CONFIG, values)
-    encoder = configs.encoder(
-        folder / CONFIG, values, configs.HUGGINGFACE_ACTIVATIONS, theirs
-    )
+    family = configs.family_of(folder / CONFIG, values)
+    encoder = configs.encoder(folder / CONFIG, values, ACTIVATIONS, family)
     files = _files(folder)
     arrays: dict[str, Stored] = {}
     for path in files:
@@ -47,13 +46,13 @@ def read(folder: pathlib.Path) -> published.Published:
             raise UserError(
                 f"{folder}: {INDEX} lists {min(missing)}, and no file has it"
             )
-    tokenizer = vocabularies.read(folder, theirs)
+    tokenizer = vocabularies.read(folder, family)
     return published.make(
         str(folder),
         files,
         folder / CONFIG,
         values,
-        theirs,
+        family,
         encoder,
         tokenizer,
         arrays,
@@ -61,7 +60,7 @@ def read(folder: pathlib.Path) -> published.Published:
 
 
 def _files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
-    """The files with the arrays."""
+    """Return the files with the arrays."""
     if (folder / ARRAYS).exists():
         return (folder / ARRAYS,)
     if not (folder / INDEX).exists():
@@ -81,7 +80,7 @@ def _files(folder: pathlib.Path) -> tuple[pathlib.Path, ...]:
 
 
 def _weight_map(index: pathlib.Path) -> dict[str, str]:
-    """Names of arrays, with the file of each."""
+    """Return the file of each array, by name."""
     files = json_files.value(index, json_files.read(index), "weight_map", dict)
     if not files or not all(isinstance(name, str) for name in files.values()):
         raise UserError(f"{index}: weight_map names no files")

@@ -1,4 +1,4 @@
-"""JSON files of other projects, which anybody may have edited."""
+"""JSON files of other projects, which users may have edited."""
 
 import json
 import pathlib
@@ -8,10 +8,10 @@ from bert_jax.errors import UserError
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """The object in a file.
+    """Read the object in a file.
 
     Raises:
-      UserError: The file is not there, or holds no JSON object.
+      UserError: The file is missing, or holds no JSON object.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -25,15 +25,15 @@ def read(path: pathlib.Path) -> dict[str, Any]:
 
 
 def read_if_there(path: pathlib.Path) -> dict[str, Any]:
-    """The object in a file; {} if there is no such file."""
+    """Read the object in a file. Return {} if the file is missing."""
     return read(path) if path.exists() else {}
 
 
 def value(path: pathlib.Path, values: dict[str, Any], name: str, kind: type) -> Any:
-    """A value that has to be there, of a type.
+    """Return a required value of an object, and check its type.
 
     Raises:
-      UserError: It is not there, or of another type.
+      UserError: The value is missing, or of another type.
     """
     given = values.get(name)
     is_number = isinstance(given, int | float) and not isinstance(given, bool)

@@ -1,4 +1,4 @@
-"""A checkpoint of any project as ours; arrays are read when they are wanted."""
+"""Checkpoints of any format, with parameters that are read on demand."""
 
 import dataclasses
 import functools
@@ -15,21 +15,21 @@ from bert_jax.model import parameters
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import stored
 
-# How names of parameters of an ELECTRA's generator begin.
+# Prefixes of the parameters of an ELECTRA's generator.
 _OF_GENERATOR = "generator_head/", "generator/"
 
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A checkpoint of any project, as ours.
+    """A checkpoint of any format.
 
     Attributes:
-      source: The checkpoint.
-      metadata: What it says of itself.
-      params: Parameters by path. Each is read anew whenever it is asked for, so that
-        memory need not hold all.
-      ignored: What there is in it besides.
-      form: What it is in `transformers`, if it is from another project.
+      source: Workdir, checkpoint or folder.
+      metadata: Its metadata, in the form of native checkpoints.
+      params: Parameters by path. Each is read from disk at every access, so that memory
+        need not hold all of them.
+      ignored: Names of its arrays that are no parameters.
+      form: Class of `transformers`, if it is a published checkpoint.
     """
 
     source: str
@@ -40,11 +40,11 @@ class Model:
 
 
 def read(source: str) -> Model:
-    """All parameters of a checkpoint.
+    """Open a checkpoint.
 
     Raises:
-      UserError: The checkpoint cannot be used.
-      Unavailable: It may be readable later.
+      UserError: The checkpoint is unusable.
+      Unavailable: A store does not answer; try again later.
     """
     if other := sources.published(source):
         params = {
@@ -69,21 +69,21 @@ def read(source: str) -> Model:
 
 
 def _parameter(where: epath.Path, path: str) -> np.ndarray:
-    """A parameter of a checkpoint of ours."""
+    """Read a parameter of a native checkpoint."""
     shape = parameters.unflatten({path: stored.shapes(where)[path]})
-    # A view of the device's memory, which is that of the host.
+    # A view: on a CPU, device memory is host memory.
     return np.asarray(stored.load_params(where, shape).params[path])
 
 
 def is_of_generator(path: str) -> bool:
-    """Whether a parameter is of an ELECTRA's generator alone."""
+    """Return whether a parameter belongs to an ELECTRA's generator alone."""
     return path.startswith(_OF_GENERATOR)
 
 
 def generator(model: Model) -> Model | None:
-    """The generator of an ELECTRA as a checkpoint of masked tokens.
+    """Return the generator of an ELECTRA, as a masked language model.
 
-    None if there is none, or if `transformers` has no class that computes it.
+    None if there is none, or if no class of `transformers` computes the same.
     """
     if not any(map(is_of_generator, model.params)):
         return None
@@ -114,16 +114,12 @@ def generator(model: Model) -> Model | None:
 
 
 def form_of(model: Model) -> huggingface.Form:
-    """What a checkpoint is in `transformers`.
+    """Return the class of `transformers` that a checkpoint is exported as.
 
     Raises:
-      UserError: There is no class for it.
+      UserError: No class computes the same.
     """
-    # There, an encoder has one type of segments at least; an XLNet has two.
-    encoder = model.metadata.encoder
-    types = 2 if encoder.is_relative else max(1, encoder.type_vocab_size)
-    encoder = dataclasses.replace(encoder, type_vocab_size=types)
     try:
-        return classes.of_metadata(dataclasses.replace(model.metadata, encoder=encoder))
+        return classes.form_of_metadata(model.metadata)
     except UserError as error:
         raise UserError(f"{model.source} cannot go out: {error}") from error

@@ -1,4 +1,4 @@
-"""The folder that a conversion writes: complete, or not at all."""
+"""The output folder of a conversion: complete, or absent."""
 
 import contextlib
 import os
@@ -12,17 +12,20 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.training import stored
 
-# Room for what is written besides the arrays.
+# Space for files other than the arrays.
 _MARGIN_BYTES = 1 << 20
 _HINT = "make room, or give another folder"
 
 
 def check(output: str) -> storage.Path:
-    """A folder that can be written, from what a user gave.
+    """Return a folder that can be written.
+
+    Args:
+      output: Path or URL that the user named.
 
     Raises:
       UserError: It is a file, or not empty.
-      Unavailable: A store does not answer now.
+      Unavailable: A store does not answer; try again later.
     """
     if storage.is_remote(output):
         if storage.find(f"{output.rstrip('/')}/**") or storage.find(output):
@@ -38,7 +41,7 @@ def check(output: str) -> storage.Path:
 
 
 def check_local(output: str) -> pathlib.Path:
-    """A local folder that can be written, for a checkpoint of ours.
+    """Return a local folder that can be written, for a native checkpoint.
 
     Raises:
       UserError: It is in a store, a file, or not empty.
@@ -55,20 +58,23 @@ def check_local(output: str) -> pathlib.Path:
 def complete_or_not_at_all(
     folder: storage.Path, size: int, last: str
 ) -> Iterator[pathlib.Path]:
-    """A local folder to write into, which gets its name when the block is done.
+    """Context with a temporary local folder, which is renamed when the block succeeds.
 
-    A store cannot rename. There the file comes last without which nobody takes the
-    folder for a checkpoint; of a conversion that fails nothing stays, but of a process
-    that is killed something may.
+    A store cannot rename: there the file that marks a checkpoint is uploaded last. If
+    the block or the upload fails, the output is removed; a process that is killed may
+    leave files in the store.
 
     Args:
-      folder: From `check`.
+      folder: Result of `check`.
       size: Bytes of the arrays.
-      last: Name of that file.
+      last: Name of the file that is uploaded last.
+
+    Yields:
+      The temporary folder.
 
     Raises:
       UserError: The folder cannot be written.
-      Unavailable: A store does not answer now.
+      Unavailable: A store does not answer; try again later.
     """
     name = f"{folder.name}.{uuid.uuid4().hex[:12]}.tmp"
     is_remote = storage.is_remote(folder)

@@ -1,6 +1,6 @@
-"""A checkpoint of another project, read: what it is, and its parameters as ours.
+"""Checkpoints of other projects, read as native ones.
 
-Whatever the format, arrays have Hugging Face's names here (`huggingface.py`).
+Arrays have Hugging Face's names, whatever the format of the files (`huggingface.py`).
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import classes, configs, huggingface
-from bert_jax.interop.architectures import Architecture
+from bert_jax.interop.families.family import Family
 from bert_jax.interop.safetensors import Stored
 from bert_jax.model import parameters
 from bert_jax.objectives import Objective
@@ -26,8 +26,8 @@ from bert_jax.training import processes, stored
 
 _EMBEDDING = "encoder/embeddings/token_embedding"
 
-# Rows of embeddings are padded to such numbers, if at all: `pad_to_multiple_of` of
-# `transformers`, `make-vocab-size-divisible-by` of Megatron-LM times its devices.
+# Embeddings may be padded to multiples of these: `pad_to_multiple_of` in `transformers`
+# or `make-vocab-size-divisible-by` in Megatron-LM times its devices.
 _MULTIPLES = 8, 16, 32, 64, 128, 256, 512, 1024
 
 
@@ -36,13 +36,13 @@ class Published:
     """A checkpoint of another project.
 
     Attributes:
-      source: Folder or file that was given.
+      source: Folder or file that the user named.
       files: Files with the arrays.
-      form: What it is there.
-      metadata: What it is, as a checkpoint of ours would say it.
+      form: Class of `transformers`.
+      metadata: Its metadata, in the form of native checkpoints.
       arrays: Arrays by Hugging Face's names.
-      ignored: Names of arrays that mean nothing here, with the reason.
-      shapes: Shapes of our parameters that it has arrays for, by path.
+      ignored: Names of arrays without a parameter, with the reason.
+      shapes: Shapes of the parameters that it has, by path.
     """
 
     source: str
@@ -54,7 +54,7 @@ class Published:
     shapes: dict[str, tuple[int, ...]]
 
     def fingerprint(self) -> str:
-        """A hash of the files with the arrays."""
+        """Return a hash of the files with the arrays."""
         digest = hashlib.sha256()
         for path in self.files:
             with open(path, "rb") as stream:
@@ -62,21 +62,21 @@ class Published:
         return digest.hexdigest()[:16]
 
     def parameter(self, path: str) -> np.ndarray:
-        """A parameter of ours."""
+        """Read a parameter."""
         names = huggingface.names(path, self.form)
         arrays = (self.arrays[name].read() for name in names)
-        return huggingface.to_ours(path, arrays, self.shapes[path], self.form)
+        return huggingface.to_parameter(path, arrays, self.shapes[path], self.form)
 
     def load_params(self, shapes: Any, part: str, stored_part: str) -> stored.Loaded:
         """See `stored.load_params`."""
         wanted = parameters.flatten(shapes)
-        ours, theirs = (f"{path}/" if path else "" for path in (part, stored_part))
+        prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
         params: dict[str, jax.Array] = {}
         used: set[str] = set()
         with processes.fail_together():
             for path, leaf in wanted.items():
-                source = theirs + path.removeprefix(ours)
-                if not path.startswith(ours) or source not in self.shapes:
+                source = stored_prefix + path.removeprefix(prefix)
+                if not path.startswith(prefix) or source not in self.shapes:
                     continue
                 if self.shapes[source] != tuple(leaf.shape):
                     raise UserError(
@@ -84,7 +84,7 @@ class Published:
                         f"model wants {tuple(leaf.shape)}"
                     )
                 value = self.parameter(source).astype(leaf.dtype, copy=False)
-                # Each process hands over the parts of its own devices.
+                # Each process provides the shards of its own devices.
                 params[path] = jax.make_array_from_callback(
                     value.shape, leaf.sharding, value.__getitem__
                 )
@@ -102,45 +102,54 @@ def make(
     files: tuple[pathlib.Path, ...],
     config_file: pathlib.Path,
     values: dict[str, Any],
-    theirs: Architecture,
+    family: Family,
     encoder: config_lib.EncoderConfig,
     tokenizer: Tokenizer,
     arrays: dict[str, Stored],
 ) -> Published:
-    """Check the parts of a checkpoint against each other.
+    """Assemble a checkpoint from its files, and check that they fit together.
 
     Args:
-      source: Folder or file that was given.
+      source: Folder or file that the user named.
       files: Files with the arrays.
       config_file: File with the config.
-      values: What is in it.
-      theirs: Architecture that it is of.
-      encoder: Config of the encoder in it.
+      values: Values of that file.
+      family: Family of the model.
+      encoder: Config of the encoder, from these values.
       tokenizer: Tokenizer of the encoder.
-      arrays: Arrays, by Hugging Face's names or older ones.
+      arrays: Arrays, by current or older names of Hugging Face.
 
     Raises:
-      UserError: They contradict each other, or the encoder is not complete.
+      UserError: They contradict each other, or the encoder is incomplete.
     """
-    arrays, ignored = _with_one_name_each(arrays, theirs)
-    ignored += _untied(arrays, theirs)
+    arrays, ignored = _with_current_names(arrays, family)
+    decoder, embedding = f"{family.decoder}.weight", family.encoder[_EMBEDDING]
+    if decoder in arrays:
+        is_copy = _are_equal(arrays[decoder], arrays.get(embedding))
+        if is_copy:
+            del arrays[decoder]
+            ignored.append(f"{decoder} (a copy of the token embedding)")
+        head = dataclasses.replace(encoder.prediction_head, tied=is_copy)
+        encoder = dataclasses.replace(encoder, prediction_head=head)
     named = values.get("architectures")
-    kind = classes.of_arrays(
-        theirs,
+    purpose = classes.purpose_of_arrays(
+        family,
         str(named[0]) if isinstance(named, list) and named else "",
         arrays.keys(),
-        causal=encoder.causal,
+        encoder,
     )
     try:
-        pad_id = configs.pad_id(config_file, values) if theirs.is_offset else 0
-        form = huggingface.Form(theirs, kind, encoder, pad_id)
+        pad_id = 0
+        if family.has_padding_positions:
+            pad_id = configs.pad_id(config_file, values)
+        form = huggingface.Form(family, purpose, encoder, pad_id)
     except UserError as error:
         raise UserError(f"{config_file}: {error}") from error
     metadata, objective = classes.metadata(form, config_file, values, tokenizer, arrays)
     _check_vocabulary(
         source, config_file.name, tokenizer.vocab_size, encoder.vocab_size
     )
-    if theirs.is_offset and tokenizer.pad_id != form.pad_id:
+    if family.has_padding_positions and tokenizer.pad_id != form.pad_id:
         raise UserError(
             f"{source}: positions are counted from pad_token_id, {form.pad_id} in "
             f"{config_file.name}, but in the vocabulary it is {tokenizer.pad_id}"
@@ -150,10 +159,10 @@ def make(
 
 
 def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> None:
-    """Refuse an embedding that is neither of such a vocabulary nor of it with padding.
+    """Check that an embedding has a row for each token, or that number padded.
 
     Raises:
-      UserError: It is neither.
+      UserError: It has another number of rows.
     """
     if tokens > rows:
         raise UserError(
@@ -170,43 +179,27 @@ def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> 
         )
 
 
-def _with_one_name_each(
-    arrays: dict[str, Stored], theirs: Architecture
+def _with_current_names(
+    arrays: dict[str, Stored], family: Family
 ) -> tuple[dict[str, Stored], list[str]]:
-    """Arrays by the names of today's `transformers`, and those without a meaning."""
+    """Rename arrays as current `transformers` does. Also return names of constants."""
     renamed, ignored = {}, []
     for name, array in arrays.items():
         new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
-        if new.split(".")[0] in theirs.of_encoder:  # bare
-            new = f"{theirs.prefix}{new}"
+        if new.split(".")[0] in family.bare_prefixes:
+            new = f"{family.prefix}{new}"
         if new.endswith((".position_ids", ".embeddings.token_type_ids")):
             ignored.append(f"{name} (a constant)")
         else:
             renamed[new] = array
-    bias = renamed.pop(f"{theirs.decoder}.bias", None)
+    bias = renamed.pop(f"{family.decoder}.bias", None)
     if bias is not None:
-        renamed.setdefault(theirs.language_model["output_bias"], bias)
+        renamed.setdefault(family.language_model["output_bias"], bias)
     return renamed, ignored
 
 
-def _untied(arrays: dict[str, Stored], theirs: Architecture) -> list[str]:
-    """Take out the decoder, and with it the head if it is no copy of the embedding."""
-    decoder = arrays.pop(f"{theirs.decoder}.weight", None)
-    if decoder is None:
-        return []
-    tied = arrays.get(theirs.outside[_EMBEDDING])
-    if (
-        tied
-        and tied.shape == decoder.shape
-        and np.array_equal(tied.read(), decoder.read())
-    ):
-        return [f"{theirs.decoder}.weight (the token embedding once more)"]
-    parts = tuple(theirs.language_model.values())
-    head = [name for name in arrays if name.startswith(parts)]
-    for name in head:
-        del arrays[name]
-    reason = "(its decoder is not the token embedding)"
-    return [f"{name} {reason}" for name in (*head, f"{theirs.decoder}.weight")]
+def _are_equal(a: Stored, b: Stored | None) -> bool:
+    return b is not None and a.shape == b.shape and np.array_equal(a.read(), b.read())
 
 
 def _shapes(
@@ -216,9 +209,9 @@ def _shapes(
     objective: Objective,
     arrays: dict[str, Stored],
 ) -> dict[str, tuple[int, ...]]:
-    """Shapes of the parameters that there are arrays for."""
-    encoder, theirs = form.encoder, form.architecture
-    pattern = re.escape(theirs.layers).replace(r"\{\}", r"(\d+)") + r"\."
+    """Return the shapes of the parameters that there are arrays for, by path."""
+    encoder, family = form.encoder, form.family
+    pattern = re.escape(family.layer_prefix).replace(r"\{\}", r"(\d+)") + r"\."
     layers = [re.match(pattern, name) for name in arrays]
     count = 1 + max((int(match[1]) for match in layers if match), default=-1)
     if count != encoder.num_distinct_layers:
@@ -233,7 +226,7 @@ def _shapes(
     shapes = {}
     for path, leaf in parameters.flatten(initial).items():
         names = huggingface.names(path, form)
-        if not names:  # another class has it
+        if not names:  # only other classes have it
             continue
         missing = [name for name in names if name not in arrays]
         is_encoder = path.startswith("encoder/") and "/pooler/" not in path
@@ -241,7 +234,7 @@ def _shapes(
             raise UserError(f"{source} has no array {missing[0]}")
         if missing:
             continue
-        wanted = huggingface.shape(path, leaf.shape, form)
+        wanted = huggingface.array_shape(path, leaf.shape, form)
         for name in names:
             if arrays[name].shape != wanted:
                 raise UserError(

@@ -1,8 +1,7 @@
 """The safetensors format: a header that lists arrays, and their bytes.
 
-A file is the length of the header (64 bits, the least significant byte first), the
-header as JSON, and the arrays in the order of memory. Arrays are mapped, not copied:
-what is not looked at is not read.
+A file is the length of the header (64 bits, little-endian), the header as JSON, and the
+arrays in C order. Arrays are memory-mapped: only pages that are accessed are read.
 """
 
 import json
@@ -29,7 +28,7 @@ _DTYPES = {
     "BOOL": np.dtype(bool),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# The header begins where the file does, and has a length below this; so the format.
+# Longest header that the format allows.
 _LONGEST_HEADER = 100_000_000
 
 
@@ -46,10 +45,10 @@ class Stored(NamedTuple):
 
 
 def read(path: pathlib.Path) -> dict[str, Stored]:
-    """The arrays of a file, by name.
+    """Return the arrays of a file, by name.
 
     Raises:
-      UserError: The file is damaged, or holds arrays of a type that is not known.
+      UserError: The file is damaged, or holds arrays of an unknown type.
     """
     try:
         size = path.stat().st_size
@@ -70,7 +69,15 @@ def read(path: pathlib.Path) -> dict[str, Stored]:
 
 
 def _stored(path: pathlib.Path, start: int, size: int, name: str, about: Any) -> Stored:
-    """An array of a file of some size, whose header ends at `start`."""
+    """Return an array of a file.
+
+    Args:
+      path: The file.
+      start: Offset of the first array, where the header ends.
+      size: Bytes of the file.
+      name: Name of the array.
+      about: Entry of the header.
+    """
     try:
         code, shape = about["dtype"], tuple(map(int, about["shape"]))
         begin, end = map(int, about["data_offsets"])
@@ -90,7 +97,7 @@ def _stored(path: pathlib.Path, start: int, size: int, name: str, about: Any) ->
     def map_it():
         if begin == end:
             return np.zeros(shape, dtype)
-        # Only this array: what was mapped for it is given back when nobody holds it.
+        # A mapping of this array alone, which is released with the last reference.
         content = np.memmap(path, np.uint8, "r", start + begin, (end - begin,))
         return content.view(dtype).reshape(shape)
 
@@ -102,14 +109,14 @@ def write(
     types: Mapping[str, Any],
     arrays: Iterable[tuple[str, np.ndarray]],
 ) -> None:
-    """Write a file; memory holds a copy of one array at most.
+    """Write a file. At most one array is copied at a time.
 
     Args:
       path: File.
-      types: What has shape and dtype of each array, by name, in the order of the file.
-      arrays: The arrays with their names, in any order.
+      types: Objects with the shape and dtype of each array, by name, in file order.
+      arrays: Names and arrays, in any order.
     """
-    # Readers want to know which library's layout the arrays are in.
+    # `transformers` requires the name of the library whose layout the arrays have.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     begins, end = {}, 0
     for name, about in types.items():

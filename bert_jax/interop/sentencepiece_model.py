@@ -1,6 +1,6 @@
-"""Files of SentencePiece in protobuf's wire format, without its schema.
+"""SentencePiece models in protobuf's wire format, without its schema.
 
-The module that sentencepiece has for them needs a newer protobuf than TensorFlow bears.
+The module of sentencepiece for them needs a newer protobuf than TensorFlow allows.
 """
 
 from collections.abc import Iterator
@@ -9,11 +9,11 @@ from typing import Any
 from bert_jax.tokenizer import SPECIAL_TOKENS
 
 
-def with_our_names(model: bytes) -> bytes:
-    """A SentencePiece model in which special tokens are called as here.
+def with_native_names(model: bytes) -> bytes:
+    """Return a SentencePiece model whose special tokens have the names of bert_jax.
 
     Some of ALBERT's and all of XLNet's are in other brackets. Pieces are field 1 of
-    ModelProto, and the text of a piece is field 1 of it.
+    ModelProto, and the text of a piece is its field 1.
     """
     names = {
         f"<{token[1:-1].lower()}>".encode(): token.encode() for token in SPECIAL_TOKENS
@@ -28,13 +28,13 @@ def with_our_names(model: bytes) -> bytes:
                 old, new = (_delimited(1, t) for t in (text, names[text]))
                 raw = _delimited(1, value.replace(old, new, 1))
             renamed.append(raw)
-    except (IndexError, KeyError):  # damaged; who reads it says so
+    except (IndexError, KeyError):  # damaged; loading it raises
         return model
     return b"".join(renamed)
 
 
 def _delimited(number: int, value: bytes) -> bytes:
-    """A field of bytes in protobuf's wire format."""
+    """Encode a field of bytes in protobuf's wire format."""
     length, prefix = len(value), bytearray([number << 3 | 2])
     while length > 0x7F:
         prefix.append(length & 0x7F | 0x80)
@@ -43,12 +43,12 @@ def _delimited(number: int, value: bytes) -> bytes:
 
 
 def fields(message: bytes) -> dict[int, Any]:
-    """The fields of a message in protobuf's wire format, the last of each number."""
+    """Decode the fields of a message; the last of each number."""
     return {number: value for number, _, value in _parts(message)}
 
 
 def _parts(message: bytes) -> Iterator[tuple[int, bytes, Any]]:
-    """The fields of a message in their order: number, all of its bytes, and value."""
+    """Yield number, encoded bytes and value of each field of a message, in order."""
     position = 0
 
     def varint():

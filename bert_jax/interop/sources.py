@@ -1,6 +1,6 @@
-"""What a model may begin with: a checkpoint of ours, or of another project.
+"""Checkpoints to start from: native ones, or those of another project.
 
-The functions are those of `stored`, and say which of the two it is.
+The functions correspond to those of `training.stored` and accept both.
 """
 
 import atexit
@@ -24,23 +24,23 @@ from bert_jax.interop.published import Published
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, stored, workdir
 
-# Files that nothing here reads: arrays in formats of others.
+# Arrays in formats that bert_jax does not read.
 _OF_OTHERS = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
 
 
 def published(path: str | os.PathLike) -> Published | None:
-    """A checkpoint of another project, read; None for anything else.
+    """Open a checkpoint of another project. Return None for anything else.
 
-    While its files stay as they are, what was read is given again. From a store, they
-    are copied to the disk of this process, for as long as it runs.
+    The result is cached until the files change. Files in a store are copied to the
+    local disk, for as long as the process runs.
 
     Args:
-      path: Folder, or of TensorFlow's also the common beginning of the names of a
-        checkpoint's files, such as `FOLDER/model.ckpt-1000`; or the URL of either.
+      path: Path or URL of a folder, or the common prefix of a TensorFlow checkpoint's
+        files, such as `FOLDER/model.ckpt-1000`.
 
     Raises:
-      UserError: It is one, and is damaged or of another architecture.
-      Unavailable: A store does not answer now.
+      UserError: The checkpoint is damaged, or of an unknown family.
+      Unavailable: A store does not answer; try again later.
     """
     if storage.is_remote(path):
         folder, name = os.fspath(path).rstrip("/"), ""
@@ -53,7 +53,7 @@ def published(path: str | os.PathLike) -> Published | None:
 
 
 def _state(folder: pathlib.Path) -> tuple[str, tuple]:
-    """What changes when a file in a folder does, and where the folder is."""
+    """Return a folder's path, and a value that changes when one of its files does."""
     try:
         entries = [(entry.name, entry.stat()) for entry in os.scandir(folder)]
     except OSError:
@@ -63,7 +63,7 @@ def _state(folder: pathlib.Path) -> tuple[str, tuple]:
 
 
 def _reader(local: pathlib.Path) -> Callable[[pathlib.Path], Published] | None:
-    """What reads a folder, or files with such a beginning."""
+    """Return the function that reads a folder, or files with such a prefix."""
     if local.is_dir() and huggingface_folder.is_one(local):
         return huggingface_folder.read
     return tensorflow.read if tensorflow.is_one(local) else None
@@ -84,7 +84,7 @@ def _of_store(
     atexit.register(shutil.rmtree, copies, ignore_errors=True)
     local = copies / name
     try:
-        # The names of the files, and the content of one, say what it is.
+        # The names of the files and the content of config.json decide on the format.
         for file in files:
             (copies / _name(file)).touch()
             if _name(file) == huggingface_folder.CONFIG:
@@ -116,26 +116,26 @@ def _name(file: storage.File) -> str:
 
 
 def find(path: str | os.PathLike) -> epath.Path:
-    """The checkpoint that `path` means; see `stored.find` and `published`."""
+    """Return the checkpoint at `path`; see `stored.find` and `published`."""
     other = published(path)
     return stored.absolute(other.source) if other else stored.find(path)
 
 
 def exists(source: epath.Path) -> bool:
-    """Whether a checkpoint that was found is still there."""
+    """Return whether a checkpoint that was found still exists."""
     return published(source) is not None or source.exists()
 
 
 def of_run(init_from: str, folder: str, config_class: type) -> tuple[epath.Path, str]:
-    """The checkpoint that a run begins with, and its fingerprint if that is known.
+    """Return the checkpoint that a run starts from, and its fingerprint if known.
 
-    Of a run that has begun it is the one that it began with: the source may have gone
-    on since, and have newer checkpoints, or be gone.
+    A run that resumes keeps the checkpoint that it started from, even if the source has
+    newer ones by now, or was deleted.
 
     Args:
-      init_from: What the config of the run names.
+      init_from: `init_from` of the run's config.
       folder: Workdir of the run.
-      config_class: Class of its config.
+      config_class: Class of the run's config.
     """
     given = stored.absolute(init_from)
     earlier = workdir.read_config(storage.path(folder), config_class)

@@ -1,4 +1,4 @@
-"""Which special tokens stand around texts and pairs, in a `tokenizer.json`."""
+"""Special tokens around texts and pairs, in a `tokenizer.json`."""
 
 import pathlib
 from typing import Any
@@ -13,12 +13,12 @@ _FIRST, _SECOND = "A", "B"
 
 
 def processor(tokenizer: Tokenizer, *, cls_is_last: bool) -> Any:
-    """What puts special tokens around texts and pairs, as in the rows of tasks.
+    """Return a post-processor that adds special tokens as the rows of tasks have them.
 
     Args:
       tokenizer: Tokenizer.
-      cls_is_last: Whether [CLS] is behind all of it, in a segment of its own, as in
-        XLNet. Here the encoder moves it (`model/cls_last.py`).
+      cls_is_last: Whether [CLS] stands behind the text, in a segment of its own, as in
+        XLNet. In bert_jax it stands first, and XLNet's encoder moves it.
     """
     cls, sep = tokenizer.special_tokens.cls, tokenizer.special_tokens.sep
     between = " ".join([f"{sep}:0"] * len(tokenizer.pair_separators))
@@ -38,34 +38,34 @@ def check(
     *,
     cls_is_last: bool,
 ) -> None:
-    """Refuse a pipeline whose pairs are not those of our tokenizer.
+    """Check that a pipeline joins pairs of texts as bert_jax does.
 
     Args:
-      path: File with the pipeline.
-      pipeline: What is in it.
-      tokenizer: Tokenizer that was made of it.
+      path: File with the pipeline, for messages.
+      pipeline: Values of that file.
+      tokenizer: Tokenizer made from it.
       cls_is_last: See `processor`.
 
     Raises:
-      UserError: They are others.
+      UserError: It joins them with other special tokens.
     """
     try:
-        theirs = _pair(pipeline.get("post_processor"))
+        published = _pair(pipeline.get("post_processor"))
     except (AttributeError, KeyError, TypeError, IndexError) as error:
         raise UserError(f"{path}: its post_processor is damaged") from error
     cls, sep = tokenizer.special_tokens.cls, tokenizer.special_tokens.sep
     between = [sep] * len(tokenizer.pair_separators)
-    ours = [_FIRST, *between, _SECOND, sep]
-    ours = [*ours, cls] if cls_is_last else [cls, *ours]
-    if theirs and theirs != ours:
+    native = [_FIRST, *between, _SECOND, sep]
+    native = [*native, cls] if cls_is_last else [cls, *native]
+    if published and published != native:
         raise UserError(
-            f"{path}: its pairs are {' '.join(theirs)}, and those of this project's "
-            f"{tokenizer.kind} are {' '.join(ours)}"
+            f"{path} joins text pairs as {' '.join(published)}; with {tokenizer.kind}, "
+            f"bert_jax supports {' '.join(native)} only"
         )
 
 
 def _pair(processor: Any) -> list[str]:
-    """Special tokens and texts of a pair, in their order; [] if nothing is said."""
+    """Return the special tokens and texts of a pair, in order; [] if unspecified."""
     if processor is None:
         return []
     kind = processor.get("type")

@@ -1,6 +1,6 @@
 """Checkpoints of google-research/bert, in and out.
 
-TensorFlow is imported where a checkpoint is read or written: nothing else needs it.
+TensorFlow is imported only when a checkpoint is read or written.
 """
 
 import pathlib
@@ -12,30 +12,29 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.interop import (
-    architectures,
     configs,
     json_files,
     published,
     vocabularies,
 )
-from bert_jax.interop.architectures import BERT
+from bert_jax.interop.families import BERT, family
 from bert_jax.interop.safetensors import Stored
 from bert_jax.tokenizer import Tokenizer
 
 CONFIG = "bert_config.json"
-# What the original code has a model for, with variables of known names.
-KINDS = (
-    architectures.BARE,
-    architectures.NEXT_SENTENCE,
-    architectures.MASKED_LM,
-    architectures.CLASSIFICATION,
-    architectures.ANSWERING,
+# Purposes that google-research/bert has a model for.
+PURPOSES = (
+    family.BARE,
+    family.NEXT_SENTENCE,
+    family.MASKED_LM,
+    family.CLASSIFICATION,
+    family.ANSWERING,
 )
 PREFIX = "bert_model.ckpt"
-# Arrays that are written at once: BERT-Base is two files.
+# Arrays that are written at once. BERT-Base takes two files.
 _PART_BYTES = 1 << 28
 _INDEX = ".index"
-# Theirs: Hugging Face's, which are made of the same parts.
+# Hugging Face's names of variables whose names do not have the same parts.
 _HEADS = {
     "cls/predictions/output_bias": "cls.predictions.bias",
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
@@ -47,19 +46,19 @@ _HEADS = {
 }
 _EMBEDDING = re.compile(r"bert/embeddings/\w+_embeddings")
 _LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias"}
-# What training keeps besides the parameters.
+# Variables of the optimizer.
 _TRAINING = re.compile(r".*/adam_[mv]|global_step")
 
 
 def is_one(path: pathlib.Path) -> bool:
-    """Whether a folder, or the beginning of names of files, is such a checkpoint."""
+    """Return whether a folder, or a common prefix of files, is such a checkpoint."""
     if _index_of(path).exists() or path.suffix == _INDEX:
         return True
     return path.is_dir() and ((path / CONFIG).exists() or bool(_indices(path)))
 
 
 def is_of_another(path: pathlib.Path, name: str) -> bool:
-    """Whether a file beside it is of another checkpoint than the one that is read."""
+    """Return whether a file in the folder belongs to another checkpoint."""
     return ".ckpt" in name and not name.startswith(f"{_index(path).stem}.")
 
 
@@ -77,7 +76,7 @@ def _index_of(prefix: pathlib.Path) -> pathlib.Path:
 
 
 def _indices(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Indices of checkpoints: the published one first, then the newest."""
+    """Return a folder's checkpoint indices: the published one, then the newest."""
 
     def order(path):
         step = re.search(r"-(\d+)\.index$", path.name)
@@ -87,10 +86,13 @@ def _indices(folder: pathlib.Path) -> list[pathlib.Path]:
 
 
 def read(path: pathlib.Path) -> published.Published:
-    """The checkpoint in a folder, or with such names.
+    """Read a checkpoint.
+
+    Args:
+      path: Folder, or common prefix of the checkpoint's files.
 
     Raises:
-      UserError: Something is missing or damaged.
+      UserError: A file is missing or damaged.
     """
     folder = path if path.is_dir() else path.parent
     values = json_files.read(folder / CONFIG)
@@ -106,7 +108,7 @@ def read(path: pathlib.Path) -> published.Published:
         str(folder if path.is_dir() else index),
         (index, *files),
         folder / CONFIG,
-        # Its only classes with a head of this name are those of run_classifier.py.
+        # Variables named output_weights are those of run_classifier.py.
         values | {"architectures": ["BertForSequenceClassification"]},
         BERT,
         encoder,
@@ -120,7 +122,7 @@ def _escaped(name: str) -> str:
 
 
 def _tokenizer(folder: pathlib.Path) -> Tokenizer:
-    """The vocabulary; no file of the original says whether text is in lower case."""
+    """Read the vocabulary, and infer from it whether text is in lower case."""
     tokenizer = vocabularies.read(folder)
     lower_case, strip_accents = tokenizer.lower_case, tokenizer.strip_accents
     if not (folder / vocabularies.SETTINGS).exists():
@@ -130,7 +132,7 @@ def _tokenizer(folder: pathlib.Path) -> Tokenizer:
 
 
 def _arrays(prefix: pathlib.Path) -> dict[str, Stored]:
-    """Arrays by Hugging Face's names; each is read when it is wanted."""
+    """Return the arrays by Hugging Face's names; each is read on demand."""
     import tensorflow as tf
 
     try:
@@ -163,7 +165,7 @@ def _is_kernel(name: str) -> bool:
 
 
 def huggingface_name(name: str) -> str:
-    """Hugging Face's name for a variable; of an unknown one, the same with dots."""
+    """Return Hugging Face's name of a variable. Unknown names get dots for slashes."""
     if name in _HEADS:
         return _HEADS[name]
     parent, _, leaf = name.rpartition("/")
@@ -177,8 +179,8 @@ def _split(parent: str) -> list[str]:
 
 
 def original_name(name: str) -> str:
-    """The inverse of `huggingface_name`, for the names of a BERT."""
-    heads = {theirs: original for original, theirs in _HEADS.items()}
+    """Return the name of a BERT's variable; the inverse of `huggingface_name`."""
+    heads = {published: original for original, published in _HEADS.items()}
     if name in heads:
         return heads[name]
     parent, _, leaf = name.rpartition(".")
@@ -191,13 +193,13 @@ def original_name(name: str) -> str:
 
 
 def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> list[str]:
-    """Write the files of a checkpoint; memory holds some 256 MiB of copies at once.
+    """Write the files of a checkpoint. About 256 MiB are copied at a time.
 
-    A small model is one file of arrays, as in the original; a large one has several,
-    which readers find by the index.
+    A small model has one file of arrays, as in the original. A large one has several,
+    which the index lists.
 
     Args:
-      arrays: Arrays with Hugging Face's names.
+      arrays: Hugging Face's names, and arrays.
       folder: Folder to write into.
 
     Returns:
@@ -215,7 +217,7 @@ def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> lis
             tensors=list(variables.values()),
         )
         names += variables
-        variables.clear()  # before there are the next
+        variables.clear()  # free them before the next are read
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=parts,
         destination_prefix=str(folder / PREFIX),
@@ -225,7 +227,7 @@ def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> lis
 
 
 def _parts(arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
-    """Tensors by names of variables, as many as are written at once."""
+    """Yield tensors by name, as many as are written at once."""
     import tensorflow as tf
 
     part, size = {}, 0

@@ -1,8 +1,8 @@
 """Tokenizers of Hugging Face and TensorFlow folders, in and out.
 
-In: the settings are those that `tokenizer_config.json` names, else those of the
-pipeline in `tokenizer.json`, else the defaults of `transformers`. Out: `tokenizer.json`
-holds the whole pipeline, so that nothing is left to the defaults of a version.
+In: settings come from `tokenizer_config.json`, else from the pipeline in
+`tokenizer.json`, else they are the defaults of `transformers`. Out: `tokenizer.json`
+holds the whole pipeline, so that nothing depends on the defaults of a version.
 """
 
 import json
@@ -17,7 +17,8 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files, sentencepiece_model, templates
-from bert_jax.interop.architectures import BERT, XLNET, Architecture
+from bert_jax.interop.families import BERT
+from bert_jax.interop.families.family import Family
 from bert_jax.tokenizer import UNK, Tokenizer, byte_bpe
 
 SETTINGS = "tokenizer_config.json"
@@ -25,20 +26,20 @@ _SENTENCEPIECE = "spiece.model"
 _ADDED = "added_tokens.json"
 
 
-def read(folder: pathlib.Path, theirs: Architecture = BERT) -> Tokenizer:
-    """The tokenizer of a folder.
+def read(folder: pathlib.Path, family: Family = BERT) -> Tokenizer:
+    """Read the tokenizer of a folder.
 
     Args:
       folder: Folder.
-      theirs: Architecture that it is for.
+      family: Family of the model in the folder.
 
     Raises:
-      UserError: There is none, or it does something to a text that ours cannot.
+      UserError: There is none, or bert_jax does not support it.
     """
     path = folder / "tokenizer.json"
     pipeline = json_files.read_if_there(path)
-    tokenizer = _read(folder, pipeline, theirs.lower_case)
-    templates.check(path, pipeline, tokenizer, cls_is_last=theirs is XLNET)
+    tokenizer = _read(folder, pipeline, family.lower_case)
+    templates.check(path, pipeline, tokenizer, cls_is_last=family.cls_is_last)
     return tokenizer
 
 
@@ -49,7 +50,7 @@ def _read(
     settings = json_files.read_if_there(config)
     if (folder / _SENTENCEPIECE).exists():
         kind, content = "sentencepiece", (folder / _SENTENCEPIECE).read_bytes()
-        model, pipeline = sentencepiece_model.with_our_names(content), {}
+        model, pipeline = sentencepiece_model.with_native_names(content), {}
     elif pipeline:
         if _type(pipeline.get("model")) == "BPE":
             return _read_byte_bpe(folder / "tokenizer.json", pipeline, settings)
@@ -79,14 +80,14 @@ def _read(
     lower_case = setting("do_lower_case", "lowercase")
     lower_case = usually_lower_case if lower_case is None else lower_case is not False
     strip_accents = setting("strip_accents", "strip_accents")
-    if isinstance(settings.get("keep_accents"), bool):  # with SentencePiece
+    if isinstance(settings.get("keep_accents"), bool):  # SentencePiece only
         strip_accents = not settings["keep_accents"]
-    if strip_accents is None:  # as the originals do
+    if strip_accents is None:  # defaults of the original code
         strip_accents = lower_case or kind == "sentencepiece"
     try:
         if kind == "sentencepiece":
             return Tokenizer(kind, lower_case, strip_accents, model)
-        # Where no file says it, it is that of `transformers`' BERT tokenizers.
+        # The default is that of `transformers`' BERT tokenizers.
         longest = (pipeline.get("model") or {}).get("max_input_chars_per_word", 100)
         return Tokenizer(kind, lower_case, strip_accents, model, longest)
     except UserError as error:
@@ -94,14 +95,14 @@ def _read(
 
 
 def _lines(path: pathlib.Path) -> bytes:
-    """A vocab.txt, with the tokens of an added_tokens.json behind it."""
+    """Read a vocab.txt, and append the tokens of an added_tokens.json."""
     text = path.read_bytes().replace(b"\r\n", b"\n").rstrip(b"\n") + b"\n"
     path = path.with_name(_ADDED)
     first = text.count(b"\n")
     added = {
         token: i
         for token, i in json_files.read_if_there(path).items()
-        if not (isinstance(i, int) and i < first)  # there already
+        if not (isinstance(i, int) and i < first)  # already in vocab.txt
     }
     ids = range(first, first + len(added))
     if sorted(added.values(), key=str) != sorted(ids, key=str):
@@ -113,12 +114,12 @@ def _lines(path: pathlib.Path) -> bytes:
 
 
 def _type(part: Any) -> Any:
-    """The type of a part of a pipeline."""
+    """Return the type of a part of a pipeline."""
     return part.get("type") if isinstance(part, dict) else None
 
 
 def _vocabulary(path: pathlib.Path, pipeline: dict[str, Any]) -> bytes:
-    """The vocabulary of a WordPiece pipeline as the text of a vocab.txt."""
+    """Return the vocabulary of a WordPiece pipeline as the text of a vocab.txt."""
     model = pipeline.get("model")
     if _type(model) != "WordPiece":
         raise UserError(
@@ -135,7 +136,7 @@ def _vocabulary(path: pathlib.Path, pipeline: dict[str, Any]) -> bytes:
 
 
 def _ids(path: pathlib.Path, pipeline: dict[str, Any]) -> dict[str, int]:
-    """Id of each token of a pipeline."""
+    """Return the id of each token of a pipeline."""
     try:
         ids = {str(token): int(i) for token, i in pipeline["model"]["vocab"].items()}
         for added in pipeline.get("added_tokens") or ():
@@ -148,12 +149,14 @@ def _ids(path: pathlib.Path, pipeline: dict[str, Any]) -> dict[str, int]:
 def _read_byte_bpe(
     path: pathlib.Path, pipeline: dict[str, Any], settings: dict[str, Any]
 ) -> Tokenizer:
-    """The tokenizer of a pipeline of byte-level BPE, and of nothing else."""
+    """Return the tokenizer of a pipeline that is byte-level BPE and nothing else."""
     splitter, model = pipeline.get("pre_tokenizer"), pipeline["model"]
     if _type(splitter) != "ByteLevel" or splitter.get("use_regex") is False:
         raise UserError(f"{path}: its BPE is not of bytes, split as GPT-2 does")
     if pipeline.get("normalizer") or model.get("byte_fallback"):
-        raise UserError(f"{path}: it changes text before it is split, as ours cannot")
+        raise UserError(
+            f"{path} normalises text; bert_jax supports byte-level BPE without it only"
+        )
     merges = model.get("merges")
     if not isinstance(merges, list):
         raise UserError(f"{path}: the merges are damaged")
@@ -175,14 +178,19 @@ def _read_byte_bpe(
 
 
 def write(
-    tokenizer: Tokenizer, folder: pathlib.Path, encoder: config_lib.EncoderConfig
+    tokenizer: Tokenizer,
+    folder: pathlib.Path,
+    encoder: config_lib.EncoderConfig,
+    *,
+    cls_is_last: bool = False,
 ) -> None:
     """Write a tokenizer as `AutoTokenizer.from_pretrained` reads it.
 
     Args:
       tokenizer: Tokenizer.
       folder: Folder to write into.
-      encoder: Config of the encoder that it is for.
+      encoder: Config of the encoder.
+      cls_is_last: Whether [CLS] stands behind the text.
     """
     special = tokenizer.special_tokens
     mask = tokenizers.AddedToken(special.mask)
@@ -197,14 +205,13 @@ def write(
         (folder / "vocab.json").write_bytes(vocabulary + b"\n")
         (folder / "merges.txt").write_bytes(merges)
         pipeline = _byte_bpe(tokenizer)
-        # The space before a blank belongs to what fills it, as here.
+        # A space before [MASK] belongs to the token that replaces it, as in bert_jax.
         mask = tokenizers.AddedToken(special.mask, lstrip=True)
     pipeline.add_special_tokens([*special[:-1], mask])
-    cls_is_last = encoder.is_relative
     pipeline.post_processor = templates.processor(tokenizer, cls_is_last=cls_is_last)
     json_files.write(folder / "tokenizer.json", json.loads(pipeline.to_str()))
     names = ["input_ids", "token_type_ids", "attention_mask"]
-    if encoder.type_vocab_size < 2:  # all tokens are of the first type
+    if encoder.type_vocab_size < 2:  # the model tells no segments apart
         names.remove("token_type_ids")
     normalisation = {
         "do_lower_case": tokenizer.lower_case,
@@ -216,13 +223,13 @@ def write(
     json_files.write(
         folder / SETTINGS,
         {
-            # Not BertTokenizer: it would build a pipeline of its own, in which words of
-            # more than 100 characters are unknown; in Google's they have up to 200.
+            # Not BertTokenizer, which builds a pipeline of its own: words of more than
+            # 100 characters are unknown there, of more than 200 in Google's.
             "tokenizer_class": "PreTrainedTokenizerFast",
             **normalisation,
             "model_max_length": encoder.max_position_embeddings,
             "model_input_names": names,
-            # XLNet reads what stands last.
+            # XLNet pools the last token.
             "padding_side": "left" if cls_is_last else "right",
             "clean_up_tokenization_spaces": False,
             **{f"{name}_token": token for name, token in special._asdict().items()},
@@ -258,7 +265,7 @@ def _byte_bpe(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """The unigram model, and what SentencePiece does to a text before it."""
+    """Build a pipeline of the unigram model and SentencePiece's normalisation."""
     model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
     scores = [(token, model.get_score(i)) for i, token in enumerate(tokenizer.tokens)]
     pipeline = tokenizers.Tokenizer(
@@ -271,7 +278,7 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     if tokenizer.lower_case:
         steps.append(tokenizers.normalizers.Lowercase())
     if tokenizer.strip_accents:
-        # `StripAccents` would take vowels of Indic scripts, too, which stay here.
+        # `StripAccents` would remove vowels of Indic scripts, too.
         marks = tokenizers.Regex(r"\p{Mn}")
         steps += [
             tokenizers.normalizers.NFD(),
@@ -279,10 +286,10 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
         ]
     if spec.get(2):
         if tokenizer.strip_accents:
-            # Hangul is composed by SentencePiece's own rules, and not by what follows.
+            # SentencePiece composes Hangul; the rules below do not.
             steps.append(tokenizers.normalizers.NFC())
         steps.append(tokenizers.normalizers.Precompiled(spec[2]))
-    if spec.get(4, True):  # superfluous white space goes
+    if spec.get(4, True):  # strip and collapse white space
         steps += [
             tokenizers.normalizers.Strip(),
             tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
@@ -305,9 +312,10 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 
 
 def _never_whole(symbols: list[str]) -> tokenizers.pre_tokenizers.PreTokenizer:
-    """Cut a text that spells a control symbol behind the first character of it.
+    """Return a splitter that cuts a spelt-out control symbol after its first character.
 
-    Symbols are pieces like others there, and in SentencePiece no text gives one.
+    To `tokenizers`, control symbols are pieces of text; SentencePiece never produces
+    them from text.
     """
     first = "|".join(f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in symbols)
     return tokenizers.pre_tokenizers.Split(
