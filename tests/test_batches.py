@@ -1,7 +1,9 @@
 """Batches against a restatement of their definition in plain Python."""
 
+import dataclasses
 import math
 
+import jax
 import numpy as np
 import pytest
 from made_batches import assert_rows_equal, configure, make
@@ -22,8 +24,9 @@ def test_batches_are_those_of_the_restatement(corpus, length, predictions, seed,
     made, reference = make(corpus, config, phase), Reference(corpus, config, phase)
     assert predictions == reference.P
     # The first, one in the middle, one that lies in two epochs, one far out.
-    border = len(reference.chunks) // 32
-    assert len(reference.chunks) % 32
+    ahead = len(reference.chunks) - reference.begin % len(reference.chunks)
+    border = ahead // 32
+    assert ahead % 32
     for step in (0, 7, border, 1000):
         positions = step * 32 + np.arange(32)
         assert_rows_equal(made.batch(step), reference, positions, step)
@@ -51,18 +54,18 @@ def test_segments_of_all_kinds(kind, segments, short, corpus):
 
 MASKS = {
     "other rates": {
-        "rate": (0.4,),
+        "rate": 0.4,
         "max_predictions": 23,
         "mask_token_rate": 0.3,
         "random_token_rate": 0.6,
     },
     "words": {"unit": "word"},
-    "words, few predictions": {"unit": "word", "rate": (0.5,), "max_predictions": 4},
+    "words, few predictions": {"unit": "word", "rate": 0.5, "max_predictions": 4},
     "n-grams": {"unit": "ngram"},
-    "n-grams of up to five": {"unit": "ngram", "max_ngram": 5, "rate": (0.4,)},
+    "n-grams of up to five": {"unit": "ngram", "max_ngram": 5, "rate": 0.4},
     "fairseq": {"convention": "fairseq"},
-    "fairseq, words": {"convention": "fairseq", "unit": "word", "rate": (0.3,)},
-    "rate over time": {"rate": (0.4, 0.1, 0.2), "eval_rate": 0.3},
+    "fairseq, words": {"convention": "fairseq", "unit": "word", "rate": 0.3},
+    "other rate held out": {"rate": 0.1, "eval_rate": 0.3},
 }
 
 
@@ -79,6 +82,91 @@ def test_masks_of_all_kinds(name, corpus):
         for step in (0, 8):
             positions = step * 32 + np.arange(32)
             assert_rows_equal(made.batch(step), reference, positions, (phase, step))
+
+
+def phases_of(config, *shapes):
+    """A config with a phase for each (steps, batch_size, length)."""
+    names = "steps", "batch_size", "length"
+    phases = [dict(zip(names, shape, strict=True)) for shape in shapes]
+    phases = tuple(config_lib.PhaseConfig(**phase) for phase in phases)
+    return dataclasses.replace(config, phases=phases)
+
+
+@pytest.mark.parametrize(
+    ("objective", "groups"),
+    [
+        (config_lib.MaskedLmConfig(), 1),
+        (config_lib.MaskedLmConfig(), 2),
+        (config_lib.MaskedLmConfig(examples_per_row=4, short_sequence_rate=0.5), 1),
+        (config_lib.CausalLmConfig(segments="doc_sentences"), 1),
+    ],
+)
+def test_phases_of_one_length_are_one_phase(objective, groups, corpus):
+    """With growing batches and another length between: the same rows, in one order."""
+    config = configure(objective, groups=groups)
+    whole = phases_of(config, (21, 8, 64))
+    ramp = phases_of(config, (5, 8, 64), (3, 16, 128), (4, 16, 64), (2, 32, 64))
+
+    def rows(config, phases):
+        """Rows of each group, end to end."""
+        parts = [
+            jax.tree.map(lambda x: np.split(x, groups), batch)
+            for phase in phases
+            for batch in make(corpus, config, phase).batches(
+                0, config.phases[phase].steps
+            )
+        ]
+        return {
+            name: [np.concatenate([p[name][g] for p in parts]) for g in range(groups)]
+            for name in parts[0]
+        }
+
+    expected, got = rows(whole, [0]), rows(ramp, [0, 2, 3])
+    assert got.keys() == expected.keys()
+    for name, values in expected.items():
+        assert len(values[0]) == 21 * 8 // groups
+        assert np.array_equal(got[name], values), name
+    # Evaluations of all of them are on the same rows with the same masks.
+    first, last = (make(corpus, ramp, i, held_out=True).batch(0) for i in (0, 3))
+    for name, values in first.items():
+        assert np.array_equal(values, last[name][:8])
+
+
+def test_every_chunk_once_an_epoch_over_phases(corpus):
+    """Also where the epoch ends in the middle of a batch; then with other masks."""
+    count = len(Reference(corpus, configure()).chunks)
+    steps = count // 32
+    config = phases_of(
+        configure(), (steps // 2, 16, 64), (steps, 32, 64), (3 * steps, 16, 64)
+    )
+    names = []
+    for phase in range(3):
+        made = make(corpus, config, phase)
+        for step in range(config.phases[phase].steps):
+            names += made.row_names(step)
+    chunks = [name.rpartition(" epoch ") for name in names]
+    for epoch in range(2):
+        seen = [chunk for chunk, _, of in chunks if of == str(epoch)]
+        assert len(set(seen)) == count == len(seen)
+    assert len(set(names)) == len(names)
+
+
+@pytest.mark.parametrize("most", [0, 7])
+def test_phases_with_masking_rates(most, corpus):
+    """The rate decides the number of predictions, too, unless the config does."""
+    masking = config_lib.MaskingConfig(rate=0.2, max_predictions=most)
+    config = configure(config_lib.MaskedLmConfig(masking=masking))
+    phase = config.phases[0]
+    phases = [dataclasses.replace(phase, masking_rate=rate) for rate in (0.4, 0, 0.05)]
+    config = dataclasses.replace(config, phases=tuple(phases))
+    # 0.4, 0.2 and, of held-out text, 0.15 of 64 tokens.
+    for phase, predictions in enumerate((26, 13, 10)):
+        for split in ("train", "held_out"):
+            made = make(corpus, config, phase, held_out=split == "held_out")
+            reference = Reference(corpus, config, phase, split=split)
+            batch = made.batch(1)
+            assert batch["mlm_labels"].shape == (32, most or predictions)
+            assert_rows_equal(batch, reference, 32 + np.arange(32), (phase, split))
 
 
 @pytest.mark.parametrize("name", ["words", "fairseq", "fairseq, words", "n-grams"])
@@ -106,20 +194,6 @@ def test_permutations_of_all_kinds(segments, short, corpus):
             assert_rows_equal(made.batch(step), reference, positions, step)
 
 
-@pytest.mark.parametrize("segments", ["consecutive", "full_sentences", "doc_sentences"])
-def test_what_stands_before_rows(segments, corpus):
-    """Of some rows all of the memory, of some a part, and of some none."""
-    objective = config_lib.PermutationLmConfig(segments=segments, memory_length=70)
-    config = configure(objective)
-    made, reference = make(corpus, config), Reference(corpus, config)
-    sizes = set()
-    for step in range(4):
-        batch = made.batch(step)
-        assert_rows_equal(batch, reference, 32 * step + np.arange(32), segments)
-        sizes |= set(batch["memory_mask"].sum(1).tolist())
-    assert {0, 70} < sizes
-
-
 def test_permutations_of_other_spans(corpus):
     objective = config_lib.PermutationLmConfig(context=3, max_span=9)
     config = configure(objective, length=40)
@@ -130,7 +204,7 @@ def test_permutations_of_other_spans(corpus):
     assert 0 < last["target_weights"].max(1).sum() < 32
 
 
-@pytest.mark.parametrize("name", ["n-grams", "rate over time"])
+@pytest.mark.parametrize("name", ["n-grams", "other rate held out"])
 def test_masks_of_the_held_out_split(name, corpus):
     masking = config_lib.MaskingConfig(**MASKS[name])
     config = configure(config_lib.MaskedLmConfig(masking=masking))

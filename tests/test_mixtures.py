@@ -20,9 +20,8 @@ from bert_jax.objectives import without_context
 
 OBJECTIVES = {
     "next sentence": config_lib.MaskedLmConfig(),
-    "full sentences, falling rate": config_lib.MaskedLmConfig(
-        segments="full_sentences",
-        masking=config_lib.MaskingConfig(rate=(0.4, 0.1), unit="word"),
+    "full sentences, words": config_lib.MaskedLmConfig(
+        segments="full_sentences", masking=config_lib.MaskingConfig(unit="word")
     ),
     "packed": config_lib.MaskedLmConfig(examples_per_row=4, short_sequence_rate=0.5),
     "permutations": config_lib.PermutationLmConfig(),
@@ -62,10 +61,74 @@ def test_batches_are_those_of_the_restatement(name, corpora):
     for phase in range(2):
         made = make(corpora, config, phase)
         reference = Mixture(corpora, config, weights, phase)
-        # The first, one in two blocks, one far out.
+        # The first, one in two blocks (of the first phase), one far out.
         for step in (0, 2**16 // 32, 10**6):
             positions = step * 32 + np.arange(32)
             assert_rows_equal(made.batch(step), reference, positions, step)
+
+
+def test_phases_with_weights_of_their_own(corpora):
+    """In the middle of blocks, and more than once; groups of shards, too."""
+    config = configure(groups=2)
+    shapes = [
+        (4000, 64, (0.5, 3.0)),
+        (7, 16, (0.5, 3.0)),
+        (40, 16, (8.0, 1.0)),
+        (9, 32, ()),
+    ]
+    phases = tuple(
+        config_lib.PhaseConfig(
+            steps=steps, batch_size=batch_size, length=64, corpus_weights=weights
+        )
+        for steps, batch_size, weights in shapes
+    )
+    weights = (1.0, 2.0)
+    config = mixed(dataclasses.replace(config, phases=phases), weights=weights)
+    for phase in (1, 3):
+        made = make(corpora[:2], config, phase)
+        half = shapes[phase][1] // 2
+        for group in range(2):
+            reference = Mixture(corpora[:2], config, weights, phase, group=group)
+            own = slice(group * half, (group + 1) * half)
+            for step in (0, 10**4):
+                batch = {n: values[own] for n, values in made.batch(step).items()}
+                positions = step * half + np.arange(half)
+                assert_rows_equal(batch, reference, positions, (phase, step))
+
+
+def test_no_chunk_is_left_out_when_weights_change(corpora):
+    """Rows of each corpus are its epochs, with no gap and nothing twice."""
+    weights = [(3.0, 2.0, 1.0), (1.0, 1.0, 4.0), (1.0, 5.0, 1.0), (1.0, 2.0, 2.0)]
+    phases = tuple(
+        config_lib.PhaseConfig(
+            steps=steps, batch_size=4096, length=64, corpus_weights=of_phase
+        )
+        for steps, of_phase in zip((9, 2, 25, 16), weights, strict=True)
+    )
+    config = dataclasses.replace(configure(), phases=phases)
+    names = []
+    for phase in range(4):
+        made = make(corpora, config, phase)
+        shares = np.array(weights[phase]) / sum(weights[phase])
+        of_phase = [
+            name for step in range(phases[phase].steps) for name in made.row_names(step)
+        ]
+        for corpus, share in zip(("large", "small", "tiny"), shares, strict=True):
+            found = sum(name.startswith(corpus) for name in of_phase)
+            sigma = np.sqrt(len(of_phase) * share * (1 - share))
+            assert abs(found - len(of_phase) * share) < 4 * sigma
+        names += of_phase
+    # The last phase ends with a block, which has room for all that others have left.
+    for corpus in range(3):
+        own = [
+            name
+            for name in names
+            if name.startswith(("large", "small", "tiny")[corpus])
+        ]
+        assert len(set(own)) == len(own)  # no chunk twice in an epoch
+        count = made._groups[0].corpora[corpus].order.count
+        epochs = np.bincount([int(name.split()[-1]) for name in own])
+        assert (epochs[:-1] == count).all(), corpus
 
 
 def test_a_block_may_end_in_the_middle_of_a_batch(corpora):
@@ -150,7 +213,7 @@ def test_shares_are_exact_in_a_block_and_random_within(corpora):
     made = make(corpora, config)
     (group,) = made._groups
     block = 5
-    of, place = group._mixing.at(np.arange(block * 2**16, (block + 1) * 2**16))
+    of, place = group.mixing.at(np.arange(block * 2**16, (block + 1) * 2**16))
     of, place = of.numpy(), place.numpy()
     counts = np.bincount(of)
     assert counts.tolist() == [32768, 21845, 10923]
@@ -168,7 +231,7 @@ def test_shares_are_exact_in_a_block_and_random_within(corpora):
                 sigma = np.sqrt(2 / len(off))
                 assert abs(np.mean(off**2) - 1) < 4 * sigma
     # Other blocks have other orders.
-    other = group._mixing.at(np.arange(2**16))[0].numpy()
+    other = group.mixing.at(np.arange(2**16))[0].numpy()
     agree = np.mean(other == of)
     expected = np.sum((counts / 2**16) ** 2)
     assert abs(agree - expected) < 4 * np.sqrt(expected * (1 - expected) / 2**16)
@@ -237,6 +300,18 @@ def test_weights_that_cannot_work(data, message):
     assert config.data.folders == ("a", "b")
     with pytest.raises(UserError, match=message):
         knobs.check(config)
+
+
+def test_weights_of_a_phase_that_cannot_work():
+    phase = config_lib.PhaseConfig(corpus_weights=(1.0, 2.0, 3.0))
+    config = config_lib.PretrainConfig(phases=(config_lib.PhaseConfig(), phase))
+    knobs.check(config)  # the folders may be given later
+    data = config_lib.DataConfig(corpus="a, b")
+    message = (
+        r"^phases\[1\].corpus_weights has 3 values for 2 folders in data.corpus='a, b'"
+    )
+    with pytest.raises(UserError, match=message):
+        knobs.check(dataclasses.replace(config, data=data))
 
 
 def test_corpora_whose_folders_have_one_name(corpora, tmp_path):

@@ -39,7 +39,7 @@ OBJECTIVES = {
     "few predictions": MASKED(masking=config_lib.MaskingConfig(max_predictions=4)),
     "fairseq": MASKED(
         segments="doc_sentences",
-        masking=config_lib.MaskingConfig(convention="fairseq", rate=(0.3, 0.1)),
+        masking=config_lib.MaskingConfig(convention="fairseq", rate=0.3),
     ),
     "left to right": CAUSAL(),
     "left to right, one segment": CAUSAL(segments="doc_sentences"),
@@ -132,13 +132,13 @@ def test_every_example_once_an_epoch(held_out, corpus):
         assert epochs[0] != [row.replace("epoch 1", "epoch 0") for row in epochs[1]]
 
 
-def test_seeds_and_phases_pack_differently(corpus):
+def test_seeds_pack_differently_and_phases_of_one_length_alike(corpus):
     def rows(seed, phase):
         settings = OBJECTIVES["next sentence, many short"]
         config = configure(settings, length=128, seed=seed)
         return Reference(corpus, config, phase).rows
 
-    assert rows(0, 0) != rows(1, 0) and rows(0, 0) != rows(0, 1)
+    assert rows(0, 0) != rows(1, 0) and rows(0, 0) == rows(0, 1)
 
 
 @pytest.mark.parametrize(("groups", "processes"), [(1, 4), (2, 4)])
@@ -186,7 +186,7 @@ def test_there_is_a_slot_for_each_prediction(convention):
     rng = np.random.default_rng(0)
     for rate in (0.01, 0.15, 0.4, 1.0):
         masking = config_lib.MaskingConfig(
-            rate=(rate,), eval_rate=rate, convention=convention
+            rate=rate, eval_rate=rate, convention=convention
         )
         for length, examples in ((8, 2), (128, 40), (512, 8)):
             slots = masking.predictions(length, examples)
@@ -380,20 +380,21 @@ def test_attention_never_crosses_examples(name, corpus):
     assert not np.array_equal(before[1][row, 1], after[1][row, 1])
 
 
-def test_the_kernel_gives_the_losses_of_the_plain_path(corpus):
+def test_the_kernels_give_the_losses_of_the_plain_path(corpus, interpreted_kernels):
     settings = OBJECTIVES["next sentence, many short"]
-    shape = {"hidden_size": 64, "num_heads": 2, "num_layers": 2}
+    shape = {"hidden_size": 128, "num_heads": 2, "num_layers": 2}
     config = configure(settings, length=128, batch_size=4)
     batch = jax.tree.map(jnp.asarray, make(corpus, config).batch(0))
     results = []
-    for attention in ("kernel", "plain"):
-        objective = objective_of(settings, attention=attention, **shape)
+    for kernels in ("auto", "off"):
+        objective = objective_of(settings, kernels=kernels, **shape)
         params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
         params = jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
         results.append(loss_and_terms(objective, batch)(params))
+    assert sorted(set(interpreted_kernels)) == ["attention", "residual"]
     (kernel, plain) = results
     assert_trees_close(kernel[0], plain[0], 1e-5)
-    assert relative_distance(kernel[1], plain[1]) < 1e-5
+    assert relative_distance(kernel[1], plain[1]) < 3e-5
 
 
 def test_a_row_is_more_work_where_it_has_more_slots():

@@ -384,19 +384,19 @@ def test_fairseq_leaves_special_tokens_out_of_the_random_ones(numbered):
     assert_uniform(now[(now != MASK) & (now != before)], choices)
 
 
-def test_the_falling_rate_falls_along_a_line(numbered):
-    """From 0.3 at the first step to 0.15 at the last."""
-    rows = numbered.draw("bert_ablations:mask_falling")
-    lengths = rows["attention_mask"].sum(axis=1).reshape(STEPS, BATCH_SIZE)
-    counts = rows["mlm_weights"].sum(axis=1).reshape(STEPS, BATCH_SIZE)
-    for step in range(STEPS):
-        rate = 0.3 + (0.15 - 0.3) * step / (STEPS - 1)
-        # Rounded to a whole number in each row, by half of one at most; and at least 1.
-        full = lengths[step] == LENGTH
-        assert full.sum() > BATCH_SIZE / 4
-        assert (np.abs(counts[step][full] - rate * LENGTH) <= 0.5 + 1e-9).all()
-    assert counts[0][lengths[0] == LENGTH].max() == 19
-    assert counts[-1][lengths[-1] == LENGTH].min() == 10
+def test_the_falling_rate_falls_from_phase_to_phase(numbered):
+    """From 30 % at the beginning to 15 % in the last phase."""
+    config = recipes.build("bert_ablations:mask_falling")
+    shape = {"steps": 4, "length": LENGTH, "batch_size": BATCH_SIZE}
+    phases = (dataclasses.replace(phase, **shape) for phase in config.phases)
+    config = dataclasses.replace(config, phases=tuple(phases))
+    for phase, rate in enumerate((0.3, 0.25, 0.2, 0.15)):
+        made = batches_lib.PretrainingBatches([numbered.corpus], config, phase)
+        batch = made.batch(0)
+        is_full = batch["attention_mask"].all(axis=1)
+        assert is_full.sum() > BATCH_SIZE / 4
+        counts = batch["mlm_weights"].sum(axis=1)[is_full]
+        assert set(counts.tolist()) == {round(rate * LENGTH)}
 
 
 # ---- words and n-grams

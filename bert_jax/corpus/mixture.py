@@ -85,7 +85,7 @@ def rows_of_block(config: DataConfig, corpora: Sequence[shards.Corpus]) -> np.nd
         if not count:
             raise UserError(
                 f"the corpus {name} would be {share:.2g} of the rows, less than one in "
-                f"{BLOCK:,}; leave it out, or set data.weights or a smaller "
+                f"{BLOCK:,}; leave it out, or give it more weight, or set a smaller "
                 "data.weight_exponent"
             )
     return counts

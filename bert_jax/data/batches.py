@@ -1,14 +1,14 @@
 """The batches of pretraining: rows of one corpus or of several, in order.
 
-Batch *s* is a pure function of (corpora, seed, *s*). A row has a position in the run.
-The position says which corpus the row is of (`mixing.py`) and which chunk of it
-(`order.py`), and the chunk what is in it (`corpus_rows.py`). Draws are addressed by
-(seed, split, phase, group, purpose, epoch, chunk). Nothing else enters: neither
-processes nor threads nor what was read before. All of it runs as graph operations over
-whole batches.
+Batch *s* is a pure function of (corpora, seed, *s*). A row has a position among the
+rows of all phases of its length. The position says which corpus the row is of
+(`mixing.py`) and which chunk of it (`order.py`), and the chunk what is in it
+(`corpus_rows.py`). Draws are addressed by (seed, split, first phase of this length,
+group, purpose, epoch, chunk). Nothing else enters: neither processes nor threads nor
+what was read before. All of it runs as graph operations over whole batches.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -41,9 +41,6 @@ class PretrainingBatches:
     of rows with an order of factorisation
       ranks           int32 [B, L]   places in the order, from 0 on; -1 for what all see
       target_*                       positions, labels and weights, as of masks
-    with memory of M tokens
-      memory_ids      int32 [B, M]   tokens before the chunk, the nearest last
-      memory_mask     bool [B, M]    true where there is no padding, which comes first
     and of rows with neither
       weights         float32 [B]    1; 0 for the filling of the last held-out batch
     of packed rows, in addition
@@ -75,7 +72,8 @@ class PretrainingBatches:
         Args:
           corpora: Where the tokens are; for the held-out split, one corpus.
           config: Objective, shape of the batches, weights, shard groups, and seed.
-          phase: Index of the phase; phases draw independently.
+          phase: Index of the phase. It continues the order of earlier phases of its
+            length. Phases of different lengths draw independently.
           held_out: Whether to make the held-out split: one epoch in a fixed random
             order, with fixed draws, the last batch filled up with rows of weight 0. It
             is always one shard group.
@@ -88,12 +86,7 @@ class PretrainingBatches:
         batch_size = config.phases[phase].batch_size
         rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         group_rows = batch_size // num_groups
-        self._begin = sum(earlier.steps for earlier in config.phases[:phase])
-        self._names, counts = [""], None
-        if len(corpora) > 1:
-            self._names = mixture.names(corpora)
-            counts = mixture.rows_of_block(config.data, corpora)
-            self._shares = counts / mixture.BLOCK
+        self._names = mixture.names(corpora) if len(corpora) > 1 else [""]
         self._groups = [
             _Group(
                 corpora,
@@ -103,7 +96,6 @@ class PretrainingBatches:
                 group=group,
                 num_groups=num_groups,
                 names=self._names,
-                counts=counts,
                 batch_rows=group_rows,
                 rows=rows[rows // group_rows == group] % group_rows,
             )
@@ -135,7 +127,8 @@ class PretrainingBatches:
         """
         rows = steps * sum(group.batch_rows for group in self._groups)
         lines = []
-        for i, (name, share) in enumerate(zip(self._names, self._shares, strict=True)):
+        shares = self._groups[0].mixing.counts / mixture.BLOCK
+        for i, (name, share) in enumerate(zip(self._names, shares, strict=True)):
             epoch = sum(group.corpora[i].order.count for group in self._groups)
             lines.append(
                 f"corpus {name}: about {rows * share:,.0f} rows, "
@@ -144,7 +137,7 @@ class PretrainingBatches:
         return "\n".join(lines)
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        parts = [group.make(step, self._begin + step) for group in self._groups]
+        parts = [group.make(step) for group in self._groups]
         if len(parts) == 1:
             return parts[0]
         return {name: tf.concat([p[name] for p in parts], 0) for name in parts[0]}
@@ -154,7 +147,8 @@ class _Group:
     """The rows of a batch that come from one group of the shards of each corpus.
 
     Attributes:
-      corpora: The rows of each corpus.
+      corpora: Rows of each corpus.
+      mixing: Which corpus each row is of; None for a single corpus.
       batch_rows: Rows of a batch that are of this group, over all processes.
     """
 
@@ -168,22 +162,24 @@ class _Group:
         group: int,
         num_groups: int,
         names: Sequence[str],
-        counts: np.ndarray | None,
         batch_rows: int,
         rows: np.ndarray,
     ):
-        # The groups of a further corpus have the numbers that follow.
-        keys = [
-            counter.stream(
-                config.seed, shards.SPLITS.index(split), phase, i * num_groups + group
+        def key_of(phase: int, corpus: int = 0) -> tf.Tensor:
+            # The groups of a further corpus have the numbers that follow.
+            number = corpus * num_groups + group
+            return counter.stream(
+                config.seed, shards.SPLITS.index(split), phase, number
             )
-            for i in range(len(corpora))
-        ]
+
+        length = config.phases[phase].length
+        earlier = [i for i in range(phase) if config.phases[i].length == length]
+        keys = [key_of(min([*earlier, phase]), i) for i in range(len(corpora))]
         self.corpora = [
             corpus_rows.CorpusRows(
                 corpus,
-                config,
-                length=config.phases[phase].length,
+                config.of_phase(phase),
+                length=length,
                 split=split,
                 group=group,
                 num_groups=num_groups,
@@ -192,25 +188,49 @@ class _Group:
             )
             for corpus, key, name in zip(corpora, keys, names, strict=True)
         ]
-        self._mixing = None
-        if counts is not None:
-            self._mixing = mixing.Mixing(counts, counter.word(keys[0], _MIXING))
+        self.mixing, self._begin = None, 0
+        if split == shards.TRAIN:
+            phases = [*earlier, phase]
+            self._begin_after(phases, config, corpora, num_groups, key_of)
         self.batch_rows = batch_rows
         self._rows = rows
 
-    def make(self, step: tf.Tensor, run_step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """The rows of a batch.
+    def _begin_after(
+        self,
+        phases: Sequence[int],
+        config: config_lib.PretrainConfig,
+        corpora: Sequence[shards.Corpus],
+        num_groups: int,
+        key_of: Callable[[int], tf.Tensor],
+    ) -> None:
+        """Find the position where the last of some phases begins, and its mixing.
 
         Args:
-          step: int64 [], counted from 0 at the beginning of the phase.
-          run_step: int64 [], counted from 0 at the beginning of the run.
+          phases: Phases of one length.
+          config: Config of the run.
+          corpora: Corpora of the run.
+          num_groups: Number of groups of shards.
+          key_of: Function from a phase to its key.
         """
+        for phase in phases:
+            if len(corpora) > 1:
+                counts = mixture.rows_of_block(config.of_phase(phase).data, corpora)
+                if self.mixing is None or (counts != self.mixing.counts).any():
+                    rest = self.mixing.rest(self._begin) if self.mixing else None
+                    key = counter.word(key_of(phase), _MIXING)
+                    self.mixing, self._begin = mixing.Mixing(counts, key, rest), 0
+            if phase != phases[-1]:
+                shape = config.phases[phase]
+                self._begin += shape.steps * shape.batch_size // num_groups
+
+    def make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Make the rows of the batch of a step of the phase, int64 []."""
         places, positions = self._deal(step)
         parts = [
-            corpus.make(position, run_step)
+            corpus.make(position)
             for corpus, position in zip(self.corpora, positions, strict=True)
         ]
-        if not self._mixing:
+        if not self.mixing:
             return parts[0]
         return {
             name: tf.dynamic_stitch(places, [part[name] for part in parts])
@@ -229,16 +249,16 @@ class _Group:
         return [named[i] for i in range(len(named))]
 
     def _deal(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """The rows of a batch that are of each corpus.
+        """Return the rows of a batch that are of each corpus.
 
         Returns:
           For each corpus int32 [rows], which rows of this process they are; and int64
           [rows], their positions in the order of the corpus.
         """
-        position = order.positions(step, self.batch_rows, self._rows)
-        if not self._mixing:
+        position = order.positions(step, self.batch_rows, self._rows) + self._begin
+        if not self.mixing:
             return [tf.range(len(self._rows))], [position]
-        corpus, row = self._mixing.at(position)
+        corpus, row = self.mixing.at(position)
         places = [tf.where(corpus == i)[:, 0] for i in range(len(self.corpora))]
         return (
             [tf.cast(place, tf.int32) for place in places],

@@ -180,12 +180,6 @@ def sizes(pieces: Pieces, chunks: Chunks) -> np.ndarray:
     return pieces.starts[chunks.end_piece] - pieces.starts[chunks.first_piece]
 
 
-def tokens_before(pieces: Pieces, chunks: Chunks) -> np.ndarray:
-    """Tokens before each chunk in the document that it begins in, int64 [chunks]."""
-    starts = pieces.starts
-    return starts[chunks.first_piece] - starts[pieces.of_document[chunks.document]]
-
-
 def _walk(ends: np.ndarray, boundaries: np.ndarray) -> Chunks:
     """Chunks one after the other in each part of the pieces.
 

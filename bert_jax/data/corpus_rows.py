@@ -19,7 +19,6 @@ from bert_jax.data import (
     order,
     packing,
     permutations,
-    preceding,
     segment_pairs,
     segments,
     single_segments,
@@ -71,7 +70,7 @@ class CorpusRows:
 
         Args:
           corpus: Where the tokens are.
-          config: Objective and number of steps.
+          config: Config of the phase (`PretrainConfig.of_phase`).
           length: Tokens in a row.
           split: Which documents of the corpus.
           group: Number of the group of shards.
@@ -106,22 +105,18 @@ class CorpusRows:
             aim_key=counter.word(key, _AIMS) if is_packed else None,
         )
         self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
-        self._masking = self._permutations = self._preceding = None
+        self._masking = self._permutations = None
         if isinstance(objective, config_lib.PermutationLmConfig):
             self._permutations = permutations.Permutations(
                 objective, length, corpus.tokenizer
             )
-            if objective.memory_length:
-                self._preceding = preceding.Preceding(
-                    self._segments,
-                    size=objective.memory_length,
-                    pad_id=corpus.tokenizer.pad_id,
-                )
         if objective.masking is not None:
-            mask = objective.masking
-            self._masking = masking.Masking(mask, length, corpus.tokenizer)
-            held_out = split == shards.HELD_OUT
-            self._mask_rates = (mask.eval_rate,) if held_out else mask.rate
+            self._masking = masking.Masking(
+                objective.masking,
+                length,
+                corpus.tokenizer,
+                held_out=split == shards.HELD_OUT,
+            )
         count = len(self._segments.chunk_documents)
         self._packing = None
         if is_packed:
@@ -135,7 +130,6 @@ class CorpusRows:
                 key=counter.word(key, _PACKING),
             )
             count = self._packing.num_rows
-        self._total_steps = config.total_steps
         self._name = f"{name} group {group}" if name else f"group {group}"
         self._key = key
         self.order = order.Order(
@@ -144,22 +138,16 @@ class CorpusRows:
             once=split == shards.HELD_OUT,
         )
 
-    def make(self, position: tf.Tensor, run_step: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Rows of a batch.
-
-        Args:
-          position: int64 [B], in the order.
-          run_step: int64 [], counted from 0 at the beginning of the run.
-        """
+    def make(self, position: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Make the rows at positions in the order, int64 [B]."""
         items = self.order.at(position)
         if not self._packing:
-            return self._examples(items, run_step)
+            return self._examples(items)
         chunks, count = self._packing.examples(items)
-        examples = self._examples(chunks, run_step)
-        return self._packing.lay_out(examples, count)
+        return self._packing.lay_out(self._examples(chunks), count)
 
-    def _examples(self, items: order.Items, run_step: tf.Tensor):
-        """Rows of a chunk each."""
+    def _examples(self, items: order.Items) -> dict[str, tf.Tensor]:
+        """Make rows of one chunk each."""
         rows = self._segments(items.index, self._row_keys(_SEGMENTS, items))
         weights = tf.cast(items.is_real, tf.float32)
         features = {
@@ -174,15 +162,12 @@ class CorpusRows:
             features[f"{self._question}_weights"] = weights * is_pair
         if self._masking:
             keys = self._keys_by_purpose(_MASKING, items)
-            rate = masking.rate_at(self._mask_rates, run_step, self._total_steps)
-            features |= self._masking(rows.input_ids, keys, rate)
+            features |= self._masking(rows.input_ids, keys)
             features["mlm_weights"] *= weights[:, None]
         elif self._permutations:
             keys = self._keys_by_purpose(_PERMUTATIONS, items)
             features |= self._permutations(rows.input_ids, keys)
             features["target_weights"] *= weights[:, None]
-            if self._preceding:
-                features |= self._preceding(items.index)
         else:
             features["weights"] = weights
         return features

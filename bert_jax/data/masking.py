@@ -48,6 +48,8 @@ class Masking:
         config: config_lib.MaskingConfig,
         length: int,
         tokenizer: tokenizer_lib.Tokenizer,
+        *,
+        held_out: bool,
     ):
         """Prepare what does not depend on the rows.
 
@@ -55,8 +57,10 @@ class Masking:
           config: Rates, units, and the convention.
           length: Tokens in a row.
           tokenizer: For special tokens, words, and the size of the vocabulary.
+          held_out: Whether the rows are held out; they have `config.eval_rate`.
         """
         self._config = config
+        self._rate = config.eval_rate if held_out else config.rate
         self._length = length
         self._max_predictions = config.predictions(length)
         self._tokenizer = tokenizer
@@ -68,21 +72,20 @@ class Masking:
         self._replacements = tf.constant(ids)
 
     def __call__(
-        self, ids: tf.Tensor, keys: dict[int, tf.Tensor], rate: tf.Tensor
+        self, ids: tf.Tensor, keys: dict[int, tf.Tensor]
     ) -> dict[str, tf.Tensor]:
         """Choose positions, corrupt them, and keep what stood there.
 
         Args:
           ids: int32 [B, L].
           keys: uint64 [B] for each purpose; keys of the rows' draws.
-          rate: float64 []; share of the tokens that are predicted.
 
         Returns:
           input_ids int32 [B, L], mlm_positions int32 [B, P] (ascending; 0 where there
           is no prediction), mlm_labels int32 [B, P] (what stood there; 0 where there is
           no prediction), mlm_weights float32 [B, P] (1 for a prediction, else 0).
         """
-        positions, is_chosen = self._choose(ids, keys, rate)
+        positions, is_chosen = self._choose(ids, keys)
         rows, length = tf.shape(ids)[0], self._length
         flat_ids = tf.reshape(ids, [-1])
         row = tf.range(rows, dtype=tf.int64)[:, None]
@@ -108,9 +111,9 @@ class Masking:
 
     # ---- how many
 
-    def _count(self, num_tokens: tf.Tensor, key: tf.Tensor, rate: tf.Tensor):
-        """int64 [B]: predictions in rows of `num_tokens` tokens, at most."""
-        wanted = rate * tf.cast(num_tokens, tf.float64)
+    def _count(self, num_tokens: tf.Tensor, key: tf.Tensor) -> tf.Tensor:
+        """Return how many tokens to predict in rows of `num_tokens`: int64 [B]."""
+        wanted = self._rate * tf.cast(num_tokens, tf.float64)
         if self._config.convention == "fairseq":
             wanted = tf.floor(wanted + counter.fraction(counter.word(key, 0)))
         else:
@@ -121,7 +124,7 @@ class Masking:
     # ---- which
 
     def _choose(
-        self, ids: tf.Tensor, keys: dict[int, tf.Tensor], rate: tf.Tensor
+        self, ids: tf.Tensor, keys: dict[int, tf.Tensor]
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Positions, int64 [B, P], and which of these slots are in use, bool [B, P]."""
         length, t = self._length, self._tokenizer
@@ -130,7 +133,7 @@ class Masking:
         if self._config.convention == "original":
             is_candidate &= (ids != t.cls_id) & (ids != t.sep_id)
         num_tokens = length - tf.math.count_nonzero(is_padding, axis=1)
-        count = self._count(num_tokens, keys[COUNT], rate)
+        count = self._count(num_tokens, keys[COUNT])
         if self._config.unit == "token":
             num_candidates = tf.math.count_nonzero(is_candidate, axis=1)
             count = tf.minimum(count, num_candidates)
@@ -246,24 +249,6 @@ class Masking:
             self._tokenizer.mask_id,
             tf.where(changes, tf.gather(self._replacements, index), labels),
         )
-
-
-def rate_at(rates: tuple[float, ...], step: tf.Tensor, total_steps: int) -> tf.Tensor:
-    """The masking rate at a step of the run: float64 [].
-
-    Args:
-      rates: Rates at equal distances, the first for the first step, the last for the
-        last; between them it changes linearly.
-      step: int64 [], counted from 0 over all phases.
-      total_steps: Number of steps of the run.
-    """
-    points = tf.constant(rates, tf.float64)
-    if len(rates) == 1:
-        return points[0]
-    position = tf.cast(step, tf.float64) / max(total_steps - 1, 1) * (len(rates) - 1)
-    left = tf.cast(tf.clip_by_value(tf.floor(position), 0, len(rates) - 2), tf.int32)
-    share = tf.clip_by_value(position - tf.cast(left, tf.float64), 0, 1)
-    return points[left] + (points[left + 1] - points[left]) * share
 
 
 def _distance_to_next(marks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:

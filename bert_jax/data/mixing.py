@@ -4,7 +4,13 @@ The positions of a run are cut into blocks. In each block a corpus has the same 
 of rows, by its weight (`corpus/mixture.py`), and they stand in random order. So the
 shares are exact in the long run, and a position says at once which row of which corpus
 it is: nothing is counted on the way.
+
+A phase with other weights begins new blocks, mostly in the middle of a block of the
+phase before. The rest of that block is laid out once, and its rows are the first that
+the new phase takes of each corpus. So no chunk is left out, and none comes twice.
 """
+
+from typing import NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -13,34 +19,76 @@ from bert_jax.corpus.mixture import BLOCK
 from bert_jax.data import counter
 
 
-class Mixing:
-    """The rows of several corpora in one order."""
+class Rest(NamedTuple):
+    """Rows of each corpus that earlier phases have not taken.
 
-    def __init__(self, counts: np.ndarray, key: tf.Tensor):
+    Attributes:
+      left: int64 [rows] for each corpus; they come first, in this order.
+      begin: For each corpus the row from which on all rows come then.
+    """
+
+    left: list[np.ndarray]
+    begin: list[int]
+
+
+class Mixing:
+    """Order of the rows of several corpora.
+
+    Attributes:
+      counts: int64 [corpora]; rows of each in a block.
+    """
+
+    def __init__(self, counts: np.ndarray, key: tf.Tensor, rest: Rest | None):
         """Prepare what does not depend on the rows.
 
         Args:
           counts: int64 [corpora]; rows of each in a block, in sum `BLOCK`.
           key: uint64; key of the orders of the blocks.
+          rest: What earlier phases have left; None: all rows.
         """
-        self._counts = tf.constant(counts)
+        self.counts = counts
         self._ends = tf.constant(np.cumsum(counts))
         self._key = key
+        empty = np.zeros(0, np.int64)
+        self._rest = rest or Rest([empty] * len(counts), [0] * len(counts))
+        # One more, so that there is something to gather.
+        self._left = tf.constant(np.concatenate([*self._rest.left, [0]]))
+        sizes = np.array([len(left) for left in self._rest.left])
+        self._sizes = tf.constant(sizes)
+        self._before = tf.constant(np.cumsum(sizes) - sizes)
+        self._begin = tf.constant(self._rest.begin, tf.int64)
 
     def at(self, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """What stands at positions of the run.
+        """Return the corpus at each position, and the row of this corpus.
 
-        A corpus with n rows in a block has its rows n b to n b + n - 1 in block b.
+        A corpus with n rows in a block has its rows n b to n b + n - 1 in block b,
+        counted from the first that earlier phases have left.
 
         Args:
-          position: int64 [B].
+          position: int64 [B], counted from the first phase with these weights.
 
         Returns:
-          int64 [B] twice: the corpus, and the position among the rows of this corpus.
+          int64 [B] twice: the corpus, and the position in the order of this corpus.
         """
         block, place = position // BLOCK, position % BLOCK
         place = counter.permute(place, BLOCK, counter.word(self._key, block))
         corpus = tf.searchsorted(self._ends, place, side="right", out_type=tf.int64)
-        count = tf.gather(self._counts, corpus)
-        begin = tf.gather(self._ends, corpus) - count
-        return corpus, block * count + place - begin
+        count = tf.gather(self.counts, corpus)
+        row = block * count + place - (tf.gather(self._ends, corpus) - count)
+        size = tf.gather(self._sizes, corpus)
+        left = tf.gather(self._before, corpus) + tf.minimum(row, size)
+        new = tf.gather(self._begin, corpus) + row - size
+        return corpus, tf.where(row < size, tf.gather(self._left, left), new)
+
+    def rest(self, position: int) -> Rest:
+        """Return what is left when all positions before this one are taken."""
+        end = (position // BLOCK + 1) * BLOCK
+        corpus, row = (
+            x.numpy() for x in self.at(tf.range(position, end, dtype=tf.int64))
+        )
+        left, begin = [], []
+        for i, (old, first) in enumerate(zip(*self._rest, strict=True)):
+            taken = end // BLOCK * int(self.counts[i])
+            left.append(np.concatenate([row[corpus == i], old[taken:]]))
+            begin.append(first + max(taken - len(old), 0))
+        return Rest(left, begin)

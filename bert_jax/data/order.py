@@ -1,10 +1,12 @@
 """In which order the rows of batches take what they are made from.
 
-Row *r* of batch *s* has the position `s * batch_size + r` in the run, and a position is
-an index in an epoch: all indices come once an epoch, each epoch in another order. The
-order is a keyed permutation, so a run can begin at any step, and a process can make any
-rows, at no cost. Where there are several corpora, each has an order of its own, and
-`mixing.py` says which position of which order a position of the run is.
+Row *r* of batch *s* of a phase has the position `s * batch_size + r`, behind those of
+all earlier phases of its length. A position is an index in an epoch: all indices come
+once an epoch, each epoch in another order. So a phase that is cut in two, or into
+several with growing batches, sees the same rows in the same order. The order is a keyed
+permutation, so a run can begin at any step, and a process can make any rows, at no
+cost. Where there are several corpora, each has an order of its own, and `mixing.py`
+says which position of which order a position of the run is.
 """
 
 import dataclasses
@@ -31,7 +33,7 @@ class Items(NamedTuple):
 
 
 def positions(step: tf.Tensor, batch_size: int, rows: np.ndarray) -> tf.Tensor:
-    """Positions in the run of rows of a batch: int64 [rows].
+    """Return the positions in a phase of some rows of a batch: int64 [rows].
 
     Args:
       step: int64 []; number of the batch.

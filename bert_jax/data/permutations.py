@@ -34,8 +34,8 @@ class Permutations:
     Differs from it: there, a span of n tokens stands between 6 n others, begins where a
     word begins, and so too few tokens are chosen; single tokens make up for it. A row's
     halves have orders of their own, of which the first does not see the second, because
-    it becomes the memory of the next row; here memory, where there is any, is made of
-    tokens before the row, and there is one order. Half of the rows are reversed there.
+    it becomes the memory of the next row; here there is no memory, and one order. Half
+    of the rows are reversed there.
     """
 
     def __init__(

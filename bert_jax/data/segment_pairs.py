@@ -80,9 +80,7 @@ class Consecutive:
             aim = np.clip(tokens, 2, target)
             self.sizes, self._aim = aim + 3, tf.constant(aim)
         self.chunk_documents = chunks.document
-        self.chunk_starts = pieces.starts[chunks.first_piece]
-        self.chunk_before = chunks_lib.tokens_before(pieces, chunks)
-        self.tokens = tf.constant(table.tokens)
+        self._tokens = tf.constant(table.tokens)
         self._length = length
         self._short_sequence_rate = short_sequence_rate
         self._tokenizer = tokenizer
@@ -167,8 +165,8 @@ class Consecutive:
             a.start[:, None] + column - 1,
             b.start[:, None] + column - first_sep - 1,
         )
-        source = tf.clip_by_value(source, 0, self.tokens.shape[0] - 1)
-        ids = tf.cast(tf.gather(self.tokens, source), tf.int32)
+        source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
+        ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
         ids = tf.where(column == 0, self._tokenizer.cls_id, ids)
         is_sep = (column == first_sep) | (column == last_sep)
         ids = tf.where(is_sep, self._tokenizer.sep_id, ids)

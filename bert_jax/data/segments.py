@@ -48,18 +48,12 @@ class Segments(Protocol):
     Attributes:
       min_documents: Number of documents without which no row can be made.
       chunk_documents: int64 [chunks], the document that each chunk begins in.
-      chunk_starts: int64 [chunks], the first token of each, in `tokens`.
-      chunk_before: int64 [chunks], tokens of that document before it.
-      tokens: [tokens], the documents end to end; separators may stand between them.
       sizes: int64 [chunks], tokens of the row that each chunk makes, at most, special
         tokens included; of kinds made with an `aim_key`, else None.
     """
 
     min_documents: int
     chunk_documents: np.ndarray
-    chunk_starts: np.ndarray
-    chunk_before: np.ndarray
-    tokens: tf.Tensor
     sizes: np.ndarray | None
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:

@@ -49,7 +49,6 @@ class DocSentences:
             tokens = chunks_lib.sizes(pieces, chunks)
             self.sizes = np.minimum(tokens, target) + 2
         self.chunk_documents = chunks.document
-        self.chunk_before = chunks_lib.tokens_before(pieces, chunks)
         self._length = length
         self._short_sequence_rate = short_sequence_rate
         self._tokenizer = tokenizer
@@ -63,12 +62,10 @@ class DocSentences:
                 np.arange(len(document_ends)), np.diff(pieces.of_document)
             )
             starts, stops = starts[:-1] + document, stops + document
-        self.tokens = tf.constant(tokens)
-        self.chunk_starts = starts[chunks.first_piece]
-        self._start = tf.constant(self.chunk_starts)
-        self._chunk_length = tf.constant(
-            stops[chunks.end_piece - 1] - self.chunk_starts
-        )
+        self._tokens = tf.constant(tokens)
+        chunk_starts = starts[chunks.first_piece]
+        self._start = tf.constant(chunk_starts)
+        self._chunk_length = tf.constant(stops[chunks.end_piece - 1] - chunk_starts)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
         """Rows made from chunks; see `Segments`."""
@@ -84,8 +81,8 @@ class DocSentences:
         last = tf.minimum(tokens, goal)[:, None]
         column = tf.range(self._length, dtype=tf.int64)[None, :]
         source = start[:, None] + column - 1
-        source = tf.clip_by_value(source, 0, self.tokens.shape[0] - 1)
-        ids = tf.cast(tf.gather(self.tokens, source), tf.int32)
+        source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
+        ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
         ids = tf.where(column == 0, self._tokenizer.cls_id, ids)
         ids = tf.where(column == last + 1, self._tokenizer.sep_id, ids)
         is_real = column <= last + 1
