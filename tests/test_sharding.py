@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from toy import TINY, random_batch
+from toy import TINY, random_batch, relative_distance
 
 from bert_jax import config
 from bert_jax.errors import UserError
@@ -33,9 +33,10 @@ RELATIVES = {
 }
 
 
-def start(mesh, objective, dtype=jnp.float32):
+def start(mesh, objective, dtype=jnp.float32, name="adamw"):
     """Step with micro-batches, initial state and batch on a mesh."""
-    tx = optimizer.make_optimizer(OPTIMIZER, optimizer.make_schedule(OPTIMIZER, 100))
+    asked = dataclasses.replace(OPTIMIZER, name=name)
+    tx = optimizer.make_optimizer(asked, optimizer.make_schedule(asked, 100))
     init = functools.partial(step.init_state, objective, tx)
     shapes = sharding.state_shapes(init, mesh)
     state = sharding.initialise(init, shapes, jax.random.key(0))
@@ -53,8 +54,8 @@ def start(mesh, objective, dtype=jnp.float32):
     return train, state, sharding.to_devices(mesh, batch, rows, 16)
 
 
-def loss_curve(mesh, objective=BERT, dtype=jnp.float32):
-    train, state, batch = start(mesh, objective, dtype)
+def loss_curve(mesh, objective=BERT, **options):
+    train, state, batch = start(mesh, objective, **options)
     sums = []
     with sharding.use(mesh):
         for _ in range(10):
@@ -85,6 +86,55 @@ def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
         assert kernel.sharding.spec == P(None, "fsdp", "tensor")
         parts = mesh.shape["fsdp"] * mesh.shape["tensor"]
         assert kernel.addressable_shards[0].data.size == kernel.size // parts
+
+
+@pytest.fixture(scope="module")
+def muon_on_one_device():
+    mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
+    return loss_curve(mesh, name="muon")
+
+
+@pytest.mark.parametrize("axes", [MESHES[0], MESHES[-1]])
+def test_any_mesh_gives_the_loss_curve_of_one_device_to_muon(axes, muon_on_one_device):
+    """Of three layers, over which the devices have to divide their work."""
+    mesh = sharding.make_mesh(config.MeshConfig(**axes))
+    curve, state = loss_curve(mesh, name="muon")
+    expected, expected_state = muon_on_one_device
+    np.testing.assert_allclose(curve, expected, rtol=1e-5)
+    muon_state, moments = state.opt_state[1]
+    kernel = muon_state.mu["encoder"]["layers"]["intermediate"]["kernel"]
+    assert kernel.sharding.spec == P(None, "fsdp", "tensor")
+    parts = mesh.shape["fsdp"] * mesh.shape["tensor"]
+    assert kernel.addressable_shards[0].data.size == kernel.size // parts
+    assert "intermediate" not in moments.mean["encoder"]["layers"]["intermediate"]
+    assert relative_distance(state.params, expected_state.params) < 1e-4
+
+
+def flops_of_device(copies, name):
+    """Operations of an update of twelve layers, on each device."""
+    mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:copies])
+    # Wide enough that what is not a product hardly counts.
+    encoder = dataclasses.replace(TINY, num_layers=12, hidden_size=128)
+    asked = dataclasses.replace(OPTIMIZER, name=name)
+    tx = optimizer.make_optimizer(asked, lambda step: 1.0)
+    init = functools.partial(step.init_state, masked_lm.MaskedLm(encoder), tx)
+    shapes = sharding.state_shapes(init, mesh)
+    update = jax.jit(
+        tx.update,
+        out_shardings=sharding.shardings_of((shapes.params, shapes.opt_state)),
+    )
+    with sharding.use(mesh):
+        lowered = update.lower(shapes.params, shapes.opt_state, shapes.params)
+    return lowered.compile().cost_analysis()["flops"]
+
+
+def test_copies_of_the_model_share_the_products_of_muon():
+    """Of twelve layers, each of eight devices computes two at most."""
+    one, eight = (
+        flops_of_device(copies, "muon") - flops_of_device(copies, "adamw")
+        for copies in (1, 8)
+    )
+    assert eight / one == pytest.approx(2 / 12, rel=0.05)
 
 
 @pytest.mark.parametrize("name", RELATIVES)

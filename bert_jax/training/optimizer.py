@@ -1,8 +1,9 @@
-"""The update: Adam as BERT has it, LAMB, and their schedules, as optax transformations.
+"""Optimizers and learning rate schedules, as optax transformations.
 
-Source: google-research/bert, optimization.py; You et al. 2019 (LAMB). Parameters are
-distinguished by name, never by shape: layers are stacked, so that a bias is a matrix,
-too.
+AdamW as BERT has it, StableAdamW, LAMB and Muon (`muon.py`) are chains of the same
+parts. Sources: google-research/bert, optimization.py; You et al. 2019 (LAMB);
+Wortsman et al. 2023 (StableAdamW). Parameters are distinguished by name, never by
+shape: layers are stacked, so that a bias is a matrix, too.
 """
 
 import dataclasses
@@ -17,9 +18,10 @@ import optax
 
 from bert_jax import config as config_lib
 from bert_jax.model import parameters
+from bert_jax.training import muon
 
-# Not decayed, and in LAMB not rescaled: "layer_norm" anywhere, or a bias.
-_PLAIN = re.compile(r"layer_norm|bias$")
+# Norms and biases: not decayed, and not rescaled by LAMB.
+_PLAIN = re.compile(r"norm/|bias$")
 # Below these, every parameter is stacked over layers along its first dimension.
 _STACKED = re.compile(r"(^|/)layers/")
 
@@ -29,13 +31,16 @@ Schedule = Callable[[jax.Array], jax.Array]
 
 
 def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Schedule:
-    """A schedule with one peak.
+    """Return a schedule with one peak, of the shape that `config.schedule` names.
 
-    Both kinds (`config.schedule`) rise linearly from 0 over the warmup and fall
-    linearly to 0 at `total_steps`, so that the very first update has rate 0. "linear"
-    falls from the peak, at the end of the warmup. "original" falls from where the peak
-    would have been at step 0, so that the rate jumps down by the warmup's share when
-    the warmup ends.
+    All shapes rise linearly from 0 over the warmup, so that the very first update has
+    rate 0, and all but "wsd" without decay reach 0 at `total_steps`.
+
+    - "linear" and "cosine" fall from the peak, at the end of the warmup.
+    - "original" falls linearly from where the peak would have been at step 0, so that
+      the rate jumps down by the warmup's share when the warmup ends.
+    - "wsd" stays at the peak and falls in the last `decay_fraction` of the steps as
+      1 - sqrt(share of the decay) (Hägele et al. 2024).
     """
     warmup = round(config.warmup_fraction * total_steps)
     peak = config.learning_rate
@@ -43,10 +48,18 @@ def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Sched
     def schedule(step: jax.Array) -> jax.Array:
         step = jnp.minimum(step, total_steps).astype(jnp.float32)
         rising = peak * step / max(warmup, 1)
-        if config.schedule == "original":
-            falling = peak * (1.0 - step / total_steps)
-        else:
-            falling = peak * (total_steps - step) / max(total_steps - warmup, 1)
+        steps_left, after_warmup = total_steps - step, max(total_steps - warmup, 1)
+        match config.schedule:
+            case "original":
+                falling = peak * (1.0 - step / total_steps)
+            case "linear":
+                falling = peak * steps_left / after_warmup
+            case "cosine":
+                falling = peak * 0.5 * (1 - jnp.cos(jnp.pi * steps_left / after_warmup))
+            case "wsd":
+                decay = round(config.decay_fraction * total_steps)
+                share = jnp.maximum(decay - steps_left, 0) / max(decay, 1)
+                falling = peak * (1 - jnp.sqrt(share))
         return jnp.where(step < warmup, rising, falling)
 
     return schedule
@@ -55,27 +68,28 @@ def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Sched
 def schedule_of_phases(
     config: config_lib.OptimizerConfig, phases: Sequence[config_lib.PhaseConfig]
 ) -> Schedule:
-    """The schedule of a run: one over all phases, or that of each, one after another.
+    """Return the schedule of a run, from those of its phases one after another.
 
-    The rate of each phase rises from 0 again, as when batch and length change together
-    (You et al. 2019, "re-warmup"). Moments go on. Skipped steps are no updates: each
-    makes the schedules of later phases begin a step late.
+    A phase with a learning rate begins a new schedule. Phases without one continue the
+    schedule of the phase before, and the first has the optimizer's. With a warmup, a
+    new schedule rises from 0 again, as when batch and length change together (You et
+    al. 2019, "re-warmup"). Moments go on. Skipped steps are no updates: each makes
+    later schedules begin a step late.
     """
-    if not phases[0].learning_rate:
-        return make_schedule(config, sum(phase.steps for phase in phases))
-    schedules = [
-        make_schedule(
-            dataclasses.replace(
+    first = [i for i, phase in enumerate(phases) if i == 0 or phase.learning_rate]
+    schedules, steps = [], []
+    for begin, end in itertools.pairwise([*first, len(phases)]):
+        phase, own = phases[begin], config
+        if phase.learning_rate:
+            own = dataclasses.replace(
                 config,
                 learning_rate=phase.learning_rate,
                 warmup_fraction=phase.warmup_fraction,
-            ),
-            phase.steps,
-        )
-        for phase in phases
-    ]
-    ends = itertools.accumulate(phase.steps for phase in phases[:-1])
-    return optax.join_schedules(schedules, list(ends))
+                decay_fraction=phase.decay_fraction,
+            )
+        steps.append(sum(phase.steps for phase in phases[begin:end]))
+        schedules.append(make_schedule(own, steps[-1]))
+    return optax.join_schedules(schedules, list(itertools.accumulate(steps[:-1])))
 
 
 def make_optimizer(
@@ -85,10 +99,10 @@ def make_optimizer(
     encoder: str = "encoder",
     frozen: str = "",
 ) -> optax.GradientTransformation:
-    """Clip, scale by moments, decay, perhaps scale by trust ratio, and by the rate.
+    """Chain clipping, the optimizer's own scaling, weight decay, and the learning rate.
 
     Args:
-      config: What to do, and how much.
+      config: Optimizer and its settings.
       schedule: Learning rate by number of updates.
       encoder: Path of the encoder in the parameters, whose layers `layer_decay` tells
         apart.
@@ -97,48 +111,44 @@ def make_optimizer(
     steps = []
     if config.clip_norm:
         steps.append(optax.clip_by_global_norm(config.clip_norm))
-    steps.append(scale_by_moments(config))
-    steps.append(optax.add_decayed_weights(config.weight_decay, mask=is_decayed))
-    if config.name == "lamb":
-        steps.append(scale_by_trust_ratio())
+    moments = scale_by_moments(config)
+    decay = optax.add_decayed_weights(config.weight_decay, mask=is_decayed)
+    match config.name:
+        case "adamw":
+            steps += [moments, decay]
+        case "stable_adamw":
+            steps.append(clip_updates(optax.chain(moments, decay), config))
+        case "lamb":
+            steps += [moments, decay, scale_by_trust_ratio()]
+        case "muon":
+            steps += [muon.scale_by_muon(moments), decay]
     if config.layer_decay < 1:
         steps.append(scale_by_depth(config.layer_decay, encoder))
     steps.append(optax.scale_by_learning_rate(schedule))
     update = optax.chain(*steps)
-    return all_but(frozen.split("/"), update) if frozen else update
+    return all_but(frozen, update) if frozen else update
 
 
 def all_but(
-    frozen: Sequence[str], update: optax.GradientTransformation
+    frozen: str, update: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Update parameters but those below a path, which stay and need no state.
+    """Update all parameters but those below the path `frozen`, which have no state.
 
     `optax.partition` does this, too, but not inside the boxes with names of dimensions.
-
-    Args:
-      frozen: Names on the path.
-      update: What is done with the others.
     """
 
-    def others(tree, names):
-        name, *rest = names
-        kept = {key: value for key, value in tree.items() if key != name}
-        return kept | {name: others(tree[name], rest)} if rest else kept
-
-    def joined(updates, still, names):
-        name, *rest = names
-        below = joined(updates[name], still[name], rest) if rest else still[name]
-        return {key: below if key == name else updates[key] for key in still}
+    def is_frozen(path):
+        return path.startswith(f"{frozen}/")
 
     def init(params):
-        return update.init(others(params, frozen))
+        return update.init(parameters.split(params, is_frozen)[1])
 
     def update_others(updates, state, params):
-        still = jax.tree.map(jnp.zeros_like, updates)
-        updates, state = update.update(
-            others(updates, frozen), state, others(params, frozen)
-        )
-        return joined(updates, still, frozen), state
+        still, others = parameters.split(updates, is_frozen)
+        _, other_params = parameters.split(params, is_frozen)
+        others, state = update.update(others, state, other_params)
+        still = jax.tree.map(jnp.zeros_like, still)
+        return parameters.join(still, others), state
 
     return optax.GradientTransformation(init, update_others)
 
@@ -146,9 +156,9 @@ def all_but(
 def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
     """Multiply updates by decay ** depth below the top.
 
-    Heads and pooler have depth 0, the top layer 1, the lowest of N layers N, and the
-    embeddings with their projection N + 1 (as in BEiT and DeBERTa; ELECTRA counts one
-    more for the encoder). Layers that share parameters count as one.
+    Heads, pooler and final norm have depth 0, the top layer 1, the lowest of N layers
+    N, and the embeddings with their projection N + 1 (as in BEiT and DeBERTa; ELECTRA
+    counts one more for the encoder). Layers that share parameters count as one.
     """
     layers = re.compile(rf"^{encoder}/layers/")
     embeddings = re.compile(rf"^{encoder}/embedding(s|_projection)/")
@@ -174,7 +184,7 @@ def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
 
 
 class MomentsState(NamedTuple):
-    """Running means of the gradient and of its square."""
+    """Running means of the gradient and of its square, and the number of updates."""
 
     count: jax.Array
     mean: Any
@@ -184,10 +194,11 @@ class MomentsState(NamedTuple):
 def scale_by_moments(
     config: config_lib.OptimizerConfig,
 ) -> optax.GradientTransformation:
-    """Mean / (sqrt(square) + epsilon), with bias correction as an option.
+    """Scale gradients as Adam does: mean / (sqrt(square) + epsilon).
 
-    The original has none ("mostly an oversight", google-research/bert#153), which makes
-    early updates larger; optax's own Adam always corrects.
+    Bias correction is an option. The original has none ("mostly an oversight",
+    google-research/bert#153), which makes early updates larger; optax's own Adam always
+    corrects.
     """
     b1, b2 = config.beta1, config.beta2
 
@@ -202,8 +213,7 @@ def scale_by_moments(
         square = jax.tree.map(
             lambda v, g: b2 * v + (1 - b2) * g * g, state.square, updates
         )
-        c1 = 1 - b1**count if config.bias_correction else 1.0
-        c2 = 1 - b2**count if config.bias_correction else 1.0
+        c1, c2 = _bias_corrections(config, count)
         scaled = jax.tree.map(
             lambda m, v: (m / c1) / (jnp.sqrt(v / c2) + config.epsilon), mean, square
         )
@@ -212,18 +222,58 @@ def scale_by_moments(
     return optax.GradientTransformation(init, update)
 
 
+def _bias_corrections(
+    config: config_lib.OptimizerConfig, count: jax.Array
+) -> tuple[jax.Array | float, jax.Array | float]:
+    """Return what mean and square are divided by after `count` updates."""
+    if not config.bias_correction:
+        return 1.0, 1.0
+    return 1 - config.beta1**count, 1 - config.beta2**count
+
+
+def clip_updates(
+    adamw: optax.GradientTransformation, config: config_lib.OptimizerConfig
+) -> optax.GradientTransformation:
+    """Turn AdamW into StableAdamW: divide each tensor's update by max(1, RMS).
+
+    RMS is the root mean square of gradient / sqrt(square), over one layer of one
+    tensor. It is far above 1 when gradients grow faster than their running mean square
+    follows. The division amounts to a smaller learning rate, so that weight decay is
+    divided, too (Wortsman et al. 2023, algorithm 2).
+
+    Args:
+      adamw: Chain that begins with `scale_by_moments` and ends with weight decay.
+      config: Its settings.
+    """
+
+    def update(updates, state, params):
+        scaled, state = adamw.update(updates, state, params)
+        moments = state[0]
+        _, correction = _bias_corrections(config, moments.count)
+
+        def clip(path, scaled, gradient, square):
+            square = jnp.maximum(square / correction, config.epsilon**2)
+            ratio = jnp.square(gradient) / square
+            rms = jnp.sqrt(jnp.mean(ratio, _own_dims(path, ratio), keepdims=True))
+            return scaled / jnp.maximum(rms, 1.0)
+
+        scaled = parameters.map_with_path(clip, scaled, updates, moments.square)
+        return scaled, state
+
+    return optax.GradientTransformation(adamw.init, update)
+
+
 def scale_by_trust_ratio() -> optax.GradientTransformation:
     """Multiply each tensor's update by |parameters| / |update|, where both are > 0.
 
     A tensor here is one layer's: stacked parameters get one ratio for each layer.
-    Biases and layer norms keep their update, as in ALBERT's and NVIDIA's LAMB.
+    Biases and norms keep their update, as in ALBERT's and NVIDIA's LAMB.
     """
 
     def rescale(path, update, parameter):
         if _PLAIN.search(path):
             return update
-        first = 1 if _STACKED.search(path) else 0
-        dims = tuple(range(first, update.ndim))
+        dims = _own_dims(path, update)
         weight = jnp.sqrt(jnp.sum(jnp.square(parameter), dims, keepdims=True))
         size = jnp.sqrt(jnp.sum(jnp.square(update), dims, keepdims=True))
         ratio = jnp.where((weight > 0) & (size > 0), weight / size, 1.0)
@@ -235,6 +285,11 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
+def _own_dims(path: str, x: jax.Array) -> tuple[int, ...]:
+    """Return all dimensions of a tensor but the one that stacks layers."""
+    return tuple(range(1 if _STACKED.search(path) else 0, x.ndim))
+
+
 def is_decayed(params: Any) -> Any:
-    """A tree of bools: which parameters weight decay applies to."""
+    """Return a tree of bools: True for parameters that weight decay applies to."""
     return parameters.map_with_path(lambda path, _: not _PLAIN.search(path), params)

@@ -106,6 +106,7 @@ def check_encoder(
         ("hidden_size", encoder.hidden_size, "fsdp"),
         ("embedding_size", encoder.embedding_columns, "fsdp"),
         ("num_heads", encoder.num_heads, "tensor"),
+        ("num_key_value_heads", encoder.key_value_heads, "tensor"),
         ("intermediate_size", encoder.intermediate_size, "tensor"),
         ("vocab_multiple", encoder.padded_vocab_size, "tensor"),
     ):
@@ -236,6 +237,42 @@ def split_over_data(shapes: Any) -> Any:
         return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
 
     return jax.tree.map(split, shapes)
+
+
+def map_layers(function: Callable[..., Any], *stacked: Any) -> Any:
+    """Compute a function of stacked layers, with the layers split over `data`.
+
+    The copies of the model, which would otherwise all repeat the computation, share it
+    out, and then gather the results. Other dimensions stay split as they are.
+
+    Args:
+      function: Function from trees of arrays [N, ...] to a tree of arrays [N, ...]. It
+        treats each layer by itself, and layers of zeros without error.
+      *stacked: Its arguments, of one structure.
+
+    Returns:
+      What `function(*stacked)` returns. Each device has all layers.
+    """
+    mesh = jax.sharding.get_abstract_mesh()
+    if mesh.empty:  # outside of `use`
+        return function(*stacked)
+
+    def constrain(x, axis):
+        free = [PartitionSpec.UNCONSTRAINED] * (x.ndim - 1)
+        return jax.lax.with_sharding_constraint(x, PartitionSpec(axis, *free))
+
+    def split(x):
+        # What this array is made from, and what else is made from it, stays whole.
+        x = constrain(x, None)
+        # Compiled for TPUs, layers that do not divide go through many more exchanges.
+        padding = -len(x) % mesh.shape["data"]
+        x = jnp.pad(x, [(0, padding), *[(0, 0)] * (x.ndim - 1)])
+        return constrain(x, "data")
+
+    result = function(*(jax.tree.map(split, tree) for tree in stacked))
+    return jax.tree.map(
+        lambda x, like: constrain(x, None)[: len(like)], result, stacked[0]
+    )
 
 
 def bytes_of_device(shapes: Any) -> int:

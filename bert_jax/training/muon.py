@@ -1,0 +1,91 @@
+"""Muon: updates of the layers' matrices are made nearly orthogonal.
+
+Sources: Jordan et al. 2024, Muon (kellerjordan.github.io/posts/muon); Liu et al. 2025
+(Moonlight, arXiv 2502.16982) for the size of the updates; the momentum and the
+Newton-Schulz iteration are those of `optax.contrib`.
+"""
+
+import math
+import re
+from typing import Any
+
+import jax
+import optax
+from optax.contrib import MuonDimensionNumbers
+
+from bert_jax.model import parameters
+from bert_jax.training import sharding
+
+# Kernels of the layers, each with a leading dimension N that stacks layers: of linear
+# layers, and XLNet's `distance_kernel`.
+_KERNEL = re.compile(r"(^|/)layers/(.*[/_])?kernel$")
+# Root mean square of an entry of the updates, which is about that of AdamW's, so that
+# both share learning rate and weight decay (Moonlight, section 2.2).
+_RMS = 0.2
+
+
+def scale_by_muon(
+    others: optax.GradientTransformation,
+) -> optax.GradientTransformation:
+    """Scale gradients of the layers' matrices as Muon does, and all others otherwise.
+
+    Each layer of each projection is a matrix of its own, whose update becomes
+    0.2 sqrt(max(rows, columns)) U V^T, from the singular vectors of its momentum
+    (0.95, Nesterov). Embeddings, heads, norms and biases take part in no such product.
+
+    `optax.contrib.muon` would do all of this, but not inside the boxes with names of
+    dimensions, and with another Adam: its Adam has Nesterov momentum, too, and always
+    corrects for bias.
+
+    Args:
+      others: Transformation of the gradients of all other parameters.
+    """
+    muon = optax.contrib.scale_by_muon(weight_dimension_numbers=dimension_numbers)
+
+    def init(params):
+        matrices, rest = parameters.split(params, is_matrix)
+        return muon.init(matrices), others.init(rest)
+
+    def update(updates, state, params):
+        matrices, rest = parameters.split(updates, is_matrix)
+        _, rest_params = parameters.split(params, is_matrix)
+        muon_state, others_state = state
+
+        def orthogonalise(gradients, momentum):
+            of_layers = muon_state._replace(mu=momentum)
+            products, _ = muon.update(gradients, of_layers)
+            return parameters.map_with_path(_rescale, products)
+
+        # Each copy of the model needs the momentum of all layers, and computes the
+        # products of its own. What one call computes of the other is compiled away.
+        scaled = sharding.map_layers(orthogonalise, matrices, muon_state.mu)
+        _, muon_state = muon.update(matrices, muon_state)
+        rest, others_state = others.update(rest, others_state, rest_params)
+        return parameters.join(scaled, rest), (muon_state, others_state)
+
+    return optax.GradientTransformation(init, update)
+
+
+def is_matrix(path: str) -> bool:
+    """Return True for parameters that Muon orthogonalises, by path."""
+    return bool(_KERNEL.search(path))
+
+
+def dimension_numbers(matrices: Any) -> Any:
+    """Return which dimensions of each array are rows and columns of its matrices."""
+    return parameters.map_with_path(_dimension_numbers, matrices)
+
+
+def _dimension_numbers(path: str, x: jax.Array) -> MuonDimensionNumbers:
+    # [N, H, K, D] of an attention output has two dimensions of rows; [N, D, H, K] of
+    # queries, keys and values two of columns; all others one of each.
+    first_column = 3 if path.endswith("attention/output/kernel") else 2
+    return MuonDimensionNumbers(
+        tuple(range(1, first_column)), tuple(range(first_column, x.ndim))
+    )
+
+
+def _rescale(path: str, x: jax.Array) -> jax.Array:
+    numbers = _dimension_numbers(path, x)
+    rows, columns = (math.prod(x.shape[i] for i in dims) for dims in numbers)
+    return _RMS * math.sqrt(max(rows, columns)) * x
