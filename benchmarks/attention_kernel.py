@@ -28,8 +28,8 @@ def main() -> None:
     import jax.numpy as jnp
 
     from bert_jax import config
-    from bert_jax.model import attention
-    from bert_jax.model.inputs import Inputs
+    from bert_jax.model.attention_pattern import AttentionPattern
+    from bert_jax.model.kernels import attention
     from bert_jax.planning import hlo, schedule, topology
 
     dump = schedule.Dump()  # before the compiler is loaded
@@ -42,23 +42,25 @@ def main() -> None:
     mask = like(shape[:2], jnp.bool_)
     keys = like(shape[:1], jnp.uint32)
 
-    def compiled(kind):
+    def compiled(kernels):
         encoder = config.EncoderConfig(
             hidden_size=args.heads * args.head_size,
             num_heads=args.heads,
             attention_dropout_rate=args.rate,
-            attention=kind,
+            kernels=kernels,
         )
 
         def run(query, key, value, g, mask, keys):
-            inputs = Inputs(mask.astype(jnp.int32), mask)
-            attend = lambda *x: attention.attend(encoder, *x, inputs, keys)  # noqa: E731
+            def attend(*x):
+                pattern = AttentionPattern(mask)
+                return attention.attend(encoder, *x, (None,) * 3, pattern, keys)
+
             context, pullback = jax.vjp(attend, query, key, value)
             return context, *pullback(g)
 
         return jax.jit(run).lower(*arrays, mask, keys).compile()
 
-    compiled("kernel")
+    compiled("auto")
     schedules = dump.take()
     array = 2 * args.rows * args.length * args.heads * args.head_size
     for name, count in (("forward", 4), ("backward", 8)):
@@ -67,7 +69,7 @@ def main() -> None:
             f"kernel {name}: {cycles / 1e6:.3f} Mcycle by schedule, "
             f"{count * array / 1e6:.1f} MB"
         )
-    plain = compiled("plain")
+    plain = compiled("off")
     estimate = hlo.Program(plain.as_text()).estimated_cycles()
     temporaries = plain.memory_analysis().temp_size_in_bytes
     print(

@@ -103,7 +103,7 @@ def save_random(encoder, tokenizer, folder):
     state = sharding.initialise(init, shapes, jax.random.key(0))
     about = metadata.of_run(config, objective, tokenizer)
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1, about)
-    checkpoints.save(1, state, {})
+    checkpoints.save(1, state, objective.encoder, {})
     checkpoints.close()
 
 

@@ -9,7 +9,7 @@ know the device there is ours alone. The sides take turns (`turns.py`) on one de
 whose memory each gets a half, and all of it ends after `--minutes`.
 
 Attention probabilities are not dropped out unless `--attention_dropout` says so: cuDNN
-computes attention only without (`bert_jax/model/fused_attention.py`). Utilisation is of
+computes attention only without (`model/kernels/cudnn_attention.py`). Utilisation is of
 the operations that the model needs, the same for both sides: logits and the last layer
 count where they are read.
 

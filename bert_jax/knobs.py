@@ -10,7 +10,6 @@ field `kind`, which says which of them a dict is.
 """
 
 import dataclasses
-import json
 import math
 import types
 import typing
@@ -46,11 +45,18 @@ def knob(
     less_than: float | None = None,
     choices: tuple[str, ...] = (),
     free: bool = False,
+    regularisation: bool = False,
+    adaptable: bool = False,
 ) -> Any:
     """Declare a field of a config.
 
     A field with a plain default has no limits, except that numbers are finite and
     integers fit 32 bits.
+
+    In the config of a model, a field says one of three things. `free` fields say how
+    the model is computed; `regularisation` fields how it is initialised and
+    regularised; all others say what its architecture is. A model that begins with the
+    parameters of a checkpoint has the checkpoint's architecture (`architecture`).
 
     Args:
       default: Value of the field where nobody sets it.
@@ -61,9 +67,17 @@ def knob(
       choices: All values of a str.
       free: Whether the field may differ between a run and its continuation: it is about
         how the run is computed and watched, not about what it learns.
+      regularisation: Whether the field is about initial values or dropout.
+      adaptable: Whether parameters of a checkpoint can be adapted to another value of
+        this field of the architecture, such as the rows of a table.
     """
     limits = Limits(at_least, more_than, at_most, less_than, choices)
-    metadata = {"limits": limits, "free": free}
+    metadata = {
+        "limits": limits,
+        "free": free,
+        "regularisation": regularisation,
+        "adaptable": adaptable,
+    }
     return dataclasses.field(default=default, metadata=metadata)
 
 
@@ -103,14 +117,6 @@ def from_dict(cls: type[T], values: Any) -> T:
     config = _rebuild(cls, values, "", complete=False)
     check(config)
     return config
-
-
-def load_json(cls: type[T], text: str, source: str) -> T:
-    """`from_dict` on a JSON text that was read from `source`."""
-    try:
-        return from_dict(cls, json.loads(text))
-    except (ValueError, RecursionError, UserError) as error:
-        raise UserError(f"{source} cannot be used: {error}") from error
 
 
 def _convert(value: Any, mapping: type) -> Any:
@@ -278,6 +284,15 @@ def differences(old: Any, new: Any, *, free: bool, where: str = "") -> list[str]
         elif a != b and is_free == free:
             lines.append(f"{name}: was {a!r}, is now {b!r}")
     return lines
+
+
+def architecture(config: Any) -> list[dataclasses.Field]:
+    """Return the fields of a model's config that say what its architecture is."""
+    return [
+        field
+        for field in dataclasses.fields(config)
+        if not (field.metadata.get("free") or field.metadata.get("regularisation"))
+    ]
 
 
 def _holds_configs(value: Any) -> bool:

@@ -2,14 +2,14 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import jax
 import numpy as np
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
+from bert_jax import knobs, warm_start
 from bert_jax.corpus import mixture, shards
 from bert_jax.errors import UserError
 from bert_jax.interop import sources
@@ -36,13 +36,15 @@ OBJECTIVES = {
 
 
 def pretrain(
-    config: config_lib.PretrainConfig, folder: str
+    config: config_lib.PretrainConfig, folder: str, overrides: Collection[str] = ()
 ) -> tuple[step_lib.TrainState, config_lib.PretrainConfig]:
     """Run, or continue, pretraining.
 
     Args:
       config: Config of the run; what it leaves open is taken from the corpora.
       folder: Workdir.
+      overrides: Paths of the fields that were given on the command line. A checkpoint
+        to begin with may not contradict them, even if they are at their defaults.
 
     Returns:
       The final state, and the config with nothing left open.
@@ -52,16 +54,15 @@ def pretrain(
       Unavailable: Corpus or workdir cannot be reached now.
       Interrupted: The run was asked to stop, and has saved itself.
     """
-    source = None
+    source = pretrained = None
     with session.prepare(config.loop) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
         if len(corpora) > 1:
-            processes.say(mixture.describe(config.data, corpora))
+            processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:
             source, fingerprint = sources.of_run(config.init_from, folder, type(config))
-            # A continuation has all it needs, whatever has become of the source.
-            begun = source if sources.exists(source) else stored.find(folder)
-            config = _continued(config, source, sources.read_metadata(begun), corpora)
+            pretrained = _pretrained(source, folder)
+            config = _continued(config, source, pretrained, corpora, overrides)
         config = resolve(config, corpora)
     if source:
         config = knobs.filled_in(
@@ -75,7 +76,21 @@ def pretrain(
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         if not source:
             return opened.train(), config
-        return opened.train(functools.partial(_begin, run, source)), config
+        begin = functools.partial(warm_start.begin, run, source, pretrained.encoder)
+        return opened.train(begin), config
+
+
+def _pretrained(source: epath.Path, folder: str) -> metadata_lib.Metadata:
+    """Read the metadata of `init_from`, or of the run's own checkpoint if it is gone.
+
+    A run's own checkpoint has the encoder of the phase that saved it, which may have
+    other rotary bases; its config has the run's.
+    """
+    if sources.exists(source):
+        return sources.read_metadata(source)
+    own = sources.read_metadata(stored.find(folder))
+    encoder = knobs.from_dict(config_lib.EncoderConfig, own.config["encoder"])
+    return dataclasses.replace(own, encoder=encoder)
 
 
 def _continued(
@@ -83,8 +98,9 @@ def _continued(
     source: epath.Path,
     pretrained: metadata_lib.Metadata,
     corpora: Sequence[shards.Corpus],
+    overrides: Collection[str],
 ) -> config_lib.PretrainConfig:
-    """The config with the encoder of a checkpoint.
+    """Return the config with the encoder of a checkpoint.
 
     Raises:
       UserError: The checkpoint does not fit the corpora or the config.
@@ -96,30 +112,10 @@ def _continued(
             f"and {source} has {theirs}; build the corpus with the tokenizer that "
             f"run.convert --input={source} --to=ours writes"
         )
-    ours = config.encoder
-    encoder = dataclasses.replace(
-        pretrained.encoder,
-        dropout_rate=ours.dropout_rate,
-        attention_dropout_rate=ours.attention_dropout_rate,
-        initializer_range=ours.initializer_range,
-        dtype=ours.dtype,
-        scan_layers=ours.scan_layers,
-        remat=ours.remat,
-        attention=ours.attention,
-    )
+    encoder = warm_start.encoder(config.encoder, source, pretrained, overrides)
     config = dataclasses.replace(config, encoder=encoder, init_from=str(source))
     knobs.check(config)
     return config
-
-
-def _begin(
-    run: Run, source: epath.Path, state: step_lib.TrainState
-) -> step_lib.TrainState:
-    """The initial state with the parameters of a checkpoint in it."""
-    loaded = sources.load_params(source, run.state_shapes().params)
-    processes.say(loaded.describe(source))
-    processes.say("  moments and schedule of the optimizer begin anew")
-    return dataclasses.replace(state, params=stored.merge(state.params, loaded))
 
 
 def resolve(
@@ -175,13 +171,13 @@ def make_run(
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
     schedule = optimizer.schedule_of_phases(config.optimizer, config.phases)
     return Run(
-        objective=_objective(config),
         optimizer=optimizer.make_optimizer(config.optimizer, schedule),
         schedule=schedule,
         phases=tuple(_phase(config, i, corpora) for i in range(len(config.phases))),
         seed=config.seed,
         config=config.loop,
         mesh=mesh,
+        encoders=config.encoders,
         shard_optimizer=config.mesh.shard_optimizer,
         gradient_sum=config.mesh.gradient_sum,
     )
@@ -194,6 +190,7 @@ def _phase(
     name = f"phase {index + 1}/{count}, length {phase.length}"
     return Phase(
         name=name if count > 1 else "pretraining",
+        objective=_objective(config.of_phase(index)),
         steps=phase.steps,
         lengths=(phase.length,),
         batch_size=phase.batch_size,
@@ -240,7 +237,7 @@ def _held_out(
     for name, corpus, weight in zip(
         mixture.names(corpora),
         corpora,
-        mixture.weights(config.data, corpora),
+        mixture.weights(config.of_phase(index).data, corpora),
         strict=True,
     ):
         if corpus.count(shards.HELD_OUT, "documents") < 2:

@@ -37,11 +37,13 @@ def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
 def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
     """Make a recipe small enough for a few seconds on a processor.
 
-    What makes recipes differ stays: number of phases, optimizer, schedule, objective.
+    Number of phases, optimizer, schedule and objective stay. So does the encoder of a
+    recipe that begins with a checkpoint, which decides on its shape.
     """
     cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
-    cfg.encoder.update(hidden_size=32, num_layers=2, num_heads=2)
-    cfg.encoder.update(intermediate_size=64, max_position_embeddings=64)
+    if not cfg.init_from:
+        cfg.encoder.update(hidden_size=32, num_layers=2, num_heads=2)
+        cfg.encoder.update(intermediate_size=64, max_position_embeddings=64)
     for i, phase in enumerate(cfg.phases):
         phase.update(steps=3, length=32 * min(i + 1, 2), batch_size=8)
     if "masking" in cfg.objective:

@@ -13,7 +13,7 @@ Source: everything but the change is configs/bert_base.py.
         doc_sentences   text of one document, one segment             RoBERTa, 4.2
         fairseq         full_sentences, masks counted as fairseq does RoBERTa's code
         mask_40         40 % of the tokens are predicted              Wettig et al. 2022
-        mask_falling    from 30 % at the beginning to 15 % at the end Ankner et al. 2023
+        mask_falling    30, 25, 20 %, and 15 % of long sequences      Ankner et al. 2023
         packed          rows are filled with up to eight examples     Krell et al. 2021
 
         All variants that mask tokens have 15 % of held-out text masked, so that their
@@ -42,25 +42,33 @@ _OBJECTIVES = {
         short_sequence_rate=0.0,
         masking=_MASKING(convention="fairseq"),
     ),
-    "mask_40": _MASKED(masking=_MASKING(rate=(0.4,))),
-    "mask_falling": _MASKED(masking=_MASKING(rate=(0.3, 0.15))),
+    "mask_40": _MASKED(masking=_MASKING(rate=0.4)),
+    "mask_falling": _MASKED(),
     "packed": _MASKED(examples_per_row=8),
 }
+_SHORT = config_lib.PhaseConfig(steps=900_000, length=128, batch_size=256)
+_LONG = config_lib.PhaseConfig(steps=100_000, length=512, batch_size=256)
+# Phases of one length continue the order of chunks.
+_FALLING = tuple(
+    config_lib.PhaseConfig(steps=300_000, length=128, batch_size=256, masking_rate=rate)
+    for rate in (0.3, 0.25, 0.2)
+)
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a variant, followed by ",smoke" for a run of seconds."""
     variant, smoke = variants.parse(arg, tuple(_OBJECTIVES))
     objective = _OBJECTIVES[variant]
-    cfg = knobs.to_configdict(config_lib.PretrainConfig(objective=objective))
+    short = _FALLING if variant == "mask_falling" else (_SHORT,)
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(objective=objective, phases=(*short, _LONG))
+    )
     cfg.encoder.vocab_size = 0  # that of the corpus
     cfg.encoder.causal = objective.causal
     if objective.segments in config_lib.SINGLE_SEGMENTS:
         cfg.encoder.type_vocab_size = 0
     cfg.optimizer.learning_rate = 1e-4
     cfg.optimizer.warmup_fraction = 0.01
-    cfg.phases[0].update(steps=900_000, length=128, batch_size=256)
-    cfg.phases[1].update(steps=100_000, length=512, batch_size=256)
     if smoke:
         variants.shrink_pretraining(cfg)
     return cfg

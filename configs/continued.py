@@ -6,12 +6,15 @@ Source: google-research/bert, README: from a checkpoint on, a learning rate of 2
         tokens in smaller batches of shorter sequences.
 Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
             --config.init_from=CHECKPOINT --config.data.corpus=DIR --workdir=DIR
-        The checkpoint is a workdir, a checkpoint in it, or a folder of another project;
-        the encoder is that of the checkpoint, whatever `encoder` says of its shape. The
-        corpus is one of its tokenizer, or several: --config.data.corpus=NEW,OLD with
-        --config.data.weights=3,1 keeps a quarter of the rows for text like that of
-        before. `run.extend_vocabulary` gives a checkpoint the
-        words of a domain first. Moments and schedule begin anew.
+        The checkpoint is a workdir, a checkpoint in it, or a folder of another project.
+        The architecture is the checkpoint's; a field of `encoder` that contradicts it
+        is refused. The tables of positions and segments may change: with
+        --config.encoder.max_position_embeddings=1024, positions that the checkpoint
+        lacks begin with initial values.
+        The corpus is one of the checkpoint's tokenizer, or several:
+        --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
+        the rows for text like that of before. `run.extend_vocabulary` gives a
+        checkpoint the words of a domain first. Moments and schedule begin anew.
 Cost:   we have not run it.
 Smoke:  --config=configs/continued.py:smoke, with a checkpoint and a corpus, is three
         steps; the encoder is that of the checkpoint, and takes what it takes.

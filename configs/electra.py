@@ -52,7 +52,7 @@ def get_config(arg: str = ""):
     cfg.encoder.update(vocab_size=0, activation="gelu_erf")
     cfg.encoder.update(num_layers=layers, hidden_size=hidden_size, num_heads=heads)
     cfg.encoder.update(embedding_size=embedding_size, intermediate_size=4 * hidden_size)
-    cfg.objective.masking.rate = (masked,)
+    cfg.objective.masking.rate = masked
     cfg.optimizer.update(learning_rate=rate, warmup_fraction=10_000 / steps)
     if smoke:
         variants.shrink_pretraining(cfg)

@@ -11,9 +11,8 @@ Source: Yang et al. 2019 (2.2 to 2.5, 3.1 and A.4) and zihangdai/xlnet, train.py
         large    24      1,024   16     8,192  500,000    4e-4  40,000
 
         The authors' rows have memory of the rows before, 384 tokens, and a second
-        segment that is random in half of them; here it follows the first, and memory
-        is off: --config.objective.memory_length=384 has that many tokens before a row
-        (model/encoder.py says what is not the same).
+        segment that is random in half of them. Here there is no memory, and the second
+        segment follows the first.
 Run:    python -m bert_jax.run.train_tokenizer --kind=sentencepiece \
             --vocab_size=32000 --input=TEXT --output=TOKENIZER
         python -m bert_jax.run.build_corpus --tokenizer=TOKENIZER \

@@ -27,6 +27,7 @@ import dataclasses
 import gc
 import pydoc_data.topics
 import signal
+import types
 
 import jax
 import jaxtyping
@@ -45,6 +46,7 @@ import saved
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources, vocabulary
+from bert_jax.model.kernels import attention, residual, tpu_attention, tpu_residual
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -135,3 +137,28 @@ def three_corpora(documents, wordpiece, tmp_path_factory):
 def pretrained(corpus, tmp_path_factory):
     """A workdir for fine-tuning to begin with."""
     return saved.pretrained(corpus, tmp_path_factory.mktemp("pretrained"))
+
+
+@pytest.fixture
+def interpreted_kernels(monkeypatch):
+    """Run TPU kernels interpreted, on the processor; return the names of calls."""
+    called = []
+
+    def as_on_tpu(*arrays, default, tpu=None, **_):
+        return (tpu or default)(*arrays)
+
+    def interpret(name, kernel):
+        def run(*arrays, **options):
+            called.append(name)
+            return kernel(*arrays, **options, interpret=True)
+
+        return run
+
+    lax = types.SimpleNamespace(platform_dependent=as_on_tpu)
+    for dispatcher in (attention, residual):
+        monkeypatch.setattr(dispatcher, "lax", lax)
+    kernel = interpret("attention", tpu_attention.attend)
+    monkeypatch.setattr(tpu_attention, "attend", kernel)
+    kernel = interpret("residual", tpu_residual.add_and_normalise)
+    monkeypatch.setattr(tpu_residual, "add_and_normalise", kernel)
+    return called

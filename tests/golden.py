@@ -91,7 +91,7 @@ def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
 
     other_rates = {
         "short_sequence_rate": 1.0,
-        "rate": (0.4,),
+        "rate": 0.4,
         "mask_token_rate": 0.3,
         "random_token_rate": 0.6,
     }

@@ -52,7 +52,16 @@ def fake_plan(*phases):
     shape = topology.Topology(
         "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
     )
-    return plan.Plan("bert", shape, "data 64", 336_000_000, phases, None, "jax 1")
+    return plan.Plan(
+        "bert",
+        shape,
+        "data 64",
+        336_000_000,
+        phases,
+        ("attention: TPU kernel",),
+        None,
+        "jax 1",
+    )
 
 
 def run_plan(*arguments):

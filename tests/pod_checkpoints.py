@@ -66,14 +66,14 @@ def main(folder, action, *flags):
         state = checkpoints.restore(shapes, lambda line: print("SAID", line))
         print("RESTORED", int(state.step), flush=True)
         return
-    checkpoints.save(1, first, {})
+    checkpoints.save(1, first, toy.TINY, {})
     checkpoints.wait()
     if action == "full" and process == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
     second, _ = make_state(mesh, 2)
     try:
-        checkpoints.save(2, second, {})
+        checkpoints.save(2, second, toy.TINY, {})
         checkpoints.wait()
     except Exception as error:
         everywhere = getattr(error, "everywhere", False)

@@ -74,37 +74,89 @@ def read_documents(corpus, split, group=0, groups=1):
     return documents
 
 
+def key_of(config, *path):
+    """The key of a split, phase and group."""
+    key = 0
+    for index in (config.seed, *path):
+        key = word(key, index)
+    return key
+
+
+def phases_before(config, phase):
+    """Earlier phases of the length of a phase."""
+    length = config.phases[phase].length
+    return [i for i in range(phase) if config.phases[i].length == length]
+
+
+def rows_of_phase(config, phase):
+    """Rows of all batches of a phase, in one group of shards."""
+    phase = config.phases[phase]
+    return phase.steps * phase.batch_size // config.data.shard_groups
+
+
 class Mixture:
     """The rows of a phase of several corpora, for one group of the shards of each."""
 
     def __init__(self, corpora, config, weights, phase=0, *, group=0):
         """`weights` are the shares of the corpora, up to a factor."""
+        self.config, self.group = config, group
         self.parts = [
             Reference(corpus, config, phase, group=group, number=i)
             for i, corpus in enumerate(corpora)
         ]
+        # Rows that come first, and the one from which on all come then.
+        self.left, self.next = [[] for _ in corpora], [0 for _ in corpora]
+        self.begin, self.weights = 0, None
+        for i in [*phases_before(config, phase), phase]:
+            shares = config.phases[i].corpus_weights or weights
+            if shares != self.weights:
+                if self.weights:
+                    self.end_mixing()
+                self.begin_mixing(i, shares)
+            if i < phase:
+                self.begin += rows_of_phase(config, i)
+
+    def begin_mixing(self, phase, weights):
+        """Mix with other weights from here on."""
+        self.begin, self.weights = 0, weights
+        self.key = word(key_of(self.config, 0, phase, self.group), MIXING)
         exact = [Fraction(w) / sum(map(Fraction, weights)) * 2**16 for w in weights]
         self.counts = [math.floor(x) for x in exact]
         left = 2**16 - sum(self.counts)
         for i in sorted(range(len(exact)), key=lambda i: -(exact[i] % 1))[:left]:
             self.counts[i] += 1
 
+    def end_mixing(self):
+        """Find what is left of each corpus: first the rest of the block."""
+        end = (self.begin // 2**16 + 1) * 2**16
+        left = [[] for _ in self.parts]
+        for position in range(self.begin, end):
+            number, own = self.at(position)
+            left[number].append(own)
+        for number, count in enumerate(self.counts):
+            taken = count * (end // 2**16)
+            untouched = self.left[number][taken:]
+            self.next[number] += max(taken - len(self.left[number]), 0)
+            self.left[number] = left[number] + untouched
+
     def at(self, position):
         """The corpus of a row, and which row of its order it is."""
         block, place = divmod(position, 2**16)
-        key = word(word(self.parts[0].key, MIXING), block)
-        place = permute(place, 2**16, key)
+        place = permute(place, 2**16, word(self.key, block))
         number = 0
         while place >= self.counts[number]:
             place -= self.counts[number]
             number += 1
-        return number, block * self.counts[number] + place
+        own = block * self.counts[number] + place
+        left = self.left[number]
+        if own < len(left):
+            return number, left[own]
+        return number, self.next[number] + own - len(left)
 
     def row(self, position):
-        """The row at a position of the order of the run."""
-        number, own = self.at(position)
-        part = self.parts[number]
-        return part.row(own, part.begin + position // part.batch_rows)
+        """The row at a position of the phase."""
+        number, own = self.at(self.begin + position)
+        return self.parts[number].row_in_order(own)
 
 
 class Reference:
@@ -113,15 +165,15 @@ class Reference:
     def __init__(self, corpus, config, phase=0, *, split="train", group=0, number=0):
         self.objective = config.objective
         self.length = config.phases[phase].length
-        self.total_steps = sum(p.steps for p in config.phases)
-        self.begin = sum(p.steps for p in config.phases[:phase])
-        self.batch_rows = config.phases[phase].batch_size // config.data.shard_groups
-        self.split, self.tokenizer = split, corpus.tokenizer
+        self.tokenizer = corpus.tokenizer
         groups = config.data.shard_groups if split == "train" else 1
-        self.key = 0
+        earlier = phases_before(config, phase)
         number = number * groups + group
-        for index in (config.seed, shards.SPLITS.index(split), phase, number):
-            self.key = word(self.key, index)
+        first = [*earlier, phase][0]
+        self.key = key_of(config, shards.SPLITS.index(split), first, number)
+        self.begin = 0
+        if split == "train":
+            self.begin = sum(rows_of_phase(config, i) for i in earlier)
         self.S = config.objective.examples_per_row
         self.documents = self.cut(read_documents(corpus, split, group, groups))
         self.chunks = self.make_chunks()
@@ -130,12 +182,16 @@ class Reference:
         if self.S > 1:
             self.rows = self.pack()
         masking = config.objective.masking
+        if masking:
+            self.rate = config.phases[phase].masking_rate or masking.rate
         self.is_permuted = config.objective.kind == "permutation_lm"
         if self.is_permuted:
             self.P = max(1, (self.length - 1) // config.objective.context)
         if masking:
-            rate = max(*masking.rate, masking.eval_rate)
+            rate = max(self.rate, masking.eval_rate)
             of_rates = math.ceil(rate * self.length - 1e-9)
+            if split == "held_out":
+                self.rate = masking.eval_rate
             # Of an example, and of a row.
             self.P = self.row_P = masking.max_predictions or of_rates
             if self.S > 1:
@@ -283,20 +339,22 @@ class Reference:
         return tokens
 
     def row_at(self, position):
-        """Epoch and chunks of the row at a position of the order of the run."""
+        """Epoch and chunks of the row at a position in the order."""
         epoch, index = divmod(position, len(self.rows))
         order = word(word(self.key, ORDER), epoch)
         return epoch, self.rows[permute(index, len(self.rows), order)]
 
-    def row(self, position, step=None):
-        """The row at a position of the order of the run."""
+    def row(self, position):
+        """The row at a position of the phase."""
+        return self.row_in_order(self.begin + position)
+
+    def row_in_order(self, position):
+        """The row at a position in the order."""
         epoch, chunks = self.row_at(position)
-        if step is None:
-            step = self.begin + position // self.batch_rows
-        examples = [self.example(c, epoch, step) for c in chunks]
+        examples = [self.example(c, epoch) for c in chunks]
         return self.packed_row(examples) if self.S > 1 else examples[0]
 
-    def example(self, c, epoch, step):
+    def example(self, c, epoch):
         """What a chunk makes."""
         keys = [word(word(word(self.key, p), epoch), c) for p in range(10)]
         t = self.tokenizer
@@ -321,7 +379,6 @@ class Reference:
             empty = [0] * (self.P - len(targets))
             return {
                 **row,
-                **self.memory(c),
                 "input_ids": ids + padding,
                 "ranks": ranks + [-1] * len(padding),
                 "target_positions": targets + empty,
@@ -330,7 +387,7 @@ class Reference:
             }
         if not self.objective.masking:
             return {**row, "input_ids": ids + padding, "weights": 1.0}
-        positions, labels = self.mask(ids, keys, self.rate(step))
+        positions, labels = self.mask(ids, keys)
         empty = [0] * (self.P - len(positions))
         return {
             **row,
@@ -338,23 +395,6 @@ class Reference:
             "mlm_positions": positions + empty,
             "mlm_labels": labels + empty,
             "mlm_weights": [1.0] * len(positions) + [0.0] * len(empty),
-        }
-
-    def memory(self, c):
-        """What stands before a chunk in its document."""
-        size = self.objective.memory_length
-        if not size:
-            return {}
-        document, before = self.chunks[c][0], []
-        for d, pieces in self.chunks[:c]:
-            for piece in pieces:
-                of, tokens = (d, piece) if self.is_pair else piece
-                before += tokens if of == document else []
-        before = before[-size:]
-        empty = size - len(before)
-        return {
-            "memory_ids": [self.tokenizer.pad_id] * empty + before,
-            "memory_mask": [False] * empty + [True] * len(before),
         }
 
     # ---- segments
@@ -437,24 +477,13 @@ class Reference:
 
     # ---- masking
 
-    def rate(self, step):
-        masking = self.objective.masking
-        if self.split == "held_out":
-            return masking.eval_rate
-        rates = masking.rate
-        if len(rates) == 1:
-            return rates[0]
-        place = step / (self.total_steps - 1) * (len(rates) - 1)
-        left = min(math.floor(place), len(rates) - 2)
-        return rates[left] + (rates[left + 1] - rates[left]) * min(place - left, 1)
-
     def special(self, i, ids):
         return ids[i] in (self.tokenizer.cls_id, self.tokenizer.sep_id)
 
-    def count(self, n, key, rate):
+    def count(self, n, key):
         if self.objective.masking.convention == "fairseq":
-            return min(self.P, math.floor(rate * n + fraction(word(key, 0))))
-        return min(self.P, max(1, round(rate * n)))
+            return min(self.P, math.floor(self.rate * n + fraction(word(key, 0))))
+        return min(self.P, max(1, round(self.rate * n)))
 
     def words(self, ids):
         """Lists of positions, in runs between special tokens."""
@@ -492,9 +521,9 @@ class Reference:
                 run = run[n:]
         return spans
 
-    def mask(self, ids, keys, rate):
+    def mask(self, ids, keys):
         masking, tokenizer = self.objective.masking, self.tokenizer
-        room = self.count(len(ids), keys[COUNT], rate)
+        room = self.count(len(ids), keys[COUNT])
         bits = (self.length - 1).bit_length()
         units = self.units(ids, keys[SPAN])
         units.sort(

@@ -26,7 +26,7 @@ def save(folder, objective, run_config, tokenizer, settings=None, *, scale=5):
     state = dataclasses.replace(state, params=larger)
     about = metadata.of_run(run_config, objective, tokenizer, settings)
     checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1, about)
-    checkpoints.save(1, state, {})
+    checkpoints.save(1, state, objective.encoder, {})
     checkpoints.close()
     return jax.tree.map(lambda x: jax.device_put(x, jax.devices()[0]), larger)
 

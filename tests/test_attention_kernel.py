@@ -13,9 +13,10 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax import config
-from bert_jax.errors import UserError
 from bert_jax.model import attention, dropout, randomness
-from bert_jax.model.inputs import Inputs
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.kernels import attention as kernels_lib
+from bert_jax.model.kernels import cudnn_attention, decisions, tpu_attention
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
@@ -30,6 +31,7 @@ class Case:
     rows: int = 2
     rate: float = 0.0
     causal: bool = False
+    window: int | None = None
     documents: bool = False
     dtype: str = "float32"
 
@@ -39,24 +41,24 @@ class Case:
             hidden_size=self.heads * self.head_size,
             num_heads=self.heads,
             attention_dropout_rate=self.rate,
-            causal=self.causal,
             dtype=self.dtype,
         )
 
-    def inputs(self):
-        """The first row is full; of the others, all but the beginning is padding.
+    def pattern(self):
+        """The first row is full; the others are padding after 5 tokens.
 
-        Of their documents, too: the tokens of the last two attend to nothing.
+        With documents, padding in the documents behind the tokens' sees no key.
         """
         rng = np.random.default_rng(1)
         shape = self.rows, self.length
         lengths = np.full(self.rows, 5)
         lengths[0] = self.length
         documents = np.sort(rng.integers(0, 3, shape), axis=1)
-        return Inputs(
-            jnp.zeros(shape, jnp.int32),
+        return AttentionPattern(
             jnp.asarray(np.arange(self.length) < lengths[:, None]),
-            documents=jnp.asarray(documents, jnp.int32) if self.documents else None,
+            jnp.asarray(documents, jnp.int32) if self.documents else None,
+            causal=self.causal,
+            window=self.window,
         )
 
     def arrays(self):
@@ -74,7 +76,7 @@ def output_and_gradients(case, attend):
     @jax.jit
     def run(query, key, value, g):
         context, pullback = jax.vjp(
-            lambda *x: attend(case.encoder, *x, case.inputs(), case.keys()),
+            lambda *x: attend(case.encoder, x, case.pattern(), case.keys()),
             query,
             key,
             value,
@@ -84,7 +86,22 @@ def output_and_gradients(case, attend):
     return run(*case.arrays())
 
 
-KERNEL = functools.partial(attention._by_kernel, interpret=True)
+def by_kernel(encoder, arrays, pattern, keys, interpret=True):
+    context = tpu_attention.attend(
+        *(x.reshape(*x.shape[:2], -1) for x in arrays),
+        (jnp.zeros(encoder.hidden_size),) * 3,
+        pattern,
+        keys,
+        dtype=jnp.dtype(encoder.dtype),
+        head_size=encoder.head_size,
+        rate=encoder.attention_dropout_rate,
+        interpret=interpret,
+    )
+    return context.reshape(arrays[0].shape)
+
+
+def plain(encoder, arrays, pattern, keys):
+    return kernels_lib._plain(encoder, arrays, (None,) * 3, pattern, keys)
 
 
 @pytest.mark.parametrize(
@@ -95,14 +112,14 @@ KERNEL = functools.partial(attention._by_kernel, interpret=True)
         (Case(3, 64, length=130, rate=0.5, causal=True), 2e-6),
         (Case(1, 128, length=256, rate=0.1, documents=True, causal=True), 2e-6),
         (Case(16, 64, rows=1, rate=0.1), 2e-6),  # in two programs of the grid
+        (Case(2, 64, length=256, rate=0.1, window=20, documents=True), 2e-6),
         (Case(2, 64, rate=0.1, dtype="bfloat16"), 0.02),
     ],
     ids=str,
 )
 def test_kernel_equals_the_plain_path(case, tolerance):
-    ours = output_and_gradients(case, KERNEL)
-    plain = output_and_gradients(case, attention._plain)
-    for a, b in zip(ours, plain, strict=True):
+    ours = output_and_gradients(case, by_kernel)
+    for a, b in zip(ours, output_and_gradients(case, plain), strict=True):
         a, b = (np.asarray(x.astype(jnp.float32)) for x in (a, b))
         assert a.shape == b.shape
         assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
@@ -114,23 +131,21 @@ def test_kernel_draws_the_dropout_of_the_plain_path():
     case = Case(3, 128, rate=0.3)
     zeros = jnp.zeros((2, 128, 3, 128))
     eye = jnp.broadcast_to(jnp.eye(128)[:, None], zeros.shape)
-    ids = jnp.zeros((2, 128), jnp.int32)
-    context = KERNEL(
-        case.encoder, zeros, zeros, eye, Inputs(ids, ids == 0), case.keys()
-    )
+    pattern = AttentionPattern(jnp.ones((2, 128), bool))
+    context = by_kernel(case.encoder, (zeros, zeros, eye), pattern, case.keys())
     dropped = dropout.mask(case.keys(), (3, 128, 128), 0.3)
     np.testing.assert_array_equal(context.swapaxes(1, 2) == 0, dropped)
 
 
 @functools.cache
-def module_results(kind, remat="none", mesh=None):
+def module_results(kernels, remat="none", mesh=None):
     """Output and gradients of the module, with everything on."""
     encoder = config.EncoderConfig(
         vocab_size=11,
         hidden_size=256,
         num_heads=4,
         dtype="float32",
-        attention=kind,
+        kernels=kernels,
         remat=remat,
     )
     case = Case(4, 64, rows=4)
@@ -139,12 +154,14 @@ def module_results(kind, remat="none", mesh=None):
 
     def run(params, x):
         def loss(params, x):
-            y, _ = module.apply(params, x, x, case.inputs(), case.keys())
-            return jnp.sum(jnp.square(y))
+            y, bias, _ = module.apply(params, x, x, case.pattern(), None, case.keys())
+            return jnp.sum(jnp.square(y + bias))
 
         return jax.value_and_grad(loss, argnums=(0, 1))(params, x)
 
-    boxed = jax.jit(lambda: module.init(jax.random.key(0), x, x, case.inputs(), None))()
+    boxed = jax.jit(
+        lambda: module.init(jax.random.key(0), x, x, case.pattern(), None, None)
+    )()
     params = nn.unbox(boxed)
     if mesh is None:
         return jax.tree.leaves(jax.jit(run)(params, x))
@@ -155,76 +172,65 @@ def module_results(kind, remat="none", mesh=None):
         return jax.tree.leaves(jax.jit(run, in_shardings=(split, rows))(params, x))
 
 
-def assert_close(results, expected):
-    for a, b in zip(results, expected, strict=True):
-        # The keys' bias moves all scores alike: its gradient is only rounding.
-        scale = max(np.abs(b).max(), 1.0)
-        assert np.abs(a - b).max() <= 3e-6 * scale
-
-
-def test_each_device_has_its_rows_and_heads():
+def test_each_device_has_its_rows_and_heads(interpreted_kernels):
+    expected = module_results("off")
+    assert interpreted_kernels == []
     axes = config.MeshConfig(data=2, fsdp=2, tensor=2)
-    kernel = module_results("kernel", mesh=sharding.make_mesh(axes))
-    for a, b in zip(kernel, module_results("plain"), strict=True):
+    kernel = module_results("auto", mesh=sharding.make_mesh(axes))
+    assert set(interpreted_kernels) == {"attention"}
+    for a, b in zip(kernel, expected, strict=True):
         # The keys' bias moves all scores alike: its gradient is only rounding.
         assert np.abs(a - b).max() <= 3e-6 * max(np.abs(b).max(), 1.0)
 
 
-def test_auto_is_the_plain_path_on_a_processor():
+def test_processors_have_the_plain_path():
     auto = module_results("auto", remat="attention")
-    for a, b in zip(auto, module_results("plain"), strict=True):
+    for a, b in zip(auto, module_results("off"), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
-def kernels(kind, length=128, tensor=1, heads=4, head_size=64):
-    """Kernels in a program that is traced once, for processors and for TPUs."""
-    size = heads * head_size
-    encoder = config.EncoderConfig(hidden_size=size, num_heads=heads, attention=kind)
-    case = Case(heads, head_size, length=length)
-    query, key, value, _ = case.arrays()
-    mesh = sharding.make_mesh(
-        config.MeshConfig(data=1, tensor=tensor), jax.devices()[:tensor]
+def decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, **fields):
+    """The decision for TPUs, checked against the program that is compiled for them."""
+    encoder = config.EncoderConfig(
+        hidden_size=heads * head_size, num_heads=heads, **fields
     )
+    case = Case(heads, head_size, length=length, rows=batch)
+    arrays = case.arrays()[:3]
+    devices = jax.devices()[: tensor * data]
+    mesh = sharding.make_mesh(config.MeshConfig(data=data, tensor=tensor), devices)
     with sharding.use(mesh):
         traced = jax.jit(
-            lambda: attention.attend(
-                encoder, query, key, value, case.inputs(), case.keys()
+            lambda: kernels_lib.attend(
+                encoder, *arrays, (None,) * 3, case.pattern(), case.keys()
             )
         ).trace()
+        decided = decisions.attention(
+            encoder, "tpu", batch, length, is_local=False, has_dropout=True
+        )
         counts = {
             platform: traced.lower(lowering_platforms=(platform,))
             .as_text()
             .count("tpu_custom_call")
             for platform in ("tpu", "cpu")
         }
-    assert counts["cpu"] == 0
-    return counts["tpu"]
+    is_kernel = decided.implementation == decisions.TPU_KERNEL
+    assert counts == {"tpu": int(is_kernel), "cpu": 0}
+    return str(decided)
 
 
-def test_auto_takes_the_kernel_on_tpus_where_shapes_allow():
-    assert kernels("auto") == 1
-    assert kernels("plain") == 0
-    assert kernels("auto", length=256, tensor=2) == 1
-    assert kernels("auto", length=120) == 0
-    assert kernels("auto", length=640) == 0
-    assert kernels("auto", head_size=48, heads=8) == 0
+def test_tpus_have_the_kernel_where_shapes_allow():
+    assert decision() == "TPU kernel"
+    assert decision(length=256, tensor=2) == "TPU kernel"
+    rows = "plain operations (rows of {} tokens; the kernel takes multiples of 128 up "
+    assert decision(length=120).startswith(rows.format(120))
+    assert decision(length=640).startswith(rows.format(640))
+    assert decision(kernels="off") == "plain operations (encoder.kernels=off)"
+    assert "heads of 48 columns; kernels take 32, 64, 128" in decision(
+        head_size=48, heads=8
+    )
     # Each device would have one head, half as wide as a register.
-    assert kernels("auto", tensor=4) == 0
-    assert kernels("kernel", tensor=4, length=120) == 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "complaint"),
-    [
-        ({"hidden_size": 96, "num_heads": 2}, "heads of 32, 64, 128 columns.* = 48"),
-        ({"max_position_embeddings": 1024}, "up to 512 positions.*=1024"),
-    ],
-)
-def test_kernel_is_refused_for_shapes_it_is_not_for(fields, complaint):
-    encoder = config.EncoderConfig(attention="kernel", **fields)
-    with pytest.raises(UserError, match=rf"encoder\.attention=kernel.*{complaint}"):
-        encoder.check("encoder.")
-    dataclasses.replace(encoder, attention="auto").check("encoder.")
+    assert "64 columns of heads on a device" in decision(tensor=4)
+    assert "3 rows are not a multiple of 2 devices" in decision(batch=3, data=2)
 
 
 @pytest.mark.plans
@@ -234,6 +240,7 @@ def test_kernel_is_refused_for_shapes_it_is_not_for(fields, complaint):
     [
         Case(4, 64, rate=0.1, dtype="bfloat16"),
         Case(1, 32, length=100, rate=0.1, documents=True, causal=True),
+        Case(2, 64, length=256, window=64),
     ],
     ids=str,
 )
@@ -246,11 +253,8 @@ def test_kernel_compiles(name, case):
 
     def run(query, key, value, g):
         context, pullback = jax.vjp(
-            lambda *x: attention.attend(
-                dataclasses.replace(case.encoder, attention="kernel"),
-                *x,
-                case.inputs(),
-                case.keys(),
+            lambda *x: by_kernel(
+                case.encoder, x, case.pattern(), case.keys(), interpret=False
             ),
             query,
             key,
@@ -261,3 +265,22 @@ def test_kernel_compiles(name, case):
     text = jax.jit(run).lower(*[array] * 4).compile().as_text()
     names = re.findall(r"kernel_name = \"(\w+)\"|%(attention_\w+?)[.\d]* = ", text)
     assert {a or b for a, b in names} >= {"attention_forward", "attention_backward"}
+
+
+def test_a_query_without_keys_has_neither_output_nor_gradient():
+    """In every implementation; the second row's last documents are all padding."""
+    case = Case(1, 32, length=128, documents=True)
+    pattern = case.pattern()
+    sees_nothing = ~np.asarray(pattern.mask()).any(axis=2)
+    assert 0 < sees_nothing.sum() < sees_nothing.size
+    for attend in (by_kernel, plain, by_cudnn):
+        context, d_query, d_key, d_value = output_and_gradients(case, attend)
+        assert np.abs(context[sees_nothing]).max() == 0
+        assert np.abs(d_query[sees_nothing]).max() == 0
+        # Keys that no query sees have no gradient, either.
+        assert np.abs(d_key[~pattern.is_token]).max() == 0
+        assert np.abs(d_value[~pattern.is_token]).max() == 0
+
+
+def by_cudnn(encoder, arrays, pattern, keys):
+    return cudnn_attention.attend(*arrays, pattern, implementation="xla")

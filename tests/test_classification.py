@@ -1,12 +1,16 @@
 """Classes and numbers: labels, rows, metrics, files and the picture."""
 
+import dataclasses
+import functools
+
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from matplotlib import colormaps, image
-from toy import TINY
+from toy import TINY, relative_distance
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
@@ -14,6 +18,7 @@ from bert_jax.objectives import classification as objectives
 from bert_jax.objectives import terms
 from bert_jax.tasks import classification, classification_scores, confusion, texts
 from bert_jax.tasks.texts import Example
+from bert_jax.training import step
 
 
 def labelled(*labels):
@@ -102,6 +107,52 @@ def test_the_loss_with_weights_and_smoothing_is_the_formula():
     assert got["classification_loss"].sum == pytest.approx(total, rel=1e-5)
     assert got["classification_loss"].count == pytest.approx(count)
     assert terms.ratio(got["accuracy"]) == pytest.approx(hits / 5)
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_small_weights_give_the_gradient_of_a_weighted_mean(micro_batches):
+    """Against NumPy's mean of the gradients of single rows; weights sum to 0.44."""
+    rng = np.random.default_rng(0)
+    w, labels = (0.04, 0.2), [1, 0, 1, 0]
+    row_weights = np.array([1, 1, 1, 0], np.float32)
+    batch = {
+        "input_ids": jnp.asarray(rng.integers(5, TINY.vocab_size, (4, 10)), jnp.int32),
+        "attention_mask": jnp.ones((4, 10), bool),
+        "labels": jnp.array(labels, jnp.int32),
+        "weights": jnp.asarray(row_weights),
+    }
+    encoder = dataclasses.replace(TINY, dropout_rate=0.0, attention_dropout_rate=0.0)
+    plain = objectives.Classification(encoder, 2)
+    weighted = objectives.Classification(encoder, 2, class_weights=w)
+    descent = optax.sgd(1.0)
+    init = jax.jit(functools.partial(step.init_state, weighted, descent))
+    state = nn.unbox(init(jax.random.key(0)))
+    params = state.params
+    keys = jnp.zeros(1, jnp.uint32)  # nothing is drawn
+
+    @jax.jit
+    @jax.value_and_grad
+    def loss_of_row(params, row):
+        got = plain.terms(params, row, dropout_keys=None, sampling_keys=keys)
+        return got["classification_loss"].sum
+
+    rows = [jax.tree.map(lambda x, i=i: x[i : i + 1], batch) for i in range(4)]
+    losses, gradients = zip(*(loss_of_row(params, row) for row in rows), strict=True)
+    weights = row_weights * np.take(w, labels)
+    assert weights.sum() == pytest.approx(0.44)
+    loss = np.average(np.array(losses), weights=weights)
+    gradient = jax.tree.map(
+        lambda *x: np.average(x, axis=0, weights=weights), *gradients
+    )
+    train = step.make_train_step(weighted, descent, seed=0, micro_batches=micro_batches)
+    after, result = jax.jit(train)(state, batch)
+    assert result.loss == pytest.approx(loss, rel=1e-5)
+    moved = jax.tree.map(lambda old, new: old - new, params, after.params)
+    assert relative_distance(moved, gradient) < 1e-4
+    assert result.grad_norm == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-4)
+    assert terms.report(weighted.losses, after.terms)["loss"] == pytest.approx(
+        loss, rel=1e-5
+    )
 
 
 # ---- rows

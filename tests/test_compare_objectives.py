@@ -129,7 +129,7 @@ def test_what_was_not_measured_is_measured_with_the_rest(
 
     class Timed:
         def __init__(self, config):
-            self._is_relative = config.encoder.is_relative
+            self._is_relative = config.encoder.positions == "relative"
 
         def seconds(self, steps):
             return 1.0 + self._is_relative

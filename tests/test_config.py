@@ -21,15 +21,8 @@ def test_configdict_and_back():
 
 
 def test_json_and_back():
-    text = json.dumps(knobs.to_dict(PRETRAIN))
-    assert knobs.load_json(config.PretrainConfig, text, "x.json") == PRETRAIN
-
-
-def test_json_of_another_shape_names_file_and_field():
-    values = knobs.to_dict(PRETRAIN)
-    values["encoder"]["hiden_size"] = 3
-    with pytest.raises(UserError, match=r"x\.json .* encoder\.hiden_size"):
-        knobs.load_json(config.PretrainConfig, json.dumps(values), "x.json")
+    values = json.loads(json.dumps(knobs.to_dict(PRETRAIN)))
+    assert knobs.from_dict(config.PretrainConfig, values) == PRETRAIN
 
 
 def test_what_was_saved_before_a_field_existed_is_readable():
@@ -67,19 +60,51 @@ def changed(**groups):
         ({"optimizer": {"epsilon": 0.0}}, "optimizer.epsilon=0.0 must be more than 0"),
         ({"optimizer": {"learning_rate": float("inf")}}, "learning_rate=inf must be a"),
         (
-            {"phases": {"learning_rate": 1e-3}},
-            r"phases\[1\].learning_rate is 0; all phases have one, or none has",
-        ),
-        (
             {"phases": {"warmup_fraction": 0.1}},
             r"phases\[0\].warmup_fraction=0.1 needs a phases\[0\].learning_rate",
+        ),
+        (
+            {"phases": {"decay_fraction": 0.1}},
+            r"phases\[0\].decay_fraction=0.1 needs a phases\[0\].learning_rate",
+        ),
+        (
+            {"phases": {"learning_rate": 1e-3, "decay_fraction": 0.1}},
+            r"phases\[0\].decay_fraction=0.1 has no effect with .*'original'; it needs",
+        ),
+        (
+            {
+                "optimizer": {"schedule": "wsd"},
+                "phases": {
+                    "learning_rate": 1e-3,
+                    "warmup_fraction": 0.5,
+                    "decay_fraction": 0.6,
+                },
+            },
+            r"phases\[0\].decay_fraction=0.6 must not add up to more than 1",
         ),
         ({"phases": {"length": 1024}}, r"phases\[0\].length=1024 is more than .*512"),
         ({"phases": {"micro_batches": 3}}, "micro_batches=3 does not divide .*256"),
         ({"objective": {"masking.max_predictions": -1}}, "predictions=-1 must be at l"),
         ({"data": {"shard_groups": 3}}, "shard_groups=3 does not divide"),
         ({"objective": {"masking.mask_token_rate": 0.95}}, "add up to more than 1"),
-        ({"optimizer": {"schedule": "cosine"}}, "schedule='cosine' must be one of"),
+        (
+            {"objective": {"masking.rate": 0.0}},
+            "objective.masking.rate=0.0 must be more than 0",
+        ),
+        (
+            {"phases": {"masking_rate": 1.5}},
+            r"phases\[0\].masking_rate=1.5 must be at least 0 and at most 1",
+        ),
+        ({"optimizer": {"schedule": "step"}}, "schedule='step' must be one of"),
+        (
+            {"optimizer": {"schedule": "cosine", "decay_fraction": 0.2}},
+            "decay_fraction=0.2 has no effect with optimizer.schedule='cosine'; it "
+            "needs optimizer.schedule='wsd'",
+        ),
+        (
+            {"optimizer": {"schedule": "wsd", "warmup_fraction": 0.95}},
+            "warmup_fraction=0.95 and optimizer.decay_fraction=0.1 must not add up",
+        ),
         ({"mesh": {"fsdp": -1}}, "mesh: only one of data, fsdp and tensor"),
         ({"mesh": {"fsdp": 0}}, "mesh.fsdp=0 must be at least 1, or -1"),
         ({"loop": {"log_every": 0}}, "log_every=0 must be at least 1"),
@@ -90,13 +115,36 @@ def test_what_cannot_work_is_refused(groups, message):
         knobs.from_configdict(config.PretrainConfig, changed(**groups))
 
 
+def test_a_masking_rate_where_nothing_is_masked_is_refused():
+    cfg = knobs.to_configdict(config.PretrainConfig(objective=config.CausalLmConfig()))
+    cfg.encoder.causal = True
+    cfg.phases[1].masking_rate = 0.3
+    with pytest.raises(
+        UserError, match=r"phases\[1\].masking_rate=0.3, but .*'causal_lm' masks no"
+    ):
+        knobs.from_configdict(config.PretrainConfig, cfg)
+
+
+@pytest.mark.parametrize("name", ["rotary_base", "local_rotary_base"])
+def test_a_rotary_base_where_positions_are_not_rotary_is_refused(name):
+    cfg = changed(phases={name: 160_000.0})
+    message = rf"phases\[0\].{name}=160000.0 needs encoder.positions='rotary', not 'ab"
+    with pytest.raises(UserError, match=message):
+        knobs.from_configdict(config.PretrainConfig, cfg)
+    cfg.encoder.update(positions="rotary", attention_window=8, global_layer_every=3)
+    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    assert getattr(built.of_phase(0).encoder, name) == 160_000
+    assert built.of_phase(1).encoder == built.encoder
+
+
 @pytest.mark.parametrize("name", ["learning_rate", "warmup_fraction"])
 def test_a_rate_that_no_phase_would_have_is_refused(name):
     cfg = changed(phases={"learning_rate": 1e-3})
-    cfg.phases[1].learning_rate = 2e-3
     assert knobs.from_configdict(config.PretrainConfig, cfg).phases[0].learning_rate
     cfg.optimizer[name] = 0.05
-    message = rf"optimizer.{name}=0.05 is of no use where .* set phases\[0\].{name}"
+    message = (
+        rf"optimizer.{name}=0.05 has no effect beside phases.* set phases\[0\].{name}"
+    )
     with pytest.raises(UserError, match=message):
         knobs.from_configdict(config.PretrainConfig, cfg)
 
@@ -130,6 +178,28 @@ def test_differences_are_distinguished_by_what_they_change():
     assert "optimizer.learning_rate: was 0.0001, is now 1.0" in refused
     allowed = knobs.differences(PRETRAIN, new, free=True)
     assert allowed == ["loop.log_every: was 100, is now 7"]
+
+
+def test_fields_of_the_encoder_say_what_they_are_about():
+    """A new field that is not the architecture's belongs in one of these lists."""
+    fields = dataclasses.fields(config.EncoderConfig)
+    computation = {"dtype", "scan_layers", "kernels", "remat"}
+    regularisation = {
+        *("dropout_rate", "attention_dropout_rate"),
+        *("initializer_range", "depth_scaled_init"),
+    }
+    adaptable = {
+        *("max_position_embeddings", "type_vocab_size"),
+        *("rotary_base", "local_rotary_base"),
+    }
+    for role, names in (
+        ("free", computation),
+        ("regularisation", regularisation),
+        ("adaptable", adaptable),
+    ):
+        assert {f.name for f in fields if f.metadata.get(role)} == names
+    architecture = {f.name for f in knobs.architecture(PRETRAIN.encoder)}
+    assert architecture == {f.name for f in fields} - computation - regularisation
 
 
 def test_what_the_corpus_decides_is_filled_in_or_agrees():

@@ -1,13 +1,15 @@
-"""Pretraining that goes on from a checkpoint, of ours or of another project."""
+"""Pretraining that begins with a checkpoint, native or of another project."""
 
+import dataclasses
 import json
 
 import numpy as np
 import published
 import pytest
 import saved
+from commands import ROOT, assert_refused, call
 
-from bert_jax import config, knobs, pretraining, variants
+from bert_jax import config, knobs, pretraining, variants, warm_start
 from bert_jax.errors import UserError
 from bert_jax.interop import convert, sources
 from bert_jax.training import stored
@@ -31,6 +33,150 @@ def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     with pytest.raises(UserError, match="nowhere is no folder"):
         pretraining.pretrain(make_config(corpus, "/nowhere"), str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
+
+
+# ---- the encoder's config
+
+
+@pytest.fixture(scope="module")
+def metadata(pretrained):
+    """Metadata of a checkpoint with 2 layers of 32 columns and 64 positions."""
+    return sources.read_metadata(sources.find(pretrained))
+
+
+def adopted(metadata, overrides=(), **fields):
+    """The encoder of a run whose config has these fields away from their defaults."""
+    asked = config.EncoderConfig(**fields)
+    return warm_start.encoder(asked, "SOURCE", metadata, overrides)
+
+
+def test_the_architecture_is_the_checkpoints_and_the_rest_the_configs(metadata):
+    fields = {
+        "dropout_rate": 0.25,
+        "attention_dropout_rate": 0.5,
+        "initializer_range": 0.125,
+        "dtype": "float32",
+        "scan_layers": True,
+        "remat": "layer",
+        "kernels": "off",
+    }
+    expected = dataclasses.replace(metadata.encoder, **fields)
+    assert (expected.num_layers, expected.hidden_size) == (2, 32)
+    assert adopted(metadata, **fields) == expected
+    # Set, and the same.
+    assert adopted(metadata, num_layers=2, vocab_size=0, **fields) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "overrides", "message"),
+    [
+        ({"num_layers": 7}, (), "encoder.num_layers=7, but .* SOURCE has 2; pass"),
+        # A default that was typed is asked for as any other value.
+        ({}, ["encoder.num_layers"], "encoder.num_layers=12, but .* has 2; pass"),
+        ({"activation": "gelu_erf"}, (), "activation=gelu_erf, but .* has gelu_tanh"),
+        ({"causal": True}, (), "causal=True, but .* has False"),
+        (
+            {"prediction_head": config.PredictionHeadConfig(num_layers=0)},
+            (),
+            "encoder.prediction_head.num_layers=0, but .* has 1",
+        ),
+        ({"vocab_size": 999}, (), "encoder.vocab_size=999, but .* has 1000"),
+        ({}, ["encoder.vocab_size"], "encoder.vocab_size=30522, but .* has 1000"),
+    ],
+)
+def test_contradictions_are_refused_by_name(fields, overrides, message, metadata):
+    with pytest.raises(UserError, match=message):
+        adopted(metadata, overrides, **fields)
+
+
+def test_positions_and_segments_may_change(metadata):
+    theirs = metadata.encoder
+    got = adopted(metadata, max_position_embeddings=96, type_vocab_size=3)
+    assert got == dataclasses.replace(
+        theirs, max_position_embeddings=96, type_vocab_size=3, dtype=got.dtype
+    )
+    # Not set: the checkpoint's 64, unless the default was typed.
+    assert adopted(metadata).max_position_embeddings == 64
+    path = "encoder.max_position_embeddings"
+    assert adopted(metadata, [path]).max_position_embeddings == 512
+
+
+def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):
+    """The table of a published checkpoint may have more rows than there are tokens."""
+    encoder = dataclasses.replace(metadata.encoder, vocab_size=1024)
+    padded = dataclasses.replace(metadata, encoder=encoder)
+    for size in (0, 1000, 1024, config.EncoderConfig.vocab_size):
+        assert adopted(padded, vocab_size=size).vocab_size == 1024
+
+
+@pytest.mark.parametrize("layers", [7, config.EncoderConfig.num_layers])
+def test_from_the_command_line(layers, corpus, pretrained, tmp_path):
+    done = call(
+        "pretrain",
+        f"--config={ROOT}/configs/continued.py:smoke",
+        f"--config.init_from={pretrained}",
+        f"--config.data.corpus={corpus.folder}",
+        f"--config.encoder.num_layers={layers}",
+        f"--workdir={tmp_path / 'run'}",
+        "--nohuge_pages",
+    )
+    assert_refused(
+        done, f"encoder.num_layers={layers}, but the checkpoint {pretrained}"
+    )
+    assert not (tmp_path / "run").exists()
+
+
+# ---- parameters
+
+
+@pytest.mark.runs
+@pytest.mark.parametrize(("positions", "segments"), [(96, 3), (48, 1)])
+def test_tables_are_extended_and_cut(
+    positions, segments, corpus, pretrained, tmp_path, capsys
+):
+    """Rows of the checkpoint, then those of a run without one; nothing is learnt."""
+    theirs = tmp_path / "theirs"
+    convert.convert(str(pretrained), str(theirs))
+    tables = []
+    for number, source in enumerate((pretrained, theirs, "")):
+        asked = make_config(corpus, source, seed=5)
+        encoder = dataclasses.replace(
+            asked.encoder,
+            max_position_embeddings=positions,
+            type_vocab_size=segments,
+            vocab_size=0,
+        )
+        asked = dataclasses.replace(
+            asked,
+            encoder=encoder,
+            objective=config.MaskedLmConfig(segments="full_sentences"),
+            phases=(config.PhaseConfig(steps=1, length=32, batch_size=8),),
+            optimizer=config.OptimizerConfig(learning_rate=0.0),
+        )
+        folder = tmp_path / f"run{number}"
+        pretraining.pretrain(asked, str(folder))
+        params = saved.parameters_of(folder)
+        tables.append(
+            {name: params[f"encoder/embeddings/{name}_embedding"] for name in SIZES}
+        )
+    reported = capsys.readouterr().err
+    native, of_theirs, initial = tables
+    before = saved.parameters_of(pretrained)
+    for name, had in SIZES.items():
+        expected = initial[name].copy()
+        rows = before[f"encoder/embeddings/{name}_embedding"][: len(expected)]
+        assert len(expected) == {"position": positions, "segment": segments}[name]
+        expected[: len(rows)] = rows
+        np.testing.assert_array_equal(native[name], expected)
+        np.testing.assert_array_equal(of_theirs[name], expected)
+        first, last = min(had, len(expected)), max(had, len(expected)) - 1
+        what = "new" if len(expected) > had else "left out"
+        line = f"embeddings/{name}_embedding: rows {first} to {last} are {what}\n"
+        assert reported.count(line) == 2
+
+
+# Rows of the tables of `pretrained`.
+SIZES = {"position": 64, "segment": 2}
 
 
 @pytest.mark.runs

@@ -134,6 +134,9 @@ def begun(tmp_path):
         (b"\xff", "config.json cannot be used: .*can't decode"),
         (b"{", "config.json cannot be used: "),
         (b"[]", "config.json cannot be used: .*expected a group"),
+        (b"[" * 100_000, "config.json cannot be used: "),
+        (b"NaN", "config.json cannot be used: .*expected a group"),
+        (b'{"encoder": {"hiden_size": 3}}', r"json cannot .* encoder\.hiden_size"),
         (b'{"kind": "finetuning"}', "this is a config for 'finetuning'"),
     ],
 )

@@ -217,8 +217,8 @@ def two_checkpoints(tmp_path_factory):
     shapes, first = make_state(1)
     _, second = make_state(2)
     checkpoints = open_checkpoints(folder)
-    checkpoints.save(1, first, {})
-    checkpoints.save(2, second, {})
+    checkpoints.save(1, first, TINY, {})
+    checkpoints.save(2, second, TINY, {})
     checkpoints.close()
     return folder, shapes, first, second
 
@@ -324,7 +324,7 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     assert said[0].startswith("checkpoint 2 cannot be used")
     assert said[1].startswith("checkpoint 2 is set aside as damaged-2")
     # The next save of that step goes through, and the good one is as it was.
-    checkpoints.save(2, state, {})
+    checkpoints.save(2, state, TINY, {})
     checkpoints.close()
     assert all(p.read_bytes() == content for p, content in good.items())
     again = open_checkpoints(folder)

@@ -16,8 +16,8 @@ from toy import TINY, metadata
 
 from bert_jax import config, prediction
 from bert_jax.errors import UserError
-from bert_jax.model import encoder as encoder_lib
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import causal_lm, masked_lm
 from bert_jax.prediction import feature_files, texts
 
@@ -71,7 +71,7 @@ def expected(saved):
 
     @jax.jit
     def encode(*inputs):
-        model, params = encoder_lib.Encoder(TINY), {"params": saved[1]}
+        model, params = make_encoder(TINY), {"params": saved[1]}
         encoded = model.apply(params, Inputs(*inputs), return_hidden_states=True)
         return encoded.hidden_states
 

@@ -60,6 +60,21 @@ def finetuned(pretrained, task, tmp_path_factory):
     return folder, results
 
 
+def test_the_encoder_has_what_the_config_of_fine_tuning_says():
+    pretrained = config.EncoderConfig(
+        num_layers=3, dtype="float32", remat="layer", initializer_range=0.5
+    )
+    asked = config.FinetuneConfig(dropout_rate=0.2, attention_dropout_rate=0.3)
+    expected = dataclasses.replace(
+        pretrained, dropout_rate=0.2, attention_dropout_rate=0.3
+    )
+    assert beginning.encoder(asked, pretrained) == expected
+    changes = {"dtype": "bfloat16", "kernels": "off"}
+    asked = dataclasses.replace(asked, **changes)
+    expected = dataclasses.replace(expected, **changes)
+    assert beginning.encoder(asked, pretrained) == expected
+
+
 def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained, task):
     folder, results = finetuned
     assert results["accuracy"] > 0.9

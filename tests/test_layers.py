@@ -7,7 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from bert_jax.model import layers
+from bert_jax.model import activations
 
 
 def gelu(x, name):
@@ -28,7 +28,7 @@ def gelu(x, name):
 def test_gelu_and_its_slope(name, dtype, tolerance):
     """Also far out, where it is 0 or linear: errors relative to max(1, |value|)."""
     x = jnp.asarray(np.append(np.linspace(-12, 12, 2001), [-1e4, 1e4]), dtype)
-    y, pullback = jax.vjp(lambda x: layers.activate(x, name), x)
+    y, pullback = jax.vjp(lambda x: activations.activate(x, name), x)
     (slope,) = pullback(jnp.ones_like(x))
     for got, exact in zip((y, slope), gelu(np.asarray(x, float), name), strict=True):
         assert got.dtype == x.dtype

@@ -14,6 +14,7 @@ import numpy as np
 import pod_recipe
 import pytest
 from jax.sharding import PartitionSpec as P
+from runs import assert_same_end
 
 from bert_jax import config, knobs, pretraining, storage
 from bert_jax.corpus import shards
@@ -204,6 +205,21 @@ def test_a_start_does_nothing_twice(corpus, tmp_path, monkeypatch):
         jax.monitoring.unregister_event_duration_listener(hear)
 
 
+@pytest.mark.runs
+def test_muon_resumes_bit_for_bit(corpus, tmp_path):
+    """With its momentum split over devices, from the checkpoint of step 5."""
+    values = small_config(corpus, checkpoint_every=5)
+    asked = dataclasses.replace(values.optimizer, name="muon")
+    mesh = config.MeshConfig(fsdp=2, shard_optimizer=True)
+    values = dataclasses.replace(values, optimizer=asked, mesh=mesh)
+    runs = tmp_path / "straight", tmp_path / "resumed"
+    pretraining.pretrain(values, str(runs[0]))
+    shutil.copytree(*runs)
+    shutil.rmtree(runs[1] / "checkpoints" / "10")
+    pretraining.pretrain(values, str(runs[1]))
+    assert_same_end(runs[1], runs[0])
+
+
 def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
     before = jax.config.jax_compilation_cache_dir
     workdir, cache = tmp_path / "run", tmp_path / "cache"
@@ -264,8 +280,7 @@ def test_the_last_line_has_the_shares_of_the_reports(
     pretraining.pretrain(small_config(corpus), str(tmp_path / "run"))
     lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
     trained = [r for r in map(json.loads, lines) if r["split"] == "train"]
-    text = (tmp_path / "run" / "config.json").read_text()
-    resolved = knobs.load_json(config.PretrainConfig, text, "config.json")
+    resolved = workdir.read_config(tmp_path / "run", config.PretrainConfig)
     objective = masked_lm.MaskedLm(resolved.encoder, resolved.objective)
     work = objective.sequence_flops(resolved.phases[0].length)
     for record in trained:

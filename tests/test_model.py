@@ -18,10 +18,12 @@ from toy import (
 )
 
 from bert_jax import config
-from bert_jax.interop import architectures, huggingface
-from bert_jax.model import encoder as encoder_lib
-from bert_jax.model import encoder_layer, heads, randomness
+from bert_jax.interop import families, huggingface
+from bert_jax.model import heads, randomness
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.block import Block
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import masked_lm, terms
 
 MASKED_ALONE = config.MaskedLmConfig(segments="full_sentences")
@@ -53,7 +55,7 @@ def loss_and_grads(encoder, params, batch, keys=None):
 def form_of(encoder):
     """`BertForPreTraining`."""
     return huggingface.Form(
-        architectures.BERT, architectures.NEXT_SENTENCE, encoder, pad_id=0
+        families.BERT, families.family.NEXT_SENTENCE, encoder, pad_id=0
     )
 
 
@@ -245,7 +247,7 @@ def test_vocabulary_must_be_known():
 
 @functools.cache
 def encoder_of(config, **request):
-    model = encoder_lib.Encoder(config)
+    model = make_encoder(config)
 
     @jax.jit
     def encode(params, inputs):
@@ -267,10 +269,10 @@ def test_hidden_states_and_attention_on_request(scan_layers):
     assert np.array_equal(states[-1], plain)
     assert states.shape == (TINY.num_layers + 1, *plain.shape)
     # Each layer by itself, from the hidden states before it.
-    layer = encoder_layer.EncoderLayer(TINY)
+    block, pattern = Block(TINY), AttentionPattern(inputs.attention_mask)
     for i in range(TINY.num_layers):
         one = jax.tree.map(lambda p, i=i: p[i], params["encoder"]["layers"])
-        got, _ = layer.apply({"params": one}, states[i], inputs, None)
+        got, _ = block.apply({"params": one}, states[i], pattern, None, None)
         assert_close(got, states[i + 1], 1e-5)
     assert attention.shape == (3, 8, 4, 24, 24)
     hidden_keys = ~np.asarray(inputs.attention_mask)[None, :, None, None, :]
@@ -313,7 +315,7 @@ def test_a_causal_encoder_does_not_look_ahead(scan_layers):
     assert np.array_equal(other[:, :9], hidden[:, :9])
     assert not np.array_equal(other[:, 9:], hidden[:, 9:])
     # The last token alone has seen all others, so the pooler takes its vector.
-    model = encoder_lib.Encoder(config)
+    model = make_encoder(config)
 
     def pool(module, inputs):
         positions = module.pooled_positions(inputs)
@@ -342,7 +344,7 @@ def test_vectors_of_some_positions_are_those_among_all(causal, remat):
     weights = jnp.asarray(rng.normal(size=(rows, 4, config.hidden_size)), jnp.float32)
 
     def gathered(params, asked):
-        encoded = encoder_lib.Encoder(config).apply(
+        encoded = make_encoder(config).apply(
             {"params": params}, inputs, dropout_keys=keys, read_at=asked
         )
         hidden = encoded.hidden
@@ -362,8 +364,8 @@ def test_vectors_of_some_positions_are_those_among_all(causal, remat):
 def test_all_vectors_are_not_those_of_some_positions(all_of):
     params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
     read_at = jnp.zeros((8, 1), jnp.int32)
-    with pytest.raises(ValueError, match="read_at leaves out what is to be returned"):
-        encoder_lib.Encoder(TINY).apply(
+    with pytest.raises(ValueError, match="read_at excludes all hidden states"):
+        make_encoder(TINY).apply(
             {"params": params}, inputs, read_at=read_at, **{all_of: True}
         )
 

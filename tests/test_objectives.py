@@ -66,9 +66,6 @@ OBJECTIVES = {
     "permutations, full sentences": permutation_lm.PermutationLm(
         XLNET, config_lib.PermutationLmConfig(segments="full_sentences")
     ),
-    "permutations with memory": permutation_lm.PermutationLm(
-        XLNET, config_lib.PermutationLmConfig(memory_length=6)
-    ),
     "relative positions": masked_lm.MaskedLm(XLNET),
     "classification, relative positions": classification.Classification(XLNET, 3),
     "tagging, relative positions": tagging.Tagging(XLNET, 3),

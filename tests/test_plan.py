@@ -240,6 +240,23 @@ def test_gradients_are_summed_once_in_a_step_and_may_be_of_half_the_size():
 
 
 @needs_compiler
+def test_copies_gather_the_updates_of_muon_once():
+    """Besides the gradients, which are added up once; two layers are padded to four."""
+    config = tiny(phases=1)
+    asked = dataclasses.replace(config.optimizer, name="muon")
+    config = dataclasses.replace(config, optimizer=asked)
+    got = planner(topology.open_topology("v5e:2x2")).plan(config, "tiny")
+    size = 4 * got.parameters
+    c = config.encoder
+    of_layer = 4 * c.hidden_size**2 + 2 * c.hidden_size * c.intermediate_size
+    assert bytes_of(got, "all-gather") == pytest.approx(4 * 4 * of_layer, rel=0.01)
+    assert bytes_of(got, "all-reduce") == pytest.approx(size, rel=0.05)
+    # Muon has one moment where Adam has two.
+    moments = 2 * size - 4 * c.num_layers * of_layer
+    assert got.phases[0].memory.optimizer == pytest.approx(moments, rel=0.01)
+
+
+@needs_compiler
 def test_parts_of_parameters_are_gathered():
     """In the type of the products: bfloat16; the embedding also in float32."""
     got = planned("v5e:2x2", mesh=(("data", 1), ("fsdp", 4)))
@@ -522,7 +539,8 @@ def test_accuracy_takes_no_pass_over_the_logits_of_its_own():
 
     def cycles(is_correct):
         def loss(x, table, bias, labels):
-            logits = products.tied_linear(x, table, bias, jnp.bfloat16)
+            logits = products.transposed_linear(x, table, jnp.bfloat16)
+            logits = products.add_bias(logits, bias)
             return terms.cross_entropy(logits, labels).mean(), is_correct(
                 logits, labels
             )

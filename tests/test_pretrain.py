@@ -16,7 +16,7 @@ import pytest
 from commands import ROOT, assert_refused, environment
 from runs import assert_same_end, metrics
 
-from bert_jax import config, knobs
+from bert_jax import config
 from bert_jax.errors import UserError
 from bert_jax.training import stored
 from bert_jax.training import workdir as workdir_lib
@@ -79,9 +79,7 @@ def test_a_run_leaves_what_it_should(undisturbed, corpus):
     assert timed["sequences_per_sec"] > 0
     assert 0 <= timed["data_wait_fraction"] <= 1
     assert timed["tokens_per_sec"] <= timed["sequences_per_sec"] * 64
-    saved = knobs.load_json(
-        config.PretrainConfig, (undisturbed / "config.json").read_text(), "config.json"
-    )
+    saved = workdir_lib.read_config(undisturbed, config.PretrainConfig)
     assert saved.encoder.vocab_size == corpus.tokenizer.vocab_size
     assert saved.data.fingerprint == corpus.fingerprint
     metadata = stored.read_metadata(stored.find(undisturbed))
@@ -172,7 +170,7 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
     assert done.returncode == 0, done.stderr
     assert (workdir / "checkpoints/damaged-200").exists()
     lines = "checkpoint 20[01] |.*/201/|continuing at |(train|eval) step |.* in all: "
-    lines += "|importing JAX$|.*: (opening data|compiling)$"
+    lines += "|importing JAX$|.*: (opening data|compiling)$|.* residuals: "
     assert [x for x in done.stderr.splitlines() if not re.match(lines, x)] == []
     assert "checkpoint 200 cannot be used" in done.stderr
     assert "continuing at step 195" in done.stderr
@@ -264,9 +262,7 @@ def test_a_changed_shard_is_refused(corpus, tmp_path):
 
 
 def test_two_runs_on_one_workdir(undisturbed, corpus):
-    saved = knobs.load_json(
-        config.PretrainConfig, (undisturbed / "config.json").read_text(), "config.json"
-    )
+    saved = workdir_lib.read_config(undisturbed, config.PretrainConfig)
     with workdir_lib.claim(undisturbed, saved, print):
         refused = run(corpus, undisturbed, *LONG_RUN)
     assert_refused(refused, "another process is running")

@@ -11,9 +11,9 @@ from toy import TINY, assert_close, assert_trees_close, init, random_batch
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
-from bert_jax.model import encoder as encoder_lib
 from bert_jax.model import flops, parameters, randomness
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import masked_lm, replaced_tokens, terms
 from bert_jax.training import optimizer
 
@@ -59,7 +59,7 @@ def test_operations_of_factorised_embeddings():
     d, e, v = 32, 12, ALBERT.vocab_size
     more = flops.encoder(ALBERT, 10) - flops.encoder(wide, 10)
     assert more == 2 * 10 * e * d
-    assert flops.language_model_head(ALBERT, 3) == 2 * 3 * (d * e + e * v)
+    assert flops.prediction_head(ALBERT, 3) == 2 * 3 * (d * e + e * v)
 
 
 # ---- layers that share parameters
@@ -67,7 +67,7 @@ def test_operations_of_factorised_embeddings():
 
 def run(encoder, params, keys=None):
     batch = random_batch(encoder)
-    encoded = encoder_lib.Encoder(encoder).apply(
+    encoded = make_encoder(encoder).apply(
         {"params": params["encoder"]},
         Inputs.of(batch),
         dropout_keys=keys,

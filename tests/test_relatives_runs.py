@@ -54,8 +54,6 @@ def pretrained(corpora, tmp_path_factory):
         cfg.phases = cfg.phases[:1]
         # As what is exported computes.
         cfg.encoder.dtype = "float32"
-        if name.startswith("xlnet"):
-            cfg.objective.memory_length = 12
         config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
         workdirs[name] = tmp_path_factory.mktemp("pretrained") / name.split(":")[0]
         state, resolved = pretraining.pretrain(config, str(workdirs[name]))
@@ -210,7 +208,6 @@ def test_killed_three_times_ends_like_undisturbed(
             f"--config.data.corpus={folder}",
             f"--workdir={workdir}",
             *(flag for flag in LONG if phases > 1 or "phases[1]" not in flag),
-            *["--config.objective.memory_length=12"] * name.startswith("xlnet"),
         )
 
     undisturbed = runs.run(command(tmp_path / "undisturbed"))

@@ -1,5 +1,6 @@
-"""The kernel that ends parts of a layer, interpreted, beside the plain path."""
+"""The kernel of dropout, residual and layer norm, interpreted, and the plain path."""
 
+import dataclasses
 import functools
 
 import flax.linen as nn
@@ -11,20 +12,26 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax import config
-from bert_jax.model import dropout, products, randomness, residual
+from bert_jax.model import dropout, randomness
+from bert_jax.model.kernels import residual, tpu_residual
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
-READERS = 2
+CONSUMERS = 2
 
 
-def by_kernel(encoder, x, y, y_bias, *more, interpret=True):
-    y = products.Biased(y, y_bias)
-    return residual._by_kernel(encoder, READERS, x, y, *more, interpret=interpret)
+def by_kernel(encoder, *arrays, interpret=True):
+    return tpu_residual.add_and_normalise(
+        *arrays,
+        rate=encoder.dropout_rate,
+        epsilon=encoder.layer_norm_epsilon,
+        consumers=CONSUMERS,
+        interpret=interpret,
+    )
 
 
-def plain(encoder, x, y, y_bias, *more):
-    return residual._plain(encoder, READERS, x, products.Biased(y, y_bias), *more)
+def plain(encoder, *arrays):
+    return residual._plain(encoder, CONSUMERS, *arrays)
 
 
 def encoder_of(size, rate=0.1, dtype="float32"):
@@ -32,16 +39,16 @@ def encoder_of(size, rate=0.1, dtype="float32"):
 
 
 def arrays_of(shape, dtype="float32"):
-    """Input, what a part made of it, its bias, scale, bias, and gradients of results.
+    """Input, product and its bias, scale, offset, and gradients of the results.
 
-    What a part made is float32, as products are.
+    Products are float32.
     """
     rng = np.random.default_rng(0)
     size = shape[-1:], "float32"
     shapes = (shape, dtype), (shape, "float32"), *[size] * 3
     return [
         jnp.asarray(rng.normal(size=shape) + 1.0, dtype)
-        for shape, dtype in (*shapes, *[(shape, dtype)] * READERS)
+        for shape, dtype in (*shapes, *[(shape, dtype)] * CONSUMERS)
     ]
 
 
@@ -51,7 +58,7 @@ def keys_of(rows):
 
 def output_and_gradients(apply, encoder, *arrays, dropout_keys):
     def run(*arrays):
-        inputs, gradients = arrays[:-READERS], arrays[-READERS:]
+        inputs, gradients = arrays[:-CONSUMERS], arrays[-CONSUMERS:]
         results, pullback = jax.vjp(
             lambda *x: apply(encoder, *x, dropout_keys), *inputs
         )
@@ -67,6 +74,8 @@ def output_and_gradients(apply, encoder, *arrays, dropout_keys):
         ((3, 48, 256), 0.1, "float32", 2e-6),  # all rows in one program of the grid
         ((2, 272, 768), 0.5, "float32", 2e-6),  # several programs for each row
         ((2, 128, 768), 0.1, "bfloat16", 0.02),
+        ((2, 53, 128), 0.1, "float32", 2e-6),  # ends within a chunk of 16
+        ((2, 597, 768), 0.1, "float32", 2e-6),  # XLNet's 512 tokens and 85 targets
     ],
 )
 def test_kernel_equals_the_plain_path(shape, rate, dtype, tolerance):
@@ -106,17 +115,16 @@ def test_each_device_has_its_rows():
         assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
 
 
-def kernels(shape, keys_shape, data=1):
-    """Kernels in a program that is traced once, for processors and for TPUs."""
-    encoder = encoder_of(shape[-1])
+def kernels(shape, keys_shape, data=1, **fields):
+    """Count kernels in a program that is traced once, for processors and for TPUs."""
+    encoder = dataclasses.replace(encoder_of(shape[-1]), **fields)
     module = residual.AddAndNormalise(encoder)
-    x, *y = arrays_of(shape)[:3]
-    y = products.Biased(*y)
-    params = nn.unbox(module.init(jax.random.key(0), x, y, None))
+    arrays = arrays_of(shape)[:3]
+    params = nn.unbox(module.init(jax.random.key(0), *arrays, None))
     mesh = sharding.make_mesh(config.MeshConfig(data=data), jax.devices()[:data])
     with sharding.use(mesh):
         traced = jax.jit(
-            lambda: module.apply(params, x, y, jnp.zeros(keys_shape, jnp.uint32))
+            lambda: module.apply(params, *arrays, jnp.zeros(keys_shape, jnp.uint32))
         ).trace()
         counts = {
             platform: traced.lower(lowering_platforms=(platform,))
@@ -132,7 +140,10 @@ def test_kernel_is_taken_on_tpus_where_shapes_allow():
     assert kernels((4, 16, 128), 4) == 1
     assert kernels((4, 16, 128), 4, data=2) == 1
     assert kernels((3, 16, 128), 3, data=2) == 0
-    assert kernels((4, 24, 128), 4) == 0
+    assert kernels((4, 24, 128), 4) == 1
+    assert kernels((4, 8, 128), 4) == 0
+    assert kernels((4, 16, 128), 4, kernels="off") == 0
+    assert kernels((4, 16, 128), 4, norm="rms") == 0
     assert kernels((4, 16, 192), 4) == 0
     # The last layer, at some positions.
     assert kernels((4, 16, 128), (4, 16)) == 0
@@ -147,6 +158,7 @@ def test_kernel_is_taken_on_tpus_where_shapes_allow():
         ((2, 512, 1024), "bfloat16"),
         ((4, 32, 128), "float32"),
         ((2, 128, 384), "bfloat16"),
+        ((2, 597, 768), "bfloat16"),
     ],
 )
 def test_kernel_compiles(name, shape, dtype):

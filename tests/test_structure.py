@@ -20,6 +20,7 @@ LAYERS = [
     {"training", "tasks"},
     {"interop"},
     {"planning"},
+    {"warm_start"},
     {"pretraining", "finetuning", "prediction", "extension"},
     {"demo"},
     {"run"},

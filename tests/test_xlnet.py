@@ -20,9 +20,10 @@ from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, prediction
 from bert_jax.errors import UserError
 from bert_jax.interop import convert
-from bert_jax.model import encoder as encoder_lib
 from bert_jax.model import parameters, randomness
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.make_encoder import make_encoder
+from bert_jax.model.xlnet.encoder import Targets
 from bert_jax.objectives import permutation_lm, terms
 from bert_jax.training import optimizer, sharding, step
 
@@ -97,17 +98,26 @@ def cls_first(values, axis=1):
     return np.moveaxis(rows, 1, axis)
 
 
-def inputs(*, targets):
+def batch_of_targets():
     arrays = stored()
-    names = ["input_ids", "attention_mask", "segment_ids"] + ["ranks"] * targets
-    given = {name: jnp.asarray(cls_first(arrays[name])) for name in names}
-    given["segment_ids"] = given["segment_ids"].at[:, 0].set(0)
-    if targets:
-        used = arrays["target_weights"] > 0
-        given["target_positions"] = jnp.asarray(
-            np.where(used, arrays["target_positions"] + 1, 0)
-        )
-    return Inputs(**given)
+    names = "input_ids", "attention_mask", "segment_ids", "ranks"
+    batch = {name: jnp.asarray(cls_first(arrays[name])) for name in names}
+    batch["segment_ids"] = batch["segment_ids"].at[:, 0].set(0)
+    positions = arrays["target_positions"] + 1
+    batch["target_positions"] = np.where(arrays["target_weights"] > 0, positions, 0)
+    for name in ("target_labels", "target_weights"):
+        batch[name] = arrays[name]
+    return {name: jnp.asarray(values) for name, values in batch.items()}
+
+
+def inputs():
+    return Inputs.of(batch_of_targets())
+
+
+def logits_of(config, params, batch):
+    model = permutation_lm.PermutationLm(config).model
+    targets = batch["ranks"], batch["target_positions"]
+    return model.apply({"params": params}, Inputs.of(batch), *targets)
 
 
 def assert_same_gradients(got, expected):
@@ -122,14 +132,14 @@ def test_plain_rows_agree_with_hugging_face(scan_layers):
     """Hidden states and attention of each layer, and all gradients."""
     config = dataclasses.replace(XLNET, activation="gelu_erf", scan_layers=scan_layers)
     params = from_theirs(stored(), "state/")["encoder"]
-    rows = inputs(targets=False)
+    rows = inputs()
     is_token = np.asarray(rows.attention_mask)
     weights = jnp.sin(jnp.arange(32.0)) * is_token[..., None]
 
     @jax.jit
     @functools.partial(jax.value_and_grad, has_aux=True)
     def loss(params):
-        encoded = encoder_lib.Encoder(config).apply(
+        encoded = make_encoder(config).apply(
             {"params": params}, rows, return_hidden_states=True, return_attention=True
         )
         states, attention = encoded.hidden_states, encoded.attention
@@ -161,14 +171,17 @@ def test_two_streams_agree_with_hugging_face(activation, theirs, scan_layers):
         if name.startswith(f"{theirs}/")
     }
     params = from_theirs(stored(), "state/")
-    rows, used = inputs(targets=True), stored()["target_weights"] > 0
+    rows, used = inputs(), stored()["target_weights"] > 0
+    batch = batch_of_targets()
     is_token = np.asarray(rows.attention_mask)
     states = (
-        encoder_lib.Encoder(config)
+        make_encoder(config)
         .apply(
             {"params": params["encoder"]},
             rows,
-            target_embedding=params["target_embedding"],
+            targets=Targets(
+                batch["ranks"], batch["target_positions"], params["target_embedding"]
+            ),
             return_hidden_states=True,
         )
         .hidden_states
@@ -180,8 +193,7 @@ def test_two_streams_agree_with_hugging_face(activation, theirs, scan_layers):
         assert_close(tokens[is_token], of_theirs[is_token], 1e-5)
         assert_close(targets[used], expected["targets"][i][used], 1e-5)
     objective = permutation_lm.PermutationLm(config)
-    batch = batch_of_targets()
-    logits = objective.model.apply({"params": params}, rows)[..., :101]
+    logits = logits_of(config, params, batch)[..., :101]
     assert_close(np.asarray(logits)[used], expected["logits"][used], 1e-5)
 
     @jax.jit
@@ -194,31 +206,6 @@ def test_two_streams_agree_with_hugging_face(activation, theirs, scan_layers):
     value, grads = loss(params)
     assert value == pytest.approx(expected["loss"].item(), rel=1e-5)
     assert_same_gradients(grads, from_theirs(expected, "grad/"))
-
-
-def with_memory(ids, mask=None):
-    """A batch of targets, and tokens before the rows."""
-    mask = np.ones(ids.shape, bool) if mask is None else mask
-    more = {"memory_ids": jnp.asarray(ids, jnp.int32), "memory_mask": jnp.asarray(mask)}
-    return batch_of_targets() | more
-
-
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_memory_agrees_with_hugging_face(scan_layers):
-    """Logits, loss and gradients; theirs is what the model gave of tokens before."""
-    config = dataclasses.replace(XLNET, activation="gelu_erf", scan_layers=scan_layers)
-    params = from_theirs(stored(), "state/")
-    batch = with_memory(stored()["memory_ids"])
-    model = permutation_lm.PermutationLm(config).model
-    logits = model.apply({"params": params}, Inputs.of(batch))[..., :101]
-    used = stored()["target_weights"] > 0
-    assert_close(np.asarray(logits)[used], stored()["memory/logits"][used], 1e-5)
-    value, grads = compiled(config)(params, batch, None)
-    grads = jax.tree.map(lambda g: g / used.sum(), grads)
-    expected = stored()["memory/loss"].item()
-    assert value / used.sum() == pytest.approx(expected, rel=1e-5)
-    assert abs(expected - stored()["gelu/loss"].item()) > 1e-3
-    assert_same_gradients(grads, from_theirs(stored(), "memory/grad/"))
 
 
 # ---- one result, however it is computed
@@ -245,12 +232,6 @@ def compiled(config):
         return got["plm_loss"].sum
 
     return jax.jit(jax.value_and_grad(loss))
-
-
-def batch_of_targets():
-    batch = {k: v for k, v in inputs(targets=True)._asdict().items() if v is not None}
-    of_targets = ("target_labels", "target_weights")
-    return batch | {name: jnp.asarray(stored()[name]) for name in of_targets}
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
@@ -285,83 +266,38 @@ def test_bfloat16_is_near_float32():
 def test_dropout_of_what_is_read_is_that_among_all():
     """As for other encoders: vectors at some positions are those that all would be."""
     params = random_params(XLNET)["encoder"]
-    rows = inputs(targets=False)
+    rows = inputs()
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
     read_at = jnp.array([[0, 5], [16, 3], [0, 8], [0, 0]])
-    apply = functools.partial(encoder_lib.Encoder(XLNET).apply, {"params": params})
+    apply = functools.partial(make_encoder(XLNET).apply, {"params": params})
     every = apply(rows, dropout_keys=keys).hidden
     some = apply(rows, dropout_keys=keys, read_at=read_at).hidden
     assert_close(some, jnp.take_along_axis(every, read_at[..., None], axis=1), 1e-5)
     assert np.mean(np.asarray(every) == 0) == pytest.approx(0.1, abs=0.03)
 
 
-def test_memory_of_padding_is_none():
-    """And what stands in padding before the rows does not count, with dropout on."""
-    params = random_params(XLNET)
-    ids = stored()["memory_ids"]
-    kept = np.arange(7) >= np.array([7, 0, 3, 6])[:, None]
-    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
-    run = compiled(XLNET)
-    got = run(params, with_memory(np.where(kept, ids, 0), kept), keys)
-    same = run(params, with_memory(np.where(kept, ids, 99), kept), keys)
-    assert_trees_close(same, got, 1e-6)
-    other = run(params, with_memory(np.where(kept, ids - 1, 0), kept), keys)
-    assert abs(other[0] - got[0]) > 1e-3
-    nothing = run(params, with_memory(ids, np.zeros((4, 7), bool)), None)
-    assert_trees_close(nothing, run(params, batch_of_targets(), None), 1e-5)
+def test_operations_of_two_streams():
+    """Keys and values of the tokens; queries of both streams, in the last layer of one.
 
-
-def test_memory_is_the_same_however_it_is_computed():
-    """With dropout on; in a loop, the last layer computes more than is read."""
-    batch = with_memory(stored()["memory_ids"])
-    params = random_params(XLNET)
-    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
-    other = dataclasses.replace(XLNET, scan_layers=True, remat="layer")
-    got = compiled(other)(params, batch, keys)
-    assert_trees_close(got, compiled(XLNET)(params, batch, keys), 1e-5)
-
-
-def test_operations_of_memory():
-    """Of keys and values, of what attends to them, and of what makes them."""
-    of = config_lib.PermutationLmConfig
-    plain, more = (
-        permutation_lm.PermutationLm(XLNET, of(memory_length=m)).sequence_flops(24)
-        for m in (0, 7)
-    )
-    d, f, p, (n, memory) = 32, 48, 3, (XLNET.num_layers, 7)
-    assert (XLNET.hidden_size, XLNET.intermediate_size, n) == (d, f, 3)
-    queries = 2 * (24 + p) + p
-    attention = 3 * queries * (4 + 4) * memory * d  # with distances
-    keys_and_values = 2 * n * 2 * memory * 2 * d * d
-    of_one = 2 * memory * (2 * d * d + 2 * d * d + 2 * d * f) + 8 * memory**2 * d
-    assert more - plain == attention + keys_and_values + 2 * of_one
-
-
-def test_attention_without_that_to_memory():
-    """Probabilities of tokens are what is left of 1."""
-    params = random_params(XLNET)["encoder"]
-    before = {
-        k: v for k, v in with_memory(stored()["memory_ids"]).items() if "mem" in k
-    }
-    rows = inputs(targets=False)._replace(**before)
-    encoded = encoder_lib.Encoder(XLNET).apply(
-        {"params": params}, rows, return_attention=True
-    )
-    assert encoded.attention.shape == (3, 4, 4, 24, 24)
-    total = np.asarray(encoded.attention).sum(-1).swapaxes(2, 3)
-    of_tokens = total[:, np.asarray(rows.attention_mask)]
-    assert of_tokens.min() > 0 and of_tokens.max() < 1
+    L = 24, P = 3, N = 3, D = 32, F = 48.
+    """
+    got = permutation_lm.PermutationLm(XLNET).sequence_flops(24)
+    keys_and_values = 3 * (2 * 24 * 2 * 32 * 32)
+    queries = (24 + 3) + (24 + 3) + 3
+    # Query and output projections, feed-forward; scores of content and of distances,
+    # and sums of values.
+    of_one = 2 * 2 * 32 * 32 + 2 * 2 * 32 * 48 + (4 + 4) * 24 * 32
+    head = 3 * 2 * 32 * XLNET.vocab_size
+    assert got == 3 * (keys_and_values + queries * of_one + head)
 
 
 def test_what_comes_later_is_not_seen():
     """Logits of a target depend neither on what stands there nor on later places."""
     params, batch = random_params(XLNET), batch_of_targets()
-    objective = permutation_lm.PermutationLm(XLNET)
 
     @jax.jit
     def logits(ids):
-        rows = Inputs.of(batch)._replace(input_ids=ids)
-        return objective.model.apply({"params": params}, rows)
+        return logits_of(XLNET, params, batch | {"input_ids": ids})
 
     ids, ranks = batch["input_ids"], np.asarray(batch["ranks"])
     plain = np.asarray(logits(ids))
@@ -381,7 +317,7 @@ def test_rows_without_tokens_and_of_one():
     params = random_params(XLNET)["encoder"]
     ids = jnp.arange(8).reshape(2, 4) + 5
     mask = jnp.array([[False] * 4, [True, False, False, False]])
-    encoded = encoder_lib.Encoder(XLNET).apply({"params": params}, Inputs(ids, mask))
+    encoded = make_encoder(XLNET).apply({"params": params}, Inputs(ids, mask))
     assert np.isfinite(encoded.hidden).all()
 
 
@@ -392,8 +328,10 @@ def test_rows_without_tokens_and_of_one():
     ("change", "message"),
     [
         ({"causal": True}, r"causal=True does not go with .*positions=relative"),
-        ({"attention": "kernel"}, "attention=kernel .* must be auto or plain"),
-        ({"type_vocab_size": 1}, "type_vocab_size=1 .* must be 0 or 2"),
+        ({"feed_forward": "gated"}, "feed_forward=gated .* must be plain"),
+        ({"norm_placement": "pre"}, "norm_placement=pre .* must be post"),
+        ({"embedding_size": 16}, "embedding_size=16 .* must be 0"),
+        ({"type_vocab_size": 1}, "type_vocab_size=1 .* must be 2"),
         ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 .* must be even"),
     ],
 )
@@ -411,20 +349,13 @@ def test_packed_rows_do_not_go_with_relative_positions():
         knobs.check(asked)
 
 
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"positions": "absolute"}, "positions=absolute .* it must be relative"),
-        ({"embedding_size": 16}, "embedding_size=16 .* it must be 32"),
-    ],
-)
-def test_what_does_not_go_with_permutations(change, message):
+def test_permutations_need_relative_positions():
     asked = config_lib.PretrainConfig(
-        encoder=dataclasses.replace(XLNET, **change),
+        encoder=dataclasses.replace(XLNET, positions="absolute"),
         objective=config_lib.PermutationLmConfig(),
         phases=(config_lib.PhaseConfig(length=32),),
     )
-    with pytest.raises(UserError, match=message):
+    with pytest.raises(UserError, match="positions=absolute .* it must be relative"):
         knobs.check(asked)
 
 
@@ -497,7 +428,7 @@ def test_a_prediction_learns_from_distances():
 
 
 def first_losses(axes):
-    """Losses of some steps with dropout, memory and micro-batches, on a mesh."""
+    """Losses of some steps with dropout and micro-batches, on a mesh."""
     devices = jax.devices()[: math.prod(axes.values())]
     mesh = sharding.make_mesh(config_lib.MeshConfig(**axes), devices)
     objective = permutation_lm.PermutationLm(XLNET)
@@ -512,7 +443,7 @@ def first_losses(axes):
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
         out_shardings=(shardings, sharding.replicated(mesh)),
     )
-    batch = with_memory(stored()["memory_ids"])
+    batch = batch_of_targets()
     batch = {k: np.tile(v, (4, 1)) for k, v in batch.items()}
     placed = sharding.to_devices(mesh, batch, sharding.local_rows(mesh, 16), 16)
     sums = []
@@ -567,7 +498,7 @@ def test_features_are_those_of_rows_with_cls_last(workdir, corpus):
 
 
 def test_what_a_checkpoint_is_not_for(workdir, tmp_path):
-    with pytest.raises(UserError, match=r"of the class XLNetLMHeadModel, for which"):
+    with pytest.raises(UserError, match="corresponds to XLNetLMHeadModel"):
         convert.convert(str(workdir), str(tmp_path / "original"), "tensorflow")
     assert not (tmp_path / "original").exists()
     done = convert.convert(str(workdir), str(tmp_path / "theirs"), "huggingface")

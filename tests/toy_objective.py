@@ -14,8 +14,9 @@ import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.knobs import knob
-from bert_jax.model import encoder, flops, layers, randomness
+from bert_jax.model import flops, heads, randomness
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import terms
 
 
@@ -39,10 +40,8 @@ class ReplacedModel(nn.Module):
     config: config_lib.EncoderConfig
 
     def setup(self):
-        self.encoder = encoder.Encoder(self.config)
-        self.head = layers.Linear(
-            ("embed",), (("class", 1),), self.config.dtype, 0.02, "float32"
-        )
+        self.encoder = make_encoder(self.config)
+        self.head = heads.classifier(self.config, 1)
 
     def __call__(self, inputs, dropout_keys=None):
         return self.head(self.encoder(inputs, dropout_keys=dropout_keys).hidden)[..., 0]

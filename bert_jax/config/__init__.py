@@ -13,9 +13,8 @@ inside the whole config, such as "encoder.", for messages.
 from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.model import (
     BERT_VOCAB_SIZE,
-    KERNEL_HEAD_SIZES,
-    KERNEL_MAX_LENGTH,
     EncoderConfig,
+    PredictionHeadConfig,
 )
 from bert_jax.config.objectives import (
     PAIR_QUESTIONS,
@@ -40,8 +39,6 @@ from bert_jax.config.training import LoopConfig, MeshConfig, OptimizerConfig
 __all__ = [
     "BERT_VOCAB_SIZE",
     "GLUE",
-    "KERNEL_HEAD_SIZES",
-    "KERNEL_MAX_LENGTH",
     "PAIR_QUESTIONS",
     "SINGLE_SEGMENTS",
     "CausalLmConfig",
@@ -57,6 +54,7 @@ __all__ = [
     "OptimizerConfig",
     "PermutationLmConfig",
     "PhaseConfig",
+    "PredictionHeadConfig",
     "PretrainConfig",
     "ReplacedTokensConfig",
     "SquadConfig",

@@ -1,7 +1,9 @@
-"""Shape and arithmetic of the encoder."""
+"""Architecture and arithmetic of the encoder."""
 
 import dataclasses
 import math
+from collections.abc import Iterator
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
@@ -9,16 +11,60 @@ from bert_jax.knobs import knob
 # The vocabulary of BERT uncased. What `vocab_size=0` means before a corpus is known.
 BERT_VOCAB_SIZE = 30_522
 
-# What the attention kernel is made for: columns of a head, and positions.
-KERNEL_HEAD_SIZES = (32, 64, 128)
-KERNEL_MAX_LENGTH = 512
+# Fields that keep their defaults in XLNet's encoder.
+XLNET_REQUIREMENTS = (
+    "causal",
+    "feed_forward",
+    "norm",
+    "norm_bias",
+    "norm_placement",
+    "linear_bias",
+    "num_key_value_heads",
+    "attention_window",
+    "embedding_size",
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PredictionHeadConfig:
+    """Layers between the encoder and the logits over the vocabulary."""
+
+    # Dense layers, each followed by the activation. BERT has 1, EuroBERT none,
+    # UltraBERT 2.
+    num_layers: int = knob(1, at_least=0, at_most=2)
+    # Columns between two dense layers; 0: as many as the embeddings have.
+    width: int = knob(0, at_least=0)
+    # "": the encoder's activation.
+    activation: str = knob("", choices=("", "gelu_tanh", "gelu_erf", "silu"))
+    # Whether a norm, of the encoder's kind, follows the dense layers.
+    norm: bool = True
+    # Whether the dense layers have biases.
+    bias: bool = True
+    # Whether each token has a bias.
+    output_bias: bool = True
+    # Whether logits are products with the token embeddings, or with a table of their
+    # own.
+    tied: bool = True
+
+    def check(self, where: str) -> None:
+        """Check that no field is set without effect."""
+        if self.width and self.num_layers < 2:
+            raise UserError(
+                f"{where}width={self.width} has no effect with "
+                f"{where}num_layers={self.num_layers}; set {where}num_layers=2 or "
+                f"{where}width=0"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class EncoderConfig:
-    """Shape and arithmetic of the encoder. The defaults are BERT-Base (paper, 3)."""
+    """Architecture and arithmetic of the encoder. The defaults are BERT-Base.
 
-    # Rows of the token embedding; 0: as many as the tokenizer of the corpus has.
+    Source: BERT paper, 3. Fields that BERT lacks name the model that they come from.
+    """
+
+    # ---- sizes
+    # Rows of the token embedding; 0: the size of the corpus's tokenizer.
     vocab_size: int = knob(BERT_VOCAB_SIZE, at_least=0)
     # Embedding rows are padded up to a multiple of this.
     vocab_multiple: int = knob(128, at_least=1)
@@ -30,85 +76,156 @@ class EncoderConfig:
     # layer has its own.
     num_layer_groups: int = knob(0, at_least=0)
     num_heads: int = knob(12, at_least=1)
+    # Heads of keys and values, each shared by equally many query heads (Ainslie et al.
+    # 2023); 0: num_heads.
+    num_key_value_heads: int = knob(0, at_least=0)
     intermediate_size: int = knob(3072, at_least=1)
-    # Tokens of a row, at most; where positions are absolute, rows of their table.
-    max_position_embeddings: int = knob(512, at_least=1)
-    # Kinds of segments with an embedding each; 1: all share one; 0: no embedding. Where
-    # positions are relative, 2: two segments are the same or not; 0: none of that.
-    type_vocab_size: int = knob(2, at_least=0)
-    # "absolute": embeddings of positions and segments (BERT). "relative": attention
-    # knows distances, and whether segments differ (XLNet); then there are neither
-    # embeddings of positions nor a layer norm behind those of tokens, queries, keys and
-    # values have no biases, and [CLS] counts as the last token of its row.
-    positions: str = knob("absolute", choices=("absolute", "relative"))
-    # Whether a token attends only to itself and those before it: left to right.
+    # Longest row, in tokens; with absolute positions, rows of their table.
+    max_position_embeddings: int = knob(512, at_least=1, adaptable=True)
+    # Kinds of segments with an embedding each; 1: all tokens share one; 0: none. With
+    # relative positions, 2: attention knows whether two tokens share a segment; 0: it
+    # does not.
+    type_vocab_size: int = knob(2, at_least=0, adaptable=True)
+
+    # ---- attention
+    # "absolute": a table of position embeddings (BERT). "rotary": queries and keys are
+    # rotated by their position (Su et al. 2021; ModernBERT). "relative": XLNet, whose
+    # encoder is another one (model/xlnet).
+    positions: str = knob("absolute", choices=("absolute", "rotary", "relative"))
+    # Base of the rotary wavelengths.
+    rotary_base: float = knob(10_000.0, more_than=0, adaptable=True)
+    # The same in local layers; 0: rotary_base.
+    local_rotary_base: float = knob(0.0, at_least=0, adaptable=True)
+    # Local layers attend to this many positions on either side; 0: all layers are
+    # global.
+    attention_window: int = knob(0, at_least=0)
+    # Layer i is global if i % global_layer_every == first_global_layer.
+    global_layer_every: int = knob(1, at_least=1)
+    first_global_layer: int = knob(0, at_least=0)
+    # Whether a token attends to itself and earlier tokens only.
     causal: bool = False
+
+    # ---- feed-forward network, norms and biases
+    # "gated": output(activation(gate(x)) * intermediate(x)) (Shazeer 2020).
+    feed_forward: str = knob("plain", choices=("plain", "gated"))
     # Hugging Face calls "gelu_erf" "gelu".
-    activation: str = knob("gelu_tanh", choices=("gelu_tanh", "gelu_erf"))
-    # Of hidden states, and of attention probabilities.
-    dropout_rate: float = knob(0.1, at_least=0, less_than=1)
-    attention_dropout_rate: float = knob(0.1, at_least=0, less_than=1)
+    activation: str = knob("gelu_tanh", choices=("gelu_tanh", "gelu_erf", "silu"))
+    # Layer norm, or its root-mean-square form without mean and bias (Zhang and Sennrich
+    # 2019).
+    norm: str = knob("layer", choices=("layer", "rms"))
+    # Whether layer norms have biases.
+    norm_bias: bool = True
+    # "post": norm(x + f(x)) (BERT). "pre": x + f(norm(x)), and a norm after the last
+    # layer (ModernBERT).
+    norm_placement: str = knob("post", choices=("post", "pre"))
+    # Whether a pre-norm encoder has a norm before the attention of layer 0; ModernBERT
+    # has none, as its embeddings are normalised already.
+    first_attention_norm: bool = True
+    # Whether embeddings are normalised.
+    embedding_norm: bool = True
     layer_norm_epsilon: float = knob(1e-12, more_than=0)
-    # Standard deviation of the normal distribution, which is cut off at two of them.
-    initializer_range: float = knob(0.02, at_least=0)
+    # Whether the linear layers of attention and feed-forward network have biases.
+    linear_bias: bool = True
+    prediction_head: PredictionHeadConfig = PredictionHeadConfig()
+
+    # ---- dropout and initialisation
+    # Dropout of embeddings and of what each attention and feed-forward network adds.
+    dropout_rate: float = knob(0.1, at_least=0, less_than=1, regularisation=True)
+    attention_dropout_rate: float = knob(
+        0.1, at_least=0, less_than=1, regularisation=True
+    )
+    # Standard deviation of initial values, from a normal distribution that is truncated
+    # at two of them.
+    initializer_range: float = knob(0.02, at_least=0, regularisation=True)
+    # Whether kernels that write to the residual stream begin smaller, by a factor of
+    # sqrt(2 num_layers) (ModernBERT).
+    depth_scaled_init: bool = knob(False, regularisation=True)
+
+    # ---- computation
     # Type of activations and of the factors of products.
     dtype: str = knob("bfloat16", choices=("bfloat16", "float32"), free=True)
-    # Whether the compiler sees one layer in a loop, or all of them unrolled.
+    # Whether layers are compiled once and run in a loop, or unrolled.
     scan_layers: bool = knob(False, free=True)
-    # How attention is computed. "kernel": as one kernel for TPUs, but not in a last
-    # layer that is read at some positions; on other backends the kernel is interpreted,
-    # which is slow. "plain": in the operations that XLA knows. "auto":
-    # by the kernel on TPUs where shapes allow it, and by cuDNN's on NVIDIA GPUs in
-    # bfloat16 and without dropout of probabilities. All three draw the same dropout.
-    attention: str = knob("auto", choices=("auto", "plain", "kernel"), free=True)
-    # What the backward pass recomputes instead of keeping it.
+    # "auto": kernels where platform and shapes allow them (model/kernels); "off": none,
+    # if a compiler rejects one. Both draw the same dropout.
+    kernels: str = knob("auto", choices=("auto", "off"), free=True)
+    # What the backward pass recomputes instead of storing it.
     remat: str = knob("none", choices=("none", "attention", "layer"), free=True)
 
     def check(self, where: str) -> None:
-        """Heads and groups are equal parts, and the kernel knows the heads' size."""
-        if self.hidden_size % self.num_heads:
-            raise UserError(
-                f"{where}num_heads={self.num_heads} does not divide "
-                f"{where}hidden_size={self.hidden_size}"
-            )
-        if self.num_layers % self.num_distinct_layers:
-            raise UserError(
-                f"{where}num_layer_groups={self.num_layer_groups} does not divide "
-                f"{where}num_layers={self.num_layers}"
-            )
-        if self.is_relative:
-            self._check_relative(where)
-        if self.attention != "kernel":
-            return
-        if self.head_size not in KERNEL_HEAD_SIZES:
-            sizes = ", ".join(map(str, KERNEL_HEAD_SIZES))
-            raise UserError(
-                f"{where}attention=kernel is for heads of {sizes} columns, not "
-                f"hidden_size / num_heads = {self.head_size}; take auto or plain"
-            )
-        if self.max_position_embeddings > KERNEL_MAX_LENGTH:
-            raise UserError(
-                f"{where}attention=kernel is for up to {KERNEL_MAX_LENGTH} positions, "
-                f"not max_position_embeddings={self.max_position_embeddings}; take "
-                "auto or plain"
-            )
+        """Check that sizes divide and that the fields fit together.
 
-    def _check_relative(self, where: str) -> None:
-        for name, works, advice in (
-            ("causal", not self.causal, "must be False"),
-            ("attention", self.attention != "kernel", "must be auto or plain"),
-            ("type_vocab_size", self.type_vocab_size in (0, 2), "must be 0 or 2"),
-            ("hidden_size", self.hidden_size % 2 == 0, "must be even"),
+        Raises:
+          UserError: They do not.
+        """
+        for name, size, by, parts in (
+            ("hidden_size", self.hidden_size, "num_heads", self.num_heads),
+            (
+                "num_heads",
+                self.num_heads,
+                "num_key_value_heads",
+                self.key_value_heads,
+            ),
+            (
+                "num_layers",
+                self.num_layers,
+                "num_layer_groups",
+                self.num_distinct_layers,
+            ),
         ):
-            if not works:
+            if size % parts:
                 raise UserError(
-                    f"{where}{name}={getattr(self, name)} does not go with "
-                    f"{where}positions=relative; it {advice}"
+                    f"{where}{by}={parts} does not divide {where}{name}={size}"
+                )
+        if self.positions == "rotary" and self.head_size % 2:
+            raise UserError(
+                f"{where}positions=rotary needs heads of an even size; hidden_size / "
+                f"num_heads is {self.head_size}"
+            )
+        if self.positions == "relative" and self.hidden_size % 2:
+            raise UserError(
+                f"{where}hidden_size={self.hidden_size} does not go with "
+                f"{where}positions=relative; it must be even"
+            )
+        if self.first_global_layer >= self.global_layer_every:
+            raise UserError(
+                f"{where}first_global_layer={self.first_global_layer} must be less "
+                f"than {where}global_layer_every={self.global_layer_every}"
+            )
+        for name, wanted, field in self._requirements():
+            value = getattr(self, name)
+            if value != wanted:
+                raise UserError(
+                    f"{where}{name}={value} does not go with "
+                    f"{where}{field}={getattr(self, field)}; it must be {wanted}"
                 )
 
-    @property
-    def is_relative(self) -> bool:
-        return self.positions == "relative"
+    def _requirements(self) -> Iterator[tuple[str, Any, str]]:
+        """Yield (field, its only possible value, the field that requires it)."""
+        defaults = type(self)()
+        if self.positions != "rotary":
+            yield "rotary_base", defaults.rotary_base, "positions"
+        if not self.attention_window:
+            yield "local_rotary_base", 0.0, "attention_window"
+            yield "global_layer_every", 1, "attention_window"
+        elif self.global_layer_every == 1:
+            yield "attention_window", 0, "global_layer_every"
+        if self.norm_placement == "post":
+            yield "first_attention_norm", True, "norm_placement"
+        if self.num_layer_groups:  # layers that share parameters are alike
+            yield "attention_window", 0, "num_layer_groups"
+            yield "first_attention_norm", True, "num_layer_groups"
+        if self.positions == "relative":
+            for name in XLNET_REQUIREMENTS:
+                yield name, getattr(defaults, name), "positions"
+            if self.type_vocab_size:
+                yield "type_vocab_size", 2, "positions"
+
+    def is_global(self, layer: int) -> bool:
+        """Return whether a layer attends to whole rows, not to a window."""
+        if not self.attention_window:
+            return True
+        return layer % self.global_layer_every == self.first_global_layer
 
     @property
     def padded_vocab_size(self) -> int:
@@ -117,13 +234,18 @@ class EncoderConfig:
 
     @property
     def embedding_columns(self) -> int:
-        """Columns of the embeddings, whatever says so: the dimension E."""
+        """Columns of the embeddings, with the default filled in: the dimension E."""
         return self.embedding_size or self.hidden_size
 
     @property
     def num_distinct_layers(self) -> int:
         """Layers with parameters of their own, which are stacked: the dimension G."""
         return self.num_layer_groups or self.num_layers
+
+    @property
+    def key_value_heads(self) -> int:
+        """Heads of keys and values, with the default filled in."""
+        return self.num_key_value_heads or self.num_heads
 
     @property
     def head_size(self) -> int:

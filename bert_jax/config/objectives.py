@@ -19,10 +19,10 @@ MAX_EXAMPLES_PER_ROW = 64
 class MaskingConfig:
     """Which tokens are predicted, and what stands in their place (paper, 3.1)."""
 
-    # Share of the tokens that are predicted; padding does not count. Several values are
-    # the rates at equal distances over the run: 0.3,0.15 falls from 0.3 to 0.15.
-    rate: tuple[float, ...] = knob((0.15,), more_than=0, at_most=1)
-    # The same for held-out text: one value, so that runs with other rates compare.
+    # Share of the tokens that are predicted; padding does not count. A phase may have a
+    # rate of its own (`PhaseConfig.masking_rate`).
+    rate: float = knob(0.15, more_than=0, at_most=1)
+    # The same for held-out text, in all phases, so that runs with other rates compare.
     eval_rate: float = knob(0.15, more_than=0, at_most=1)
     # What is masked as a whole: "token"; "word": a token with those that continue it;
     # "ngram": 1 to max_ngram words.
@@ -30,7 +30,7 @@ class MaskingConfig:
     max_ngram: int = knob(3, at_least=1, at_most=16)
     # How predictions are counted, and what may be among them; see data/masking.py.
     convention: str = knob("original", choices=("original", "fairseq"))
-    # Predictions in an example, at most; 0: as many as the rates ask for.
+    # Predictions in an example, at most; 0: as many as the higher rate asks for.
     max_predictions: int = knob(0, at_least=0)
     # Of the predicted tokens, the shares that become [MASK] and a random token; the
     # others stay as they are.
@@ -38,9 +38,7 @@ class MaskingConfig:
     random_token_rate: float = knob(0.1, at_least=0, at_most=1)
 
     def check(self, where: str) -> None:
-        """There is a rate, and what predicted tokens become adds up."""
-        if not self.rate:
-            raise UserError(f"{where}rate is empty; give one rate or several")
+        """Check that the shares of what predicted tokens become add up."""
         if self.mask_token_rate + self.random_token_rate > 1:
             raise UserError(
                 f"{where}mask_token_rate={self.mask_token_rate} and "
@@ -49,14 +47,14 @@ class MaskingConfig:
             )
 
     def predictions(self, length: int, examples: int = 1) -> int:
-        """Predictions in a row, at most: the dimension P of a batch.
+        """Return the largest number of predictions in a row: P of a batch.
 
         Args:
           length: Tokens in a row.
           examples: Examples in a row, at most.
         """
         # Rounded first: 0.1 * 30 is a little more than 3.
-        wanted = math.ceil(round(max(*self.rate, self.eval_rate) * length, 6))
+        wanted = math.ceil(round(max(self.rate, self.eval_rate) * length, 6))
         if examples == 1:
             return min(length, self.max_predictions or wanted)
         # The number of each example is rounded, to less than one more.
@@ -180,9 +178,6 @@ class PermutationLmConfig:
     context: int = knob(6, at_least=2)
     # Predicted tokens that stand together, at most.
     max_span: int = knob(5, at_least=1)
-    # Tokens before a row, of its document, that its tokens attend to (model/encoder.py
-    # says how this memory differs from the paper's); 0: none.
-    memory_length: int = knob(0, at_least=0)
 
     def predictions(self, length: int) -> int:
         """Predictions in a sequence, at most: the dimension P of a batch."""

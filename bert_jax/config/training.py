@@ -8,25 +8,50 @@ from bert_jax.knobs import knob
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """The update. The defaults are the original's, its oddities included.
+    """Optimizer and learning rate. The defaults are those of google-research/bert.
 
-    Source: google-research/bert, optimization.py.
+    Source: google-research/bert, optimization.py. `training/optimizer.py` and
+    `training/muon.py` have the sources of the other optimizers.
     """
 
-    name: str = knob("adamw", choices=("adamw", "lamb"))
+    # "muon" orthogonalises the updates of the layers' matrices, and is "adamw" for all
+    # other parameters, with the same learning rate.
+    name: str = knob("adamw", choices=("adamw", "stable_adamw", "lamb", "muon"))
     learning_rate: float = knob(1e-4, at_least=0)  # peak
-    # "linear" joins warmup and decay; "original" jumps down at the end of the warmup.
-    schedule: str = knob("original", choices=("original", "linear"))
+    # Shape after the warmup. "linear" and "cosine" fall from the peak to 0. "original"
+    # falls linearly, too, but jumps down at the end of the warmup. "wsd" (warmup,
+    # stable, decay) stays at the peak until the last `decay_fraction` of the steps.
+    schedule: str = knob("original", choices=("original", "linear", "cosine", "wsd"))
     warmup_fraction: float = knob(0.01, at_least=0, at_most=1)  # of all steps
+    # Of all steps, with schedule="wsd"; the rate falls as 1 - sqrt to 0. 0: no decay.
+    decay_fraction: float = knob(0.1, at_least=0, at_most=1)
     beta1: float = knob(0.9, at_least=0, less_than=1)
     beta2: float = knob(0.999, at_least=0, less_than=1)
     epsilon: float = knob(1e-6, more_than=0)
-    weight_decay: float = knob(0.01, at_least=0)  # not on biases and layer norms
+    # Not on biases and norms. It is multiplied by the learning rate. ModernBERT's 1e-5
+    # is not: with its peak rate of 8e-4 it is 1e-5 / 8e-4 = 0.0125 here.
+    weight_decay: float = knob(0.01, at_least=0)
+    # Of Adam's moments; the paper of "stable_adamw" has it.
     bias_correction: bool = False
     # Factor of the learning rate from each layer to the one below it; 1: all alike.
     layer_decay: float = knob(1.0, more_than=0, at_most=1)
     # Norm of the gradient over all parameters, at most; 0: no clipping.
     clip_norm: float = knob(1.0, at_least=0)
+
+    def check(self, where: str) -> None:
+        """Check that `decay_fraction` has an effect and leaves room for the warmup."""
+        if self.schedule != "wsd":
+            if self.decay_fraction != OptimizerConfig.decay_fraction:
+                raise UserError(
+                    f"{where}decay_fraction={self.decay_fraction} has no effect with "
+                    f"{where}schedule={self.schedule!r}; it needs {where}schedule='wsd'"
+                )
+        elif self.warmup_fraction + self.decay_fraction > 1:
+            raise UserError(
+                f"{where}warmup_fraction={self.warmup_fraction} and "
+                f"{where}decay_fraction={self.decay_fraction} must not add up to more "
+                "than 1"
+            )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

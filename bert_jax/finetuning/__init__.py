@@ -188,6 +188,7 @@ def make_run(
     schedule = optimizer.make_schedule(config.optimizer, steps)
     phase = Phase(
         name="fine-tuning",
+        objective=objective,
         steps=steps,
         lengths=batches.lengths(config, task),
         batch_size=config.batch_size,
@@ -195,7 +196,6 @@ def make_run(
         open_data=functools.partial(batches.open_data, config, task, objective, steps),
     )
     return Run(
-        objective=objective,
         optimizer=optimizer.make_optimizer(
             config.optimizer, schedule, encoder=objective.encoder_path, frozen=frozen
         ),
@@ -204,6 +204,7 @@ def make_run(
         seed=config.seed,
         config=config.loop,
         mesh=mesh,
+        encoders={"encoder.": encoder},
         shard_optimizer=config.mesh.shard_optimizer,
         gradient_sum=config.mesh.gradient_sum,
         frozen=frozen,

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 from etils import epath
 
 from bert_jax import config as config_lib
+from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import sources
 from bert_jax.model import parameters
@@ -29,14 +30,15 @@ def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, 
 def encoder(
     config: config_lib.FinetuneConfig, encoder: config_lib.EncoderConfig
 ) -> config_lib.EncoderConfig:
-    """The pretrained encoder's config with what fine-tuning may change."""
-    return dataclasses.replace(
-        encoder,
-        attention="auto",  # this may be another machine
-        dtype=config.dtype or encoder.dtype,
-        dropout_rate=config.dropout_rate,
-        attention_dropout_rate=config.attention_dropout_rate,
-    )
+    """Return the config of a pretrained encoder, changed for fine-tuning.
+
+    The architecture stays. Of the other fields, those that `FinetuneConfig` has, too,
+    are taken from there, unless they are empty: "as pretrained".
+    """
+    fixed = {field.name for field in knobs.architecture(encoder)}
+    others = vars(encoder).keys() - fixed
+    changes = {k: v for k, v in vars(config).items() if k in others and v != ""}
+    return dataclasses.replace(encoder, **changes)
 
 
 def begin(

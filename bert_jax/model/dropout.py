@@ -1,17 +1,15 @@
-"""Dropout. No mask is ever stored: the backward pass makes it again.
+"""Dropout whose mask is recomputed in the backward pass, never stored.
 
-The mask is a pure function of the row's key, the place and the position; see
-`randomness.py`. It is made in the same loop that uses it.
+The mask is a pure function of the row's key, the place in the model and the position
+(`randomness.py`), computed in the loop that applies it.
 
-One 32-bit word is enough for two positions of the last dimension, some way apart: as a
-signed number for the one, and its lower 16 bits, shifted up, for the other. The rate of
-the latter is `rate` rounded up to a multiple of 2**-16.
+One 32-bit word serves two positions of the last dimension: as a signed number for one,
+and its lower 16 bits, shifted up, for the other. The second position's rate is `rate`
+rounded up to a multiple of 2**-16.
 
-Words are counters that were stirred by shifts, sums and exclusive ors alone (`_stir`).
-Not every TPU multiplies integers: v4 needs about fifteen bundles of instructions for
-each product, and there the mixer of `randomness.bits` was most of what attention took
-(docs/log.md). The kernels number their words once in a program; the plain path still
-has a product or two for each position.
+Words are hashed counters. The hash (`_mix`) has shifts, sums and exclusive ors only,
+because integer products are slow on some TPUs: on v4 each takes about fifteen bundles,
+and the hash of `randomness.bits` dominated attention there (docs/log.md).
 """
 
 import functools
@@ -36,8 +34,7 @@ def dropout(
     Args:
       x: Fewer than 2**32 values for each key.
       rate: Fraction in [0, 1).
-      keys: Keys of the rows, or of parts of them, at this place; None for no dropout
-        (the layers' `deterministic`).
+      keys: Keys of the rows, or of vectors in them, at this place; None for no dropout.
     """
     if keys is None or rate == 0:
         return x
@@ -47,7 +44,9 @@ def dropout(
 @functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
 def _dropout(x, keys, rate):
     drop = mask(keys, x.shape[keys.ndim :], rate)
-    return jnp.where(drop, jnp.zeros_like(x), x * jnp.asarray(1 / (1 - rate), x.dtype))
+    # Scaled in float32: bfloat16 would round 1 / 0.9 to 1.109375.
+    scaled = x.astype(jnp.float32) * (1 / (1 - rate))
+    return jnp.where(drop, 0.0, scaled).astype(x.dtype)
 
 
 def _dropout_forward(x, keys, rate):
@@ -64,13 +63,13 @@ _dropout.defvjp(_dropout_forward, _dropout_backward)
 def mask(
     keys: UInt32[Array, "..."], shape: tuple[int, ...], rate: float
 ) -> Bool[Array, "..."]:
-    """What is dropped: true in an array of `shape` for each key, [*keys.shape, *shape].
+    """Return the dropout mask: True where dropped, [*keys.shape, *shape].
 
-    Each value makes its own word: on the way, that costs less than to bring two
-    values together. The kernels, which have them at hand, make each word once.
+    Each position computes its word itself, which is cheaper than sharing one between
+    two distant positions. The kernels compute each word once.
 
     Args:
-      keys: Keys of the rows, or of parts of them, at one place.
+      keys: Keys of the rows, or of vectors in them, at one place.
       shape: Shape of the array of one key.
       rate: Fraction in [0, 1).
     """
@@ -85,55 +84,56 @@ def mask(
     index = index * jnp.uint32(size) + column
     index = index - jnp.where(is_second, jnp.uint32(size), jnp.uint32(0))
     keys = keys.reshape(*keys.shape, *[1] * len(shape))
-    word = _stir(randomness.advance(keys, index))
+    word = _mix(randomness.advance(keys, index))
     word = word << jnp.where(is_second, jnp.uint32(16), jnp.uint32(0))
     return _is_below(word, rate)
 
 
 def words(positions: int) -> int:
-    """Number of words for `positions` positions of the last dimension.
+    """Return the number of words for `positions` positions of the last dimension.
 
-    Position c < words has the upper bits of word c, position words + c its lower ones.
+    Position c < words takes the upper bits of word c, position words + c its lower
+    bits.
     """
     return -(-positions // (2 * _STEP)) * _STEP
 
 
-def of_parts(
-    keys: UInt32[Array, " B"] | None, parts: Int[Array, "B ..."], size: int
+def keys_at(
+    keys: UInt32[Array, " B"] | None, index: Int[Array, "B ..."], size: int
 ) -> UInt32[Array, "B ..."] | None:
-    """Keys of parts of the arrays of rows: each drops what it would as a part of all.
+    """Derive keys for some vectors of each row that draw the mask of the full row.
 
     Args:
-      keys: Keys of the rows at one place; None for no randomness, which stays so.
-      parts: Which rows of the last dimension; the first is 0.
-      size: Positions in the last dimension.
+      keys: Keys of the rows at one place; None for no dropout, which stays None.
+      index: Index of each vector among the vectors of its row.
+      size: Positions in a vector, the last dimension.
     """
     if keys is None:
         return None
-    keys = keys.reshape(-1, *[1] * (parts.ndim - 1))
-    return randomness.advance(keys, parts.astype(jnp.uint32) * jnp.uint32(words(size)))
+    keys = keys.reshape(-1, *[1] * (index.ndim - 1))
+    return randomness.advance(keys, index.astype(jnp.uint32) * jnp.uint32(words(size)))
 
 
 def pairs(
     counters: UInt32[Array, "..."], rate: float
 ) -> tuple[Bool[Array, "..."], Bool[Array, "..."]]:
-    """What is dropped of the two positions of each word, for kernels."""
-    word = _stir(counters)
+    """Return whether the first and second position of each word are dropped."""
+    word = _mix(counters)
     return _is_below(word, rate), _is_below(word << 16, rate)
 
 
 def _is_below(word, rate):
-    """Whether signed words are among the lowest, a share of `rate` of all numbers."""
-    # Signed numbers, for not every chip compares unsigned ones in one instruction.
+    """Return whether words, as signed numbers, are in the lowest share `rate`."""
+    # Signed, because some chips need several instructions to compare unsigned numbers.
     return word.astype(jnp.int32) < jnp.int32(math.floor(rate * 2**32) - 2**31)
 
 
-def _stir(x):
-    """A bijection of 32-bit words, good enough for what `_is_below` asks of them.
+def _mix(x):
+    """Hash 32-bit words, by a bijection that is random enough for `_is_below`.
 
-    For counters that go up by `randomness.advance`, no correlation was found between
-    drops at any distance of up to 2 million positions, nor between products of two
-    neighbours and others, beyond what chance explains (docs/log.md has the search).
+    For counters that increase by `randomness.advance`, no correlation beyond chance was
+    found between drops at any distance up to 2 million positions, nor between products
+    of two neighbours (docs/log.md).
     """
     for down, up in ((6, 5), (3, 7), (13, 17)):
         x = x ^ (x >> down)

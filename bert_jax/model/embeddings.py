@@ -2,63 +2,85 @@
 
 import flax.linen as nn
 import jax
-from jaxtyping import Array, Float, UInt32
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import dropout, layers
+from bert_jax.model import dropout, linear, norms, products
 from bert_jax.model.inputs import Inputs
 
 
 class Embeddings(nn.Module):
     """Sum of token, position and segment embeddings, normalised.
 
-    Embeddings may have fewer columns than hidden states; `Encoder` projects them.
-    An encoder of fewer than two segment types takes all tokens for the first type, or
-    has no embedding of segments. One of relative positions has embeddings of tokens
-    only, which are not normalised (google-research's XLNet, modeling.py).
+    The config decides which tables exist: positions if they are absolute, segments if
+    `type_vocab_size` is not 0. With one segment type, all tokens share its embedding.
     """
 
     config: config_lib.EncoderConfig
 
     def setup(self):
         c = self.config
-        self.token = self._table("token", "vocab", c.padded_vocab_size)
-        if c.is_relative:
-            return
-        self.position = self._table("position", "position", c.max_position_embeddings)
+        self.token = table(self, "token_embedding", "vocab", c.padded_vocab_size)
+        if c.positions == "absolute":
+            self.position = table(
+                self, "position_embedding", "position", c.max_position_embeddings
+            )
         if c.type_vocab_size:
-            self.segment = self._table("segment", "segment", c.type_vocab_size)
-        self.layer_norm = layers.LayerNorm(c.layer_norm_epsilon, c.dtype)
-
-    def _table(self, name: str, dim: str, size: int):
-        init = nn.with_logical_partitioning(
-            layers.initializer(self.config.initializer_range), (dim, "embed")
-        )
-        shape = size, self.config.embedding_columns
-        return self.param(f"{name}_embedding", init, shape)
+            self.segment = table(
+                self, "segment_embedding", "segment", c.type_vocab_size
+            )
+        if c.embedding_norm:
+            self.layer_norm = norms.Norm(c)
 
     def __call__(
         self, inputs: Inputs, dropout_keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B L E"]:
-        """Vectors for tokens at their positions."""
-        # Whole rows of the table, so that a lookup needs no other part of the mesh.
-        token = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
-        x = token[inputs.input_ids]
-        if not self.config.is_relative:
-            x = self.layer_norm(self._add_positions_and_segments(x, inputs))
-        x = x.astype(self.config.dtype)
-        return dropout.dropout(x, self.config.dropout_rate, dropout_keys)
-
-    def _add_positions_and_segments(self, x, inputs):
-        if inputs.positions is None:
-            x = x + self.position[: x.shape[1]]
-        else:
-            x = x + self.position[inputs.positions]
-        types = self.config.type_vocab_size
-        if types >= 2 and inputs.segment_ids is not None:
-            # There are few segment types: a product is cheaper than a lookup, and so is
-            # its gradient.
-            x = x + jax.nn.one_hot(inputs.segment_ids, types) @ self.segment
-        elif types:
+        """Embed tokens at their positions."""
+        c = self.config
+        x = look_up(self.token, inputs.input_ids)
+        if c.positions == "absolute":
+            if inputs.positions is None:
+                x = x + self.position[: x.shape[1]]
+            else:
+                x = x + self.position[inputs.positions]
+        if c.type_vocab_size >= 2 and inputs.segment_ids is not None:
+            x = x + self._segments(inputs.segment_ids)
+        elif c.type_vocab_size:
             x = x + self.segment[0]
-        return x
+        if c.embedding_norm:
+            x = self.layer_norm(x)
+        return dropout.dropout(x.astype(c.dtype), c.dropout_rate, dropout_keys)
+
+    def _segments(self, segment_ids):
+        # With so few rows a product is cheaper than a lookup, and so is its gradient.
+        one_hot = jax.nn.one_hot(segment_ids, len(self.segment))  # [B, L, S]
+        rows = one_hot.reshape(-1, len(self.segment))
+        x = products.linear(rows, self.segment, jnp.dtype("float32"))
+        return x.reshape(*segment_ids.shape, -1)
+
+
+def table(
+    module: nn.Module, name: str, dimension: str, size: int
+) -> Float[Array, "rows E"]:
+    """Declare a table of embeddings in a module that has the encoder's config.
+
+    Args:
+      module: Module whose parameter it is.
+      name: Name of the parameter.
+      dimension: Name of the dimension of its rows.
+      size: Number of rows.
+    """
+    c = module.config
+    init = nn.with_logical_partitioning(
+        linear.initializer(c.initializer_range), (dimension, "embed")
+    )
+    return module.param(name, init, (size, c.embedding_columns))
+
+
+def look_up(
+    tokens: Float[Array, "V E"], ids: Int[Array, "B L"]
+) -> Float[Array, "B L E"]:
+    """Gather the embeddings of tokens."""
+    # Whole rows of the table on each device, so that a lookup needs no other device.
+    return nn.with_logical_constraint(tokens, ("vocab", "hidden"))[ids]

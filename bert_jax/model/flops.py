@@ -1,8 +1,8 @@
-"""How much arithmetic the parts of the model are, as formulas.
+"""Operations of the parts of the model, as formulas.
 
 Analytic, because a compiler's own count misses loops (JAX's cost analysis counts the
 body of a scan once). A product of [m, k] and [k, n] is 2 m k n operations. Only
-products count, and only the forward pass is here; see `training`.
+products count, and all functions but `training` count the forward pass only.
 """
 
 from bert_jax import config as config_lib
@@ -11,79 +11,77 @@ from bert_jax import config as config_lib
 def encoder(
     config: config_lib.EncoderConfig, length: int, positions: int | None = None
 ) -> float:
-    """Operations of the layers for one sequence, and to project its embeddings.
+    """Return the operations of embedding projection and layers for one sequence.
 
     Args:
-      config: Shape of the encoder.
+      config: Encoder.
       length: Tokens of the sequence.
-      positions: Number of those whose vectors are wanted; None: all. The last layer has
-        keys and values of all tokens, and everything else of these.
+      positions: Number of positions whose hidden states are wanted; None: all. The last
+        layer computes keys and values of all tokens, and everything else of these.
     """
-    last = length if positions is None else positions
-    layers = (config.num_layers - 1) * _layer(config, length, length)
-    layers += _layer(config, length, last)
+    last = config.num_layers - 1
+    layers = sum(_layer(config, i, length, length) for i in range(last))
+    layers += _layer(config, last, length, length if positions is None else positions)
     e, d = config.embedding_columns, config.hidden_size
     return layers + (2.0 * length * e * d if e != d else 0.0)
 
 
-def _layer(config: config_lib.EncoderConfig, length: int, queries: int) -> float:
+def _layer(
+    config: config_lib.EncoderConfig, layer: int, length: int, queries: int
+) -> float:
     d, f = config.hidden_size, config.intermediate_size
-    keys_and_values = 2.0 * length * 2 * d * d
-    of_queries = 2.0 * queries * (2 * d * d + 2 * d * f)
-    attention = 2 * 2.0 * queries * length * d
-    if config.is_relative:  # with all distances, however that is computed
+    wide = 3 if config.feed_forward == "gated" else 2
+    keys_and_values = 2.0 * length * 2 * d * config.key_value_heads * config.head_size
+    of_queries = 2.0 * queries * (2 * d * d + wide * d * f)
+    seen = length
+    if not config.is_global(layer):
+        # The mean over queries of the keys in their windows; ends of rows have fewer.
+        window = min(config.attention_window, length - 1)
+        seen = 2 * window + 1 - window * (window + 1) / length
+    attention = 2 * 2.0 * queries * seen * d
+    if config.positions == "relative":  # also scores of all distances
         attention += 2.0 * queries * 2 * length * d
     return keys_and_values + of_queries + attention
 
 
 def two_streams(
-    config: config_lib.EncoderConfig, length: int, predictions: int, memory: int = 0
+    config: config_lib.EncoderConfig, length: int, predictions: int
 ) -> float:
-    """Operations of the layers for one sequence and a stream of predictions beside it.
+    """Return the operations of the layers for one sequence with two streams (XLNet).
 
-    The last layer has that stream only. All attend to `memory` tokens more.
+    The last layer has queries of predictions only.
     """
-    keys = length + memory
-    layers = (config.num_layers - 1) * _layer(config, keys, length + predictions)
-    return layers + _layer(config, keys, predictions)
-
-
-def memory(config: config_lib.EncoderConfig, tokens: int) -> float:
-    """Operations to make memory of some tokens, beside those of `two_streams`.
-
-    Hidden states below each layer; without the gradients of these for keys and values,
-    which `training` counts and nothing needs.
-    """
-    keys_and_values = 2.0 * tokens * 2 * config.hidden_size**2
-    hidden = (config.num_layers - 1) * _layer(config, tokens, tokens)
-    return hidden - config.num_layers * keys_and_values
+    last = config.num_layers - 1
+    layers = last * _layer(config, 0, length, length + predictions)
+    return layers + _layer(config, last, length, predictions)
 
 
 def pooler(config: config_lib.EncoderConfig) -> float:
-    """Operations of the pooler for one sequence."""
+    """Return the operations of the pooler for one sequence."""
     return 2.0 * config.hidden_size**2
 
 
-def language_model_head(config: config_lib.EncoderConfig, predictions: int) -> float:
-    """Operations to predict some tokens of one sequence."""
-    d, e = config.hidden_size, config.embedding_columns
-    return 2.0 * predictions * d * e + tied_head(config, predictions)
+def prediction_head(config: config_lib.EncoderConfig, predictions: int) -> float:
+    """Return the operations to predict some tokens of one sequence."""
+    d, e, head = config.hidden_size, config.embedding_columns, config.prediction_head
+    dense = (0, d * e, (d + e) * (head.width or e))[head.num_layers]
+    return 2.0 * predictions * dense + vocabulary(config, predictions)
 
 
-def tied_head(config: config_lib.EncoderConfig, predictions: int) -> float:
-    """Operations of the table of tokens on some vectors of its width."""
+def vocabulary(config: config_lib.EncoderConfig, predictions: int) -> float:
+    """Return the operations of the product with the table of tokens."""
     return 2.0 * predictions * config.embedding_columns * config.vocab_size
 
 
 def classifier(config: config_lib.EncoderConfig, num_classes: int) -> float:
-    """Operations of a linear classifier on one vector."""
+    """Return the operations of a linear classifier on one vector."""
     return 2.0 * config.hidden_size * num_classes
 
 
 def training(forward: float) -> float:
-    """Operations of forward and backward pass together.
+    """Return the operations of forward and backward pass together.
 
-    The backward pass has two products for each of the forward pass. Recomputation is
-    not counted, for it is no progress.
+    The backward pass has two products for each of the forward pass. Recomputation does
+    not count.
     """
     return 3.0 * forward

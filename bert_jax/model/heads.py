@@ -1,6 +1,7 @@
-"""The encoder with what is put on top of it for a purpose."""
+"""The encoder with heads for pretraining and for tasks."""
 
 import dataclasses
+import functools
 from typing import Any
 
 import flax.linen as nn
@@ -9,71 +10,101 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import dropout, encoder, layers, products, randomness
+from bert_jax.model import (
+    activations,
+    dropout,
+    embeddings,
+    norms,
+    products,
+    randomness,
+)
+from bert_jax.model.attention import output_stddev
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.linear import Linear
+from bert_jax.model.make_encoder import make_encoder
 
 
-class LanguageModelHead(nn.Module):
-    """From vectors to logits over the vocabulary, tied to the token embedding.
+class PredictionHead(nn.Module):
+    """From hidden states to logits over the vocabulary.
 
-    The transformation makes vectors of the embedding's width, as in ALBERT and ELECTRA.
+    Dense layers end with as many columns as the embeddings have, as in ALBERT and
+    ELECTRA. Logits are products with the token embedding, or with a table of their own.
 
     Attributes:
-      config: Shape of the encoder.
-      transforms: Whether vectors are transformed; XLNet has none of it.
+      config: Encoder.
+      head: Shape of the head; None: the encoder's.
     """
 
     config: config_lib.EncoderConfig
-    transforms: bool = True
+    head: config_lib.PredictionHeadConfig | None = None
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B P D"], token_embedding: Float[Array, "V E"]
     ) -> Float[Array, "B P V"]:
-        """Float32 logits. Those of the vocabulary's padding are very negative."""
-        c = self.config
-        if self.transforms:
-            x = layers.Linear(
-                ("embed",),
-                (("hidden", c.embedding_columns),),
-                c.dtype,
-                c.initializer_range,
-                name="transform",
-            )(x)
-            x = layers.activate(x, c.activation)
-            x = layers.LayerNorm(c.layer_norm_epsilon, c.dtype, name="layer_norm")(x)
-        zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
-        bias = self.param("output_bias", zeros, (c.padded_vocab_size,))
-        rows = x.reshape(-1, c.embedding_columns)
-        logits = products.tied_linear(rows, token_embedding, bias, jnp.dtype(c.dtype))
+        """Return float32 logits; those of the vocabulary's padding are -1e9."""
+        c, head = self.config, self.head or self.config.prediction_head
+        dense = functools.partial(
+            Linear,
+            ("embed",),
+            dtype=c.dtype,
+            stddev=output_stddev(c),
+            has_bias=head.bias,
+        )
+        layers = [("transform", c.embedding_columns)][: head.num_layers]
+        if head.num_layers == 2:
+            layers.insert(0, ("inner_transform", head.width or c.embedding_columns))
+        for name, columns in layers:
+            x = dense((("hidden", columns),), name=name)(x)
+            x = activations.activate(x, head.activation or c.activation)
+        if head.norm:
+            x = norms.Norm(c, name="layer_norm")(x)
+        table = token_embedding
+        if not head.tied:
+            table = embeddings.table(
+                self, "output_embedding", "vocab", c.padded_vocab_size
+            )
+        rows = x.reshape(-1, c.embedding_columns)  # [B P, E]
+        logits = products.transposed_linear(rows, table, jnp.dtype(c.dtype))
+        if head.output_bias:
+            zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
+            bias = self.param("output_bias", zeros, (c.padded_vocab_size,))
+            logits = products.add_bias(logits, bias)
         if c.padded_vocab_size > c.vocab_size:
             is_token = jnp.arange(c.padded_vocab_size) < c.vocab_size
             logits = jnp.where(is_token, logits, -1e9)
         return logits.reshape(*x.shape[:2], c.padded_vocab_size)
 
 
+class Classifier(Linear):
+    """A linear layer from hidden states to float32 logits of classes."""
+
+    def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows C"]:
+        """Return the logits."""
+        return products.add_bias(*self.product_and_bias(x))
+
+
 def classifier(
     config: config_lib.EncoderConfig, num_classes: int, name: str | None = None
-) -> layers.Linear:
-    """From vectors of the encoder to float32 logits of classes."""
-    return layers.Linear(
+) -> Classifier:
+    """Return a classifier of an encoder's hidden states."""
+    return Classifier(
         ("embed",),
         (("class", num_classes),),
         config.dtype,
         config.initializer_range,
-        result_dtype="float32",
         name=name,
     )
 
 
 @dataclasses.dataclass(frozen=True)
 class PretrainingLogits:
-    """What is predicted in pretraining, as float32 logits.
+    """Float32 logits of masked language modelling and of the question about segments.
 
     Attributes:
       mlm: Logits of the masked tokens.
-      sentence: Logits of what is asked about the two segments, of rows that are packed
-        for each example; None if nothing is asked.
+      sentence: Logits of the answer about two segments; in packed rows, of each
+        example's; None without a question.
     """
 
     mlm: Float[Array, "B P V"]
@@ -92,8 +123,8 @@ class PretrainingModel(nn.Module):
     sentence_head: str = "nsp_head"
 
     def setup(self):
-        self.encoder = encoder.Encoder(self.config)
-        self.mlm_head = LanguageModelHead(self.config)
+        self.encoder = make_encoder(self.config)
+        self.mlm_head = PredictionHead(self.config)
         if self.sentence_head:
             self.sentence = classifier(self.config, 2, self.sentence_head)
 
@@ -105,12 +136,13 @@ class PretrainingModel(nn.Module):
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> PretrainingLogits:
-        """Logits for the tokens at `mlm_positions` and for the pairs of segments.
+        """Return logits of the tokens at `mlm_positions` and of the segment pairs.
 
         Args:
           inputs: Rows of tokens.
-          mlm_positions: Which tokens are predicted.
-          pooled_positions: [CLS] of each example of packed rows; None: a row has one.
+          mlm_positions: Positions of the predicted tokens.
+          pooled_positions: Positions of [CLS] of each example of packed rows; None:
+            each row has one.
           dropout_keys: A key for each row; None for no dropout.
         """
         keys = randomness.fold_in(dropout_keys, "encoder")
@@ -133,13 +165,13 @@ class PretrainingModel(nn.Module):
 
 
 class CausalModel(nn.Module):
-    """The encoder as a left-to-right model, with logits for each next token."""
+    """The encoder as a left-to-right language model, with logits of each next token."""
 
     config: config_lib.EncoderConfig
 
     def setup(self):
-        self.encoder = encoder.Encoder(self.config)
-        self.lm_head = LanguageModelHead(self.config)
+        self.encoder = make_encoder(self.config)
+        self.lm_head = PredictionHead(self.config)
 
     def __call__(
         self,
@@ -147,7 +179,7 @@ class CausalModel(nn.Module):
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "B L V"]:
-        """Float32 logits of the token after each position."""
+        """Return float32 logits of the token after each position."""
         keys = randomness.fold_in(dropout_keys, "encoder")
         encoded = self.encoder(inputs, dropout_keys=keys)
         return self.lm_head(encoded.hidden, self.encoder.token_embedding())
@@ -160,7 +192,7 @@ class ClassifierModel(nn.Module):
     num_classes: int
 
     def setup(self):
-        self.encoder = encoder.Encoder(self.config)
+        self.encoder = make_encoder(self.config)
         self.classifier = classifier(self.config, self.num_classes)
 
     def __call__(
@@ -169,7 +201,7 @@ class ClassifierModel(nn.Module):
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "B C"]:
-        """Float32 logits of the classes."""
+        """Return float32 logits of the classes."""
         keys = randomness.fold_in(dropout_keys, "encoder")
         pooled = self.encoder.pooled_positions(inputs)
         encoded = self.encoder(inputs, dropout_keys=keys, read_at=pooled)
@@ -187,7 +219,7 @@ class TaggerModel(nn.Module):
     num_classes: int
 
     def setup(self):
-        self.encoder = encoder.Encoder(self.config)
+        self.encoder = make_encoder(self.config)
         self.tagger = classifier(self.config, self.num_classes)
 
     def __call__(
@@ -196,7 +228,7 @@ class TaggerModel(nn.Module):
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "B L C"]:
-        """Float32 logits of the classes of each token."""
+        """Return float32 logits of the classes of each token."""
         keys = randomness.fold_in(dropout_keys, "encoder")
         encoded = self.encoder(inputs, dropout_keys=keys)
         keys = randomness.fold_in(dropout_keys, "tagger")
@@ -205,15 +237,15 @@ class TaggerModel(nn.Module):
 
 
 class SpanModel(nn.Module):
-    """The encoder with two logits for each position: of a start, and of an end (4.2).
+    """The encoder with logits of a start and an end at each position (4.2).
 
-    Without a pooler, and as in the original without dropout behind the encoder.
+    As in the original there is no dropout after the encoder.
     """
 
     config: config_lib.EncoderConfig
 
     def setup(self):
-        self.encoder = encoder.Encoder(self.config)
+        self.encoder = make_encoder(self.config)
         self.span_classifier = classifier(self.config, 2)
 
     def __call__(
@@ -222,19 +254,19 @@ class SpanModel(nn.Module):
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "B L 2"]:
-        """Float32 logits; those of padding mean nothing."""
+        """Return float32 logits; those of padding are meaningless."""
         keys = randomness.fold_in(dropout_keys, "encoder")
         encoded = self.encoder(inputs, dropout_keys=keys)
         return self.span_classifier(encoded.hidden)
 
 
 def init(model: nn.Module, key: jax.Array, *arguments: jax.Array) -> Any:
-    """Initial parameters of a model, boxed with the names of their dimensions.
+    """Initialise the parameters of a model, boxed with names of their dimensions.
 
     Args:
-      model: A model of inputs.
-      key: Key for what is drawn.
-      arguments: What the model is given besides, for one row of one token.
+      model: A model whose first argument is `Inputs`.
+      key: Key of the initial values.
+      arguments: Its further arguments, for one row of one token.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
     return model.init(key, Inputs(ids, ids == 0), *arguments)["params"]

@@ -8,13 +8,32 @@ from flax import traverse_util
 
 
 def flatten(params: dict[str, Any]) -> dict[str, Any]:
-    """Nested dicts to leaves by path."""
+    """Return the leaves of nested dicts by path."""
     return traverse_util.flatten_dict(params, sep="/")
 
 
 def unflatten(by_path: dict[str, Any]) -> dict[str, Any]:
-    """The inverse of `flatten`."""
+    """Return nested dicts from leaves by path; the inverse of `flatten`."""
     return traverse_util.unflatten_dict(by_path, sep="/")
+
+
+def split(
+    params: dict[str, Any], is_chosen: Callable[[str], bool]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the leaves whose path is chosen, and all others, as two nested dicts.
+
+    Boxes with the names of dimensions count as leaves.
+    """
+    by_path = flatten(params)
+    return tuple(
+        unflatten({path: x for path, x in by_path.items() if is_chosen(path) == side})
+        for side in (True, False)
+    )
+
+
+def join(*parts: dict[str, Any]) -> dict[str, Any]:
+    """Return one nested dict with the leaves of several; the inverse of `split`."""
+    return unflatten({path: x for part in parts for path, x in flatten(part).items()})
 
 
 def map_with_path(function: Callable[..., Any], *trees: Any) -> Any:
@@ -25,12 +44,12 @@ def map_with_path(function: Callable[..., Any], *trees: Any) -> Any:
 
 
 def has_row_for_each_token(path: str) -> bool:
-    """Whether a parameter's first dimension is the vocabulary, with its padding."""
-    return path.endswith(("token_embedding", "output_bias"))
+    """Return True if a parameter's first dimension is the padded vocabulary."""
+    return path.endswith(("token_embedding", "output_embedding", "output_bias"))
 
 
 def paths(tree: Any) -> list[str]:
-    """Paths of the leaves of a tree of any kind, in JAX's order."""
+    """Return the paths of the leaves of a tree of any kind, in JAX's order."""
     return [_text(path) for path, _ in jax.tree.leaves_with_path(tree)]
 
 

@@ -1,4 +1,4 @@
-"""Matrix products, with their backward products spelled out.
+"""Matrix products with explicit backward products.
 
 Every product takes its factors in one type, float32 or bfloat16, and accumulates in
 float32. Plain `jnp.einsum` would do the same forward; backward, JAX would multiply the
@@ -6,13 +6,12 @@ float32 cotangent with the bfloat16 factor, which no hardware does at full speed
 would round gradients of float32 kernels to bfloat16. Here cotangents are rounded to the
 type of the factors first, and gradients of kernels stay in float32.
 
-Two places know how XLA compiles for processors (docs/log.md has the numbers):
-`transpose` and `sum_rows`. One knows TPUs: `_row_major`. Other backends get the plain
-form.
+Two functions depend on how XLA compiles for processors (docs/log.md has the numbers):
+`transpose` and `sum_rows`. One depends on TPUs: `_row_major`. Other backends get the
+plain form.
 """
 
 import functools
-from typing import NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -25,7 +24,7 @@ from jaxtyping import Array, Float
 def linear(
     x: Float[Array, "R D"], kernel: Float[Array, "D F"], dtype: jnp.dtype
 ) -> Float[Array, "R F"]:
-    """`x @ kernel` in float32, from factors of type `dtype`."""
+    """Return `x @ kernel` in float32, from factors of type `dtype`."""
     return _linear_forward(x, kernel, dtype)[0]
 
 
@@ -42,11 +41,11 @@ def _linear_backward(dtype, residuals, g):
 
 
 def _row_major(x):
-    """The same, on a TPU with its rows one after the other in memory.
+    """Constrain a matrix to row-major layout on TPUs.
 
-    Kernels of attention are [D, H, K] there with D innermost. Asked for a gradient like
-    that, the compiler copies a factor of [R, D] into another layout first; asked for
-    this one, it does not.
+    TPUs store attention's kernels [D, H, K] with D innermost. For a gradient in that
+    layout the compiler first copies a factor [R, D] into another layout; for a
+    row-major gradient it does not.
     """
     return lax.platform_dependent(
         x,
@@ -58,19 +57,18 @@ def _row_major(x):
 linear.defvjp(_linear_forward, _linear_backward)
 
 
-class Biased(NamedTuple):
-    """Vectors, or several for each row, and a bias that is still to be added to each.
+def add_bias(
+    x: Float[Array, "..."], bias: Float[Array, "..."] | None
+) -> Float[Array, "..."]:
+    """Add a bias to each row, if there is one.
 
-    A kernel has the gradient of the sum at hand, and sums up that of the bias.
+    Args:
+      x: [*rows, *dimensions of the bias].
+      bias: One value for each trailing dimension; None: nothing is added.
     """
-
-    vectors: Float[Array, "..."]
-    bias: Float[Array, "..."]
-
-    def total(self) -> Float[Array, "..."]:
-        """The sum."""
-        rows = self.vectors.reshape(-1, self.bias.size)
-        return _add_bias(rows, self.bias.reshape(-1)).reshape(self.vectors.shape)
+    if bias is None:
+        return x
+    return _add_bias(x.reshape(-1, bias.size), bias.reshape(-1)).reshape(x.shape)
 
 
 @jax.custom_vjp
@@ -81,40 +79,36 @@ def _add_bias(x, bias):
 _add_bias.defvjp(lambda x, bias: (x + bias, None), lambda _, g: (g, sum_rows(g)))
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(3,))
-def tied_linear(
-    x: Float[Array, "R D"],
-    table: Float[Array, "V D"],
-    bias: Float[Array, " V"],
-    dtype: jnp.dtype,
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+def transposed_linear(
+    x: Float[Array, "R D"], table: Float[Array, "V D"], dtype: jnp.dtype
 ) -> Float[Array, "R V"]:
-    """`x @ table.T + bias` in float32, from factors of type `dtype`."""
-    return _tied_forward(x, table, bias, dtype)[0]
+    """Return `x @ table.T` in float32, from factors of type `dtype`."""
+    return _transposed_forward(x, table, dtype)[0]
 
 
-def _tied_forward(x, table, bias, dtype):
+def _transposed_forward(x, table, dtype):
     factors = x.astype(dtype), table.astype(dtype)
-    return dot("rd,vd->rv", *factors) + bias, (*factors, x[:0])
+    return dot("rd,vd->rv", *factors), (*factors, x[:0])
 
 
-def _tied_backward(dtype, residuals, g):
+def _transposed_backward(dtype, residuals, g):
     x, table, like_x = residuals
-    d_bias = sum_rows(g)
     g = g.astype(dtype)
     dx = dot("rv,vd->rd", g, table).astype(like_x.dtype)
-    return dx, dot("vr,rd->vd", transpose(g), x), d_bias
+    return dx, dot("vr,rd->vd", transpose(g), x)
 
 
-tied_linear.defvjp(_tied_forward, _tied_backward)
+transposed_linear.defvjp(_transposed_forward, _transposed_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
 def einsum(
     spec: str, x: Float[Array, "..."], y: Float[Array, "..."], dtype: jnp.dtype
 ) -> Float[Array, "..."]:
-    """An einsum in float32 of factors of type `dtype`.
+    """Return an einsum in float32, from factors of type `dtype`.
 
-    Each letter of `spec` stands in two of the three terms at least.
+    Each letter of `spec` must be in at least two of the three terms.
     """
     return dot(spec, x.astype(dtype), y.astype(dtype))
 
@@ -137,9 +131,9 @@ einsum.defvjp(_einsum_forward, _einsum_backward)
 
 
 def dot(spec: str, x: Float[Array, "..."], y: Float[Array, "..."]):
-    """An einsum of two factors of one type, accumulated in float32.
+    """Return an einsum of two factors of one type, accumulated in float32.
 
-    float32 means float32: without `precision`, TPU and GPU would round the factors.
+    Without `precision`, TPUs and GPUs would round float32 factors.
     """
     return jnp.einsum(
         spec, x, y, precision="highest", preferred_element_type=jnp.float32
@@ -147,11 +141,10 @@ def dot(spec: str, x: Float[Array, "..."], y: Float[Array, "..."]):
 
 
 def transpose(x: Float[Array, "*stack R D"]) -> Float[Array, "*stack D R"]:
-    """Swap the last two dimensions, in memory too where that pays.
+    """Swap the last two dimensions, with a copy in memory where that is faster.
 
-    For the left factor of a gradient, which contracts over rows. XLA's products on a
-    processor have no fast path for a transposed bfloat16 factor: with a copy they take
-    half the time.
+    For the left factor of a gradient, which contracts over rows. XLA's products on
+    processors are slow with a transposed bfloat16 factor: a copy halves their time.
     """
     transposed = jnp.swapaxes(x, -1, -2)
     if x.dtype != jnp.bfloat16:
@@ -165,10 +158,10 @@ def transpose(x: Float[Array, "*stack R D"]) -> Float[Array, "*stack D R"]:
 
 
 def sum_rows(x: Float[Array, "R F"]) -> Float[Array, " F"]:
-    """The sum over rows, on a processor as a product with ones.
+    """Return the sum over rows, computed on processors as a product with ones.
 
-    XLA's reduction over the first of two dimensions takes fifty times as long there
-    when the second is a vocabulary.
+    There, XLA's reduction over the first of two dimensions takes fifty times as long if
+    the second is a vocabulary.
     """
 
     def on_processor(x):

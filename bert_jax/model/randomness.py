@@ -1,17 +1,17 @@
 """Random bits as a pure function of (seed, purpose, step, row, place, position).
 
-Each row of a batch has its own 32-bit key, made from the run's seed, the purpose, the
-step and the row's index in the whole batch. So what is drawn for a row does not depend
-on how the batch is spread over devices or cut into micro-batches, and gradient
-accumulation equals the big batch with dropout on.
+Each row of a batch has its own 32-bit key, derived from the run's seed, the purpose,
+the step and the row's index in the whole batch. Random bits of a row therefore do not
+depend on devices or micro-batches, and gradient accumulation equals the large batch
+with dropout on.
 
-Places have names, such as "embeddings". A model that has two parts of one kind folds a
-name of its own into the keys of each part, and they draw apart.
+Places have names, such as "embeddings". A model with two parts of one kind folds
+another name into the keys of each, so that they draw independently.
 
-The bits come from an integer hash (`_mix`: the two-multiplication mixer with constants
-found by Wellons, "Prospecting for hash functions", 2018). JAX's own generators would
-cost a tenth of a training step on a processor (docs/log.md), and the fast one makes
-other bits when the mesh changes, as its documentation says.
+The bits come from an integer hash (`_mix`: two multiplications, with constants found
+by Wellons, "Prospecting for hash functions", 2018). JAX's own generators would cost a
+tenth of a training step on a processor (docs/log.md), and the fast one's bits depend on
+the mesh, as its documentation says.
 """
 
 import zlib
@@ -29,11 +29,11 @@ def row_keys(
     step: Int[Array, ""],
     rows: Int[Array, " B"],
 ) -> UInt32[Array, " B"]:
-    """Keys of the rows of a batch.
+    """Return the keys of the rows of a batch.
 
     Args:
       seed: Seed of the run.
-      purpose: What the keys are for: purposes draw independently.
+      purpose: Name of their use; purposes draw independently.
       step: Number of the step.
       rows: Index of each row in the batch over all devices and micro-batches.
     """
@@ -47,11 +47,11 @@ def row_keys(
 def fold_in(
     keys: UInt32[Array, " B"] | None, place: str | int | Int[Array, ""]
 ) -> UInt32[Array, " B"] | None:
-    """Keys for one place in the model.
+    """Derive the keys of one place in the model.
 
     Args:
-      keys: Keys of the rows; None for no randomness, which stays so.
-      place: Name of the place, or index of one of several that are alike.
+      keys: Keys of the rows; None for no randomness, which stays None.
+      place: Name of the place, or its index among several of one name.
     """
     if keys is None:
         return None
@@ -59,11 +59,11 @@ def fold_in(
 
 
 def bits(keys: UInt32[Array, " B"], shape: tuple[int, ...]) -> UInt32[Array, "B ..."]:
-    """Random words.
+    """Return random words [B, *shape].
 
     Args:
       keys: Keys of the rows at one place.
-      shape: Shape of the array of one row, of fewer than 2**32 words.
+      shape: Shape for one row, of fewer than 2**32 words.
     """
     index = jnp.zeros((), jnp.uint32)
     full = (*keys.shape, *shape)
@@ -76,12 +76,12 @@ def bits(keys: UInt32[Array, " B"], shape: tuple[int, ...]) -> UInt32[Array, "B 
 def advance(
     counters: UInt32[Array, "..."], index: UInt32[Array, "..."]
 ) -> UInt32[Array, "..."]:
-    """Counters of the words that come `index` later; a key is the first of its row."""
+    """Return the counters `index` words later; a key is its row's first counter."""
     return index * jnp.uint32(_GOLDEN) + counters
 
 
 def _number(name: str) -> int:
-    """A 32-bit number that stands for a name."""
+    """Hash a name to 32 bits."""
     return zlib.crc32(name.encode("utf-8"))
 
 
@@ -90,7 +90,7 @@ def _fold(keys: UInt32[Array, "..."], number) -> UInt32[Array, "..."]:
 
 
 def _mix(x: UInt32[Array, "..."]) -> UInt32[Array, "..."]:
-    """A bijection of 32-bit words in which each bit depends on every other."""
+    """Hash 32-bit words by a bijection; each bit depends on every other."""
     x = (x ^ (x >> 16)) * jnp.uint32(0x7FEB352D)
     x = (x ^ (x >> 15)) * jnp.uint32(0x846CA68B)
     return x ^ (x >> 16)

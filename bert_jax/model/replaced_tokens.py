@@ -4,21 +4,23 @@ import flax.linen as nn
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import encoder, heads, layers, randomness
+from bert_jax.model import activations, heads, randomness
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.linear import Linear
+from bert_jax.model.make_encoder import make_encoder
 
 
 class ReplacedTokensModel(nn.Module):
-    """ELECTRA: a masked language model, and an encoder that finds what it made up.
+    """ELECTRA: a generator that replaces tokens, and an encoder that finds them.
 
-    The discriminator is `encoder`, which fine-tuning takes. As in the authors' code the
-    generator has all of its embeddings, layer norm included (the paper's 3.2 names
-    those of tokens and positions), and a projection of its own.
+    The discriminator is `encoder`, which fine-tuning loads. As in the authors' code the
+    generator shares all of its embeddings, layer norm included (the paper's 3.2 names
+    token and position embeddings only), and has a projection of its own.
 
     Attributes:
-      config: Shape of the discriminator.
-      generator_config: Shape of the generator; vocabulary, positions, segments and
-        columns of the embeddings are the discriminator's.
+      config: Discriminator.
+      generator_config: Generator; its vocabulary, positions, segments and embedding
+        columns are the discriminator's.
     """
 
     config: config_lib.EncoderConfig
@@ -26,12 +28,12 @@ class ReplacedTokensModel(nn.Module):
 
     def setup(self):
         c = self.config
-        self.encoder = encoder.Encoder(c)
-        self.generator = encoder.Encoder(
+        self.encoder = make_encoder(c)
+        self.generator = make_encoder(
             self.generator_config, shared_embeddings=self.encoder.embeddings
         )
-        self.generator_head = heads.LanguageModelHead(self.generator_config)
-        self.discriminator_transform = layers.Linear(
+        self.generator_head = heads.PredictionHead(self.generator_config)
+        self.discriminator_transform = Linear(
             ("embed",), (("hidden", c.hidden_size),), c.dtype, c.initializer_range
         )
         self.discriminator = heads.classifier(c, 1)
@@ -39,7 +41,7 @@ class ReplacedTokensModel(nn.Module):
     def __call__(
         self, inputs: Inputs, mlm_positions: Int[Array, "B P"]
     ) -> tuple[Float[Array, "B P V"], Float[Array, "B L"]]:
-        """Both, on the same tokens; what initialisation needs."""
+        """Run both on the same tokens, which initialisation needs."""
         return self.generate(inputs, mlm_positions), self.discriminate(inputs)
 
     def generate(
@@ -49,7 +51,7 @@ class ReplacedTokensModel(nn.Module):
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "B P V"]:
-        """Float32 logits of the generator for the tokens at `mlm_positions`."""
+        """Return the generator's float32 logits of the tokens at `mlm_positions`."""
         encoded = self.generator(
             inputs,
             dropout_keys=randomness.fold_in(dropout_keys, "generator"),
@@ -60,9 +62,9 @@ class ReplacedTokensModel(nn.Module):
     def discriminate(
         self, inputs: Inputs, *, dropout_keys: UInt32[Array, " B"] | None = None
     ) -> Float[Array, "B L"]:
-        """Float32 logits of each token's being replaced."""
+        """Return float32 logits of each token being replaced."""
         keys = randomness.fold_in(dropout_keys, "encoder")
         hidden = self.encoder(inputs, dropout_keys=keys).hidden
         hidden = self.discriminator_transform(hidden)
-        hidden = layers.activate(hidden, self.config.activation)
+        hidden = activations.activate(hidden, self.config.activation)
         return self.discriminator(hidden)[..., 0]

@@ -49,7 +49,7 @@ class CausalLm:
         """Encoder and head, forward and backward, as if nothing were masked."""
         return flops.training(
             flops.encoder(self.encoder, length)
-            + flops.language_model_head(self.encoder, length)
+            + flops.prediction_head(self.encoder, length)
         )
 
     def init(self, key: jax.Array) -> Any:

@@ -72,7 +72,7 @@ class MaskedLm:
         predictions = self._predictions(length)
         questions = self.config.examples_per_row if self._question else 0
         forward = flops.encoder(self.encoder, length, predictions + questions)
-        forward += flops.language_model_head(self.encoder, predictions)
+        forward += flops.prediction_head(self.encoder, predictions)
         forward += questions * flops.pooler(self.encoder)
         forward += questions * flops.classifier(self.encoder, 2)
         return flops.training(forward)

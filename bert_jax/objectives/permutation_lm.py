@@ -8,8 +8,9 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.model import flops, permutations
+from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.xlnet.permutation_model import PermutationModel
 from bert_jax.objectives import Batch, rows, terms, without_context
 
 
@@ -18,7 +19,8 @@ class PermutationLm:
     """Mean loss of the last tokens of a random order, each from those before it.
 
     Source: zihangdai/xlnet, function_builder.py, two_stream_loss. The second stream has
-    vectors where something is predicted, and no others. Of memory, see `Encoder`.
+    vectors where something is predicted, and no others. The paper's memory (2.4) is
+    left out.
     """
 
     encoder: config_lib.EncoderConfig
@@ -35,40 +37,33 @@ class PermutationLm:
         return ("plm_loss", "plm_accuracy", *rows.metrics(self.config))
 
     @property
-    def model(self) -> permutations.PermutationModel:
+    def model(self) -> PermutationModel:
         """The model that this objective trains."""
-        return permutations.PermutationModel(self.encoder)
+        return PermutationModel(self.encoder)
 
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
         predictions = self.config.predictions(length)
-        shapes = {
+        return {
             **rows.shapes(self.config, batch_size, length),
             **rows.of_predictions("target", batch_size, predictions),
             "ranks": jax.ShapeDtypeStruct((batch_size, length), jnp.int32),
         }
-        if memory := self.config.memory_length:
-            before = batch_size, memory
-            shapes["memory_ids"] = jax.ShapeDtypeStruct(before, jnp.int32)
-            shapes["memory_mask"] = jax.ShapeDtypeStruct(before, jnp.bool_)
-        return shapes
 
     def sequence_flops(self, length: int) -> float:
-        """Encoder and head, forward and backward; what makes memory, forward."""
+        """Return the operations of encoder and head, forward and backward."""
         predictions = self.config.predictions(length)
-        memory = self.config.memory_length
-        return flops.memory(self.encoder, memory) + flops.training(
-            flops.two_streams(self.encoder, length, predictions, memory)
-            + flops.tied_head(self.encoder, predictions)
+        return flops.training(
+            flops.two_streams(self.encoder, length, predictions)
+            + flops.vocabulary(self.encoder, predictions)
         )
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        row = Inputs(ids, ids == 0, ranks=ids, target_positions=ids)
-        return self.model.init(key, row)["params"]
+        return heads.init(self.model, key, ids, ids)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Predicted tokens in a batch."""
@@ -90,7 +85,11 @@ class PermutationLm:
         """Loss, accuracy and the share of padding; see `Objective`."""
         del sampling_keys  # nothing is drawn
         logits = self.model.apply(
-            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
+            {"params": params},
+            Inputs.of(batch),
+            batch["ranks"],
+            batch["target_positions"],
+            dropout_keys=dropout_keys,
         )
         labels, weights = batch["target_labels"], batch["target_weights"]
         loss = terms.cross_entropy(logits, labels)

@@ -77,7 +77,7 @@ class ReplacedTokens:
         d = self.encoder.hidden_size
         return flops.training(
             flops.encoder(self.generator, length, predictions)
-            + flops.language_model_head(self.generator, predictions)
+            + flops.prediction_head(self.generator, predictions)
             + flops.encoder(self.encoder, length)
             + length * (2.0 * d * d + flops.classifier(self.encoder, 1))
         )

@@ -44,9 +44,17 @@ def total(losses: Mapping[str, float], values: Mapping[str, Any]) -> Any:
     return sum(weight * values[name] for name, weight in losses.items())
 
 
+def mean(sum: Float[Array, ""], count: Float[Array, ""]) -> Float[Array, ""]:
+    """Divide a sum by its count. A count of 0 gives 0, not NaN.
+
+    Any other count is taken as it is: with class weights it may be less than 1.
+    """
+    return sum / jnp.where(count == 0, 1.0, count)
+
+
 def ratio(term: Term) -> float:
-    """The value to report. A count of 0 gives 0, not NaN."""
-    return float(term.sum) / max(float(term.count), 1.0)
+    """Return the value to report, as `mean` on the host."""
+    return float(term.sum) / (float(term.count) or 1.0)
 
 
 def report(losses: Mapping[str, float], terms: Terms) -> dict[str, float]:

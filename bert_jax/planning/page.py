@@ -93,6 +93,9 @@ def _add_header(lines: _Lines, plan: Plan) -> None:
     lines.rows("sequences in a step", lambda p: f"{p.batch_size:,}")
     lines.rows("  for a chip", lambda p: f"{p.batch_per_chip:g}")
     lines.rows("  micro-batches", lambda p: f"{p.micro_batches}")
+    lines.text(
+        "", "implementation of the model's parts", *(f"  {x}" for x in plan.kernels)
+    )
 
 
 def _add_memory(lines: _Lines, topology: Topology) -> None:
@@ -279,6 +282,7 @@ def to_dict(plan: Plan, step_ms: Sequence[float] = ()) -> dict[str, Any]:
         "parameters": plan.parameters,
         "fits": plan.fits,
         "corpus": dataclasses.asdict(plan.corpus) if plan.corpus else None,
+        "kernels": plan.kernels,
         "phases": [_phase_to_dict(phase) for phase in plan.phases],
         "hours": {str(share): hours / share for share in UTILISATIONS},
         "chip_hours": {

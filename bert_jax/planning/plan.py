@@ -40,6 +40,7 @@ class Plan:
       mesh: Sizes of its axes, for people.
       parameters: Number of parameters of the model.
       phases: Plans of the phases of the recipe.
+      kernels: Implementation of each part of the model, as a run reports it.
       corpus: None if no corpus was given.
       versions: What made the programs, for people.
     """
@@ -49,6 +50,7 @@ class Plan:
     mesh: str
     parameters: int
     phases: tuple[PhasePlan, ...]
+    kernels: tuple[str, ...]
     corpus: CorpusPlan | None
     versions: str
 
@@ -123,6 +125,7 @@ class Planner:
             mesh=sharding.describe(run.mesh),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
             phases=tuple(phases),
+            kernels=tuple(run.describe_kernels("tpu")),
             corpus=_plan_corpus(config, corpora, run.mesh) if corpora else None,
             versions=", ".join(
                 f"{name} {importlib.metadata.version(name)}"

@@ -14,9 +14,9 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.model import encoder as encoder_lib
 from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import Batch
 from bert_jax.prediction import rows as rows_lib
 from bert_jax.prediction.trained import Trained
@@ -60,11 +60,11 @@ class Hidden:
 
     def init(self, key: jax.Array) -> Any:
         """Initial parameters, boxed with the names of their dimensions."""
-        return {"encoder": heads.init(encoder_lib.Encoder(self.encoder), key)}
+        return {"encoder": heads.init(make_encoder(self.encoder), key)}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Float32 [B, K, D] if pooled, else [B, L, K, D], for K layers."""
-        encoded = encoder_lib.Encoder(self.encoder).apply(
+        encoded = make_encoder(self.encoder).apply(
             {"params": params["encoder"]}, Inputs.of(batch), return_hidden_states=True
         )
         states = [encoded.hidden_states[i] for i in self.layers]

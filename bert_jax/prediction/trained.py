@@ -70,7 +70,7 @@ class Trained:
     def encoder(self) -> config_lib.EncoderConfig:
         """Shape of the encoder."""
         # This may be another machine than the one that trained it.
-        return dataclasses.replace(self.metadata.encoder, attention="auto")
+        return dataclasses.replace(self.metadata.encoder, kernels="auto")
 
     @property
     def tokenizer(self) -> tokenizer_lib.Tokenizer:

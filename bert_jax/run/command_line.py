@@ -270,6 +270,11 @@ def config() -> ml_collections.ConfigDict:
     return flags.FLAGS.config.copy_and_resolve_references()
 
 
+def overrides() -> list[str]:
+    """Return the paths of the fields of the recipe that were set by a flag."""
+    return list(config_flags.get_override_values(flags.FLAGS["config"]))
+
+
 def required(name: str, hint: str) -> str:
     """The value of a flag that must be given.
 

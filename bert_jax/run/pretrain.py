@@ -35,7 +35,7 @@ def main() -> int:
     from bert_jax import pretraining
 
     command_line.start_processes()
-    pretraining.pretrain(config, folder)
+    pretraining.pretrain(config, folder, command_line.overrides())
     return 0
 
 

@@ -20,6 +20,7 @@ import jax.numpy as jnp
 import numpy as np
 from orbax.checkpoint import v1 as ocp
 
+from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.model import parameters
@@ -43,7 +44,7 @@ class Checkpoints:
         Args:
           folder: Folder of this run alone.
           keep: Number of the newest checkpoints to keep.
-          metadata: What each says of itself, except for `time`.
+          metadata: Metadata of each checkpoint, except for `encoder` and `time`.
 
         Raises:
           UserError: Something else has this name.
@@ -142,7 +143,13 @@ class Checkpoints:
         """Compile what a save needs, so that the first one starts at once."""
         checksums.stacked(_parts(state), state.step.sharding)
 
-    def save(self, step: int, state: step_lib.TrainState, time: dict[str, Any]) -> None:
+    def save(
+        self,
+        step: int,
+        state: step_lib.TrainState,
+        encoder: config_lib.EncoderConfig,
+        time: dict[str, Any],
+    ) -> None:
         """Begin to write a checkpoint; it appears when all of it is written.
 
         The state may be donated or changed as soon as this returns.
@@ -150,6 +157,7 @@ class Checkpoints:
         Args:
           step: Number of steps done.
           state: What to save.
+          encoder: Encoder of this phase of the run, which fine-tuning builds.
           time: Account of the run's time so far, from `goodput.Ledger.entry`.
 
         Raises:
@@ -159,12 +167,12 @@ class Checkpoints:
         self.wait()
         parts = _parts(state)
         parts["checksums"] = {"by_leaf": checksums.stacked(parts, state.step.sharding)}
-        metadata = dataclasses.replace(self._metadata, time=time).to_json()
+        metadata = dataclasses.replace(self._metadata, encoder=encoder, time=time)
         with contextlib.ExitStack() as reports:
             reports.enter_context(orbax_reports.of_writes())
             with self._agreed(step):
                 response = self._checkpointer.save_checkpointables_async(
-                    step, parts, custom_metadata=metadata
+                    step, parts, custom_metadata=metadata.to_json()
                 )
             self._pending = step, response, reports.pop_all()
 

@@ -9,18 +9,19 @@ import numpy as np
 from bert_jax.objectives import terms as terms_lib
 from bert_jax.training import programs
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Batches, PhaseData, Run
+from bert_jax.training.run import Batches, Phase, PhaseData, Run
 
 # Batches that may be on their way to the devices while the next one is made.
 _BATCHES_AHEAD = 2
 
 
 class Evaluator:
-    """Evaluates parameters, and stops in the middle if a process is asked to."""
+    """Evaluation of a phase, which stops in the middle if a process is asked to."""
 
     def __init__(
         self,
         run: Run,
+        phase: Phase,
         signals: Callable[[], jax.Array],
         heartbeat: Callable[[], None],
     ):
@@ -28,14 +29,15 @@ class Evaluator:
 
         Args:
           run: What is trained.
+          phase: Phase whose objective is evaluated.
           signals: Function to what this process sends with each batch; see
             `programs.HostSignals`.
           heartbeat: Function from `watchdog.watch`.
         """
-        self._losses = run.objective.losses
-        self._step = programs.eval_step(run)
+        self._losses = phase.objective.losses
+        self._step = programs.eval_step(run, phase)
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
-        self._zeros = programs.zero_terms(run.objective.metrics, run.mesh)
+        self._zeros = programs.zero_terms(phase.objective.metrics, run.mesh)
         self._signals = signals
         self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat

@@ -126,7 +126,6 @@ class _Loop:
         self._skipped = int(state.skipped)
         self._stopping = False
         self._in_flight: collections.deque[_InFlight] = collections.deque()
-        self._evaluator = evaluation.Evaluator(run, self._signals, heartbeat)
         self._seed = programs.seed_array(run)
         names = (*run.objective.metrics, "grad_norm")
         self._zero_terms = programs.zero_terms(names, run.mesh)
@@ -141,6 +140,9 @@ class _Loop:
             return
         self._phase, self._begin = phase, begin
         self._window = throughput.Window(self._run, phase, self.totals)
+        self._evaluator = evaluation.Evaluator(
+            self._run, phase, self._signals, self._heartbeat
+        )
         self._ledger.switch("init")
         self._announce("opening data")
         self._rows = sharding.local_rows(self._run.mesh, phase.batch_size)
@@ -179,7 +181,7 @@ class _Loop:
                     self._evaluate()
                 if saves or self._stopping:
                     self._reporter.flush()
-                    self._saver.save(self._done, self.state)
+                    self._saver.save(self._done, self.state, self._phase)
                 self._window.restart()
             self._stop_if_asked(end)
             ready = time.perf_counter()
@@ -265,7 +267,7 @@ class _Loop:
         values = {}
         # If all steps were skipped, there is nothing to say of loss and metrics.
         if terms["grad_norm"].count:
-            values |= terms_lib.report(self._run.objective.losses, terms)
+            values |= terms_lib.report(self._phase.objective.losses, terms)
         left = self._begin + self._phase.steps - step
         if line := self._window.describe_rest(left):
             self._reporter.say(f"{self._phase.name}: {line}")
@@ -326,7 +328,7 @@ class _Loop:
         if line := plateau.describe(self._done, self._run.total_steps, values, earlier):
             self._reporter.say(line)
         if self._run.best and self._is_best():
-            self._saver.save_best(self._done, self.state)
+            self._saver.save_best(self._done, self.state, self._phase)
 
     def _is_best(self) -> bool:
         """Whether this evaluation is better than all before it."""

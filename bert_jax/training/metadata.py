@@ -7,6 +7,7 @@ from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax import knobs
+from bert_jax.config import migrations
 from bert_jax.errors import UserError
 from bert_jax.objectives import Objective
 from bert_jax.tokenizer import Tokenizer
@@ -20,7 +21,8 @@ class Metadata:
 
     Attributes:
       config: Config of the run, from `knobs.to_dict`, with nothing left open.
-      encoder: Config of the encoder in it; what fine-tuning builds.
+      encoder: Config of the encoder in it, in the phase that saved it; fine-tuning
+        builds this encoder.
       encoder_path: Path of the encoder in the parameters.
       tokenizer: Tokenizer of the encoder.
       versions: Version of each package that matters.
@@ -55,11 +57,11 @@ def of_run(
     tokenizer: Tokenizer,
     task: dict[str, Any] | None = None,
 ) -> Metadata:
-    """The metadata of all checkpoints of a run.
+    """Return the metadata of a run. Each checkpoint replaces `encoder` and `time`.
 
     Args:
       config: Config of the run, with nothing left open.
-      objective: What is trained; has the encoder that fine-tuning builds.
+      objective: Objective that is trained.
       tokenizer: Tokenizer of the encoder.
       task: Settings of the task, from `tasks.Task.settings`.
     """
@@ -106,9 +108,10 @@ def from_json(values: Any) -> Metadata:
             raise UserError(f"{name} in its metadata is damaged")
     if values["time"]:
         _check_time(values["time"])
+    encoder = migrations.upgrade({"encoder": values["encoder"]})["encoder"]
     return Metadata(
-        config=values["config"],
-        encoder=knobs.from_dict(config_lib.EncoderConfig, values["encoder"]),
+        config=migrations.upgrade(values["config"]),
+        encoder=knobs.from_dict(config_lib.EncoderConfig, encoder),
         encoder_path=values["encoder_path"],
         tokenizer=Tokenizer.loads(values["tokenizer"]),
         versions=values["versions"],

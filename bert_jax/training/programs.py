@@ -90,7 +90,7 @@ def lower_step(
 
     def step_and_report(state, batch, signals, seed):
         train_step = step_lib.make_train_step(
-            run.objective,
+            phase.objective,
             run.optimizer,
             seed=seed,
             micro_batches=phase.micro_batches,
@@ -137,14 +137,15 @@ def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
     )
 
 
-def eval_step(run: Run) -> Callable[..., Any]:
-    """The compiled function to terms with those of one batch added, and the signals.
+def eval_step(run: Run, phase: Phase) -> Callable[..., Any]:
+    """Return the compiled function that adds the terms of one batch to a sum.
 
-    Its arguments are (params, batch, index of the batch, terms, signals, seed).
+    It maps (params, batch, index of the batch, terms, signals, seed) to the new sum
+    and the signals.
     """
 
     def step_and_signals(params, batch, index, total: Terms, signals, seed):
-        add_terms = step_lib.make_eval_step(run.objective, seed=seed)
+        add_terms = step_lib.make_eval_step(phase.objective, seed=seed)
         return add_terms(params, batch, index, total), signals
 
     return jax.jit(step_and_signals, out_shardings=sharding.replicated(run.mesh))

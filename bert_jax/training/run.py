@@ -10,6 +10,7 @@ import optax
 from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
+from bert_jax.model.kernels import decisions
 from bert_jax.training import sharding
 from bert_jax.training import step as step_lib
 
@@ -56,10 +57,12 @@ class PhaseData:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """A stretch of a run with batches of one size.
+    """Stretch of a run with one batch size and one objective.
 
     Attributes:
       name: Name for people.
+      objective: See `bert_jax.objectives`. The objectives of a run may differ in
+        anything but parameters, losses and metrics.
       steps: Number of steps.
       lengths: Tokens in a sequence: each batch has one of these, in ascending order.
       batch_size: Sequences in a batch, over all processes.
@@ -70,6 +73,7 @@ class Phase:
     """
 
     name: str
+    objective: Any
     steps: int
     lengths: tuple[int, ...]
     batch_size: int
@@ -87,30 +91,35 @@ class Run:
     """What is trained, how, and on what.
 
     Attributes:
-      objective: See `bert_jax.objectives`.
       optimizer: Update rule, one for all phases.
       schedule: Learning rate by number of updates, for the reports.
       phases: Stretches of the run, one after the other.
       seed: Seed for dropout.
       config: How often to log, evaluate and save.
       mesh: Devices of all phases.
+      encoders: Encoders that are trained, by their names in messages.
       shard_optimizer: Whether copies of the model share the optimizer's state.
       gradient_sum: Type in which gradients of the copies are added up.
       frozen: Path of the parameters that stay as they are; "" for none.
       best: Metric of evaluations by which the best state is kept; "" for none.
     """
 
-    objective: Any
     optimizer: optax.GradientTransformation
     schedule: Callable[[jax.Array], jax.Array]
     phases: tuple[Phase, ...]
     seed: int
     config: config_lib.LoopConfig
     mesh: Mesh
+    encoders: Mapping[str, config_lib.EncoderConfig]
     shard_optimizer: bool
     gradient_sum: str = "float32"
     frozen: str = ""
     best: str = ""
+
+    @property
+    def objective(self) -> Any:
+        """Objective of the first phase, for what those of all phases share."""
+        return self.phases[0].objective
 
     @property
     def total_steps(self) -> int:
@@ -131,10 +140,33 @@ class Run:
     def batch_shapes(
         self, phase: Phase, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """A batch of a phase as `jax.ShapeDtypeStruct`s with shardings."""
-        shapes = self.objective.batch_shapes(phase.batch_size, length)
+        """Return a batch of a phase as `jax.ShapeDtypeStruct`s with shardings."""
+        shapes = phase.objective.batch_shapes(phase.batch_size, length)
         return sharding.batch_shapes(self.mesh, shapes)
 
+    def describe_kernels(self, platform: str) -> list[str]:
+        """Say which implementation each part of the model has, a line for each phase.
+
+        Phases that equal the one before have no line of their own.
+
+        Args:
+          platform: Platform that the programs are compiled for.
+        """
+        lines: list[str] = []
+        described = None
+        with sharding.use(self.mesh):
+            for phase in self.phases:
+                rows = phase.batch_size // phase.micro_batches
+                found = [
+                    name.removeprefix("encoder.")
+                    + decisions.describe(encoder, platform, rows, phase.length)
+                    for name, encoder in self.encoders.items()
+                ]
+                if found != described:
+                    lines += [f"{phase.name}: {line}" for line in found]
+                described = found
+        return lines
+
     def flops(self, phase: Phase, length: int) -> float:
-        """Operations of a step of a phase: forward and backward, over all devices."""
-        return phase.batch_size * self.objective.sequence_flops(length)
+        """Return the operations of a step, forward and backward, over all devices."""
+        return phase.batch_size * phase.objective.sequence_flops(length)

@@ -6,7 +6,7 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.training import checkpoint, goodput, processes, programs, workdir
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Run
+from bert_jax.training.run import Phase, Run
 
 
 class Saver:
@@ -44,8 +44,8 @@ class Saver:
         self._checkpoints.compile(state)
         self._heartbeat()
 
-    def save(self, step: int, state: step_lib.TrainState) -> None:
-        """Begin to write a checkpoint, after the one before is complete.
+    def save(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
+        """Begin to write a checkpoint of a phase, after the one before is complete.
 
         Raises:
           UserError: The state is not finite, or the disk is full.
@@ -57,9 +57,11 @@ class Saver:
                     f"step {step}: the parameters are not finite, and not saved"
                 )
             self._complete()
-            self._checkpoints.save(step, state, self._ledger.entry())
+            self._checkpoints.save(
+                step, state, phase.objective.encoder, self._ledger.entry()
+            )
 
-    def save_best(self, step: int, state: step_lib.TrainState) -> None:
+    def save_best(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
         """Write the state that evaluates best so far, in place of the one before.
 
         A run that was stopped between this and its next checkpoint comes here again,
@@ -72,7 +74,9 @@ class Saver:
         if newest is None or newest < step:
             with self._ledger.counting("checkpoint"):
                 self._heartbeat()
-                self._best.save(step, state, self._ledger.entry())
+                self._best.save(
+                    step, state, phase.objective.encoder, self._ledger.entry()
+                )
                 self._best.wait()
                 self._heartbeat()
 

@@ -102,6 +102,9 @@ class Session:
         stop_requests: interrupts.StopRequests,
     ) -> step_lib.TrainState:
         run = self._run
+        platform = run.mesh.devices.flat[0].platform
+        for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
+            processes.say(line)
         shapes = run.state_shapes()
         state = self._checkpoints.restore(shapes, processes.say)
         if state is None:

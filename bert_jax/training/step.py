@@ -95,7 +95,7 @@ def make_train_step(
             )
         batch_terms = objective.terms(params, batch, **keys)
         means = {
-            name: batch_terms[name].sum / jnp.maximum(counts[name], 1.0)
+            name: terms.mean(batch_terms[name].sum, counts[name])
             for name in objective.losses
         }
         return terms.total(objective.losses, means), batch_terms

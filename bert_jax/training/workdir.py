@@ -12,6 +12,7 @@ from typing import Any
 import jax
 
 from bert_jax import knobs, storage
+from bert_jax.config import migrations
 from bert_jax.errors import UserError
 from bert_jax.training import processes, stored
 
@@ -69,10 +70,11 @@ def _check_that_all_see(folder: storage.Path) -> None:
 
 
 def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
-    """The config of the run in a folder; None if there is none.
+    """Return the config of the run in a folder; None if there is none.
 
     Raises:
-      UserError: It is damaged, or of another kind of run.
+      UserError: It is damaged, of another kind of run, or of an earlier version whose
+        run this one cannot continue.
     """
     path = folder / "config.json"
     try:
@@ -81,7 +83,11 @@ def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
         return None
     except (OSError, ValueError) as error:
         raise storage.failure(error)(f"{path} cannot be used: {error}") from error
-    return knobs.load_json(cls, text, str(path))
+    try:
+        values = migrations.upgrade(json.loads(text), to_continue=True)
+        return knobs.from_dict(cls, values)
+    except (ValueError, RecursionError, UserError) as error:
+        raise UserError(f"{path} cannot be used: {error}") from error
 
 
 def first_start(folder: storage.Path) -> float:

@@ -1,6 +1,5 @@
-"""Attention by cuDNN: what it is asked for, when, and on a GPU what it gives."""
+"""Attention by cuDNN: its call, its conditions, and its result on a GPU."""
 
-import functools
 import re
 
 import jax
@@ -9,12 +8,12 @@ import numpy as np
 import pytest
 
 from bert_jax import config
-from bert_jax.model import attention, fused_attention
-from bert_jax.model.inputs import Inputs
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.kernels import attention, cudnn_attention, decisions
 
 ROWS, LENGTH, HEADS, HEAD_SIZE = 3, 128, 4, 64
 needs_gpu = pytest.mark.skipif(
-    not fused_attention.is_available(), reason="no NVIDIA GPU"
+    not decisions.is_cudnn_available(), reason="no NVIDIA GPU"
 )
 
 
@@ -24,27 +23,27 @@ def encoder(**fields):
     )
 
 
-def make_inputs(*, packed):
+def make_pattern(*, packed, causal=False):
     """A full row, one that is half padding, and one that is all padding."""
     columns = np.arange(LENGTH)
     mask = columns < np.array([LENGTH, LENGTH // 2, 0])[:, None]
     documents = np.broadcast_to(columns // 40, mask.shape)
-    return Inputs(
-        jnp.zeros(mask.shape, jnp.int32),
+    return AttentionPattern(
         jnp.asarray(mask),
-        documents=jnp.asarray(documents, jnp.int32) if packed else None,
+        jnp.asarray(documents, jnp.int32) if packed else None,
+        causal=causal,
     )
 
 
-def output_and_gradients(attend, inputs, dtype):
-    """Of the positions that are no padding: nobody reads what others get."""
+def output_and_gradients(attend, pattern, dtype):
+    """Of tokens; nothing reads the output of padding."""
     rng = np.random.default_rng(0)
     shape = ROWS, LENGTH, HEADS, HEAD_SIZE
     query, key, value, g = (jnp.asarray(rng.normal(size=shape), dtype) for _ in "qkvg")
-    is_read = inputs.attention_mask[..., None, None]
+    is_read = pattern.is_token[..., None, None]
 
     def read(*arrays):
-        return jnp.where(is_read, attend(*arrays, inputs, None), 0)
+        return jnp.where(is_read, attend(arrays, pattern), 0)
 
     @jax.jit
     def run(*arrays):
@@ -55,22 +54,18 @@ def output_and_gradients(attend, inputs, dtype):
 
 
 def assert_equals_plain(dtype, tolerance, *, packed, causal, implementation):
-    inputs = make_inputs(packed=packed)
+    pattern = make_pattern(packed=packed, causal=causal)
 
-    def fused(query, key, value, inputs, keys):
-        return fused_attention.attend(
-            query,
-            key,
-            value,
-            inputs.attention_mask,
-            inputs.documents,
-            causal=causal,
-            implementation=implementation,
+    def fused(arrays, pattern):
+        return cudnn_attention.attend(*arrays, pattern, implementation=implementation)
+
+    def plain(arrays, pattern):
+        return attention._plain(
+            encoder(dtype=dtype), arrays, (None,) * 3, pattern, None
         )
 
-    plain = functools.partial(attention._plain, encoder(causal=causal, dtype=dtype))
-    ours = output_and_gradients(fused, inputs, dtype)
-    for a, b in zip(ours, output_and_gradients(plain, inputs, dtype), strict=True):
+    expected = output_and_gradients(plain, pattern, dtype)
+    for a, b in zip(output_and_gradients(fused, pattern, dtype), expected, strict=True):
         assert np.isfinite(a).all()
         assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
 
@@ -111,13 +106,12 @@ def test_programs_for_gpus_have_it(packed, causal, call, mask, monkeypatch):
     """Lowered without a GPU: all that tracing asks for is the version of cuDNN."""
     version = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     monkeypatch.setattr(version, lambda: 91_300)
-    monkeypatch.setattr(fused_attention, "is_available", lambda: True)
+    monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
     shape = ROWS, LENGTH, HEADS, HEAD_SIZE
-    c = encoder(causal=causal)
-    inputs = make_inputs(packed=packed)
+    pattern = make_pattern(packed=packed, causal=causal)
 
-    def total(query, key, value):
-        context = attention.attend(c, query, key, value, inputs, None)
+    def total(*arrays):
+        context = attention.attend(encoder(), *arrays, (None,) * 3, pattern, None)
         return jnp.sum(context.astype(jnp.float32))
 
     x = jax.ShapeDtypeStruct(shape, jnp.bfloat16)
@@ -130,31 +124,36 @@ def test_programs_for_gpus_have_it(packed, causal, call, mask, monkeypatch):
     assert "cudnn" not in cpu
 
 
-def platforms(length=LENGTH, rate=0.0, **fields):
-    """Platforms that have a path of their own."""
-    c = encoder(**fields)
-    shape = ROWS, length, c.num_heads, c.head_size
-    return sorted(attention._paths(c, shape, jnp.dtype(c.dtype), rate)[0])
-
-
 @pytest.mark.parametrize(
-    ("case", "expected"),
+    ("case", "reason"),
     [
-        ({}, ["cuda", "tpu"]),
-        ({"rate": 0.1}, ["tpu"]),
-        ({"dtype": "float32"}, ["tpu"]),
-        ({"length": 100}, ["cuda"]),
-        ({"hidden_size": 160}, ["cuda"]),
-        ({"hidden_size": 176}, []),
-        ({"hidden_size": 1024}, []),
-        ({"attention": "plain"}, []),
-        ({"attention": "kernel"}, ["tpu"]),
+        ({}, ""),
+        ({"has_dropout": True}, "dropout"),
+        ({"dtype": "float32"}, "computes in bfloat16, not float32"),
+        ({"length": 100}, ""),
+        ({"hidden_size": 160}, ""),
+        ({"hidden_size": 176}, "heads of 44 columns"),
+        ({"hidden_size": 1024}, "heads of 256 columns"),
+        ({"is_local": True}, "one-sided"),
+        ({"kernels": "off"}, "encoder.kernels=off"),
     ],
     ids=str,
 )
-def test_auto_takes_what_suits(case, expected, monkeypatch):
-    monkeypatch.setattr(fused_attention, "is_available", lambda: True)
-    assert platforms(**case) == expected
+def test_gpus_have_cudnn_where_it_computes_the_same(case, reason, monkeypatch):
+    monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
+    case = {"length": LENGTH, "is_local": False, "has_dropout": False} | case
+    names = ("length", "is_local", "has_dropout")
+    length, is_local, has_dropout = (case.pop(name) for name in names)
+    got = decisions.attention(
+        encoder(**case),
+        "cuda",
+        ROWS,
+        length,
+        is_local=is_local,
+        has_dropout=has_dropout,
+    )
+    assert (got.implementation == decisions.CUDNN) == (not reason)
+    assert reason in got.reason
 
 
 class Client:
@@ -182,4 +181,4 @@ class Device:
 )
 def test_only_where_the_devices_have_it(device, available, monkeypatch):
     monkeypatch.setattr(jax, "devices", lambda: [device])
-    assert fused_attention.is_available() == available
+    assert decisions.is_cudnn_available() == available

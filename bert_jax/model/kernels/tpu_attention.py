@@ -1,22 +1,22 @@
-"""Self-attention of up to 512 positions as one kernel for TPUs.
+"""Self-attention over at most 512 positions, as one TPU kernel.
 
-Scores, softmax, mask and dropout of a head never leave the chip's memory. Only the
-output and, for each query, the logarithm of the sum of exponentials are kept; the
-backward pass computes the rest again. The masks of dropout are those of
-`attention.scaled_dot_product`, bit for bit, so a run may change between the two. The
-backward pass has the gradients of queries, keys and values at hand, and sums them up
-over positions, for the biases: nothing has to read them again for that.
+Scores, softmax, mask and dropout of a head never leave the chip's memory. The forward
+pass stores the output and, for each query, the logarithm of the sum of exponentials;
+the backward pass recomputes the rest. Dropout masks equal those of
+`attention.dot_product_attention` bit for bit, so a run may change between the two. The
+biases of queries, keys and values are added inside, because the backward pass then sums
+their gradients while it has those of queries, keys and values at hand.
 
 JAX ships two such kernels, `pallas.ops.tpu.flash_attention` and `splash_attention`.
-Neither has dropout, and both want heads before positions. Here, inputs and outputs
-stay [B, L, D]: a program of the grid has a row and some heads, that is some columns of
-D, and works on windows of 128 columns, the width of the chip's registers. With at most
-512 positions, all keys of a head are at hand, and the softmax needs no second look.
+Neither has dropout, and both want heads before positions. Here inputs and outputs stay
+[B, L, D]: a program of the grid has one row and some heads, that is some columns of D,
+and works on windows of 128 columns, the width of the chip's registers. With at most 512
+positions all keys of a head are at hand, so the softmax needs one pass only.
 
 Scores are transposed, keys by queries: sums over keys are then sums of registers, and
 three of the five products of the backward pass need no transposed factor. Heads that
-share a window are not cut out of it: one factor of a product has zeros in the columns
-of the other heads, which costs nothing, for the product has the width of the window.
+share a window are not sliced out of it: one factor of each product has zeros in the
+other heads' columns, which costs nothing, since a product is as wide as the window.
 """
 
 import functools
@@ -25,35 +25,16 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, UInt32
 
-from bert_jax import config
-from bert_jax.model import attention_passes as passes
-from bert_jax.model import dropout, per_device, randomness
-from bert_jax.model.attention_passes import CHUNK, LANES, NO_DOCUMENT
+from bert_jax.model import dropout, randomness
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.kernels import per_device
+from bert_jax.model.kernels import tpu_attention_passes as passes
+from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
 _BLOCK = 96 * 1024
-
-
-def suits(shape: tuple[int, int, int, int]) -> bool:
-    """Whether the kernel is the better choice on a TPU, and possible at all.
-
-    Other lengths would be padded, and other widths waste a part of each register.
-
-    Args:
-      shape: [B, L, H, K] of the queries, over all devices.
-    """
-    batch, length, heads, head_size = shape
-    rows, columns = per_device.parts("batch"), per_device.parts("heads")
-    return (
-        length % CHUNK == 0
-        and length <= config.KERNEL_MAX_LENGTH
-        and head_size in config.KERNEL_HEAD_SIZES
-        and batch % rows == 0
-        and heads % columns == 0
-        and heads // columns * head_size % LANES == 0
-    )
 
 
 def attend(
@@ -61,30 +42,26 @@ def attend(
     key: Float[Array, "B L D"],
     value: Float[Array, "B L D"],
     biases: tuple[Float[Array, " D"], ...],
-    mask: Bool[Array, "B L"],
-    documents: Int[Array, "B L"] | None,
+    pattern: AttentionPattern,
     dropout_keys: UInt32[Array, " B"] | None,
     *,
     dtype: jnp.dtype,
     head_size: int,
     rate: float,
-    causal: bool,
     interpret: bool = False,
 ) -> Float[Array, "B L D"]:
-    """softmax(Q K^T / sqrt(K)) V of each head, with dropout on the probabilities.
+    """Return softmax(Q K^T / sqrt(K)) V of each head, with dropout.
 
     Args:
-      query: Queries, those of a head in `head_size` columns.
+      query: Queries; each head has `head_size` adjacent columns.
       key: Keys, likewise.
       value: Values, likewise.
-      biases: What is still to be added to queries, keys and values.
-      mask: Which positions are not padding.
-      documents: Document of each position, at least 0; None: all are of one.
+      biases: Biases that are still to be added to queries, keys and values.
+      pattern: Which keys each query sees.
       dropout_keys: A key for each row; None for no dropout.
-      dtype: Type that the sums are rounded to.
-      head_size: One of `config.KERNEL_HEAD_SIZES`.
-      rate: Rate of dropout.
-      causal: Whether a position attends only to itself and those before it.
+      dtype: Type that the sums with the biases are rounded to.
+      head_size: One of `decisions.HEAD_SIZES`.
+      rate: Rate of dropout of the probabilities.
       interpret: Whether to interpret the kernel, on any backend.
     """
     batch, length, size = query.shape
@@ -92,20 +69,23 @@ def attend(
         head_size=head_size,
         length=length,
         rate=0.0 if dropout_keys is None else rate,
-        causal=causal,
-        packed=documents is not None,
+        causal=pattern.causal,
+        window=pattern.window,
+        packed=pattern.documents is not None,
         interpret=interpret,
     )
     if dropout_keys is None:
         dropout_keys = jnp.zeros(batch, jnp.uint32)
-    # Where the words of a head begin among those of the row, as `dropout.mask`
-    # has them for [H, L, L].
+    # The counter of each head's first word among the words of the row, as
+    # `dropout.mask` numbers them for [H, L, L].
     heads = jnp.arange(size // head_size, dtype=jnp.uint32)
     first = heads * jnp.uint32(length * dropout.words(length))
-    counters = randomness.advance(dropout_keys[:, None], first)
-    queries = jnp.zeros(mask.shape, jnp.int32) if documents is None else documents
-    keys = jnp.where(mask, queries, NO_DOCUMENT)
-    pad = -length % CHUNK
+    counters = randomness.advance(dropout_keys[:, None], first)  # [B, H]
+    queries = pattern.documents
+    if queries is None:
+        queries = jnp.zeros(pattern.is_token.shape, jnp.int32)
+    keys = jnp.where(pattern.is_token, queries, passes.NO_DOCUMENT)
+    pad = -length % QUERY_CHUNK
     if pad:
         query, key, value, queries, keys = (
             jnp.pad(x, ((0, 0), (0, pad), *[(0, 0)] * (x.ndim - 2)))
@@ -122,7 +102,7 @@ def _attend(sources, biases, queries, keys, counters, dtype, options):
 
 
 def _forward(sources, biases, queries, keys, counters, dtype, options):
-    # Part of the products before it, for the compiler.
+    # Outside the kernel, so that the compiler fuses it into the products.
     inputs = tuple(
         (x + bias).astype(dtype) for x, bias in zip(sources, biases, strict=True)
     )
@@ -141,6 +121,7 @@ def _backward(dtype, options, residuals, g):
 _attend.defvjp(_forward, _backward)
 
 
+# Names of the dimensions of arrays: rows, document ids, counters, log sums, biases.
 _ROWS = ("batch", "length", "heads")
 _IDS = ("batch", "length")
 _COUNTERS = ("batch", "heads")
@@ -148,7 +129,7 @@ _SUMS = ("batch", "heads", None, "length")
 _BIASES = ("batch", None, "heads")
 
 
-# Compiled functions of their own, so that they are traced once, not in every layer.
+# Jitted, so that they are traced once instead of in every layer.
 @functools.partial(jax.jit, static_argnums=6)
 def _call_forward(query, key, value, queries, keys, counters, options):
     return per_device.on_each_device(
@@ -172,14 +153,14 @@ def _run(kernel, options, query, key, value, queries, keys, counters, *more):
 
     Args:
       kernel: `passes.forward` or `passes.backward`.
-      options: What it is compiled for.
-      query: [B, L, D], as key and value.
+      options: Static options of the kernel.
+      query: [B, L, D], like key and value.
       key: See `query`.
       value: See `query`.
-      queries: [B, L]; identifiers of documents, as keys.
-      keys: See `queries`.
-      counters: [B, H]; where the words of each head begin.
-      *more: For the backward pass: output, sums, gradient of the output.
+      queries: [B, L]; document of each query.
+      keys: [B, L]; document of each key.
+      counters: [B, H]; counter of each head's first word.
+      *more: In the backward pass: output, sums, gradient of the output.
     """
     batch, length, size = query.shape
     width = _block_width(length, size)
@@ -231,7 +212,7 @@ def _run(kernel, options, query, key, value, queries, keys, counters, *more):
 
 
 def _block_width(length, size):
-    """Columns of a program of the grid: as many as fit, in windows of 128."""
+    """Return the columns of a program: as many windows of 128 as fit."""
     windows = size // LANES
     if size % LANES:
         return size
@@ -244,7 +225,7 @@ def _block_width(length, size):
 
 
 def _cost(options, *, products, arrays):
-    """What the kernel is, for a compiler that cannot look into it."""
+    """Estimate the kernel's cost, which the compiler cannot see."""
     batch, length, size = arrays[0].shape
     scores = batch * size // options.head_size * length**2
     return pl.CostEstimate(

@@ -1,7 +1,7 @@
-"""What each device of a mesh does by itself.
+"""Kernels on a mesh: each device runs one on its part of the arrays.
 
-For kernels, which the compiler cannot split. The names of dimensions say how arrays are
-split, as everywhere in the model.
+The compiler cannot split kernels. As everywhere in the model, names of dimensions say
+how arrays are split.
 """
 
 import math
@@ -11,12 +11,12 @@ from typing import Any
 import flax.linen as nn
 import jax
 
-# Names of the dimensions of an array; None for one that is never split.
+# Names of the dimensions of an array; None for a dimension that is never split.
 Names = tuple[str | None, ...]
 
 
 def parts(dimension: str) -> int:
-    """Parts that a dimension is split into, where the mesh and the rules say so."""
+    """Return the number of parts that mesh and rules split a dimension into."""
     axes = nn.logical_to_mesh_axes((dimension,))[0] or ()
     mesh = jax.sharding.get_abstract_mesh()
     axes = (axes,) if isinstance(axes, str) else axes
@@ -26,12 +26,12 @@ def parts(dimension: str) -> int:
 def on_each_device(
     function: Callable[..., Any], inputs: Sequence[Names], outputs: Sequence[Names]
 ) -> Callable[..., Any]:
-    """The function on what a device has of each array.
+    """Wrap a function so that each device applies it to its parts of the arrays.
 
     Args:
       function: Function from arrays to a tuple of arrays.
-      inputs: Dimensions of its arguments.
-      outputs: Dimensions of its results.
+      inputs: Names of the dimensions of its arguments.
+      outputs: Names of the dimensions of its results.
     """
     if jax.sharding.get_abstract_mesh().empty:
         return function

@@ -1,0 +1,56 @@
+"""Which positions attend to which."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Int
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True)
+class AttentionPattern:
+    """Rules that decide which keys each query sees.
+
+    Every implementation of attention takes a pattern; `mask` defines it. A query that
+    sees no key has zero output and zero gradient.
+
+    Attributes:
+      is_token: True at tokens, False at padding, which no query sees. Padding may see
+        tokens; nothing reads its output.
+      documents: Document of each position: queries see keys of their own document only.
+        None: each row is one document.
+      causal: Whether queries see no later keys.
+      window: Queries see keys at a distance of at most this; None: at any distance.
+    """
+
+    is_token: Bool[Array, "B L"]
+    documents: Int[Array, "B L"] | None = None
+    causal: bool = dataclasses.field(default=False, metadata={"static": True})
+    window: int | None = dataclasses.field(default=None, metadata={"static": True})
+
+    def mask(
+        self, query_positions: Int[Array, "B P"] | None = None
+    ) -> Bool[Array, "B _ L"]:
+        """Return the mask, [B, P or 1, L]: True where query p sees key l.
+
+        Args:
+          query_positions: Positions of the queries in their rows; None: all positions.
+        """
+        length = self.is_token.shape[1]
+        keys = jnp.arange(length)
+        queries = keys[None] if query_positions is None else query_positions
+        distance = queries[:, :, None] - keys  # [B or 1, P, L]
+        mask = self.is_token[:, None, :]
+        if self.causal:
+            mask = mask & (distance >= 0)
+        if self.window is not None:
+            mask = mask & (abs(distance) <= self.window)
+        if self.documents is not None:
+            query_documents = self.documents
+            if query_positions is not None:
+                query_documents = jnp.take_along_axis(
+                    self.documents, query_positions, axis=1
+                )
+            mask = mask & (query_documents[:, :, None] == self.documents[:, None, :])
+        return mask

@@ -1,0 +1,101 @@
+"""One layer of the encoder."""
+
+import functools
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import attention, dropout, norms, randomness, rotary
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.feed_forward import FeedForward
+from bert_jax.model.kernels import residual
+from bert_jax.model.kernels.residual import AddAndNormalise
+
+
+class Block(nn.Module):
+    """Self-attention and a feed-forward network, each with a residual connection.
+
+    Post-norm blocks (Vaswani et al. 2017; BERT) normalise each sum:
+        x = norm(x + dropout(attention(x)))
+        x = norm(x + dropout(feed_forward(x)))
+    Pre-norm blocks (ModernBERT) normalise each input, and leave the sum as it is:
+        x = x + dropout(attention(norm(x)))
+        x = x + dropout(feed_forward(norm(x)))
+
+    Attributes:
+      config: Encoder.
+      has_attention_norm: Whether a pre-norm block normalises the input of attention.
+    """
+
+    config: config_lib.EncoderConfig
+    has_attention_norm: bool = True
+
+    attention_class = attention.SelfAttention
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        pattern: AttentionPattern,
+        rotations: rotary.Rotations | None,
+        dropout_keys: UInt32[Array, " B"] | None,
+        *,
+        read_at: Int[Array, "B P"] | None = None,
+        return_probabilities: bool = False,
+    ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
+        """Apply the block.
+
+        Args:
+          x: Hidden states of the layer below.
+          pattern: Which positions each position sees.
+          rotations: Rotations of all positions; None without rotary positions.
+          dropout_keys: Keys of the rows; None for no dropout.
+          read_at: Positions whose hidden states are computed; None: all, and P is L.
+          return_probabilities: Whether to return the attention probabilities.
+        """
+        c = self.config
+
+        def select(x):  # [B, L, D] to [B, P, D]
+            if read_at is None:
+                return x
+            return jnp.take_along_axis(x, read_at[..., None], axis=1)
+
+        def keys_of(place):
+            keys = randomness.fold_in(dropout_keys, place)
+            if read_at is None:
+                return keys
+            return dropout.keys_at(keys, read_at, c.hidden_size)
+
+        attend = functools.partial(
+            self.attention_class(c, name="attention"),
+            pattern=pattern,
+            rotations=rotations,
+            dropout_keys=randomness.fold_in(dropout_keys, "attention_probabilities"),
+            query_positions=read_at,
+            return_probabilities=return_probabilities,
+        )
+        feed_forward = FeedForward(c)
+        nn.share_scope(self, feed_forward)  # parameter paths have no "feed_forward"
+
+        # Attention and feed-forward network return a product and its bias, which the
+        # residual connection adds in one pass.
+        if c.norm_placement == "post":
+            *output, probabilities = attend(select(x), x)
+            x, shortcut = AddAndNormalise(c, name="attention_layer_norm")(
+                select(x), *output, keys_of("attention_output"), consumers=2
+            )
+            (x,) = AddAndNormalise(c, name="output_layer_norm")(
+                shortcut, *feed_forward(x), keys_of("feed_forward_output")
+            )
+        else:
+            normalised = x
+            if self.has_attention_norm:
+                normalised = norms.Norm(c, name="attention_norm")(x)
+            *output, probabilities = attend(select(normalised), normalised)
+            x = residual.add(c, select(x), *output, keys_of("attention_output"))
+            normalised = norms.Norm(c, name="feed_forward_norm")(x)
+            output = feed_forward(normalised)
+            x = residual.add(c, x, *output, keys_of("feed_forward_output"))
+        return x, probabilities

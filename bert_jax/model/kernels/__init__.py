@@ -1,0 +1,1 @@
+"""Kernels for TPUs and GPUs, each beside the plain function that defines its result."""

@@ -1,0 +1,227 @@
+"""Scaled dot-product attention (Vaswani et al. 2017, 3.2.1).
+
+`attend` chooses between the kernels and `dot_product_attention`, the plain path, which
+defines the result.
+"""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import dropout, products
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.kernels import cudnn_attention, decisions, tpu_attention
+
+# Score of a key that a query does not see. exp(-1e9) is 0 in float32 beside any other
+# score.
+HIDDEN_SCORE = -1e9
+
+
+def attend(
+    config: config_lib.EncoderConfig,
+    query: Float[Array, "B P H K"],
+    key: Float[Array, "B L H K"],
+    value: Float[Array, "B L H K"],
+    biases: tuple[Float[Array, "H K"] | None, ...],
+    pattern: AttentionPattern,
+    dropout_keys: UInt32[Array, " B"] | None,
+    query_positions: Int[Array, "B P"] | None = None,
+) -> Float[Array, "B P H K"]:
+    """Return softmax(Q K^T / sqrt(K)) V of each head, in `config.dtype`.
+
+    Args:
+      config: Encoder.
+      query: Queries; like keys and values they may be float32 products whose bias is
+        still to be added, and are rounded to `config.dtype` afterwards.
+      key: Keys.
+      value: Values.
+      biases: Biases of queries, keys and values; None for no bias.
+      pattern: Which keys each query sees.
+      dropout_keys: Keys of the rows for dropout of the probabilities; None for none.
+      query_positions: Positions of the queries in their rows; None: P is L, and query
+        p is at position p.
+    """
+    arrays = (query, key, value), biases, pattern, dropout_keys
+    if query_positions is not None:
+        return _plain(config, *arrays, query_positions)
+    implementations = {
+        decisions.TPU_KERNEL: functools.partial(_tpu, config),
+        decisions.CUDNN: functools.partial(_cudnn, config),
+    }
+    batch, length = query.shape[:2]
+    by_platform = {}
+    for platform in ("tpu", "cuda"):
+        decision = decisions.attention(
+            config,
+            platform,
+            batch,
+            length,
+            is_local=pattern.window is not None,
+            has_dropout=dropout_keys is not None and config.attention_dropout_rate > 0,
+        )
+        if decision.implementation in implementations:
+            by_platform[platform] = implementations[decision.implementation]
+    plain = functools.partial(_plain, config)
+    return lax.platform_dependent(*arrays, **by_platform, default=plain)
+
+
+def _tpu(config, sources, biases, pattern, dropout_keys):
+    biases = [jnp.zeros(sources[0].shape[2:]) if b is None else b for b in biases]
+    # [B, L, H K]. There is nothing that `remat="attention"` could recompute.
+    context = tpu_attention.attend(
+        *(x.reshape(*x.shape[:2], -1) for x in sources),
+        tuple(bias.reshape(-1) for bias in biases),
+        pattern,
+        dropout_keys,
+        dtype=jnp.dtype(config.dtype),
+        head_size=config.head_size,
+        rate=config.attention_dropout_rate,
+    )
+    return context.reshape(sources[0].shape)
+
+
+def _cudnn(config, sources, biases, pattern, dropout_keys):
+    del dropout_keys  # there is no dropout
+    return cudnn_attention.attend(*_add_biases(config, sources, biases), pattern)
+
+
+def _plain(config, sources, biases, pattern, dropout_keys, query_positions=None):
+    query, key, value = (
+        x.swapaxes(1, 2)  # [B, H, L, K]: each head is a matrix
+        for x in _add_biases(config, sources, biases)
+    )
+    mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
+    keys = probability_keys(
+        config, dropout_keys, key.shape[2], key.shape[2], query_positions
+    )
+    attend = functools.partial(
+        dot_product_attention, rate=config.attention_dropout_rate
+    )
+    if config.remat == "attention":
+        attend = jax.checkpoint(attend)
+    return attend(query, key, value, mask, keys).swapaxes(1, 2)
+
+
+def _add_biases(config, sources, biases):
+    return tuple(
+        products.add_bias(x, bias).astype(config.dtype)
+        for x, bias in zip(sources, biases, strict=True)
+    )
+
+
+def probability_keys(
+    config: config_lib.EncoderConfig,
+    dropout_keys: UInt32[Array, " B"] | None,
+    num_queries: int,
+    num_keys: int,
+    query_positions: Int[Array, "B P"] | None,
+) -> UInt32[Array, "B ..."] | None:
+    """Return keys for dropout of the probabilities of some queries, or None.
+
+    A key for each row [B], or for each query [B, H, P] such that it draws the mask that
+    it draws in the full row's probabilities [H, queries, keys].
+
+    Args:
+      config: Encoder.
+      dropout_keys: Keys of the rows; None for no dropout.
+      num_queries: Queries of a full row.
+      num_keys: Keys of a row.
+      query_positions: The queries that are computed; None: all.
+    """
+    if dropout_keys is None or query_positions is None:
+        return dropout_keys
+    first = jnp.arange(config.num_heads) * num_queries
+    index = first[:, None] + query_positions[:, None, :]  # [B, H, P]
+    return dropout.keys_at(dropout_keys, index, num_keys)
+
+
+def attention_probabilities(
+    query: Float[Array, "B H L K"],
+    key: Float[Array, "B H M K"],
+    mask: Bool[Array, "#B 1 #L M"],
+    added_scores: Float[Array, "B H L M"] | None = None,
+) -> Float[Array, "B H L M"]:
+    """Return softmax((Q K^T + added scores) / sqrt(K)) over the keys in the mask.
+
+    Queries that see no key have probabilities 0.
+    """
+    scores = products.dot("bhlk,bhmk->bhlm", query, key)
+    if added_scores is not None:
+        scores = scores + added_scores
+    scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, HIDDEN_SCORE)
+    highest = jnp.max(scores, axis=-1, keepdims=True)
+    exponentials = jnp.exp(scores - highest)
+    total = jnp.sum(exponentials, axis=-1, keepdims=True)
+    sees_nothing = highest < 0.5 * HIDDEN_SCORE
+    return exponentials / jnp.where(sees_nothing, jnp.inf, total)
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
+def dot_product_attention(
+    query: Float[Array, "B H L K"],
+    key: Float[Array, "B H M K"],
+    value: Float[Array, "B H M K"],
+    mask: Bool[Array, "#B 1 #L M"],
+    dropout_keys: UInt32[Array, "B ..."] | None,
+    rate: float,
+    added_scores: Float[Array, "B H L M"] | None = None,
+) -> Float[Array, "B H L K"]:
+    """Return softmax((Q K^T + added scores) / sqrt(K)) V with dropout.
+
+    Scores and softmax are float32. Of the L x M intermediates only the probabilities
+    are stored for the backward pass, in the type of the values. Automatic
+    differentiation would store three times as much: float32 probabilities, before and
+    after dropout.
+
+    Args:
+      query: Queries.
+      key: Keys.
+      value: Values.
+      mask: True where a query sees a key.
+      dropout_keys: A key for each row or each query, [B] or [B, H, L]; None for no
+        dropout.
+      rate: Rate of dropout.
+      added_scores: Float32 scores that are added to the products; None: nothing.
+    """
+    return _forward(query, key, value, mask, dropout_keys, rate, added_scores)[0]
+
+
+def _forward(query, key, value, mask, dropout_keys, rate, added_scores):
+    probabilities = attention_probabilities(query, key, mask, added_scores)
+    probabilities = probabilities.astype(value.dtype)
+    dropped = dropout.dropout(probabilities, rate, dropout_keys)
+    context = products.dot("bhlm,bhmk->bhlk", dropped, value)
+    like_added = None if added_scores is None else added_scores[:0]
+    residuals = query, key, value, probabilities, dropout_keys, like_added
+    return context.astype(value.dtype), residuals
+
+
+def _backward(rate, residuals, g):
+    query, key, value, probabilities, dropout_keys, like_added = residuals
+    dropped = dropout.dropout(probabilities, rate, dropout_keys)
+    d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
+    d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)
+    d_probabilities = dropout.dropout(d_dropped, rate, dropout_keys)
+    # The derivative of softmax, p (dp - sum(p dp)), is 0 where p is 0.
+    p = probabilities.astype(jnp.float32)
+    inner = jnp.sum(d_probabilities * p, axis=-1, keepdims=True)
+    d_scores = p * (d_probabilities - inner) * query.shape[-1] ** -0.5
+    d_added = None if like_added is None else d_scores
+    d_scores = d_scores.astype(query.dtype)
+    d_query = products.dot("bhlm,bhmk->bhlk", d_scores, key)
+    d_key = products.dot("bhml,bhlk->bhmk", products.transpose(d_scores), query)
+    return (
+        d_query.astype(query.dtype),
+        d_key.astype(key.dtype),
+        d_value.astype(value.dtype),
+        None,
+        None,
+        d_added,
+    )
+
+
+dot_product_attention.defvjp(_forward, _backward)

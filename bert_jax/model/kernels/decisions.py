@@ -1,0 +1,194 @@
+"""The decision, by platform and shape, between kernels and plain operations.
+
+A program is traced once for all platforms and may be compiled for a TPU without one, so
+decisions are made for each platform (`tpu`, `cuda`; every other one has the plain path
+only). `describe` reports them.
+"""
+
+import dataclasses
+
+import jax
+
+from bert_jax import config as config_lib
+from bert_jax.model.kernels import per_device
+
+PLAIN = "plain operations"
+TPU_KERNEL = "TPU kernel"
+CUDNN = "cuDNN"
+
+# Columns of a TPU's registers.
+LANES = 128
+# Queries that the TPU's attention kernel computes at once.
+QUERY_CHUNK = 128
+# Longer rows need an online softmax, which the kernel does not have.
+MAX_LENGTH = 512
+HEAD_SIZES = (32, 64, 128)
+# Rows of a block of the TPU's residual kernel: those of a bfloat16 register.
+ROW_CHUNK = 16
+
+
+@dataclasses.dataclass(frozen=True)
+class Decision:
+    """The implementation of a part, and why it is not a kernel.
+
+    Attributes:
+      implementation: `PLAIN`, `TPU_KERNEL` or `CUDNN`.
+      reason: Why the plain path is taken; "" for kernels.
+    """
+
+    implementation: str
+    reason: str = ""
+
+    def __str__(self) -> str:
+        return (
+            f"{self.implementation} ({self.reason})"
+            if self.reason
+            else self.implementation
+        )
+
+
+def attention(
+    config: config_lib.EncoderConfig,
+    platform: str,
+    batch: int,
+    length: int,
+    *,
+    is_local: bool,
+    has_dropout: bool,
+) -> Decision:
+    """Decide how attention of whole rows is computed.
+
+    Args:
+      config: Encoder.
+      platform: Platform that the program is compiled for.
+      batch: Rows of a batch, over all devices.
+      length: Tokens of a row.
+      is_local: Whether queries see a window only.
+      has_dropout: Whether attention probabilities are dropped out.
+    """
+    if config.kernels == "off":
+        return Decision(PLAIN, "encoder.kernels=off")
+    if config.positions == "relative":
+        return Decision(PLAIN, "no kernel has relative positions")
+    if platform == "tpu":
+        return _first_reason(_attention_on_tpu(config, batch, length), TPU_KERNEL)
+    if platform == "cuda":
+        reasons = _attention_on_cuda(config, is_local, has_dropout)
+        return _first_reason(reasons, CUDNN)
+    return Decision(PLAIN, f"no kernel for platform {platform}")
+
+
+def _attention_on_tpu(config, batch, length):
+    rows = per_device.parts("batch")
+    heads = config.num_heads / per_device.parts("heads")
+    columns = heads * config.head_size
+    sizes = ", ".join(map(str, HEAD_SIZES))
+    yield (
+        config.head_size not in HEAD_SIZES,
+        f"heads of {config.head_size} columns; kernels take {sizes}",
+    )
+    yield (
+        heads % 1 or columns % LANES,
+        f"{columns:g} columns of heads on a device; kernels take multiples of {LANES}",
+    )
+    yield (
+        length > MAX_LENGTH or length % QUERY_CHUNK,
+        f"rows of {length} tokens; the kernel takes multiples of {QUERY_CHUNK} up to "
+        f"{MAX_LENGTH}",
+    )
+    yield batch % rows, f"{batch} rows are not a multiple of {rows} devices"
+
+
+def _attention_on_cuda(config, is_local, has_dropout):
+    yield not is_cudnn_available(), "no NVIDIA GPU of compute capability 8.0"
+    yield has_dropout, "cuDNN has no usable dropout of probabilities"
+    yield config.dtype != "bfloat16", f"cuDNN computes in bfloat16, not {config.dtype}"
+    yield is_local, "the window of JAX's cuDNN call is one-sided"
+    yield (
+        config.head_size > 128 or config.head_size % 8,
+        f"heads of {config.head_size} columns; cuDNN takes multiples of 8 up to 128",
+    )
+
+
+def is_cudnn_available() -> bool:
+    """Return whether the devices have cuDNN's attention; others cannot trace it."""
+    device = jax.devices()[0]
+    if device.platform != "gpu" or "cuda" not in device.client.platform_version:
+        return False
+    # cuDNN's documentation, "Fused Flash Attention": Ampere and newer.
+    return tuple(map(int, device.compute_capability.split("."))) >= (8, 0)
+
+
+def residual(
+    config: config_lib.EncoderConfig, platform: str, batch: int, length: int
+) -> Decision:
+    """Decide how dropout, residual and layer norm of whole rows are computed.
+
+    Args:
+      config: Encoder.
+      platform: Platform that the program is compiled for.
+      batch: Rows of a batch, over all devices.
+      length: Tokens of a row.
+    """
+    if config.kernels == "off":
+        return Decision(PLAIN, "encoder.kernels=off")
+    if platform != "tpu":
+        return Decision(PLAIN, f"no kernel for platform {platform}")
+    rows, size = per_device.parts("batch"), config.hidden_size
+    reasons = (
+        (config.norm_placement == "pre", "the kernel is for post-norm blocks"),
+        (config.norm != "layer", "the kernel has layer norm only"),
+        (
+            size % LANES,
+            f"hidden size {size}; the kernel takes multiples of {LANES}",
+        ),
+        (
+            length < ROW_CHUNK,
+            f"rows of {length} tokens; the kernel takes {ROW_CHUNK} or more",
+        ),
+        (batch % rows, f"{batch} rows are not a multiple of {rows} devices"),
+    )
+    return _first_reason(reasons, TPU_KERNEL)
+
+
+def _first_reason(reasons, kernel):
+    """Return the kernel, or the plain path with the first reason that applies."""
+    return next(
+        (Decision(PLAIN, reason) for applies, reason in reasons if applies),
+        Decision(kernel),
+    )
+
+
+def describe(
+    config: config_lib.EncoderConfig, platform: str, batch: int, length: int
+) -> str:
+    """Say which implementation each part of an encoder has in training, and why.
+
+    Call it with the mesh in use. A last layer that computes some positions only has
+    plain operations, whatever this says.
+
+    Args:
+      config: Encoder.
+      platform: Platform that the program is compiled for.
+      batch: Rows that are computed at once, over all devices.
+      length: Tokens of a row.
+    """
+    parts: dict[str, list[str]] = {}
+
+    def add(part, decision):
+        parts.setdefault(str(decision), []).append(part)
+
+    kinds = {config.is_global(i) for i in range(config.num_layers)}
+    for is_global in sorted(kinds, reverse=True):
+        kind = "global " if is_global else "local "
+        decision = attention(
+            config,
+            platform,
+            batch,
+            length,
+            is_local=not is_global,
+            has_dropout=config.attention_dropout_rate > 0,
+        )
+        add(f"{kind if len(kinds) > 1 else ''}attention", decision)
+    add("residuals", residual(config, platform, batch, length))
+    return "; ".join(f"{', '.join(names)}: {what}" for what, names in parts.items())

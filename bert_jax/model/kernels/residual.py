@@ -1,0 +1,91 @@
+"""Dropout, residual connection and norm, which end a post-norm block's parts.
+
+`AddAndNormalise` chooses between the TPU kernel and the plain path, which defines the
+result.
+"""
+
+import functools
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jax import lax
+from jaxtyping import Array, Float, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import dropout, norms, products
+from bert_jax.model.kernels import decisions, tpu_residual
+
+
+class AddAndNormalise(nn.Module):
+    """The norm of a residual connection: norm(x + dropout(product + bias))."""
+
+    config: config_lib.EncoderConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        x: Float[Array, "B L D"],
+        product: Float[Array, "B L D"],
+        bias: Float[Array, " D"] | None,
+        dropout_keys: UInt32[Array, "B ..."] | None,
+        *,
+        consumers: int = 1,
+    ) -> tuple[Float[Array, "B L D"], ...]:
+        """Return the result, once for each consumer.
+
+        Args:
+          x: Input of the residual connection.
+          product: Float32 product that is added to it.
+          bias: Bias of the product; None for none.
+          dropout_keys: A key for each row or each position; None for no dropout.
+          consumers: Number of copies to return. Each consumer of the result takes its
+            own, so that the backward kernel can sum their gradients.
+        """
+        c = self.config
+        scale, offset = norms.norm_parameters(self, x.shape[-1])
+        arrays = x, product, bias, scale, offset, dropout_keys
+        plain = functools.partial(_plain, c, consumers)
+        is_per_position = dropout_keys is not None and dropout_keys.ndim > 1
+        decision = decisions.residual(c, "tpu", *x.shape[:2])
+        if is_per_position or decision.implementation == decisions.PLAIN:
+            return plain(*arrays)
+        kernel = functools.partial(_tpu, c, consumers)
+        return lax.platform_dependent(*arrays, tpu=kernel, default=plain)
+
+
+def add(
+    config: config_lib.EncoderConfig,
+    x: Float[Array, "B L D"],
+    product: Float[Array, "B L D"],
+    bias: Float[Array, " D"] | None,
+    dropout_keys: UInt32[Array, "B ..."] | None,
+) -> Float[Array, "B L D"]:
+    """Return x + dropout(product + bias), with arguments as in `AddAndNormalise`."""
+    total = _sum(config, x, product, bias, dropout_keys)
+    return total.astype(config.dtype)
+
+
+def _sum(config, x, product, bias, dropout_keys):
+    y = products.add_bias(product, bias).astype(config.dtype).astype(jnp.float32)
+    return x.astype(jnp.float32) + dropout.dropout(y, config.dropout_rate, dropout_keys)
+
+
+def _plain(config, consumers, x, product, bias, scale, offset, dropout_keys):
+    total = _sum(config, x, product, bias, dropout_keys)
+    normalised = norms.normalise(total, scale, offset, config)
+    return (normalised.astype(config.dtype),) * consumers
+
+
+def _tpu(config, consumers, x, product, bias, scale, offset, dropout_keys):
+    zeros = jnp.zeros(x.shape[-1:])
+    return tpu_residual.add_and_normalise(
+        x,
+        product,
+        zeros if bias is None else bias,
+        scale,
+        zeros if offset is None else offset,
+        dropout_keys,
+        rate=config.dropout_rate,
+        epsilon=config.layer_norm_epsilon,
+        consumers=consumers,
+    )

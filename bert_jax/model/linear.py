@@ -1,0 +1,63 @@
+"""Linear layers, and the initial values of kernels and tables."""
+
+import math
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float
+
+from bert_jax.model import products
+
+
+class Linear(nn.Module):
+    """A product with a kernel, and a bias.
+
+    Attributes:
+      inputs: Names of the trailing dimensions of the input, which are contracted.
+      outputs: Names and sizes of the dimensions that replace them.
+      dtype: Type of the factors, and of the result.
+      stddev: Standard deviation of the kernel's initial values.
+      has_bias: Whether there is a bias.
+    """
+
+    inputs: tuple[str, ...]
+    outputs: tuple[tuple[str, int], ...]
+    dtype: str
+    stddev: float
+    has_bias: bool = True
+
+    def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:
+        """Return the product plus the bias."""
+        return products.add_bias(*self.product_and_bias(x)).astype(self.dtype)
+
+    @nn.compact
+    def product_and_bias(
+        self, x: Float[Array, "..."]
+    ) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
+        """Return the product, in float32, and the bias that is to be added to it.
+
+        For callers whose next step adds the bias together with something else.
+        """
+        split = x.ndim - len(self.inputs)
+        rows, contracted = x.shape[:split], x.shape[split:]
+        names = tuple(name for name, _ in self.outputs)
+        sizes = tuple(size for _, size in self.outputs)
+        kernel_init = nn.with_logical_partitioning(
+            initializer(self.stddev), (*self.inputs, *names)
+        )
+        kernel = self.param("kernel", kernel_init, (*contracted, *sizes))
+        bias = None
+        if self.has_bias:
+            bias_init = nn.with_logical_partitioning(nn.initializers.zeros, names)
+            bias = self.param("bias", bias_init, sizes)
+        y = products.linear(
+            x.reshape(math.prod(rows), math.prod(contracted)),
+            kernel.reshape(math.prod(contracted), math.prod(sizes)),
+            jnp.dtype(self.dtype),
+        )
+        return y.reshape(*rows, *sizes), bias
+
+
+def initializer(stddev: float) -> nn.initializers.Initializer:
+    """Return a normal distribution truncated at two standard deviations, as in BERT."""
+    return nn.initializers.truncated_normal(stddev)

@@ -1,0 +1,253 @@
+"""Self-attention over distances and segments instead of positions.
+
+Source: Yang et al. 2019, 2.3 to 2.5; Dai et al. 2019, Transformer-XL, 3.3;
+zihangdai/xlnet, modeling.py.
+"""
+
+import dataclasses
+import functools
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jaxtyping import Array, Bool, Float, Int, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import linear, products
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.kernels import attention as kernels
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class RelativePattern(AttentionPattern):
+    """Which tokens each row of hidden states sees, and how the rows relate.
+
+    The `rows` are the L tokens and, behind them, P targets, which no row sees.
+
+    Attributes:
+      positions: Position of each row.
+      segment_ids: Segment of each row.
+      ranks: Rank of each row in the order of prediction: rows see tokens of their own
+        or a lower rank. None: rows see all tokens.
+    """
+
+    positions: Int[Array, "B rows"]
+    segment_ids: Int[Array, "B rows"]
+    ranks: Int[Array, "B rows"] | None
+
+    def mask(
+        self, query_positions: Int[Array, "B Q"] | None = None
+    ) -> Bool[Array, "B _ L"]:
+        """Return the mask, [B, Q or 1, L]: True where row q sees token l."""
+        mask = self.is_token[:, None, :]
+        if self.ranks is None:
+            return mask
+        of_queries = self.ranks
+        if query_positions is not None:
+            of_queries = jnp.take_along_axis(self.ranks, query_positions, axis=1)
+        of_tokens = self.ranks[:, : self.is_token.shape[1]]
+        return mask & (of_tokens[:, None, :] <= of_queries[:, :, None])
+
+
+class _Relative(NamedTuple):
+    """Parameters of the scores besides queries and keys; None without segments."""
+
+    distance_kernel: Float[Array, "D H K"]
+    content_bias: Float[Array, "H K"]
+    position_bias: Float[Array, "H K"]
+    segment_bias: Float[Array, "H K"] | None
+    segments: Float[Array, "2 H K"] | None
+
+
+class RelativeAttention(nn.Module):
+    """Multi-head attention whose scores know distances and segments.
+
+    The score of query i and key j is
+        (q_i + content_bias) k_j
+        + (q_i + position_bias) r_(i - j)
+        + (q_i + segment_bias) s_ij
+    over sqrt(K): r is a projection of sinusoids of the distance, and s one of two
+    vectors, for tokens of one segment or of two. Each layer has its own biases (the
+    original's `untie_r`).
+
+    Differs from the original, where each row of a batch drops out other parts of the
+    sinusoids; here they are not dropped out.
+    """
+
+    config: config_lib.EncoderConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        queries: Float[Array, "B Q D"],
+        x: Float[Array, "B rows D"],
+        pattern: RelativePattern,
+        rotations: None,
+        dropout_keys: UInt32[Array, " B"] | None,
+        *,
+        query_positions: Int[Array, "B Q"] | None = None,
+        return_probabilities: bool = False,
+    ) -> tuple[Float[Array, "B Q D"], None, Float[Array, "B H Q L"] | None]:
+        """Let some or all rows attend to the tokens.
+
+        Arguments and results as in `SelfAttention`; `query_positions` are indices of
+        rows.
+        """
+        c = self.config
+        length = pattern.is_token.shape[1]
+        tokens = x[:, :length]
+        heads = (("heads", c.num_heads), ("head", c.head_size))
+        project = functools.partial(
+            linear.Linear,
+            ("embed",),
+            heads,
+            c.dtype,
+            c.initializer_range,
+            has_bias=False,
+        )
+        query = project(name="query")(queries)  # [B, Q, H, K]
+        key = project(name="key")(tokens)  # [B, L, H, K]
+        value = project(name="value")(tokens)
+        relative = self._parameters()
+        mask = pattern.mask(query_positions)[:, None]  # [B, 1, Q or 1, L]
+        positions, segments = pattern.positions, pattern.segment_ids  # [B, Q]
+        if query_positions is not None:
+            positions, segments = (
+                jnp.take_along_axis(values, query_positions, axis=1)
+                for values in (positions, segments)
+            )
+        is_other = segments[:, :, None] != pattern.segment_ids[:, None, :length]
+        keys = kernels.probability_keys(
+            c, dropout_keys, x.shape[1], length, query_positions
+        )
+
+        def scores(query, key, relative):
+            """Return queries, keys, and the scores that are added to their products."""
+            added = _relative_scores(query, relative, positions, is_other)
+            query = (query + relative.content_bias).astype(c.dtype)
+            return query.swapaxes(1, 2), key.swapaxes(1, 2), added
+
+        def attend(query, key, value, relative):
+            query, key, added = scores(query, key, relative)
+            context = kernels.dot_product_attention(
+                query,
+                key,
+                value.swapaxes(1, 2),
+                mask,
+                keys,
+                c.attention_dropout_rate,
+                added,
+            )
+            return context.swapaxes(1, 2)
+
+        if c.remat == "attention":
+            attend = jax.checkpoint(attend)
+        product, _ = linear.Linear(
+            ("heads", "head"),
+            (("embed", c.hidden_size),),
+            c.dtype,
+            c.initializer_range,
+            has_bias=False,
+            name="output",
+        ).product_and_bias(attend(query, key, value, relative))
+        if not return_probabilities:
+            return product, None, None
+        query, key, added = scores(query, key, relative)
+        probabilities = kernels.attention_probabilities(query, key, mask, added)
+        return product, None, probabilities
+
+    def _parameters(self):
+        c = self.config
+        names, shape = ("heads", "head"), (c.num_heads, c.head_size)
+
+        def make(name, *dimensions):
+            init = nn.with_logical_partitioning(
+                linear.initializer(c.initializer_range),
+                (*(name for name, _ in dimensions), *names),
+            )
+            return self.param(name, init, (*(size for _, size in dimensions), *shape))
+
+        has_segments = bool(c.type_vocab_size)
+        return _Relative(
+            make("distance_kernel", ("embed", c.hidden_size)),
+            make("content_bias"),
+            make("position_bias"),
+            make("segment_bias") if has_segments else None,
+            make("segment_embedding", ("segment", 2)) if has_segments else None,
+        )
+
+
+def _relative_scores(
+    query: Float[Array, "B Q H K"],
+    relative: _Relative,
+    positions: Int[Array, "B Q"],
+    is_other: Bool[Array, "B Q L"],
+) -> Float[Array, "B H Q L"]:
+    """Return the scores that distances and segments add to products with keys.
+
+    Args:
+      query: Queries.
+      relative: Parameters of the scores.
+      positions: Positions of the queries.
+      is_other: Whether query and token are in different segments.
+    """
+    # Intermediates are large, and cheap to recompute in the backward pass.
+    scores = jax.checkpoint(distance_scores, static_argnums=3)(
+        (query + relative.position_bias).astype(query.dtype),
+        relative.distance_kernel,
+        positions,
+        is_other.shape[2],
+    )
+    if relative.segments is None:
+        return scores
+    by_segment = products.einsum(
+        "bqhk,shk->bhqs", query + relative.segment_bias, relative.segments, query.dtype
+    )
+    same, other = by_segment[..., :1], by_segment[..., 1:]
+    return scores + jnp.where(is_other[:, None], other, same)
+
+
+def distance_scores(
+    query: Float[Array, "B Q H K"],
+    kernel: Float[Array, "D H K"],
+    positions: Int[Array, "B Q"],
+    length: int,
+) -> Float[Array, "B H Q L"]:
+    """Return products of queries and projected sinusoids of their distances to tokens.
+
+    The original projects the sinusoids of all 2 L distances, multiplies queries with
+    them, and shifts each row of products by its query's position. Here queries go back
+    through the projection, and the sine and cosine of a difference are expanded into
+    those of query and token. That is H / 2 times the arithmetic for these products,
+    more than half of a layer's at 512 tokens, but no shift, which takes far longer on a
+    TPU (docs/log.md).
+
+    Args:
+      query: Queries with their bias.
+      kernel: Projection from sinusoids to keys.
+      positions: Positions of the queries.
+      length: Tokens of a row, L.
+    """
+    size = kernel.shape[0]
+    frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+    # Sines come first. The halves stay apart, because joining them would copy them.
+    of_sine, of_cosine = (
+        products.einsum("bqhk,dhk->bhqd", query, half, query.dtype)
+        for half in jnp.split(kernel, 2)
+    )
+    angles = positions[:, None, :, None] * frequencies  # [B, 1, Q, D / 2]
+    sine, cosine = jnp.sin(angles), jnp.cos(angles)
+    angles = jnp.arange(length)[:, None] * frequencies  # [L, D / 2]
+    return products.einsum(
+        "bhqd,ld->bhql",
+        of_sine * sine + of_cosine * cosine,
+        jnp.cos(angles),
+        query.dtype,
+    ) + products.einsum(
+        "bhqd,ld->bhql",
+        of_cosine * sine - of_sine * cosine,
+        jnp.sin(angles),
+        query.dtype,
+    )

@@ -1,0 +1,169 @@
+"""XLNet's encoder: relative attention, two streams, and [CLS] behind the last token.
+
+Source: Yang et al. 2019; zihangdai/xlnet, modeling.py.
+"""
+
+from typing import NamedTuple
+
+import flax.linen as nn
+import jax.numpy as jnp
+from jaxtyping import Array, Float, Int, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import dropout, embeddings, encoder, randomness
+from bert_jax.model.block import Block
+from bert_jax.model.inputs import Inputs
+from bert_jax.model.xlnet import cls_position
+from bert_jax.model.xlnet.attention import RelativeAttention, RelativePattern
+
+
+class Targets(NamedTuple):
+    """A second stream of vectors, which know their position but not the token there.
+
+    Attributes:
+      ranks: Rank of each token in the order of prediction.
+      positions: Positions of the second stream (Yang et al. 2019, 2.3). Each target
+        sees tokens of a lower rank than the token at its position.
+      embedding: Vector that every target begins with.
+    """
+
+    ranks: Int[Array, "B L"]
+    positions: Int[Array, "B P"]
+    embedding: Float[Array, " D"]
+
+
+class TokenEmbeddings(nn.Module):
+    """Embeddings of tokens alone, neither normalised nor with positions."""
+
+    config: config_lib.EncoderConfig
+
+    def setup(self):
+        self.token = embeddings.table(
+            self, "token_embedding", "vocab", self.config.padded_vocab_size
+        )
+
+    def __call__(
+        self, inputs: Inputs, dropout_keys: UInt32[Array, " B"] | None
+    ) -> Float[Array, "B L E"]:
+        """Embed tokens."""
+        c = self.config
+        x = embeddings.look_up(self.token, inputs.input_ids).astype(c.dtype)
+        return dropout.dropout(x, c.dropout_rate, dropout_keys)
+
+
+class XLNetBlock(Block):
+    """A post-norm block with relative attention."""
+
+    attention_class = RelativeAttention
+
+
+class XLNetEncoder(encoder.Encoder):
+    """XLNet without heads. Rows come with [CLS] first; see `cls_position.py`.
+
+    Dropout follows the last layer. With targets, the second stream stands behind the
+    tokens in one array: row L + p of the hidden states is at `targets.positions[:, p]`.
+
+    Differs from the paper: there is no memory of earlier segments (Dai et al. 2019).
+    """
+
+    embeddings_class = TokenEmbeddings
+    block_class = XLNetBlock
+
+    def __call__(
+        self,
+        inputs: Inputs,
+        *,
+        targets: Targets | None = None,
+        dropout_keys: UInt32[Array, " B"] | None = None,
+        read_at: Int[Array, "B P"] | None = None,
+        return_hidden_states: bool = False,
+        return_attention: bool = False,
+    ) -> encoder.Encoded:
+        """Encode a batch.
+
+        Arguments and results are those of `Encoder`. With targets, `hidden` are the
+        hidden states of the second stream, `read_at` must be None, and `hidden_states`
+        are those of the tokens and, behind them, of the second stream.
+
+        Raises:
+          ValueError: Rows are packed; or `read_at` is given, and all states or
+            probabilities are wanted.
+        """
+        if inputs.positions is not None or inputs.documents is not None:
+            raise ValueError("packed rows have no single [CLS] to move")
+        c, length = self.config, inputs.input_ids.shape[1]
+        order = cls_position.ClsLast(inputs.attention_mask)
+        moved = inputs._replace(input_ids=order.move(inputs.input_ids))
+        x = self.embeddings(moved, randomness.fold_in(dropout_keys, "embeddings"))
+        if read_at is not None:
+            read_at = order.positions(read_at)
+        if targets is not None:
+            shape = *targets.positions.shape, c.hidden_size
+            second_stream = dropout.dropout(
+                jnp.broadcast_to(targets.embedding.astype(c.dtype), shape),
+                c.dropout_rate,
+                randomness.fold_in(dropout_keys, "targets"),
+            )
+            x = jnp.concatenate([x, second_stream], axis=1)  # [B, L + P, D]
+            if not (return_hidden_states or return_attention):
+                read_at = jnp.broadcast_to(
+                    jnp.arange(length, x.shape[1]), targets.positions.shape
+                )
+        encoded = self._apply_blocks(
+            x,
+            {True: _pattern_of(inputs, targets, order)},
+            {True: None},
+            dropout_keys,
+            read_at,
+            return_hidden_states,
+            return_attention,
+        )
+        keys = randomness.fold_in(dropout_keys, "output")
+        if read_at is not None:
+            keys = dropout.keys_at(keys, read_at, c.hidden_size)
+        x = dropout.dropout(encoded.hidden, c.dropout_rate, keys)
+        if targets is not None and read_at is None:
+            x = x[:, length:]
+        elif read_at is None:
+            x = order.restore(x, 1)
+        states, probabilities = encoded.hidden_states, encoded.attention
+        if return_hidden_states:
+            states = order.restore(states, 2, batch_axis=1)
+        if return_attention:
+            for axis in (3, 4):
+                probabilities = order.restore(probabilities, axis, batch_axis=1)
+        return encoder.Encoded(x, states, probabilities)
+
+    def _pattern(self, inputs: Inputs, is_global: bool) -> RelativePattern:
+        return _pattern_of(inputs, None, cls_position.ClsLast(inputs.attention_mask))
+
+
+def _pattern_of(
+    inputs: Inputs, targets: Targets | None, order: cls_position.ClsLast
+) -> RelativePattern:
+    """Describe the rows of hidden states for attention, with [CLS] last."""
+    shape = inputs.input_ids.shape
+    positions = jnp.broadcast_to(jnp.arange(shape[1]), shape)
+    segment_ids = order.move(cls_position.segment_ids(inputs))
+    if targets is None:
+        return RelativePattern(
+            is_token=inputs.attention_mask,
+            positions=positions,
+            segment_ids=segment_ids,
+            ranks=None,
+        )
+    ranks = order.move(targets.ranks)
+    at = order.positions(targets.positions)  # [B, P]
+
+    def with_targets(of_tokens, of_targets):
+        return jnp.concatenate([of_tokens, of_targets], axis=1)
+
+    return RelativePattern(
+        is_token=inputs.attention_mask,
+        positions=with_targets(positions, at),
+        segment_ids=with_targets(
+            segment_ids, jnp.take_along_axis(segment_ids, at, axis=1)
+        ),
+        # Just below the rank of the token there, which a target must not see.
+        ranks=with_targets(ranks, jnp.take_along_axis(ranks, at, axis=1) - 1),
+    )

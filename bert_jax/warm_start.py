@@ -1,0 +1,138 @@
+"""Pretraining that begins with the parameters of a checkpoint."""
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+import jax
+from etils import epath
+
+from bert_jax import config as config_lib
+from bert_jax import knobs
+from bert_jax.errors import UserError
+from bert_jax.interop import sources
+from bert_jax.model import parameters
+from bert_jax.training import metadata as metadata_lib
+from bert_jax.training import processes, sharding, stored
+from bert_jax.training import step as step_lib
+from bert_jax.training.run import Run
+
+# Tables that can have more or fewer rows than in the checkpoint: by the end of their
+# path, the field of the encoder that says how many.
+_TABLES = {
+    "embeddings/position_embedding": "max_position_embeddings",
+    "embeddings/segment_embedding": "type_vocab_size",
+}
+
+
+def encoder(
+    config: config_lib.EncoderConfig,
+    source: epath.Path,
+    pretrained: metadata_lib.Metadata,
+    overrides: Collection[str],
+) -> config_lib.EncoderConfig:
+    """Return the config of a checkpoint's encoder, changed for further pretraining.
+
+    The architecture is the checkpoint's, and all other fields are those of the run. A
+    field of the architecture counts as set if it was given on the command line or
+    differs from its default; then it has to agree with the checkpoint, unless
+    parameters can be adapted to it (`knobs.knob`).
+
+    Args:
+      config: Encoder of the run's config.
+      source: The checkpoint.
+      pretrained: Its metadata.
+      overrides: Paths of the fields that were given on the command line, such as
+        "encoder.num_layers".
+
+    Raises:
+      UserError: A field that is set contradicts the checkpoint.
+    """
+    tokens = pretrained.tokenizer.vocab_size
+    # Left open, or that of the tokenizer: a published vocabulary may be padded.
+    if config.vocab_size in (0, tokens):
+        size = pretrained.encoder.vocab_size
+        config = dataclasses.replace(config, vocab_size=size)
+    return _adopt(config, pretrained.encoder, "encoder", source, overrides)
+
+
+def _adopt(
+    config: Any,
+    pretrained: Any,
+    where: str,
+    source: epath.Path,
+    overrides: Collection[str],
+) -> Any:
+    """Return a config with the architecture of a checkpoint, group by group."""
+    adopted, defaults = {}, type(config)()
+    for field in knobs.architecture(config):
+        path = f"{where}.{field.name}"
+        given, theirs = getattr(config, field.name), getattr(pretrained, field.name)
+        is_set = path in overrides or given != getattr(defaults, field.name)
+        if dataclasses.is_dataclass(given):
+            theirs = _adopt(given, theirs, path, source, overrides)
+        elif is_set and field.metadata.get("adaptable"):
+            theirs = given
+        elif is_set and given != theirs:
+            raise UserError(
+                f"{path}={given}, but the checkpoint {source} has {theirs}; pass "
+                f"--config.{path}={theirs}, or leave init_from empty"
+            )
+        adopted[field.name] = theirs
+    return dataclasses.replace(config, **adopted)
+
+
+def begin(
+    run: Run,
+    source: epath.Path,
+    pretrained: config_lib.EncoderConfig,
+    state: step_lib.TrainState,
+) -> step_lib.TrainState:
+    """Return the initial state with its parameters replaced by those of a checkpoint.
+
+    Rows of a table that the checkpoint lacks keep their initial values.
+
+    Args:
+      run: What is trained.
+      source: The checkpoint.
+      pretrained: Config of the encoder in it.
+      state: The initial state.
+    """
+    shapes = parameters.flatten(run.state_shapes().params)
+    in_source = {
+        path: _with_rows(leaf, _rows(path, pretrained)) for path, leaf in shapes.items()
+    }
+    loaded = sources.load_params(source, parameters.unflatten(in_source))
+    processes.say(loaded.describe(source))
+    initial = parameters.flatten(state.params)
+    with sharding.use(run.mesh):
+        for path in loaded.loaded:
+            has, wanted = in_source[path].shape[0], shapes[path].shape[0]
+            if has != wanted:
+                loaded.params[path] = _fitted(initial[path], loaded.params[path])
+                first, last = min(has, wanted), max(has, wanted) - 1
+                what = "new" if wanted > has else "left out"
+                processes.say(f"  {path}: rows {first} to {last} are {what}")
+    processes.say("  moments and schedule of the optimizer begin anew")
+    return dataclasses.replace(state, params=stored.merge(state.params, loaded))
+
+
+def _rows(path: str, encoder: config_lib.EncoderConfig) -> int | None:
+    """Return the number of rows of a table of an encoder; None for other parameters."""
+    fields = (name for end, name in _TABLES.items() if path.endswith(end))
+    return next((getattr(encoder, name) for name in fields), None)
+
+
+def _with_rows(leaf: jax.ShapeDtypeStruct, rows: int | None) -> jax.ShapeDtypeStruct:
+    """Return the shape of a parameter with another number of rows."""
+    return leaf if rows is None else leaf.update(shape=(rows, *leaf.shape[1:]))
+
+
+def _fitted(initial: jax.Array, loaded: jax.Array) -> jax.Array:
+    """Return a table with the rows that were loaded, as many as it has."""
+    rows = min(len(initial), len(loaded))
+    fit = jax.jit(
+        lambda table, other: table.at[:rows].set(other[:rows]),
+        out_shardings=initial.sharding,
+    )
+    return fit(initial, loaded)

@@ -1,0 +1,468 @@
+"""The parts of the encoder, beside a restatement in NumPy and float64."""
+
+import dataclasses
+import functools
+import math
+import pathlib
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import toy_encoder
+from jax.extend import core
+
+from bert_jax import config, knobs
+from bert_jax.errors import UserError
+from bert_jax.model import flops, heads, layer_stack, parameters, randomness
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import masked_lm
+
+SMALL = config.EncoderConfig(
+    vocab_size=101,
+    hidden_size=32,
+    num_layers=5,
+    num_heads=4,
+    intermediate_size=48,
+    max_position_embeddings=40,
+    dropout_rate=0.1,
+    attention_dropout_rate=0.1,
+    dtype="float32",
+)
+HEAD = config.PredictionHeadConfig
+RECORD = pathlib.Path(__file__).parent / "fixtures" / "parameters_of_families.txt"
+# The parts of published families, in small sizes.
+FAMILIES = {
+    "bert": {},
+    "modernbert": {
+        "positions": "rotary",
+        "rotary_base": 160_000.0,
+        "local_rotary_base": 10_000.0,
+        "attention_window": 6,
+        "global_layer_every": 3,
+        "feed_forward": "gated",
+        "activation": "gelu_erf",
+        "norm_bias": False,
+        "norm_placement": "pre",
+        "first_attention_norm": False,
+        "linear_bias": False,
+        "type_vocab_size": 0,
+        "depth_scaled_init": True,
+        "prediction_head": HEAD(bias=False),
+    },
+    "eurobert": {
+        "positions": "rotary",
+        "rotary_base": 250_000.0,
+        "num_key_value_heads": 2,
+        "feed_forward": "gated",
+        "activation": "silu",
+        "norm": "rms",
+        "norm_placement": "pre",
+        "embedding_norm": False,
+        "linear_bias": False,
+        "type_vocab_size": 0,
+        "prediction_head": HEAD(
+            num_layers=0, norm=False, output_bias=False, tied=False
+        ),
+    },
+    "nomic_bert": {
+        "positions": "rotary",
+        "rotary_base": 1_000.0,
+        "feed_forward": "gated",
+        "activation": "silu",
+        "linear_bias": False,
+    },
+    "ultrabert": {
+        "positions": "rotary",
+        "rotary_base": 2_560_000.0,
+        "local_rotary_base": 10_000.0,
+        "attention_window": 4,
+        "global_layer_every": 3,
+        "first_global_layer": 2,
+        "feed_forward": "gated",
+        "activation": "silu",
+        "norm": "rms",
+        "norm_placement": "pre",
+        "embedding_norm": False,
+        "linear_bias": False,
+        "type_vocab_size": 0,
+        "prediction_head": HEAD(
+            num_layers=2,
+            width=24,
+            activation="gelu_tanh",
+            norm=False,
+            bias=False,
+            output_bias=False,
+            tied=False,
+        ),
+    },
+}
+
+
+def family(name, **changes):
+    made = dataclasses.replace(SMALL, **FAMILIES[name], **changes)
+    knobs.check(made)
+    return made
+
+
+ACTIVATIONS = {
+    "silu": lambda x: x / (1 + np.exp(-x)),
+    "gelu_erf": lambda x: x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))),
+    "gelu_tanh": lambda x: (
+        x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    ),
+}
+
+
+class Restatement:
+    """A masked language model for one row, from the papers' formulas."""
+
+    def __init__(self, c, params):
+        self.c = c
+        self.params = jax.tree.map(lambda p: np.asarray(p, np.float64), params)
+
+    def norm(self, x, p):
+        if self.c.norm == "layer":
+            x = x - x.mean(-1, keepdims=True)
+        x = x / np.sqrt((x**2).mean(-1, keepdims=True) + self.c.layer_norm_epsilon)
+        return x * p["scale"] + p.get("bias", 0.0)
+
+    def linear(self, x, p):
+        axes = p["kernel"].ndim - p.get("bias", p["kernel"][0]).ndim
+        return np.tensordot(x, p["kernel"], axes) + p.get("bias", 0.0)
+
+    def rotate(self, x, positions, base):
+        """Complex numbers of columns i and i + K / 2, times exp(i angle)."""
+        half = x.shape[-1] // 2
+        angles = positions[:, None] * base ** (-np.arange(half) / half)
+        z = (x[..., :half] + 1j * x[..., half:]) * np.exp(1j * angles)[:, None]
+        return np.concatenate([z.real, z.imag], axis=-1)
+
+    def attention(self, x, p, layer, visible, positions):
+        c = self.c
+        is_local = c.attention_window > 0 and (
+            layer % c.global_layer_every != c.first_global_layer
+        )
+        q, k, v = (self.linear(x, p[name]) for name in ("query", "key", "value"))
+        if c.positions == "rotary":
+            base = (is_local and c.local_rotary_base) or c.rotary_base
+            q, k = (self.rotate(y, positions, base) for y in (q, k))
+        place = np.arange(len(x))
+        if is_local:
+            visible = visible & (
+                abs(place[:, None] - place[None]) <= c.attention_window
+            )
+        heads = []
+        for h in range(c.num_heads):
+            shared = h * k.shape[1] // c.num_heads
+            scores = q[:, h] @ k[:, shared].T / np.sqrt(c.head_size)
+            e = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
+            total = e.sum(-1, keepdims=True)
+            p_ = np.divide(e, total, out=np.zeros_like(e), where=total > 0)
+            heads.append(p_ @ v[:, shared])
+        context = np.stack(heads, axis=1)
+        kernel = p["output"]["kernel"]
+        return np.einsum("lhk,hkd->ld", context, kernel) + p["output"].get("bias", 0.0)
+
+    def feed_forward(self, x, p):
+        act = ACTIVATIONS[self.c.activation]
+        y = self.linear(x, p["intermediate"])
+        y = act(y) if "gate" not in p else act(self.linear(x, p["gate"])) * y
+        return self.linear(y, p["output"])
+
+    def __call__(self, ids, segments, is_token, documents, positions):
+        """Hidden states of all layers [N + 1, L, D] and logits [L, V]."""
+        c, p = self.c, self.params["encoder"]
+        table = p["embeddings"]["token_embedding"]
+        x = table[ids]
+        if c.positions == "absolute":
+            x = x + p["embeddings"]["position_embedding"][positions]
+        if c.type_vocab_size:
+            x = x + p["embeddings"]["segment_embedding"][segments]
+        if c.embedding_norm:
+            x = self.norm(x, p["embeddings"]["layer_norm"])
+        visible = is_token[None] & (documents[:, None] == documents[None])
+        states = [x]
+        for i in range(c.num_layers):
+            b = jax.tree.map(lambda leaf, i=i: leaf[i], p["layers"])
+            attend = functools.partial(
+                self.attention,
+                p=b["attention"],
+                layer=i,
+                visible=visible,
+                positions=positions,
+            )
+            if c.norm_placement == "post":
+                x = self.norm(x + attend(x), b["attention_layer_norm"])
+                x = self.norm(x + self.feed_forward(x, b), b["output_layer_norm"])
+            else:
+                has_norm = i > 0 or c.first_attention_norm
+                x = x + attend(self.norm(x, b["attention_norm"]) if has_norm else x)
+                x = x + self.feed_forward(self.norm(x, b["feed_forward_norm"]), b)
+            states.append(x)
+        if c.norm_placement == "pre":
+            states[-1] = x = self.norm(x, p["final_norm"])
+        head, h = self.params["mlm_head"], c.prediction_head
+        act = ACTIVATIONS[h.activation or c.activation]
+        for name in ("inner_transform", "transform"):
+            if name in head:
+                x = act(self.linear(x, head[name]))
+        if h.norm:
+            x = self.norm(x, head["layer_norm"])
+        table = table if h.tied else head["output_embedding"]
+        return np.stack(states), x @ table.T + head.get("output_bias", 0.0)
+
+
+def random_params(c):
+    """All parameters far from initial: no two layers, heads or columns are alike."""
+    objective = masked_lm.MaskedLm(c, config.MaskedLmConfig(segments="full_sentences"))
+    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    rng = np.random.default_rng(1)
+    return jax.tree.map(
+        lambda p: p + jnp.float32(rng.normal(size=p.shape) * 0.2), params
+    )
+
+
+def packed_rows():
+    """Two packed rows: two documents each, and padding behind them."""
+    ids = np.random.default_rng(2).integers(5, 101, (2, 24))
+    lengths = [13, 7, 4], [5, 18, 1]
+    documents = np.stack([np.repeat([0, 1, 2], row) for row in lengths])
+    positions = np.stack([np.concatenate([*map(np.arange, row)]) for row in lengths])
+    segments = (positions > 3).astype(np.int32)
+    return Inputs(
+        jnp.asarray(ids),
+        jnp.asarray(documents < 2),
+        jnp.asarray(segments),
+        jnp.asarray(positions),
+        jnp.asarray(documents),
+    )
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+@pytest.mark.parametrize("name", FAMILIES)
+def test_a_family_of_parts_equals_its_restatement(name, scan_layers):
+    """Hidden states of all layers and logits, of packed rows with padding."""
+    c = family(name, scan_layers=scan_layers)
+    params, inputs = random_params(c), packed_rows()
+    encoder = heads.make_encoder(c)
+    states = encoder.apply(
+        {"params": params["encoder"]}, inputs, return_hidden_states=True
+    ).hidden_states
+    model = heads.PretrainingModel(c, sentence_head="")
+    everywhere = jnp.broadcast_to(jnp.arange(24), (2, 24))
+    logits = model.apply({"params": params}, inputs, everywhere).mlm[..., :101]
+    for row in range(2):
+        ids, is_token, segments, positions, documents = (
+            np.asarray(x[row]) for x in inputs
+        )
+        expected_states, expected_logits = Restatement(c, params)(
+            ids, segments, is_token, documents, positions
+        )
+        for got, expected in (
+            (states[:, row], expected_states),
+            (logits[row], expected_logits[:, :101]),
+        ):
+            got, expected = got[..., is_token, :], expected[..., is_token, :]
+            assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"scan_layers": True}, {"remat": "attention"},
+     {"remat": "layer", "scan_layers": True}, {"kernels": "off"}],
+)  # fmt: skip
+@pytest.mark.parametrize("name", ["modernbert", "ultrabert"])
+def test_loops_and_recomputation_change_nothing(name, change):
+    """Loss and gradients, with dropout, where layers differ in kind."""
+
+    def loss_and_gradients(c):
+        model = heads.PretrainingModel(c, sentence_head="")
+        inputs, at = packed_rows(), jnp.array([[1, 4], [7, 20]])
+        keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(2))
+
+        def loss(params):
+            logits = model.apply({"params": params}, inputs, at, dropout_keys=keys)
+            return jnp.sum(jnp.sin(logits.mlm[..., :101]))
+
+        return jax.jit(jax.value_and_grad(loss))(random_params(c))
+
+    got = loss_and_gradients(family(name, **change))
+    expected = loss_and_gradients(family(name))
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
+
+
+def test_a_loop_over_layers_goes_over_repeating_groups():
+    """Layer 0, three times (local, local, global), and the last local layer."""
+    c = family("modernbert", num_layers=11, scan_layers=True)
+    encoder, inputs = heads.make_encoder(c), packed_rows()
+    params = jax.eval_shape(encoder.init, jax.random.key(0), inputs)
+    jaxpr = jax.make_jaxpr(lambda *x: encoder.apply(*x).hidden)(
+        nn.unbox(params), inputs
+    )
+
+    def attentions(equations):
+        """Count the softmaxes, which have an exponential each."""
+        count = 0
+        for equation in equations:
+            count += equation.primitive.name == "exp"
+            for sub in core.jaxprs_in_params(equation.params):
+                count += attentions(sub.eqns)
+        return count
+
+    (loop,) = (e for e in jaxpr.eqns if e.primitive.name == "scan")
+    assert loop.params["length"] == 3
+    assert attentions(loop.params["jaxpr"].jaxpr.eqns) == 3
+    assert attentions(jaxpr.eqns) == 1 + 3 + 1
+
+
+def test_a_norm_that_the_first_layer_lacks_has_no_gradient():
+    c = family("modernbert")
+    params, inputs = random_params(c), packed_rows()
+    encoder = heads.make_encoder(c)
+
+    @jax.jit
+    @jax.grad
+    def gradient(params):
+        hidden = encoder.apply({"params": params}, inputs).hidden
+        return jnp.sum(jnp.sin(hidden))
+
+    scale = gradient(params["encoder"])["layers"]["attention_norm"]["scale"]
+    assert scale.shape == (5, 32)
+    assert np.abs(scale[0]).max() == 0
+    assert np.abs(scale[1:]).max(axis=1).min() > 0
+
+
+def dimensions(name):
+    """Names and sizes of the dimensions of each parameter, by path."""
+    objective = masked_lm.MaskedLm(
+        family(name), config.MaskedLmConfig(segments="full_sentences")
+    )
+    boxed = jax.eval_shape(objective.init, jax.random.key(0))
+    return {
+        path: dict(zip(box.names, box.value.shape, strict=True))
+        for path, box in parameters.flatten(boxed).items()
+    }
+
+
+def test_parameter_paths_are_those_on_record():
+    """Checkpoints, converters and optimizers depend on them."""
+    lines = []
+    for name in FAMILIES:
+        lines.append(f"[{name}]")
+        for path, sizes in sorted(dimensions(name).items()):
+            lines.append(" ".join([path, *(f"{n}={s}" for n, s in sizes.items())]))
+    assert "\n".join(lines) + "\n" == RECORD.read_text()
+
+
+@pytest.mark.parametrize("name", FAMILIES)
+def test_parameters_with_a_row_for_each_token(name):
+    """Those whose first dimension is named so."""
+    paths = dimensions(name)
+    expected = {path for path, sizes in paths.items() if next(iter(sizes)) == "vocab"}
+    assert len(expected) > 0
+    assert set(filter(parameters.has_row_for_each_token, paths)) == expected
+
+
+@pytest.mark.parametrize(
+    ("name", "num_layers", "expected"),
+    [
+        ("modernbert", 7, [1, 0, 0, 1, 0, 0, 1]),
+        ("ultrabert", 7, [0, 0, 1, 0, 0, 1, 0]),
+        ("eurobert", 3, [1, 1, 1]),
+    ],
+)
+def test_kinds_of_layers(name, num_layers, expected):
+    c = family(name, num_layers=num_layers)
+    kinds = [layer_stack.kind_of(c, i) for i in range(num_layers)]
+    assert [kind.is_global for kind in kinds] == list(map(bool, expected))
+    lacks = [i for i, kind in enumerate(kinds) if not kind.has_attention_norm]
+    assert lacks == ([0] if name == "modernbert" else [])
+
+
+def test_initial_kernels_that_write_to_the_residuals_scale_with_depth():
+    """ModernBERT: by 1 / sqrt(2 N), and the head's dense layer, too."""
+    c = family("modernbert", hidden_size=256, num_heads=8, intermediate_size=512)
+    objective = masked_lm.MaskedLm(c, config.MaskedLmConfig(segments="full_sentences"))
+    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+    layers = params["encoder"]["layers"]
+    # The standard deviation of a normal distribution cut off at two of its own.
+    full = 0.02 * 0.8796
+    for path, scale in (
+        (layers["intermediate"], 1),
+        (layers["gate"], 1),
+        (layers["attention"]["value"], 1),
+        (layers["output"], math.sqrt(10)),
+        (layers["attention"]["output"], math.sqrt(10)),
+        (params["mlm_head"]["transform"], math.sqrt(10)),
+    ):
+        assert np.std(path["kernel"]) == pytest.approx(full / scale, rel=0.02)
+
+
+def test_operations_of_parts():
+    """Products counted by hand, for 24 tokens."""
+    c = family("ultrabert", num_layers=3, num_key_value_heads=2)
+    # Windows of 4 + 1 + 4 keys, less 4 + 3 + 2 + 1 at either end of the row.
+    local = 24 * 9 - 2 * 10
+    projections = 2 * 24 * (2 * 32 * 32 + 2 * 32 * 16 + 3 * 32 * 48)
+    attention = 2 * 2 * 32 * (2 * local + 24 * 24)
+    assert flops.encoder(c, 24) == 3 * projections + attention
+    head = 2 * 5 * (32 * 24 + 24 * 32 + 32 * 101)
+    assert flops.prediction_head(c, 5) == head
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide"),
+        ({"rotary_base": 500.0}, r"rotary_base=500.0 .*positions=absolute"),
+        ({"hidden_size": 36, "num_heads": 12, "positions": "rotary"}, "even size"),
+        ({"attention_window": 8}, "attention_window=8 .*global_layer_every=1"),
+        ({"global_layer_every": 3}, "global_layer_every=3 .*attention_window=0"),
+        ({"first_global_layer": 1}, "first_global_layer=1 must be less than"),
+        ({"first_attention_norm": False}, "first_attention_norm=False .*=post"),
+        (
+            {"num_layer_groups": 1, "attention_window": 2, "global_layer_every": 2},
+            "attention_window=2 .*num_layer_groups=1",
+        ),
+        ({"prediction_head": HEAD(width=8)}, r"head\.width=8 .*head\.num_layers=1"),
+    ],
+    ids=str,
+)
+def test_fields_that_do_not_fit_together(changes, message):
+    with pytest.raises(UserError, match=message):
+        knobs.check(dataclasses.replace(SMALL, **changes))
+
+
+@pytest.mark.parametrize("scan_layers", [False, True])
+def test_a_variant_of_the_encoder(scan_layers, monkeypatch):
+    """The toy's parallel blocks, in a masked language model."""
+    monkeypatch.setattr(heads, "make_encoder", toy_encoder.make_toy_encoder)
+    c = toy_encoder.ToyEncoderConfig(
+        **vars(family("eurobert", scan_layers=scan_layers, num_layers=2))
+    )
+    params = random_params(c)
+    encoder, inputs = heads.make_encoder(c), packed_rows()
+    states = encoder.apply(
+        {"params": params["encoder"]}, inputs, return_hidden_states=True
+    ).hidden_states
+    restated = Restatement(c, params)
+    row = [np.asarray(x[0]) for x in inputs]
+    ids, is_token, _, positions, documents = row
+    visible = is_token[None] & (documents[:, None] == documents[None])
+    x = restated.params["encoder"]["embeddings"]["token_embedding"][ids]
+    for i in range(2):
+        b = jax.tree.map(lambda p, i=i: p[i], restated.params["encoder"]["layers"])
+        y = restated.norm(x, b["attention_norm"])
+        attended = restated.attention(y, b["attention"], i, visible, positions)
+        x = x + attended + restated.feed_forward(y, b)
+    x = restated.norm(x, restated.params["encoder"]["final_norm"])
+    got, expected = np.asarray(states[-1, 0])[is_token], x[is_token]
+    assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
+    # As a masked language model it is read at some positions.
+    model, at = heads.PretrainingModel(c, sentence_head=""), jnp.array([[2], [9]])
+    logits = model.apply({"params": params}, inputs, at).mlm[0, 0, :101]
+    expected = x[2] @ restated.params["mlm_head"]["output_embedding"].T
+    assert np.abs(logits - expected[:101]).max() <= 1e-5 * np.abs(expected).max()

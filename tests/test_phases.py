@@ -1,0 +1,105 @@
+"""Runs of several phases: what each trains with, saves, and continues with."""
+
+import dataclasses
+import re
+
+import pod_recipe
+import pytest
+from runs import assert_same_end, metrics
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, pretraining
+from bert_jax.errors import Interrupted
+from bert_jax.objectives import masked_lm
+from bert_jax.training import interrupts, stored
+
+pytestmark = pytest.mark.runs
+
+# A ramp of batch sizes in phases of one length, and then other settings.
+PHASES = (
+    {"steps": 4, "batch_size": 8, "masking_rate": 0.4},
+    {"steps": 3, "batch_size": 16, "rotary_base": 1000.0},
+    {"steps": 3, "batch_size": 16, "masking_rate": 0.05, "local_rotary_base": 2.0},
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Scaled(masked_lm.MaskedLm):
+    """Masked tokens, with a loss that is multiplied by the rotary base."""
+
+    def terms(self, params, batch, **keys):
+        terms = super().terms(params, batch, **keys)
+        loss = terms["mlm_loss"]
+        scaled = loss._replace(sum=loss.sum * self.encoder.rotary_base)
+        return {**terms, "mlm_loss": scaled}
+
+
+def configured(corpus):
+    cfg = pod_recipe.get_config()
+    cfg.data.corpus = str(corpus.folder)
+    cfg.loop.update(log_every=1, eval_every=2, checkpoint_every=1, keep_checkpoints=20)
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    return dataclasses.replace(
+        config,
+        encoder=dataclasses.replace(
+            config.encoder,
+            positions="rotary",
+            rotary_base=1.0,
+            attention_window=4,
+            global_layer_every=2,
+        ),
+        phases=tuple(config_lib.PhaseConfig(length=16, **phase) for phase in PHASES),
+    )
+
+
+@pytest.fixture(scope="module")
+def undisturbed(corpus, tmp_path_factory):
+    """The workdir of a run of all phases."""
+    workdir = tmp_path_factory.mktemp("phases") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setitem(pretraining.OBJECTIVES, "masked_lm", Scaled)
+        pretraining.pretrain(configured(corpus), str(workdir))
+    return workdir
+
+
+def test_each_phase_trains_and_evaluates_its_own_objective(undisturbed):
+    """The loss of random guesses among 1,000 tokens is 6.9, times the base."""
+    records = metrics(undisturbed)
+    assert {record["split"] for record in records} == {"train", "eval"}
+    for record in records:
+        is_scaled = 4 < record["step"] <= 7
+        scale = 1000 if is_scaled else 1
+        assert 5 < record["mlm_loss"] / scale < 9, record["step"]
+
+
+def test_checkpoints_have_the_encoder_of_their_phase(undisturbed):
+    for step in range(1, 11):
+        path = undisturbed / "checkpoints" / str(step)
+        encoder = stored.read_metadata(path).encoder
+        bases = encoder.rotary_base, encoder.local_rotary_base
+        if step <= 4:
+            assert bases == (1.0, 0.0)
+        elif step <= 7:
+            assert bases == (1000.0, 0.0)
+        else:
+            assert bases == (1.0, 2.0)
+
+
+def test_a_run_that_is_stopped_in_each_phase_ends_the_same(
+    undisturbed, corpus, tmp_path, monkeypatch
+):
+    monkeypatch.setitem(pretraining.OBJECTIVES, "masked_lm", Scaled)
+    stopped_at = []
+    for signals in (3, 9, 4):
+        with monkeypatch.context() as patch:
+            # Asked with each step and with each batch of an evaluation.
+            asked = iter([False] * signals)
+            patch.setattr(
+                interrupts.StopRequests, "is_set", lambda _, asked=asked: next(asked, 1)
+            )
+            with pytest.raises(Interrupted, match="saved at step") as stopped:
+                pretraining.pretrain(configured(corpus), str(tmp_path))
+        stopped_at.append(int(re.search(r"step (\d+)", str(stopped.value))[1]))
+    pretraining.pretrain(configured(corpus), str(tmp_path))
+    assert 0 < stopped_at[0] <= 4 < stopped_at[1] <= 7 < stopped_at[2] < 10
+    assert_same_end(undisturbed, tmp_path)
