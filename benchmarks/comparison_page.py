@@ -12,7 +12,7 @@ from matplotlib import axes, figure
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
-from bert_jax.training import metrics
+from bert_jax.training import metrics_file
 
 
 def shape_row(config: config_lib.PretrainConfig) -> list[str]:
@@ -58,7 +58,7 @@ def mean(values: list[float], form: str) -> str:
 
 def metric_of(record: dict) -> str:
     """What all objectives predict is some tokens: "mlm", "lm" or "plm"."""
-    end = f"_loss{metrics.WITHOUT_CONTEXT}"
+    end = f"_loss{metrics_file.WITHOUT_CONTEXT}"
     return next(key for key in record if key.endswith(end)).removesuffix(end)
 
 
@@ -90,7 +90,7 @@ def pretraining_row(budget: str, name: str, values: argparse.Namespace) -> list[
     cells = [f"{steps:,}", f"{tokens / 1e6:.2f}", f"{seconds:.0f}"]
     for what, scale, form in (("loss", 1, ".2f"), ("accuracy", 100, ".1f")):
         key = f"{metric_of(last[0])}_{what}"
-        level = scale * last[0][key + metrics.WITHOUT_CONTEXT]
+        level = scale * last[0][key + metrics_file.WITHOUT_CONTEXT]
         measured = [scale * record[key] for record in last]
         cells += [f"{mean(measured, form)} ({format(level, form)})"]
     return [*cells, question(last), str(len(reports))]
@@ -174,7 +174,7 @@ def draw_losses(axis: axes.Axes, budget: str, values: argparse.Namespace) -> Non
         if budget == "tokens":
             (phase,) = runs.recipe(name, values.steps, 0, values).phases
             unit = phase.batch_size * phase.length / 1e6
-        distances = [r[key] - r[key + metrics.WITHOUT_CONTEXT] for r in records]
+        distances = [r[key] - r[key + metrics_file.WITHOUT_CONTEXT] for r in records]
         x = [unit * r["step"] for r in records]
         axis.plot(x, distances, ".-", color=f"C{place}", label=OBJECTIVES[name])
     axis.axhline(0, color="black", linewidth=1, linestyle=":")

@@ -14,7 +14,7 @@ import jax
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, pretraining
 from bert_jax.corpus import shards
-from bert_jax.training import metrics, programs, sharding
+from bert_jax.training import metrics_file, programs, sharding
 
 RECIPE = pathlib.Path(__file__).parents[1] / "configs/comparison.py"
 # By the names of the recipe's variants.
@@ -250,7 +250,7 @@ def random_folder(seed: int, values: argparse.Namespace) -> pathlib.Path:
 def read_runs(budget: str, name: str, values: argparse.Namespace) -> list[list[dict]]:
     """What the finished runs of an objective reported."""
     folders = [workdir(budget, name, seed, values) for seed in range(values.seeds)]
-    return [metrics.read(f) for f in folders if (f / "done").exists()]
+    return [metrics_file.read(f) for f in folders if (f / "done").exists()]
 
 
 def scores(folder: pathlib.Path, mode: str, tasks: list[str]) -> dict[str, float]:

@@ -24,8 +24,7 @@ import transformers
 
 from bert_jax import config as config_lib
 from bert_jax.interop import architectures, huggingface
-from bert_jax.objectives import classification, spans, tagging
-from bert_jax.objectives import terms as terms_lib
+from bert_jax.objectives import classification, metric_sums, spans, tagging
 from bert_jax.training import optimizer as optimizer_lib
 from bert_jax.training import step as step_lib
 
@@ -101,7 +100,7 @@ def ours(objective, batches):
         state, _ = train_step(state, batch)
         # The state adds up what was measured since the last report. Report each step.
         terms = jax.device_get(state.terms)
-        losses.append(terms_lib.report(objective.losses, terms)["loss"])
+        losses.append(metric_sums.report(objective.losses, terms)["loss"])
         zeros = jax.tree.map(jax.numpy.zeros_like, state.terms)
         state = state.replace(terms=zeros)
     return np.array(losses), initial

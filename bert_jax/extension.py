@@ -8,7 +8,7 @@ import numpy as np
 from bert_jax import terminal
 from bert_jax.corpus import new_words, sources, vocabulary
 from bert_jax.errors import UserError
-from bert_jax.interop import convert, models
+from bert_jax.interop import convert, lazy_checkpoint
 from bert_jax.interop import output as output_lib
 from bert_jax.interop.safetensors import Stored
 from bert_jax.model import parameters
@@ -61,7 +61,7 @@ def extend(
       Unavailable: Checkpoint or text cannot be read now.
     """
     output_lib.check_local(output)
-    model = models.read(checkpoint)
+    model = lazy_checkpoint.read(checkpoint)
     tokenizer = model.metadata.tokenizer
     new_words.check(tokenizer)
     texts = vocabulary.sample(source, sample_bytes)

@@ -12,17 +12,24 @@ from bert_jax import config as config_lib
 from bert_jax import knobs, warm_start
 from bert_jax.corpus import mixture, shards
 from bert_jax.errors import UserError
-from bert_jax.interop import sources
+from bert_jax.interop import checkpoints
 from bert_jax.objectives import (
     PretrainingObjective,
     causal_lm,
     masked_lm,
     permutation_lm,
     replaced_tokens,
-    without_context,
+    unigram_baseline,
 )
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import metrics, optimizer, processes, session, sharding, stored
+from bert_jax.training import (
+    metrics_file,
+    optimizer,
+    processes,
+    restore,
+    session,
+    sharding,
+)
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import HeldOut, Phase, PhaseData, Run
 
@@ -60,7 +67,9 @@ def pretrain(
         if len(corpora) > 1:
             processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:
-            source, fingerprint = sources.of_run(config.init_from, folder, type(config))
+            source, fingerprint = checkpoints.of_run(
+                config.init_from, folder, type(config)
+            )
             pretrained = _pretrained(source, folder)
             config = _continued(config, source, pretrained, corpora, overrides)
         config = resolve(config, corpora)
@@ -68,7 +77,7 @@ def pretrain(
         config = knobs.filled_in(
             config,
             "init_fingerprint",
-            fingerprint or sources.fingerprint(source),
+            fingerprint or checkpoints.fingerprint(source),
             f"{source} has other parameters",
         )
     run = make_run(config, sharding.make_mesh(config.mesh), corpora)
@@ -86,9 +95,9 @@ def _pretrained(source: epath.Path, folder: str) -> metadata_lib.Metadata:
     A run's own checkpoint has the encoder of the phase that saved it, which may have
     other rotary bases; its config has the run's.
     """
-    if sources.exists(source):
-        return sources.read_metadata(source)
-    own = sources.read_metadata(stored.find(folder))
+    if checkpoints.exists(source):
+        return checkpoints.read_metadata(source)
+    own = checkpoints.read_metadata(restore.find(folder))
     encoder = knobs.from_dict(config_lib.EncoderConfig, own.config["encoder"])
     return dataclasses.replace(own, encoder=encoder)
 
@@ -259,8 +268,8 @@ def _levels(
     frequencies = token_counts / token_counts.sum()
     known = _objective(config).without_context(frequencies)
     return {
-        metrics.UNIGRAM_ENTROPY: without_context.entropy(frequencies),
-        **{name + metrics.WITHOUT_CONTEXT: value for name, value in known.items()},
+        metrics_file.UNIGRAM_ENTROPY: unigram_baseline.entropy(frequencies),
+        **{name + metrics_file.WITHOUT_CONTEXT: value for name, value in known.items()},
     }
 
 

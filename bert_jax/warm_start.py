@@ -10,10 +10,10 @@ from etils import epath
 from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
-from bert_jax.interop import sources
+from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import processes, sharding, stored
+from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
@@ -102,7 +102,7 @@ def begin(
     in_source = {
         path: _with_rows(leaf, _rows(path, pretrained)) for path, leaf in shapes.items()
     }
-    loaded = sources.load_params(source, parameters.unflatten(in_source))
+    loaded = checkpoints.load_params(source, parameters.unflatten(in_source))
     processes.say(loaded.describe(source))
     initial = parameters.flatten(state.params)
     with sharding.use(run.mesh):
@@ -114,7 +114,7 @@ def begin(
                 what = "new" if wanted > has else "left out"
                 processes.say(f"  {path}: rows {first} to {last} are {what}")
     processes.say("  moments and schedule of the optimizer begin anew")
-    return dataclasses.replace(state, params=stored.merge(state.params, loaded))
+    return dataclasses.replace(state, params=restore.merge(state.params, loaded))
 
 
 def _rows(path: str, encoder: config_lib.EncoderConfig) -> int | None:

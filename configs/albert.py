@@ -21,7 +21,7 @@ Smoke:  --config=configs/albert.py:base,smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads.
 _SIZES = {
@@ -34,7 +34,7 @@ _SIZES = {
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a variant, with ",smoke" for seconds."""
-    variant, smoke = variants.parse(arg, tuple(_SIZES))
+    variant, smoke = recipe_variants.parse(arg, tuple(_SIZES))
     layers, hidden_size, heads = _SIZES[variant]
     phases = (config_lib.PhaseConfig(steps=125_000, length=512, batch_size=4096),)
     cfg = knobs.to_configdict(config_lib.PretrainConfig(phases=phases))
@@ -48,6 +48,6 @@ def get_config(arg: str = ""):
     cfg.optimizer.update(name="lamb", schedule="linear", learning_rate=1.76e-3)
     cfg.optimizer.warmup_fraction = 3_125 / 125_000
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
         cfg.encoder.embedding_size = 16
     return cfg

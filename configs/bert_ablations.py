@@ -25,7 +25,7 @@ Smoke:  --config=configs/bert_ablations.py:no_nsp,smoke takes seconds on a proce
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 _MASKED = config_lib.MaskedLmConfig
 _MASKING = config_lib.MaskingConfig
@@ -57,7 +57,7 @@ _FALLING = tuple(
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a variant, followed by ",smoke" for a run of seconds."""
-    variant, smoke = variants.parse(arg, tuple(_OBJECTIVES))
+    variant, smoke = recipe_variants.parse(arg, tuple(_OBJECTIVES))
     objective = _OBJECTIVES[variant]
     short = _FALLING if variant == "mask_falling" else (_SHORT,)
     cfg = knobs.to_configdict(
@@ -70,5 +70,5 @@ def get_config(arg: str = ""):
     cfg.optimizer.learning_rate = 1e-4
     cfg.optimizer.warmup_fraction = 0.01
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
     return cfg

@@ -33,7 +33,7 @@ Smoke:  --config=configs/bert_large_lamb.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 # Of the two phases: steps, batch, learning rate, share of warmup.
 _PHASES = {
@@ -44,7 +44,7 @@ _PHASES = {
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a variant, with ",smoke" for seconds."""
-    variant, smoke = variants.parse(arg, tuple(_PHASES))
+    variant, smoke = recipe_variants.parse(arg, tuple(_PHASES))
     cfg = knobs.to_configdict(config_lib.PretrainConfig())
     cfg.encoder.vocab_size = 0  # that of the corpus
     cfg.encoder.num_layers = 24
@@ -58,5 +58,5 @@ def get_config(arg: str = ""):
         phase.update(steps=steps, length=length, batch_size=batch_size)
         phase.update(learning_rate=rate, warmup_fraction=warmup)
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
     return cfg

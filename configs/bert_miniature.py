@@ -17,7 +17,7 @@ Smoke:  --config=configs/bert_miniature.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads.
 _SHAPES = {
@@ -30,7 +30,7 @@ _SHAPES = {
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a size, followed by ",smoke" for a run of seconds."""
-    size, smoke = variants.parse(arg, tuple(_SHAPES))
+    size, smoke = recipe_variants.parse(arg, tuple(_SHAPES))
     cfg = knobs.to_configdict(config_lib.PretrainConfig())
     cfg.encoder.vocab_size = 0  # that of the corpus
     layers, hidden, heads = _SHAPES[size]
@@ -41,5 +41,5 @@ def get_config(arg: str = ""):
     cfg.phases[0].update(steps=900_000, length=128, batch_size=256)
     cfg.phases[1].update(steps=100_000, length=512, batch_size=256)
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
     return cfg

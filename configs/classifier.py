@@ -13,17 +13,17 @@ Smoke:  --config=configs/classifier.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    _, smoke = variants.parse(arg)
+    _, smoke = recipe_variants.parse(arg)
     cfg = knobs.to_configdict(config_lib.FinetuneConfig())
     cfg.batch_size = 32
     cfg.epochs = 3.0
     cfg.optimizer.learning_rate = 5e-5
     cfg.optimizer.warmup_fraction = 0.1
     if smoke:
-        variants.shrink_finetuning(cfg)
+        recipe_variants.shrink_finetuning(cfg)
     return cfg

@@ -26,7 +26,7 @@ Smoke:  --config=configs/comparison.py:electra,smoke takes seconds on a processo
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 _WORDS = config_lib.MaskingConfig(unit="word")
 _NGRAMS = config_lib.MaskedLmConfig(
@@ -56,7 +56,7 @@ _OBJECTIVES = {
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a variant, followed by ",smoke" for a run of seconds."""
-    variant, smoke = variants.parse(arg, tuple(_OBJECTIVES))
+    variant, smoke = recipe_variants.parse(arg, tuple(_OBJECTIVES))
     objective = _OBJECTIVES[variant]
     phase = config_lib.PhaseConfig(steps=8000, length=64, batch_size=16)
     cfg = knobs.to_configdict(
@@ -81,7 +81,7 @@ def get_config(arg: str = ""):
         log_every=100, eval_every=250, eval_batches=40, checkpoint_every=500
     )
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
         if variant == "albert":
             cfg.encoder.embedding_size = 16
     return cfg

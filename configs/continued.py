@@ -21,12 +21,12 @@ Smoke:  --config=configs/continued.py:smoke, with a checkpoint and a corpus, is 
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    _, smoke = variants.parse(arg)
+    _, smoke = recipe_variants.parse(arg)
     phases = (config_lib.PhaseConfig(steps=400_000, length=128, batch_size=256),)
     cfg = knobs.to_configdict(config_lib.PretrainConfig(phases=phases))
     cfg.init_from = "CHECKPOINT"  # has to be given: without one this is another recipe
@@ -34,5 +34,5 @@ def get_config(arg: str = ""):
     cfg.optimizer.update(learning_rate=2e-5, warmup_fraction=0.01, schedule="linear")
     cfg.optimizer.bias_correction = True  # few steps, and moments from zero
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
     return cfg

@@ -18,7 +18,7 @@ Smoke:  --config=configs/electra.py:small,smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads, columns of the embeddings.
 _SIZES = {
@@ -36,7 +36,7 @@ _TRAINING = {
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a variant, with ",smoke" for seconds."""
-    variant, smoke = variants.parse(arg, tuple(_SIZES))
+    variant, smoke = recipe_variants.parse(arg, tuple(_SIZES))
     layers, hidden_size, heads, embedding_size = _SIZES[variant]
     steps, length, batch_size, rate, generator_size, masked = _TRAINING[variant]
     cfg = knobs.to_configdict(
@@ -55,7 +55,7 @@ def get_config(arg: str = ""):
     cfg.objective.masking.rate = masked
     cfg.optimizer.update(learning_rate=rate, warmup_fraction=10_000 / steps)
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
         cfg.encoder.embedding_size = 16
         cfg.objective.generator_size = 0.5
     return cfg

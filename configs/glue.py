@@ -30,12 +30,12 @@ Smoke:  --config=configs/glue.py:mrpc,smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is the name of a task, with ",smoke" for seconds."""
-    task, smoke = variants.parse(arg, tuple(config_lib.GLUE))
+    task, smoke = recipe_variants.parse(arg, tuple(config_lib.GLUE))
     cfg = knobs.to_configdict(config_lib.FinetuneConfig())
     cfg.task.name = f"glue/{task}"
     cfg.task.length = 128
@@ -44,5 +44,5 @@ def get_config(arg: str = ""):
     cfg.optimizer.learning_rate = 2e-5
     cfg.optimizer.warmup_fraction = 0.1
     if smoke:
-        variants.shrink_finetuning(cfg)
+        recipe_variants.shrink_finetuning(cfg)
     return cfg

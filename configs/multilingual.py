@@ -13,12 +13,12 @@ Smoke:  --config=configs/multilingual.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    _, smoke = variants.parse(arg)
+    _, smoke = recipe_variants.parse(arg)
     cfg = knobs.to_configdict(config_lib.PretrainConfig())
     cfg.data.weight_exponent = 0.7
     cfg.encoder.vocab_size = 0  # that of the corpora
@@ -31,5 +31,5 @@ def get_config(arg: str = ""):
     cfg.phases[0].update(steps=900_000, length=128, batch_size=256)
     cfg.phases[1].update(steps=100_000, length=512, batch_size=256)
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
     return cfg

@@ -33,7 +33,7 @@ Smoke:  --config=configs/roberta.py:base,smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads; peak of the learning rate, steps of warmup.
 _VARIANTS = {"base": (12, 768, 12, 6e-4, 24_000), "large": (24, 1024, 16, 4e-4, 30_000)}
@@ -42,7 +42,7 @@ _STEPS = 500_000
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "base" or "large", with ",smoke" for seconds."""
-    variant, smoke = variants.parse(arg, tuple(_VARIANTS))
+    variant, smoke = recipe_variants.parse(arg, tuple(_VARIANTS))
     layers, hidden, heads, rate, warmup = _VARIANTS[variant]
     objective = config_lib.MaskedLmConfig(
         segments="full_sentences",
@@ -64,6 +64,6 @@ def get_config(arg: str = ""):
     cfg.optimizer.update(learning_rate=rate, warmup_fraction=warmup / _STEPS)
     cfg.optimizer.beta2 = 0.98
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
         cfg.phases[0].update(batch_size=16, micro_batches=2)
     return cfg

@@ -16,7 +16,7 @@ Smoke:  --config=configs/squad.py:v1,smoke takes seconds on a processor, with fi
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 _BATCH_SIZE = {"v1": 32, "v2": 48}
 _EPOCHS = {"v1": 3.0, "v2": 2.0}
@@ -24,7 +24,7 @@ _EPOCHS = {"v1": 3.0, "v2": 2.0}
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is the version, "v1" or "v2", and maybe "smoke"."""
-    version, smoke = variants.parse(arg, tuple(_EPOCHS))
+    version, smoke = recipe_variants.parse(arg, tuple(_EPOCHS))
     cfg = knobs.to_configdict(config_lib.FinetuneConfig(task=config_lib.SquadConfig()))
     cfg.batch_size = _BATCH_SIZE[version]
     cfg.epochs = _EPOCHS[version]
@@ -33,5 +33,5 @@ def get_config(arg: str = ""):
     cfg.task.update(length=384, stride=128, max_question=64, max_answer=30)
     cfg.task.no_answers = version == "v2"
     if smoke:
-        variants.shrink_finetuning(cfg)
+        recipe_variants.shrink_finetuning(cfg)
     return cfg

@@ -15,12 +15,12 @@ Smoke:  --config=configs/tagger.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    _, smoke = variants.parse(arg)
+    _, smoke = recipe_variants.parse(arg)
     task = config_lib.TaggingConfig(length=128)
     cfg = knobs.to_configdict(config_lib.FinetuneConfig(task=task))
     cfg.batch_size = 32
@@ -28,5 +28,5 @@ def get_config(arg: str = ""):
     cfg.optimizer.learning_rate = 3e-5
     cfg.optimizer.warmup_fraction = 0.1
     if smoke:
-        variants.shrink_finetuning(cfg)
+        recipe_variants.shrink_finetuning(cfg)
     return cfg

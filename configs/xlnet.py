@@ -24,7 +24,7 @@ Smoke:  --config=configs/xlnet.py:base,smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads.
 _SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}
@@ -37,7 +37,7 @@ _TRAINING = {
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is a variant, with ",smoke" for seconds."""
-    variant, smoke = variants.parse(arg, tuple(_SIZES))
+    variant, smoke = recipe_variants.parse(arg, tuple(_SIZES))
     layers, hidden_size, heads = _SIZES[variant]
     steps, batch_size, rate, warmup = _TRAINING[variant]
     cfg = knobs.to_configdict(
@@ -54,5 +54,5 @@ def get_config(arg: str = ""):
     cfg.optimizer.update(learning_rate=rate, warmup_fraction=warmup / steps)
     cfg.optimizer.schedule = "linear"
     if smoke:
-        variants.shrink_pretraining(cfg)
+        recipe_variants.shrink_pretraining(cfg)
     return cfg

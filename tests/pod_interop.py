@@ -11,7 +11,7 @@ import sys
 import numpy as np
 
 from bert_jax import config
-from bert_jax.interop import huggingface_folder, safetensors, sources
+from bert_jax.interop import checkpoints, huggingface_folder, safetensors
 from bert_jax.objectives import masked_lm
 from bert_jax.training import processes, sharding
 
@@ -42,12 +42,12 @@ def main(folder, output, *flags):
     huggingface_folder.safetensors = type(
         "Counted", (), {"read": staticmethod(counted)}
     )
-    source, _ = sources.of_run(folder, output, config.PretrainConfig)
-    encoder = sources.read_metadata(source).encoder
-    fingerprint = sources.fingerprint(source)
+    source, _ = checkpoints.of_run(folder, output, config.PretrainConfig)
+    encoder = checkpoints.read_metadata(source).encoder
+    fingerprint = checkpoints.fingerprint(source)
     mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=4))
     shapes = sharding.state_shapes(masked_lm.MaskedLm(encoder).init, mesh)
-    loaded = sources.load_params(source, shapes)
+    loaded = checkpoints.load_params(source, shapes)
     place = pathlib.Path(output)
     parts, bytes_held = {}, 0
     for path, array in loaded.params.items():

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 
-from bert_jax.interop import sources
+from bert_jax.interop import checkpoints
 from bert_jax.model import heads, parameters
 from bert_jax.model.inputs import Inputs
 
@@ -159,7 +159,7 @@ def rows(case, values):
 
 def params(source):
     """All parameters of a folder, as a tree."""
-    read = sources.published(source)
+    read = checkpoints.published(source)
     return parameters.unflatten(
         {path: jnp.asarray(read.parameter(path)) for path in read.shapes}
     )

@@ -9,7 +9,7 @@ import jax
 import numpy as np
 from commands import ROOT, command, environment
 
-from bert_jax.training import stored
+from bert_jax.training import restore
 
 RECIPE = ROOT / "tests" / "pod_recipe.py"
 # What differs between two runs that do the same.
@@ -137,18 +137,18 @@ def newest_step(workdir):
 
 def params(workdir):
     """The parameters of the newest checkpoint, by path."""
-    newest = stored.find(workdir)
-    metadata = stored.ocp.checkpointables_metadata(str(newest)).metadata["params"]
+    newest = restore.find(workdir)
+    metadata = restore.ocp.checkpointables_metadata(str(newest)).metadata["params"]
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     shapes = jax.tree.map(
         lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), metadata
     )
-    return stored.load_params(newest, shapes).params
+    return restore.load_params(newest, shapes).params
 
 
 def assert_same_end(workdir, reference):
     """The same bits, and the same reports."""
-    assert stored.find(workdir).name == stored.find(reference).name
+    assert restore.find(workdir).name == restore.find(reference).name
     got, expected = params(workdir), params(reference)
     assert got.keys() == expected.keys()
     for path in got:

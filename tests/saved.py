@@ -6,8 +6,8 @@ import json
 
 import jax
 
-from bert_jax import config, knobs, variants
-from bert_jax.interop import models
+from bert_jax import config, knobs, recipe_variants
+from bert_jax.interop import lazy_checkpoint
 from bert_jax.objectives import masked_lm
 from bert_jax.training import checkpoint, metadata, optimizer, sharding, step
 
@@ -34,7 +34,7 @@ def save(folder, objective, run_config, tokenizer, settings=None, *, scale=5):
 def pretrained(corpus, folder):
     """A workdir like that of a run of pretraining, for fine-tuning to begin with."""
     cfg = knobs.to_configdict(config.PretrainConfig())
-    variants.shrink_pretraining(cfg)
+    recipe_variants.shrink_pretraining(cfg)
     cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
     built = knobs.from_configdict(config.PretrainConfig, cfg)
     objective = masked_lm.MaskedLm(built.encoder, built.objective)
@@ -45,5 +45,5 @@ def pretrained(corpus, folder):
 
 def parameters_of(source):
     """All parameters of a checkpoint of any project, by path."""
-    params = models.read(str(source)).params
+    params = lazy_checkpoint.read(str(source)).params
     return {path: array.read() for path, array in params.items()}

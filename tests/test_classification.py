@@ -15,7 +15,7 @@ from toy import TINY, relative_distance
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import classification as objectives
-from bert_jax.objectives import terms
+from bert_jax.objectives import metric_sums
 from bert_jax.tasks import classification, classification_scores, confusion, texts
 from bert_jax.tasks.texts import Example
 from bert_jax.training import step
@@ -106,7 +106,7 @@ def test_the_loss_with_weights_and_smoothing_is_the_formula():
         hits += logits[i].argmax() == y
     assert got["classification_loss"].sum == pytest.approx(total, rel=1e-5)
     assert got["classification_loss"].count == pytest.approx(count)
-    assert terms.ratio(got["accuracy"]) == pytest.approx(hits / 5)
+    assert metric_sums.ratio(got["accuracy"]) == pytest.approx(hits / 5)
 
 
 @pytest.mark.parametrize("micro_batches", [1, 2])
@@ -150,7 +150,7 @@ def test_small_weights_give_the_gradient_of_a_weighted_mean(micro_batches):
     moved = jax.tree.map(lambda old, new: old - new, params, after.params)
     assert relative_distance(moved, gradient) < 1e-4
     assert result.grad_norm == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-4)
-    assert terms.report(weighted.losses, after.terms)["loss"] == pytest.approx(
+    assert metric_sums.report(weighted.losses, after.terms)["loss"] == pytest.approx(
         loss, rel=1e-5
     )
 

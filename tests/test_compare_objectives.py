@@ -10,7 +10,7 @@ import pytest
 import questions
 import recipes
 
-from bert_jax.tasks.squad import files
+from bert_jax.tasks.squad import reader
 
 ROOT = pathlib.Path(__file__).parents[1]
 OBJECTIVES = "bert", "xlnet"
@@ -75,7 +75,7 @@ def test_questions_to_train_and_to_evaluate_on_share_no_article(comparison, tmp_
     make_data(tmp_path)
     comparison[1].sample_squad(tmp_path / "squad", tmp_path / "sample", 4)
     train, held_out = (
-        files.read(str(tmp_path / f"sample/{part}.json"), no_answers=False)
+        reader.read(str(tmp_path / f"sample/{part}.json"), no_answers=False)
         for part in ("train", "eval")
     )
     # Two articles of three questions each, and the last one.

@@ -9,15 +9,15 @@ import pytest
 import saved
 from commands import ROOT, assert_refused, call
 
-from bert_jax import config, knobs, pretraining, variants, warm_start
+from bert_jax import config, knobs, pretraining, recipe_variants, warm_start
 from bert_jax.errors import UserError
-from bert_jax.interop import convert, sources
-from bert_jax.training import stored
+from bert_jax.interop import checkpoints, convert
+from bert_jax.training import restore
 
 
 def make_config(corpus, init_from, **changes):
     cfg = knobs.to_configdict(config.PretrainConfig())
-    variants.shrink_pretraining(cfg)
+    recipe_variants.shrink_pretraining(cfg)
     cfg.data.corpus = str(corpus.folder)
     cfg.init_from = str(init_from)
     cfg.encoder.dtype = "float32"
@@ -41,7 +41,7 @@ def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
 @pytest.fixture(scope="module")
 def metadata(pretrained):
     """Metadata of a checkpoint with 2 layers of 32 columns and 64 positions."""
-    return sources.read_metadata(sources.find(pretrained))
+    return checkpoints.read_metadata(checkpoints.find(pretrained))
 
 
 def adopted(metadata, overrides=(), **fields):
@@ -190,14 +190,16 @@ def test_either_format_is_the_same_beginning(corpus, pretrained, tmp_path):
         folder = tmp_path / f"run{number}"
         asked = make_config(corpus, source, seed=5)
         state, resolved = pretraining.pretrain(asked, str(folder))
-        encoder = sources.read_metadata(sources.find(source)).encoder
+        encoder = checkpoints.read_metadata(checkpoints.find(source)).encoder
         assert resolved.encoder == encoder
-        assert resolved.init_fingerprint == sources.fingerprint(sources.find(source))
+        assert resolved.init_fingerprint == checkpoints.fingerprint(
+            checkpoints.find(source)
+        )
         ended.append(saved.parameters_of(folder))
         lines = (folder / "metrics.jsonl").read_text().splitlines()
         records = [json.loads(line) for line in lines]
         reported.append([r.get("mlm_loss") for r in records])
-        assert int(state.step) == int(stored.find(folder).name)
+        assert int(state.step) == int(restore.find(folder).name)
     assert reported[0] == reported[1]
     for path, array in ended[0].items():
         np.testing.assert_array_equal(array, ended[1][path])

@@ -18,12 +18,12 @@ from toy import TINY, metadata
 from bert_jax import config
 from bert_jax.errors import UserError
 from bert_jax.interop import (
-    classes,
+    checkpoints,
     convert,
     families,
-    models,
+    lazy_checkpoint,
+    model_classes,
     safetensors,
-    sources,
     tensorflow,
     vocabularies,
 )
@@ -77,7 +77,7 @@ def assert_as_it_came_in(done, folder, source):
         (name,) = (name for name in expected if "position_embeddings" in name)
         expected[name][:2] = 0
     assert_same(got, expected)
-    before, after = map(sources.published, (source, folder))
+    before, after = map(checkpoints.published, (source, folder))
     assert after.metadata == before.metadata
     written = json.loads((folder / "config.json").read_text())
     assert written["architectures"] == original["architectures"]
@@ -96,8 +96,8 @@ def test_what_came_in_goes_out_the_same(case, tmp_path):
 def test_so_it_does_by_way_of_ours(tmp_path):
     source, ours = published.write("tagging", tmp_path / "theirs"), tmp_path / "ours"
     assert convert.convert(str(source), str(ours)).to == "ours"
-    before = sources.read_metadata(source)
-    assert sources.read_metadata(sources.find(ours)) == before
+    before = checkpoints.read_metadata(source)
+    assert checkpoints.read_metadata(checkpoints.find(ours)) == before
     assert Tokenizer.load(ours / "tokenizer") == before.tokenizer
     done = convert.convert(str(ours), str(tmp_path / "again"))
     assert_as_it_came_in(done, tmp_path / "again", source)
@@ -137,7 +137,7 @@ def test_ours_comes_back_bit_for_bit(to, files, tmp_path, monkeypatch):
         params[path] = params[path][: TINY.vocab_size]
         expected[path] = expected[path][: TINY.vocab_size]
     assert_same(params, expected)
-    got = models.read(str(tmp_path / "theirs"))
+    got = lazy_checkpoint.read(str(tmp_path / "theirs"))
     assert got.metadata.encoder == TINY
     assert got.metadata.tokenizer == TOKENIZER
 
@@ -215,7 +215,7 @@ def test_relatives_come_back_bit_for_bit(objective, name, tmp_path):
     assert done.name == name
     assert not done.missing
     assert not done.ignored
-    got = models.read(str(tmp_path / "theirs"))
+    got = lazy_checkpoint.read(str(tmp_path / "theirs"))
     if not objective.encoder.first_attention_norm:  # not exported, as it is not used
         expected["encoder/layers/attention_norm/scale"][0] = 1
     size = objective.encoder.vocab_size
@@ -251,12 +251,12 @@ def test_both_halves_of_electra_come_back(tmp_path):
     assert not done.missing
     assert not done.ignored
     assert "generator/generator_lm_head.bias" in done.written
-    got = models.read(str(tmp_path / "theirs"))
+    got = lazy_checkpoint.read(str(tmp_path / "theirs"))
     assert got.metadata.encoder == ELECTRA
     assert got.metadata.config["objective"]["kind"] == "replaced_tokens"
     half = {p: x for p, x in expected.items() if not p.startswith("generator")}
     assert_same(without_padding(read_all(got)), without_padding(half))
-    got = models.read(str(tmp_path / "theirs/generator"))
+    got = lazy_checkpoint.read(str(tmp_path / "theirs/generator"))
     assert got.metadata.encoder == objective.generator
     other = {}
     for path, value in expected.items():
@@ -318,7 +318,7 @@ def test_a_run_goes_out_with_what_it_knows(corpus, tmp_path):
     assert f", {corpus.count('train', 'tokens'):,} tokens |" in card
     assert "| steps planned | 900,000 of 256 sequences of 128 tokens |" in card
     assert "AutoModelForPreTraining.from_pretrained" in card
-    read = sources.published(tmp_path / "out")
+    read = checkpoints.published(tmp_path / "out")
     assert read.metadata.tokenizer == tokenizer
     assert read.metadata.encoder == encoder
 
@@ -434,13 +434,13 @@ def test_a_part_of_the_encoder_without_a_name_is_refused(tmp_path, monkeypatch):
     """Whatever the encoder learns to have."""
     source = published.write("electra_tagging", tmp_path / "theirs")
     names = families.ELECTRA.encoder
-    read = models.read(str(source))
+    read = lazy_checkpoint.read(str(source))
     lacking = dataclasses.replace(
         families.ELECTRA,
         encoder={k: v for k, v in names.items() if "projection" not in k},
     )
-    monkeypatch.setattr(models, "read", lambda source: read)
-    monkeypatch.setattr(classes, "FAMILIES", (lacking,))
+    monkeypatch.setattr(lazy_checkpoint, "read", lambda source: read)
+    monkeypatch.setattr(model_classes, "FAMILIES", (lacking,))
     with pytest.raises(UserError, match="encoder/embedding_projection/bias, which Ele"):
         convert.convert(str(source), str(tmp_path / "out"), "huggingface")
 
@@ -569,16 +569,16 @@ def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
     shutil.copy(out / "bert_config.json", other)
     (other / "vocab.txt").write_bytes(TOKENIZER.model)
     for path in (other, other / "model.ckpt-7"):
-        read = models.read(str(path))
+        read = lazy_checkpoint.read(str(path))
         read.params.pop("encoder/embeddings/token_embedding")
         assert not read.ignored
         assert_same(read_all(read), {path: expected[path] for path in read.params})
         assert read.metadata.tokenizer == TOKENIZER  # no capital in it
         assert read.metadata.task == {"labels": ["LABEL_0", "LABEL_1", "LABEL_2"]}
-        assert sources.find(path).exists()
+        assert checkpoints.find(path).exists()
     cased = TOKENIZER.model.replace(b"aa", b"Aa")
     (other / "vocab.txt").write_bytes(cased)
-    tokenizer = sources.read_metadata(sources.find(other)).tokenizer
+    tokenizer = checkpoints.read_metadata(checkpoints.find(other)).tokenizer
     assert not tokenizer.lower_case
     assert not tokenizer.strip_accents
     damaged = next(other.glob("*.data-*"))
@@ -587,7 +587,7 @@ def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
         saved.parameters_of(other)
     damaged.unlink()
     with pytest.raises(UserError, match=r"has no model.ckpt-7.data-00000-of-00001"):
-        sources.find(other)
+        checkpoints.find(other)
     (other / "bert_config.json").unlink()
     with pytest.raises(UserError, match=r"has no bert_config.json"):
-        sources.find(other)
+        checkpoints.find(other)

@@ -14,7 +14,7 @@ import zstandard
 from commands import assert_refused, call
 from corpora import content, flipped
 
-from bert_jax.corpus import build, files, python_docs, shards, sources, splits
+from bert_jax.corpus import build, python_docs, shards, sources, splits, text_files
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import Unavailable, UserError
 
@@ -158,7 +158,7 @@ def test_a_store_that_stops_answering_ends_the_build(tmp_path, monkeypatch):
                 return super().readline(size)
             raise TimeoutError("no answer")
 
-    monkeypatch.setattr(files, "unpacked", lambda name: Stream(b"one\n\ntwo\n"))
+    monkeypatch.setattr(text_files, "unpacked", lambda name: Stream(b"one\n\ntwo\n"))
     with pytest.raises(Unavailable, match=r"a\.txt cannot be read now: no answer"):
         read_all(sources.Source(f"{tmp_path}/*", "text"))
 
@@ -207,8 +207,8 @@ def test_a_byte_order_mark_is_no_text(tmp_path):
 
 
 def test_endless_documents_and_lines_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(files, "_MAX_DOCUMENT_CHARS", 50)
-    monkeypatch.setattr(files, "_MAX_LINE_BYTES", 20)
+    monkeypatch.setattr(text_files, "_MAX_DOCUMENT_CHARS", 50)
+    monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", 20)
     (tmp_path / "a.txt").write_text("ä" * 200)
     got, problems = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
     assert "".join(d.text for d in got) == "ä" * 200

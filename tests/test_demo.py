@@ -13,7 +13,7 @@ from bert_jax.corpus import build, python_docs, shards, splits
 from bert_jax.demo import demo, parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.errors import UserError
-from bert_jax.training import curves, metrics, workdir
+from bert_jax.training import curves, metrics_file, workdir
 
 PNG = b"\x89PNG"
 
@@ -333,4 +333,4 @@ def test_curves_show_what_is_in_the_records():
 def test_no_metrics_no_picture(tmp_path):
     (tmp_path / "metrics.jsonl").write_text("")
     with pytest.raises(UserError, match="has no records"):
-        metrics.read(tmp_path)
+        metrics_file.read(tmp_path)

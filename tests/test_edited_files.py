@@ -13,9 +13,9 @@ from bert_jax.errors import UserError
 from bert_jax.training import (
     checkpoint,
     curves,
-    metrics,
+    metrics_file,
     reporting,
-    stored,
+    restore,
     workdir,
 )
 from bert_jax.training import metadata as metadata_lib
@@ -85,7 +85,7 @@ def test_metadata_of_a_checkpoint(content, message, tmp_path):
         content = json.dumps(content).encode()
     (path / "_CHECKPOINT_METADATA").write_bytes(content)
     with pytest.raises(UserError, match=f"{path} cannot be used: .*{message}") as error:
-        stored.read_metadata(stored.absolute(path))
+        restore.read_metadata(restore.absolute(path))
     assert "\n" not in str(error.value)
 
 
@@ -107,7 +107,7 @@ def test_folders_that_the_library_of_checkpoints_would_not_find(name, tmp_path):
     ):
         pass
     assert list(tmp_path.iterdir()) == []
-    for use in (stored.find, prediction.load):
+    for use in (restore.find, prediction.load):
         with pytest.raises(UserError, match="in a path; give another path"):
             use(str(tmp_path / name))
 
@@ -204,7 +204,7 @@ def with_edited_metrics(tmp_path):
 
 
 def test_lines_that_are_no_records_are_left_out(with_edited_metrics):
-    np.testing.assert_equal(metrics.read(with_edited_metrics), RECORDS)
+    np.testing.assert_equal(metrics_file.read(with_edited_metrics), RECORDS)
 
 
 def test_a_continued_run_drops_them(with_edited_metrics):
@@ -218,10 +218,10 @@ def test_a_continued_run_drops_them(with_edited_metrics):
 
 def test_no_records(tmp_path):
     with pytest.raises(UserError, match="cannot read .*No such file"):
-        metrics.read(tmp_path)
+        metrics_file.read(tmp_path)
     (tmp_path / "metrics.jsonl").write_text("null\n")
     with pytest.raises(UserError, match="has no records"):
-        metrics.read(tmp_path)
+        metrics_file.read(tmp_path)
 
 
 def test_nothing_to_draw():

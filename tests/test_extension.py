@@ -11,7 +11,7 @@ from bert_jax import config, extension, knobs, pretraining
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, new_words, sources, vocabulary
 from bert_jax.errors import UserError
-from bert_jax.interop import models
+from bert_jax.interop import lazy_checkpoint
 
 TEXT = """\
 The Haemoglobin of the patient, and haemoglobin of others; 1874 1874 1874.
@@ -91,7 +91,10 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
         sample_bytes=9**9,
     )
     assert {new.word for new in extended.words} == {"haemoglobin", "thrombocytopenia"}
-    before, after = models.read(str(pretrained)), models.read(str(folder))
+    before, after = (
+        lazy_checkpoint.read(str(pretrained)),
+        lazy_checkpoint.read(str(folder)),
+    )
     old, new = before.metadata.tokenizer, after.metadata.tokenizer
     assert after.metadata.encoder.vocab_size == new.vocab_size == old.vocab_size + 2
     assert new == tokenizer_lib.Tokenizer.load(folder / "tokenizer")

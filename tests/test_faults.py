@@ -26,7 +26,7 @@ from toy import TINY, metadata
 from bert_jax import config
 from bert_jax.errors import Unavailable, UserError
 from bert_jax.objectives import masked_lm
-from bert_jax.training import checkpoint, optimizer, sharding, step, stored
+from bert_jax.training import checkpoint, optimizer, restore, sharding, step
 
 pytestmark = pytest.mark.faults
 
@@ -373,14 +373,14 @@ def test_parameters_of_a_damaged_checkpoint_are_refused(
     by_file = damage in (truncate, flip_a_bit, fill_with_zeros, remove_data_file)
     damage(folder / "2" / "params" if by_file else folder / "2")
     if damage.__name__ == "remove train":
-        source = stored.find(tmp_path)
-        params = stored.merge({}, stored.load_params(source, shapes.params))
+        source = restore.find(tmp_path)
+        params = restore.merge({}, restore.load_params(source, shapes.params))
         assert equal(params, second.params)
         return
     with pytest.raises(UserError) as refused:
-        source = stored.find(tmp_path)
-        stored.read_metadata(source)
-        stored.load_params(source, shapes.params)
+        source = restore.find(tmp_path)
+        restore.read_metadata(source)
+        restore.load_params(source, shapes.params)
     said = str(refused.value)
     assert str(folder / "2") in said and "\n" not in said
     assert not any(record.name == "absl" for record in caplog.records)
@@ -397,11 +397,11 @@ def test_a_bit_of_the_parameters_is_noticed_or_harmless(two_checkpoints, tmp_pat
         shutil.copytree(original / "2", folder)
         path = flip_any_bit(folder / "params", rng)
         try:
-            loaded = stored.load_params(stored.find(folder), shapes.params)
+            loaded = restore.load_params(restore.find(folder), shapes.params)
         except UserError:
             noticed += 1
         else:
-            assert equal(stored.merge({}, loaded), second.params), path
+            assert equal(restore.merge({}, loaded), second.params), path
     assert noticed
     print(f"\nDAMAGE a random bit of the parameters: noticed {noticed} times of 6")
 
@@ -412,9 +412,9 @@ def test_parameters_that_may_be_readable_later(two_checkpoints, monkeypatch):
     def slow(path, wanted):
         raise ValueError("load failed") from TimeoutError("Timeout at barrier")
 
-    monkeypatch.setattr(stored.ocp, "load_checkpointables", slow)
+    monkeypatch.setattr(restore.ocp, "load_checkpointables", slow)
     with pytest.raises(Unavailable, match="2 cannot be read now: TimeoutError"):
-        stored.load_params(stored.find(folder / "2"), shapes.params)
+        restore.load_params(restore.find(folder / "2"), shapes.params)
 
 
 # ---- checkpoints of two processes, one of which meets something

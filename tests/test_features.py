@@ -19,7 +19,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import causal_lm, masked_lm
-from bert_jax.prediction import feature_files, texts
+from bert_jax.prediction import feature_files, input_files
 
 TOKENIZER = metadata().tokenizer
 TEXTS = [
@@ -290,22 +290,25 @@ def test_lines_pairs_and_empty_lines(tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes("\ufeffäb\r\n\n a ||| b c \na|||b\na ||| b ||| c\n".encode())
     expected = ["äb", "", ("a", "b c"), "a|||b", ("a ||| b", "c")]
-    assert list(texts.read_texts(str(path))) == expected
+    assert list(input_files.read_texts(str(path))) == expected
     packed = tmp_path / "a.txt.gz"
     packed.write_bytes(gzip.compress(path.read_bytes()))
-    assert list(texts.read_texts(str(packed))) == expected
+    assert list(input_files.read_texts(str(packed))) == expected
 
 
 def test_standard_input(monkeypatch):
     monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(b"a\nb")))
-    assert list(texts.read_texts("-")) == ["a", "b"]
+    assert list(input_files.read_texts("-")) == ["a", "b"]
 
 
 def test_columns(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text('id\tq\ta\n1\tx ||| y\t"\n2\t\tz\n')
-    assert list(texts.read_texts(str(path), "q")) == ["x ||| y", ""]
-    assert list(texts.read_texts(str(path), "a", "q")) == [('"', "x ||| y"), ("z", "")]
+    assert list(input_files.read_texts(str(path), "q")) == ["x ||| y", ""]
+    assert list(input_files.read_texts(str(path), "a", "q")) == [
+        ('"', "x ||| y"),
+        ("z", ""),
+    ]
 
 
 @pytest.mark.parametrize(
@@ -325,7 +328,7 @@ def test_files_that_cannot_be_read(content, columns, message, tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     with pytest.raises(UserError) as error:
-        list(texts.read_texts(str(path), *columns))
+        list(input_files.read_texts(str(path), *columns))
     assert f"{tmp_path}/{message}" in str(error.value)
 
 
@@ -334,9 +337,9 @@ def test_a_packed_file_that_was_cut_off(tmp_path):
     whole = gzip.compress("".join(f"line {i}\n" for i in range(9999)).encode())
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"a\.gz cannot be read after .*, line \d+: "):
-        list(texts.read_texts(str(path)))
+        list(input_files.read_texts(str(path)))
     with pytest.raises(UserError, match="cannot be read: .*No such file"):
-        list(texts.read_texts(str(tmp_path / "nonesuch")))
+        list(input_files.read_texts(str(tmp_path / "nonesuch")))
 
 
 # ---- the program

@@ -14,8 +14,8 @@ from commands import ROOT, assert_refused, call, run
 
 from bert_jax import config, finetuning, knobs, prediction
 from bert_jax.errors import UserError
-from bert_jax.finetuning import batches, beginning, repeats
-from bert_jax.training import stored
+from bert_jax.finetuning import batches, initialise, repeats
+from bert_jax.training import restore
 
 
 def write_tsv(path, rows, header="text\tlabel"):
@@ -68,11 +68,11 @@ def test_the_encoder_has_what_the_config_of_fine_tuning_says():
     expected = dataclasses.replace(
         pretrained, dropout_rate=0.2, attention_dropout_rate=0.3
     )
-    assert beginning.encoder(asked, pretrained) == expected
+    assert initialise.encoder(asked, pretrained) == expected
     changes = {"dtype": "bfloat16", "kernels": "off"}
     asked = dataclasses.replace(asked, **changes)
     expected = dataclasses.replace(expected, **changes)
-    assert beginning.encoder(asked, pretrained) == expected
+    assert initialise.encoder(asked, pretrained) == expected
 
 
 def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained, task):
@@ -82,7 +82,7 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained, task):
     assert results["labels"] == ["about class", "about statement"]
     assert results["truncated"] == {"train": 0, "eval": 0}
     assert (folder / "confusion.png").read_bytes()[:4] == b"\x89PNG"
-    assert results["init_from"] == str(stored.find(pretrained))
+    assert results["init_from"] == str(restore.find(pretrained))
     assert json.loads((folder / "results.json").read_text()) == results
     lines = (folder / "predictions.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
@@ -134,7 +134,7 @@ def test_numbers_are_predicted(pretrained, tmp_path):
 
 
 def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsys):
-    source = stored.find(pretrained)
+    source = restore.find(pretrained)
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
     one_step = make_config(pretrained, task, **still)
     finetuning.finetune(one_step, str(tmp_path / "a"))
@@ -143,25 +143,26 @@ def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsy
     assert "new: 2 parameters (classifier)" in reported
     assert "ignored: 7 parameters (mlm_head, nsp_head)" in reported
     one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    metadata = stored.ocp.checkpointables_metadata(str(source)).metadata["params"]
+    metadata = restore.ocp.checkpointables_metadata(str(source)).metadata["params"]
     shapes = jax.tree.map(
         lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), metadata
     )
-    expected = stored.load_params(source, shapes).params
-    got = stored.load_params(stored.find(tmp_path / "a"), shapes)
+    expected = restore.load_params(source, shapes).params
+    got = restore.load_params(restore.find(tmp_path / "a"), shapes)
     assert len(got.loaded) == 23
     for path in got.loaded:
         assert np.array_equal(got.params[path], expected[path]), path
     # From one checkpoint of the run, or random: other weights in the second case.
     by_step = make_config(source, task, **still, dropout_rate=0.0)
     finetuning.finetune(by_step, str(tmp_path / "b"))
-    encoder = stored.read_metadata(stored.find(tmp_path / "b")).encoder
+    encoder = restore.read_metadata(restore.find(tmp_path / "b")).encoder
     assert (encoder.dropout_rate, encoder.attention_dropout_rate) == (0.0, 0.1)
     random = make_config(pretrained, task, **still, random_init=True)
     results = finetuning.finetune(random, str(tmp_path / "c"))
     assert results["init_from"] == "random"
     same, other = (
-        stored.load_params(stored.find(tmp_path / name), shapes).params for name in "bc"
+        restore.load_params(restore.find(tmp_path / name), shapes).params
+        for name in "bc"
     )
     path = "encoder/embeddings/token_embedding"
     assert np.array_equal(same[path], expected[path])
@@ -182,7 +183,7 @@ def test_a_run_keeps_the_checkpoint_it_began_with(pretrained, task, tmp_path):
     shutil.copytree(pretrained, source)
     short = make_config(source, task, epochs=0.3)
     first = finetuning.finetune(short, str(tmp_path / "run"))
-    newest = stored.find(source)
+    newest = restore.find(source)
     shutil.copytree(newest, newest.with_name("999"))
     again = finetuning.finetune(short, str(tmp_path / "run"))
     assert again == first
@@ -247,7 +248,7 @@ def test_from_the_command_line(pretrained, task, tmp_path):
     assert_refused(refused, "pass --config.task.train=FILE.tsv")
 
     damaged = tmp_path / "damaged"
-    shutil.copytree(stored.find(pretrained), damaged)
+    shutil.copytree(restore.find(pretrained), damaged)
     file = damaged / "params" / "manifest.ocdbt"
     file.write_bytes(file.read_bytes()[:20])
     flags[-2:] = f"--config.init_from={damaged}", f"--workdir={tmp_path / 'other'}"
@@ -278,7 +279,7 @@ def test_a_frozen_encoder_stays_and_the_head_learns(pretrained, task, tmp_path):
     head = params_of(tmp_path, "classifier/")
     assert np.abs(head["classifier/bias"]).max() > 0
     assert results["steps"] == 4
-    state = stored.ocp.checkpointables_metadata(str(stored.find(tmp_path))).metadata
+    state = restore.ocp.checkpointables_metadata(str(restore.find(tmp_path))).metadata
     moments = [x.shape for x in jax.tree.leaves(state["train"]["opt_state"])]
     # Two moments of kernel and bias, and none of the encoder.
     assert sum(len(shape) > 0 for shape in moments) == 4
@@ -315,7 +316,7 @@ def test_the_best_evaluation_is_kept(pretrained, task, tmp_path):
     assert results["accuracy"] == pytest.approx(best["accuracy"])
     assert [p.name for p in (tmp_path / "best").iterdir()] == [str(best["step"])]
     # It is what others begin with.
-    assert stored.find(tmp_path) == tmp_path / "best" / str(best["step"])
+    assert restore.find(tmp_path) == tmp_path / "best" / str(best["step"])
     assert finetuning.finetune(config, str(tmp_path)) == results
 
 
@@ -358,7 +359,7 @@ def test_the_folder_of_several_seeds_is_no_checkpoint(tmp_path):
         with pytest.raises(UserError, match=message):
             prediction.load(str(tmp_path))
         with pytest.raises(UserError, match=message):
-            beginning.source(run, str(tmp_path / "new"))
+            initialise.source(run, str(tmp_path / "new"))
 
     assert_says(f"give one of them, such as {tmp_path}/seed-10")
     scores = {"seed-9": {"f1": 0.5}, "seed-10": {"f1": 0.7}, "seed-11": {"f1": 0.6}}

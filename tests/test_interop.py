@@ -18,7 +18,7 @@ from toy import TINY, assert_close
 from bert_jax import config, prediction
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
-from bert_jax.interop import convert, safetensors, sources, vocabularies
+from bert_jax.interop import checkpoints, convert, safetensors, vocabularies
 from bert_jax.model import parameters
 from bert_jax.objectives import (
     causal_lm,
@@ -135,7 +135,7 @@ def test_agrees_with_transformers(case, folder):
 
     As transformers saved them: some in two bytes, one in shards.
     """
-    metadata = sources.read_metadata(folder(case))
+    metadata = checkpoints.read_metadata(folder(case))
     expected = published.arrays(case, "out")
     params = published.params(folder(case))
     encoder = dataclasses.replace(metadata.encoder, scan_layers=True)  # compiles sooner
@@ -302,13 +302,13 @@ def test_the_vocabulary_of_an_albert(tmp_path, documents):
 def test_the_vocabulary_of_an_xlnet(tmp_path):
     """Special tokens in other brackets; [CLS] is last, and read from there."""
     folder = published.write("xlnet_bare", tmp_path / "model")
-    tokenizer = sources.read_metadata(sources.find(folder)).tokenizer
+    tokenizer = checkpoints.read_metadata(checkpoints.find(folder)).tokenizer
     special = tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
     assert (*special, tokenizer.mask_id) == (0, 3, 4, 5, 6)
     assert (tokenizer.lower_case, tokenizer.strip_accents) == (False, True)
     again = tmp_path / "again"
     convert.convert(str(folder), str(again), "huggingface")
-    assert sources.read_metadata(sources.find(again)).tokenizer == tokenizer
+    assert checkpoints.read_metadata(checkpoints.find(again)).tokenizer == tokenizer
     theirs = tokenizers.Tokenizer.from_file(str(again / "tokenizer.json"))
     pair = theirs.encode("one", "two")
     ours, _ = task_texts.to_rows([("one", "two")], tokenizer, len(pair.ids))
@@ -350,20 +350,20 @@ def test_older_names_halves_and_constants(folder, tmp_path):
     older[f"{decoder}.weight"] = older["embeddings.word_embeddings.weight"]
     older[f"{decoder}.bias"] = older.pop("cls.predictions.bias")
     changed = copy_with(source, tmp_path / "older", older)
-    read = sources.published(changed)
+    read = checkpoints.published(changed)
     jax.tree.map(np.testing.assert_array_equal, published.params(changed), expected)
     assert len(read.ignored) == 2
     # A decoder that differs is an output embedding, which pads the vocabulary, too.
     own = older[f"{decoder}.weight"] = older[f"{decoder}.weight"] + 1
     untied = copy_with(source, tmp_path / "untied", older)
-    read = sources.published(untied)
+    read = checkpoints.published(untied)
     assert not read.metadata.encoder.prediction_head.tied
     table = read.parameter("mlm_head/output_embedding")
     assert table.shape == (128, own.shape[1])
     np.testing.assert_array_equal(table[: len(own)], own)
     assert not table[len(own) :].any()
     convert.convert(str(untied), str(tmp_path / "again"), "huggingface")
-    again = sources.published(tmp_path / "again")
+    again = checkpoints.published(tmp_path / "again")
     assert again.metadata == read.metadata
     np.testing.assert_array_equal(again.arrays[f"{decoder}.weight"].read(), own)
     assert len(prediction.load(untied).fill(["aa [MASK]"], top=3)[0][0]) == 3
@@ -408,12 +408,12 @@ def test_files_are_mapped_and_written_as_the_format_says(tmp_path):
 
 
 def test_a_sharded_load_has_the_parts_of_each_device(folder):
-    source = sources.find(folder("tagging"))
-    metadata = sources.read_metadata(source)
+    source = checkpoints.find(folder("tagging"))
+    metadata = checkpoints.read_metadata(source)
     objective = tagging.Tagging(metadata.encoder, 4)
     mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=4, tensor=2))
     shapes = sharding.state_shapes(objective.init, mesh)
-    loaded = sources.load_params(source, shapes)
+    loaded = checkpoints.load_params(source, shapes)
     assert not loaded.ignored
     assert not loaded.new
     expected = parameters.flatten(published.params(source))
@@ -425,11 +425,13 @@ def test_a_sharded_load_has_the_parts_of_each_device(folder):
 
 def test_new_and_ignored_are_listed(folder):
     """A classifier's head is of no use for tags, and says so by name."""
-    source = sources.find(folder("classification"))
-    objective = tagging.Tagging(sources.read_metadata(source).encoder, 5)
+    source = checkpoints.find(folder("classification"))
+    objective = tagging.Tagging(checkpoints.read_metadata(source).encoder, 5)
     mesh = sharding.make_mesh(config.MeshConfig())
     shapes = sharding.state_shapes(objective.init, mesh)
-    loaded = sources.load_params(source, shapes, part="encoder", stored_part="encoder")
+    loaded = checkpoints.load_params(
+        source, shapes, part="encoder", stored_part="encoder"
+    )
     assert loaded.new == ["tagger/bias", "tagger/kernel"]
     assert loaded.ignored == [
         "bert.pooler.dense.bias",
@@ -472,13 +474,13 @@ def test_tuning_begins_with_a_relative(folder):
     """The encoder is loaded, its projection too; heads are new."""
     pooler = ["encoder/pooler/bias", "encoder/pooler/kernel"]
     for case, new in (("albert_bare", []), ("electra_discriminator", pooler)):
-        source = sources.find(folder(case))
-        encoder = sources.read_metadata(source).encoder
+        source = checkpoints.find(folder(case))
+        encoder = checkpoints.read_metadata(source).encoder
         objective = classification.Classification(encoder, 3)
         shapes = sharding.state_shapes(
             objective.init, sharding.make_mesh(config.MeshConfig())
         )
-        loaded = sources.load_params(
+        loaded = checkpoints.load_params(
             source, shapes, part="encoder", stored_part="encoder"
         )
         assert loaded.new == ["classifier/bias", "classifier/kernel", *new]

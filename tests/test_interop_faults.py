@@ -9,8 +9,8 @@ import published
 import pytest
 
 from bert_jax.errors import UserError
+from bert_jax.interop import checkpoints, safetensors
 from bert_jax.interop import published as published_lib
-from bert_jax.interop import safetensors, sources
 
 
 @pytest.fixture
@@ -21,7 +21,7 @@ def folder(tmp_path):
 
 def refused(path, message):
     with pytest.raises(UserError, match=message) as raised:
-        sources.find(path)
+        checkpoints.find(path)
     assert "\n" not in str(raised.value)
 
 
@@ -111,7 +111,7 @@ def test_a_classifier_that_ours_is_not(folder):
         arrays[f"classifier.out_proj.{name}"] = arrays.pop(f"classifier.{name}")
     arrays["classifier.dense.weight"] = np.zeros((24, 24), np.float32)
     safetensors.write(source / "model.safetensors", arrays, arrays.items())
-    read = sources.published(source)
+    read = checkpoints.published(source)
     assert read.metadata.config == {"kind": "bare encoder"}
     assert {path.split("/")[0] for path in read.shapes} == {"encoder"}
 
@@ -139,7 +139,7 @@ def test_a_missing_or_damaged_file(folder):
     )
     (source / "pytorch_model.bin").unlink()
     file.write_bytes(content)
-    sources.find(source)
+    checkpoints.find(source)
     (source / "config.json").rename(kept)
     refused(source, "has no config.json")
 
@@ -157,7 +157,7 @@ def test_a_missing_shard(folder):
     shutil.copy(shards[1], shards[2])
     refused(source, "index.json lists .*, and no file has it")
     shards[2].write_bytes(content)
-    sources.find(source)
+    checkpoints.find(source)
     index = source / "model.safetensors.index.json"
     for value in ({}, {"x": 3}, {"x": "../model.safetensors"}):
         edit(index, weight_map=value)
@@ -187,7 +187,7 @@ def test_a_vocabulary_that_does_not_fit(folder):
     edit(settings, tokenize_chinese_chars=False)
     refused(source, "switches off the split of Chinese characters")
     settings.unlink()  # then the defaults hold
-    assert sources.read_metadata(sources.find(source)).tokenizer.lower_case
+    assert checkpoints.read_metadata(checkpoints.find(source)).tokenizer.lower_case
     vocabulary = pipeline["model"]["vocab"]
     for change, message in (
         ({"type": "Unigram"}, "holds a model of type Unigram, not WordPiece or BPE"),
@@ -211,7 +211,7 @@ def test_a_vocabulary_that_does_not_fit(folder):
     # What was added by hand stands in a file of its own.
     added = source / "added_tokens.json"
     added.write_text(json.dumps({tokens[-5 + i]: 40 + i for i in range(5)}))
-    assert sources.read_metadata(source).tokenizer.tokens == tokens
+    assert checkpoints.read_metadata(source).tokenizer.tokens == tokens
     added.write_text(json.dumps({"covid": 41}))
     refused(source, "added_tokens.json: the ids are not those behind the 40 tokens")
 
@@ -256,7 +256,7 @@ def test_pairs_that_are_others_here(folder):
             refused(source, message)
     for processor in (None, {"type": "ByteLevel"}, bert | {"type": "BertProcessing"}):
         path.write_text(json.dumps(pipeline | {"post_processor": processor}))
-        sources.find(source)
+        checkpoints.find(source)
 
 
 def test_bytes_that_do_not_fit(folder):
@@ -278,11 +278,11 @@ def test_bytes_that_do_not_fit(folder):
 
 
 def test_what_is_no_published_folder_is_one_of_ours(tmp_path):
-    assert sources.published(tmp_path) is None
-    assert sources.published(tmp_path / "nothing") is None
+    assert checkpoints.published(tmp_path) is None
+    assert checkpoints.published(tmp_path / "nothing") is None
     refused(tmp_path, "holds no complete checkpoint")
     (tmp_path / "config.json").write_text("{}")
     refused(tmp_path, "holds no complete checkpoint")
     (tmp_path / "config.json").write_text("no JSON")
     with pytest.raises(UserError, match="config.json cannot be used"):
-        sources.find(tmp_path)
+        checkpoints.find(tmp_path)

@@ -11,7 +11,7 @@ import sentencepiece
 from toy import assert_close
 
 from bert_jax import config, prediction
-from bert_jax.interop import convert, sources, vocabularies
+from bert_jax.interop import checkpoints, convert, vocabularies
 from bert_jax.objectives import replaced_tokens
 from bert_jax.tasks import texts as task_texts
 from bert_jax.training import checkpoint
@@ -49,7 +49,7 @@ def test_transformers_reads_what_goes_out(case, tmp_path):
             got, value = got[is_text], value[is_text]
         assert_close(got, value, 1e-5)
     tokenizer = transformers.AutoTokenizer.from_pretrained(out)
-    ours = sources.read_metadata(sources.find(out)).tokenizer
+    ours = checkpoints.read_metadata(checkpoints.find(out)).tokenizer
     ids = tokenizer(
         published.texts(), add_special_tokens=False, split_special_tokens=True
     )
@@ -87,7 +87,7 @@ def test_both_halves_of_electra(tmp_path):
         half: published.write(f"electra_{half}", tmp_path / half)
         for half in ("discriminator", "generator")
     }
-    read = sources.published(folders["discriminator"])
+    read = checkpoints.published(folders["discriminator"])
     params = published.params(folders["discriminator"])
     other = published.params(folders["generator"])
     del other["encoder"]["embeddings"]

@@ -12,7 +12,7 @@ from fsspec.registry import _registry
 
 from bert_jax import prediction, storage
 from bert_jax.errors import UserError
-from bert_jax.interop import convert, sources
+from bert_jax.interop import checkpoints, convert
 
 
 class Gcs(memory.MemoryFileSystem):
@@ -51,11 +51,11 @@ def test_a_folder_in_a_store_is_the_one_on_disk(url, tmp_path):
     folder = published.write("classification", tmp_path / "theirs")
     upload(folder, url)
     Gcs().pipe_file(f"{url}/tf_model.h5", b"x")
-    here, there = sources.find(folder), sources.find(url)
+    here, there = checkpoints.find(folder), checkpoints.find(url)
     assert str(there) == url
-    assert sources.exists(there)
-    assert sources.read_metadata(there) == sources.read_metadata(here)
-    assert sources.fingerprint(there) == sources.fingerprint(here)
+    assert checkpoints.exists(there)
+    assert checkpoints.read_metadata(there) == checkpoints.read_metadata(here)
+    assert checkpoints.fingerprint(there) == checkpoints.fingerprint(here)
     texts = ["aa ab", "ac ad ae af"]
     assert prediction.load(url).classify(texts) == prediction.load(folder).classify(
         texts
@@ -66,7 +66,7 @@ def test_a_folder_in_a_store_is_the_one_on_disk(url, tmp_path):
     # What changes there is read anew.
     config = (folder / "config.json").read_text().replace("no side", "none")
     Gcs().pipe_file(f"{url}/config.json", config.encode())
-    assert "none" in sources.read_metadata(there).task["labels"]
+    assert "none" in checkpoints.read_metadata(there).task["labels"]
 
 
 def test_what_is_wrong_there_is_said_of_the_url(url, tmp_path):
@@ -75,15 +75,15 @@ def test_what_is_wrong_there_is_said_of_the_url(url, tmp_path):
     shard.unlink()
     upload(folder, url)
     with pytest.raises(UserError, match=f"^{url} has no {shard.name}, one of 5"):
-        sources.published(url)
+        checkpoints.published(url)
     Gcs().pipe_file(f"{url}x/config.json", (folder / "config.json").read_bytes())
     Gcs().pipe_file(f"{url}x/pytorch_model.bin", b"x")
     with pytest.raises(UserError, match=f"{url}x/pytorch_model.bin is a pickle"):
-        sources.published(f"{url}x")
+        checkpoints.published(f"{url}x")
     # A workdir of ours is none, and neither is nothing.
     Gcs().pipe_file(f"{url}y/config.json", b'{"encoder": {}}')
-    assert sources.published(f"{url}y") is None
-    assert sources.published(f"{url}z") is None
+    assert checkpoints.published(f"{url}y") is None
+    assert checkpoints.published(f"{url}z") is None
 
 
 def test_what_goes_out_to_a_store_is_what_goes_to_the_disk(url, tmp_path, monkeypatch):

@@ -23,7 +23,7 @@ from bert_jax.objectives import masked_lm
 from bert_jax.training import (
     checkpoint,
     goodput,
-    metrics,
+    metrics_file,
     programs,
     reporting,
     sharding,
@@ -422,7 +422,7 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
         pretraining.pretrain(values, str(tmp_path))
     except UserError as error:  # parameters of 1e30 are finite, or are not saved
         assert "not finite" in str(error)
-    records = [r for r in metrics.read(tmp_path) if r["split"] == "train"]
+    records = [r for r in metrics_file.read(tmp_path) if r["split"] == "train"]
     skipped = [r for r in records if r["skipped_steps"]]
     assert skipped and all("loss" not in r for r in skipped[1:])
     assert all(r["sequences_per_sec"] > 0 for r in records)
@@ -448,13 +448,13 @@ def test_reports_and_config_in_an_object_store(tmp_path):
             # What has not got there yet counts, too.
             assert list(reporter.records("train")) == [1, 2, 3]
     assert [json.loads(line)["step"] for line in kept.splitlines()] == [1, 2]
-    assert [r["step"] for r in metrics.read(str(folder))] == [1, 2, 3]
+    assert [r["step"] for r in metrics_file.read(str(folder))] == [1, 2, 3]
     # Continued at step 2: what came later goes, and the folder has its owner.
     with workdir.claim(str(folder), first, said.append) as place:
         assert workdir.first_start(place) == begun
         with reporting.Reporter(place, 10, 2) as reporter:
             reporter.write(3, "train", {"loss": 1.1})
-    losses = [r["loss"] for r in metrics.read(str(folder))]
+    losses = [r["loss"] for r in metrics_file.read(str(folder))]
     assert losses == [2.0, 1.5, 1.1]
     other = dataclasses.replace(first, seed=1)
     with (

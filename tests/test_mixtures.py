@@ -16,7 +16,7 @@ from bert_jax import knobs, pretraining
 from bert_jax.corpus import build, mixture, shards, sources, vocabulary
 from bert_jax.data import batches as batches_lib
 from bert_jax.errors import UserError
-from bert_jax.objectives import without_context
+from bert_jax.objectives import unigram_baseline
 
 OBJECTIVES = {
     "next sentence": config_lib.MaskedLmConfig(),
@@ -389,7 +389,7 @@ def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
         made = make([corpus], config, held_out=True)
         held = min(config.loop.eval_batches * 8, made.num_rows)
         frequencies += weight * made.token_counts / held
-    entropy = without_context.entropy(frequencies / frequencies.sum())
+    entropy = unigram_baseline.entropy(frequencies / frequencies.sum())
     assert data.levels["unigram_entropy"] == pytest.approx(entropy)
     assert metrics(workdir)[-1]["unigram_entropy"] == pytest.approx(entropy, rel=1e-6)
 

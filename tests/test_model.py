@@ -24,7 +24,7 @@ from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.block import Block
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.make_encoder import make_encoder
-from bert_jax.objectives import masked_lm, terms
+from bert_jax.objectives import masked_lm, metric_sums
 
 MASKED_ALONE = config.MaskedLmConfig(segments="full_sentences")
 SAMPLING_KEYS = jnp.zeros(8, jnp.uint32)
@@ -85,7 +85,7 @@ def test_agrees_with_hugging_face(activation, theirs, scan_layers):
     assert loss == pytest.approx(stored[f"{theirs}/loss"].item(), rel=1e-5)
     for name in ("mlm_loss", "nsp_loss"):
         expected = stored[f"{theirs}/{name}"].item()
-        assert terms.ratio(got[name]) == pytest.approx(expected, rel=1e-5)
+        assert metric_sums.ratio(got[name]) == pytest.approx(expected, rel=1e-5)
     grads = huggingface.to_huggingface(grads, form)
     # The keys' bias moves all scores of a row alike: its gradient is only rounding.
     keys = {name for name in grads if name.endswith("attention.self.key.bias")}
@@ -407,7 +407,7 @@ def test_cross_entropy_and_its_gradient():
     def plain(logits):
         return -jax.nn.log_softmax(logits)[jnp.arange(6), labels]
 
-    got, pullback = jax.vjp(lambda x: terms.cross_entropy(x, labels), logits)
+    got, pullback = jax.vjp(lambda x: metric_sums.cross_entropy(x, labels), logits)
     expected, expected_pullback = jax.vjp(plain, logits)
     g = jnp.arange(6.0)
     assert np.allclose(got, expected, atol=1e-6)
@@ -420,7 +420,7 @@ def test_of_equal_logits_the_first_is_predicted():
     labels = jnp.arange(500) % 7
     correct = np.argmax(logits, axis=-1) == labels
     assert 50 < correct.sum() < 150
-    assert np.array_equal(terms.is_correct(logits, labels), correct)
+    assert np.array_equal(metric_sums.is_correct(logits, labels), correct)
 
 
 def test_terms_are_sums_and_counts():
@@ -430,5 +430,5 @@ def test_terms_are_sums_and_counts():
     assert got["mlm_loss"].count == batch["mlm_weights"].sum()
     assert got["nsp_loss"].count == 8
     padding = 1 - np.asarray(batch["attention_mask"])
-    assert terms.ratio(got["padding_fraction"]) == pytest.approx(padding.mean())
-    assert terms.ratio(terms.Term(jnp.zeros(()), jnp.zeros(()))) == 0.0
+    assert metric_sums.ratio(got["padding_fraction"]) == pytest.approx(padding.mean())
+    assert metric_sums.ratio(metric_sums.Term(jnp.zeros(()), jnp.zeros(()))) == 0.0

@@ -12,7 +12,7 @@ from toy import assert_close
 
 from bert_jax import config
 from bert_jax.errors import UserError
-from bert_jax.interop import convert, huggingface, safetensors, sources
+from bert_jax.interop import checkpoints, convert, huggingface, safetensors
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm
 
@@ -26,7 +26,7 @@ def read(tmp_path):
 
     def make(case):
         folder = published.write(case, tmp_path / case)
-        return sources.published(folder), published.params(folder)
+        return checkpoints.published(folder), published.params(folder)
 
     return make
 
@@ -180,7 +180,7 @@ def test_comes_back_bit_for_bit(read, tmp_path):
     done = convert.convert(str(tmp_path / "native"), str(tmp_path / "out"))
     assert done.name == "ModernBertForMaskedLM"
     assert (done.missing, done.ignored) == ([], [])
-    again = sources.published(tmp_path / "out")
+    again = checkpoints.published(tmp_path / "out")
     assert again.metadata == stored.metadata
     expected, got = arrays_of(tmp_path / "modernbert"), arrays_of(tmp_path / "out")
     assert got.keys() == expected.keys()
@@ -198,7 +198,7 @@ def edited(tmp_path):
     def edit(removed=(), **values):
         kept = {n: v for n, v in original.items() if n not in removed} | values
         (folder / "config.json").write_text(json.dumps(kept))
-        return sources.published(folder)
+        return checkpoints.published(folder)
 
     return edit
 

@@ -20,12 +20,12 @@ from bert_jax.objectives import (
     choice,
     classification,
     masked_lm,
+    metric_sums,
     permutation_lm,
     regression,
     replaced_tokens,
     spans,
     tagging,
-    terms,
 )
 
 LENGTH, ROWS = 24, 8
@@ -147,7 +147,7 @@ def test_accuracies_and_losses_are_what_chance_gives(name):
     """Of parameters that know nothing."""
     got = measure(name, random_batch(OBJECTIVES[name]))
     for metric, term in got.items():
-        value = terms.ratio(term)
+        value = metric_sums.ratio(term)
         if metric.endswith("accuracy"):
             assert 0 <= value <= 1
         if metric.endswith(("mlm_loss", "lm_loss")):
@@ -190,7 +190,7 @@ def test_every_parameter_learns(name):
             sampling_keys=keys("sampling"),
         )
         means = {loss: got[loss].sum / counts[loss] for loss in objective.losses}
-        return terms.total(objective.losses, means)
+        return metric_sums.total(objective.losses, means)
 
     for path, value in parameters.flatten(gradient(initial(name))).items():
         assert np.isfinite(value).all(), path

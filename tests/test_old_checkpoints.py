@@ -13,7 +13,7 @@ import pytest
 from bert_jax import config, knobs, prediction, pretraining
 from bert_jax.config import migrations
 from bert_jax.errors import UserError
-from bert_jax.training import stored
+from bert_jax.training import restore
 
 FIXTURES = pathlib.Path(__file__).parent / "fixtures" / "old_checkpoints"
 TEXTS = ["the cat sees a red house.", "no dog runs, and an old tree is near the sea."]
@@ -96,7 +96,7 @@ def test_metadata_has_no_field_of_earlier_versions(unpacked):
         ("xlnet_memory", config.PretrainConfig),
         ("classifier", config.FinetuneConfig),
     ):
-        saved = stored.read_metadata(stored.find(unpacked(name) / "run")).config
+        saved = restore.read_metadata(restore.find(unpacked(name) / "run")).config
         assert knobs.from_dict(cls, saved).kind == saved["kind"]
 
 

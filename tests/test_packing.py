@@ -22,7 +22,7 @@ from bert_jax.corpus import build, sources
 from bert_jax.data import packing
 from bert_jax.errors import UserError
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import causal_lm, masked_lm, terms
+from bert_jax.objectives import causal_lm, masked_lm, metric_sums
 
 DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 
@@ -310,7 +310,7 @@ def loss_and_terms(objective, batch):
     def loss(params):
         got = objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
         means = {name: got[name].sum / counts[name] for name in objective.losses}
-        return terms.total(objective.losses, means), got
+        return metric_sums.total(objective.losses, means), got
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
@@ -332,7 +332,7 @@ def test_packed_or_not_losses_and_gradients_are_the_same(name, corpus):
         assert packed[term].count == separate[term].count > 0
         assert_close(packed[term].sum, separate[term].sum, 1e-5)
     assert relative_distance(gradient, other) < 1e-5
-    assert terms.ratio(packed["examples_per_row"]) == len(rows["input_ids"]) / 8
+    assert metric_sums.ratio(packed["examples_per_row"]) == len(rows["input_ids"]) / 8
 
 
 @pytest.mark.parametrize("name", ["next sentence, many short", "left to right"])

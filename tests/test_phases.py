@@ -11,7 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
 from bert_jax.errors import Interrupted
 from bert_jax.objectives import masked_lm
-from bert_jax.training import interrupts, stored
+from bert_jax.training import interrupts, restore
 
 pytestmark = pytest.mark.runs
 
@@ -75,7 +75,7 @@ def test_each_phase_trains_and_evaluates_its_own_objective(undisturbed):
 def test_checkpoints_have_the_encoder_of_their_phase(undisturbed):
     for step in range(1, 11):
         path = undisturbed / "checkpoints" / str(step)
-        encoder = stored.read_metadata(path).encoder
+        encoder = restore.read_metadata(path).encoder
         bases = encoder.rotary_base, encoder.local_rotary_base
         if step <= 4:
             assert bases == (1.0, 0.0)

@@ -24,7 +24,7 @@ from bert_jax import knobs, pretraining
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.model import products
-from bert_jax.objectives import terms
+from bert_jax.objectives import metric_sums
 from bert_jax.planning import hlo, page, plan, search, topology
 from bert_jax.planning import phase as phase_lib
 from bert_jax.training import sharding
@@ -541,7 +541,7 @@ def test_accuracy_takes_no_pass_over_the_logits_of_its_own():
         def loss(x, table, bias, labels):
             logits = products.transposed_linear(x, table, jnp.bfloat16)
             logits = products.add_bias(logits, bias)
-            return terms.cross_entropy(logits, labels).mean(), is_correct(
+            return metric_sums.cross_entropy(logits, labels).mean(), is_correct(
                 logits, labels
             )
 
@@ -559,7 +559,7 @@ def test_accuracy_takes_no_pass_over_the_logits_of_its_own():
         return hlo.Program(text).estimated_cycles()
 
     without = cycles(lambda logits, labels: jnp.zeros(labels.shape))
-    assert without <= cycles(terms.is_correct) < 1.02 * without
+    assert without <= cycles(metric_sums.is_correct) < 1.02 * without
 
 
 # ---- the program

@@ -10,7 +10,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
 from bert_jax.corpus import build, sources, vocabulary
-from bert_jax.training import metrics, plateau
+from bert_jax.training import metrics_file, plateau
 
 
 def describe(step, loss, earlier=(), total=100):
@@ -61,7 +61,7 @@ def test_a_run_that_cannot_learn_says_so_once(corpus, tmp_path, capsys):
     # Of 40 steps, 8 are a fifth.
     assert said[at - 1].startswith("eval step 9/40")
     assert said[at].startswith("step 9 of 40: the held-out mlm_loss, 6.9")
-    records = [r for r in metrics.read(tmp_path) if r["split"] == "eval"]
+    records = [r for r in metrics_file.read(tmp_path) if r["split"] == "eval"]
     for name in ("unigram_entropy", "mlm_loss_without_context"):
         assert 4 < records[0][name] < 6
         assert {record[name] for record in records} == {records[0][name]}
@@ -73,7 +73,7 @@ def test_a_run_that_cannot_learn_says_so_once(corpus, tmp_path, capsys):
     assert any("continuing at step 35" in line for line in again)
     assert any(line.startswith("eval step 36/40") for line in again)
     assert not any(NOTICE in line for line in again)
-    assert [r for r in metrics.read(tmp_path) if r["split"] == "eval"] == records
+    assert [r for r in metrics_file.read(tmp_path) if r["split"] == "eval"] == records
 
 
 @pytest.fixture(scope="module")
@@ -109,6 +109,6 @@ def test_a_run_that_learns_says_nothing(echoes, tmp_path, capsys):
         phases=(dataclasses.replace(config.phases[0], steps=300),),
     )
     said = pretrain(config, tmp_path, capsys)
-    last = metrics.read(tmp_path)[-1]
+    last = metrics_file.read(tmp_path)[-1]
     assert last["lm_loss"] < last["lm_loss_without_context"] - 0.3
     assert not any(NOTICE in line for line in said)

@@ -13,9 +13,9 @@ import pytest
 import runs
 
 from bert_jax import pretraining
-from bert_jax.interop import sources
+from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
-from bert_jax.training import stored
+from bert_jax.training import restore
 
 pytestmark = pytest.mark.pods
 
@@ -78,7 +78,7 @@ def test_processes_read_a_published_folder_once_each(tmp_path):
     done = runs.run(runs.launch(2, 2, command))
     assert done.process.returncode == 0, done.text
     about = [json.loads((tmp_path / f"{p}.json").read_text()) for p in range(2)]
-    names = sources.published(folder).arrays
+    names = checkpoints.published(folder).arrays
     assert not any(each["new"] for each in about)
     assert about[0]["fingerprint"] == about[1]["fingerprint"]
     for process, each in enumerate(about):
@@ -151,7 +151,7 @@ def test_many_processes_train_as_one_does(
 
 
 def stopped_at(workdir):
-    return int(stored.find(workdir).name)
+    return int(restore.find(workdir).name)
 
 
 @pytest.mark.slow

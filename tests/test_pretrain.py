@@ -18,7 +18,7 @@ from runs import assert_same_end, metrics
 
 from bert_jax import config
 from bert_jax.errors import UserError
-from bert_jax.training import stored
+from bert_jax.training import restore
 from bert_jax.training import workdir as workdir_lib
 
 # Two phases, a bit of everything between two checkpoints.
@@ -63,7 +63,7 @@ def undisturbed(corpus, tmp_path_factory):
 
 
 def test_a_run_leaves_what_it_should(undisturbed, corpus):
-    assert stored.find(undisturbed).name == "200"
+    assert restore.find(undisturbed).name == "200"
     records = metrics(undisturbed)
     train = [r for r in records if r["split"] == "train"]
     evaluated = [r for r in records if r["split"] == "eval"]
@@ -82,7 +82,7 @@ def test_a_run_leaves_what_it_should(undisturbed, corpus):
     saved = workdir_lib.read_config(undisturbed, config.PretrainConfig)
     assert saved.encoder.vocab_size == corpus.tokenizer.vocab_size
     assert saved.data.fingerprint == corpus.fingerprint
-    metadata = stored.read_metadata(stored.find(undisturbed))
+    metadata = restore.read_metadata(restore.find(undisturbed))
     assert metadata.encoder == saved.encoder
     assert "jax" in metadata.versions
 
@@ -145,7 +145,7 @@ def test_sigterm_saves_and_the_same_command_continues(undisturbed, corpus, tmp_p
     _, rest = process.communicate()
     assert process.returncode == 75
     assert "the same command continues" in rest
-    saved = int(stored.find(workdir).name)
+    saved = int(restore.find(workdir).name)
     assert 28 <= saved < 60
     done = run(corpus, workdir, *LONG_RUN)
     assert done.returncode == 0, done.stderr

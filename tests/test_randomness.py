@@ -9,7 +9,7 @@ import pytest
 from toy import TINY, init, random_batch
 
 from bert_jax.model import dropout, randomness
-from bert_jax.objectives import masked_lm, terms
+from bert_jax.objectives import masked_lm, metric_sums
 
 
 def row_keys(count, *, seed=0, purpose="dropout", step=1):
@@ -152,7 +152,7 @@ def loss(encoder, keys):
     got = compute(
         init(TINY), random_batch(), dropout_keys=keys, sampling_keys=row_keys(8)
     )
-    return terms.ratio(got["mlm_loss"])
+    return metric_sums.ratio(got["mlm_loss"])
 
 
 def test_dropout_is_off_without_keys_and_on_with_them():

@@ -14,7 +14,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import flops, parameters, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.make_encoder import make_encoder
-from bert_jax.objectives import masked_lm, replaced_tokens, terms
+from bert_jax.objectives import masked_lm, metric_sums, replaced_tokens
 from bert_jax.training import optimizer
 
 ALBERT = dataclasses.replace(
@@ -284,9 +284,11 @@ def test_terms_of_replaced_tokens_by_hand():
         "replaced_fraction": truth.mean(),
     }
     for name, value in expected.items():
-        assert terms.ratio(got[name]) == pytest.approx(value, rel=1e-5), name
+        assert metric_sums.ratio(got[name]) == pytest.approx(value, rel=1e-5), name
     assert 0 < expected["disc_recall"] < 1
-    total = terms.total(
-        objective.losses, {n: terms.ratio(got[n]) for n in objective.losses}
+    total = metric_sums.total(
+        objective.losses, {n: metric_sums.ratio(got[n]) for n in objective.losses}
     )
-    assert total == pytest.approx(terms.ratio(got["mlm_loss"]) + 50 * loss, rel=1e-5)
+    assert total == pytest.approx(
+        metric_sums.ratio(got["mlm_loss"]) + 50 * loss, rel=1e-5
+    )

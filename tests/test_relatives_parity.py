@@ -10,17 +10,17 @@ import pytest
 from toy import assert_close
 
 from bert_jax import config
-from bert_jax.interop import huggingface, sources
+from bert_jax.interop import checkpoints, huggingface
 from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import (
     choice,
     classification,
     masked_lm,
+    metric_sums,
     replaced_tokens,
     spans,
     tagging,
-    terms,
 )
 
 KEYS = jnp.zeros(8, jnp.uint32)
@@ -33,7 +33,7 @@ def read(tmp_path):
 
     def make(case):
         folder = published.write(case, tmp_path / case)
-        return sources.published(folder), published.params(folder)
+        return checkpoints.published(folder), published.params(folder)
 
     return make
 
@@ -63,7 +63,7 @@ def loss_and_gradients(objective, params, batch):
     def loss(params):
         got = objective.terms(params, batch, dropout_keys=None, sampling_keys=KEYS)
         losses = {n: got[n].sum / got[n].count for n in objective.losses}
-        return terms.total(objective.losses, losses), losses
+        return metric_sums.total(objective.losses, losses), losses
 
     return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
 

@@ -13,7 +13,7 @@ from toy import TINY
 
 from bert_jax import prediction
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import spans, terms
+from bert_jax.objectives import metric_sums, spans
 
 
 @pytest.fixture(scope="module")
@@ -43,7 +43,7 @@ def measure(params, batch):
         dropout_keys=None,
         sampling_keys=jnp.zeros(len(batch["weights"]), jnp.uint32),
     )
-    return {name: terms.ratio(term) for name, term in got.items()}
+    return {name: metric_sums.ratio(term) for name, term in got.items()}
 
 
 def test_loss_and_accuracies_in_numpy(params, batch):

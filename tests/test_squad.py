@@ -13,7 +13,7 @@ from bert_jax import knobs, storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import squad
-from bert_jax.tasks.squad import answers, files, windows
+from bert_jax.tasks.squad import answers, reader, windows
 
 DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 SMALL = config_lib.SquadConfig(length=32, stride=8, max_question=12)
@@ -28,17 +28,17 @@ def test_a_file_is_read(tmp_path):
         questions.paragraph(questions.CONTEXT, questions.QUESTIONS, "a"),
         questions.paragraph("Is it?", [("what", "it")], "b"),
     )
-    got = files.read(path, no_answers=True)
+    got = reader.read(path, no_answers=True)
     assert [example.id for example in got] == ["a0", "a1", "a2", "a3", "b0"]
-    assert got[0].golds == (files.Gold("an object", 25),)
+    assert got[0].golds == (reader.Gold("an object", 25),)
     assert got[3].golds == ()
-    assert got[4] == files.Example("b0", "what", "Is it?", (files.Gold("it", 3),))
+    assert got[4] == reader.Example("b0", "what", "Is it?", (reader.Gold("it", 3),))
     compressed = tmp_path / "a.json.gz"
     compressed.write_bytes(gzip.compress(pathlib.Path(path).read_bytes()))
-    assert files.read(compressed, no_answers=True) == got
+    assert reader.read(compressed, no_answers=True) == got
     remote = storage.path("memory://squad/a.json")
     storage.write_text(remote, "\ufeff" + pathlib.Path(path).read_text("utf-8"))
-    assert files.read(str(remote), no_answers=True) == got
+    assert reader.read(str(remote), no_answers=True) == got
 
 
 def one_question(**changes):
@@ -97,7 +97,7 @@ def test_files_that_cannot_be_used(content, message, tmp_path):
     path = tmp_path / "FILE"
     path.write_text(json.dumps(content))
     with pytest.raises(UserError) as caught:
-        files.read(path, no_answers=False)
+        reader.read(path, no_answers=False)
     line = str(caught.value).replace(str(path), "FILE")
     assert message in line
     assert "\n" not in line and "FILE" in line
@@ -109,16 +109,16 @@ def test_files_that_cannot_be_read(data, tmp_path):
         (tmp_path / name).write_bytes(data)
         reasons = f"cannot read .*{name}: |{name}, line 1: not UTF-8"
         with pytest.raises(UserError, match=reasons):
-            files.read(tmp_path / name, no_answers=True)
+            reader.read(tmp_path / name, no_answers=True)
     with pytest.raises(UserError, match="cannot read .*nowhere: "):
-        files.read(tmp_path / "nowhere", no_answers=True)
+        reader.read(tmp_path / "nowhere", no_answers=True)
 
 
 def test_ids_are_of_one_question(tmp_path):
     twice = questions.paragraph("a b", [("what", "b")])
     path = questions.write(tmp_path / "a.json", twice, twice)
     with pytest.raises(UserError, match="a.json: two questions have the id q0"):
-        files.read(path, no_answers=False)
+        reader.read(path, no_answers=False)
 
 
 # ---- windows
@@ -444,7 +444,7 @@ def dev():
     path = DATA / "squad/dev-v1.1.json.gz"
     if not path.exists():
         pytest.skip("needs the development set of SQuAD 1.1")
-    return files.read(path, no_answers=False)
+    return reader.read(path, no_answers=False)
 
 
 def test_windows_of_the_development_set(dev):

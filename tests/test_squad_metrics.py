@@ -9,20 +9,20 @@ import numpy as np
 import pytest
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.squad import files, metrics
+from bert_jax.tasks.squad import metrics, reader
 
 DATA = pathlib.Path(__file__).parents[2] / "shared/data/squad"
 
 
 def example(name, *texts):
-    return files.Example(name, "", "", tuple(files.Gold(text, 0) for text in texts))
+    return reader.Example(name, "", "", tuple(reader.Gold(text, 0) for text in texts))
 
 
 def test_the_official_script_scores_an_ensemble_alike():
     """Which it gives EM 86.2062 and F1 92.1956."""
     if not DATA.exists():
         pytest.skip("needs the development set of SQuAD 1.1")
-    examples = files.read(DATA / "dev-v1.1.json.gz", no_answers=False)
+    examples = reader.read(DATA / "dev-v1.1.json.gz", no_answers=False)
     path = DATA / "predictions-v1.1-bert-ensemble.json.gz"
     predictions = json.loads(gzip.decompress(path.read_bytes()))
     got = metrics.evaluate(examples, predictions)

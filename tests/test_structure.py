@@ -85,7 +85,7 @@ def test_libraries_are_known_where_they_belong():
                 readers = ("corpus/sources.py", "tasks/glue_tfds.py")
                 assert relative in readers and not at_top, relative
             if library == "orbax":
-                readers = ("training/checkpoint.py", "training/stored.py")
+                readers = ("training/checkpoint.py", "training/restore.py")
                 has_barrier = relative == "training/processes.py" and not at_top
                 assert relative in readers or has_barrier, relative
             if library == "fsspec":

@@ -7,7 +7,7 @@ import pytest
 from commands import ROOT, assert_refused, call
 
 from bert_jax import prediction
-from bert_jax.training import stored
+from bert_jax.training import restore
 
 WORDS = ["the", "a", "object", "value", "name", "is", "of", "to", "in"]
 
@@ -86,7 +86,7 @@ def test_a_tagger(pretrained, files, tmp_path):
     ]
     got = prediction.load(str(tmp_path)).tag([[r[0] for r in s] for s in sentences])
     assert [each.tags for each in got] == [[r[2] for r in s] for s in sentences]
-    settings = stored.read_metadata(stored.find(tmp_path)).task
+    settings = restore.read_metadata(restore.find(tmp_path)).task
     assert settings == {"tags": ["B-class", "B-other", "O"], "scheme": "IOB2"}
 
 

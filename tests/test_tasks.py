@@ -11,9 +11,9 @@ from toy_objective import Replaced, ToyPretrainConfig
 from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning, knobs, pretraining, variants
+from bert_jax import finetuning, knobs, pretraining, recipe_variants
 from bert_jax.tasks import choice, classification, squad, tagging, texts
-from bert_jax.training import stored
+from bert_jax.training import restore
 
 
 @pytest.fixture(scope="module")
@@ -154,7 +154,7 @@ def test_an_objective_and_a_task_are_added_in_a_file_each(
     monkeypatch.setitem(pretraining.OBJECTIVES, "replaced", Replaced)
     monkeypatch.setitem(finetuning.TASKS, "length", Length)
     cfg = knobs.to_configdict(ToyPretrainConfig())
-    variants.shrink_pretraining(cfg)
+    recipe_variants.shrink_pretraining(cfg)
     cfg.encoder.vocab_size = 0
     cfg.encoder.dtype = "float32"
     cfg.data.corpus = str(corpus.folder)
@@ -180,5 +180,5 @@ def test_an_objective_and_a_task_are_added_in_a_file_each(
     assert results["examples"] == 24 and "correct" in results
     assert len(json.loads((tmp_path / "finetune/lengths.json").read_text())) == 24
     assert finetuning.finetune(config, str(tmp_path / "finetune")) == results
-    metadata = stored.read_metadata(stored.find(tmp_path / "finetune"))
+    metadata = restore.read_metadata(restore.find(tmp_path / "finetune"))
     assert metadata.config["task"]["kind"] == "length"

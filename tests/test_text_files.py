@@ -8,7 +8,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import knobs, storage
 from bert_jax.errors import UserError
-from bert_jax.tasks import files, text_files
+from bert_jax.tasks import task_files, text_files
 from bert_jax.tasks.texts import Example
 
 
@@ -93,7 +93,7 @@ def test_the_same_examples_in_each_format(ending, tmp_path):
         path.write_bytes(gzip.compress(data) if ending else data)
         read = text_files.read(path)
         assert read == expected, name
-        assert files.fingerprint(read) == files.fingerprint(expected)
+        assert task_files.fingerprint(read) == task_files.fingerprint(expected)
         where = f"{path}, line {2 + (not name.endswith('.jsonl'))}"
         assert read[1].where == where
 

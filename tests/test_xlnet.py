@@ -24,7 +24,7 @@ from bert_jax.model import parameters, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.make_encoder import make_encoder
 from bert_jax.model.xlnet.encoder import Targets
-from bert_jax.objectives import permutation_lm, terms
+from bert_jax.objectives import metric_sums, permutation_lm
 from bert_jax.training import optimizer, sharding, step
 
 FIXTURE = pathlib.Path(__file__).parent / "fixtures/xlnet.npz"
@@ -419,9 +419,9 @@ def test_a_prediction_learns_from_distances():
     rng = np.random.default_rng(0)
     for i in range(300):
         if i == 250:
-            state = dataclasses.replace(state, terms=terms.zeros(state.terms))
+            state = dataclasses.replace(state, terms=metric_sums.zeros(state.terms))
         state, _ = train(state, counting(rng))
-    assert terms.ratio(state.terms["plm_accuracy"]) > 0.9
+    assert metric_sums.ratio(state.terms["plm_accuracy"]) > 0.9
 
 
 # ---- on many devices

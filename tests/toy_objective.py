@@ -17,7 +17,7 @@ from bert_jax.knobs import knob
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.make_encoder import make_encoder
-from bert_jax.objectives import terms
+from bert_jax.objectives import metric_sums
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -96,7 +96,7 @@ class Replaced:
         weights = self._weights(batch)
         correct = ((logits > 0) == replaced).astype(jnp.float32)
         return {
-            "replaced_loss": terms.weighted(loss, weights),
-            "replaced_accuracy": terms.weighted(correct, weights),
-            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+            "replaced_loss": metric_sums.weighted(loss, weights),
+            "replaced_accuracy": metric_sums.weighted(correct, weights),
+            "padding_fraction": metric_sums.padding_fraction(batch["attention_mask"]),
         }

@@ -19,7 +19,7 @@ import apache_beam
 from apache_beam.options import pipeline_options
 from apache_beam.runners.runner import PipelineState
 
-from bert_jax.corpus import build, sources, splits, unfinished
+from bert_jax.corpus import build, build_state, sources, splits
 from bert_jax.errors import Unavailable, UserError
 
 # These runners ask their job server which options exist.
@@ -38,7 +38,7 @@ def runner(options: str) -> build.Runner:
     pipeline = _pipeline(options)
 
     def run(
-        job: unfinished.Job, todo: Sequence[tuple[int, sources.Split]]
+        job: build_state.Job, todo: Sequence[tuple[int, sources.Split]]
     ) -> Generator[tuple[int, splits.SplitResult], None, None]:
         if not todo:
             return
@@ -47,7 +47,7 @@ def runner(options: str) -> build.Runner:
         spread = splits | "Spread" >> apache_beam.Reshuffle()
         _ = spread | "Build" >> apache_beam.ParDo(_Build(job))
         _wait(pipeline)
-        yield from unfinished.read_kept(job.output, [index for index, _ in todo])
+        yield from build_state.read_kept(job.output, [index for index, _ in todo])
 
     return run
 
@@ -74,19 +74,19 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
 class _Build(apache_beam.DoFn):
     """Builds splits. The results are kept in the output folder."""
 
-    def __init__(self, job: unfinished.Job):
+    def __init__(self, job: build_state.Job):
         self._job = job
 
     def process(self, numbered: tuple[int, sources.Split]) -> None:
         index, split = numbered
-        if not unfinished.is_begun(self._job):
+        if not build_state.is_begun(self._job):
             raise UserError(
                 f"{self._job.output} is another place on Beam's workers; give an "
                 "--output that all machines share"
             )
         # If one split of a bundle fails, Beam repeats the whole bundle.
-        if not unfinished.is_kept(self._job, index):
-            unfinished.build_and_keep(self._job, index, split)
+        if not build_state.is_kept(self._job, index):
+            build_state.build_and_keep(self._job, index, split)
 
 
 def _pipeline(text: str) -> apache_beam.Pipeline:

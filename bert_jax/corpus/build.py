@@ -1,6 +1,6 @@
 """Build a corpus: plan its splits, let a runner build them, and complete it.
 
-The state of the build is kept in its folder (`corpus/unfinished.py`), so that a build
+The state of the build is kept in its folder (`corpus/build_state.py`), so that a build
 that was interrupted continues, with the same runner or another. `corpus/local.py` is
 the runner that uses processes of this machine, `corpus/beam.py` the one for a cluster.
 """
@@ -14,24 +14,24 @@ from collections.abc import Callable, Generator, Sequence
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import (
+    build_state,
     local,
     records,
     shard_writer,
     shards,
     sources,
     splits,
-    unfinished,
 )
 from bert_jax.errors import UserError
 
 # For callers of `build`.
 Settings = splits.Settings
 
-# A runner calls `unfinished.build_and_keep` for each of the numbered splits, in any
+# A runner calls `build_state.build_and_keep` for each of the numbered splits, in any
 # order and on any machine that reaches input and output. It yields the numbers and
 # results, and is closed when the build ends, completed or not.
 Runner = Callable[
-    [unfinished.Job, Sequence[tuple[int, sources.Split]]],
+    [build_state.Job, Sequence[tuple[int, sources.Split]]],
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
@@ -74,7 +74,7 @@ def build(
     """
     folder = storage.path(output)
     planned = sources.plan(source)
-    identity = unfinished.Identity(
+    identity = build_state.Identity(
         source,
         settings.held_out,
         settings.language,
@@ -84,10 +84,10 @@ def build(
     storage.check(folder)
     if _is_complete(folder, identity):
         return shards.open_corpus(folder)
-    job = unfinished.Job(source, settings, tokenizer, os.fspath(output))
+    job = build_state.Job(source, settings, tokenizer, os.fspath(output))
     runner = runner or functools.partial(local.run_locally, workers=workers)
     try:
-        with unfinished.claimed(folder):
+        with build_state.claimed(folder):
             # Another build may have completed it just before the claim.
             if not _is_complete(folder, identity):
                 results = _build_splits(job, identity, planned, runner, on_split)
@@ -97,19 +97,19 @@ def build(
         storage.remove_folder(folder)
         raise
     # The lock is closed by now: network file systems keep folders with open files.
-    storage.remove_folder(folder / unfinished.FOLDER)
+    storage.remove_folder(folder / build_state.FOLDER)
     return shards.open_corpus(folder)
 
 
 def _build_splits(
-    job: unfinished.Job,
-    identity: unfinished.Identity,
+    job: build_state.Job,
+    identity: build_state.Identity,
     planned: list[sources.Split],
     runner: Runner,
     on_split: OnSplit | None,
 ) -> list[splits.SplitResult]:
     """Build the splits that are not done, and return all results in order."""
-    results = unfinished.begin(storage.path(job.output), identity, len(planned))
+    results = build_state.begin(storage.path(job.output), identity, len(planned))
     todo = [(i, split) for i, split in enumerate(planned) if i not in results]
     with contextlib.closing(runner(job, todo)) as built:
         for index, result in built:
@@ -119,7 +119,7 @@ def _build_splits(
     return [results[i] for i in range(len(planned))]
 
 
-def _is_complete(folder: storage.Path, identity: unfinished.Identity) -> bool:
+def _is_complete(folder: storage.Path, identity: build_state.Identity) -> bool:
     """Whether the folder holds the complete corpus.
 
     Raises:
@@ -130,20 +130,20 @@ def _is_complete(folder: storage.Path, identity: unfinished.Identity) -> bool:
             return False
     settings = shards.open_corpus(folder).settings
     try:
-        complete = records.from_values(unfinished.Identity, settings)
+        complete = records.from_values(build_state.Identity, settings)
     except ValueError as error:
         raise UserError(
             f"{folder / shards.MANIFEST} is damaged (settings: {error}); give a new "
             "folder"
         ) from error
-    unfinished.check_same(folder, complete, identity)
+    build_state.check_same(folder, complete, identity)
     return True
 
 
 def _finish(
     folder: storage.Path,
     tokenizer: tokenizer_lib.Tokenizer,
-    identity: unfinished.Identity,
+    identity: build_state.Identity,
     results: list[splits.SplitResult],
 ) -> None:
     """Complete the corpus from its shards."""

@@ -16,12 +16,12 @@ import traceback
 from collections.abc import Generator, Sequence
 from typing import Any
 
-from bert_jax.corpus import sources, splits, unfinished
+from bert_jax.corpus import build_state, sources, splits
 from bert_jax.errors import Interrupted, Unavailable, UserError
 
 
 def run_locally(
-    job: unfinished.Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
+    job: build_state.Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
 ) -> Generator[tuple[int, splits.SplitResult], None, None]:
     """Build splits in worker processes; with one worker, in this process.
 
@@ -41,7 +41,7 @@ def run_locally(
     workers = min(workers or os.cpu_count() or 1, len(todo))
     if workers <= 1:
         for index, split in todo:
-            yield index, unfinished.build_and_keep(job, index, split)
+            yield index, build_state.build_and_keep(job, index, split)
         return
     waiting = collections.deque(todo)
     with contextlib.ExitStack() as stack:
@@ -135,10 +135,10 @@ def _serve(connection: multiprocessing.connection.Connection) -> None:
 
 
 def _answer(
-    job: unfinished.Job, index: int, split: sources.Split
+    job: build_state.Job, index: int, split: sources.Split
 ) -> tuple[int, splits.SplitResult] | Exception:
     try:
-        return index, unfinished.build_and_keep(job, index, split)
+        return index, build_state.build_and_keep(job, index, split)
     except (UserError, Unavailable) as error:
         return error
     except Exception:

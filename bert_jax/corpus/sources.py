@@ -5,7 +5,7 @@ the documents of one split. Both are pure functions of their arguments and of th
 so that splits can be read in any order, on any machine, in bounded memory.
 
 Formats:
-  text, jsonl, wikiextractor   files; see `corpus/files.py`.
+  text, jsonl, wikiextractor   files; see `corpus/text_files.py`.
   tfds:NAME                    a prepared TensorFlow dataset with a text feature.
   python_docs                  docstrings of installed packages and the language
                                reference; see `corpus/python_docs.py`.
@@ -19,7 +19,7 @@ import os
 from collections.abc import Iterator
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import files, python_docs
+from bert_jax.corpus import python_docs, text_files
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import Unavailable, UserError
 
@@ -98,8 +98,8 @@ def plan(source: Source) -> list[Split]:
             # Docstrings are about a sixth of the source text.
             source.split_bytes * 6,
         )
-    if source.format not in files.FORMATS:
-        known = ", ".join([*files.FORMATS, "tfds:NAME", "python_docs"])
+    if source.format not in text_files.FORMATS:
+        known = ", ".join([*text_files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
     matched = storage.find(source.pattern)
     if not matched and os.path.isdir(source.pattern):
@@ -111,7 +111,7 @@ def plan(source: Source) -> list[Split]:
         raise UserError(f"no file matches {source.pattern!r}")
     pieces = []
     for file in matched:
-        is_whole = files.is_compressed(file.name)
+        is_whole = text_files.is_compressed(file.name)
         count = 1 if is_whole else max(1, round(file.size / source.split_bytes))
         cuts = [file.size * i // count for i in range(count + 1)]
         pieces += [
@@ -123,7 +123,7 @@ def plan(source: Source) -> list[Split]:
 def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
     """Group pieces by size, in order."""
     sizes = [
-        (p.end - p.start) * (_COMPRESSION if files.is_compressed(p.name) else 1)
+        (p.end - p.start) * (_COMPRESSION if text_files.is_compressed(p.name) else 1)
         for p in pieces
     ]
     count = max(1, round(sum(sizes) / split_bytes))
@@ -148,7 +148,7 @@ def fingerprint(source: Source, planned: list[Split]) -> str:
     Raises:
       Unavailable: A store does not answer now.
     """
-    are_files = source.format in files.FORMATS
+    are_files = source.format in text_files.FORMATS
     content = {}
     if are_files:
         # The end of the last piece is the size of the file.
@@ -220,7 +220,7 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
             for text in python_docs.read_module(piece.name, problems.add):
                 yield Document(text, terminal.printable(module))
         else:
-            texts = files.documents(
+            texts = text_files.documents(
                 piece.name,
                 piece.start,
                 piece.end,
@@ -270,7 +270,7 @@ def _read_tfds(piece: Piece, source: Source, problems: Problems) -> Iterator[Doc
     try:
         for example in tfds.as_numpy(dataset):
             text = example[source.text_field].decode("utf-8", errors="replace")
-            for part in files.cut(text):
+            for part in text_files.cut(text):
                 yield Document(part, f"{piece.name}:{following}")
             following += 1
     except Exception as error:

@@ -15,7 +15,7 @@ import tensorflow as tf
 
 from bert_jax import config as config_lib
 from bert_jax.corpus import mixture, shards
-from bert_jax.data import corpus_rows, counter, mixing, order, pipeline
+from bert_jax.data import corpus_rows, mixing, order, pipeline, random_bits
 
 # Purpose of the draws that say which corpus rows are of; corpus_rows.py has the others.
 _MIXING = 10
@@ -168,7 +168,7 @@ class _Group:
         def key_of(phase: int, corpus: int = 0) -> tf.Tensor:
             # The groups of a further corpus have the numbers that follow.
             number = corpus * num_groups + group
-            return counter.stream(
+            return random_bits.stream(
                 config.seed, shards.SPLITS.index(split), phase, number
             )
 
@@ -217,7 +217,7 @@ class _Group:
                 counts = mixture.rows_of_block(config.of_phase(phase).data, corpora)
                 if self.mixing is None or (counts != self.mixing.counts).any():
                     rest = self.mixing.rest(self._begin) if self.mixing else None
-                    key = counter.word(key_of(phase), _MIXING)
+                    key = random_bits.word(key_of(phase), _MIXING)
                     self.mixing, self._begin = mixing.Mixing(counts, key, rest), 0
             if phase != phases[-1]:
                 shape = config.phases[phase]

@@ -14,11 +14,11 @@ from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import (
-    counter,
     masking,
     order,
     packing,
     permutations,
+    random_bits,
     segment_pairs,
     segments,
     single_segments,
@@ -102,7 +102,7 @@ class CorpusRows:
             length=length,
             short_sequence_rate=objective.short_sequence_rate,
             tokenizer=corpus.tokenizer,
-            aim_key=counter.word(key, _AIMS) if is_packed else None,
+            aim_key=random_bits.word(key, _AIMS) if is_packed else None,
         )
         self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
         self._masking = self._permutations = None
@@ -127,14 +127,14 @@ class CorpusRows:
                 max_examples=max_examples,
                 max_predictions=mask.predictions(length, max_examples) if mask else 0,
                 pad_id=corpus.tokenizer.pad_id,
-                key=counter.word(key, _PACKING),
+                key=random_bits.word(key, _PACKING),
             )
             count = self._packing.num_rows
         self._name = f"{name} group {group}" if name else f"group {group}"
         self._key = key
         self.order = order.Order(
             count=count,
-            key=counter.word(key, _ORDER),
+            key=random_bits.word(key, _ORDER),
             once=split == shards.HELD_OUT,
         )
 
@@ -179,8 +179,8 @@ class CorpusRows:
 
     def _row_keys(self, purpose: int, items: order.Items) -> tf.Tensor:
         """Keys of the draws for one purpose: uint64 [B]."""
-        of_epoch = counter.word(counter.word(self._key, purpose), items.epoch)
-        return counter.word(of_epoch, items.index)
+        of_epoch = random_bits.word(random_bits.word(self._key, purpose), items.epoch)
+        return random_bits.word(of_epoch, items.index)
 
     def row_names(self, position: tf.Tensor) -> list[str]:
         """What the rows at positions in the order are made from, for people."""

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 import tensorflow as tf
 
-from bert_jax.data import counter, order, pipeline
+from bert_jax.data import order, pipeline, random_bits
 
 # Batches whose rows are sorted by length among themselves.
 _WINDOW = 64
@@ -71,7 +71,7 @@ class Examples:
         self._arrays = {name: tf.constant(values) for name, values in arrays.items()}
         self._steps = steps
         self._held_out = held_out
-        self._key = counter.stream(seed)
+        self._key = random_bits.stream(seed)
         self._order = order.Order(
             count=count,
             key=None if held_out else self._key,
@@ -122,7 +122,7 @@ class Examples:
         positions = first + tf.range(batches * self._batch_size)
         everything = self._order.at(positions)
         by_size = tf.argsort(tf.gather(self._sizes, everything.index), stable=True)
-        keys = counter.word(counter.word(self._key, window), tf.range(batches))
+        keys = random_bits.word(random_bits.word(self._key, window), tf.range(batches))
         shuffled = tf.argsort(tf.bitcast(keys, tf.int64), stable=True)
         begin = tf.cast(shuffled[step % _WINDOW], tf.int64) * self._batch_size
         chosen = tf.gather(by_size, begin + tf.constant(self._rows, tf.int64))

@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.data import counter
+from bert_jax.data import random_bits
 
 # Purposes of the streams of random words of a row.
 POSITION, ACTION, SPAN, COUNT = range(4)
@@ -115,7 +115,7 @@ class Masking:
         """Return how many tokens to predict in rows of `num_tokens`: int64 [B]."""
         wanted = self._rate * tf.cast(num_tokens, tf.float64)
         if self._config.convention == "fairseq":
-            wanted = tf.floor(wanted + counter.fraction(counter.word(key, 0)))
+            wanted = tf.floor(wanted + random_bits.fraction(random_bits.word(key, 0)))
         else:
             # Rounded to even at halves, like Python's `round`, as the original does.
             wanted = tf.maximum(tf.round(wanted), 1.0)
@@ -158,7 +158,7 @@ class Masking:
         column = tf.range(self._length, dtype=tf.int64)[None, :]
         rank = tf.cast(
             tf.bitwise.right_shift(
-                counter.word(key[:, None], column), tf.constant(bits + 1, tf.uint64)
+                random_bits.word(key[:, None], column), tf.constant(bits + 1, tf.uint64)
             ),
             tf.int64,
         )
@@ -217,7 +217,7 @@ class Masking:
         candidate_at = tf.cast(tf.transpose(is_candidate), tf.int32)
         words_left = _words_left(begins_at, candidate_at)
         column = tf.range(self._length, dtype=tf.int64)[:, None]
-        draws = counter.fraction(counter.word(key[None, :], column))
+        draws = random_bits.fraction(random_bits.word(key[None, :], column))
         size = _ngram_sizes(draws, tf.clip_by_value(words_left, 1, most), most)
         # A span takes the words that come until it has its number of them.
         pending = tf.zeros_like(size[0])
@@ -238,10 +238,12 @@ class Masking:
     ) -> tf.Tensor:
         """What takes the place of each label: int32 [B, P]."""
         config = self._config
-        random = counter.word(key[:, None], positions)
-        index = counter.below(counter.lower_half(random), self._replacements.shape[0])
-        becomes_mask = counter.chance(random, config.mask_token_rate)
-        changes = counter.chance(
+        random = random_bits.word(key[:, None], positions)
+        index = random_bits.below(
+            random_bits.lower_half(random), self._replacements.shape[0]
+        )
+        becomes_mask = random_bits.chance(random, config.mask_token_rate)
+        changes = random_bits.chance(
             random, config.mask_token_rate + config.random_token_rate
         )
         return tf.where(

@@ -15,7 +15,7 @@ from typing import NamedTuple
 import numpy as np
 import tensorflow as tf
 
-from bert_jax.data import counter
+from bert_jax.data import random_bits
 
 
 class Items(NamedTuple):
@@ -69,6 +69,6 @@ class Order:
             position = tf.minimum(position, self.count - 1)
         epoch, index = position // self.count, position % self.count
         if self.key is not None:
-            of_epoch = counter.word(self.key, epoch)
-            index = counter.permute(index, self.count, of_epoch)
+            of_epoch = random_bits.word(self.key, epoch)
+            index = random_bits.permute(index, self.count, of_epoch)
         return Items(epoch, index, is_real)

@@ -13,7 +13,7 @@ take the place of chunks in the order of an epoch (`order.py`).
 import numpy as np
 import tensorflow as tf
 
-from bert_jax.data import counter, order
+from bert_jax.data import order, random_bits
 
 
 class Packing:
@@ -48,7 +48,7 @@ class Packing:
           pad_id: The id of [PAD].
           key: uint64; key of the order of chunks of one size.
         """
-        draws = counter.word(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
+        draws = random_bits.word(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
         falling = np.lexsort((draws, -sizes))
         row = _best_fit(sizes[falling], length, max_examples)
         starts = np.concatenate([[0], np.cumsum(np.bincount(row))])

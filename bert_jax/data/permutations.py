@@ -9,7 +9,7 @@ import tensorflow as tf
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.data import counter
+from bert_jax.data import random_bits
 
 # Purposes of the streams of random words of a row.
 SPAN, ORDER = range(2)
@@ -108,16 +108,16 @@ class Permutations:
         goal = tf.minimum(tf.maximum(count // context, 1), count - 1)
         goal = tf.clip_by_value(goal, 0, slots)[:, None]
         number = tf.range(slots, dtype=tf.int64)[None, :]
-        draws = counter.word(key[:, None], 1 + 2 * number)
-        drawn = self._span_sizes(counter.fraction(draws))
+        draws = random_bits.word(key[:, None], 1 + 2 * number)
+        drawn = self._span_sizes(random_bits.fraction(draws))
         end = tf.minimum(tf.cumsum(drawn, axis=1), goal)
         begin = tf.concat([tf.zeros_like(end[:, :1]), end[:, :-1]], axis=1)
         size = end - begin
         spare = tf.maximum(count[:, None] - context * goal, 0)
-        before = counter.below(counter.word(key[:, None], 0), spare + 1)
+        before = random_bits.below(random_bits.word(key[:, None], 0), spare + 1)
         room = tf.minimum(context * size, count[:, None]) - size
-        draws = counter.word(key[:, None], 2 + 2 * number)
-        first = before + context * begin + counter.below(draws, room + 1)
+        draws = random_bits.word(key[:, None], 2 + 2 * number)
+        first = before + context * begin + random_bits.below(draws, room + 1)
         # Slot s is of the span that the tokens up to s fill.
         slot = tf.tile(number, [tf.shape(is_text)[0], 1])
         span = tf.searchsorted(end, slot, side="right", out_type=tf.int64)
@@ -140,7 +140,7 @@ class Permutations:
         column = tf.range(self._length, dtype=tf.int64)[None, :]
         random = tf.cast(
             tf.bitwise.right_shift(
-                counter.word(key[:, None], column), tf.constant(bits + 1, tf.uint64)
+                random_bits.word(key[:, None], column), tf.constant(bits + 1, tf.uint64)
             ),
             tf.int64,
         )

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.data import chunks as chunks_lib
-from bert_jax.data import counter, segments
+from bert_jax.data import random_bits, segments
 from bert_jax.data.segments import NEXT_WORD, Rows, short_goal
 
 # Words of a row's stream of random words.
@@ -116,9 +116,9 @@ class Consecutive:
         count = end - first
         stop = tf.gather(self._piece_starts, end)
         # A: some of several pieces, or a part of the only one.
-        draw = counter.word(key, _CUT)
-        cut = first + 1 + counter.below(draw, tf.maximum(count - 1, 1))
-        inside = start + 1 + counter.below(draw, tf.maximum(stop - start - 1, 1))
+        draw = random_bits.word(key, _CUT)
+        cut = first + 1 + random_bits.below(draw, tf.maximum(count - 1, 1))
+        inside = start + 1 + random_bits.below(draw, tf.maximum(stop - start - 1, 1))
         middle = tf.where(count > 1, tf.gather(self._piece_starts, cut), inside)
         middle = tf.minimum(middle, stop)
         return _Segment(start, middle - start), _Segment(middle, stop - middle)
@@ -147,7 +147,7 @@ class Consecutive:
         trimmed = []
         for i, (segment, dropped) in enumerate(((a, from_a), (b, from_b))):
             indices = _TRIM + i * words + np.arange(words)
-            from_front = _count_bits(counter.word(key[:, None], indices), dropped)
+            from_front = _count_bits(random_bits.word(key[:, None], indices), dropped)
             trimmed.append(
                 _Segment(segment.start + from_front, segment.length - dropped)
             )
@@ -208,7 +208,7 @@ class NextSentence(Consecutive):
         """Rows made from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         a, b = self._cut(chunk, goal, key)
-        is_random = counter.chance(counter.word(key, _IS_CHANGED), 0.5)
+        is_random = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
         is_random |= b.length == 0
         other = self._other_segment(chunk, goal - a.length, key)
         b = _Segment(
@@ -232,8 +232,8 @@ class NextSentence(Consecutive):
                 self._piece_starts, end - goal, side="right", out_type=tf.int64
             )
             choices = tf.clip_by_value(have_enough - first, 1, choices)
-        draw = counter.word(key, _OTHER_START)
-        piece = first + counter.below(draw, choices)
+        draw = random_bits.word(key, _OTHER_START)
+        piece = first + random_bits.below(draw, choices)
         start = tf.gather(self._piece_starts, piece)
         end = self._reach(start + goal, piece + 1, limit)
         return _Segment(start, tf.gather(self._piece_starts, end) - start)
@@ -242,9 +242,9 @@ class NextSentence(Consecutive):
         self, document: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
     ) -> tf.Tensor:
         """A document that is not this one; for packed rows, one with enough tokens."""
-        draw = counter.word(key, _OTHER_DOCUMENT)
+        draw = random_bits.word(key, _OTHER_DOCUMENT)
         if self._aim is None:
-            other = counter.below(draw, self._num_documents - 1)
+            other = random_bits.below(draw, self._num_documents - 1)
             return other + tf.cast(other >= document, tf.int64)
         # Among the longest, of which this one may be.
         size, place = (
@@ -252,7 +252,7 @@ class NextSentence(Consecutive):
         )
         shorter = tf.searchsorted(self._rising_sizes, goal, out_type=tf.int64)
         choices = self._num_documents - shorter - tf.cast(size >= goal, tf.int64)
-        other = counter.below(draw, tf.maximum(choices, 1))
+        other = random_bits.below(draw, tf.maximum(choices, 1))
         other += tf.cast(other >= place, tf.int64)
         return tf.gather(self._by_size, other)
 
@@ -270,7 +270,7 @@ class SentenceOrder(Consecutive):
         """Rows made from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         a, b = self._cut(chunk, goal, key)
-        is_swapped = counter.chance(counter.word(key, _IS_CHANGED), 0.5)
+        is_swapped = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
         is_swapped &= b.length > 0
         first, second = (
             _Segment(

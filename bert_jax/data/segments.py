@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 import tensorflow as tf
 
-from bert_jax.data import counter
+from bert_jax.data import random_bits
 
 # Words of a row's stream of random words; each kind continues from here.
 _SHORT, _SHORT_LENGTH = 0, 1
@@ -74,14 +74,14 @@ def aims(key: tf.Tensor, rate: float, target: int, count: int) -> np.ndarray:
       target: Tokens that the others aim at.
       count: Number of pieces.
     """
-    of_pieces = counter.word(key, tf.range(count, dtype=tf.int64))
+    of_pieces = random_bits.word(key, tf.range(count, dtype=tf.int64))
     return short_goal(of_pieces, rate, target).numpy()
 
 
 def short_goal(key: tf.Tensor, rate: float, target: int) -> tf.Tensor:
     """Tokens that each row aims at: `target`, or, at a rate, 2 to `target`."""
     return tf.where(
-        counter.chance(counter.word(key, _SHORT), rate),
-        2 + counter.below(counter.word(key, _SHORT_LENGTH), target - 1),
+        random_bits.chance(random_bits.word(key, _SHORT), rate),
+        2 + random_bits.below(random_bits.word(key, _SHORT_LENGTH), target - 1),
         target,
     )

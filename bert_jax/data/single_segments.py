@@ -5,7 +5,7 @@ import tensorflow as tf
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.data import chunks as chunks_lib
-from bert_jax.data import counter, segments
+from bert_jax.data import random_bits, segments
 from bert_jax.data.segments import NEXT_WORD, Rows, short_goal
 
 # Word of a row's stream of random words.
@@ -77,7 +77,7 @@ class DocSentences:
         else:
             goal = tf.constant(target, tf.int64)
             excess = tf.maximum(tokens - goal, 0)
-            start += counter.below(counter.word(key, _FRONT), excess + 1)
+            start += random_bits.below(random_bits.word(key, _FRONT), excess + 1)
         last = tf.minimum(tokens, goal)[:, None]
         column = tf.range(self._length, dtype=tf.int64)[None, :]
         source = start[:, None] + column - 1

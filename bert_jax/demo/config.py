@@ -5,7 +5,7 @@ import dataclasses
 import ml_collections
 
 from bert_jax import config as config_lib
-from bert_jax import variants
+from bert_jax import recipe_variants
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
@@ -53,6 +53,6 @@ class DemoConfig:
 def shrink(cfg: ml_collections.ConfigDict) -> None:
     """Make the demo's recipe small enough for a minute or two."""
     cfg.update(vocab_size=500, sample_megabytes=1, train_examples=64, repeats=2)
-    variants.shrink_pretraining(cfg.pretrain)
-    variants.shrink_finetuning(cfg.finetune)
+    recipe_variants.shrink_pretraining(cfg.pretrain)
+    recipe_variants.shrink_finetuning(cfg.finetune)
     cfg.finetune.loop.update(eval_every=4, checkpoint_every=0)

@@ -17,7 +17,7 @@ from bert_jax.corpus import report as corpus_report
 from bert_jax.demo import parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.tasks import text_files, texts
-from bert_jax.training import metrics, workdir
+from bert_jax.training import metrics_file, workdir
 
 BLANKS = (
     "Returns [MASK] if the file exists.",
@@ -59,7 +59,7 @@ def demo(config: DemoConfig, folder: str) -> str:
         if config.minutes:
             pretrain = _in_minutes(pretrain, config.minutes, path)
         pretraining.pretrain(pretrain, str(path / "pretrain"))
-        pretrained = metrics.read(path / "pretrain")
+        pretrained = metrics_file.read(path / "pretrain")
 
         _heading(3, "fine-tuning: does a parameter's description belong to a function?")
         task = _task(config, path)
@@ -142,7 +142,7 @@ def _sequences_per_second(
     shutil.rmtree(folder, ignore_errors=True)
     try:
         pretraining.pretrain(trial, str(folder))
-        trained = [r for r in metrics.read(folder) if r["split"] == "train"]
+        trained = [r for r in metrics_file.read(folder) if r["split"] == "train"]
     finally:
         shutil.rmtree(folder, ignore_errors=True)
     return trained[-1]["sequences_per_sec"]
@@ -199,5 +199,5 @@ def _finetune(
             folder = path / "finetune" / f"{beginning}-{seed}"
             results = finetuning.finetune(run, str(folder))
             accuracies[beginning].append(results["accuracy"])
-            records[beginning].append(metrics.read(folder))
+            records[beginning].append(metrics_file.read(folder))
     return accuracies, records

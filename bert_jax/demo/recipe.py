@@ -9,13 +9,13 @@ Smoke:  --config=bert_jax/demo/recipe.py:smoke takes a minute or two, most of it
         read text.
 """
 
-from bert_jax import knobs, variants
+from bert_jax import knobs, recipe_variants
 from bert_jax.demo import config as demo_config
 
 
 def get_config(arg: str = ""):
     """The recipe; `arg` is "" or "smoke"."""
-    _, smoke = variants.parse(arg)
+    _, smoke = recipe_variants.parse(arg)
     cfg = knobs.to_configdict(demo_config.DemoConfig())
 
     pretrain = cfg.pretrain

@@ -13,7 +13,7 @@ from matplotlib import figure
 from bert_jax import prediction
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
-from bert_jax.objectives import without_context
+from bert_jax.objectives import unigram_baseline
 from bert_jax.tasks.texts import Example
 from bert_jax.training import curves
 
@@ -37,7 +37,7 @@ class Results:
       documentation: Tokens for training and held out.
       held_out: `mlm_loss` (nats), `mlm_accuracy` and `nsp_accuracy` of pretraining.
       unigram_entropy: Nats; the loss of a model that knows how often each token occurs
-        in the held-out text, and no more (objectives/without_context.py).
+        in the held-out text, and no more (objectives/unigram_baseline.py).
       most_frequent_token: Its share of the held-out text.
       accuracies: Accuracy of the fine-tuned classifier by seed, from either beginning.
       most_frequent_class: Its share of the evaluation examples.
@@ -75,7 +75,7 @@ def make_results(
     return Results(
         documentation={s: corpus.count(s, "tokens") for s in shards.SPLITS},
         held_out={n: last[n] for n in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")},
-        unigram_entropy=without_context.entropy(frequencies),
+        unigram_entropy=unigram_baseline.entropy(frequencies),
         most_frequent_token=float(frequencies.max()),
         accuracies=accuracies,
         most_frequent_class=max(map(labels.count, labels)) / len(labels),

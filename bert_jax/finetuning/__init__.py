@@ -16,16 +16,16 @@ from jax.experimental.compilation_cache import compilation_cache
 from bert_jax import config as config_lib
 from bert_jax import knobs, storage, tasks
 from bert_jax.errors import UserError
-from bert_jax.finetuning import batches, beginning, repeats
-from bert_jax.interop import sources
+from bert_jax.finetuning import batches, initialise, repeats
+from bert_jax.interop import checkpoints
 from bert_jax.tasks import choice, classification, squad, tagging
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import (
     optimizer,
     processes,
+    restore,
     session,
     sharding,
-    stored,
 )
 from bert_jax.training.run import Phase, Run
 
@@ -90,18 +90,18 @@ def _finetune_once(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Scores, and what results.json holds."""
     with session.prepare(config.loop) as ledger:
-        source, fingerprint = beginning.source(config, folder)
+        source, fingerprint = initialise.source(config, folder)
         # A continuation has all it needs, whatever has become of the source.
-        pretrained = sources.read_metadata(
-            source if sources.exists(source) else stored.find(folder)
+        pretrained = checkpoints.read_metadata(
+            source if checkpoints.exists(source) else restore.find(folder)
         )
-        encoder = beginning.encoder(config, pretrained.encoder)
+        encoder = initialise.encoder(config, pretrained.encoder)
         task = TASKS[config.task.kind](config.task, pretrained.tokenizer)
         config = resolve(config, task, source)
     config = knobs.filled_in(
         config,
         "init_fingerprint",
-        fingerprint or sources.fingerprint(source),
+        fingerprint or checkpoints.fingerprint(source),
         f"{source} has other parameters",
     )
     run = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
@@ -109,7 +109,7 @@ def _finetune_once(
         config, run.objective, pretrained.tokenizer, task.settings
     )
     with session.open_session(run, folder, config, metadata, ledger) as opened:
-        state = opened.train(functools.partial(beginning.begin, config, run, source))
+        state = opened.train(functools.partial(initialise.begin, config, run, source))
         outputs = batches.predict(config, run, state.params, task, opened.heartbeat)
         predictions = task.decode(outputs)
         scores = task.scores(predictions)

@@ -11,7 +11,7 @@ from bert_jax.errors import Unavailable, UserError
 from bert_jax.interop import huggingface
 from bert_jax.interop.families import family
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import metrics
+from bert_jax.training import metrics_file
 
 # Class of `transformers` that loads the model of each purpose.
 _AUTO = {
@@ -123,7 +123,7 @@ def _held_out(workdir: storage.Path, step: int) -> list[tuple[str, Any]]:
     """Return rows about the last evaluation up to a step, and about results.json."""
     rows: list[tuple[str, Any]] = []
     try:
-        records = metrics.read(workdir)
+        records = metrics_file.read(workdir)
     except (UserError, Unavailable):
         records = []
     evaluated = [r for r in records if r["split"] == "eval" and r["step"] <= step]

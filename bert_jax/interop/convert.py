@@ -11,12 +11,12 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.interop import (
     card,
-    classes,
     configs,
     huggingface,
     huggingface_folder,
     json_files,
-    models,
+    lazy_checkpoint,
+    model_classes,
     output,
     safetensors,
     tensorflow,
@@ -24,7 +24,7 @@ from bert_jax.interop import (
 )
 from bert_jax.interop.families import BERT
 from bert_jax.interop.families.family import BARE
-from bert_jax.interop.models import Model
+from bert_jax.interop.lazy_checkpoint import Model
 from bert_jax.model import parameters
 from bert_jax.training import checkpoint
 
@@ -71,24 +71,26 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
       Unavailable: A store does not answer; try again later.
     """
     new = output.check(folder)
-    model = models.read(source)
+    model = lazy_checkpoint.read(source)
     to = to or ("ours" if model.form else "huggingface")
-    form = model.form if to == "ours" else models.form_of(model)
+    form = model.form if to == "ours" else lazy_checkpoint.form_of(model)
     paths = set(model.params)
     if to == "ours":
         written, kept = write_ours(model, folder), paths
     else:
         kept = _kept(model, form)
-        generator = models.generator(model) if to == "huggingface" else None
+        generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
         write = _huggingface if to == "huggingface" else _tensorflow
         with output.complete_or_not_at_all(new, _size(model), _LAST[to]) as temporary:
             written = write(model, form, temporary)
             if generator:
                 (temporary / GENERATOR).mkdir()
-                of_it = models.form_of(generator)
+                of_it = lazy_checkpoint.form_of(generator)
                 names = write(generator, of_it, temporary / GENERATOR)
                 written += [f"{GENERATOR}/{name}" for name in names]
-                kept |= {path for path in paths if models.is_of_generator(path)}
+                kept |= {
+                    path for path in paths if lazy_checkpoint.is_of_generator(path)
+                }
     heads = form.heads if form else []
     return Converted(
         to,
@@ -165,7 +167,7 @@ def _huggingface(
     values = {
         "architectures": [form.name],
         **configs.to_huggingface(form),
-        **classes.labels(model.metadata),
+        **model_classes.labels(model.metadata),
     }
     safetensors.write(folder / huggingface_folder.ARRAYS, types, arrays)
     json_files.write(folder / huggingface_folder.CONFIG, values)

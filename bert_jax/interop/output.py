@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.training import stored
+from bert_jax.training import restore
 
 # Space for files other than the arrays.
 _MARGIN_BYTES = 1 << 20
@@ -36,7 +36,7 @@ def check(output: str) -> storage.Path:
         raise UserError(f"{folder} is not empty; give a new folder")
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; give a new folder")
-    stored.check_name(folder)
+    restore.check_name(folder)
     return folder
 
 

@@ -15,14 +15,14 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import classes, configs, huggingface
+from bert_jax.interop import configs, huggingface, model_classes
 from bert_jax.interop.families.family import Family
 from bert_jax.interop.safetensors import Stored
 from bert_jax.model import parameters
 from bert_jax.objectives import Objective
 from bert_jax.tokenizer import Tokenizer
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import processes, stored
+from bert_jax.training import processes, restore
 
 _EMBEDDING = "encoder/embeddings/token_embedding"
 
@@ -67,8 +67,8 @@ class Published:
         arrays = (self.arrays[name].read() for name in names)
         return huggingface.to_parameter(path, arrays, self.shapes[path], self.form)
 
-    def load_params(self, shapes: Any, part: str, stored_part: str) -> stored.Loaded:
-        """See `stored.load_params`."""
+    def load_params(self, shapes: Any, part: str, stored_part: str) -> restore.Loaded:
+        """See `restore.load_params`."""
         wanted = parameters.flatten(shapes)
         prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
         params: dict[str, jax.Array] = {}
@@ -89,7 +89,7 @@ class Published:
                     value.shape, leaf.sharding, value.__getitem__
                 )
                 used.update(huggingface.names(source, self.form))
-        return stored.Loaded(
+        return restore.Loaded(
             params=params,
             loaded=sorted(params),
             new=sorted(wanted.keys() - params.keys()),
@@ -132,7 +132,7 @@ def make(
         head = dataclasses.replace(encoder.prediction_head, tied=is_copy)
         encoder = dataclasses.replace(encoder, prediction_head=head)
     named = values.get("architectures")
-    purpose = classes.purpose_of_arrays(
+    purpose = model_classes.purpose_of_arrays(
         family,
         str(named[0]) if isinstance(named, list) and named else "",
         arrays.keys(),
@@ -145,7 +145,9 @@ def make(
         form = huggingface.Form(family, purpose, encoder, pad_id)
     except UserError as error:
         raise UserError(f"{config_file}: {error}") from error
-    metadata, objective = classes.metadata(form, config_file, values, tokenizer, arrays)
+    metadata, objective = model_classes.metadata(
+        form, config_file, values, tokenizer, arrays
+    )
     _check_vocabulary(
         source, config_file.name, tokenizer.vocab_size, encoder.vocab_size
     )

@@ -13,7 +13,7 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax.objectives import terms
+from bert_jax.objectives import metric_sums
 
 Batch = dict[str, jax.Array]
 
@@ -58,7 +58,7 @@ class Objective(Protocol):
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """All losses and metrics of a batch.
 
         Whether dropout is on and what is drawn at random are two questions: an

@@ -10,7 +10,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, rows, terms, without_context
+from bert_jax.objectives import Batch, metric_sums, row_shapes, unigram_baseline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +31,7 @@ class CausalLm:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return ("lm_loss", "lm_accuracy", *rows.metrics(self.config))
+        return ("lm_loss", "lm_accuracy", *row_shapes.metrics(self.config))
 
     @property
     def model(self) -> heads.CausalModel:
@@ -43,7 +43,10 @@ class CausalLm:
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
         weights = jax.ShapeDtypeStruct((batch_size,), jnp.float32)
-        return {**rows.shapes(self.config, batch_size, length), "weights": weights}
+        return {
+            **row_shapes.shapes(self.config, batch_size, length),
+            "weights": weights,
+        }
 
     def sequence_flops(self, length: int) -> float:
         """Encoder and head, forward and backward, as if nothing were masked."""
@@ -62,7 +65,7 @@ class CausalLm:
 
     def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
         """Of next tokens; see `PretrainingObjective`."""
-        loss, accuracy = without_context.next_token(frequencies)
+        loss, accuracy = unigram_baseline.next_token(frequencies)
         return {"lm_loss": loss, "lm_accuracy": accuracy}
 
     def terms(
@@ -72,7 +75,7 @@ class CausalLm:
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """Loss, accuracy and the share of padding; see `Objective`."""
         del sampling_keys  # nothing is drawn
         logits = self.model.apply(
@@ -80,12 +83,12 @@ class CausalLm:
         )
         # The last one of an example has no next token; its prediction weighs nothing.
         labels, weights = jnp.roll(batch["input_ids"], -1, axis=1), _weights(batch)
-        loss = terms.cross_entropy(logits, labels)
-        correct = terms.is_correct(logits, labels)
+        loss = metric_sums.cross_entropy(logits, labels)
+        correct = metric_sums.is_correct(logits, labels)
         return {
-            "lm_loss": terms.weighted(loss, weights),
-            "lm_accuracy": terms.weighted(correct, weights),
-            **rows.terms_of(batch),
+            "lm_loss": metric_sums.weighted(loss, weights),
+            "lm_accuracy": metric_sums.weighted(correct, weights),
+            **row_shapes.terms_of(batch),
         }
 
 

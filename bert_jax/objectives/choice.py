@@ -10,7 +10,7 @@ from jaxtyping import Array, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, labelled, terms
+from bert_jax.objectives import Batch, labelled, metric_sums
 
 # Of a choice that is not there; as a probability it is 0.
 _MISSING = -1e9
@@ -95,17 +95,19 @@ class Choice:
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """Loss, accuracy and the share of padding; see `Objective`."""
         del sampling_keys  # nothing is drawn
         logits = self._logits(params, batch, dropout_keys)
         labels, weights = batch["labels"], batch["weights"]
         mask = batch["attention_mask"]
-        loss = terms.cross_entropy(logits, labels)
+        loss = metric_sums.cross_entropy(logits, labels)
         return {
-            "choice_loss": terms.weighted(loss, weights),
-            "accuracy": terms.weighted(terms.is_correct(logits, labels), weights),
-            "padding_fraction": terms.padding_fraction(
+            "choice_loss": metric_sums.weighted(loss, weights),
+            "accuracy": metric_sums.weighted(
+                metric_sums.is_correct(logits, labels), weights
+            ),
+            "padding_fraction": metric_sums.padding_fraction(
                 mask.reshape(-1, mask.shape[-1])
             ),
         }

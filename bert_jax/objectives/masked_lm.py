@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, rows, terms, without_context
+from bert_jax.objectives import Batch, metric_sums, row_shapes, unigram_baseline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,7 +43,7 @@ class MaskedLm:
     @property
     def metrics(self) -> tuple[str, ...]:
         accuracies = [name.replace("loss", "accuracy") for name in self.losses]
-        return (*self.losses, *accuracies, *rows.metrics(self.config))
+        return (*self.losses, *accuracies, *row_shapes.metrics(self.config))
 
     @property
     def model(self) -> heads.PretrainingModel:
@@ -55,8 +55,10 @@ class MaskedLm:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
-        shapes = rows.shapes(self.config, batch_size, length)
-        shapes |= rows.of_predictions("mlm", batch_size, self._predictions(length))
+        shapes = row_shapes.shapes(self.config, batch_size, length)
+        shapes |= row_shapes.of_predictions(
+            "mlm", batch_size, self._predictions(length)
+        )
         if self._question:
             asked = (batch_size,)
             if self.config.examples_per_row > 1:
@@ -94,7 +96,7 @@ class MaskedLm:
 
     def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
         """Of masked tokens; see `PretrainingObjective`."""
-        loss, accuracy = without_context.masked_token(frequencies, self.config.masking)
+        loss, accuracy = unigram_baseline.masked_token(frequencies, self.config.masking)
         return {"mlm_loss": loss, "mlm_accuracy": accuracy}
 
     def terms(
@@ -104,7 +106,7 @@ class MaskedLm:
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """Losses, accuracies and the share of padding; see `Objective`."""
         del sampling_keys  # nothing is drawn
         logits = self.model.apply(
@@ -114,12 +116,12 @@ class MaskedLm:
             batch.get("pooled_positions"),
             dropout_keys=dropout_keys,
         )
-        measured = rows.terms_of(batch)
+        measured = row_shapes.terms_of(batch)
         for name, scores in (("mlm", logits.mlm), (self._question, logits.sentence)):
             if scores is not None:
                 labels, weights = batch[f"{name}_labels"], batch[f"{name}_weights"]
-                loss = terms.cross_entropy(scores, labels)
-                correct = terms.is_correct(scores, labels)
-                measured[f"{name}_loss"] = terms.weighted(loss, weights)
-                measured[f"{name}_accuracy"] = terms.weighted(correct, weights)
+                loss = metric_sums.cross_entropy(scores, labels)
+                correct = metric_sums.is_correct(scores, labels)
+                measured[f"{name}_loss"] = metric_sums.weighted(loss, weights)
+                measured[f"{name}_accuracy"] = metric_sums.weighted(correct, weights)
         return measured

@@ -11,7 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.permutation_model import PermutationModel
-from bert_jax.objectives import Batch, rows, terms, without_context
+from bert_jax.objectives import Batch, metric_sums, row_shapes, unigram_baseline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +34,7 @@ class PermutationLm:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        return ("plm_loss", "plm_accuracy", *rows.metrics(self.config))
+        return ("plm_loss", "plm_accuracy", *row_shapes.metrics(self.config))
 
     @property
     def model(self) -> PermutationModel:
@@ -47,8 +47,8 @@ class PermutationLm:
         """What a batch looks like; `data/batches.py` says what is in it."""
         predictions = self.config.predictions(length)
         return {
-            **rows.shapes(self.config, batch_size, length),
-            **rows.of_predictions("target", batch_size, predictions),
+            **row_shapes.shapes(self.config, batch_size, length),
+            **row_shapes.of_predictions("target", batch_size, predictions),
             "ranks": jax.ShapeDtypeStruct((batch_size, length), jnp.int32),
         }
 
@@ -71,7 +71,7 @@ class PermutationLm:
 
     def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
         """Of predicted tokens; see `PretrainingObjective`."""
-        loss, accuracy = without_context.next_token(frequencies)
+        loss, accuracy = unigram_baseline.next_token(frequencies)
         return {"plm_loss": loss, "plm_accuracy": accuracy}
 
     def terms(
@@ -81,7 +81,7 @@ class PermutationLm:
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """Loss, accuracy and the share of padding; see `Objective`."""
         del sampling_keys  # nothing is drawn
         logits = self.model.apply(
@@ -92,10 +92,10 @@ class PermutationLm:
             dropout_keys=dropout_keys,
         )
         labels, weights = batch["target_labels"], batch["target_weights"]
-        loss = terms.cross_entropy(logits, labels)
-        correct = terms.is_correct(logits, labels)
+        loss = metric_sums.cross_entropy(logits, labels)
+        correct = metric_sums.is_correct(logits, labels)
         return {
-            "plm_loss": terms.weighted(loss, weights),
-            "plm_accuracy": terms.weighted(correct, weights),
-            **rows.terms_of(batch),
+            "plm_loss": metric_sums.weighted(loss, weights),
+            "plm_accuracy": metric_sums.weighted(correct, weights),
+            **row_shapes.terms_of(batch),
         }

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, labelled, terms
+from bert_jax.objectives import Batch, labelled, metric_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,12 +76,12 @@ class Regression:
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """Loss and the share of padding; see `Objective`."""
         del sampling_keys  # nothing is drawn
         predictions = self._predictions(params, batch, dropout_keys)
         loss = jnp.square(predictions - batch["labels"])
         return {
-            "regression_loss": terms.weighted(loss, batch["weights"]),
-            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+            "regression_loss": metric_sums.weighted(loss, batch["weights"]),
+            "padding_fraction": metric_sums.padding_fraction(batch["attention_mask"]),
         }

@@ -17,7 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model import replaced_tokens as model_lib
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, rows, terms, without_context
+from bert_jax.objectives import Batch, metric_sums, row_shapes, unigram_baseline
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,7 +50,7 @@ class ReplacedTokens:
             *self.losses,
             *of_generator,
             *of_discriminator,
-            *rows.metrics(self.config),
+            *row_shapes.metrics(self.config),
         )
 
     @property
@@ -68,8 +68,8 @@ class ReplacedTokens:
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """What a batch looks like; `data/batches.py` says what is in it."""
         predictions = self.config.masking.predictions(length)
-        shapes = rows.shapes(self.config, batch_size, length)
-        return shapes | rows.of_predictions("mlm", batch_size, predictions)
+        shapes = row_shapes.shapes(self.config, batch_size, length)
+        return shapes | row_shapes.of_predictions("mlm", batch_size, predictions)
 
     def sequence_flops(self, length: int) -> float:
         """Both encoders and their heads, forward and backward."""
@@ -95,7 +95,7 @@ class ReplacedTokens:
 
     def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
         """Of the generator's masked tokens; see `PretrainingObjective`."""
-        loss, accuracy = without_context.masked_token(frequencies, self.config.masking)
+        loss, accuracy = unigram_baseline.masked_token(frequencies, self.config.masking)
         return {"mlm_loss": loss, "mlm_accuracy": accuracy}
 
     def terms(
@@ -105,7 +105,7 @@ class ReplacedTokens:
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """Losses, accuracies, and what is replaced and found; see `Objective`."""
         variables, model = {"params": params}, self.model
         labels, chosen = batch["mlm_labels"], batch["mlm_weights"]
@@ -128,16 +128,22 @@ class ReplacedTokens:
         is_right = (says_so == is_replaced).astype(jnp.float32)
         hits = (says_so & is_replaced).astype(jnp.float32)
         return {
-            "mlm_loss": terms.weighted(terms.cross_entropy(logits, labels), chosen),
-            "mlm_accuracy": terms.weighted(terms.is_correct(logits, labels), chosen),
-            "disc_loss": terms.weighted(_binary_loss(found, is_replaced), weights),
-            "disc_accuracy": terms.weighted(is_right, weights),
-            "disc_precision": terms.weighted(hits, weights * says_so),
-            "disc_recall": terms.weighted(hits, weights * is_replaced),
-            "replaced_fraction": terms.weighted(
+            "mlm_loss": metric_sums.weighted(
+                metric_sums.cross_entropy(logits, labels), chosen
+            ),
+            "mlm_accuracy": metric_sums.weighted(
+                metric_sums.is_correct(logits, labels), chosen
+            ),
+            "disc_loss": metric_sums.weighted(
+                _binary_loss(found, is_replaced), weights
+            ),
+            "disc_accuracy": metric_sums.weighted(is_right, weights),
+            "disc_precision": metric_sums.weighted(hits, weights * says_so),
+            "disc_recall": metric_sums.weighted(hits, weights * is_replaced),
+            "replaced_fraction": metric_sums.weighted(
                 is_replaced.astype(jnp.float32), weights
             ),
-            **rows.terms_of(batch),
+            **row_shapes.terms_of(batch),
         }
 
 

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, labelled, terms
+from bert_jax.objectives import Batch, labelled, metric_sums
 
 # Logit of padding, which is no position.
 _NEVER = -1e9
@@ -86,7 +86,7 @@ class Spans:
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """Loss, accuracies and the share of padding; see `Objective`.
 
         `exact` is the share of rows with both ends as they should be.
@@ -95,12 +95,12 @@ class Spans:
         both = self._logits(params, batch, dropout_keys)
         labels = batch["start_positions"], batch["end_positions"]
         weights = batch["weights"]
-        start_loss, end_loss = map(terms.cross_entropy, both, labels)
-        start, end = map(terms.is_correct, both, labels)
+        start_loss, end_loss = map(metric_sums.cross_entropy, both, labels)
+        start, end = map(metric_sums.is_correct, both, labels)
         return {
-            "span_loss": terms.weighted((start_loss + end_loss) / 2, weights),
-            "start_accuracy": terms.weighted(start, weights),
-            "end_accuracy": terms.weighted(end, weights),
-            "exact": terms.weighted(start * end, weights),
-            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+            "span_loss": metric_sums.weighted((start_loss + end_loss) / 2, weights),
+            "start_accuracy": metric_sums.weighted(start, weights),
+            "end_accuracy": metric_sums.weighted(end, weights),
+            "exact": metric_sums.weighted(start * end, weights),
+            "padding_fraction": metric_sums.padding_fraction(batch["attention_mask"]),
         }

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, terms
+from bert_jax.objectives import Batch, metric_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -81,16 +81,18 @@ class Tagging:
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> terms.Terms:
+    ) -> metric_sums.Terms:
         """Loss, accuracy and the share of padding; see `Objective`."""
         del sampling_keys  # nothing is drawn
         logits = self._logits(params, batch, dropout_keys)
         labels, weights = batch["labels"], _token_weights(batch)
-        loss = terms.cross_entropy(logits, labels)
+        loss = metric_sums.cross_entropy(logits, labels)
         return {
-            "tagging_loss": terms.weighted(loss, weights),
-            "accuracy": terms.weighted(terms.is_correct(logits, labels), weights),
-            "padding_fraction": terms.padding_fraction(batch["attention_mask"]),
+            "tagging_loss": metric_sums.weighted(loss, weights),
+            "accuracy": metric_sums.weighted(
+                metric_sums.is_correct(logits, labels), weights
+            ),
+            "padding_fraction": metric_sums.padding_fraction(batch["attention_mask"]),
         }
 
 

@@ -6,12 +6,12 @@ else can be asked, of a checkpoint of pretraining or of a task.
 
 from bert_jax.prediction.answering import Answered
 from bert_jax.prediction.choosing import Chosen
-from bert_jax.prediction.classes import Classified, Measured
+from bert_jax.prediction.classifying import Classified, Measured
 from bert_jax.prediction.features import Features
 from bert_jax.prediction.filling import Guess
 from bert_jax.prediction.model import Model, load
-from bert_jax.prediction.rows import Text, TextError
 from bert_jax.prediction.tagging import Tagged
+from bert_jax.prediction.text_rows import Text, TextError
 
 __all__ = [
     "Answered",

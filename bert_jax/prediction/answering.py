@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bert_jax import config as config_lib
 from bert_jax.objectives import spans
-from bert_jax.prediction import rows as rows_lib
+from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import Trained
 from bert_jax.tasks.squad import answers, windows
 

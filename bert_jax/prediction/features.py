@@ -18,7 +18,7 @@ from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import Batch
-from bert_jax.prediction import rows as rows_lib
+from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import Trained
 from bert_jax.tasks import texts as texts_lib
 

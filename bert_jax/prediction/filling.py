@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
-from bert_jax.prediction import rows as rows_lib
+from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import Trained
 
 

@@ -2,19 +2,19 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 
-from bert_jax.interop import sources
+from bert_jax.interop import checkpoints
 from bert_jax.prediction import (
     answering,
     batching,
     choosing,
-    classes,
+    classifying,
     features,
     filling,
     pairs,
-    rows,
     tagging,
+    text_rows,
 )
-from bert_jax.prediction.rows import Text
+from bert_jax.prediction.text_rows import Text
 from bert_jax.prediction.trained import Trained
 
 
@@ -58,7 +58,7 @@ class Model(Trained):
 
     def classify(
         self, texts: Sequence[Text]
-    ) -> list[classes.Classified] | list[classes.Measured]:
+    ) -> list[classifying.Classified] | list[classifying.Measured]:
         """The class of each text or pair, with the probability of each class.
 
         A model that was fine-tuned to predict numbers gives a number for each.
@@ -66,7 +66,7 @@ class Model(Trained):
         Raises:
           UserError: The checkpoint is not one of classification.
         """
-        return classes.classify(self, texts)
+        return classifying.classify(self, texts)
 
     def answer(
         self,
@@ -143,7 +143,7 @@ class Model(Trained):
         Raises:
           UserError: There is no such layer, or an argument has another wrong value.
         """
-        rows.check_list(texts)
+        text_rows.check_list(texts)
         asked = features.Hidden(self.encoder, tuple(layers), pool)
         features.check(asked, length, batch_size)
         length = length or self.encoder.max_position_embeddings
@@ -160,5 +160,5 @@ def load(path: str) -> Model:
     Raises:
       UserError: There is no such checkpoint.
     """
-    source = sources.find(path)
-    return Model(str(source), sources.read_metadata(source))
+    source = checkpoints.find(path)
+    return Model(str(source), checkpoints.read_metadata(source))

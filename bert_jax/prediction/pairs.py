@@ -10,7 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
-from bert_jax.prediction import rows as rows_lib
+from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import Trained
 from bert_jax.tasks import texts
 

@@ -11,13 +11,13 @@ from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import sources
+from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.objectives import Batch
 from bert_jax.prediction import batching
 from bert_jax.tasks import Arrays
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import sharding, stored
+from bert_jax.training import restore, sharding
 
 # The program that fine-tunes for each kind of task.
 _PROGRAMS = {
@@ -234,8 +234,8 @@ class Trained:
         }
         if not shapes:
             return []
-        loaded = sources.load_params(
-            stored.absolute(self.source), parameters.unflatten(shapes)
+        loaded = checkpoints.load_params(
+            restore.absolute(self.source), parameters.unflatten(shapes)
         )
         if not loaded.new:
             self._arrays |= loaded.params

@@ -68,12 +68,12 @@ def main() -> int:
         ) from error
     terminal.say("importing JAX")
     from bert_jax import prediction
-    from bert_jax.prediction import feature_files, texts
+    from bert_jax.prediction import feature_files, input_files
 
     feature_files.check_name(output)
     pool = flags.FLAGS.pool
     features = prediction.load(source).features(
-        texts.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b),
+        input_files.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b),
         layers,
         pool,
         flags.FLAGS.length,

@@ -54,7 +54,7 @@ def main(texts: list[str]) -> int:
     terminal.say("importing JAX")
     from bert_jax import prediction
     from bert_jax.prediction import filling
-    from bert_jax.prediction import texts as texts_lib
+    from bert_jax.prediction import input_files as texts_lib
 
     model = prediction.load(source)
     lines = texts_lib.read_lines(flags.FLAGS.file) if flags.FLAGS.file else ()

@@ -15,7 +15,7 @@ from absl import flags
 from bert_jax import storage, terminal
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
-from bert_jax.training import comparison, curves, metrics
+from bert_jax.training import comparison, curves, metrics_file
 
 
 def define_flags() -> None:
@@ -50,7 +50,7 @@ def main(others: list[str]) -> int:
         print(comparison.table(runs))
     else:
         name = folder.name or pathlib.Path.cwd().name  # of "."
-        picture = curves.draw(metrics.read(folder), name)
+        picture = curves.draw(metrics_file.read(folder), name)
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:

@@ -6,7 +6,7 @@ from absl import flags
 
 from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import files, sources
+from bert_jax.corpus import sources, text_files
 from bert_jax.errors import UserError
 
 
@@ -49,7 +49,7 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     kind = flags.FLAGS.format or ("text" if pattern else "python_docs")
     if pattern and (kind == "python_docs" or kind.startswith("tfds:")):
         raise UserError(f"--format={kind} reads no files; leave --input out")
-    if not pattern and kind in files.FORMATS:
+    if not pattern and kind in text_files.FORMATS:
         raise UserError(f"--format={kind} needs files; give --input='GLOB'")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
 

@@ -15,7 +15,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.objectives import choice
-from bert_jax.tasks import Arrays, choice_files, files, texts
+from bert_jax.tasks import Arrays, choice_files, task_files, texts
 from bert_jax.tasks.choice_files import Question
 
 
@@ -30,7 +30,7 @@ class Choice:
         Raises:
           UserError: A file is not given or cannot be used.
         """
-        files.check_given(config, "FILE.csv or FILE.jsonl")
+        task_files.check_given(config, "FILE.csv or FILE.jsonl")
         names = ["train", "eval", *(["test"] if config.test else [])]
         self._files = {
             name: choice_files.read(getattr(config, name), needs_answers=name != "test")
@@ -52,7 +52,7 @@ class Choice:
         self.held_out = {name: arrays[name] for name in names[1:]}
         self.settings: dict[str, Any] = {}
         train, evaluated = self._files["train"], self._files["eval"]
-        self.fingerprint = files.fingerprint(train.questions, evaluated.questions)
+        self.fingerprint = task_files.fingerprint(train.questions, evaluated.questions)
         self.description = {
             "examples": len(evaluated.questions),
             "train_examples": len(train.questions),

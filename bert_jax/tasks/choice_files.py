@@ -22,7 +22,7 @@ import re
 from collections.abc import Iterator
 
 from bert_jax.errors import UserError
-from bert_jax.tasks import files
+from bert_jax.tasks import task_files
 
 UNKNOWN = -1
 _ENDING = re.compile(r"ending[0-9]+")
@@ -80,9 +80,9 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
     path = os.fspath(path)
     name = path.removesuffix(".gz")
     if name.endswith((".jsonl", ".json")):
-        file = _read_json_lines(path, files.read(path))
+        file = _read_json_lines(path, task_files.read(path))
     elif name.endswith(".csv"):
-        file = _read_csv(path, files.read(path))
+        file = _read_csv(path, task_files.read(path))
     else:
         raise UserError(
             f"{path} ends in neither .csv nor .jsonl, perhaps with .gz behind it; the "

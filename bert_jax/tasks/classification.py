@@ -19,9 +19,9 @@ from bert_jax.tasks import (
     TaskObjective,
     classification_scores,
     confusion,
-    files,
     glue,
     glue_tfds,
+    task_files,
     text_files,
     texts,
 )
@@ -58,7 +58,7 @@ class Classification:
         self.train = made.pop("train")
         self.held_out = made
         self.settings = {"labels": self._labels}
-        self.fingerprint = files.fingerprint(sets.train, *sets.labelled.values())
+        self.fingerprint = task_files.fingerprint(sets.train, *sets.labelled.values())
         self.description = {
             "examples": len(sets.labelled["eval"]),
             "train_examples": len(sets.train),

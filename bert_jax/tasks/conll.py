@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tasks import files
+from bert_jax.tasks import task_files
 
 _COMMENT = re.compile(r"#\s")
 
@@ -72,7 +72,7 @@ def read(
       UserError: The file cannot be read, has no words, or a line has other columns.
       Unavailable: The store does not answer now.
     """
-    lines = [line.removesuffix("\r") for line in files.read(path).split("\n")]
+    lines = [line.removesuffix("\r") for line in task_files.read(path).split("\n")]
     separator = "\t" if any("\t" in line for line in lines if line.strip()) else " "
     columns = tags_at = 0
     is_tagged = False

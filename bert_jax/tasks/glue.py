@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tasks import files, tables
+from bert_jax.tasks import tables, task_files
 from bert_jax.tasks.texts import Example, ExampleSets
 
 
@@ -215,7 +215,7 @@ class _Folders:
         self, path: storage.Path, name: str, header: tuple[str, ...]
     ) -> tables.Table:
         self.about["files"][name] = path.name
-        text = files.read(path)
+        text = task_files.read(path)
         if header:
             table = tables.parse_tsv(path, "\t".join(header) + "\n" + text)
             rows = [(line - 1, row) for line, row in table.rows]
@@ -268,9 +268,9 @@ def _read_msr(folders: _Folders) -> ExampleSets:
         labelled = {"eval": folders.labelled(test_path, "eval")}
     else:
         folders.about["files"]["eval"] = ids_path.name
-        chosen = set(files.read(ids_path).split("\n"))
+        chosen = set(task_files.read(ids_path).split("\n"))
         chosen = {line.strip() for line in chosen}
-        table = tables.parse_tsv(path, files.read(path))
+        table = tables.parse_tsv(path, task_files.read(path))
         ids = [
             "\t".join(pair) for _, pair in _columns("mrpc", table, ("#1 ID", "#2 ID"))
         ]

@@ -14,7 +14,7 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tasks import files
+from bert_jax.tasks import task_files
 
 _ENDINGS = (".tsv", ".csv", ".jsonl")
 
@@ -51,9 +51,9 @@ def read(path: str | os.PathLike) -> Table:
             f"{', '.join(_ENDINGS)}, or in one of these and .gz"
         )
     if ending == ".jsonl":
-        return _parse_json_lines(path, files.read(path))
+        return _parse_json_lines(path, task_files.read(path))
     parse = parse_tsv if ending == ".tsv" else _parse_csv
-    table = parse(path, files.read(path))
+    table = parse(path, task_files.read(path))
     columns = len(table.header)
     for line, row in table.rows:
         if len(row) != columns:

@@ -18,7 +18,7 @@ from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import tagging
-from bert_jax.tasks import Arrays, conll, entities, files
+from bert_jax.tasks import Arrays, conll, entities, task_files
 
 _NO_LABEL = -1
 _WORD = re.compile(r"\w+|[^\w\s]")
@@ -35,7 +35,7 @@ class Tagging:
         Raises:
           UserError: A file is not given or cannot be used.
         """
-        files.check_given(config, "FILE.conll")
+        task_files.check_given(config, "FILE.conll")
         names = ["train", "eval", *(["test"] if config.test else [])]
         self._files = {
             name: conll.read(
@@ -64,7 +64,7 @@ class Tagging:
         self.train = self._rows["train"].arrays
         self.held_out = {name: self._rows[name].arrays for name in names[1:]}
         self.settings = {"tags": self._tags, "scheme": self._scheme}
-        self.fingerprint = files.fingerprint(
+        self.fingerprint = task_files.fingerprint(
             train.sentences, self._files["eval"].sentences
         )
         self.description = self._description()

@@ -7,7 +7,7 @@ from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.tasks import files, glue, tables
+from bert_jax.tasks import glue, tables, task_files
 from bert_jax.tasks.texts import Example, ExampleSets
 
 
@@ -18,7 +18,7 @@ def read_all(config: config_lib.ClassificationConfig) -> ExampleSets:
       UserError: A file is not given or cannot be used.
       Unavailable: The store does not answer now.
     """
-    files.check_given(
+    task_files.check_given(
         config,
         "FILE.tsv, or --config.task.name=glue/... and --config.task.folder=DIR",
     )

@@ -21,8 +21,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import byte_bpe, files, models
-from bert_jax.tokenizer.files import is_published_bpe, is_unfinished
+from bert_jax.tokenizer import byte_bpe, models, saved
 from bert_jax.tokenizer.models import (
     CLS,
     MASK,
@@ -33,6 +32,7 @@ from bert_jax.tokenizer.models import (
     Encoding,
     SpecialTokens,
 )
+from bert_jax.tokenizer.saved import is_published_bpe, is_unfinished
 from bert_jax.tokenizer.sentence_piece import SentencePiece, normalise
 from bert_jax.tokenizer.wordpiece import LONGEST_WORD, WordPiece, wordpiece_pipeline
 
@@ -56,7 +56,7 @@ __all__ = [
     "wordpiece_pipeline",
 ]
 
-KINDS = tuple(files.MODEL_FILES)
+KINDS = tuple(saved.MODEL_FILES)
 # What may stand for a blank in a text that `encode_with_blanks` is given: BERT's text
 # for every tokenizer, and the text of its own mask token.
 BLANKS = (MASK, byte_bpe.SPECIAL_TOKENS.mask)
@@ -95,13 +95,13 @@ class Tokenizer:
     add_prefix_space: bool = False
 
     def __post_init__(self):
-        files.check_kind(self.kind)
+        saved.check_kind(self.kind)
         self._check_settings()
         try:
             tokens = self.tokens
         except (UnicodeDecodeError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            name = " or ".join(files.MODEL_FILES[self.kind])
+            name = " or ".join(saved.MODEL_FILES[self.kind])
             raise UserError(f"{name} is damaged: {reason}") from error
         if "" in tokens:
             line = tokens.index("") + 1
@@ -246,7 +246,7 @@ class Tokenizer:
 
     def dumps(self) -> str:
         """The tokenizer as one JSON text."""
-        return files.to_text(self._settings(), self.model)
+        return saved.to_text(self._settings(), self.model)
 
     @classmethod
     def loads(cls, text: str) -> "Tokenizer":
@@ -255,7 +255,7 @@ class Tokenizer:
         Raises:
           UserError: The text is damaged.
         """
-        return files.from_text(text, cls._from_settings)
+        return saved.from_text(text, cls._from_settings)
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer's files, and create the folder if needed.
@@ -264,7 +264,7 @@ class Tokenizer:
           UserError: The folder cannot be written.
           Unavailable: A store does not answer now.
         """
-        files.write(folder, self._settings(), self.model)
+        saved.write(folder, self._settings(), self.model)
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "Tokenizer":
@@ -274,17 +274,17 @@ class Tokenizer:
           UserError: The folder holds no tokenizer, or a damaged one.
           Unavailable: A store does not answer now.
         """
-        return files.read(folder, cls._from_settings)
+        return saved.read(folder, cls._from_settings)
 
     @classmethod
-    def _from_settings(cls, settings: files.Settings, model: bytes) -> "Tokenizer":
+    def _from_settings(cls, settings: saved.Settings, model: bytes) -> "Tokenizer":
         """Check settings and model against each other.
 
         Raises:
           UserError, ValueError: They are damaged, or do not belong together.
         """
-        *fields, _ = files.SETTINGS
-        files.check_kind(settings.get("kind"))
+        *fields, _ = saved.SETTINGS
+        saved.check_kind(settings.get("kind"))
         missing = [name for name in fields if name not in settings]
         if missing:
             raise ValueError(f"{missing[0]} is missing")
@@ -299,13 +299,13 @@ class Tokenizer:
             raise ValueError("settings or model have changed since they were saved")
         return tokenizer
 
-    def _settings(self) -> files.Settings:
-        values = {name: getattr(self, name) for name in files.SETTINGS}
+    def _settings(self) -> saved.Settings:
+        values = {name: getattr(self, name) for name in saved.SETTINGS}
         return values | self._optional_settings()
 
-    def _optional_settings(self) -> files.Settings:
+    def _optional_settings(self) -> saved.Settings:
         """Settings that most tokenizers do not have."""
-        values: files.Settings = {}
+        values: saved.Settings = {}
         if self.longest_word != LONGEST_WORD:
             values["longest_word"] = self.longest_word
         if self.add_prefix_space:
@@ -355,7 +355,7 @@ def from_published_bpe(folder: str | os.PathLike) -> Tokenizer:
       Unavailable: A store does not answer now.
     """
     try:
-        vocabulary, merges, add_prefix_space = files.read_published_bpe(
+        vocabulary, merges, add_prefix_space = saved.read_published_bpe(
             storage.path(folder)
         )
         model = byte_bpe.content(*byte_bpe.parse(vocabulary, merges))

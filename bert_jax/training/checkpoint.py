@@ -5,7 +5,7 @@ running terms), so that fine-tuning reads the first alone, and `checksums` of bo
 metadata holds whatever says what the arrays are: config, tokenizer, fingerprints,
 versions.
 
-With `stored.py`, which reads checkpoints of any run, the only user of Orbax.
+With `restore.py`, which reads checkpoints of any run, the only user of Orbax.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.model import parameters
-from bert_jax.training import checksums, orbax_reports, processes, stored
+from bert_jax.training import checksums, orbax_reports, processes, restore
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 
@@ -49,7 +49,7 @@ class Checkpoints:
         Raises:
           UserError: Something else has this name.
         """
-        self._folder = stored.absolute(folder)
+        self._folder = restore.absolute(folder)
         if self._folder.exists() and not self._folder.is_dir():
             raise UserError(f"{self._folder} is no folder; move it away")
         self._metadata = metadata
@@ -88,7 +88,7 @@ class Checkpoints:
         steps = processes.on_main(self._steps)
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
-            state, problem = stored.read_together(
+            state, problem = restore.read_together(
                 f"checkpoint {step}", self._load, step, shapes
             )
             if problem:
@@ -109,7 +109,7 @@ class Checkpoints:
 
     def _load(self, step: int, shapes: step_lib.TrainState) -> step_lib.TrainState:
         # What the run would look up later, and what fine-tuning lives on.
-        stored.read_metadata(self._folder / str(step))
+        restore.read_metadata(self._folder / str(step))
         parts = _parts(shapes)
         by_leaf = jax.ShapeDtypeStruct(
             (len(jax.tree.leaves(parts)),), jnp.uint32, sharding=shapes.step.sharding
@@ -122,7 +122,7 @@ class Checkpoints:
 
     def newest(self) -> int | None:
         """The newest step that is complete."""
-        return next((int(p.name) for p in stored.steps_of(self._folder)), None)
+        return next((int(p.name) for p in restore.steps_of(self._folder)), None)
 
     def _steps(self) -> list[int]:
         return [c.step for c in self._checkpointer.checkpoints]
@@ -137,7 +137,7 @@ class Checkpoints:
 
     def metadata(self, step: int) -> metadata_lib.Metadata:
         """What a checkpoint says of itself."""
-        return stored.read_metadata(self._folder / str(step))
+        return restore.read_metadata(self._folder / str(step))
 
     def compile(self, state: step_lib.TrainState) -> None:
         """Compile what a save needs, so that the first one starts at once."""
@@ -194,7 +194,7 @@ class Checkpoints:
         everywhere = [text for text in processes.gather_text(reason) if text]
         reason = next((text for text in everywhere if text != "?"), "")
         if reason:
-            complete = stored.steps_of(self._folder)
+            complete = restore.steps_of(self._folder)
             last = (
                 f"the last complete one is {complete[0].name}"
                 if complete
@@ -238,7 +238,7 @@ def save_parameters(
     context.array.saving.use_compression = False
     with orbax_reports.of_writes(), context:
         ocp.save_checkpointables(
-            str(stored.absolute(folder) / "0"),
+            str(restore.absolute(folder) / "0"),
             parts,
             custom_metadata=metadata.to_json(),
         )

@@ -7,13 +7,13 @@ from typing import Any
 
 from bert_jax import storage, terminal
 from bert_jax.errors import UserError
-from bert_jax.training import metrics
-from bert_jax.training.metrics import Record
+from bert_jax.training import metrics_file
+from bert_jax.training.metrics_file import Record
 
 # Of a field that a config lacks.
 _NONE = "-"
 # Numbers in the table, beside the loss, end in one of these.
-_SHOWN = ("_loss", "accuracy", "exact", "_entropy", metrics.WITHOUT_CONTEXT)
+_SHOWN = ("_loss", "accuracy", "exact", "_entropy", metrics_file.WITHOUT_CONTEXT)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -45,7 +45,7 @@ def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{twice} is given twice; give each workdir once")
     return [
-        Compared(terminal.printable(name), _fields(folder), metrics.read(folder))
+        Compared(terminal.printable(name), _fields(folder), metrics_file.read(folder))
         for name, folder in zip(names, workdirs, strict=True)
     ]
 

@@ -8,8 +8,8 @@ import numpy as np
 from matplotlib import axes, figure
 
 from bert_jax.errors import UserError
-from bert_jax.training import metrics
-from bert_jax.training.metrics import Record
+from bert_jax.training import metrics_file
+from bert_jax.training.metrics_file import Record
 
 # Panels of a picture, and the ends of the names of metrics that are drawn in each.
 _PANELS = (
@@ -166,10 +166,10 @@ def _draw_panel(
 def _levels(records: Sequence[Record], name: str) -> dict[str, float]:
     """What the newest evaluation compares a metric with, by names for people."""
     newest = {key: value for record in records for key, value in record.items()}
-    if name + metrics.WITHOUT_CONTEXT not in newest:
+    if name + metrics_file.WITHOUT_CONTEXT not in newest:
         return {}
-    levels = {_WITHOUT_CONTEXT: newest[name + metrics.WITHOUT_CONTEXT]}
-    entropy = newest.get(metrics.UNIGRAM_ENTROPY)
+    levels = {_WITHOUT_CONTEXT: newest[name + metrics_file.WITHOUT_CONTEXT]}
+    entropy = newest.get(metrics_file.UNIGRAM_ENTROPY)
     if name.endswith("loss") and entropy is not None:
         if levels[_WITHOUT_CONTEXT] == entropy:  # from left to right, the two are one
             del levels[_WITHOUT_CONTEXT]

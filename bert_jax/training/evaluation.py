@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 import jax
 import numpy as np
 
-from bert_jax.objectives import terms as terms_lib
+from bert_jax.objectives import metric_sums
 from bert_jax.training import programs
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Batches, Phase, PhaseData, Run
@@ -80,16 +80,16 @@ class Evaluator:
         if len(of_parts) > 1:
             weights = [part.weight for part in data.held_out]
             together = _weighted_sum(weights, of_parts)
-        values = {**terms_lib.report(self._losses, together), **data.levels}
+        values = {**metric_sums.report(self._losses, together), **data.levels}
         if len(of_parts) > 1:
             for part, terms in zip(data.held_out, of_parts, strict=True):
-                own = terms_lib.report(self._losses, terms) | part.levels
+                own = metric_sums.report(self._losses, terms) | part.levels
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         return values
 
     def _add_up(
         self, params, batches: Batches, to_devices: Callable[..., step_lib.Batch]
-    ) -> terms_lib.Terms | None:
+    ) -> metric_sums.Terms | None:
         """Sums and counts over batches; None if a process was asked to stop."""
         terms = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()
@@ -111,11 +111,11 @@ class Evaluator:
 
 
 def _weighted_sum(
-    weights: Sequence[float], of_parts: Sequence[terms_lib.Terms]
-) -> terms_lib.Terms:
+    weights: Sequence[float], of_parts: Sequence[metric_sums.Terms]
+) -> metric_sums.Terms:
     """Sums and counts of all parts together, on the host."""
     return {
-        name: terms_lib.Term(
+        name: metric_sums.Term(
             *(
                 np.dot(weights, [np.float64(terms[name][i]) for terms in of_parts])
                 for i in range(2)

@@ -21,7 +21,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.errors import Interrupted
-from bert_jax.objectives import terms as terms_lib
+from bert_jax.objectives import metric_sums
 from bert_jax.training import (
     checkpoint,
     evaluation,
@@ -95,7 +95,7 @@ class _InFlight(NamedTuple):
     step: int
     length: int
     report: programs.StepReport
-    terms: terms_lib.Terms | None
+    terms: metric_sums.Terms | None
 
 
 class _Loop:
@@ -236,7 +236,7 @@ class _Loop:
 
     # ---- what steps report
 
-    def _terms_to_log(self, end: int) -> terms_lib.Terms | None:
+    def _terms_to_log(self, end: int) -> metric_sums.Terms | None:
         """The terms up to here, if it is time; the state begins anew."""
         if self._done != 1 and not self._is_due(
             self._done, end, self._run.config.log_every
@@ -262,12 +262,12 @@ class _Loop:
                 self._log(step, report, jax.device_get(terms))
 
     def _log(
-        self, step: int, report: programs.StepReport, terms: terms_lib.Terms
+        self, step: int, report: programs.StepReport, terms: metric_sums.Terms
     ) -> None:
         values = {}
         # If all steps were skipped, there is nothing to say of loss and metrics.
         if terms["grad_norm"].count:
-            values |= terms_lib.report(self._phase.objective.losses, terms)
+            values |= metric_sums.report(self._phase.objective.losses, terms)
         left = self._begin + self._phase.steps - step
         if line := self._window.describe_rest(left):
             self._reporter.say(f"{self._phase.name}: {line}")

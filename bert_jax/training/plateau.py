@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Mapping
 
-from bert_jax.training import metrics
+from bert_jax.training import metrics_file
 
 # A run is asked at its first evaluation after so many of its steps, and then no more.
 _SHARE = 1 / 5
@@ -28,7 +28,7 @@ def describe(
     if step < first or any(first <= other < step for other in earlier):
         return ""
     for name, value in values.items():
-        level = values.get(name + metrics.WITHOUT_CONTEXT)
+        level = values.get(name + metrics_file.WITHOUT_CONTEXT)
         if level is None or not name.endswith("loss") or value < level - _MARGIN:
             continue
         return (

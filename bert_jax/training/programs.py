@@ -15,8 +15,8 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.objectives import terms as terms_lib
-from bert_jax.objectives.terms import Terms
+from bert_jax.objectives import metric_sums
+from bert_jax.objectives.metric_sums import Terms
 from bert_jax.training import sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, Run
@@ -133,7 +133,7 @@ def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
     """The compiled function to terms of which nothing is measured yet."""
     names = tuple(names)
     return jax.jit(
-        lambda: terms_lib.zeros(names), out_shardings=sharding.replicated(mesh)
+        lambda: metric_sums.zeros(names), out_shardings=sharding.replicated(mesh)
     )
 
 

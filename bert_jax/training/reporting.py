@@ -11,7 +11,7 @@ import jax
 
 from bert_jax import storage, terminal
 from bert_jax.errors import UserError
-from bert_jax.training import metrics
+from bert_jax.training import metrics_file
 
 # An object store gets reports at least so often, and before each checkpoint.
 _FLUSH_SECONDS = 30.0
@@ -45,7 +45,7 @@ class Reporter:
         self._silent = silent
         if silent:
             return
-        self._path = folder / metrics.FILE
+        self._path = folder / metrics_file.FILE
         dropped = _drop_lines_after(self._path, step)
         self._is_remote = storage.is_remote(folder)
         if self._is_remote:
@@ -146,7 +146,7 @@ class Reporter:
         if self._silent:
             return {}
         text = self._text if self._is_remote else self._read()
-        records = map(metrics.parse, text.splitlines())
+        records = map(metrics_file.parse, text.splitlines())
         return {r["step"]: r for r in records if r and r["split"] == split}
 
     def flush(self) -> None:
@@ -212,7 +212,7 @@ def _drop_lines_after(path: storage.Path, step: int) -> int:
 
 
 def _is_kept(line: bytes, step: int) -> bool:
-    record = metrics.parse(line)
+    record = metrics_file.parse(line)
     return record is not None and line.endswith(b"\n") and record["step"] <= step
 
 

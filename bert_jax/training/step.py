@@ -10,8 +10,8 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.model import parameters, randomness
-from bert_jax.objectives import Objective, terms
-from bert_jax.objectives.terms import Term, Terms
+from bert_jax.objectives import Objective, metric_sums
+from bert_jax.objectives.metric_sums import Term, Terms
 
 Batch = dict[str, jax.Array]
 
@@ -53,7 +53,7 @@ def init_state(
         step=jnp.zeros((), jnp.int32),
         params=params,
         opt_state=optimizer.init(params),
-        terms=terms.zeros((*objective.metrics, "grad_norm")),
+        terms=metric_sums.zeros((*objective.metrics, "grad_norm")),
         skipped=jnp.zeros((), jnp.int32),
     )
 
@@ -95,10 +95,10 @@ def make_train_step(
             )
         batch_terms = objective.terms(params, batch, **keys)
         means = {
-            name: terms.mean(batch_terms[name].sum, counts[name])
+            name: metric_sums.mean(batch_terms[name].sum, counts[name])
             for name in objective.losses
         }
-        return terms.total(objective.losses, means), batch_terms
+        return metric_sums.total(objective.losses, means), batch_terms
 
     def differentiate(params, batch, keys, counts):
         gradient = jax.value_and_grad(loss_of, has_aux=True)

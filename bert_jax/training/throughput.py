@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from bert_jax.objectives import terms as terms_lib
+from bert_jax.objectives import metric_sums
 from bert_jax.training import hardware, programs
 from bert_jax.training.run import Phase, Run
 
@@ -108,7 +108,7 @@ class Window:
         rest = f"{minutes / 60:.1f} h" if minutes > 120 else f"{minutes:.0f} min"
         return f"about {rest} for the other {steps_left:,} steps, without evaluations"
 
-    def close(self, terms: terms_lib.Terms) -> dict[str, float]:
+    def close(self, terms: metric_sums.Terms) -> dict[str, float]:
         """Values for a report; begins the next window.
 
         Args:
@@ -121,7 +121,7 @@ class Window:
         finite_steps = float(terms["grad_norm"].count)
         if finite_steps:
             positions = float(terms["padding_fraction"].count) / finite_steps
-            padding = terms_lib.ratio(terms["padding_fraction"])
+            padding = metric_sums.ratio(terms["padding_fraction"])
             tokens = self._steps * positions * (1.0 - padding)
             values["tokens_per_sec"] = tokens / seconds
         values["sequences_per_sec"] = sequences / seconds

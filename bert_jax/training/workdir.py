@@ -14,7 +14,7 @@ import jax
 from bert_jax import knobs, storage
 from bert_jax.config import migrations
 from bert_jax.errors import UserError
-from bert_jax.training import processes, stored
+from bert_jax.training import processes, restore
 
 _HAD_CHECKPOINT = "had_checkpoint"
 
@@ -46,7 +46,7 @@ def claim(
         folder = folder.absolute()
     with contextlib.ExitStack() as held:
         with processes.fail_together():
-            stored.check_name(folder)
+            restore.check_name(folder)
             if processes.is_main():
                 held.enter_context(_locked(folder))
                 _compare(folder, config, say)

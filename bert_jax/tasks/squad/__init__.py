@@ -15,8 +15,8 @@ from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.objectives import spans
 from bert_jax.tasks import Arrays
-from bert_jax.tasks import files as task_files
-from bert_jax.tasks.squad import answers, files, metrics, windows
+from bert_jax.tasks import task_files as task_files
+from bert_jax.tasks.squad import answers, metrics, reader, windows
 
 
 class Squad:
@@ -31,9 +31,9 @@ class Squad:
           UserError: A file is not given or cannot be used.
         """
         task_files.check_given(config, "FILE.json")
-        train = files.read(config.train, config.no_answers)
+        train = reader.read(config.train, config.no_answers)
         self._config = config
-        self._examples = files.read(config.eval, config.no_answers)
+        self._examples = reader.read(config.eval, config.no_answers)
         self._windows = _windows(self._examples, tokenizer, config)
         train_windows = _windows(train, tokenizer, config)
         self.length = config.length
@@ -120,7 +120,7 @@ class Squad:
 
 
 def _windows(
-    examples: Sequence[files.Example],
+    examples: Sequence[reader.Example],
     tokenizer: tokenizer_lib.Tokenizer,
     config: config_lib.SquadConfig,
 ) -> windows.Windows:
@@ -132,7 +132,9 @@ def _windows(
     )
 
 
-def _with_positions(examples: Sequence[files.Example], made: windows.Windows) -> Arrays:
+def _with_positions(
+    examples: Sequence[reader.Example], made: windows.Windows
+) -> Arrays:
     """Rows to train on. Of several answers, the first one is meant."""
     golds = [example.golds[0] if example.golds else None for example in examples]
     begins = [gold.begin if gold else 0 for gold in golds]
@@ -147,7 +149,7 @@ def _with_positions(examples: Sequence[files.Example], made: windows.Windows) ->
 
 
 def _lost(
-    examples: Sequence[files.Example], made: windows.Windows, rows: Arrays
+    examples: Sequence[reader.Example], made: windows.Windows, rows: Arrays
 ) -> int:
     """Number of answers that no window has, because they are too long."""
     has_answer = {i for i, example in enumerate(examples) if example.golds}

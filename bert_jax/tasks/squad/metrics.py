@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.tasks.squad.files import Example
+from bert_jax.tasks.squad.reader import Example
 
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION = str.maketrans("", "", string.punctuation)

@@ -22,7 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import huggingface_folder, tensorflow
 from bert_jax.interop.published import Published
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import processes, stored, workdir
+from bert_jax.training import processes, restore, workdir
 
 # Arrays in formats that bert_jax does not read.
 _OF_OTHERS = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
@@ -116,9 +116,9 @@ def _name(file: storage.File) -> str:
 
 
 def find(path: str | os.PathLike) -> epath.Path:
-    """Return the checkpoint at `path`; see `stored.find` and `published`."""
+    """Return the checkpoint at `path`; see `restore.find` and `published`."""
     other = published(path)
-    return stored.absolute(other.source) if other else stored.find(path)
+    return restore.absolute(other.source) if other else restore.find(path)
 
 
 def exists(source: epath.Path) -> bool:
@@ -137,31 +137,33 @@ def of_run(init_from: str, folder: str, config_class: type) -> tuple[epath.Path,
       folder: Workdir of the run.
       config_class: Class of the run's config.
     """
-    given = stored.absolute(init_from)
+    given = restore.absolute(init_from)
     earlier = workdir.read_config(storage.path(folder), config_class)
     if earlier is not None and earlier.init_from:
-        source = stored.absolute(earlier.init_from)
+        source = restore.absolute(earlier.init_from)
         if given == source or given in source.parents:
             return source, earlier.init_fingerprint
     return find(given), ""
 
 
 def read_metadata(source: epath.Path) -> metadata_lib.Metadata:
-    """See `stored.read_metadata`."""
+    """See `restore.read_metadata`."""
     other = published(source)
-    return other.metadata if other else stored.read_metadata(source)
+    return other.metadata if other else restore.read_metadata(source)
 
 
 def fingerprint(source: epath.Path) -> str:
-    """See `stored.fingerprint`."""
+    """See `restore.fingerprint`."""
     other = published(source)
-    return processes.on_main(other.fingerprint) if other else stored.fingerprint(source)
+    return (
+        processes.on_main(other.fingerprint) if other else restore.fingerprint(source)
+    )
 
 
 def load_params(
     source: epath.Path, shapes: Any, *, part: str = "", stored_part: str = ""
-) -> stored.Loaded:
-    """See `stored.load_params`."""
+) -> restore.Loaded:
+    """See `restore.load_params`."""
     if other := published(source):
         return other.load_params(shapes, part, stored_part)
-    return stored.load_params(source, shapes, part=part, stored_part=stored_part)
+    return restore.load_params(source, shapes, part=part, stored_part=stored_part)

@@ -9,7 +9,7 @@ from bert_jax.errors import UserError
 
 FILE = "metrics.jsonl"
 
-# What a run compares evaluations with (objectives/without_context.py): the unigram
+# What a run compares evaluations with (objectives/unigram_baseline.py): the unigram
 # entropy of the held-out text; and, of some metrics, the value of a model that knows
 # token frequencies and no context, such as `mlm_loss_without_context`.
 UNIGRAM_ENTROPY = "unigram_entropy"

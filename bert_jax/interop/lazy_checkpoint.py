@@ -9,11 +9,11 @@ from etils import epath
 from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
-from bert_jax.interop import classes, huggingface, sources
+from bert_jax.interop import checkpoints, huggingface, model_classes
 from bert_jax.interop.safetensors import Stored
 from bert_jax.model import parameters
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import stored
+from bert_jax.training import restore
 
 # Prefixes of the parameters of an ELECTRA's generator.
 _OF_GENERATOR = "generator_head/", "generator/"
@@ -46,7 +46,7 @@ def read(source: str) -> Model:
       UserError: The checkpoint is unusable.
       Unavailable: A store does not answer; try again later.
     """
-    if other := sources.published(source):
+    if other := checkpoints.published(source):
         params = {
             path: Stored(shape, functools.partial(other.parameter, path))
             for path, shape in sorted(other.shapes.items())
@@ -54,8 +54,8 @@ def read(source: str) -> Model:
         used = {name for path in params for name in huggingface.names(path, other.form)}
         unused = (*sorted(other.arrays.keys() - used), *other.ignored)
         return Model(other.source, other.metadata, params, unused, other.form)
-    where = stored.find(source)
-    metadata = stored.read_metadata(where)
+    where = restore.find(source)
+    metadata = restore.read_metadata(where)
     if metadata.encoder_path != "encoder":
         raise UserError(
             f"{where}: its encoder is at {metadata.encoder_path}; only checkpoints "
@@ -63,16 +63,16 @@ def read(source: str) -> Model:
         )
     params = {
         path: Stored(tuple(leaf.shape), functools.partial(_parameter, where, path))
-        for path, leaf in sorted(stored.shapes(where).items())
+        for path, leaf in sorted(restore.shapes(where).items())
     }
     return Model(str(where), metadata, params)
 
 
 def _parameter(where: epath.Path, path: str) -> np.ndarray:
     """Read a parameter of a native checkpoint."""
-    shape = parameters.unflatten({path: stored.shapes(where)[path]})
+    shape = parameters.unflatten({path: restore.shapes(where)[path]})
     # A view: on a CPU, device memory is host memory.
-    return np.asarray(stored.load_params(where, shape).params[path])
+    return np.asarray(restore.load_params(where, shape).params[path])
 
 
 def is_of_generator(path: str) -> bool:
@@ -120,6 +120,6 @@ def form_of(model: Model) -> huggingface.Form:
       UserError: No class computes the same.
     """
     try:
-        return classes.form_of_metadata(model.metadata)
+        return model_classes.form_of_metadata(model.metadata)
     except UserError as error:
         raise UserError(f"{model.source} cannot go out: {error}") from error

@@ -10,8 +10,8 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
 from bert_jax.data import batches, chunks
-from bert_jax.objectives import without_context
-from bert_jax.training import metrics
+from bert_jax.objectives import unigram_baseline
+from bert_jax.training import metrics_file
 
 
 def table(p, mask_token_rate, random_token_rate):
@@ -43,19 +43,19 @@ def test_masked_tokens_as_a_table_gives_them(given):
     possible = joint > 0
     joint_, visible_ = joint[possible], visible[possible]
     loss = -(joint_ * np.log(joint_ / visible_)).sum()
-    got = without_context.masked_token(p, rates(*given))
+    got = unigram_baseline.masked_token(p, rates(*given))
     assert got == pytest.approx((loss, joint.max(1).sum()))
 
 
 def test_entropy_by_hand():
     # Four tokens, one of them never seen: 1.5 bits.
     p = np.array([0.5, 0.25, 0.25, 0.0])
-    assert without_context.entropy(p) == pytest.approx(1.5 * np.log(2))
-    assert without_context.next_token(p) == pytest.approx((1.5 * np.log(2), 0.5))
+    assert unigram_baseline.entropy(p) == pytest.approx(1.5 * np.log(2))
+    assert unigram_baseline.next_token(p) == pytest.approx((1.5 * np.log(2), 0.5))
     # All masked tokens are [MASK], or all are as they were.
-    masked = without_context.masked_token(p, rates(1.0, 0.0))
+    masked = unigram_baseline.masked_token(p, rates(1.0, 0.0))
     assert masked == pytest.approx((1.5 * np.log(2), 0.5))
-    assert without_context.masked_token(p, rates(0.0, 0.0)) == pytest.approx((0, 1))
+    assert unigram_baseline.masked_token(p, rates(0.0, 0.0)) == pytest.approx((0, 1))
 
 
 def frequencies(corpus):
@@ -91,11 +91,11 @@ def test_what_a_run_compares_with(objective, corpus):
         expected = dict(
             zip(
                 ("mlm_loss", "mlm_accuracy"),
-                without_context.masked_token(p, rates(0.8, 0.1)),
+                unigram_baseline.masked_token(p, rates(0.8, 0.1)),
                 strict=True,
             )
         )
-    expected = {name + metrics.WITHOUT_CONTEXT: v for name, v in expected.items()}
+    expected = {name + metrics_file.WITHOUT_CONTEXT: v for name, v in expected.items()}
     got = levels_of(config, corpus)
     assert got == pytest.approx({"unigram_entropy": entropy, **expected})
     # Whatever the rows of a process.
@@ -134,12 +134,12 @@ def test_real_batches_give_no_more_than_the_table(convention, corpus):
             w, y = seen[is_text], batch["mlm_labels"][is_text]
             losses.append(np.log(joint[w].sum(1)) - np.log(joint[w, y]))
     losses = np.concatenate(losses)
-    expected, _ = without_context.masked_token(p, masking)
+    expected, _ = unigram_baseline.masked_token(p, masking)
     error = losses.std() / np.sqrt(len(losses))
     assert error < 0.05
     assert losses.mean() == pytest.approx(expected, abs=4 * error)
     # It is not the unigram entropy: what is visible tells a part.
-    assert losses.mean() < without_context.entropy(p) - 4 * error
+    assert losses.mean() < unigram_baseline.entropy(p) - 4 * error
 
 
 def test_tokens_are_counted_in_parts(corpus, monkeypatch):

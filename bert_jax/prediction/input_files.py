@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import files
+from bert_jax.corpus import text_files
 from bert_jax.errors import UserError
-from bert_jax.prediction.rows import Text
+from bert_jax.prediction.text_rows import Text
 
 STDIN = "-"
 # What is longer is no text, and would not fit into memory.
@@ -49,7 +49,7 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
 
 
 def _lines_of_file(name: str, shown: str) -> Iterator[tuple[str, str]]:
-    with files.unpacked(name) as stream:
+    with text_files.unpacked(name) as stream:
         yield from _lines(stream, shown)
 
 

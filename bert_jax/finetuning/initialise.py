@@ -11,9 +11,9 @@ from etils import epath
 from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
-from bert_jax.interop import sources
+from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
-from bert_jax.training import processes, sharding, stored
+from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
@@ -24,7 +24,7 @@ def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, 
         raise UserError(
             "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
         )
-    return sources.of_run(config.init_from, folder, type(config))
+    return checkpoints.of_run(config.init_from, folder, type(config))
 
 
 def encoder(
@@ -50,14 +50,14 @@ def begin(
     """The initial state with the pretrained encoder in it."""
     if config.random_init:
         return state
-    loaded = sources.load_params(
+    loaded = checkpoints.load_params(
         source,
         run.state_shapes().params,
         part=run.objective.encoder_path,
-        stored_part=sources.read_metadata(source).encoder_path,
+        stored_part=checkpoints.read_metadata(source).encoder_path,
     )
     processes.say(loaded.describe(source))
-    params = stored.merge(state.params, loaded)
+    params = restore.merge(state.params, loaded)
     if config.reinit_layers:
         processes.say(f"  new again: pooler, and {config.reinit_layers} layers on top")
         params = _with_new_top(config, run, state.params, params)

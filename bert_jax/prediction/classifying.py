@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.prediction import rows as rows_lib
+from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import Trained
 from bert_jax.tasks import classification
 

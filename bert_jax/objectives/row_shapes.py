@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax.objectives import Batch, terms
+from bert_jax.objectives import Batch, metric_sums
 
 _Config = (
     config_lib.MaskedLmConfig
@@ -57,11 +57,13 @@ def metrics(config: _Config) -> tuple[str, ...]:
     return ("padding_fraction", *packed)
 
 
-def terms_of(batch: Batch) -> terms.Terms:
+def terms_of(batch: Batch) -> metric_sums.Terms:
     """The share of padding and, of packed rows, the examples in a row."""
-    measured = {"padding_fraction": terms.padding_fraction(batch["attention_mask"])}
+    measured = {
+        "padding_fraction": metric_sums.padding_fraction(batch["attention_mask"])
+    }
     if "documents" in batch:
         examples = 1.0 + jnp.max(batch["documents"], axis=1)
         rows = jnp.float32(examples.size)
-        measured["examples_per_row"] = terms.Term(jnp.sum(examples), rows)
+        measured["examples_per_row"] = metric_sums.Term(jnp.sum(examples), rows)
     return measured

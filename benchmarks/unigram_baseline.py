@@ -1,6 +1,6 @@
 r"""Table of docs/what_to_expect.md: what models score on a corpus without context.
 
-python benchmarks/without_context.py CORPUS ...
+python benchmarks/unigram_baseline.py CORPUS ...
 
 For each corpus: the unigram entropy of its held-out text, its cross entropy
 under the frequencies of the training text (one added to each count), and loss and
@@ -14,7 +14,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
-from bert_jax.objectives import without_context
+from bert_jax.objectives import unigram_baseline
 
 
 def row(folder: str) -> str:
@@ -26,13 +26,13 @@ def row(folder: str) -> str:
         for split in shards.SPLITS
     )
     p, q = held_out / held_out.sum(), (train + 1) / (train + 1).sum()
-    loss, accuracy = without_context.masked_token(p, config_lib.MaskingConfig())
+    loss, accuracy = unigram_baseline.masked_token(p, config_lib.MaskingConfig())
     cells = [
         folder,
         f"{size:,}",
         f"{held_out.sum():,}",
         f"{np.log(size):.2f}",
-        f"{without_context.entropy(p):.2f}",
+        f"{unigram_baseline.entropy(p):.2f}",
         f"{-(p * np.log(q)).sum():.2f}",
         f"{loss:.2f}",
         f"{p.max():.1%}",

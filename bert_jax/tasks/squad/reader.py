@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from bert_jax import terminal
 from bert_jax.errors import UserError
-from bert_jax.tasks import files as task_files
+from bert_jax.tasks import task_files as task_files
 
 T = TypeVar("T")
 
