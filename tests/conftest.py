@@ -1,4 +1,4 @@
-"""What all tests share: eight emulated devices, and a corpus of real English."""
+"""Fixtures of all tests: emulated devices, and a corpus of real English."""
 
 import os
 import tempfile
@@ -47,6 +47,7 @@ import saved
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources, vocabulary
 from bert_jax.model.kernels import attention, residual, tpu_attention, tpu_residual
+from bert_jax.training import sharding
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -59,6 +60,25 @@ def forgotten_programs():
     yield
     jax.clear_caches()
     gc.collect()
+
+
+@pytest.fixture(scope="session", autouse=True)
+def meshes_of_one_device():
+    """Build the default mesh on one of the eight devices.
+
+    Programs for eight emulated devices take up to twice the time. A test that is about
+    several devices says so in its mesh, `MeshConfig(data=8)`.
+    """
+    make_mesh = sharding.make_mesh
+
+    def make_small_mesh(config, devices=None):
+        if devices is None and config == type(config)():
+            devices = jax.devices()[:1]
+        return make_mesh(config, devices)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sharding, "make_mesh", make_small_mesh)
+        yield
 
 
 @pytest.fixture(scope="session")
