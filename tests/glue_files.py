@@ -1,4 +1,4 @@
-"""Small folders such as GLUE's download makes."""
+"""Small folders in the layout of GLUE's download."""
 
 import gzip
 
@@ -22,7 +22,7 @@ HEADERS = {
     "rte": "index\tsentence1\tsentence2\tlabel",
     "wnli": "index\tsentence1\tsentence2\tlabel",
 }
-# Of tests; the other tasks drop the column of labels.
+# Headers of test files; the other tasks drop the column of labels.
 TEST_HEADERS = {
     "cola": "index\tsentence",
     "sst2": "index\tsentence",
@@ -32,7 +32,7 @@ COLA = ["source", "label", "mark", "sentence"]
 
 
 def rows(header, task, count, start=0):
-    """Lines for a header: `one N`, `two N`, and each label in turn."""
+    """Yield lines for a header, with texts that count up and each label in turn."""
     spec = glue.TASKS[task]
     labels = spec.labels or ("0.000", "5.000", "2.500")
     for i in range(start, start + count):
@@ -49,7 +49,7 @@ def write(path, header, lines):
 
 
 def download(folder, task):
-    """A small folder such as GLUE's download makes; 6 and 4 labelled rows, 3 others."""
+    """Write a folder with 6 training rows, 4 rows per held-out set, 3 per test set."""
     spec, folder = glue.TASKS[task], folder / config.GLUE[task]
     header = HEADERS.get(task, "")
     names = header.removeprefix("\ufeff").split("\t") if header else COLA

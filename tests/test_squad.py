@@ -1,5 +1,6 @@
-"""Questions on a context: files, windows, and answers from logits."""
+"""SQuAD: files, windows, answers from logits, and the task."""
 
+import dataclasses
 import gzip
 import json
 import pathlib
@@ -22,7 +23,7 @@ SMALL = config_lib.SquadConfig(length=32, stride=8, max_question=12)
 # ---- files
 
 
-def test_a_file_is_read(tmp_path):
+def test_files_plain_compressed_and_remote(tmp_path):
     path = questions.write(
         tmp_path / "a.json",
         questions.paragraph(questions.CONTEXT, questions.QUESTIONS, "a"),
@@ -42,97 +43,75 @@ def test_a_file_is_read(tmp_path):
 
 
 def one_question(**changes):
-    """A file with a question of which some fields are another, or None: missing."""
+    """Return a file with one question; a field set to None is missing."""
     qa = {
         "id": "q7",
         "question": "where",
         "answers": [{"text": "b", "answer_start": 2}],
     }
     qa = {name: x for name, x in (qa | changes).items() if x is not None}
-    paragraph = {"context": "a b c", "qas": [qa]}
-    return {"data": [{"paragraphs": [paragraph]}]}
+    return {"data": [{"paragraphs": [{"context": "a b c", "qas": [qa]}]}]}
+
+
+def one_answer(text, begin):
+    return one_question(answers=[{"text": text, "answer_start": begin}])
+
+
+TWICE = questions.paragraph("a b", [("what", "b")])
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([], "FILE: is no JSON object, but []"),
-        ({}, "FILE: has no 'data', as files of SQuAD have there"),
-        ({"data": 3}, "FILE: has 3 for 'data', not a list"),
+        ([], "FILE has a field of a wrong type: list indices"),
+        ({}, "FILE: the field 'data' of SQuAD is missing"),
         ({"data": []}, "FILE has no questions"),
-        ({"data": [{}]}, "FILE: data[0] has no 'paragraphs'"),
+        ({"data": [{}]}, "FILE: data[0]: the field 'paragraphs' of SQuAD is missing"),
         (
             {"data": [{"paragraphs": [{"context": " ", "qas": []}]}]},
-            "FILE: data[0] paragraphs[0] has an empty text for 'context'",
+            "cannot read FILE: data[0]: 'context' is \"' '\", not a text",
         ),
-        (one_question(id=None), "FILE: data[0] paragraphs[0] qas[0] has no 'id'"),
+        (one_question(id=None), "FILE: data[0]: the field 'id' of SQuAD is missing"),
+        (one_question(question=["a"]), "q7: 'question' is \"['a']\", not a text"),
         (
-            one_question(question="\n"),
-            "FILE: question q7 has an empty text for 'question'",
-        ),
-        (one_question(question=["a"]), "q7 has ['a'] for 'question', not a text"),
-        (
-            one_question(answers=[{"text": "b", "answer_start": 1}]),
+            one_answer("b", 1),
             "the answer 'b' is not at character 1 of its context, where there is ' '",
         ),
-        (
-            one_question(answers=[{"text": "c", "answer_start": -1}]),
-            "q7: the answer 'c' is not at character -1 of its context, ",
-        ),
-        (
-            one_question(answers=[{"text": "b", "answer_start": "2"}]),
-            "q7 answers[0] has '2' for 'answer_start', not a whole number",
-        ),
-        (one_question(answers=[]), "q7 has no answers; one that cannot be answered"),
-        (one_question(answers=None), "FILE: question q7 has no 'answers'"),
+        (one_answer("c", -1), "q7: the answer 'c' is not at character -1 of its conte"),
+        (one_answer("b", "2"), "FILE: question q7 has a field of a wrong type: "),
+        (one_question(answers=[]), "q7 has no answers; a question that cannot be answ"),
+        (one_question(answers=None), "FILE: question q7: the field 'answers' of SQuAD"),
         (
             one_question(answers=[], is_impossible=True),
             "FILE: question q7 has no answer (is_impossible), as in SQuAD 2.0; pass "
             "--config.task.no_answers=True",
         ),
-        (one_question(is_impossible=True), "q7 has is_impossible and an answer, 'b'"),
+        (one_question(is_impossible=True), "q7 has is_impossible and an answer"),
+        ({"data": [{"paragraphs": [TWICE, TWICE]}]}, "q0: two questions have this id"),
     ],
 )
-def test_files_that_cannot_be_used(content, message, tmp_path):
+def test_invalid_questions_are_refused(content, message, tmp_path):
     path = tmp_path / "FILE"
     path.write_text(json.dumps(content))
     with pytest.raises(UserError) as caught:
         reader.read(path, no_answers=False)
     line = str(caught.value).replace(str(path), "FILE")
-    assert message in line
-    assert "\n" not in line and "FILE" in line
+    assert message in line and "\n" not in line
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b'{"data": "\xff"}', b"\x1f\x8b"])
-def test_files_that_cannot_be_read(data, tmp_path):
-    for name in ("a.json", "a.json.gz"):
-        (tmp_path / name).write_bytes(data)
-        reasons = f"cannot read .*{name}: |{name}, line 1: not UTF-8"
-        with pytest.raises(UserError, match=reasons):
-            reader.read(tmp_path / name, no_answers=True)
-    with pytest.raises(UserError, match="cannot read .*nowhere: "):
-        reader.read(tmp_path / "nowhere", no_answers=True)
-
-
-def test_ids_are_of_one_question(tmp_path):
-    twice = questions.paragraph("a b", [("what", "b")])
-    path = questions.write(tmp_path / "a.json", twice, twice)
-    with pytest.raises(UserError, match="a.json: two questions have the id q0"):
-        reader.read(path, no_answers=False)
+@pytest.mark.parametrize("name", ["a.json", "a.json.gz"])
+def test_files_that_are_not_json_are_refused(data, name, tmp_path):
+    (tmp_path / name).write_bytes(data)
+    with pytest.raises(UserError, match=f"cannot read .*{name}: |{name}, line 1: not"):
+        reader.read(tmp_path / name, no_answers=True)
 
 
 # ---- windows
 
 
-def in_words(tokenizer, context):
-    """The tokens of a context as the texts that they are from."""
-    [encoding] = tokenizer.encode_with_offsets([context])
-    return [context[begin:end] for begin, end in encoding.offsets]
-
-
 @pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
-def test_windows_are_those_of_a_loop(kind, request):
-    """The original's definition, token by token."""
+def test_windows_match_a_loop_over_tokens(kind, request):
     tokenizer = request.getfixturevalue(kind)
     between = [tokenizer.sep_id] * (2 if kind == "byte_bpe" else 1)
     texts = ["what is it", "the value of the name of the object of the class of what"]
@@ -155,13 +134,11 @@ def test_windows_are_those_of_a_loop(kind, request):
             tokens = [tokenizer.cls_id, *asked_ids, *between]
             first = len(tokens)
             tokens += [*ids[start : start + count], tokenizer.sep_id]
-            padding = [0] * (32 - len(tokens))
+            rest = 32 - len(tokens)
             rows = {name: x[row].tolist() for name, x in made.rows.items()}
-            assert rows["input_ids"] == tokens + [tokenizer.pad_id] * len(padding)
-            assert rows["attention_mask"] == [True] * len(tokens) + [False] * len(
-                padding
-            )
-            assert rows["segment_ids"] == [0] * first + [1] * (count + 1) + padding
+            assert rows["input_ids"] == tokens + [tokenizer.pad_id] * rest
+            assert rows["attention_mask"] == [True] * len(tokens) + [False] * rest
+            assert rows["segment_ids"] == [0] * first + [1] * (count + 1) + [0] * rest
             for position in range(32):
                 token = start + position - first
                 has_most = 0 <= position - first < count and (start, count) == max(
@@ -178,9 +155,9 @@ def test_windows_are_those_of_a_loop(kind, request):
     assert too_long and made.truncated.sum() == 2
 
 
-def test_answers_are_at_the_tokens_of_their_characters(wordpiece):
+def test_answers_cover_each_token_with_any_of_their_characters(wordpiece):
     context = "Of 1854-object, the VALUE."
-    words = in_words(wordpiece, context)
+    made = windows.make(["what"], [context], wordpiece, SMALL)
     for text, expected in [
         ("1854", "1854"),
         ("VALUE", "VALUE"),
@@ -189,16 +166,13 @@ def test_answers_are_at_the_tokens_of_their_characters(wordpiece):
         (context, context),
     ]:
         begin = context.index(text)
-        made = windows.make(["what"], [context], wordpiece, SMALL)
         starts, ends = windows.positions(made, [begin], [begin + len(text)])
-        first = starts[0] - made.first[0]
-        last = ends[0] - made.first[0]
-        got = context[made.offsets[0][first, 0] : made.offsets[0][last, 1]]
-        assert got == expected
-        assert "".join(words[first : last + 1]) == expected.replace(" ", "")
+        first, last = starts[0] - made.first[0], ends[0] - made.first[0]
+        offsets = made.offsets[0]
+        assert context[offsets[first, 0] : offsets[last, 1]] == expected
 
 
-def test_windows_without_all_of_the_answer_point_to_cls(wordpiece):
+def test_windows_without_the_complete_answer_point_to_cls(wordpiece):
     context = " ".join([questions.CONTEXT] * 4)
     begin = context.rindex("The class of the")
     end = begin + len("The class of the")
@@ -218,16 +192,14 @@ def test_windows_without_all_of_the_answer_point_to_cls(wordpiece):
     assert 0 < has_all < np.sum(made.question == 0)
 
 
-def test_what_fits_no_window_is_counted(wordpiece, tmp_path):
+def test_truncated_questions_and_lost_answers_are_counted(wordpiece, tmp_path):
     context = " ".join([questions.CONTEXT] * 4)
     path = questions.write(
         tmp_path / "a.json",
         questions.paragraph(context, [("what", context[:200]), ("is", "an object")]),
         questions.paragraph(context, [("the value " * 9, "object")], "b"),
     )
-    config = config_lib.SquadConfig(
-        train=path, eval=path, length=32, stride=8, max_question=12
-    )
+    config = dataclasses.replace(SMALL, train=path, eval=path)
     description = squad.Squad(config, wordpiece).description
     assert description["train_answers_in_no_window"] == 1
     assert description["truncated_questions"] == 2  # once in each of the two files
@@ -235,7 +207,7 @@ def test_what_fits_no_window_is_counted(wordpiece, tmp_path):
     assert description["windows"] == description["train_windows"] > 3
 
 
-def test_a_window_has_room_for_the_context():
+def test_a_window_must_have_room_for_the_context():
     knobs.check(config_lib.SquadConfig(length=69))
     with pytest.raises(UserError, match="max_question=64 must be at most 63, as a win"):
         knobs.check(config_lib.SquadConfig(length=68))
@@ -254,17 +226,9 @@ def random_outputs(made, seed=0):
 
 
 @pytest.mark.parametrize("no_answers", [False, True])
-def test_answers_are_the_best_of_all(no_answers, wordpiece, monkeypatch):
-    """Of all pairs of positions, tried one after the other."""
+def test_answers_are_the_best_of_all_spans(no_answers, wordpiece, monkeypatch):
     monkeypatch.setattr(answers, "_CHUNK", 3)
-    config = config_lib.SquadConfig(
-        length=32,
-        stride=8,
-        max_question=12,
-        max_answer=5,
-        nbest=6,
-        no_answers=no_answers,
-    )
+    config = dataclasses.replace(SMALL, max_answer=5, nbest=6, no_answers=no_answers)
     contexts = [" ".join([questions.CONTEXT] * 3), questions.CONTEXT, "An object."]
     made = windows.make(["what is the value"] * 3, contexts, wordpiece, config)
     outputs = random_outputs(made)
@@ -304,7 +268,7 @@ def test_answers_are_the_best_of_all(no_answers, wordpiece, monkeypatch):
         else:
             assert ranking.null_odds is None
             assert ranking.best(-1e3).text == expected[0]
-        # A text that is there twice takes two of the pairs that are looked at.
+        # A text that occurs twice takes two of the best spans.
         assert 3 <= len(got) <= 6
         assert list(got) == expected[: len(got)]
         for text, score in got.items():
@@ -313,8 +277,7 @@ def test_answers_are_the_best_of_all(no_answers, wordpiece, monkeypatch):
             assert contexts[number][answer.begin : answer.end] == answer.text
 
 
-def test_answers_do_not_depend_on_what_stands_behind_a_row(wordpiece):
-    """Nor on logits of the question: they cannot be answers."""
+def test_logits_outside_of_the_context_are_ignored(wordpiece):
     made = windows.make(["what"] * 2, [questions.CONTEXT, "It."], wordpiece, SMALL)
     outputs = random_outputs(made)
     changed = {name: values.copy() for name, values in outputs.items()}
@@ -327,7 +290,7 @@ def test_answers_do_not_depend_on_what_stands_behind_a_row(wordpiece):
 
 
 @pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
-def test_an_answer_is_a_part_of_the_context_as_it_stands(kind, request):
+def test_answers_keep_the_characters_of_the_context(kind, request):
     tokenizer = request.getfixturevalue(kind)
     context = "The  VALUE of\u00a0a Cafe\u0301 (naïve)  is 1854-object."
     made = windows.make(["what"], [context], tokenizer, SMALL)
@@ -345,9 +308,7 @@ def test_an_answer_is_a_part_of_the_context_as_it_stands(kind, request):
 
 def test_a_context_without_tokens_has_no_answer(wordpiece):
     for no_answers in (False, True):
-        config = config_lib.SquadConfig(
-            length=32, max_question=12, no_answers=no_answers
-        )
+        config = dataclasses.replace(SMALL, no_answers=no_answers)
         made = windows.make(["what", "is"], ["\x00", "It."], wordpiece, config)
         none, some = answers.rank(made, random_outputs(made), config)
         assert [a.text for a in none.answers] == [""]
@@ -358,34 +319,15 @@ def test_a_context_without_tokens_has_no_answer(wordpiece):
     assert answers.rank(no_questions, random_outputs(no_questions), SMALL) == []
 
 
-def test_an_answer_is_marked_in_its_text():
-    begin = questions.CONTEXT.index("an object")
-    got = answers.marked(questions.CONTEXT, begin, begin + 9, width=40)
-    assert got == (
-        "The value of the name is >>an object<<.\nThe class of the object is a type."
-    )
-
-
 # ---- the task
 
 
-@pytest.fixture
-def v2(wordpiece, tmp_path):
-    config = config_lib.SquadConfig(
-        **questions.write_pair(tmp_path, no_answers=True),
-        no_answers=True,
-        length=32,
-        stride=8,
-        max_question=12,
-        null_threshold=-1.5,
-    )
-    return squad.Squad(config, wordpiece)
-
-
-def test_files_hold_what_is_scored(v2, tmp_path):
-    """Logits that know the answers, and doubt all of them more or less."""
+def test_scores_and_files_of_version_2(wordpiece, tmp_path):
+    """Use logits of the correct answers, then raise those of no answer."""
+    files = questions.write_pair(tmp_path, no_answers=True)
+    config = dataclasses.replace(SMALL, **files, no_answers=True, null_threshold=-1.5)
+    v2 = squad.Squad(config, wordpiece)
     rows = v2.held_out["eval"]
-    count = len(rows["weights"])
     outputs = {
         "start_logits": 9 * np.eye(32, dtype=np.float32)[rows["start_positions"]],
         "end_logits": 9 * np.eye(32, dtype=np.float32)[rows["end_positions"]],
@@ -406,49 +348,24 @@ def test_files_hold_what_is_scored(v2, tmp_path):
         assert sum(entry["probability"] for entry in entries) == pytest.approx(1)
         assert (odds[name] > -1.5) == (predictions[name] == "")
         assert len([e for e in entries if e["text"] == ""]) == 1
-    # Doubt that is as great everywhere moves the odds, and the best threshold.
+    # Equal logits of no answer everywhere shift the odds and the best threshold.
     for values in outputs.values():
         values[:, 0] += 10
     doubted = v2.scores(v2.decode({"eval": outputs}))
     assert (doubted["exact"], doubted["HasAns_exact"]) == (25, 0)
     assert doubted["best_exact"] == doubted["best_f1"] == 100
     assert doubted["best_f1_thresh"] == pytest.approx(scores["best_f1_thresh"] + 20)
-    assert count == len(outputs["start_logits"])
 
 
-def test_new_questions_are_answered_as_those_of_the_file(v2, wordpiece):
-    """The config, which a checkpoint has, is all that predictions need."""
-    config = v2._config
-    examples = v2._examples
-    made = windows.make(
-        [e.question for e in examples], [e.context for e in examples], wordpiece, config
-    )
-    for name, values in made.rows.items():
-        assert np.array_equal(values, v2.held_out["eval"][name])
-    outputs = random_outputs(made)
-    ranked = answers.rank(made, outputs, config)
-    of_task = v2.decode({"eval": outputs})["eval"]
-    assert ranked == list(of_task.values())
+# ---- real files
 
 
-def test_files_must_be_given(wordpiece):
-    with pytest.raises(UserError, match=r"pass --config.task.train=FILE.json"):
-        squad.Squad(config_lib.SquadConfig(), wordpiece)
-
-
-# ---- the real thing
-
-
-@pytest.fixture(scope="module")
-def dev():
+def test_windows_of_the_development_set():
+    """Compare with the number of windows of the original, and recover all answers."""
     path = DATA / "squad/dev-v1.1.json.gz"
     if not path.exists():
         pytest.skip("needs the development set of SQuAD 1.1")
-    return reader.read(path, no_answers=False)
-
-
-def test_windows_of_the_development_set(dev):
-    """As many as the original makes, and answers to the character."""
+    dev = reader.read(path, no_answers=False)
     tokenizer = tokenizer_lib.from_vocab_file(
         DATA / "vocab/bert-base-uncased.txt", lower_case=True, strip_accents=True
     )
@@ -463,7 +380,7 @@ def test_windows_of_the_development_set(dev):
             end = gold.begin + len(gold.text)
             first, last = windows._tokens_at(offsets, gold.begin, end)
             got = example.context[offsets[first, 0] : offsets[last, 1]]
-            # People cut some inside a word; never is a character missing.
+            # Some answers end inside a word. No character is missing.
             assert gold.text.strip() in got
             recovered += got == gold.text
             total += 1

@@ -1,15 +1,18 @@
-"""One's own files of texts and labels, and what becomes of those that do not fit."""
+"""Tables of labelled texts in TSV, CSV and JSON lines."""
 
 import gzip
 import json
 
 import pytest
+import zstandard
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, storage
 from bert_jax.errors import UserError
-from bert_jax.tasks import task_files, text_files
+from bert_jax.tasks import classification, task_files, text_files
 from bert_jax.tasks.texts import Example
+
+COMPRESS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
 
 
 def refusal(path, *columns, **options):
@@ -23,35 +26,37 @@ def refusal(path, *columns, **options):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", "", "has no column text or label"),
-        ("a.tsv", "sentence\tlabel\nx\t1\n", "no column text; .*'sentence', 'label'"),
-        ("a.tsv", "text\tlabel\nx\t1\ty\n", "a.tsv, line 2: 3 fields, not 2"),
-        ("a.tsv", "text\tlabel\n", "has no examples"),
-        ("a.tsv", "text\tlabel\nx\t1\n \t1\n", "a.tsv, line 3: text is empty"),
-        ("a.tsv", "text\tlabel\nx\t\n", 'a.tsv, line 2: label is "", not a label'),
-        ("a.csv", "text,label\n\nx,1,2\n", "a.csv, line 3: 3 fields, not 2"),
-        ("a.csv", 'text,label\n"x,1\n', "a.csv, line 2: unexpected end of data"),
-        ("a.jsonl", '{"text": "x"}\n', "has no column label; .*'text'"),
-        ("a.jsonl", '{"text": "x", "label": 1}\n{"text"}\n', "line 2: no JSON: "),
-        ("a.jsonl", '{"text": "x", "label": 1}\n["x"]\n', "line 2: not an object"),
-        ("a.jsonl", '{"text": ["x"], "label": 1}\n', 'text is ."x"., not a text'),
-        ("a.jsonl", '{"text": "x", "label": 1}\n{"text": "y"}', "2: label is null, n"),
-        ("a.txt", "text\tlabel\nx\t1\n", "must end in .tsv, .csv, .jsonl, or in one"),
+        ("a.tsv", b"", "a.tsv has no examples"),
+        ("a.tsv", b"sentence\tlabel\nx\t1\n", "there are 'sentence', 'label'; the fir"),
+        ("a.tsv", b"sentence\tlabel\nx\t1\n", "GLUE need --config.task.name=glue/NAM"),
+        ("a.tsv", b"text\ttext\tlabel\nx\ty\t1\n", "a.tsv: two columns 'text'"),
+        ("a.csv", b"text,label,label\nx,1,0\n", "a.csv: two columns 'label'"),
+        ("a.tsv", b"text\tlabel\nx\t1\ty\n", "a.tsv, line 2: 3 fields, not 2"),
+        ("a.tsv", b"text\tlabel\n", "has no examples"),
+        ("a.tsv", b"text\tlabel\nx\t1\n \t1\n", "a.tsv, line 3: text is empty"),
+        ("a.tsv", b"text\tlabel\nx\t \n", 'a.tsv, line 2: label is " ", not a label'),
+        ("a.csv", b"text,label\n\nx,1,2\n", "a.csv, line 3: 3 fields, not 2"),
+        ("a.csv", b'text,label\n"x,1\n', "a.csv: the row that begins in line 2 is no"),
+        ("a.jsonl", b'{"text": "x"}\n', "no column 'label'; there are 'text'"),
+        ("a.jsonl", b'{"text": "x", "label": 1}\n{"text"}\n', "line 2: no JSON: "),
+        ("a.jsonl", b'{"text": "x", "label": 1}\n["x"]\n', "line 2: '[\"x\"]' is no"),
+        ("a.jsonl", b'{"text": "x", "text": "y", "label": 1}\n', "fields of the same"),
+        ("a.jsonl", b'{"text": ["x"], "label": 1}\n', 'text is ["x"], not a text'),
+        (
+            "a.jsonl",
+            b'{"text": "x", "label": 1}\n\n{"text": "y", "label": 1, "text_b": "z"}\n',
+            "a.jsonl, line 3: columns 'text', 'label', 'text_b', but the first object ",
+        ),
+        ("a.jsonl", b'{"text": "x", "label": 1}\n{"text": "y"}', "line 2: columns 'te"),
+        ("a.txt", b"text\tlabel\nx\t1\n", "must end in .tsv, .csv, .jsonl, or in one"),
+        ("a.tsv", b"text\tlabel\n\xff\t1\n", "a.tsv, line 2: not UTF-8"),
+        ("a.tsv.gz", gzip.compress(b"text\tlabel\nx\t1\n")[:-9], "cannot read"),
+        ("a.tsv.zst", zstandard.compress(b"text\tlabel\nx\t1\n")[:-9], "cannot read"),
     ],
 )
-def test_what_cannot_be_read(name, content, message, tmp_path):
-    path = tmp_path / name
-    path.write_text(content)
-    with pytest.raises(UserError, match=message):
-        text_files.read(path)
-
-
-def test_files_that_are_no_text(tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_bytes(b"text\tlabel\n\xff\t1\n")
-    assert "a.tsv, line 2: not UTF-8" in refusal(path)
-    (tmp_path / "a.tsv.gz").write_bytes(gzip.compress(b"text\tlabel\nx\t1\n")[:-9])
-    assert "cannot read" in refusal(tmp_path / "a.tsv.gz")
+def test_damaged_files_are_refused(name, content, message, tmp_path):
+    (tmp_path / name).write_bytes(content)
+    assert message in refusal(tmp_path / name)
 
 
 def test_files_in_an_object_store():
@@ -62,16 +67,18 @@ def test_files_in_an_object_store():
     assert "memory://texts/b.tsv" in refusal("memory://texts/b.tsv")
 
 
-def test_quotes_carriage_returns_and_marks_are_harmless(tmp_path):
+def test_quotes_carriage_returns_and_byte_order_marks(tmp_path):
     path = tmp_path / "a.tsv"
     text = '\ufeffid\ttext_a\ttext_b\tlabel\r\n7\t"a\tb"\tyes\r\n\r\n'
     path.write_bytes(text.encode())
     assert text_files.read(path) == [Example('"a', 'b"', "yes")]
+    path = tmp_path / "a.csv"
+    path.write_bytes(b'text,label\r\n"two\r\nlines",1\r\n')
+    assert text_files.read(path) == [Example("two\r\nlines", "", "1")]
 
 
-@pytest.mark.parametrize("ending", ["", ".gz"])
-def test_the_same_examples_in_each_format(ending, tmp_path):
-    """What a format can say at all: TSV has no tabs and line breaks in a field."""
+@pytest.mark.parametrize("ending", COMPRESS)
+def test_formats_give_the_same_examples(ending, tmp_path):
     rows = [('say "hi"', "b, c", "1"), ("a\u2028é", "", "0"), ("c", "d", "2.5")]
     expected = [Example(*row) for row in rows]
     lines = {
@@ -90,7 +97,7 @@ def test_the_same_examples_in_each_format(ending, tmp_path):
     for name, content in lines.items():
         data = "".join(line + "\n" for line in content).encode()
         path = tmp_path / (name + ending)
-        path.write_bytes(gzip.compress(data) if ending else data)
+        path.write_bytes(COMPRESS[ending](data))
         read = text_files.read(path)
         assert read == expected, name
         assert task_files.fingerprint(read) == task_files.fingerprint(expected)
@@ -98,61 +105,25 @@ def test_the_same_examples_in_each_format(ending, tmp_path):
         assert read[1].where == where
 
 
-def test_line_breaks_inside_quotes_of_csv(tmp_path):
-    path = tmp_path / "a.csv"
-    path.write_bytes(b'text,label\r\n"two\r\nlines",1\r\n')
-    assert text_files.read(path) == [Example("two\r\nlines", "", "1")]
+def test_spaces_around_a_label_make_no_class(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_text("text\tlabel\nx\tyes \ny\t yes\nz\tno\n")
+    assert [example.label for example in text_files.read(path)] == ["yes", "yes", "no"]
 
 
-def test_columns_have_the_names_given(tmp_path):
+def test_columns_can_be_named(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("q\ta\ttext\tlabel\tkind\none\ttwo\tthree\tno\tyes\n")
     assert text_files.read(path) == [Example("three", "", "no")]
     assert text_files.read(path, "q", "a", "kind") == [Example("one", "two", "yes")]
-    message = refusal(path, "q", "b", "sort")
-    assert "no column b or sort" in message and "'a', 'text', 'label'" in message
-    # What is to be predicted for has no labels, or some that nobody looks at.
+    assert "no column 'b'; there are 'q', 'a'" in refusal(path, "q", "b", "sort")
+    # Labels of a test file are ignored.
     assert text_files.read(path, "q", labelled=False) == [Example("one", "", "")]
     path.write_text("text\none\ntwo\n")
     assert [e.text_a for e in text_files.read(path, labelled=False)] == ["one", "two"]
-    # Dropped, it would move all predictions after it by one.
+    # To skip a blank line would shift all later predictions.
     path.write_text("text\none\n\ntwo\n")
     assert "line 3: text is empty" in refusal(path, labelled=False)
-
-
-@pytest.mark.parametrize(
-    ("header", "name"),
-    [
-        ("sentence\tlabel", "glue/sst2 and"),
-        ("\ufeffQuality\t#1 ID\t#2 ID\t#1 String\t#2 String", "glue/mrpc and"),
-        ("index\tsentence1\tsentence2\tlabel", "glue/rte or glue/wnli and"),
-        ("index\tgenre\tsentence1\tsentence2\tscore", "glue/stsb and"),
-        ("index\tquestion\tsentence\tlabel", "glue/qnli and"),
-        ("id\tqid1\tqid2\tquestion1\tquestion2\tis_duplicate", "glue/qqp and"),
-        ("index\tsentence1\tsentence2\tlabel1\tgold_label", "glue/mnli and"),
-        ("gj04\t1\t\tThe sailors rode the breeze clear of the rocks.", "glue/cola and"),
-    ],
-)
-@pytest.mark.parametrize("ending", [".tsv", ".tsv.gz"])
-def test_files_of_glue_are_recognised(header, name, ending, tmp_path):
-    path = tmp_path / f"it's a file{ending}"
-    data = f"{header}\r\n{header}\r\n".encode()
-    path.write_bytes(gzip.compress(data) if ending.endswith(".gz") else data)
-    message = refusal(path)
-    assert f"--config.task.name={name} --config.task.folder=DIR" in message
-    assert repr(header.removeprefix("\ufeff").split("\t")[0]) in message
-    assert "clear of the rocks" not in message
-
-
-@pytest.mark.parametrize("first_line", ["What a film!\t1", "text,label", "a\tb\tc\td"])
-def test_other_files_get_general_advice(first_line, tmp_path):
-    path = tmp_path / "a.tsv"
-    path.write_text(f"{first_line}\n{first_line}\n")
-    message = refusal(path)
-    assert "the columns text (or text_a and text_b) and label" in message
-    assert "named by --config.task.text_a, text_b and label" in message
-    assert "put a line with names in front of it" in message
-    assert repr(first_line.split("\t")[0]) in message
 
 
 @pytest.mark.parametrize(
@@ -166,12 +137,33 @@ def test_other_files_get_general_advice(first_line, tmp_path):
         ({"name": "glue/stsb", "class_weights": "balanced"}, "'balanced' is for class"),
     ],
 )
-def test_settings_that_contradict_each_other(changes, message):
-    config = config_lib.ClassificationConfig(**changes)
+def test_contradicting_settings_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
-        knobs.check(config, "task.")
+        knobs.check(config_lib.ClassificationConfig(**changes), "task.")
 
 
-def test_files_have_to_be_given():
+def task_of(tmp_path, tokenizer, labels):
+    lines = [f"the value {i}\t{label}\n" for i, label in enumerate(labels)]
+    path = str(tmp_path / "a.tsv")
+    (tmp_path / "a.tsv").write_text("".join(["text\tlabel\n", *lines]))
+    config = config_lib.ClassificationConfig(train=path, eval=path, length=12)
+    return classification.Classification(config, tokenizer)
+
+
+def test_integer_labels_are_sorted_by_value(wordpiece, tmp_path):
+    task = task_of(tmp_path, wordpiece, ["10", "2", "0", "1"])
+    assert task.settings == {"labels": ["0", "1", "2", "10"]}
+    assert task.train["labels"].tolist() == [3, 2, 0, 1]
+    examples = text_files.read(tmp_path / "a.tsv")
+    # A run whose checkpoint has the classes sorted as text must not continue.
+    assert task.fingerprint != task_files.fingerprint(examples, examples)
+    task = task_of(tmp_path, wordpiece, ["b", "2", "10"])
+    assert task.settings == {"labels": ["10", "2", "b"]}
+    examples = text_files.read(tmp_path / "a.tsv")
+    assert task.fingerprint == task_files.fingerprint(examples, examples)
+
+
+def test_files_must_be_given(wordpiece):
     with pytest.raises(UserError, match="pass --config.task.train=FILE.tsv, or .*glue"):
-        text_files.read_all(config_lib.ClassificationConfig(eval="a.tsv"))
+        config = config_lib.ClassificationConfig(eval="a.tsv")
+        classification.Classification(config, wordpiece)

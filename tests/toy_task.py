@@ -1,7 +1,6 @@
-"""A task that no module of the package knows, in one file.
+"""A task outside of the package: classify texts as short or long.
 
-The length of a text, of two or three kinds. What adding it takes: a config, a class,
-and an entry in `finetuning.TASKS`.
+To add it takes a config, a class, and an entry in `finetuning.TASKS`.
 """
 
 import dataclasses

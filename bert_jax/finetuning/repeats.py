@@ -22,6 +22,8 @@ def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
         if isinstance(value, int | float)
     }
     first = next(iter(values))
+    # A correlation may be NaN, which compares False with everything.
+    best = max(scores, key=lambda run: np.nan_to_num(scores[run][first], nan=-np.inf))
     return {
         "runs": scores,
         "scores": {
@@ -29,10 +31,10 @@ def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
                 "median": float(np.median(x)),
                 "mean": float(np.mean(x)),
                 "standard_deviation": float(np.std(x, ddof=1)),
-                "least": min(x),
-                "greatest": max(x),
+                "least": float(np.min(x)),
+                "greatest": float(np.max(x)),
             }
             for name, x in values.items()
         },
-        "best": {"run": max(scores, key=lambda run: scores[run][first]), "by": first},
+        "best": {"run": best, "by": first},
     }

@@ -11,6 +11,7 @@ from bert_jax import storage, terminal
 from bert_jax.corpus import text_files
 from bert_jax.errors import UserError
 from bert_jax.prediction.text_rows import Text
+from bert_jax.tasks import task_files
 
 STDIN = "-"
 # What is longer is no text, and would not fit into memory.
@@ -95,21 +96,14 @@ def _columns(
 ) -> Iterator[Text]:
     where, line = next(lines)
     header = line.split("\t")
-    columns = []
-    for name in filter(None, (text_a, text_b)):
-        if name not in header:
-            raise UserError(
-                f"{where}: no column {name!r}; there are "
-                f"{', '.join(repr(column[:24]) for column in header)}"
-            )
-        columns.append(header.index(name))
+    columns = [
+        task_files.find_column(where, header, name)
+        for name in filter(None, (text_a, text_b))
+    ]
     rows = 0
     for where, line in lines:
         row = line.split("\t")
-        if len(row) != len(header):
-            raise UserError(
-                f"{where}: {len(row)} fields, not {len(header)} as in the first line"
-            )
+        task_files.check_row(where, row, header)
         rows += 1
         first, *second = (row[column] for column in columns)
         yield (first, *second) if second else first

@@ -1,6 +1,6 @@
-"""What people fine-tune for: labelled examples to arrays, outputs to scores and files.
+"""Fine-tuning tasks: labelled examples to arrays, model outputs to scores and files.
 
-`Task` is what all of them promise.
+`Task` is the interface of all tasks.
 """
 
 from typing import Any, Protocol
@@ -16,34 +16,27 @@ Arrays = dict[str, np.ndarray]
 
 
 class TaskObjective(Objective, Protocol):
-    """An objective whose predictions are wanted, too."""
+    """An objective that also makes predictions."""
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
-        """What the model says of each row of a batch, without dropout.
-
-        Returns:
-          Arrays with a row for each row of the batch.
-        """
+        """Return the outputs of the model without dropout, arrays [rows, ...]."""
 
 
 class Task(Protocol):
-    """What fine-tuning asks of a task.
+    """The interface between a task and fine-tuning.
 
-    A class is made from its config and the tokenizer of the encoder. A row of the
-    arrays is what goes through the model at once; there may be several for an example.
-    One of the arrays is `weights`, and one `attention_mask`, which says how long a row
-    is: batches are cut to the longest of theirs, rounded up.
+    A class is constructed from its config and the tokenizer of the encoder. A row is
+    what goes through the model at once; an example may have several. The arrays include
+    `weights`, and `attention_mask`, to which batches are trimmed.
 
     Attributes:
-      train: Rows to train on, by name of the array: those of the objective's
-        `batch_shapes`, all of them, because programs are compiled for these.
-      held_out: Sets of rows to predict for, by name of the set: "eval", which the loop
-        evaluates on, and others such as "test". Where a label is not known, the weight
-        is 0.
+      train: Rows to train on, with all arrays of the objective's `batch_shapes`.
+      held_out: Rows to predict for, by name of the set: "eval", on which the loop
+        evaluates, and further sets such as "test". A row without a label has weight 0.
       length: Tokens in a row.
-      fingerprint: Hash of all examples.
-      description: What results.json says of the examples.
-      settings: What a checkpoint keeps for predictions, such as names of classes; JSON.
+      fingerprint: Hash of all labelled examples.
+      description: Facts about the examples, for results.json.
+      settings: What a checkpoint stores for predictions, such as class names; JSON.
     """
 
     train: Arrays
@@ -54,23 +47,23 @@ class Task(Protocol):
     settings: dict[str, Any]
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
-        """What is predicted, with an encoder of this shape."""
+        """Return the objective for an encoder of this shape."""
 
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, Any]:
-        """What is predicted for each example, by name of the set.
+        """Return the predictions for the examples of each set.
 
         Args:
-          outputs: Of `TaskObjective.outputs`, for all rows of each set of `held_out`.
+          outputs: `TaskObjective.outputs` for all rows of each set of `held_out`.
 
         Returns:
-          For each set, whatever the other two functions of the task work with.
+          For each set, predictions in any form that `scores` and `write` accept.
         """
 
     def scores(self, predictions: dict[str, Any]) -> dict[str, Any]:
-        """The field's metrics of what `decode` gives, as JSON."""
+        """Return the metrics of the field, as JSON. The first one ranks runs."""
 
     def write(self, folder: storage.Path, predictions: dict[str, Any]) -> None:
-        """Write what `decode` gives in the task's official format.
+        """Write predictions in the official format of the task.
 
         Raises:
           UserError: The folder cannot be written.

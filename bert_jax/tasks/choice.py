@@ -1,8 +1,8 @@
-"""Multiple choice: which of several answers to a question is true.
+"""Multiple choice: find the correct one of several answers to a question.
 
-Each answer is a sequence with the question, [CLS] question [SEP] answer [SEP]. The
-answers of one question go through the model at once, and questions may have different
-numbers of them.
+Each answer forms a sequence with the question, [CLS] question [SEP] answer [SEP]. The
+answers of a question go through the model together. Their number may differ between
+questions.
 """
 
 import json
@@ -18,82 +18,71 @@ from bert_jax.objectives import choice
 from bert_jax.tasks import Arrays, choice_files, task_files, texts
 from bert_jax.tasks.choice_files import Question
 
+# For each set, the probability of each answer of each question.
+Probabilities = dict[str, list[list[float]]]
+
 
 class Choice:
-    """The task of some files, for one tokenizer; see `tasks.Task`."""
+    """Multiple choice with questions in files; see `tasks.Task`."""
 
     def __init__(
         self, config: config_lib.ChoiceConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        """Read the files.
-
-        Raises:
-          UserError: A file is not given or cannot be used.
-        """
         task_files.check_given(config, "FILE.csv or FILE.jsonl")
         names = ["train", "eval", *(["test"] if config.test else [])]
         self._files = {
             name: choice_files.read(getattr(config, name), needs_answers=name != "test")
             for name in names
         }
-        self._num_choices = max(
-            len(question.choices)
-            for file in self._files.values()
-            for question in file.questions
-        )
+        questions = {name: file.questions for name, file in self._files.items()}
+        self._num_choices = max(len(q.choices) for qs in questions.values() for q in qs)
         self.length = config.length
-        arrays, truncated = {}, {}
-        for name, file in self._files.items():
-            arrays[name], is_truncated = make_rows(
-                file.questions, tokenizer, config.length, self._num_choices
-            )
-            truncated[name] = int(is_truncated.sum())
-        self.train = arrays["train"]
-        self.held_out = {name: arrays[name] for name in names[1:]}
+        rows = {
+            name: make_rows(qs, tokenizer, config.length, self._num_choices)
+            for name, qs in questions.items()
+        }
+        self.train = rows["train"][0]
+        self.held_out = {name: rows[name][0] for name in names[1:]}
         self.settings: dict[str, Any] = {}
-        train, evaluated = self._files["train"], self._files["eval"]
-        self.fingerprint = task_files.fingerprint(train.questions, evaluated.questions)
+        self.fingerprint = task_files.fingerprint(questions["train"], questions["eval"])
         self.description = {
-            "examples": len(evaluated.questions),
-            "train_examples": len(train.questions),
+            "examples": len(questions["eval"]),
+            "train_examples": len(questions["train"]),
             "choices": self._num_choices,
             "skipped": {name: file.skipped for name, file in self._files.items()},
-            "truncated": truncated,
+            "truncated": {name: int(lost.sum()) for name, (_, lost) in rows.items()},
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> choice.Choice:
-        """A choice among as many answers as the question with most of them has."""
+        """Return a choice among as many answers as any question has."""
         return choice.Choice(encoder, self._num_choices)
 
-    def decode(self, outputs: dict[str, Arrays]) -> dict[str, list[list[float]]]:
-        """The probability of each answer of each question."""
+    def decode(self, outputs: dict[str, Arrays]) -> Probabilities:
+        """Return the probability of each answer of each question."""
         return {
             name: decode(self._files[name].questions, outputs[name]["logits"])
             for name in self.held_out
         }
 
-    def scores(self, predictions: dict[str, list[list[float]]]) -> dict[str, float]:
-        """Accuracy; that of the test file is `test_accuracy`, if it has answers."""
+    def scores(self, predictions: Probabilities) -> dict[str, float]:
+        """Return `accuracy`, and `test_accuracy` if the test file has answers."""
         result = {}
         for name, rows in self.held_out.items():
             if self._files[name].is_answered:
-                chosen = np.array([np.argmax(p) for p in predictions[name]])
-                is_true = chosen == rows["labels"]
-                prefix = "" if name == "eval" else f"{name}_"
-                result[f"{prefix}accuracy"] = float(is_true.mean())
+                is_true = list(map(np.argmax, predictions[name])) == rows["labels"]
+                key = task_files.in_set(name, "accuracy")
+                result[key] = float(is_true.mean())
         return result
 
-    def write(
-        self, folder: storage.Path, predictions: dict[str, list[list[float]]]
-    ) -> None:
+    def write(self, folder: storage.Path, predictions: Probabilities) -> None:
         """Write predictions.jsonl, and test_predictions.jsonl for a test file.
 
-        A line is a question: in which line of its file it begins, the number of the
-        answer that is chosen, from 0, its text, and the probability of each answer.
+        A line describes a question: the line of its file in which it begins, the index
+        and text of the chosen answer, and the probability of each answer.
         """
         for name, of_set in predictions.items():
-            questions = self._files[name].questions
             lines = []
+            questions = self._files[name].questions
             for question, probabilities in zip(questions, of_set, strict=True):
                 best = int(np.argmax(probabilities))
                 values = {
@@ -103,10 +92,8 @@ class Choice:
                     "probabilities": [round(p, 6) for p in probabilities],
                 }
                 lines.append(json.dumps(values, ensure_ascii=False) + "\n")
-            prefix = "" if name == "eval" else f"{name}_"
-            with storage.writing(folder):
-                path = folder / f"{prefix}predictions.jsonl"
-                storage.write_text(path, "".join(lines))
+            path = folder / task_files.in_set(name, "predictions.jsonl")
+            task_files.write(path, "".join(lines))
 
 
 def make_rows(
@@ -115,63 +102,41 @@ def make_rows(
     length: int,
     num_choices: int,
 ) -> tuple[Arrays, np.ndarray]:
-    """[CLS] question [SEP] choice [SEP] for each choice of each question.
+    """Encode each choice of each question as [CLS] question [SEP] choice [SEP].
 
-    What is too long loses tokens at the end, the longer of the two first. A question
-    with fewer than `num_choices` choices is filled up with padding alone.
-
-    Args:
-      questions: Questions.
-      tokenizer: Tokenizer of the encoder.
-      length: Tokens in a sequence.
-      num_choices: Most choices that a question has.
+    Missing choices of questions with fewer than `num_choices` are all padding.
 
     Returns:
       input_ids, segment_ids int32 [R, C, L], attention_mask bool [R, C, L], labels
-      int32 [R], weights float32 [R], 0 where the answer is not known; and which
-      questions lost tokens, bool [R].
+      int32 [R], weights float32 [R], 0 for an unknown answer; and whether each question
+      lost tokens, bool [R].
     """
-    between = tokenizer.pair_separators
-    room = length - 2 - len(between)
     asked = tokenizer.encode_batch([question.question for question in questions])
     answers = [text for question in questions for text in question.choices]
-    encoded = iter(tokenizer.encode_batch(answers))
-    shape = (len(questions), num_choices, length)
-    ids = np.full(shape, tokenizer.pad_id, np.int32)
-    segments = np.zeros(shape, np.int32)
-    mask = np.zeros(shape, bool)
+    counts = [len(question.choices) for question in questions]
+    row = np.repeat(np.arange(len(questions)), counts)
+    column = np.array([i for count in counts for i in range(count)], int)
+    pairs, is_truncated = texts.join_pairs(
+        [asked[i] for i in row], tokenizer.encode_batch(answers), tokenizer, length
+    )
+    arrays = {}
+    for name, values in pairs.items():
+        padding = tokenizer.pad_id if name == "input_ids" else 0
+        shape = (len(questions), num_choices, length)
+        arrays[name] = np.full(shape, padding, values.dtype)
+        arrays[name][row, column] = values
     truncated = np.zeros(len(questions), bool)
-    for row, question in enumerate(questions):
-        choices = [next(encoded) for _ in question.choices]
-        longest = len(asked[row]) + max(map(len, choices))
-        truncated[row] = longest > room
-        for column, tokens in enumerate(choices):
-            first, second = texts.truncate(asked[row], tokens, room)
-            first = [tokenizer.cls_id, *first, *between]
-            tokens = [*first, *second, tokenizer.sep_id]
-            ids[row, column, : len(tokens)] = tokens
-            segments[row, column, len(first) : len(tokens)] = 1
-            mask[row, column, : len(tokens)] = True
-    answers = np.array([question.answer for question in questions], np.int32)
-    is_known = answers != choice_files.UNKNOWN
-    arrays = {
-        "input_ids": ids,
-        "segment_ids": segments,
-        "attention_mask": mask,
-        "labels": np.where(is_known, answers, 0).astype(np.int32),
-        "weights": is_known.astype(np.float32),
-    }
+    truncated[row[is_truncated]] = True
+    answer = np.array([question.answer for question in questions], np.int32)
+    is_known = answer != choice_files.UNKNOWN
+    arrays["labels"] = np.where(is_known, answer, 0).astype(np.int32)
+    arrays["weights"] = is_known.astype(np.float32)
     return arrays, truncated
 
 
 def decode(questions: Sequence[Question], logits: np.ndarray) -> list[list[float]]:
-    """The probability of each choice of each question.
-
-    Args:
-      questions: Questions.
-      logits: Logits of their choices [R, C].
-    """
-    from scipy import special  # takes a while
+    """Return the probability of each choice, from logits [R, C]."""
+    from scipy import special  # slow to import
 
     probabilities = special.softmax(logits.astype(np.float64), axis=-1).tolist()
     return [

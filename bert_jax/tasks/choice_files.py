@@ -1,32 +1,27 @@
-"""Questions with several answers to choose from, in three formats.
+"""Multiple-choice questions in three formats.
 
-- SWAG's CSV: a header that names the columns `sent1`, `sent2`, `ending0` and so on, and
-  `label`, the number of the ending that is true, from 0. The question is `sent1`; each
-  answer is `sent2`, a space and an ending. Other columns are left alone.
-- ARC's CSV, without a header: the question, the answers, and the letter of the one that
-  is true (or its number, from 1). Answers that a question does not have are empty. A
-  line `question,A,B,...,answer` at the beginning is left out.
+- SWAG's CSV: a header names the columns `sent1`, `sent2`, `ending0` and so on, and
+  `label`, the number of the correct ending, from 0. The question is `sent1`; each
+  answer is `sent2`, a space and an ending. Other columns are ignored.
+- ARC's CSV, without a header: the question, the answers, and the letter of the correct
+  one (or its number, from 1). Unused answers are empty. A first line
+  `question,A,B,...,answer` is skipped.
 - JSON lines: `{"question": TEXT, "choices": [TEXT, ...], "answer": ...}`, where the
   answer is the number of a choice, from 0, or its text, or its letter.
 
-There are questions in ARC's files that lack their true answer, because it was left out
-when the files were made. They are no mistake of the reader's, and are counted.
+Some questions in the files of ARC lost their correct answer when the files were made.
+They are skipped and counted.
 """
 
-import csv
 import dataclasses
-import io
-import json
 import os
 import re
-from collections.abc import Iterator
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
 UNKNOWN = -1
-_ENDING = re.compile(r"ending[0-9]+")
-_SWAG = "sent1, sent2, ending0, ending1 and so on"
+_SWAG_COLUMNS = "SWAG's columns are sent1, sent2, ending0, ending1 and so on, and label"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,13 +29,13 @@ class Question:
     """A question with answers to choose from.
 
     Attributes:
-      line: Number of the line that it begins in, from 1.
-      question: What is asked.
+      line: Number of the line in which the question begins, from 1.
+      question: Text of the question.
       choices: Answers, at least two.
-      answer: Which of them is true, from 0; -1 if that is not known.
+      answer: Index of the correct answer; -1 if unknown.
     """
 
-    line: int = dataclasses.field(repr=False)  # nothing is learnt from it
+    line: int = dataclasses.field(repr=False)  # not part of the fingerprint
     question: str
     choices: tuple[str, ...]
     answer: int
@@ -48,48 +43,45 @@ class Question:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """The content of a file.
+    """Questions of a file.
 
     Attributes:
-      path: Where it is, for messages.
       questions: Questions in their order.
-      skipped: Number of questions that were left out, as their true answer is missing.
+      skipped: Number of questions skipped because their correct answer is missing.
     """
 
-    path: str
     questions: list[Question]
     skipped: int = 0
 
     @property
     def is_answered(self) -> bool:
-        """Whether the answers are known."""
+        """True if all correct answers are known."""
         return all(question.answer != UNKNOWN for question in self.questions)
 
 
 def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
-    """Read a file; see the module.
+    """Read a file in one of the formats of this module.
 
     Args:
-      path: Path or URL, ending in .csv, .jsonl or .json, or in one of them and .gz.
-      needs_answers: Whether the true answers must be there.
+      path: Path or URL.
+      needs_answers: Whether the file must have the correct answers.
 
     Raises:
       UserError: The file cannot be read, or a question is incomplete.
       Unavailable: The store does not answer now.
     """
     path = os.fspath(path)
-    name = path.removesuffix(".gz")
-    if name.endswith((".jsonl", ".json")):
-        file = _read_json_lines(path, task_files.read(path))
-    elif name.endswith(".csv"):
-        file = _read_csv(path, task_files.read(path))
-    else:
-        raise UserError(
-            f"{path} ends in neither .csv nor .jsonl, perhaps with .gz behind it; the "
-            "name has to say which of them it is"
-        )
+    ending = task_files.check_ending(path, (".csv", ".jsonl", ".json"))
+    parse = _read_csv if ending == ".csv" else _read_json_lines
+    file = parse(path, task_files.read(path))
     for question in file.questions:
-        _check(path, question)
+        where = f"{path}, line {question.line}"
+        if not question.question.strip():
+            raise UserError(f"{where}: the question is empty")
+        if len(question.choices) < 2:
+            raise UserError(f"{where}: there are fewer than two answers to choose from")
+        if "" in map(str.strip, question.choices):
+            raise UserError(f"{where}: an answer is empty")
     unknown = [q for q in file.questions if q.answer == UNKNOWN]
     if unknown and (needs_answers or len(unknown) < len(file.questions)):
         raise UserError(f"{path}, line {unknown[0].line}: there is no answer")
@@ -99,105 +91,63 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
     return file
 
 
-def _check(path: str, question: Question) -> None:
-    where = f"{path}, line {question.line}"
-    if not question.question.strip():
-        raise UserError(f"{where}: the question is empty")
-    if len(question.choices) < 2:
-        raise UserError(f"{where}: there are fewer than two answers to choose from")
-    for i, choice in enumerate(question.choices):
-        if not choice.strip():
-            raise UserError(f"{where}: answer {i}, from 0, is empty")
-
-
-# ---- CSV
-
-
 def _read_csv(path: str, text: str) -> File:
-    rows = list(_rows(path, text))
-    if not rows:
-        return File(path, [])
-    header = rows[0][1]
+    rows = [(line, row) for line, row in task_files.csv_rows(path, text) if row]
+    header = rows[0][1] if rows else [""]
     if {"sent1", "sent2", "ending0"} & set(header):
         return _read_swag(path, header, rows[1:])
-    if (header[0].lower(), header[-1].lower()) == ("question", "answer"):
-        del rows[0]
-    return _read_arc(path, rows)
-
-
-def _rows(path: str, text: str) -> Iterator[tuple[int, list[str]]]:
-    """Rows that are not empty, and the line that each begins in."""
-    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
-    line = 1
-    try:
-        for row in reader:
-            if row:
-                yield line, row
-            line = reader.line_num + 1
-    except csv.Error as error:
-        raise UserError(
-            f"{path}: the row that begins in line {line} is no CSV: {error}; a field "
-            "with commas or quotation marks stands between quotation marks, and those "
-            "inside are doubled"
-        ) from error
+    is_header = (header[0].lower(), header[-1].lower()) == ("question", "answer")
+    return _read_arc(path, rows[is_header:])
 
 
 def _read_swag(path: str, header: list[str], rows: list[tuple[int, list[str]]]) -> File:
-    endings = [i for i, name in enumerate(header) if _ENDING.fullmatch(name)]
-    missing = [name for name in ("sent1", "sent2") if name not in header]
-    if missing or not endings:
-        raise UserError(
-            f"{path} has no column {' or '.join(missing) or 'ending0'}; SWAG's columns "
-            f"are {_SWAG}, and label"
-        )
-    first, second = header.index("sent1"), header.index("sent2")
-    label = header.index("label") if "label" in header else None
+    first, second, _ = (
+        task_files.find_column(f"{path} ({_SWAG_COLUMNS})", header, name)
+        for name in ("sent1", "sent2", "ending0")
+    )
+    endings = [i for i, name in enumerate(header) if re.fullmatch("ending[0-9]+", name)]
+    label = task_files.find_column(path, header, "label") if "label" in header else None
     questions = []
     for line, row in rows:
         where = f"{path}, line {line}"
-        if len(row) != len(header):
-            raise UserError(
-                f"{where}: {len(row)} fields, not {len(header)} as in the header"
-            )
+        task_files.check_row(where, row, header)
         answer = UNKNOWN
         if label is not None:
-            answer = _number(row[label], len(endings))
-            if answer is None:
+            numbers = list(map(str, range(len(endings))))
+            if row[label] not in numbers:
                 raise UserError(
                     f"{where}: the label is {row[label]!r}, not a number from 0 to "
-                    f"{len(endings) - 1}"
+                    f"{numbers[-1]}"
                 )
+            answer = int(row[label])
         for i in endings:
             if not row[i].strip():
                 raise UserError(f"{where}: {header[i]} is empty")
         choices = tuple(f"{row[second]} {row[i]}".strip() for i in endings)
         questions.append(Question(line, row[first], choices, answer))
-    return File(path, questions)
-
-
-def _number(text: str, count: int) -> int | None:
-    """A number below `count`."""
-    is_number = re.fullmatch("[0-9]{1,9}", text) and int(text) < count
-    return int(text) if is_number else None
+    return File(questions)
 
 
 def _read_arc(path: str, rows: list[tuple[int, list[str]]]) -> File:
     questions, skipped = [], 0
     for line, row in rows:
         where = f"{path}, line {line}"
-        if len(row) < 4 or len(row) != len(rows[0][1]):
+        if len(row) < 4:
             raise UserError(
-                f"{where}: {len(row)} fields"
-                + (f", not {len(rows[0][1])} as in the first row" * (len(row) > 3))
-                + "; a row is the question, the answers, and the letter of the true "
-                f"one; or a header names SWAG's columns: {_SWAG}, and label"
+                f"{where}: {len(row)} fields; a row is the question, the answers, and "
+                f"the letter of the true one; or a header names columns: "
+                f"{_SWAG_COLUMNS}"
+            )
+        if len(row) != len(rows[0][1]):
+            raise UserError(
+                f"{where}: {len(row)} fields, not {len(rows[0][1])} as in the first row"
             )
         question, *cells, key = row
         key = key.strip()
         if key and not re.fullmatch("[A-Z]|[1-9]", key):
             raise UserError(
-                f"{where}: the last field is {_shortened(key)}, not the letter of the "
-                "true answer"
+                f"{where}: the last field is {task_files.shorten(key)}, not the letter "
+                "of the true answer"
             )
         present = [i for i, cell in enumerate(cells) if cell.strip()]
         answer = UNKNOWN
@@ -209,44 +159,27 @@ def _read_arc(path: str, rows: list[tuple[int, list[str]]]) -> File:
             answer = present.index(at)
         choices = tuple(cells[i] for i in present)
         questions.append(Question(line, question, choices, answer))
-    return File(path, questions, skipped)
-
-
-# ---- JSON lines
+    return File(questions, skipped)
 
 
 def _read_json_lines(path: str, text: str) -> File:
     questions = []
-    for line, one in enumerate(text.split("\n"), 1):
-        if not one.strip():
-            continue
+    for line, fields in task_files.json_objects(path, text):
         where = f"{path}, line {line}"
-        try:
-            values = json.loads(one)
-        except (ValueError, RecursionError) as error:
-            raise UserError(f"{where}: no JSON: {error}") from error
-        if not isinstance(values, dict):
-            raise UserError(f"{where}: {_shortened(one)} is no object")
-        for name in ("question", "choices"):
-            if name not in values:
-                raise UserError(
-                    f"{where}: there is no {name!r}; a line is "
-                    '{"question": TEXT, "choices": [TEXT, ...], "answer": NUMBER}'
-                )
-        question, choices = values["question"], values["choices"]
+        question, choices = fields.get("question"), fields.get("choices")
         texts = [question, *choices] if isinstance(choices, list) else [None]
-        if not all(isinstance(x, str) for x in texts):
+        if not all(isinstance(text, str) for text in texts):
             raise UserError(
                 f"{where}: 'question' has to be a text, and 'choices' a list of texts"
             )
         answer = UNKNOWN
-        if "answer" in values:
-            answer = _answer(where, choices, values["answer"])
+        if "answer" in fields:
+            answer = _find_answer(where, choices, fields["answer"])
         questions.append(Question(line, question, tuple(choices), answer))
-    return File(path, questions)
+    return File(questions)
 
 
-def _answer(where: str, choices: list[str], answer: object) -> int:
+def _find_answer(where: str, choices: list[str], answer: object) -> int:
     if type(answer) is int and 0 <= answer < len(choices):
         return answer
     # A text before a letter: the choices may be letters.
@@ -256,10 +189,6 @@ def _answer(where: str, choices: list[str], answer: object) -> int:
         if re.fullmatch("[A-Z]", answer) and ord(answer) - ord("A") < len(choices):
             return ord(answer) - ord("A")
     raise UserError(
-        f"{where}: the answer {_shortened(str(answer))} is none of the "
+        f"{where}: the answer {task_files.shorten(str(answer))} is none of the "
         f"{len(choices)} choices; give its number, from 0, its letter or its text"
     )
-
-
-def _shortened(text: str) -> str:
-    return repr(text if len(text) <= 40 else f"{text[:36]} ...")

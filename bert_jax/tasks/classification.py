@@ -1,10 +1,11 @@
-"""Classes or numbers for texts and for pairs of texts.
+"""Classification and regression of texts and of pairs of texts.
 
-The examples are those of a task of GLUE (`glue.py`, `glue_tfds.py`) or of one's own
-files (`text_files.py`).
+Examples come from a task of GLUE (`glue.py`, `glue_tfds.py`) or from tables of the user
+(`text_files.py`).
 """
 
 import math
+import re
 from collections.abc import Sequence
 
 import numpy as np
@@ -27,38 +28,52 @@ from bert_jax.tasks import (
 )
 from bert_jax.tasks.texts import Example
 
+# Integers from here on are taken for quantities, not for names of classes.
+_MAX_CLASS = 1000
+_INTEGER = re.compile("[+-]?[0-9]{1,18}")
+
 
 class Classification:
-    """The task of some files, for one tokenizer; see `tasks.Task`."""
+    """Classification or regression of texts in files; see `tasks.Task`."""
 
     def __init__(
         self,
         config: config_lib.ClassificationConfig,
         tokenizer: tokenizer_lib.Tokenizer,
     ):
-        """Read the files.
-
-        Raises:
-          UserError: A file is not given or cannot be used.
-        """
         self._config = config
         self._glue = config.name.removeprefix("glue/")
         sets = _read(config)
-        self._labels = self._label_names(sets.train)
-        self._metrics = self._metric_names()
+        if config.predicts_numbers:
+            self._labels = []
+        elif self._glue:
+            self._labels = list(glue.TASKS[self._glue].labels)
+        else:
+            self._labels = label_names(sets.train)
         self._scored = tuple(sets.labelled)
         self.length = config.length
-        made, truncated = {}, {}
+        rows, truncated = {}, {}
         labelled = {"train": sets.train, **sets.labelled}
         for name, examples in (labelled | sets.unlabelled).items():
             pairs = [(example.text_a, example.text_b) for example in examples]
-            rows, is_truncated = texts.to_rows(pairs, tokenizer, self.length)
+            rows[name], is_truncated = new_rows(pairs, tokenizer, config)
             truncated[name] = int(is_truncated.sum())
-            made[name] = rows | self._labels_of(examples, name in labelled)
-        self.train = made.pop("train")
-        self.held_out = made
+            if name in labelled:
+                rows[name]["weights"] = np.ones(len(examples), np.float32)
+                rows[name]["labels"] = (
+                    to_numbers(examples)
+                    if config.predicts_numbers
+                    else to_classes(examples, self._labels)
+                )
+        self.train = rows.pop("train")
+        self.held_out = rows
         self.settings = {"labels": self._labels}
-        self.fingerprint = task_files.fingerprint(sets.train, *sets.labelled.values())
+        # Older versions sorted integers as text. A run that began with such an order
+        # must not continue with another one, so an order by number is hashed, too.
+        is_by_number = self._labels != sorted(self._labels)
+        self.fingerprint = task_files.fingerprint(
+            sets.train, *sets.labelled.values(), *[self._labels] * is_by_number
+        )
         self.description = {
             "examples": len(sets.labelled["eval"]),
             "train_examples": len(sets.train),
@@ -68,7 +83,7 @@ class Classification:
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
-        """A classifier of as many classes as there are labels, or one number."""
+        """Return a classifier with a class for each label, or a regression."""
         weights = (
             balanced_weights(self.train["labels"], len(self._labels))
             if self._config.class_weights == "balanced"
@@ -77,44 +92,52 @@ class Classification:
         return make_objective(self._config, encoder, len(self._labels), weights)
 
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, np.ndarray]:
-        """A class or a number for each example."""
+        """Return a class or a number for each example."""
         if self._config.predicts_numbers:
             return {name: of_set["predictions"] for name, of_set in outputs.items()}
         return {name: of_set["logits"].argmax(-1) for name, of_set in outputs.items()}
 
     def scores(self, predictions: dict[str, np.ndarray]) -> dict[str, float]:
-        """GLUE's metrics of a task of GLUE; of others, those that suit any.
+        """Return the metrics of GLUE for its tasks, and general ones for other files.
 
-        Those of other sets than "eval" have its name in front.
+        Scores of sets other than "eval" are prefixed with the name of the set.
         """
+        numbers = self._config.predicts_numbers
+        metrics = ("pearson", "spearman") if numbers else ("accuracy", "macro_f1")
+        metrics += () if numbers else ("matthews",)
+        if self._glue:
+            metrics = glue.TASKS[self._glue].metrics
         scores = {}
         for name in self._scored:
-            labels = self.held_out[name]["labels"]
+            data = predictions[name], self.held_out[name]["labels"]
             values = (
-                classification_scores.of_numbers(predictions[name], labels)
-                if self._config.predicts_numbers
-                else classification_scores.of_classes(
-                    predictions[name], labels, len(self._labels)
-                )
+                classification_scores.of_numbers(*data)
+                if numbers
+                else classification_scores.of_classes(*data, len(self._labels))
             )
-            prefix = "" if name == "eval" else f"{name}_"
-            scores |= {prefix + metric: values[metric] for metric in self._metrics}
+            scores |= {task_files.in_set(name, m): values[m] for m in metrics}
         return scores
 
     def write(self, folder: storage.Path, predictions: dict[str, np.ndarray]) -> None:
-        """Write predictions.tsv, those of other sets, and confusion.png.
+        """Write predictions.tsv, a file for every other set, and confusion.png.
 
-        Those for GLUE's tests have the names and the form that are submitted.
+        Predictions for the test sets of GLUE have the names and format to submit.
         """
+        numbers = self._config.predicts_numbers
         for name, predicted in predictions.items():
-            words = self._words(predicted)
-            file = "predictions.tsv" if name == "eval" else f"{name}_predictions.tsv"
-            if self._glue and name not in self._scored:
+            file = task_files.in_set(name, "predictions.tsv")
+            is_submission = self._glue and name not in self._scored
+            if is_submission:
                 file = glue.submission(self._glue, name)
-                if self._config.predicts_numbers:
-                    words = [f"{value:.3f}" for value in np.clip(predicted, 0, 5)]
-            write_predictions(folder / file, words)
-        if not self._config.predicts_numbers:
+            if numbers and is_submission:
+                words = [f"{value:.3f}" for value in np.clip(predicted, 0, 5)]
+            elif numbers:
+                words = [str(value) for value in predicted]  # all digits of a float32
+            else:
+                words = [self._labels[c] for c in predicted]
+            rows = [f"{i}\t{word}\n" for i, word in enumerate(words)]
+            task_files.write(folder / file, "index\tprediction\n" + "".join(rows))
+        if not numbers:
             confusion.draw(
                 folder / "confusion.png",
                 predictions["eval"],
@@ -122,45 +145,27 @@ class Classification:
                 self._labels,
             )
 
-    def _label_names(self, train: Sequence[Example]) -> list[str]:
-        if self._config.predicts_numbers:
-            return []
-        if self._glue:
-            return list(glue.TASKS[self._glue].labels)
-        return label_names(train)
-
-    def _metric_names(self) -> tuple[str, ...]:
-        if self._glue:
-            return glue.TASKS[self._glue].metrics
-        if self._config.predicts_numbers:
-            return ("pearson", "spearman")
-        return ("accuracy", "macro_f1", "matthews")
-
-    def _labels_of(self, examples: Sequence[Example], labelled: bool) -> Arrays:
-        """Labels and weights of a set."""
-        if not labelled:
-            return _no_labels(len(examples), self._config.predicts_numbers)
-        labels = (
-            to_numbers(examples)
-            if self._config.predicts_numbers
-            else to_classes(examples, self._labels)
-        )
-        return {"labels": labels, "weights": np.ones(len(examples), np.float32)}
-
-    def _words(self, predicted: np.ndarray) -> list[str]:
-        if self._config.predicts_numbers:
-            return [str(value) for value in predicted]  # all digits of a float32
-        return [self._labels[c] for c in predicted]
-
 
 def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
-    """The examples, wherever they are."""
-    if not config.name:
-        return text_files.read_all(config)
-    name = config.name.removeprefix("glue/")
-    if config.folder.startswith(glue_tfds.PREFIX):
-        return glue_tfds.read(name, config.folder.removeprefix(glue_tfds.PREFIX))
-    return glue.read(name, config.folder)
+    if config.name:
+        name = config.name.removeprefix("glue/")
+        if config.folder.startswith(glue_tfds.PREFIX):
+            return glue_tfds.read(name, config.folder.removeprefix(glue_tfds.PREFIX))
+        return glue.read(name, config.folder)
+    task_files.check_given(
+        config,
+        "FILE.tsv, or --config.task.name=glue/... and --config.task.folder=DIR",
+    )
+    columns = (config.text_a, config.text_b, config.label)
+    unlabelled = {}
+    if config.test:
+        unlabelled["test"] = text_files.read(config.test, *columns, labelled=False)
+    return texts.ExampleSets(
+        text_files.read(config.train, *columns),
+        {"eval": text_files.read(config.eval, *columns)},
+        unlabelled,
+        {},
+    )
 
 
 def make_objective(
@@ -169,14 +174,7 @@ def make_objective(
     num_classes: int,
     class_weights: tuple[float, ...] = (),
 ) -> TaskObjective:
-    """What the model says of a text: logits of classes, or a number.
-
-    Args:
-      config: Config of the task.
-      encoder: Shape of the encoder.
-      num_classes: Number of classes, if it is classes that are predicted.
-      class_weights: Their weights in the loss, which predictions do not depend on.
-    """
+    """Return the objective of a task. Regression ignores the number of classes."""
     if config.predicts_numbers:
         return regression.Regression(encoder)
     return classification.Classification(
@@ -189,51 +187,32 @@ def new_rows(
     tokenizer: tokenizer_lib.Tokenizer,
     config: config_lib.ClassificationConfig,
 ) -> tuple[Arrays, np.ndarray]:
-    """Rows for texts without labels, to predict for.
-
-    Args:
-      pairs: Texts; the second of each is "" where there is one text.
-      tokenizer: Tokenizer of the encoder.
-      config: Config of the task that the model was fine-tuned for.
+    """Encode texts without labels.
 
     Returns:
-      Arrays that fit the objective of the task, with labels and weights of 0; and which
-      texts lost tokens, bool [R].
+      `texts.to_rows` with labels and weights 0; and whether each text lost tokens.
     """
     rows, truncated = texts.to_rows(pairs, tokenizer, config.length)
-    return rows | _no_labels(len(pairs), config.predicts_numbers), truncated
-
-
-def _no_labels(count: int, are_numbers: bool) -> Arrays:
-    return {
-        "labels": np.zeros(count, np.float32 if are_numbers else np.int32),
-        "weights": np.zeros(count, np.float32),
-    }
+    label_type = np.float32 if config.predicts_numbers else np.int32
+    rows["labels"] = np.zeros(len(pairs), label_type)
+    rows["weights"] = np.zeros(len(pairs), np.float32)
+    return rows, truncated
 
 
 # ---- labels
 
-# Whole numbers from here on are taken to be quantities.
-_MAX_CLASS = 1000
 
+def label_names(train: Sequence[Example]) -> list[str]:
+    """Return the sorted labels of the training examples. Their indices are the classes.
 
-def _are_quantities(names: Sequence[str]) -> bool:
-    """Whether labels are numbers to predict, and not names of classes."""
+    If all labels are integers, they are sorted by value.
+    """
+    names = sorted({example.label for example in train})
     try:
         numbers = [float(name) for name in names]
     except ValueError:
-        return False
-    return not all(abs(n) < _MAX_CLASS and math.floor(n) == n for n in numbers)
-
-
-def label_names(train: Sequence[Example]) -> list[str]:
-    """The labels of the training examples, sorted; each label's index is its class.
-
-    Raises:
-      UserError: There is only one, or they are numbers to predict.
-    """
-    names = sorted({example.label for example in train})
-    if _are_quantities(names):
+        numbers = []
+    if not all(abs(n) < _MAX_CLASS and math.floor(n) == n for n in numbers):
         raise UserError(
             f"the labels of the training examples are numbers: {', '.join(names[:3])}"
             f"{', ...' if names[3:] else ''}; to predict numbers, pass "
@@ -242,32 +221,26 @@ def label_names(train: Sequence[Example]) -> list[str]:
         )
     if len(names) < 2:
         raise UserError(f"all training examples have the label {names[0]!r}")
+    if all(map(_INTEGER.fullmatch, names)):
+        names.sort(key=int)
     return names
 
 
 def to_classes(examples: Sequence[Example], labels: Sequence[str]) -> np.ndarray:
-    """Classes of examples, int32 [E].
-
-    Raises:
-      UserError: An example has a label that is not among these.
-    """
+    """Return the class of each example, int32 [E]."""
     classes = {name: i for i, name in enumerate(labels)}
     for example in examples:
         if example.label not in classes:
             known = ", ".join(map(repr, labels[:20])) + ", ..." * (len(labels) > 20)
             raise UserError(
-                f"{example.where}: the label {example.label!r} is not among those to "
-                f"learn, which are {known}"
+                f"{example.where}: the label {example.label!r} is not among the labels "
+                f"to learn, which are {known}"
             )
     return np.array([classes[example.label] for example in examples], np.int32)
 
 
 def to_numbers(examples: Sequence[Example]) -> np.ndarray:
-    """Labels that are numbers, float32 [E].
-
-    Raises:
-      UserError: A label is no number.
-    """
+    """Return labels that are numbers, float32 [E]."""
     numbers = np.zeros(len(examples), np.float32)
     for i, example in enumerate(examples):
         try:
@@ -284,14 +257,7 @@ def to_numbers(examples: Sequence[Example]) -> np.ndarray:
 
 
 def balanced_weights(labels: np.ndarray, num_classes: int) -> tuple[float, ...]:
-    """Weights n / (C n_c) of classes with n_c of n examples; 0 for one without."""
+    """Return weights n / (C n_c) of C classes, n_c of n examples each; 0 if n_c = 0."""
     counts = np.bincount(labels, minlength=num_classes)
     weights = len(labels) / (num_classes * np.maximum(counts, 1)) * (counts > 0)
     return tuple(weights.tolist())
-
-
-def write_predictions(path: storage.Path, words: Sequence[str]) -> None:
-    """Write GLUE's format: `index`, `prediction`."""
-    rows = [f"{i}\t{word}\n" for i, word in enumerate(words)]
-    with storage.writing(path.parent):
-        storage.write_text(path, "index\tprediction\n" + "".join(rows))

@@ -1,6 +1,6 @@
-"""What predicted classes and numbers are measured by, with the field's libraries.
+"""Metrics of predicted classes and numbers.
 
-scikit-learn and SciPy are imported where they are used: that takes a second.
+scikit-learn and SciPy are imported where they are used, because that takes a second.
 """
 
 import numpy as np
@@ -9,37 +9,34 @@ import numpy as np
 def of_classes(
     predicted: np.ndarray, labels: np.ndarray, num_classes: int
 ) -> dict[str, float]:
-    """Accuracy, F1 averaged over classes, and Matthews' correlation coefficient.
+    """Return accuracy, macro-averaged F1, and Matthews' correlation coefficient.
 
-    Args:
-      predicted: Predicted class of each example.
-      labels: Class of each example.
-      num_classes: Number of classes; of two, the F1 of the second is reported too.
+    The average is over the classes that occur in the labels or the predictions, as in
+    scikit-learn. If there are two classes, the result has the F1 of the second.
     """
     from sklearn import metrics
 
-    f1 = metrics.f1_score(
-        labels, predicted, labels=range(num_classes), average=None, zero_division=0
-    )
     scores = {
         "accuracy": metrics.accuracy_score(labels, predicted),
-        "macro_f1": f1.mean(),
+        "macro_f1": metrics.f1_score(
+            labels, predicted, average="macro", zero_division=0
+        ),
         "matthews": metrics.matthews_corrcoef(labels, predicted),
     }
     if num_classes == 2:
-        scores["f1"] = f1[1]
+        scores["f1"] = metrics.f1_score(
+            labels, predicted, labels=[1], average="macro", zero_division=0
+        )
     return {name: float(value) for name, value in scores.items()}
 
 
 def of_numbers(predicted: np.ndarray, labels: np.ndarray) -> dict[str, float]:
-    """Pearson's and Spearman's correlations; 0 where one side is constant.
+    """Return Pearson's and Spearman's correlations.
 
-    Args:
-      predicted: Predicted number for each example.
-      labels: Number of each example.
+    They are NaN, which is undefined, if all predictions or all labels are equal.
     """
     if np.ptp(predicted) == 0 or np.ptp(labels) == 0:
-        return {"pearson": 0.0, "spearman": 0.0}
+        return {"pearson": float("nan"), "spearman": float("nan")}
     from scipy import stats
 
     # In float64: sums of squares of float32 lose digits.

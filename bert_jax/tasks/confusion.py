@@ -1,4 +1,4 @@
-"""A picture of which classes are taken for which."""
+"""Pictures of confusion matrices."""
 
 import io
 import warnings
@@ -19,31 +19,21 @@ def draw(
     labels: np.ndarray,
     names: Sequence[str],
 ) -> None:
-    """Draw the confusion matrix: numbers of examples, colours for shares of a row.
-
-    Args:
-      path: PNG to write.
-      predicted: Predicted class of each example.
-      labels: Class of each example.
-      names: Name of each class.
-
-    Raises:
-      UserError: The file cannot be written.
-    """
+    """Draw a confusion matrix as PNG: counts as numbers, shares of a row as colours."""
     from matplotlib import figure
 
     counts = np.zeros((len(names), len(names)), int)
     np.add.at(counts, (labels, predicted), 1)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     side = min(3.0 + 0.7 * len(names), 16.0)
-    # A figure of its own, not pyplot's, needs no display and leaves a notebook's alone.
+    # A figure without pyplot needs no display, and leaves that of a notebook alone.
     picture = figure.Figure(figsize=(side + 0.8, side), dpi=110)
     axis = picture.add_subplot()
     image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)
     picture.colorbar(image, label="share of the label's examples", fraction=0.046)
     shown = [n if len(n) <= _MAX_LABEL else f"{n[: _MAX_LABEL - 3]}..." for n in names]
     ticks = range(len(names))
-    # A label may have dollar signs, which would be mathematics.
+    # Without parse_math, because labels may have dollar signs.
     axis.set_xticks(ticks, shown, rotation=45, ha="right", parse_math=False)
     axis.set_yticks(ticks, shown, parse_math=False)
     axis.set_xlabel("predicted")
@@ -56,7 +46,7 @@ def draw(
             axis.text(column, row, f"{count:,}", ha="center", va="center", color=color)
     data = io.BytesIO()
     with warnings.catch_warnings():
-        # The font lacks the letters of some languages, and draws boxes instead.
+        # Letters that the font lacks are drawn as boxes.
         warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
         picture.savefig(data, format="png", bbox_inches="tight")
     with storage.writing(path.parent):

@@ -1,8 +1,7 @@
-"""The tasks of GLUE as TensorFlow Datasets prepares them; nothing is downloaded.
+"""The tasks of GLUE as prepared by TensorFlow Datasets. Nothing is downloaded.
 
-What is prepared is shuffled: the order of the files, which a submission has, is that of
-`idx`. Names of splits, of columns and of labels are not always those of the files; the
-examples that come from here have the files' labels.
+TFDS shuffles; this module restores the order of the files, which a submission needs, by
+the column `idx`. It also restores the labels of the files.
 
 Source: tensorflow_datasets, text/glue.py.
 """
@@ -19,24 +18,34 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import glue
 from bert_jax.tasks.texts import Example, ExampleSets
 
-# What `task.folder` begins with.
+# Prefix of `task.folder`.
 PREFIX = "tfds:"
-# Columns of the texts where those of the files have other names.
+# Columns of the texts, where their names differ from the files.
 _TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis")}
 
 
 def read(name: str, folder: str) -> ExampleSets:
-    """The examples of a task.
+    """Read the examples of a task, from the newest prepared version.
 
     Args:
       name: Name of the task, such as "mrpc".
-      folder: TFDS' data folder in which `glue/NAME` was prepared; "": its default one.
+      folder: TFDS' data folder, which has `glue/NAME`; "" for its default.
 
     Raises:
-      UserError: It is not prepared there, or damaged.
+      UserError: The task is not prepared in this folder, or is damaged.
       Unavailable: The store does not answer now.
     """
-    builder = _builder(name, os.path.expanduser(folder))
+    import tensorflow_datasets as tfds  # slow to import
+
+    folder = os.path.expanduser(folder)
+    with _reading(f"glue/{name} in {folder or 'the data folder of TFDS'}"):
+        builder = tfds.builder(f"glue/{name}", version="*.*.*", data_dir=folder or None)
+    if not builder.is_prepared():
+        option = f" --data_dir={folder}" if folder else ""
+        raise UserError(
+            f"glue/{name} is not prepared in {builder.data_dir}; "
+            f"`tfds build glue/{name}{option}` downloads and prepares it"
+        )
     task = glue.TASKS[name]
     return ExampleSets(
         _examples(builder, name, "train"),
@@ -52,39 +61,29 @@ def read(name: str, folder: str) -> ExampleSets:
     )
 
 
-def _builder(name: str, folder: str) -> Any:
-    """TFDS' builder of what is prepared; the newest version that is there."""
-    import tensorflow_datasets as tfds  # slow to import
-
-    with _reading(f"glue/{name} in {folder or 'the data folder of TFDS'}"):
-        builder = tfds.builder(f"glue/{name}", version="*.*.*", data_dir=folder or None)
-    if not builder.is_prepared():
-        option = f" --data_dir={folder}" if folder else ""
-        raise UserError(
-            f"glue/{name} is not prepared in {builder.data_dir}; "
-            f"`tfds build glue/{name}{option}` downloads and prepares it"
-        )
-    return builder
-
-
 def _examples(
     builder: Any, name: str, split: str, *, labelled: bool = True
 ) -> list[Example]:
-    """Examples of a split, in the order of the file."""
-    columns = _columns(builder, split)
-    where = f"{builder.info.full_name}, {split}"
+    """Return the examples of a split, in the order of the file."""
+    import tensorflow_datasets as tfds
+
+    with _reading(builder.data_dir):
+        columns = tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
+    order = np.argsort(columns["idx"])
+    columns = {column: values[order] for column, values in columns.items()}
+    task, where = glue.TASKS[name], f"{builder.info.full_name}, {split}"
     numbers = columns["idx"]
-    if labelled:
-        labels = _labels(columns["label"], name, builder.info.features["label"])
-    else:
-        labels = [""] * len(numbers)
-        missing = np.flatnonzero(numbers != np.arange(len(numbers)))
-        if len(missing):
-            raise UserError(
-                f"{where}: there is no example {missing[0]}, and the leaderboard asks "
-                "for each; use the files of GLUE's download"
-            )
-    task = glue.TASKS[name]
+    missing = np.flatnonzero(numbers != np.arange(len(numbers)))
+    if not labelled and len(missing):
+        raise UserError(
+            f"{where}: there is no example {missing[0]}, and the leaderboard asks "
+            "for each; use the files of GLUE's download"
+        )
+    labels = map(str, columns["label"]) if labelled else [""] * len(numbers)
+    feature = builder.info.features["label"]
+    # Files have numbers, names of classes, or indices of classes; TFDS has no names.
+    if labelled and task.labels and set(task.labels) == set(feature.names):
+        labels = [feature.int2str(int(value)) for value in columns["label"]]
     text_a, text_b = _TEXTS.get(name, (task.text_a, task.text_b))
     firsts = columns[text_a]
     seconds = columns[text_b] if text_b else [b""] * len(firsts)
@@ -94,30 +93,12 @@ def _examples(
     ]
 
 
-def _labels(values: np.ndarray, name: str, feature: Any) -> list[str]:
-    """Labels as the files have them: numbers, names of classes, or their indices."""
-    names = glue.TASKS[name].labels
-    if names and set(names) == set(feature.names):
-        return [feature.int2str(int(value)) for value in values]
-    return [str(value) for value in values]
-
-
-def _columns(builder: Any, split: str) -> dict[str, np.ndarray]:
-    """The columns of a split, in the order of the file."""
-    import tensorflow_datasets as tfds
-
-    with _reading(builder.data_dir):
-        columns = tfds.as_numpy(builder.as_dataset(split=split, batch_size=-1))
-    order = np.argsort(columns["idx"])
-    return {name: values[order] for name, values in columns.items()}
-
-
 @contextlib.contextmanager
 def _reading(where: Any) -> Iterator[None]:
     """Turn a failure to read into an error of one line."""
     try:
         yield
-    # TFDS and what it stands on have many kinds of errors for files that are damaged.
+    # TFDS and its dependencies raise many kinds of errors for damaged files.
     except Exception as error:
         reason = " ".join(str(error).split())
         raise storage.failure(error)(

@@ -1,8 +1,8 @@
-"""A tag for each word of a sentence: named entities, parts of speech.
+"""Tagging: a label for each word of a sentence, such as entities or parts of speech.
 
 Words are given, and each is tokenised alone. Its first token carries the tag, as in the
-paper (5.3); the other tokens and the special ones have no label. A sentence that is
-longer than a row goes in several windows that overlap.
+paper (5.3). Its other tokens and the special tokens have no label. A sentence that is
+longer than a row is split into overlapping windows.
 """
 
 import dataclasses
@@ -18,35 +18,26 @@ from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import tagging
-from bert_jax.tasks import Arrays, conll, entities, task_files
+from bert_jax.tasks import Arrays, conll, entities, task_files, texts
 
 _NO_LABEL = -1
 _WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Tagging:
-    """The task of some files, for one tokenizer; see `tasks.Task`."""
+    """Tagging of sentences in files; see `tasks.Task`."""
 
     def __init__(
         self, config: config_lib.TaggingConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        """Read the files.
-
-        Raises:
-          UserError: A file is not given or cannot be used.
-        """
         task_files.check_given(config, "FILE.conll")
         names = ["train", "eval", *(["test"] if config.test else [])]
+        columns = config.word_column, config.tag_column
         self._files = {
-            name: conll.read(
-                getattr(config, name),
-                config.word_column,
-                config.tag_column,
-                needs_tags=name != "test",
-            )
+            name: conll.read(getattr(config, name), *columns, needs_tags=name != "test")
             for name in names
         }
-        train = self._files["train"]
+        train, evaluated = self._files["train"], self._files["eval"]
         self._scheme = config.scheme or entities.scheme_of(train)
         for file in self._files.values():
             entities.check(file, self._scheme)
@@ -64,22 +55,15 @@ class Tagging:
         self.train = self._rows["train"].arrays
         self.held_out = {name: self._rows[name].arrays for name in names[1:]}
         self.settings = {"tags": self._tags, "scheme": self._scheme}
-        self.fingerprint = task_files.fingerprint(
-            train.sentences, self._files["eval"].sentences
-        )
-        self.description = self._description()
-
-    def _description(self) -> dict[str, Any]:
-        rows = self._rows
-        return {
-            "examples": len(self._files["eval"].sentences),
-            "train_examples": len(self._files["train"].sentences),
+        self.fingerprint = task_files.fingerprint(train.sentences, evaluated.sentences)
+        rows = self._rows.items()
+        self.description = {
+            "examples": len(evaluated.sentences),
+            "train_examples": len(train.sentences),
             "tags": self._tags,
             "scheme": self._scheme,
-            "sentences_in_windows": {name: r.in_windows for name, r in rows.items()},
-            "truncated_words": {
-                name: int(r.truncated.sum()) for name, r in rows.items()
-            },
+            "sentences_in_windows": {name: r.in_windows for name, r in rows},
+            "truncated_words": {name: int(r.truncated.sum()) for name, r in rows},
             "invalid_transitions": {
                 name: entities.count_invalid(file, self._scheme)
                 for name, file in self._files.items()
@@ -88,51 +72,47 @@ class Tagging:
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> tagging.Tagging:
-        """A classifier of tokens, of as many classes as there are tags."""
+        """Return a classifier of tokens, with a class for each tag."""
         return tagging.Tagging(encoder, len(self._tags))
 
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, list[list[str]]]:
-        """The tag of each word of each sentence."""
+        """Return the tag of each word of each sentence."""
         return {
             name: self._rows[name].decode(outputs[name]["predictions"], self._tags)
             for name in self.held_out
         }
 
     def scores(self, predictions: dict[str, list[list[str]]]) -> dict[str, Any]:
-        """See `metrics`; those of the test file begin with "test_", if it has tags."""
+        """Return `metrics`. Metrics of a test file with tags begin with "test_"."""
         result = {}
         for name, predicted in predictions.items():
             if self._files[name].is_tagged:
                 actual = [s.tags for s in self._files[name].sentences]
-                prefix = "" if name == "eval" else f"{name}_"
                 measured = metrics(actual, predicted, self._scheme)
-                result |= {f"{prefix}{key}": value for key, value in measured.items()}
+                result |= {task_files.in_set(name, k): v for k, v in measured.items()}
         return result
 
     def write(
         self, folder: storage.Path, predictions: dict[str, list[list[str]]]
     ) -> None:
-        """Write predictions.conll: words, tags, predicted tags; of the test file too.
+        """Write predictions.conll, and test_predictions.conll for a test file.
 
-        That is test_predictions.conll, without tags if it has none.
+        The columns are words, tags if the file has them, and predicted tags.
         """
         for name, predicted in predictions.items():
             file = self._files[name]
-            columns = [
-                [s.words, *([s.tags] if file.is_tagged else []), tags]
-                for s, tags in zip(file.sentences, predicted, strict=True)
-            ]
-            prefix = "" if name == "eval" else f"{name}_"
-            path = folder / f"{prefix}predictions.conll"
-            conll.write(path, columns, file.separator)
+            lines = []
+            for sentence, tags in zip(file.sentences, predicted, strict=True):
+                known = [sentence.tags] if file.is_tagged else []
+                rows = zip(sentence.words, *known, tags, strict=True)
+                lines += [file.separator.join(row) + "\n" for row in rows]
+                lines.append("\n")
+            path = folder / task_files.in_set(name, "predictions.conll")
+            task_files.write(path, "".join(lines))
 
 
 def tag_names(train: conll.File) -> list[str]:
-    """The tags of the training file, sorted; each tag's index is its class.
-
-    Raises:
-      UserError: There is only one.
-    """
+    """Return the sorted tags of the training file. Their indices are the classes."""
     names = sorted({tag for sentence in train.sentences for tag in sentence.tags})
     if len(names) < 2:
         raise UserError(
@@ -143,11 +123,7 @@ def tag_names(train: conll.File) -> list[str]:
 
 
 def labels_of(file: conll.File, names: Sequence[str]) -> list[list[int]]:
-    """The class of each word of each sentence.
-
-    Raises:
-      UserError: A tag is none of `names`.
-    """
+    """Return the class of each word of each sentence."""
     classes = {name: i for i, name in enumerate(names)}
     unknown = {tag for s in file.sentences for tag in s.tags} - classes.keys()
     if unknown:
@@ -164,14 +140,13 @@ def labels_of(file: conll.File, names: Sequence[str]) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Sentences as rows for the model, and which token stands for which word.
+    """Sentences as rows for the model, with the position of each word.
 
     Attributes:
       arrays: input_ids int32, attention_mask bool, labels int32 [R, L], where -1 is no
         label, and weights float32 [R].
-      words: int32 [W, 2], the row and the position of the first token of each word of
-        all sentences, one after the other. The row is the window in which the word has
-        most context.
+      words: Row and position of the first token of each word, for the words of all
+        sentences, int32 [W, 2]. The row is the window with most context for the word.
       lengths: Number of words of each sentence.
       in_windows: Number of sentences that have more than one row.
       truncated: Number of words of each sentence that are longer than a row, int [S].
@@ -184,14 +159,13 @@ class Rows:
     truncated: np.ndarray
 
     def decode(self, predictions: np.ndarray, names: Sequence[str]) -> list[list[str]]:
-        """The tag of each word of each sentence.
+        """Return the tag of each word of each sentence.
 
         Args:
-          predictions: Class of each token [R, L], or less than L if all beyond is
-            padding.
+          predictions: Class of each token [R, L or less if padding was trimmed].
           names: Name of each class.
         """
-        classes = predictions[self.words[:, 0], self.words[:, 1]]
+        classes = predictions[self.words[:, 0], self.words[:, 1]]  # [W]
         tags = iter([names[c] for c in classes])
         return [list(itertools.islice(tags, length)) for length in self.lengths]
 
@@ -202,22 +176,17 @@ def make_rows(
     length: int,
     labels: Sequence[Sequence[int]] | None = None,
 ) -> Rows:
-    """[CLS] words [SEP] for each sentence, or for each window of one.
+    """Encode each sentence, or each window of a long one, as [CLS] words [SEP].
 
     A word without tokens, such as a character that the tokenizer removes, is [UNK]. A
-    word that is longer than a row loses tokens at its end. With labels, each word has
-    its own in one row only, so that it counts once.
-
-    Args:
-      sentences: Words of each sentence; one without words has no row.
-      tokenizer: Tokenizer of the encoder.
-      length: Tokens in a row.
-      labels: Class of each word; None if they are not known.
+    word that is longer than a row is cut off at its end. Each word has its label in one
+    row only, so that it counts once. A sentence without words has no row.
     """
     capacity = length - 2
-    # The space before a word is a part of it in byte-level BPE, and nothing in others.
-    texts = [" " + word for word in itertools.chain(*sentences)]
-    encoded = iter(tokenizer.encode_batch(texts))
+    # Byte-level BPE makes the space a part of the word; other tokenizers ignore it.
+    encoded = iter(
+        tokenizer.encode_batch([" " + word for word in itertools.chain(*sentences)])
+    )
     rows, row_labels, words = [], [], []
     in_windows = 0
     truncated = np.zeros(len(sentences), np.int32)
@@ -225,38 +194,30 @@ def make_rows(
         if not sentence:
             continue
         tokens = list(itertools.islice(encoded, len(sentence)))
-        tokens = [ids or [tokenizer.unk_id] for ids in tokens]
         truncated[number] = sum(len(ids) > capacity for ids in tokens)
-        tokens = [ids[:capacity] for ids in tokens]
+        tokens = [ids[:capacity] or [tokenizer.unk_id] for ids in tokens]
         spans, owners = windows([len(ids) for ids in tokens], capacity)
         in_windows += len(spans) > 1
-        words_begin = len(words)
-        words += [(0, 0)] * len(sentence)
+        places = [(0, 0)] * len(sentence)
         for window, (begin, end) in enumerate(spans):
             row, classes = [tokenizer.cls_id], [_NO_LABEL]
             for i in range(begin, end):
                 label = _NO_LABEL
                 if owners[i] == window:
-                    words[words_begin + i] = (len(rows), len(row))
+                    places[i] = (len(rows), len(row))
                     if labels is not None:
                         label = labels[number][i]
                 row += tokens[i]
                 classes += [label, *[_NO_LABEL] * (len(tokens[i]) - 1)]
             rows.append([*row, tokenizer.sep_id])
             row_labels.append(classes)
-    shape = (len(rows), length)
-    ids = np.full(shape, tokenizer.pad_id, np.int32)
-    mask = np.zeros(shape, bool)
-    classes = np.full(shape, _NO_LABEL, np.int32)
-    for i, (row, of_row) in enumerate(zip(rows, row_labels, strict=True)):
-        ids[i, : len(row)] = row
-        mask[i, : len(row)] = True
-        classes[i, : len(of_row)] = of_row
+        words += places
+    ids, mask = texts.pad(rows, length, tokenizer.pad_id)
     return Rows(
         {
             "input_ids": ids,
             "attention_mask": mask,
-            "labels": classes,
+            "labels": texts.pad(row_labels, length, _NO_LABEL)[0],
             "weights": np.full(len(rows), labels is not None, np.float32),
         },
         np.array(words, np.int32).reshape(-1, 2),
@@ -269,15 +230,15 @@ def make_rows(
 def windows(
     lengths: Sequence[int], capacity: int
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Windows over the words of a sentence; they overlap by up to half of a window.
+    """Split a sentence into windows that overlap by up to half of a window.
 
     Args:
       lengths: Tokens of each word, at most `capacity`.
       capacity: Tokens in a window.
 
     Returns:
-      The first word of each window and the one after its last; and for each word the
-      window that has most context for it: most tokens on the side that has fewer.
+      Begin and end of each window, in words; and for each word the window with most
+      context, measured on the side of the word that has fewer tokens.
     """
     ends = np.cumsum(lengths)
     starts = ends - lengths
@@ -288,7 +249,7 @@ def windows(
         spans.append((begin, end))
         if end == len(lengths):
             break
-        # The next word has to fit, or the next window would end where this one does.
+        # The next word must fit, or the next window would end where this one does.
         overlap = min(capacity // 2, capacity - lengths[end])
         begin = int(np.searchsorted(starts, starts[end] - overlap))
     context = np.full((len(spans), len(lengths)), -1)
@@ -300,10 +261,10 @@ def windows(
 
 
 def split(text: str) -> list[tuple[str, int, int]]:
-    """Words of a text: runs of letters and digits, and each other sign by itself.
+    """Split a text into runs of letters and digits, and single other signs.
 
     Returns:
-      Each word, where it begins, and where it ends.
+      Each word with its begin and its end in the text.
     """
     return [(m.group(), m.start(), m.end()) for m in _WORD.finditer(text)]
 
@@ -314,14 +275,8 @@ def split(text: str) -> list[tuple[str, int, int]]:
 def metrics(
     actual: Sequence[Sequence[str]], predicted: Sequence[Sequence[str]], scheme: str
 ) -> dict[str, Any]:
-    """Accuracy of words; F1 averaged over tags, or what `entities.scores` gives.
-
-    Args:
-      actual: Tags of each sentence.
-      predicted: The same, as predicted.
-      scheme: What the tags mean; "none" if they name no entities.
-    """
-    from sklearn import metrics as sklearn_metrics  # takes a second
+    """Return the accuracy of words, and `entities.scores` or F1 averaged over tags."""
+    from sklearn import metrics as sklearn_metrics  # slow to import
 
     flat = [list(itertools.chain(*tags)) for tags in (actual, predicted)]
     accuracy = {"accuracy": float(sklearn_metrics.accuracy_score(*flat))}

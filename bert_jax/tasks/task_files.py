@@ -1,25 +1,32 @@
-"""Files of tasks: which must be given, how they are read, and what they hold."""
+"""Files of labelled examples: text, tables in TSV, CSV and JSON lines, fingerprints.
 
-import gzip
+Every file may be compressed, with a name that ends in .gz or .zst. A TSV file has no
+quoting: a quotation mark is an ordinary character, as in the files of GLUE. A CSV file
+is quoted as Python's `csv` does it. The first line of both names the columns.
+"""
+
+import csv
 import hashlib
+import io
+import json
 import os
 import zlib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_jax import storage
+from bert_jax.corpus import text_files as corpus_files
 from bert_jax.errors import UserError
+
+COMPRESSIONS = (".gz", ".zst")
 
 
 def check_given(config: Any, advice: str) -> None:
-    """Refuse a task without files to train and to evaluate on.
+    """Check that a task has files to train and to evaluate on.
 
     Args:
       config: Config of a task, with fields `train` and `eval`.
-      advice: What to write behind "--config.task.train=", such as "FILE.tsv".
-
-    Raises:
-      UserError: One of them is empty.
+      advice: Value of --config.task.train to suggest, such as "FILE.tsv".
     """
     for name in ("train", "eval"):
         if not getattr(config, name):
@@ -27,11 +34,7 @@ def check_given(config: Any, advice: str) -> None:
 
 
 def fingerprint(*sets: Iterable[Any]) -> str:
-    """A hash of examples, by which a continuation knows them again.
-
-    Args:
-      sets: Sets of examples, of types whose `repr` tells all there is to them.
-    """
+    """Return a hash of the `repr` of examples, to check them when a run continues."""
     digest = hashlib.sha256()
     for examples in sets:
         digest.update(b"a set\n")
@@ -40,28 +43,169 @@ def fingerprint(*sets: Iterable[Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def read(path: str | os.PathLike) -> str:
-    """The text of a file, without a byte-order mark. Ends of lines stay as they are.
+def in_set(name: str, key: str) -> str:
+    """Prefix a metric or file name with a held-out set, unless that set is "eval"."""
+    return key if name == "eval" else f"{name}_{key}"
 
-    Args:
-      path: Path or URL of a file in UTF-8, plain or ending in .gz.
+
+def read(path: str | os.PathLike) -> str:
+    """Return the text of a UTF-8 file without its byte-order mark.
 
     Raises:
-      UserError: The file is not there, is damaged, or is not UTF-8.
+      UserError: The file is missing, damaged, or not UTF-8.
       Unavailable: The store does not answer now.
     """
     path = storage.path(path)
     storage.check(path)
     try:
-        data = path.read_bytes()
-        if path.name.endswith(".gz"):
-            data = gzip.decompress(data)
-        return data.decode("utf-8-sig")
+        with corpus_files.unpacked(os.fspath(path)) as stream:
+            data = stream.read()
+        return data.decode("utf-8-sig")  # line ends stay as they are
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise storage.failure(error)(
             f"{path}, line {line}: not UTF-8 ({error.reason} at byte {error.start} of "
-            f"the file); iconv -f LATIN1 -t UTF-8 converts a file"
+            "the file); iconv -f LATIN1 -t UTF-8 converts a file"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise storage.failure(error)(f"cannot read {path}: {error}") from error
+
+
+def check_ending(path: str | os.PathLike, endings: Sequence[str]) -> str:
+    """Return the ending of a file name, which must be one of `endings`."""
+    name = os.fspath(path)
+    for compression in COMPRESSIONS:
+        name = name.removesuffix(compression)
+    ending = os.path.splitext(name)[1]
+    if ending not in endings:
+        raise UserError(
+            f"{path}: unknown format; the file name must end in {', '.join(endings)}, "
+            f"or in one of these and {' or '.join(COMPRESSIONS)}"
+        )
+    return ending
+
+
+def write(path: storage.Path, text: str) -> None:
+    """Write a text file into an existing folder."""
+    with storage.writing(path.parent):
+        storage.write_text(path, text)
+
+
+# ---- tables
+
+
+# Names of the columns; and for each row its first line, from 1, and its fields.
+Table = tuple[list[str], list[tuple[int, list[Any]]]]
+
+
+def read_table(path: str | os.PathLike) -> Table:
+    """Read a table. The fields of JSON lines may have any type.
+
+    Raises:
+      UserError: The file cannot be read or parsed, or a row has other columns than the
+        first line.
+      Unavailable: The store does not answer now.
+    """
+    path = storage.path(path)
+    ending = check_ending(path, (".tsv", ".csv", ".jsonl"))
+    text = read(path)
+    if ending == ".jsonl":
+        return _read_json_table(path, text)
+    if ending == ".tsv":
+        header, rows = parse_tsv(text)
+    else:
+        (_, header), *rows = csv_rows(path, text.rstrip("\r\n")) or [(1, [""])]
+        if len(header) > 1:
+            rows = [(line, row) for line, row in rows if row]
+    for line, row in rows:
+        check_row(f"{path}, line {line}", row, header)
+    return header, rows
+
+
+def parse_tsv(text: str) -> Table:
+    """Split a text at tabs. Rows may have other numbers of fields than the header."""
+    lines = [line.rstrip("\r").split("\t") for line in text.rstrip("\r\n").split("\n")]
+    header, rows = lines[0], list(enumerate(lines[1:], 2))
+    if len(header) > 1:  # in a single column, a blank line is an empty field
+        rows = [(line, row) for line, row in rows if row != [""]]
+    return header, rows
+
+
+def csv_rows(path: str | os.PathLike, text: str) -> list[tuple[int, list[str]]]:
+    """Return the rows of a CSV file, each with the line in which it begins."""
+    reader = csv.reader(io.StringIO(text, newline=""), strict=True)
+    rows, line = [], 1
+    try:
+        for row in reader:
+            rows.append((line, row))
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise UserError(
+            f"{path}: the row that begins in line {line} is no CSV: {error}; quote a "
+            "field that has commas or quotation marks, and double the marks inside"
+        ) from error
+    return rows
+
+
+def json_objects(path: str | os.PathLike, text: str) -> Iterator[tuple[int, dict]]:
+    """Yield the objects of JSON lines, each with the number of its line."""
+    for line, content in enumerate(text.split("\n"), 1):
+        if not content.strip():
+            continue
+        try:
+            fields = json.loads(content, object_pairs_hook=_unique_names)
+        except (ValueError, RecursionError) as error:
+            raise UserError(f"{path}, line {line}: no JSON: {error}") from error
+        if not isinstance(fields, dict):
+            raise UserError(
+                f"{path}, line {line}: {shorten(content)} is no object with named "
+                "fields"
+            )
+        yield line, fields
+
+
+def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    fields = dict(pairs)
+    if len(fields) < len(pairs):
+        raise ValueError("an object has two fields of the same name")
+    return fields
+
+
+def _read_json_table(path: storage.Path, text: str) -> Table:
+    header: list[str] = []
+    rows = []
+    for line, fields in json_objects(path, text):
+        header = header or list(fields)
+        if fields.keys() != set(header):
+            raise UserError(
+                f"{path}, line {line}: columns {shown(fields)}, but the first object "
+                f"has {shown(header)}"
+            )
+        rows.append((line, [fields[name] for name in header]))
+    return header, rows
+
+
+def find_column(where: str, header: Sequence[str], name: str) -> int:
+    """Return the index of a column, whose name must occur once."""
+    if header.count(name) != 1:
+        found = "two columns" if name in header else "no column"
+        raise UserError(f"{where}: {found} {name!r}; there are {shown(header)}")
+    return header.index(name)
+
+
+def check_row(where: str, row: Sequence[Any], header: Sequence[str]) -> None:
+    """Check that a row has as many fields as the header."""
+    if len(row) != len(header):
+        raise UserError(
+            f"{where}: {len(row)} fields, not {len(header)} as in the header"
+        )
+
+
+def shown(names: Iterable[str]) -> str:
+    """Format column names for a message. Without a header, they may be sentences."""
+    return ", ".join(map(shorten, names))
+
+
+def shorten(text: str, limit: int = 40) -> str:
+    """Quote a text for a message, and cut it to a number of characters."""
+    return repr(text if len(text) <= limit else f"{text[: limit - 4]} ...")

@@ -1,8 +1,8 @@
-"""Texts and pairs of texts with labels, and the rows of a batch they become."""
+"""Texts and pairs of texts with labels, and their conversion to rows of tokens."""
 
 import dataclasses
 import pathlib
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -12,12 +12,12 @@ from bert_jax.tasks import Arrays
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """One text or pair. `text_b` is "" where there is one text.
+    """A text or a pair of texts.
 
     Attributes:
       text_a: The text, or the first of a pair.
-      text_b: The second of a pair.
-      label: As it stands in the file; "" where it is not known.
+      text_b: The second of a pair; "" for a single text.
+      label: Label as in the file; "" if unknown.
       where: File and line, for messages.
     """
 
@@ -26,21 +26,16 @@ class Example:
     label: str
     where: str = dataclasses.field(default="", compare=False, repr=False)
 
-    @property
-    def fields(self) -> tuple[str, str, str]:
-        """What is learnt from."""
-        return self.text_a, self.text_b, self.label
-
 
 @dataclasses.dataclass(frozen=True)
 class ExampleSets:
-    """What the files of a task hold.
+    """Examples of a task.
 
     Attributes:
       train: Examples to train on.
-      labelled: Held-out sets with labels, "eval" among them.
-      unlabelled: Held-out sets to predict for.
-      about: What results.json says of the files.
+      labelled: Held-out sets with labels, including "eval".
+      unlabelled: Held-out sets without labels.
+      about: Facts about the files, for results.json.
     """
 
     train: list[Example]
@@ -49,14 +44,12 @@ class ExampleSets:
     about: dict[str, dict]
 
 
-def write_tsv(path: pathlib.Path, examples: Sequence[Example]) -> None:
-    """Write examples of two texts each, for `text_files`. Tabs become spaces."""
-    rows = [
-        "\t".join(field.replace("\t", " ") for field in example.fields)
-        for example in examples
-    ]
-    text = "\n".join(["text_a\ttext_b\tlabel", *rows]) + "\n"
-    path.write_text(text, encoding="utf-8")
+def write_tsv(path: pathlib.Path, examples: Iterable[Example]) -> None:
+    """Write pairs of texts as a table for `text_files`. Tabs become spaces."""
+    rows = [("text_a", "text_b", "label")]
+    rows += [(e.text_a, e.text_b, e.label) for e in examples]
+    lines = ["\t".join(field.replace("\t", " ") for field in row) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def to_rows(
@@ -64,47 +57,68 @@ def to_rows(
     tokenizer: tokenizer_lib.Tokenizer,
     length: int,
 ) -> tuple[Arrays, np.ndarray]:
-    """[CLS] a [SEP], or [CLS] a [SEP] b [SEP], for each text or pair.
+    """Encode each text as [CLS] a [SEP], and each pair as [CLS] a [SEP] b [SEP].
 
-    With byte-level BPE there are two [SEP] between two texts, as in RoBERTa.
-
-    What is too long loses tokens at the end, of two texts the longer one first.
-
-    Args:
-      texts: Pairs; the second is "" where there is one text.
-      tokenizer: Tokenizer of the encoder.
-      length: Tokens in a row.
-
-    Returns:
-      input_ids, segment_ids int32 [E, length], attention_mask bool [E, length]; and
-      which rows lost tokens, bool [E].
-
-    Source: google-research/bert, run_classifier.py, convert_single_example.
+    The second text is "" for a single text. The result is that of `join_pairs`.
     """
     firsts = tokenizer.encode_batch([a for a, _ in texts])
     seconds = tokenizer.encode_batch([b for _, b in texts])
-    shape = (len(texts), length)
-    ids = np.full(shape, tokenizer.pad_id, np.int32)
-    segments = np.zeros(shape, np.int32)
-    mask = np.zeros(shape, bool)
-    truncated = np.zeros(len(texts), bool)
-    for row, (a, b) in enumerate(zip(firsts, seconds, strict=True)):
-        behind_a = tokenizer.pair_separators if b else [tokenizer.sep_id]
-        limit = length - 1 - len(behind_a) - bool(b)
-        truncated[row] = len(a) + len(b) > limit
-        a, b = truncate(a, b, limit)
-        tokens = [tokenizer.cls_id, *a, *behind_a]
-        boundary = len(tokens)
-        if b:
-            tokens += [*b, tokenizer.sep_id]
-        ids[row, : len(tokens)] = tokens
-        segments[row, boundary : len(tokens)] = 1
-        mask[row, : len(tokens)] = True
+    return join_pairs(firsts, [b or None for b in seconds], tokenizer, length)
+
+
+def join_pairs(
+    firsts: Sequence[list[int]],
+    seconds: Sequence[list[int] | None],
+    tokenizer: tokenizer_lib.Tokenizer,
+    length: int,
+) -> tuple[Arrays, np.ndarray]:
+    """Join token sequences to rows with special tokens.
+
+    With byte-level BPE, two [SEP] separate a pair, as in RoBERTa. Tokens that do not
+    fit are cut off at the end, from the longer of the two first.
+
+    Args:
+      firsts: Tokens of the first text of each row.
+      seconds: Tokens of the second text; None for a single text.
+      tokenizer: Source of the special tokens.
+      length: Tokens in a row.
+
+    Returns:
+      input_ids, segment_ids int32 [R, length], attention_mask bool [R, length]; and
+      whether each row lost tokens, bool [R].
+
+    Source: google-research/bert, run_classifier.py, convert_single_example.
+    """
+    rows, boundaries, truncated = [], [], []
+    for first, second in zip(firsts, seconds, strict=True):
+        is_single = second is None
+        after_first = [tokenizer.sep_id] if is_single else tokenizer.pair_separators
+        after_second = [] if is_single else [tokenizer.sep_id]
+        limit = length - 1 - len(after_first) - len(after_second)
+        truncated.append(len(first) + len(second or []) > limit)
+        first, second = truncate(first, second or [], limit)
+        begin = [tokenizer.cls_id, *first, *after_first]
+        boundaries.append(len(begin))
+        rows.append([*begin, *second, *after_second])
+    ids, mask = pad(rows, length, tokenizer.pad_id)
+    is_second = np.arange(length) >= np.array(boundaries, int)[:, None]  # [R, length]
+    segments = (is_second & mask).astype(np.int32)
     arrays = {"input_ids": ids, "segment_ids": segments, "attention_mask": mask}
-    return arrays, truncated
+    return arrays, np.array(truncated, bool)
+
+
+def pad(
+    rows: Sequence[Sequence[int]], length: int, value: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return padded rows int32 [R, length], and their mask, bool [R, length]."""
+    padded = np.full((len(rows), length), value, np.int32)
+    for i, row in enumerate(rows):
+        padded[i, : len(row)] = row
+    lengths = np.array([len(row) for row in rows], int)
+    return padded, np.arange(length) < lengths[:, None]
 
 
 def truncate(a: list[int], b: list[int], limit: int) -> tuple[list[int], list[int]]:
-    """Shorten the longer list, the second one if they are equal, to `limit` in all."""
+    """Shorten the longer list, the second one in a tie, to `limit` items in total."""
     b = b[: max(limit - len(a), limit // 2)]
     return a[: limit - len(b)], b

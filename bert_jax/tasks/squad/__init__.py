@@ -1,7 +1,7 @@
 """Extractive question answering: SQuAD, versions 1.1 and 2.0 (BERT paper, 4.2, 4.3).
 
-`files` reads questions, `windows` makes rows of them, `answers` turns the logits of the
-rows into parts of the context, and `metrics` compares those with what people answered.
+`reader` reads questions, `windows` converts them to rows, `answers` decodes logits to
+parts of the context, and `metrics` compares these with the answers of people.
 """
 
 import json
@@ -14,61 +14,54 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.objectives import spans
-from bert_jax.tasks import Arrays
-from bert_jax.tasks import task_files as task_files
+from bert_jax.tasks import Arrays, task_files
 from bert_jax.tasks.squad import answers, metrics, reader, windows
+
+# Ranked answers by the id of the question.
+Rankings = dict[str, answers.Ranking]
 
 
 class Squad:
-    """The task of one pair of files, for one tokenizer; see `tasks.Task`."""
+    """Extractive question answering with files of SQuAD; see `tasks.Task`."""
 
     def __init__(
         self, config: config_lib.SquadConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        """Read the files.
-
-        Raises:
-          UserError: A file is not given or cannot be used.
-        """
         task_files.check_given(config, "FILE.json")
-        train = reader.read(config.train, config.no_answers)
         self._config = config
+        train = reader.read(config.train, config.no_answers)
         self._examples = reader.read(config.eval, config.no_answers)
-        self._windows = _windows(self._examples, tokenizer, config)
-        train_windows = _windows(train, tokenizer, config)
+        train_windows, self.train = _rows(train, tokenizer, config)
+        self._windows, held_out = _rows(self._examples, tokenizer, config)
+        self.held_out = {"eval": held_out}
         self.length = config.length
-        self.train = _with_positions(train, train_windows)
-        self.held_out = {"eval": _with_positions(self._examples, self._windows)}
-        self.settings: dict[str, Any] = {}  # predictions need the config alone
+        self.settings: dict[str, Any] = {}  # predictions need the config only
         self.fingerprint = task_files.fingerprint(train, self._examples)
+        has_answer = {i for i, example in enumerate(train) if example.golds}
+        found = train_windows.question[self.train["start_positions"] > 0]
         self.description = {
             "examples": len(self._examples),
             "windows": len(self._windows.question),
             "train_examples": len(train),
             "train_windows": len(train_windows.question),
-            # Tokens at the end of a question, which no window has.
             "truncated_questions": int(
                 self._windows.truncated.sum() + train_windows.truncated.sum()
             ),
-            # They are trained on as if they had no answer.
-            "train_answers_in_no_window": _lost(train, train_windows, self.train),
+            # Such questions are trained on as if they had no answer.
+            "train_answers_in_no_window": len(has_answer - set(found.tolist())),
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> spans.Spans:
-        """Start and end of the answer."""
+        """Return the prediction of start and end of the answer."""
         return spans.Spans(encoder)
 
-    def decode(
-        self, outputs: dict[str, Arrays]
-    ) -> dict[str, dict[str, answers.Ranking]]:
-        """The ranking of answers to each question, by the question's id."""
+    def decode(self, outputs: dict[str, Arrays]) -> dict[str, Rankings]:
+        """Rank the answers to each question."""
         ranked = answers.rank(self._windows, outputs["eval"], self._config)
         return {"eval": {e.id: r for e, r in zip(self._examples, ranked, strict=True)}}
 
-    def scores(
-        self, predictions: dict[str, dict[str, answers.Ranking]]
-    ) -> dict[str, float]:
-        """Those of the official script; for 2.0 also with the best thresholds."""
+    def scores(self, predictions: dict[str, Rankings]) -> dict[str, float]:
+        """Return the scores of the official script; for 2.0 also best thresholds."""
         ranked = predictions["eval"]
         texts = self._texts(ranked)
         if not self._config.no_answers:
@@ -80,77 +73,48 @@ class Squad:
             **metrics.best_thresholds(self._examples, best, odds),
         }
 
-    def write(
-        self,
-        folder: storage.Path,
-        predictions: dict[str, dict[str, answers.Ranking]],
-    ) -> None:
+    def write(self, folder: storage.Path, predictions: dict[str, Rankings]) -> None:
         """Write predictions.json, nbest_predictions.json and, for 2.0, null_odds.json.
 
-        They are those of google-research/bert, for which there are official scripts.
+        The files are those of google-research/bert, which the official scripts read.
         """
         ranked = predictions["eval"]
+        names = ("text", "probability", "start_logit", "end_logit")
         contents: dict[str, dict[str, Any]] = {
             "predictions": self._texts(ranked),
             "nbest_predictions": {
-                name: [
-                    {
-                        "text": answer.text,
-                        "probability": answer.probability,
-                        "start_logit": answer.start_logit,
-                        "end_logit": answer.end_logit,
-                    }
+                question: [
+                    {name: getattr(answer, name) for name in names}
                     for answer in ranking.answers
                 ]
-                for name, ranking in ranked.items()
+                for question, ranking in ranked.items()
             },
         }
         if self._config.no_answers:
-            contents["null_odds"] = {
-                name: ranking.null_odds for name, ranking in ranked.items()
-            }
-        with storage.writing(folder):
-            for name, content in contents.items():
-                text = json.dumps(content, indent=4) + "\n"
-                storage.write_text(folder / f"{name}.json", text)
+            odds = {name: ranking.null_odds for name, ranking in ranked.items()}
+            contents["null_odds"] = odds
+        for name, content in contents.items():
+            text = json.dumps(content, indent=4) + "\n"
+            task_files.write(folder / f"{name}.json", text)
 
-    def _texts(self, ranked: dict[str, answers.Ranking]) -> dict[str, str]:
+    def _texts(self, ranked: Rankings) -> dict[str, str]:
         threshold = self._config.null_threshold
         return {name: ranking.best(threshold).text for name, ranking in ranked.items()}
 
 
-def _windows(
+def _rows(
     examples: Sequence[reader.Example],
     tokenizer: tokenizer_lib.Tokenizer,
     config: config_lib.SquadConfig,
-) -> windows.Windows:
-    return windows.make(
-        [example.question for example in examples],
-        [example.context for example in examples],
-        tokenizer,
-        config,
+) -> tuple[windows.Windows, Arrays]:
+    """Return windows, and rows with the positions of each question's first answer."""
+    questions = [example.question for example in examples]
+    contexts = [example.context for example in examples]
+    made = windows.make(questions, contexts, tokenizer, config)
+    golds = [next(iter(example.golds), reader.Gold("", 0)) for example in examples]
+    starts, stops = windows.positions(
+        made, [g.begin for g in golds], [g.begin + len(g.text) for g in golds]
     )
-
-
-def _with_positions(
-    examples: Sequence[reader.Example], made: windows.Windows
-) -> Arrays:
-    """Rows to train on. Of several answers, the first one is meant."""
-    golds = [example.golds[0] if example.golds else None for example in examples]
-    begins = [gold.begin if gold else 0 for gold in golds]
-    ends = [gold.begin + len(gold.text) if gold else 0 for gold in golds]
-    starts, stops = windows.positions(made, begins, ends)
-    return {
-        **made.rows,
-        "start_positions": starts,
-        "end_positions": stops,
-        "weights": np.ones(len(starts), np.float32),
-    }
-
-
-def _lost(
-    examples: Sequence[reader.Example], made: windows.Windows, rows: Arrays
-) -> int:
-    """Number of answers that no window has, because they are too long."""
-    has_answer = {i for i, example in enumerate(examples) if example.golds}
-    return len(has_answer - set(made.question[rows["start_positions"] > 0].tolist()))
+    weights = np.ones(len(starts), np.float32)
+    labels = {"start_positions": starts, "end_positions": stops, "weights": weights}
+    return made, made.rows | labels

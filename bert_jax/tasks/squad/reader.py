@@ -1,24 +1,22 @@
-"""SQuAD's files, versions 1.1 and 2.0: from JSON to examples.
+"""Questions of SQuAD, versions 1.1 and 2.0, read from JSON.
 
-A file has articles, which have paragraphs, which have a context and questions on it
+A file has articles, which have paragraphs. A paragraph has a context and questions
 (Rajpurkar et al. 2016, 2018).
 """
 
 import dataclasses
 import json
 import os
-from typing import Any, TypeVar
+from typing import Any
 
 from bert_jax import terminal
 from bert_jax.errors import UserError
-from bert_jax.tasks import task_files as task_files
-
-T = TypeVar("T")
+from bert_jax.tasks import task_files
 
 
 @dataclasses.dataclass(frozen=True)
 class Gold:
-    """An answer that a person gave: `context[begin : begin + len(text)] == text`."""
+    """An answer by a person: `context[begin : begin + len(text)] == text`."""
 
     text: str
     begin: int
@@ -26,7 +24,7 @@ class Gold:
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A question on a context. It has no answer if `golds` is empty."""
+    """A question about a context. Without an answer, `golds` is empty."""
 
     id: str
     question: str
@@ -35,104 +33,71 @@ class Example:
 
 
 def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
-    """Examples of a file, here or in an object store, plain or ending in .gz.
+    """Read the questions of a local or remote file.
 
     Args:
       path: Path or URL.
-      no_answers: Whether a question may have no answer: version 2.0.
+      no_answers: Whether questions may have no answer, as in version 2.0.
 
     Raises:
-      UserError: The file is not there, is no such file, or has a question that cannot
-        be used.
+      UserError: The file cannot be read or has an invalid question.
       Unavailable: The store does not answer now.
     """
+    examples: dict[str, Example] = {}
+    where = os.fspath(path)
     try:
         content = json.loads(task_files.read(path))
+        for i, article in enumerate(content["data"]):
+            where = f"{path}: data[{i}]"
+            for paragraph in article["paragraphs"]:
+                context = _text(paragraph, "context")
+                for question in paragraph["qas"]:
+                    identifier = terminal.printable(_text(question, "id"))
+                    where = f"{path}: question {identifier}"
+                    example = _example(identifier, question, context, where)
+                    if not example.golds and not no_answers:
+                        raise UserError(
+                            f"{where} has no answer (is_impossible), as in SQuAD 2.0; "
+                            "pass --config.task.no_answers=True"
+                        )
+                    if identifier in examples:
+                        raise UserError(f"{where}: two questions have this id")
+                    examples[identifier] = example
+    except KeyError as error:
+        raise UserError(f"{where}: the field {error} of SQuAD is missing") from error
+    except TypeError as error:
+        raise UserError(f"{where} has a field of a wrong type: {error}") from error
     except (ValueError, RecursionError) as error:
-        raise UserError(f"cannot read {path}: {error}") from error
-    examples = []
-    for article, in_file in _items(content, "data", f"{path}:"):
-        for paragraph, in_article in _items(article, "paragraphs", in_file):
-            context = _text(paragraph, "context", in_article)
-            for question, in_paragraph in _items(paragraph, "qas", in_article):
-                example = _example(question, context, in_paragraph, path)
-                if not example.golds and not no_answers:
-                    raise UserError(
-                        f"{path}: question {example.id} has no answer (is_impossible), "
-                        "as in SQuAD 2.0; pass --config.task.no_answers=True"
-                    )
-                examples.append(example)
+        raise UserError(f"cannot read {where}: {error}") from error
     if not examples:
         raise UserError(f"{path} has no questions")
-    seen: set[str] = set()
-    for example in examples:
-        if example.id in seen:
-            raise UserError(f"{path}: two questions have the id {example.id}")
-        seen.add(example.id)
-    return examples
+    return list(examples.values())
 
 
-def _example(value: Any, context: str, where: str, path: str | os.PathLike) -> Example:
-    """One question, checked."""
-    # From here on its id is a better name for it than where it is in the file.
-    identifier = terminal.printable(_text(value, "id", where))
-    where = f"{path}: question {identifier}"
-    question = _text(value, "question", where)
-    is_impossible = _field(value, "is_impossible", bool, where, False)
+def _example(identifier: str, fields: Any, context: str, where: str) -> Example:
+    is_impossible = fields.get("is_impossible", False)
     golds = []
-    for gold, in_list in _items(value, "answers", where, required=not is_impossible):
-        text = _text(gold, "text", in_list)
-        begin = _field(gold, "answer_start", int, in_list)
-        if begin < 0 or context[begin : begin + len(text)] != text:
-            there = context[max(begin, 0) : max(begin, 0) + len(text)]
+    for answer in fields.get("answers", []) if is_impossible else fields["answers"]:
+        text, begin = _text(answer, "text"), answer["answer_start"]
+        found = context[max(begin, 0) : max(begin, 0) + len(text)]
+        if begin < 0 or found != text:
             raise UserError(
-                f"{where}: the answer {_short(text)} is not at character {begin} of "
-                f"its context, where there is {_short(there)}"
+                f"{where}: the answer {task_files.shorten(text)} is not at character "
+                f"{begin} of its context, where there is {task_files.shorten(found)}"
             )
         golds.append(Gold(text, begin))
     if is_impossible and golds:
-        raise UserError(f"{where} has is_impossible and an answer, {_short(text)}")
+        raise UserError(f"{where} has is_impossible and an answer")
     if not golds and not is_impossible:
         raise UserError(
-            f"{where} has no answers; one that cannot be answered needs "
+            f"{where} has no answers; a question that cannot be answered needs "
             '"is_impossible": true'
         )
-    return Example(identifier, question, context, tuple(golds))
+    return Example(identifier, _text(fields, "question"), context, tuple(golds))
 
 
-_NAMES = {str: "a text", int: "a whole number", bool: "true or false", list: "a list"}
-
-
-def _field(
-    value: Any, name: str, kind: type[T], where: str, default: T | None = None
-) -> T:
-    """A field of a JSON object, checked for its type."""
-    if not isinstance(value, dict):
-        raise UserError(f"{where} is no JSON object, but {_short(value)}")
-    field = value.get(name, default)
-    if field is None:
-        raise UserError(f"{where} has no {name!r}, as files of SQuAD have there")
-    if type(field) is not kind:
-        raise UserError(f"{where} has {_short(field)} for {name!r}, not {_NAMES[kind]}")
-    return field
-
-
-def _text(value: Any, name: str, where: str) -> str:
-    """A field of a JSON object that is a text with something in it."""
-    text = _field(value, name, str, where)
-    if not text.strip():
-        raise UserError(f"{where} has an empty text for {name!r}")
+def _text(fields: Any, name: str) -> str:
+    text = fields[name]
+    if not isinstance(text, str) or not text.strip():
+        raise ValueError(f"{name!r} is {task_files.shorten(repr(text))}, not a text")
     return text
-
-
-def _short(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 60 else f"{text[:56]} ..."
-
-
-def _items(
-    value: Any, name: str, where: str, *, required: bool = True
-) -> list[tuple[Any, str]]:
-    """Items of a field that is a list, each with where it is."""
-    items = _field(value, name, list, where, None if required else [])
-    return [(item, f"{where} {name}[{i}]") for i, item in enumerate(items)]

@@ -1,7 +1,7 @@
-"""Windows: rows of tokens in which a question is followed by a part of its context.
+"""Windows of SQuAD: rows of tokens with a question and a part of its context.
 
-[CLS] question [SEP] part of the context [SEP]; the parts overlap. Nothing here knows
-answers, so that new questions get the same rows as those of a file.
+[CLS] question [SEP] part of the context [SEP]; the parts overlap. This module does not
+know answers, so that questions of a user are encoded like the questions of a file.
 
 Source: google-research/bert, run_squad.py, convert_examples_to_features.
 """
@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.tasks import Arrays
+from bert_jax.tasks import Arrays, texts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -22,16 +22,16 @@ class Windows:
 
     Attributes:
       rows: input_ids, segment_ids int32 [W, L], attention_mask bool [W, L].
-      question: Question that each window is of, int [W].
-      first: Position in the row of the window's first token of the context, int [W].
-      token: Which token of the context that one is, int [W].
-      count: Tokens of the context in the window, int [W].
-      has_most_context: Which positions hold a token of the context that has more
-        context on its two sides here than in any other window, bool [W, L].
+      question: Index of the question of each window, int [W].
+      first: Position in the row of the window's first context token, int [W].
+      token: Index of that token in the context, int [W].
+      count: Number of context tokens in the window, int [W].
+      has_most_context: Whether a position holds a context token that has more context
+        on its two sides than in any other window, bool [W, L].
       contexts: Context of each question.
-      offsets: For each question, where the characters of each token of its context
-        begin and end, int [T, 2].
-      truncated: Which questions were too long and lost tokens at their end, bool [Q].
+      offsets: For each question, begin and end of the characters of each token of its
+        context, int [T, 2].
+      truncated: Whether each question was too long and lost tokens, bool [Q].
     """
 
     rows: Arrays
@@ -51,62 +51,45 @@ def make(
     tokenizer: tokenizer_lib.Tokenizer,
     config: config_lib.SquadConfig,
 ) -> Windows:
-    """Windows of questions, each with a context.
-
-    Args:
-      questions: Questions.
-      contexts: Context of each question.
-      tokenizer: Tokenizer of the encoder.
-      config: Length, stride and max_question; nothing else matters.
-    """
+    """Make the windows of questions with their contexts."""
     encoded_questions = tokenizer.encode_batch(questions)
-    # Several questions are on one context.
-    unique = list(dict.fromkeys(contexts))
+    unique = list(dict.fromkeys(contexts))  # several questions share a context
     encodings = tokenizer.encode_with_offsets(unique)
-    ids = {c: np.array(e.ids, np.int32) for c, e in zip(unique, encodings, strict=True)}
+    encodings = dict(zip(unique, encodings, strict=True))
     offsets = {
-        c: np.array(e.offsets, np.int32).reshape(-1, 2)
-        for c, e in zip(unique, encodings, strict=True)
+        c: np.array(e.offsets, np.int32).reshape(-1, 2) for c, e in encodings.items()
     }
-    between = tokenizer.pair_separators
-    special = 2 + len(between)
-    question_ids = [tokens[: config.max_question] for tokens in encoded_questions]
-    spans = [
-        _spans(len(ids[context]), config.length - len(q) - special, config.stride)
-        for q, context in zip(question_ids, contexts, strict=True)
-    ]
-    shape = (sum(map(len, spans)), config.length)
-    input_ids = np.full(shape, tokenizer.pad_id, np.int32)
-    segment_ids = np.zeros(shape, np.int32)
-    has_most_context = np.zeros(shape, bool)
-    first = np.zeros(len(input_ids), np.int32)
-    row = 0
-    for tokens, context, parts in zip(question_ids, contexts, spans, strict=True):
-        prefix = [tokenizer.cls_id, *tokens, *between]
-        begin = len(prefix)
-        best = _window_with_most_context(parts, len(ids[context]))
+    rows, spans, has_most_context = [], [], []
+    for number, (tokens, context) in enumerate(
+        zip(encoded_questions, contexts, strict=True)
+    ):
+        ids = encodings[context].ids
+        prefix = [
+            tokenizer.cls_id,
+            *tokens[: config.max_question],
+            *tokenizer.pair_separators,
+        ]
+        parts = _spans(len(ids), config.length - len(prefix) - 1, config.stride)
+        best = _window_with_most_context(parts, len(ids))
         for i, (token, count) in enumerate(parts):
-            end = begin + count
-            input_ids[row, :begin] = prefix
-            input_ids[row, begin:end] = ids[context][token : token + count]
-            input_ids[row, end] = tokenizer.sep_id
-            segment_ids[row, begin : end + 1] = 1
-            has_most_context[row, begin:end] = best[token : token + count] == i
-            first[row] = begin
-            row += 1
-    flat = np.array([span for parts in spans for span in parts], np.int32)
-    token, count = flat.reshape(-1, 2).T
+            part = slice(token, token + count)
+            rows.append([*prefix, *ids[part], tokenizer.sep_id])
+            spans.append((number, len(prefix), token, count))
+            has_most_context.append([*[0] * len(prefix), *(best[part] == i)])
+    question, first, token, count = np.array(spans, np.int32).reshape(-1, 4).T
+    input_ids, mask = texts.pad(rows, config.length, tokenizer.pad_id)
+    is_second = np.arange(config.length) >= first[:, None]  # [W, L]
     return Windows(
         rows={
             "input_ids": input_ids,
-            "segment_ids": segment_ids,
-            "attention_mask": np.arange(config.length) <= (first + count)[:, None],
+            "segment_ids": (is_second & mask).astype(np.int32),
+            "attention_mask": mask,
         },
-        question=np.repeat(np.arange(len(spans)), [len(parts) for parts in spans]),
+        question=question,
         first=first,
         token=token,
         count=count,
-        has_most_context=has_most_context,
+        has_most_context=texts.pad(has_most_context, config.length, 0)[0] > 0,
         contexts=list(contexts),
         offsets=[offsets[context] for context in contexts],
         truncated=np.array(
@@ -118,19 +101,19 @@ def make(
 def positions(
     windows: Windows, begins: np.ndarray, ends: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Where answers are in the rows, for training.
+    """Find the tokens of answers, for training.
 
-    An answer is at the tokens that have any of its characters: a boundary inside a word
-    is one of tokens, too, if the vocabulary cuts the word there.
+    An answer covers each token with any of its characters, so that a boundary inside a
+    word is a boundary of tokens if the vocabulary splits the word there.
 
     Args:
       windows: Windows.
       begins: First character of the answer of each question in its context.
-      ends: Character behind its last one; not after `begins` if there is no answer.
+      ends: Last character plus 1; at most the begin if there is no answer.
 
     Returns:
       Positions of the first and of the last token in each window, int32 [W]; 0, which
-      is [CLS], in windows that do not have all of the answer.
+      is [CLS], in windows without the complete answer.
 
     Source: google-research/bert, run_squad.py.
     """
@@ -149,14 +132,14 @@ def positions(
 
 
 def _tokens_at(offsets: np.ndarray, begin: int, end: int) -> tuple[int, int]:
-    """First and last token with one of these characters; (-1, -1) if there is none."""
+    """Return the first and last token with any of these characters, or (-1, -1)."""
     first, last = np.maximum(offsets[:, 0], begin), np.minimum(offsets[:, 1], end)
     has_some = np.flatnonzero(first < last)
     return (has_some[0], has_some[-1]) if len(has_some) else (-1, -1)
 
 
 def _spans(total: int, room: int, stride: int) -> list[tuple[int, int]]:
-    """First token and number of tokens of each window on a context; at least one."""
+    """Return first token and number of tokens of each window of a context."""
     spans = [(0, min(total, room))]
     while sum(spans[-1]) < total:
         begin = spans[-1][0] + min(spans[-1][1], stride)
@@ -165,13 +148,13 @@ def _spans(total: int, room: int, stride: int) -> list[tuple[int, int]]:
 
 
 def _window_with_most_context(spans: list[tuple[int, int]], total: int) -> np.ndarray:
-    """Which window each token of a context has the most context in, int [T].
+    """Return the window in which each token has the most context, int [T].
 
-    That is, the most on the side where there is less; then, roughly, the longest
-    window; then the first.
+    Context is measured on the side that has less of it. In a tie, a longer window wins,
+    then the first.
     """
     tokens = np.arange(total)
-    begin, count = np.array(spans).T[:, :, None]
-    least = np.minimum(tokens - begin, begin + count - 1 - tokens)
-    # In hundredths, so that the original's comparison is one of integers.
+    begin, count = np.array(spans).T[:, :, None]  # [windows, 1]
+    least = np.minimum(tokens - begin, begin + count - 1 - tokens)  # [windows, T]
+    # The original adds 0.01 * count. In hundredths, the comparison is one of integers.
     return np.argmax(np.where(least >= 0, 100 * least + count, -1), axis=0)
