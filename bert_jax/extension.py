@@ -60,7 +60,7 @@ def extend(
         the folder cannot be written.
       Unavailable: Checkpoint or text cannot be read now.
     """
-    output_lib.check_local(output)
+    output_lib.check(output, local=True)
     model = lazy_checkpoint.read(checkpoint)
     tokenizer = model.metadata.tokenizer
     new_words.check(tokenizer)

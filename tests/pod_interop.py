@@ -1,4 +1,4 @@
-"""One of several processes that load a folder of another project, and what they read.
+"""One of several processes that load a published folder and report what they read.
 
 python pod_interop.py FOLDER OUTPUT (and the launcher's flags)
 """
@@ -17,7 +17,7 @@ from bert_jax.training import processes, sharding
 
 
 def main(folder, output, *flags):
-    """As a run does that begins with the folder."""
+    """Load the folder as a run does."""
     given = dict(flag.removeprefix("--").split("=") for flag in flags)
     process = int(given["process_id"])
     processes.start(given["coordinator_address"], int(given["num_processes"]), process)
@@ -38,7 +38,6 @@ def main(folder, output, *flags):
         return {name: of(name, array) for name, array in safetensors.read(path).items()}
 
     sys.addaudithook(audit)
-    # Wherever it is called: by its name in the module that reads folders.
     huggingface_folder.safetensors = type(
         "Counted", (), {"read": staticmethod(counted)}
     )

@@ -1,15 +1,18 @@
-"""Folders that transformers saved, and outputs of its models, from three fixtures."""
+"""Folders that transformers saved, and outputs of its models, from three files."""
 
+import atexit
 import functools
 import io
 import json
 import pathlib
+import shutil
+import tempfile
 
 import jax.numpy as jnp
 import numpy as np
 import sentencepiece
 
-from bert_jax.interop import checkpoints
+from bert_jax.interop import checkpoints, huggingface, safetensors
 from bert_jax.model import heads, parameters
 from bert_jax.model.inputs import Inputs
 
@@ -25,7 +28,7 @@ CASES = (
     "answering",
     "choice",
 )
-# Of other architectures, with vocabularies of WordPiece and of byte-level BPE.
+# Other architectures with WordPiece, and with byte-level BPE.
 WITH_WORDPIECE = (
     "albert_pretraining",
     "albert_classification",
@@ -86,8 +89,25 @@ def write(case, folder):
     return folder
 
 
+@functools.cache
+def folder(case):
+    """The folder of a case, shared by all tests that only read it."""
+    parent = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-tests-"))
+    atexit.register(shutil.rmtree, parent, ignore_errors=True)
+    return write(case, parent / case)
+
+
+def arrays_of(folder):
+    """All arrays in the safetensors files of a folder, by name."""
+    return {
+        name: array.read().copy()  # the file may be overwritten
+        for path in sorted(folder.glob("*.safetensors"))
+        for name, array in safetensors.read(path).items()
+    }
+
+
 def sentencepiece_of_albert(folder, documents):
-    """A folder with a vocabulary of 300 pieces that is made as ALBERT's is."""
+    """A folder with a vocabulary of 300 pieces, trained with the settings of ALBERT."""
     folder.mkdir(parents=True)
     lines = (line.lower() for d in documents for line in d.splitlines() if line.strip())
     ids = {"pad_id": 0, "unk_id": 1, "bos_id": -1, "eos_id": -1}
@@ -98,7 +118,7 @@ def sentencepiece_of_albert(folder, documents):
 
 @functools.cache
 def _pieces_of_xlnet():
-    """As many as the models have rows, with special ones where XLNet has them."""
+    """A vocabulary of 300 pieces with the special tokens of XLNet."""
     texts = [path.read_text() for path in sorted(FIXTURES.glob("make_*.py"))]
     lines = (line for text in texts for line in text.splitlines() if line.strip())
     return _pieces(lines, "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>", pad_id=-1, unk_id=0)
@@ -133,7 +153,7 @@ def inputs(case):
     given = arrays(case, "in")
     segments = None
     if "token_type_ids" in given:
-        # [CLS] of XLNet has a third segment there, and none in bert_jax.
+        # XLNet's third segment, of [CLS], does not exist in bert_jax.
         segments = jnp.asarray(rows(case, given["token_type_ids"]) % 2, jnp.int32)
     return Inputs(
         jnp.asarray(rows(case, given["input_ids"]), jnp.int32),
@@ -143,9 +163,9 @@ def inputs(case):
 
 
 def rows(case, values):
-    """Values [B, L, ...] of tokens of theirs where the tokens are in rows of ours.
+    """Values [B, L, ...] of transformers in the order of bert_jax's rows.
 
-    There, [CLS] is the last token of XLNet, and padding comes first.
+    In rows of XLNet, padding comes first and [CLS] last.
     """
     if case not in XLNET:
         return values
@@ -189,3 +209,13 @@ def span_loss(case, expected):
         chosen = np.take_along_axis(logits, labels[f"{end}_positions"][:, None], 1)
         losses.append(np.log(np.exp(logits).sum(1)) - chosen[:, 0])
     return np.mean(losses)
+
+
+def from_state(state, template, form):
+    """A tree of parameters like the template, from arrays by name."""
+
+    def parameter(path, leaf):
+        arrays = [np.asarray(state[name]) for name in huggingface.names(path, form)]
+        return huggingface.to_parameter(path, arrays, leaf.shape, form)
+
+    return parameters.map_with_path(parameter, template)

@@ -1,4 +1,4 @@
-"""Checkpoints to other projects and back: the same bits, or one line and nothing."""
+"""Conversion of checkpoints: the same bits come back, or one line says why not."""
 
 import dataclasses
 import errno
@@ -11,7 +11,6 @@ import jax
 import numpy as np
 import published
 import pytest
-import saved
 from commands import assert_refused, call
 from toy import TINY, metadata
 
@@ -38,18 +37,9 @@ from bert_jax.objectives import (
     tagging,
 )
 from bert_jax.tokenizer import Tokenizer
-from bert_jax.training import checkpoint
 from bert_jax.training import metadata as metadata_lib
 
 TOKENIZER = Tokenizer("wordpiece", True, True, metadata().tokenizer.model + b"\n")
-
-
-def arrays_of(folder):
-    return {
-        name: array.read()
-        for path in sorted(folder.glob("*.safetensors"))
-        for name, array in safetensors.read(path).items()
-    }
 
 
 def assert_same(got, expected):
@@ -58,16 +48,16 @@ def assert_same(got, expected):
         assert array.tobytes() == np.asarray(expected[name]).tobytes(), name
 
 
-def assert_as_it_came_in(done, folder, source):
-    """Every array, what they are of, and the tokenizer."""
+def assert_came_back(done, folder, source):
+    """Compare arrays, metadata, config and card."""
     assert done.to == "huggingface"
     assert not done.missing
-    expected, got = arrays_of(source), arrays_of(folder)
+    expected, got = published.arrays_of(source), published.arrays_of(folder)
     assert done.written == list(got)
     expected = {n: x.astype(np.float32) for n, x in expected.items()}
     original = json.loads((source / "config.json").read_text())
     unread = []
-    # Of XLNet's classes, one alone reads its vector for what is asked.
+    # Only one of XLNet's classes has the target embedding.
     if original["model_type"] == "xlnet" and done.name != "XLNetLMHeadModel":
         (name,) = (name for name in expected if "mask_emb" in name)
         expected[name] = np.zeros_like(expected[name])
@@ -86,60 +76,63 @@ def assert_as_it_came_in(done, folder, source):
     assert f"`{written['architectures'][0]}`" in (folder / "README.md").read_text()
 
 
-@pytest.mark.parametrize("case", published.ALL)
-def test_what_came_in_goes_out_the_same(case, tmp_path):
-    source = published.write(case, tmp_path / "theirs")
-    done = convert.convert(str(source), str(tmp_path / "again"), "huggingface")
-    assert_as_it_came_in(done, tmp_path / "again", source)
+def test_published_folders_come_back_bit_for_bit(tmp_path):
+    for case in published.ALL:
+        source, out = published.folder(case), tmp_path / case
+        done = convert.convert(str(source), str(out), "huggingface")
+        assert_came_back(done, out, source)
 
 
-def test_so_it_does_by_way_of_ours(tmp_path):
-    source, ours = published.write("tagging", tmp_path / "theirs"), tmp_path / "ours"
-    assert convert.convert(str(source), str(ours)).to == "ours"
+def test_a_published_folder_comes_back_from_a_native_checkpoint(tmp_path):
+    source, native = published.folder("tagging"), tmp_path / "native"
+    assert convert.convert(str(source), str(native)).to == "ours"
     before = checkpoints.read_metadata(source)
-    assert checkpoints.read_metadata(checkpoints.find(ours)) == before
-    assert Tokenizer.load(ours / "tokenizer") == before.tokenizer
-    done = convert.convert(str(ours), str(tmp_path / "again"))
-    assert_as_it_came_in(done, tmp_path / "again", source)
+    assert checkpoints.read_metadata(checkpoints.find(native)) == before
+    assert Tokenizer.load(native / "tokenizer") == before.tokenizer
+    done = convert.convert(str(native), str(tmp_path / "again"))
+    assert_came_back(done, tmp_path / "again", source)
 
 
-def save_random(objective, run, folder, settings=None, tokenizer=TOKENIZER):
-    """A checkpoint of ours with random parameters, which are returned by path."""
+def native_model(objective, settings=None, tokenizer=TOKENIZER, run=None):
+    """A native checkpoint in memory with random parameters, and these by path."""
     rng = np.random.default_rng(0)
     shapes = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
-    params = jax.tree.map(
-        lambda leaf: rng.normal(size=leaf.shape).astype(np.float32), shapes
+    params = {
+        path: rng.normal(size=leaf.shape).astype(np.float32)
+        for path, leaf in parameters.flatten(shapes).items()
+    }
+    about = metadata_lib.of_run(
+        run or run_of(objective), objective, tokenizer, settings
     )
-    about = metadata_lib.of_run(run, objective, tokenizer, settings)
-    checkpoint.save_parameters(
-        folder / "checkpoints", jax.device_put(params, jax.devices()[0]), about
-    )
-    return parameters.flatten(params)
+    stored = {
+        path: safetensors.Stored(value.shape, lambda value=value: value)
+        for path, value in params.items()
+    }
+    return lazy_checkpoint.Model("run", about, stored), params
 
 
-@pytest.mark.parametrize(
-    ("to", "files"), [("huggingface", 1), ("tensorflow", 1), ("tensorflow", 6)]
-)
-def test_ours_comes_back_bit_for_bit(to, files, tmp_path, monkeypatch):
-    """But for rows of the embedding that stand for no token, which become 0."""
-    if files > 1:
-        monkeypatch.setattr(tensorflow, "_PART_BYTES", 20_000)
-    objective = masked_lm.MaskedLm(TINY)
-    run = config.PretrainConfig(encoder=TINY)
-    expected = save_random(objective, run, tmp_path / "run")
-    convert.convert(str(tmp_path / "run"), str(tmp_path / "theirs"), to)
-    arrays = "*.data-*" if to == "tensorflow" else "*.safetensors"
-    assert len(list((tmp_path / "theirs").glob(arrays))) == files
-    assert not [path for path in (tmp_path / "theirs").iterdir() if path.is_dir()]
-    params = saved.parameters_of(tmp_path / "theirs")
-    for path in ("encoder/embeddings/token_embedding", "mlm_head/output_bias"):
-        assert not params[path][TINY.vocab_size :].any()
-        params[path] = params[path][: TINY.vocab_size]
-        expected[path] = expected[path][: TINY.vocab_size]
-    assert_same(params, expected)
-    got = lazy_checkpoint.read(str(tmp_path / "theirs"))
-    assert got.metadata.encoder == TINY
-    assert got.metadata.tokenizer == TOKENIZER
+def test_native_checkpoints_come_back_bit_for_bit(tmp_path, monkeypatch):
+    """Except for rows that pad the vocabulary, which become 0."""
+    model, expected = native_model(masked_lm.MaskedLm(TINY))
+    convert.write_ours(model, str(tmp_path / "run"))
+    for to, part_bytes, files in (
+        ("huggingface", 1, 1),
+        ("tensorflow", tensorflow._PART_BYTES, 1),
+        ("tensorflow", 20_000, 6),
+    ):
+        monkeypatch.setattr(tensorflow, "_PART_BYTES", part_bytes)
+        folder = tmp_path / f"{to}{files}"
+        convert.convert(str(tmp_path / "run"), str(folder), to)
+        pattern = "*.data-*" if to == "tensorflow" else "*.safetensors"
+        assert len(list(folder.glob(pattern))) == files
+        assert not [path for path in folder.iterdir() if path.is_dir()]
+        got = lazy_checkpoint.read(str(folder))
+        params = read_all(got)
+        for path in ("encoder/embeddings/token_embedding", "mlm_head/output_bias"):
+            assert not params[path][TINY.vocab_size :].any()
+        assert_same(without_padding(params), without_padding(expected))
+        assert got.metadata.encoder == TINY
+        assert got.metadata.tokenizer == TOKENIZER
 
 
 ALBERT = dataclasses.replace(
@@ -170,9 +163,10 @@ WITHOUT_QUESTION = config.MaskedLmConfig(segments="consecutive")
 WITHOUT_PAIRS = config.MaskedLmConfig(segments="full_sentences")
 
 
-@pytest.mark.parametrize(
-    ("objective", "name"),
-    [
+def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
+    bert_like = dataclasses.replace(TINY, embedding_size=TINY.hidden_size)
+    roberta = vocabularies.read(published.folder("roberta_bare"))
+    for objective, name in (
         (masked_lm.MaskedLm(ALBERT, IN_ORDER), "AlbertForPreTraining"),
         (masked_lm.MaskedLm(ALBERT, WITHOUT_QUESTION), "AlbertForMaskedLM"),
         (classification.Classification(ALBERT, 3), "AlbertForSequenceClassification"),
@@ -191,39 +185,26 @@ WITHOUT_PAIRS = config.MaskedLmConfig(segments="full_sentences")
         (spans.Spans(XLNET), "XLNetForQuestionAnsweringSimple"),
         (choice.Choice(XLNET, 2), "XLNetForMultipleChoice"),
         (masked_lm.MaskedLm(MODERNBERT, WITHOUT_PAIRS), "ModernBertForMaskedLM"),
-        # As wide as hidden states: an ELECTRA that does what a BERT does.
-        (
-            classification.Classification(
-                dataclasses.replace(TINY, embedding_size=32), 3
-            ),
-            "BertForSequenceClassification",
-        ),
-    ],
-    ids=lambda value: value if isinstance(value, str) else "",
-)
-def test_relatives_come_back_bit_for_bit(objective, name, tmp_path):
-    labels = ["O", "B-x", "I-x"]
-    is_tagger = isinstance(objective, tagging.Tagging)
-    settings = {"tags" if is_tagger else "labels": labels}
-    tokenizer = TOKENIZER
-    if objective.encoder == ROBERTA:
-        tokenizer = vocabularies.read(published.write("roberta_bare", tmp_path / "b"))
-    expected = save_random(
-        objective, run_of(objective), tmp_path / "run", settings, tokenizer
-    )
-    done = convert.convert(str(tmp_path / "run"), str(tmp_path / "theirs"))
-    assert done.name == name
-    assert not done.missing
-    assert not done.ignored
-    got = lazy_checkpoint.read(str(tmp_path / "theirs"))
-    if not objective.encoder.first_attention_norm:  # not exported, as it is not used
-        expected["encoder/layers/attention_norm/scale"][0] = 1
-    size = objective.encoder.vocab_size
-    assert_same(without_padding(read_all(got), size), without_padding(expected, size))
-    assert got.metadata.encoder.num_layer_groups == objective.encoder.num_layer_groups
-    if not name.startswith("Bert"):
-        assert got.metadata.encoder == objective.encoder
-    assert got.metadata.tokenizer == tokenizer
+        # An ELECTRA whose embeddings need no projection is a BERT.
+        (classification.Classification(bert_like, 3), "BertForSequenceClassification"),
+    ):
+        is_tagger = isinstance(objective, tagging.Tagging)
+        settings = {"tags" if is_tagger else "labels": ["O", "B-x", "I-x"]}
+        tokenizer = roberta if objective.encoder == ROBERTA else TOKENIZER
+        model, expected = native_model(objective, settings, tokenizer)
+        done = convert.export(model, str(tmp_path / name))
+        assert (done.name, done.missing, done.ignored) == (name, [], [])
+        got = lazy_checkpoint.read(str(tmp_path / name))
+        if not objective.encoder.first_attention_norm:  # not used, and not exported
+            expected["encoder/layers/attention_norm/scale"][0] = 1
+        size = objective.encoder.vocab_size
+        assert_same(
+            without_padding(read_all(got), size), without_padding(expected, size)
+        )
+        encoder = got.metadata.encoder
+        assert encoder.num_layer_groups == objective.encoder.num_layer_groups
+        assert name.startswith("Bert") or encoder == objective.encoder
+        assert got.metadata.tokenizer == tokenizer
 
 
 def read_all(model):
@@ -240,66 +221,63 @@ def without_padding(params, size=TINY.vocab_size):
     }
 
 
-def test_both_halves_of_electra_come_back(tmp_path):
-    """The discriminator is the folder, and the generator a folder in it."""
+def test_both_halves_of_an_electra_come_back(tmp_path):
+    """The discriminator is in the folder, and the generator in a subfolder."""
     asked = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.34)
     objective = replaced_tokens.ReplacedTokens(ELECTRA, asked)
-    run = str(tmp_path / "run")
-    expected = save_random(objective, run_of(objective), tmp_path / "run")
-    done = convert.convert(run, str(tmp_path / "theirs"))
+    model, expected = native_model(objective)
+    done = convert.export(model, str(tmp_path / "out"))
     assert done.name == "ElectraForPreTraining"
-    assert not done.missing
-    assert not done.ignored
+    assert (done.missing, done.ignored) == ([], [])
     assert "generator/generator_lm_head.bias" in done.written
-    got = lazy_checkpoint.read(str(tmp_path / "theirs"))
+    got = lazy_checkpoint.read(str(tmp_path / "out"))
     assert got.metadata.encoder == ELECTRA
     assert got.metadata.config["objective"]["kind"] == "replaced_tokens"
     half = {p: x for p, x in expected.items() if not p.startswith("generator")}
     assert_same(without_padding(read_all(got)), without_padding(half))
-    got = lazy_checkpoint.read(str(tmp_path / "theirs/generator"))
+    got = lazy_checkpoint.read(str(tmp_path / "out/generator"))
     assert got.metadata.encoder == objective.generator
-    other = {}
-    for path, value in expected.items():
-        if path.startswith("encoder/embeddings/"):
-            other[path] = value
-        elif path.startswith("generator"):
-            other[
-                path.replace("generator_head/", "mlm_head/").replace(
-                    "generator/", "encoder/"
-                )
-            ] = value
-    assert_same(without_padding(read_all(got)), without_padding(other))
-    # A checkpoint of ours has both.
-    assert convert.convert(run, str(tmp_path / "ours"), "ours").written == sorted(
-        expected
-    )
+    half = {
+        path.replace("generator_head/", "mlm_head/").replace(
+            "generator/", "encoder/"
+        ): x
+        for path, x in expected.items()
+        if path.startswith(("encoder/embeddings/", "generator"))
+    }
+    assert_same(without_padding(read_all(got)), without_padding(half))
+    # A native checkpoint has both halves, and TensorFlow's format neither.
+    done = convert.export(model, str(tmp_path / "native"), "ours")
+    assert done.written == sorted(expected)
     with pytest.raises(UserError, match="to ElectraForPreTraining, which google"):
-        convert.convert(run, str(tmp_path / "original"), "tensorflow")
+        convert.export(model, str(tmp_path / "original"), "tensorflow")
 
 
-def test_a_generator_that_has_no_class_stays_out(tmp_path):
-    """There, its head computes the exact GELU, whatever the encoder does."""
+def test_parameters_without_a_class_are_ignored(tmp_path):
+    """A generator whose head is no exact GELU, and sentence order in a BERT."""
     encoder = dataclasses.replace(ELECTRA, activation="gelu_tanh")
     asked = config.ReplacedTokensConfig(generator_size=0.5)
-    objective = replaced_tokens.ReplacedTokens(encoder, asked)
-    save_random(objective, run_of(objective), tmp_path / "run")
-    done = convert.convert(str(tmp_path / "run"), str(tmp_path / "theirs"))
+    model, _ = native_model(replaced_tokens.ReplacedTokens(encoder, asked))
+    done = convert.export(model, str(tmp_path / "electra"))
     assert done.name == "ElectraForPreTraining"
-    assert {path.split("/")[0] for path in done.ignored} == {
-        "generator",
-        "generator_head",
-    }
-    assert not (tmp_path / "theirs/generator").exists()
+    heads = {path.split("/")[0] for path in done.ignored}
+    assert heads == {"generator", "generator_head"}
+    assert not (tmp_path / "electra/generator").exists()
+    model, _ = native_model(masked_lm.MaskedLm(TINY, IN_ORDER))
+    done = convert.export(model, str(tmp_path / "bert"))
+    assert done.name == "BertForMaskedLM"
+    pooler = ["encoder/pooler/bias", "encoder/pooler/kernel"]
+    assert done.ignored == [*pooler, "sop_head/bias", "sop_head/kernel"]
 
 
-def test_a_run_goes_out_with_what_it_knows(corpus, tmp_path):
-    """The shape, the corpus and the numbers of a run are on the card."""
+def test_the_card_describes_the_run(corpus, tmp_path):
+    """Shape, corpus, schedule and the last evaluation up to the step."""
     run, tokenizer = tmp_path / "run", corpus.tokenizer
     data = config.DataConfig(corpus=str(corpus.folder), fingerprint=corpus.fingerprint)
     encoder = dataclasses.replace(TINY, vocab_size=tokenizer.vocab_size)
     objective = masked_lm.MaskedLm(encoder)
     asked = config.PretrainConfig(encoder=encoder, data=data)
-    save_random(objective, asked, run, tokenizer=tokenizer)
+    model, _ = native_model(objective, tokenizer=tokenizer, run=asked)
+    convert.write_ours(model, str(run))
     (run / "checkpoints/0").rename(run / "checkpoints/1")
     records = [
         {"step": 1, "split": "train", "loss": 9.0},
@@ -323,97 +301,64 @@ def test_a_run_goes_out_with_what_it_knows(corpus, tmp_path):
     assert read.metadata.encoder == encoder
 
 
-def test_what_has_no_name_there_is_left_out(tmp_path):
-    """Sentence order is no question of BERT's classes."""
-    asked = config.MaskedLmConfig(segments="sentence_order")
-    objective = masked_lm.MaskedLm(TINY, asked)
-    run = config.PretrainConfig(encoder=TINY, objective=asked)
-    save_random(objective, run, tmp_path / "run")
-    done = convert.convert(str(tmp_path / "run"), str(tmp_path / "out"))
-    assert done.name == "BertForMaskedLM"
-    left_out = ["encoder/pooler/bias", "encoder/pooler/kernel"]
-    assert done.ignored == [*left_out, "sop_head/bias", "sop_head/kernel"]
-
-
-# ---- what cannot be
+# ---- refusals
 
 
 NARROW = {"embedding_size": 8, "activation": "gelu_erf"}
 
 
-@pytest.mark.parametrize(
-    ("encoder", "objective", "message"),
-    [
+def test_encoders_that_no_class_computes_are_refused():
+    tagger = functools.partial(tagging.Tagging, num_classes=3)
+    classifier = functools.partial(classification.Classification, num_classes=3)
+    chooser = functools.partial(choice.Choice, num_choices=2)
+    without_pairs = functools.partial(masked_lm.MaskedLm, config=WITHOUT_PAIRS)
+    masked, replaced = masked_lm.MaskedLm, replaced_tokens.ReplacedTokens
+    no_norm = config.PredictionHeadConfig(norm=False)
+    albert = {"num_layer_groups": 1, "embedding_size": 8}
+    rotary = {"positions": "rotary", "type_vocab_size": 0}
+    for settings, objective, message in (
         (
             {"num_layer_groups": 1},
-            masked_lm.MaskedLm,
+            masked,
             "embeddings have hidden_size=32 columns; ALBERT of transformers projects",
         ),
         (
             {"positions": "relative", "num_layer_groups": 1},
-            functools.partial(tagging.Tagging, num_classes=3),
-            "XLNet of transformers has encoder.num_layer_groups=0 only, not 1",
+            tagger,
+            "XLNet of transformers supports encoder.num_layer_groups=0 only, got 1",
         ),
-        (
-            {"positions": "relative"},
-            masked_lm.MaskedLm,
-            "XLNet of transformers has no class for masked tokens",
-        ),
-        (
-            {"num_layer_groups": 1, "embedding_size": 8},
-            replaced_tokens.ReplacedTokens,
-            "ALBERT of transformers has no class for replaced tokens that",
-        ),
-        (
-            {"num_layer_groups": 1, "embedding_size": 8, "causal": True},
-            functools.partial(tagging.Tagging, num_classes=3),
-            "the encoder is causal; ALBERT of transformers has no causal class",
-        ),
+        ({"positions": "relative"}, masked, "XLNet .* has no class for masked tokens"),
+        (albert, replaced, "ALBERT .* has no class for replaced tokens that"),
+        (albert | {"causal": True}, tagger, "is causal; ALBERT .* no causal class"),
         (
             NARROW | {"activation": "gelu_tanh"},
-            masked_lm.MaskedLm,
+            masked,
             "head of ElectraForMaskedLM computes gelu_erf; .* computes gelu_tanh",
         ),
         (
             NARROW,
-            functools.partial(classification.Classification, num_classes=3),
-            "ELECTRA of transformers has no class for classification that computes",
+            classifier,
+            "ELECTRA .* has no class for classification that",
         ),
-        (
-            NARROW,
-            functools.partial(choice.Choice, num_choices=2),
-            "ELECTRA of transformers has no class for multiple choice that computes",
-        ),
+        (NARROW, chooser, "ELECTRA .* has no class for multiple choice that"),
         (
             {"feed_forward": "gated"},
-            masked_lm.MaskedLm,
-            "BERT of transformers has encoder.feed_forward='plain' only, not 'gated'",
+            masked,
+            "BERT .*.feed_forward='plain' only",
         ),
         (
-            {"prediction_head": config.PredictionHeadConfig(norm=False)},
-            masked_lm.MaskedLm,
-            "BERT of transformers has encoder.prediction_head.norm=True only",
+            {"prediction_head": no_norm},
+            masked,
+            "BERT .*_head.norm=True only",
         ),
-        (
-            {"positions": "rotary", "type_vocab_size": 0},
-            functools.partial(masked_lm.MaskedLm, config=WITHOUT_PAIRS),
-            "ModernBERT of transformers has encoder.feed_forward='gated' only",
-        ),
-        (
-            {"positions": "rotary", "type_vocab_size": 0},
-            functools.partial(tagging.Tagging, num_classes=3),
-            "ModernBERT of transformers has no class for tagging",
-        ),
-    ],
-)
-def test_what_no_class_computes_is_refused(encoder, objective, message, tmp_path):
-    """It would be a folder that loads, and is wrong."""
-    made = objective(dataclasses.replace(TINY, **encoder))
-    save_random(made, run_of(made), tmp_path / "run")
-    for to in ("huggingface", "tensorflow"):
-        with pytest.raises(UserError, match=f"run.* cannot go out: .*{message}"):
-            convert.convert(str(tmp_path / "run"), str(tmp_path / "out"), to)
-        assert not (tmp_path / "out").exists()
+        (rotary, without_pairs, "ModernBERT .* encoder.feed_forward='gated' only"),
+        (rotary, tagger, "ModernBERT of transformers has no class for tagging"),
+    ):
+        made = objective(dataclasses.replace(TINY, **settings))
+        about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
+        model = lazy_checkpoint.Model("run", about, {})
+        with pytest.raises(UserError, match=f"run cannot be exported: .*{message}"):
+            lazy_checkpoint.form_of(model)
 
 
 def run_of(objective):
@@ -431,28 +376,24 @@ def run_of(objective):
 
 
 def test_a_part_of_the_encoder_without_a_name_is_refused(tmp_path, monkeypatch):
-    """Whatever the encoder learns to have."""
-    source = published.write("electra_tagging", tmp_path / "theirs")
     names = families.ELECTRA.encoder
-    read = lazy_checkpoint.read(str(source))
+    model = lazy_checkpoint.read(str(published.folder("electra_tagging")))
     lacking = dataclasses.replace(
         families.ELECTRA,
         encoder={k: v for k, v in names.items() if "projection" not in k},
     )
-    monkeypatch.setattr(lazy_checkpoint, "read", lambda source: read)
     monkeypatch.setattr(model_classes, "FAMILIES", (lacking,))
     with pytest.raises(UserError, match="encoder/embedding_projection/bias, which Ele"):
-        convert.convert(str(source), str(tmp_path / "out"), "huggingface")
+        convert.export(model, str(tmp_path / "out"), "huggingface")
 
 
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
-    source = published.write("pretraining", tmp_path / "theirs")
-    out = tmp_path / "out"
+    source, out = published.folder("pretraining"), tmp_path / "out"
 
     def refused(message, to="huggingface", source=source, out=out):
         flags = f"--input={source}", f"--output={out}", f"--to={to}"
         assert_refused(call("convert", *flags), message)
-        assert {path.name for path in tmp_path.iterdir()} <= {"theirs", "full"}
+        assert {path.name for path in tmp_path.iterdir()} <= {"full"}
 
     (tmp_path / "full").mkdir()
     (tmp_path / "full/x").touch()
@@ -460,7 +401,7 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
     refused("x is a file; give a new folder", out=tmp_path / "full/x")
     refused("is written to a local folder only", "ours", out="memory://none/out")
     refused("nothing is no folder", source=tmp_path / "nothing")
-    refused("activation='gelu_erf' cannot go out to TensorFlow", to="tensorflow")
+    refused("activation='gelu_erf' cannot be exported to TensorFlow", to="tensorflow")
     full = shutil._ntuple_diskusage(10, 9, 1)
     with monkeypatch.context() as patched:
         patched.setattr(shutil, "disk_usage", lambda path: full)
@@ -481,8 +422,8 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
     assert "BertForPreTraining, 62 arrays; missing: 0, ignored: 0" in done.stderr
 
 
-def test_tensorflow_has_fewer_models(tmp_path):
-    folder = published.write("tagging", tmp_path / "theirs")
+def test_tensorflow_refuses_taggers(tmp_path):
+    folder = published.write("tagging", tmp_path / "published")
     values = json.loads((folder / "config.json").read_text())
     values["hidden_act"] = "gelu_new"
     (folder / "config.json").write_text(json.dumps(values))
@@ -494,62 +435,38 @@ def test_tensorflow_has_fewer_models(tmp_path):
 # ---- TensorFlow
 
 
-def test_names_are_those_of_the_published_index():
-    """BERT-Base has 206 variables: these."""
-    layer = [
-        "attention/output/LayerNorm/beta",
-        "attention/output/LayerNorm/gamma",
-        "attention/output/dense/bias",
-        "attention/output/dense/kernel",
-        "attention/self/key/bias",
-        "attention/self/key/kernel",
-        "attention/self/query/bias",
-        "attention/self/query/kernel",
-        "attention/self/value/bias",
-        "attention/self/value/kernel",
-        "intermediate/dense/bias",
-        "intermediate/dense/kernel",
-        "output/LayerNorm/beta",
-        "output/LayerNorm/gamma",
-        "output/dense/bias",
-        "output/dense/kernel",
-    ]
-    names = [
-        "bert/embeddings/LayerNorm/beta",
-        "bert/embeddings/LayerNorm/gamma",
-        "bert/embeddings/position_embeddings",
-        "bert/embeddings/token_type_embeddings",
-        "bert/embeddings/word_embeddings",
-        *(f"bert/encoder/layer_{i}/{name}" for i in range(12) for name in layer),
-        "bert/pooler/dense/bias",
-        "bert/pooler/dense/kernel",
-        "cls/predictions/output_bias",
-        "cls/predictions/transform/LayerNorm/beta",
-        "cls/predictions/transform/LayerNorm/gamma",
-        "cls/predictions/transform/dense/bias",
-        "cls/predictions/transform/dense/kernel",
-        "cls/seq_relationship/output_bias",
-        "cls/seq_relationship/output_weights",
-    ]
-    assert len(names) == 206
-    for name in names:
-        assert tensorflow.original_name(tensorflow.huggingface_name(name)) == name
-    theirs = [tensorflow.huggingface_name(name) for name in names]
-    assert theirs[4] == "bert.embeddings.word_embeddings.weight"
-    assert theirs[6] == "bert.encoder.layer.0.attention.output.LayerNorm.weight"
-    assert theirs[-1] == "cls.seq_relationship.weight"
-    assert theirs[-7] == "cls.predictions.bias"
+def test_names_of_tensorflow_variables():
+    """Names from the index of the published BERT-Base."""
+    for name, expected in {
+        "bert/embeddings/LayerNorm/beta": "bert.embeddings.LayerNorm.bias",
+        "bert/embeddings/word_embeddings": "bert.embeddings.word_embeddings.weight",
+        "bert/encoder/layer_11/attention/output/LayerNorm/gamma": (
+            "bert.encoder.layer.11.attention.output.LayerNorm.weight"
+        ),
+        "bert/encoder/layer_0/attention/self/key/kernel": (
+            "bert.encoder.layer.0.attention.self.key.weight"
+        ),
+        "bert/pooler/dense/bias": "bert.pooler.dense.bias",
+        "cls/predictions/output_bias": "cls.predictions.bias",
+        "cls/predictions/transform/dense/kernel": (
+            "cls.predictions.transform.dense.weight"
+        ),
+        "cls/seq_relationship/output_bias": "cls.seq_relationship.bias",
+        "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
+    }.items():
+        assert tensorflow.huggingface_name(name) == expected
+        assert tensorflow.original_name(expected) == name
 
 
-def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
-    """By its Saver, with what its optimizer keeps; without a word about the case."""
+def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
+    """With variables of the optimizer, and without settings of the tokenizer."""
     import tensorflow as tf
 
-    run, out = config.FinetuneConfig(), tmp_path / "out"
+    out = tmp_path / "out"
     objective = classification.Classification(TINY, 3)
     settings = {"labels": ["left", "no side", "on the other side"]}
-    expected = save_random(objective, run, tmp_path / "run", settings)
-    done = convert.convert(str(tmp_path / "run"), str(out), "tensorflow")
+    model, expected = native_model(objective, settings)
+    done = convert.export(model, str(out), "tensorflow")
     reader = tf.train.load_checkpoint(str(out / "bert_model.ckpt"))
     assert sorted(reader.get_variable_to_shape_map()) == done.written
     # As BertModel has them: a kernel has inputs first; the classifier, outputs.
@@ -584,7 +501,7 @@ def test_a_checkpoint_that_tensorflow_wrote(tmp_path):
     damaged = next(other.glob("*.data-*"))
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.raises(UserError, match="is damaged|cannot be used"):
-        saved.parameters_of(other)
+        read_all(lazy_checkpoint.read(str(other)))
     damaged.unlink()
     with pytest.raises(UserError, match=r"has no model.ckpt-7.data-00000-of-00001"):
         checkpoints.find(other)

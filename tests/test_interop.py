@@ -1,4 +1,4 @@
-"""Published checkpoints in: what models say, losses, tokens, and what is refused."""
+"""Published checkpoints agree with transformers: outputs, losses, tokens, loading."""
 
 import dataclasses
 import functools
@@ -39,28 +39,7 @@ from bert_jax.training import sharding
 KEYS = jnp.zeros(8, jnp.uint32)
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    """Gives the folder of a case."""
-
-    @functools.cache
-    def write(case):
-        return published.write(case, tmp_path_factory.mktemp(case) / "model")
-
-    return write
-
-
-@pytest.fixture
-def copy(folder, tmp_path):
-    """Gives a copy of the folder of a case, to change."""
-
-    def make(case):
-        return shutil.copytree(folder(case), tmp_path / case)
-
-    return make
-
-
-# ---- what models say
+# ---- outputs
 
 
 def objective_and_batch(case, encoder):
@@ -130,14 +109,14 @@ def logits_of(case, objective, params, batch):
 
 
 @pytest.mark.parametrize("case", published.CASES)
-def test_agrees_with_transformers(case, folder):
-    """Hidden states of all layers, logits and loss; of nine shapes, one of each class.
+def test_agrees_with_transformers(case):
+    """Hidden states of all layers, logits and loss of each class, in nine shapes.
 
-    As transformers saved them: some in two bytes, one in shards.
+    Some folders are in float16 or bfloat16, and one is in shards.
     """
-    metadata = checkpoints.read_metadata(folder(case))
+    metadata = checkpoints.read_metadata(published.folder(case))
     expected = published.arrays(case, "out")
-    params = published.params(folder(case))
+    params = published.params(published.folder(case))
     encoder = dataclasses.replace(metadata.encoder, scan_layers=True)  # compiles sooner
     objective, batch = objective_and_batch(case, encoder)
 
@@ -163,38 +142,39 @@ def test_agrees_with_transformers(case, folder):
         assert_close(value, expected[name], 1e-5)
 
 
-# ---- the tokens of a text
+# ---- tokenizers
 
 
-@pytest.mark.parametrize(
-    ("case", "lower_case", "strip_accents"),
-    [
+def test_tokens_agree_with_transformers(tmp_path):
+    """Several scripts, combining marks, control characters and a literal [MASK]."""
+    for case, lower_case, strip_accents in (
         ("tokenizer_uncased", True, True),
         ("tokenizer_cased", False, False),
         ("tokenizer_lower_with_accents", True, False),
-    ],
-)
-def test_tokens_are_those_of_transformers(case, lower_case, strip_accents, tmp_path):
-    """Of several scripts, combining marks, control characters, literal [MASK]."""
-    folder = published.write(case, tmp_path / "model")
-    tokenizer = vocabularies.read(folder)
-    assert tokenizer.lower_case == lower_case
-    assert tokenizer.strip_accents == strip_accents
-    expected = published.ids(case)
-    assert tokenizer.encode_batch(published.texts()) == expected
-    assert len({i for ids in expected for i in ids}) > 100
-    # The same as a vocab.txt, and as this project writes it.
-    (folder / "tokenizer.json").unlink()
-    (folder / "vocab.txt").write_bytes(tokenizer.model)
-    assert vocabularies.read(folder) == tokenizer
-    again = tmp_path / "again"
-    again.mkdir()
-    vocabularies.write(tokenizer, again, TINY)
-    assert vocabularies.read(again) == tokenizer
+    ):
+        folder = published.write(case, tmp_path / case)
+        tokenizer = vocabularies.read(folder)
+        assert tokenizer.lower_case == lower_case
+        assert tokenizer.strip_accents == strip_accents
+        expected = published.ids(case)
+        assert tokenizer.encode_batch(published.texts()) == expected
+        assert len({i for ids in expected for i in ids}) > 100
+        # The same from a vocab.txt, and after a round trip.
+        (folder / "tokenizer.json").unlink()
+        (folder / "vocab.txt").write_bytes(tokenizer.model)
+        assert vocabularies.read(folder) == tokenizer
+        assert vocabularies.read(written(tokenizer, tmp_path / f"{case}2")) == tokenizer
 
 
-def test_what_is_written_of_a_tokenizer_is_its_pipeline(tmp_path, documents):
-    """Hugging Face's library, given the file alone, gives the same ids."""
+def written(tokenizer, folder):
+    """The folder, with the files of a tokenizer in it."""
+    folder.mkdir()
+    vocabularies.write(tokenizer, folder, TINY)
+    return folder
+
+
+def test_written_pipelines_give_the_same_ids(tmp_path, documents):
+    """The library `tokenizers` reads only tokenizer.json."""
     texts = [*published.texts(), *documents[:20]]
     for number, tokenizer in enumerate(
         [
@@ -205,24 +185,22 @@ def test_what_is_written_of_a_tokenizer_is_its_pipeline(tmp_path, documents):
             ),
         ]
     ):
-        folder = tmp_path / str(number)
-        folder.mkdir()
-        vocabularies.write(tokenizer, folder, TINY)
+        folder = written(tokenizer, tmp_path / str(number))
         assert vocabularies.read(folder) == tokenizer
-        theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-        theirs.encode_special_tokens = True  # [MASK] in a text is text
+        reference = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+        reference.encode_special_tokens = True  # [MASK] in a text is text
         for text in texts:
             if tokenizer.kind == "sentencepiece" and not is_alike(text):
                 continue
-            got = theirs.encode(text, add_special_tokens=False).ids
+            got = reference.encode(text, add_special_tokens=False).ids
             assert got == tokenizer.encode(text), text
-        assert_same_pair(theirs, tokenizer)
+        assert_same_pair(reference, tokenizer)
 
 
-def assert_same_pair(theirs, tokenizer):
-    """Special tokens around texts, and segments, are those of our rows."""
+def assert_same_pair(reference, tokenizer):
+    """Compare special tokens and segments with rows of a task."""
     for texts in (("one", ""), ("one", "and two")):
-        encoded = theirs.encode(*filter(None, texts))
+        encoded = reference.encode(*filter(None, texts))
         length = len(encoded.ids)
         rows, _ = task_texts.to_rows([texts], tokenizer, length)
         assert rows["input_ids"][0].tolist() == encoded.ids
@@ -231,25 +209,25 @@ def assert_same_pair(theirs, tokenizer):
 
 
 def test_the_vocabulary_of_a_roberta(tmp_path, documents):
-    """In any of its forms, and as this project writes it; ids are those of GPT-2's."""
+    """From tokenizer.json, from vocab.json with merges.txt, and after a round trip."""
     folder = published.write("roberta_bare", tmp_path / "model")
     tokenizer = vocabularies.read(folder)
     assert tokenizer.special_tokens.mask == "<mask>"
     assert (tokenizer.cls_id, tokenizer.pad_id, tokenizer.mask_id) == (0, 1, 265)
-    theirs = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
+    reference = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
     texts = [*published.texts(), *documents[:5]]
 
     def ids(pipeline):
         pipeline.encode_special_tokens = True
         return [pipeline.encode(text, add_special_tokens=False).ids for text in texts]
 
-    assert tokenizer.encode_batch(texts) == ids(theirs)
+    assert tokenizer.encode_batch(texts) == ids(reference)
     # A pair is <s> A </s></s> B </s>, in all tasks.
-    ours, _ = task_texts.to_rows([("one", "two")], tokenizer, 40)
-    pair = theirs.encode("one", "two").ids
+    native, _ = task_texts.to_rows([("one", "two")], tokenizer, 40)
+    pair = reference.encode("one", "two").ids
     assert pair.count(tokenizer.sep_id) == 3
-    assert ours["input_ids"][0, : len(pair)].tolist() == pair
-    assert ours["attention_mask"].sum() == len(pair)
+    assert native["input_ids"][0, : len(pair)].tolist() == pair
+    assert native["attention_mask"].sum() == len(pair)
     asked = [choice_files.Question(1, "one", ("two", "three"), 0)]
     rows, _ = task_choice.make_rows(asked, tokenizer, len(pair), 2)
     assert rows["input_ids"][0, 0].tolist() == pair
@@ -260,14 +238,12 @@ def test_the_vocabulary_of_a_roberta(tmp_path, documents):
     learnt = vocabulary.train_byte_bpe(documents[:20], 400)
     assert learnt.add_prefix_space
     for number, each in enumerate((tokenizer, learnt)):
-        again = tmp_path / str(number)
-        again.mkdir()
-        vocabularies.write(each, again, TINY)
+        again = written(each, tmp_path / str(number))
         assert vocabularies.read(again) == each
         path = again / "tokenizer.json"
-        written = tokenizers.Tokenizer.from_file(str(path))
-        assert ids(written) == each.encode_batch(texts)
-        assert_same_pair(written, each)
+        pipeline = tokenizers.Tokenizer.from_file(str(path))
+        assert ids(pipeline) == each.encode_batch(texts)
+        assert_same_pair(pipeline, each)
         path.unlink()
         assert vocabularies.read(again) == each
         (again / "merges.txt").unlink()
@@ -276,15 +252,15 @@ def test_the_vocabulary_of_a_roberta(tmp_path, documents):
 
 
 def test_the_vocabulary_of_an_albert(tmp_path, documents):
-    """SentencePiece that calls padding and unknown tokens `<pad>` and `<unk>`."""
+    """A SentencePiece model with the special tokens `<pad>` and `<unk>`."""
     folder = published.sentencepiece_of_albert(tmp_path / "model", documents[:20])
-    theirs = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
+    reference = sentencepiece.SentencePieceProcessor(str(folder / "spiece.model"))
     tokenizer = vocabularies.read(folder)
     special = tokenizer.pad_id, tokenizer.unk_id, tokenizer.cls_id, tokenizer.mask_id
     assert special == (0, 1, 2, 4)
-    assert tokenizer.tokens[5:] == [theirs.id_to_piece(i) for i in range(5, 300)]
+    assert tokenizer.tokens[5:] == [reference.id_to_piece(i) for i in range(5, 300)]
     text = "the file, or the one that was opened before; \u5317 it"
-    assert tokenizer.encode(f"The FIL\u00c9{text[8:]}") == theirs.encode(
+    assert tokenizer.encode(f"The FIL\u00c9{text[8:]}") == reference.encode(
         f"the file{text[8:]}"
     )
     assert 1 in tokenizer.encode(text)
@@ -293,14 +269,11 @@ def test_the_vocabulary_of_an_albert(tmp_path, documents):
     (folder / "tokenizer_config.json").write_text(json.dumps(settings))
     tokenizer = vocabularies.read(folder)
     assert (tokenizer.lower_case, tokenizer.strip_accents) == (False, False)
-    again = tmp_path / "again"
-    again.mkdir()
-    vocabularies.write(tokenizer, again, TINY)
-    assert vocabularies.read(again) == tokenizer
+    assert vocabularies.read(written(tokenizer, tmp_path / "again")) == tokenizer
 
 
 def test_the_vocabulary_of_an_xlnet(tmp_path):
-    """Special tokens in other brackets; [CLS] is last, and read from there."""
+    """Special tokens such as `<cls>`, and [CLS] behind the text."""
     folder = published.write("xlnet_bare", tmp_path / "model")
     tokenizer = checkpoints.read_metadata(checkpoints.find(folder)).tokenizer
     special = tokenizer.unk_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id
@@ -309,36 +282,35 @@ def test_the_vocabulary_of_an_xlnet(tmp_path):
     again = tmp_path / "again"
     convert.convert(str(folder), str(again), "huggingface")
     assert checkpoints.read_metadata(checkpoints.find(again)).tokenizer == tokenizer
-    theirs = tokenizers.Tokenizer.from_file(str(again / "tokenizer.json"))
-    pair = theirs.encode("one", "two")
-    ours, _ = task_texts.to_rows([("one", "two")], tokenizer, len(pair.ids))
-    assert np.roll(ours["input_ids"][0], -1).tolist() == pair.ids
+    reference = tokenizers.Tokenizer.from_file(str(again / "tokenizer.json"))
+    pair = reference.encode("one", "two")
+    native, _ = task_texts.to_rows([("one", "two")], tokenizer, len(pair.ids))
+    assert np.roll(native["input_ids"][0], -1).tolist() == pair.ids
     assert pair.type_ids[-2:] == [1, 2]
-    theirs.encode_special_tokens = True  # as text
+    reference.encode_special_tokens = True  # as text
     for text, ids in zip(
         published.texts(), tokenizer.encode_batch(published.texts()), strict=True
     ):
-        assert theirs.encode(text, add_special_tokens=False).ids == ids, text
+        assert reference.encode(text, add_special_tokens=False).ids == ids, text
     settings = json.loads((again / "tokenizer_config.json").read_text())
     assert settings["padding_side"] == "left"
 
 
 def is_alike(text):
-    """Whether both libraries have the same idea of a text for SentencePiece.
+    """Whether `tokenizers` and SentencePiece give the same ids to a text.
 
-    Python's lower case of a final sigma is another than that of a sigma alone, runs of
-    one character have several segmentations of the same score, and there the special
-    tokens are pieces.
+    They lower-case a final sigma differently, a run of one character has several
+    segmentations of the same score, and `tokenizers` finds special tokens in text.
     """
     return not re.search(r"Σ|\[(MASK|CLS)\]|(.)\2{3}", text)
 
 
-# ---- what is read besides
+# ---- loading
 
 
-def test_older_names_halves_and_constants(folder, tmp_path):
-    """`gamma` and `beta`, no prefix, buffers, and the decoder once more."""
-    source = folder("pretraining")
+def test_older_names_and_copies_are_read(tmp_path):
+    """`gamma` and `beta`, no prefix, buffers, and a copy of the decoder."""
+    source = published.folder("pretraining")
     expected = published.params(source)
     older = {}
     for name, array in safetensors.read(source / "model.safetensors").items():
@@ -367,7 +339,7 @@ def test_older_names_halves_and_constants(folder, tmp_path):
     assert again.metadata == read.metadata
     np.testing.assert_array_equal(again.arrays[f"{decoder}.weight"].read(), own)
     assert len(prediction.load(untied).fill(["aa [MASK]"], top=3)[0][0]) == 3
-    with pytest.raises(UserError, match="tied=False cannot go out to TensorFlow"):
+    with pytest.raises(UserError, match="tied=False cannot be exported to TensorFlow"):
         convert.convert(str(untied), str(tmp_path / "original"), "tensorflow")
 
 
@@ -378,13 +350,8 @@ def copy_with(source, folder, arrays):
     return folder
 
 
-def arrays_of(source):
-    stored = safetensors.read(source / "model.safetensors")
-    return {name: array.read() for name, array in stored.items()}
-
-
-def test_files_are_mapped_and_written_as_the_format_says(tmp_path):
-    """By the description of the format, byte by byte."""
+def test_safetensors_files(tmp_path):
+    """Compare bytes with the description of the format."""
     arrays = {
         "a": np.arange(6, dtype=np.float32).reshape(2, 3),
         "b": np.asarray(jnp.array([1.5, -2], jnp.bfloat16)),
@@ -407,8 +374,8 @@ def test_files_are_mapped_and_written_as_the_format_says(tmp_path):
         np.testing.assert_array_equal(got, array)
 
 
-def test_a_sharded_load_has_the_parts_of_each_device(folder):
-    source = checkpoints.find(folder("tagging"))
+def test_parameters_are_loaded_in_shards():
+    source = checkpoints.find(published.folder("tagging"))
     metadata = checkpoints.read_metadata(source)
     objective = tagging.Tagging(metadata.encoder, 4)
     mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=4, tensor=2))
@@ -423,9 +390,9 @@ def test_a_sharded_load_has_the_parts_of_each_device(folder):
         np.testing.assert_array_equal(np.asarray(array), expected[path])
 
 
-def test_new_and_ignored_are_listed(folder):
-    """A classifier's head is of no use for tags, and says so by name."""
-    source = checkpoints.find(folder("classification"))
+def test_new_and_ignored_parameters_are_listed():
+    """A tagger that starts from a classifier ignores its head and pooler."""
+    source = checkpoints.find(published.folder("classification"))
     objective = tagging.Tagging(checkpoints.read_metadata(source).encoder, 5)
     mesh = sharding.make_mesh(config.MeshConfig())
     shapes = sharding.state_shapes(objective.init, mesh)
@@ -443,38 +410,34 @@ def test_new_and_ignored_are_listed(folder):
     assert "ignored: 4 parameters (bert.pooler.dense.bias" in text
 
 
-def test_heads_can_be_asked(folder):
-    """As a checkpoint of ours; names of classes come from `id2label`."""
-    classified = prediction.load(folder("classification")).classify(["aa ab ac"])[0]
-    assert set(classified.probabilities) == {"left", "no side", "on the other side"}
-    guesses = prediction.load(folder("masked_lm")).fill(["aa [MASK] ab"], top=3)
-    assert len(guesses[0][0]) == 3
-    with pytest.raises(UserError, match="has no head to fill blanks.*bare encoder"):
-        prediction.load(folder("bare")).fill(["aa [MASK]"])
-
-
-def test_relatives_can_be_asked(folder):
-    """Folders of ALBERT and ELECTRA, as those of BERT."""
-    classified = prediction.load(folder("albert_classification")).classify(["aa ab"])
-    assert set(classified[0].probabilities) == {"left", "no side", "on the other side"}
-    for case in ("albert_pretraining", "electra_generator", "roberta_masked_lm"):
-        ((guesses,),) = prediction.load(folder(case)).fill(["aa [MASK] ab"], top=3)
-        # Of the words of this RoBERTa, only one begins with a space.
+def test_published_models_predict():
+    for case in ("classification", "albert_classification"):
+        classified = prediction.load(published.folder(case)).classify(["aa ab ac"])[0]
+        labels = {"left", "no side", "on the other side"}
+        assert set(classified.probabilities) == labels
+    for case in (
+        *("masked_lm", "albert_pretraining", "electra_generator", "roberta_masked_lm"),
+    ):
+        model = prediction.load(published.folder(case))
+        ((guesses,),) = model.fill(["aa [MASK] ab"], top=3)
+        # Only one word of this RoBERTa begins with a space.
         assert len(guesses) == (1 if case == "roberta_masked_lm" else 3)
-    tagged = prediction.load(folder("electra_tagging")).tag(["aa ab"])
+    tagged = prediction.load(published.folder("electra_tagging")).tag(["aa ab"])
     assert len(tagged[0].tags) == 2
-    model = prediction.load(folder("electra_discriminator"))
+    with pytest.raises(UserError, match="has no head to fill blanks.*bare encoder"):
+        prediction.load(published.folder("bare")).fill(["aa [MASK]"])
+    model = prediction.load(published.folder("electra_discriminator"))
     with pytest.raises(UserError, match="has no head to fill blanks"):
         model.fill(["aa [MASK]"])
     (features,) = model.features(["aa ab"], layers=(0, -1))
     assert features.values.shape[-1] == 32
 
 
-def test_tuning_begins_with_a_relative(folder):
-    """The encoder is loaded, its projection too; heads are new."""
+def test_finetuning_loads_the_encoder():
+    """The projection of the embeddings is loaded, too; heads are new."""
     pooler = ["encoder/pooler/bias", "encoder/pooler/kernel"]
     for case, new in (("albert_bare", []), ("electra_discriminator", pooler)):
-        source = checkpoints.find(folder(case))
+        source = checkpoints.find(published.folder(case))
         encoder = checkpoints.read_metadata(source).encoder
         objective = classification.Classification(encoder, 3)
         shapes = sharding.state_shapes(
@@ -485,13 +448,13 @@ def test_tuning_begins_with_a_relative(folder):
         )
         assert loaded.new == ["classifier/bias", "classifier/kernel", *new]
         assert "encoder/embedding_projection/kernel" in loaded.loaded
-        expected = parameters.flatten(published.params(folder(case)))
+        expected = parameters.flatten(published.params(published.folder(case)))
         for path, array in loaded.params.items():
             np.testing.assert_array_equal(np.asarray(array), expected[path])
 
 
-def test_the_longest_word_is_saved_with_a_tokenizer(tmp_path):
-    """Where it is not the original's; what was saved before it was known stays so."""
+def test_the_longest_word_is_saved(tmp_path):
+    """If it is not the default. Tokenizers that were saved without it stay the same."""
     usual = Tokenizer("wordpiece", True, True, vocabulary_of("x", "##x"))
     shorter = dataclasses.replace(usual, longest_word=3)
     assert shorter.encode("xxx xxxx") == [5, 6, 6, 1]
@@ -502,9 +465,7 @@ def test_the_longest_word_is_saved_with_a_tokenizer(tmp_path):
         assert Tokenizer.loads(tokenizer.dumps()) == tokenizer
         tokenizer.save(tmp_path / str(number))
         assert Tokenizer.load(tmp_path / str(number)) == tokenizer
-        folder = tmp_path / f"theirs{number}"
-        folder.mkdir()
-        vocabularies.write(tokenizer, folder, TINY)
+        folder = written(tokenizer, tmp_path / f"published{number}")
         assert vocabularies.read(folder) == tokenizer
     with pytest.raises(UserError, match="longest_word is 0, not at least 1"):
         dataclasses.replace(usual, longest_word=0)

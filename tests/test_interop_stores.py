@@ -1,4 +1,4 @@
-"""Folders of other projects in object stores, in and out."""
+"""Checkpoints of other projects in object stores, read and written."""
 
 import uuid
 
@@ -16,7 +16,7 @@ from bert_jax.interop import checkpoints, convert
 
 
 class Gcs(memory.MemoryFileSystem):
-    """A store under `gs://`, as programs are given it."""
+    """A store in memory under `gs://`."""
 
     protocol = "gs"
     store = {}  # noqa: RUF012
@@ -29,7 +29,7 @@ class Gcs(memory.MemoryFileSystem):
 
 @pytest.fixture
 def url(monkeypatch):
-    """A place in a store."""
+    """URL of a folder that does not exist yet."""
     monkeypatch.setitem(_registry, "gs", Gcs)
     return f"gs://{uuid.uuid4().hex}/model"
 
@@ -46,9 +46,9 @@ def download(url, folder):
     return folder
 
 
-def test_a_folder_in_a_store_is_the_one_on_disk(url, tmp_path):
-    """Whatever is asked of it; of a file in another format nothing is read."""
-    folder = published.write("classification", tmp_path / "theirs")
+def test_a_folder_in_a_store_reads_like_a_local_one(url, tmp_path):
+    """Files in formats that are not read are not copied."""
+    folder = published.write("classification", tmp_path / "published")
     upload(folder, url)
     Gcs().pipe_file(f"{url}/tf_model.h5", b"x")
     here, there = checkpoints.find(folder), checkpoints.find(url)
@@ -63,14 +63,14 @@ def test_a_folder_in_a_store_is_the_one_on_disk(url, tmp_path):
     expected = saved.parameters_of(folder)
     for path, value in saved.parameters_of(url).items():
         np.testing.assert_array_equal(value, expected[path])
-    # What changes there is read anew.
+    # A changed file is read again.
     config = (folder / "config.json").read_text().replace("no side", "none")
     Gcs().pipe_file(f"{url}/config.json", config.encode())
     assert "none" in checkpoints.read_metadata(there).task["labels"]
 
 
-def test_what_is_wrong_there_is_said_of_the_url(url, tmp_path):
-    folder = published.write("tagging", tmp_path / "theirs")
+def test_messages_name_the_url(url, tmp_path):
+    folder = published.write("tagging", tmp_path / "published")
     (shard, *_) = sorted(folder.glob("model-*.safetensors"))
     shard.unlink()
     upload(folder, url)
@@ -80,14 +80,14 @@ def test_what_is_wrong_there_is_said_of_the_url(url, tmp_path):
     Gcs().pipe_file(f"{url}x/pytorch_model.bin", b"x")
     with pytest.raises(UserError, match=f"{url}x/pytorch_model.bin is a pickle"):
         checkpoints.published(f"{url}x")
-    # A workdir of ours is none, and neither is nothing.
+    # A native workdir, and a missing folder.
     Gcs().pipe_file(f"{url}y/config.json", b'{"encoder": {}}')
     assert checkpoints.published(f"{url}y") is None
     assert checkpoints.published(f"{url}z") is None
 
 
-def test_what_goes_out_to_a_store_is_what_goes_to_the_disk(url, tmp_path, monkeypatch):
-    folder = str(published.write("masked_lm", tmp_path / "theirs"))
+def test_exports_to_a_store_have_the_same_files(url, tmp_path, monkeypatch):
+    folder = str(published.folder("masked_lm"))
     convert.convert(folder, str(tmp_path / "here"), "huggingface")
     order = []
     put = storage.put
@@ -105,14 +105,14 @@ def test_what_goes_out_to_a_store_is_what_goes_to_the_disk(url, tmp_path, monkey
     assert_refused(call("convert", *flags), "is written to a local folder only")
 
 
-def test_originals_checkpoints_go_to_a_store_and_back(url, tmp_path):
-    """One of several, by the common beginning of its names."""
-    folder = published.write("masked_lm", tmp_path / "theirs")
+def test_tensorflow_checkpoints_go_to_a_store_and_back(url, tmp_path):
+    """A folder with several checkpoints, and one of them by its common prefix."""
+    folder = published.write("masked_lm", tmp_path / "published")
     config = (folder / "config.json").read_text().replace("1e-05", "1e-12")
     (folder / "config.json").write_text(config)
     convert.convert(str(folder), url, "tensorflow")
     expected = saved.parameters_of(folder)
-    for name in Gcs().find(url):  # a second one, which is not looked at
+    for name in Gcs().find(url):  # another checkpoint, which is not read
         if ".ckpt" in name:
             Gcs().pipe_file(name.replace("bert_model.ckpt", "model.ckpt-7"), b"x")
     for place in (url, f"{url}/bert_model.ckpt"):
@@ -120,8 +120,8 @@ def test_originals_checkpoints_go_to_a_store_and_back(url, tmp_path):
             np.testing.assert_array_equal(value, expected[path])
 
 
-def test_an_upload_that_fails_leaves_nothing(url, tmp_path, monkeypatch):
-    folder = str(published.write("masked_lm", tmp_path / "theirs"))
+def test_an_upload_that_fails_leaves_nothing(url, monkeypatch):
+    folder = published.folder("masked_lm")
 
     def fail(self, local, path, **kwargs):
         if path.endswith("tokenizer.json"):

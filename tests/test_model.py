@@ -7,6 +7,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import published
 import pytest
 from toy import (
     TINY,
@@ -72,7 +73,7 @@ def test_agrees_with_hugging_face(activation, theirs, scan_layers):
     form = form_of(encoder)
     names = [name for name in stored if name.startswith("state/")]
     state = {name.removeprefix("state/"): stored[name] for name in names}
-    params = huggingface.from_huggingface(state, template, form)
+    params = published.from_state(state, template, form)
     params = jax.tree.map(jnp.asarray, params)
     batch = {name: jnp.asarray(stored[name]) for name in random_batch()}
     logits = heads.PretrainingModel(encoder).apply(
@@ -102,7 +103,7 @@ def test_hugging_face_names_round_trip():
     params = init(TINY)
     form = form_of(TINY)
     state = huggingface.to_huggingface(params, form)
-    back = huggingface.from_huggingface(state, params, form)
+    back = published.from_state(state, params, form)
     padding = TINY.padded_vocab_size - TINY.vocab_size
     assert padding == 27
     for path, value in flax.traverse_util.flatten_dict(back, sep="/").items():

@@ -1,6 +1,6 @@
 """Checkpoints of an earlier version: read, queried and continued.
 
-`fixtures/make_old_checkpoints.py` says what they are and how they were made.
+`fixtures/old_checkpoints/README.md` says what they are and how they were made.
 """
 
 import json

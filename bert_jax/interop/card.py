@@ -77,11 +77,11 @@ model = {auto}.from_pretrained("FOLDER")
 
 
 def _training(source: str, metadata: metadata_lib.Metadata) -> list[tuple[str, Any]]:
-    """Return rows of the table about the training run."""
+    """Return the table's rows about the training run."""
     rows: list[tuple[str, Any]] = []
     saved = metadata.config
     path = pathlib.PurePath(source)
-    if not path.name.isdecimal():  # the checkpoint has no run
+    if not path.name.isdecimal():  # no checkpoint of a run
         return rows
     step = int(path.name)
     if step:

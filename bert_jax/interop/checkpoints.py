@@ -1,6 +1,6 @@
-"""Checkpoints to start from: native ones, or those of another project.
+"""Native and published checkpoints behind one interface.
 
-The functions correspond to those of `training.stored` and accept both.
+Each function has the name of a function in `training.restore`, and accepts both kinds.
 """
 
 import atexit
@@ -25,7 +25,7 @@ from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, restore, workdir
 
 # Arrays in formats that bert_jax does not read.
-_OF_OTHERS = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
+_UNREAD = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
 
 
 def published(path: str | os.PathLike) -> Published | None:
@@ -53,7 +53,7 @@ def published(path: str | os.PathLike) -> Published | None:
 
 
 def _state(folder: pathlib.Path) -> tuple[str, tuple]:
-    """Return a folder's path, and a value that changes when one of its files does."""
+    """Return a folder's path, and a value that changes when a file in it changes."""
     try:
         entries = [(entry.name, entry.stat()) for entry in os.scandir(folder)]
     except OSError:
@@ -84,21 +84,22 @@ def _of_store(
     atexit.register(shutil.rmtree, copies, ignore_errors=True)
     local = copies / name
     try:
-        # The names of the files and the content of config.json decide on the format.
-        for file in files:
-            (copies / _name(file)).touch()
-            if _name(file) == huggingface_folder.CONFIG:
-                _copy(file, copies)
+        # Find the format from the names of the files and the content of config.json.
+        paths = {copies / file.name.rpartition("/")[2]: file for file in files}
+        for path, file in paths.items():
+            path.touch()
+            if path.name == huggingface_folder.CONFIG:
+                _copy(file, path)
         read = _reader(local)
         if not read:
             shutil.rmtree(copies)
             return None
-        for file in files:
+        for path, file in paths.items():
             is_of_another = read is tensorflow.read and (
-                tensorflow.is_of_another(local, _name(file))
+                tensorflow.is_of_another(local, path.name)
             )
-            if not is_of_another and not _OF_OTHERS.search(file.name):
-                _copy(file, copies)
+            if not is_of_another and not _UNREAD.search(path.name):
+                _copy(file, path)
         made = _of_disk(local, *_state(copies))
     except UserError as error:
         shutil.rmtree(copies)
@@ -106,13 +107,9 @@ def _of_store(
     return made and dataclasses.replace(made, source=f"{folder}/{name}".rstrip("/"))
 
 
-def _copy(file: storage.File, copies: pathlib.Path) -> None:
-    with storage.writing(copies, "make room, or set TMPDIR to another folder"):
-        storage.get(storage.path(file.name), copies / _name(file))
-
-
-def _name(file: storage.File) -> str:
-    return file.name.rpartition("/")[2]
+def _copy(file: storage.File, local: pathlib.Path) -> None:
+    with storage.writing(local.parent, "make room, or set TMPDIR to another folder"):
+        storage.get(storage.path(file.name), local)
 
 
 def find(path: str | os.PathLike) -> epath.Path:

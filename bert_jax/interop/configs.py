@@ -1,21 +1,27 @@
-"""Encoder configs as `config.json` or `bert_config.json`, in and out."""
+"""Conversion of encoder configs from and to `config.json` and `bert_config.json`."""
 
 import dataclasses
 import pathlib
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
-from bert_jax.interop.families import FAMILIES
-from bert_jax.interop.families.family import ACTIVATION_NAMES, ACTIVATIONS, Family
+from bert_jax.interop.families import BERT, FAMILIES
+from bert_jax.interop.families.family import (
+    ACTIVATION_NAMES,
+    ACTIVATIONS,
+    CLASSIFICATION,
+    Family,
+)
 from bert_jax.interop.huggingface import Form
 
-# google-research/bert computes the approximation by tanh under this name.
+# In google-research/bert, "gelu" is the approximation by tanh.
 TENSORFLOW_ACTIVATIONS = {"gelu": "gelu_tanh"}
 
-# Name and type of each field in `config.json`, and its default; None: it is required.
+# Name, type and default of each field in `config.json`. A default of None means that
+# the field is required.
 FIELDS: dict[str, tuple[str, type, Any]] = {
     "vocab_size": ("vocab_size", int, None),
     "hidden_size": ("hidden_size", int, None),
@@ -29,29 +35,68 @@ FIELDS: dict[str, tuple[str, type, Any]] = {
     "layer_norm_epsilon": ("layer_norm_eps", float, 1e-12),
     "initializer_range": ("initializer_range", float, 0.02),
 }
-# Fields that an export may change: the vocabulary's padding is left out, and XLNet does
-# not limit the length of a row.
+# Fields that an export may change: the padding of the vocabulary is dropped, and XLNet
+# has no limit on the length of a row.
 _NOT_COMPARED = {"vocab_multiple", "max_position_embeddings"}
 # Required values of all families.
 _CONSTANTS = {"position_embedding_type": "absolute", "add_cross_attention": False}
 
 
-def family_of(path: pathlib.Path, values: dict[str, Any]) -> Family:
-    """Return the family that a `config.json` names.
+class ConfigFile(NamedTuple):
+    """A `config.json` or `bert_config.json` of a published checkpoint.
 
-    Args:
-      path: The file, for messages.
-      values: Its values.
+    Attributes:
+      path: The file.
+      values: Values of the file.
+      family: Family of the model.
+      class_name: Class of `transformers` that the file names; "" if it names none.
+      encoder: Config of the encoder.
+    """
+
+    path: pathlib.Path
+    values: dict[str, Any]
+    family: Family
+    class_name: str
+    encoder: config_lib.EncoderConfig
+
+
+def read(path: pathlib.Path) -> ConfigFile:
+    """Read a `config.json`.
 
     Raises:
-      UserError: The family is unknown.
+      UserError: The family or the class is unknown, or bert_jax cannot represent the
+        encoder.
     """
-    model_type = values.get("model_type", "bert")
-    for family in FAMILIES:
-        if family.model_type == model_type:
-            return family
-    known = ", ".join(sorted(repr(family.model_type) for family in FAMILIES))
-    raise UserError(f"{path}: unknown model_type {model_type!r}; expected {known}")
+    values = json_files.read(path)
+    families = {family.model_type: family for family in FAMILIES}
+    family = families.get(model_type := values.get("model_type", "bert"))
+    if not family:
+        known = ", ".join(map(repr, sorted(families)))
+        raise UserError(f"{path}: unknown model_type {model_type!r}; expected {known}")
+    class_name = _class_name(path, values, family)
+    config = encoder(path, values, ACTIVATIONS, family)
+    return ConfigFile(path, values, family, class_name, config)
+
+
+def _class_name(path: pathlib.Path, values: dict[str, Any], family: Family) -> str:
+    named = values.get("architectures")
+    if not isinstance(named, list) or not named:
+        return ""
+    known = [each.name for each in family.classes.values()] + [*family.encoder_only]
+    if named[0] not in known:
+        raise UserError(
+            f"{path}: unknown class {named[0]!r} in architectures; for {family.title}, "
+            f"bert_jax reads {', '.join(sorted(known))}"
+        )
+    return named[0]
+
+
+def read_tensorflow(path: pathlib.Path) -> ConfigFile:
+    """Read a `bert_config.json`; see `read`."""
+    values = json_files.read(path)
+    config = encoder(path, values, TENSORFLOW_ACTIVATIONS, BERT)
+    # Only run_classifier.py has variables named output_weights.
+    return ConfigFile(path, values, BERT, BERT.classes[CLASSIFICATION].name, config)
 
 
 def encoder(
@@ -60,16 +105,16 @@ def encoder(
     activations: dict[str, str],
     family: Family,
 ) -> config_lib.EncoderConfig:
-    """Return the config of an encoder that a file describes, with dtype float32.
+    """Return the config of an encoder, with dtype float32.
 
     Args:
-      path: The file, for messages.
-      values: Its values.
-      activations: Activations of bert_jax, by their names in the file.
+      path: File with the config, for messages.
+      values: Values of the file.
+      activations: Names of activations in bert_jax, by their names in the file.
       family: Family of the encoder.
 
     Raises:
-      UserError: bert_jax has no such encoder.
+      UserError: bert_jax cannot represent the encoder.
     """
     for name, value in (_CONSTANTS | dict(family.constants)).items():
         if values.get(name, value) != value:
@@ -149,7 +194,7 @@ def check_export(form: Form) -> None:
     """Check that a `config.json` can describe the encoder.
 
     Raises:
-      UserError: Reading the file gives another encoder; the message names the field.
+      UserError: Reading the file back would give another encoder.
     """
     values = to_huggingface(form)
     read = encoder(pathlib.Path("config.json"), values, ACTIVATIONS, form.family)
@@ -157,13 +202,13 @@ def check_export(form: Form) -> None:
     for name, value in _architecture(read, form).items():
         if written[name] != value:
             raise UserError(
-                f"{form.family.title} of transformers has encoder.{name}={value!r} "
-                f"only, not {written[name]!r}"
+                f"{form.family.title} of transformers supports encoder.{name}={value!r}"
+                f" only, got {written[name]!r}"
             )
 
 
 def _architecture(config: config_lib.EncoderConfig, form: Form) -> dict[str, Any]:
-    """Return the fields that the class computes with, defaults filled in."""
+    """Return the fields that affect the class's outputs, with defaults filled in."""
     fields = {
         field.name: getattr(config, field.name)
         for field in knobs.architecture(config)
@@ -186,7 +231,7 @@ def to_tensorflow(config: config_lib.EncoderConfig) -> dict[str, Any]:
     """Return the values of a `bert_config.json`.
 
     Raises:
-      UserError: google-research/bert has no such encoder.
+      UserError: google-research/bert cannot represent the encoder.
     """
     for field, value, expected in (
         ("prediction_head.tied", config.prediction_head.tied, True),
@@ -196,8 +241,8 @@ def to_tensorflow(config: config_lib.EncoderConfig) -> dict[str, Any]:
     ):
         if value != expected:
             raise UserError(
-                f"encoder.{field}={value!r} cannot go out to TensorFlow: "
-                f"google-research/bert has {expected!r} only; convert --to=huggingface"
+                f"encoder.{field}={value!r} cannot be exported to TensorFlow: "
+                f"google-research/bert supports {expected!r} only; use --to=huggingface"
             )
     values = {
         name: getattr(config, field)

@@ -28,8 +28,7 @@ from bert_jax.interop.lazy_checkpoint import Model
 from bert_jax.model import parameters
 from bert_jax.training import checkpoint
 
-FORMATS = ("huggingface", "tensorflow", "ours")
-# Subfolder of an exported ELECTRA that holds its generator.
+# Subfolder of an exported ELECTRA for its generator.
 GENERATOR = "generator"
 # File that marks a folder as one of a format.
 _LAST = {"huggingface": huggingface_folder.CONFIG, "tensorflow": tensorflow.CONFIG}
@@ -62,16 +61,21 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
     Args:
       source: Workdir, checkpoint, or folder of another project.
       folder: Folder to write; new or empty.
-      to: One of `FORMATS`; "": "ours" for a folder of another project, "huggingface"
-        for a native checkpoint.
+      to: "huggingface", "tensorflow" or "ours" (a native checkpoint). Default: "ours"
+        for a folder of another project, "huggingface" for a native checkpoint.
 
     Raises:
       UserError: The checkpoint is unusable or has no equivalent in that format, or the
         folder cannot be written.
       Unavailable: A store does not answer; try again later.
     """
+    output.check(folder)
+    return export(lazy_checkpoint.read(source), folder, to)
+
+
+def export(model: Model, folder: str, to: str = "") -> Converted:
+    """Convert a checkpoint that is open; see `convert`."""
     new = output.check(folder)
-    model = lazy_checkpoint.read(source)
     to = to or ("ours" if model.form else "huggingface")
     form = model.form if to == "ours" else lazy_checkpoint.form_of(model)
     paths = set(model.params)
@@ -85,24 +89,22 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
             written = write(model, form, temporary)
             if generator:
                 (temporary / GENERATOR).mkdir()
-                of_it = lazy_checkpoint.form_of(generator)
-                names = write(generator, of_it, temporary / GENERATOR)
+                names = write(
+                    generator,
+                    lazy_checkpoint.form_of(generator),
+                    temporary / GENERATOR,
+                )
                 written += [f"{GENERATOR}/{name}" for name in names]
-                kept |= {
-                    path for path in paths if lazy_checkpoint.is_of_generator(path)
-                }
-    heads = form.heads if form else []
-    return Converted(
-        to,
-        form.name if form else "",
-        written,
-        [
-            head
-            for head in heads
-            if not any(path.startswith(f"{head}/") for path in kept)
-        ],
-        [*sorted(paths - kept), *model.ignored],
-    )
+                kept |= set(filter(lazy_checkpoint.is_of_generator, paths))
+    ignored = [*sorted(paths - kept), *model.ignored]
+    if not form:
+        return Converted(to, "", written, [], ignored)
+    missing = [
+        head
+        for head in form.heads
+        if not any(path.startswith(f"{head}/") for path in kept)
+    ]
+    return Converted(to, form.name, written, missing, ignored)
 
 
 def _size(model: Model) -> int:
@@ -126,9 +128,6 @@ def _kept(model: Model, form: huggingface.Form) -> set[str]:
     return kept
 
 
-# ---- the formats
-
-
 def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays by name, sorted."""
     shapes = {
@@ -141,15 +140,12 @@ def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
 
 def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndarray]]:
     """Yield names and arrays. Memory holds the parameters of one array at a time."""
-    written: set[str] = set()
-    for path in sorted(_kept(model, form)):
-        together = huggingface.parts(path, form)
-        if path != together[0]:
-            continue
-        values = {each: model.params[each].read() for each in together}
-        names = huggingface.names(path, form)
-        yield from zip(names, huggingface.to_arrays(values, form), strict=True)
-        written.update(names)
+    written = set()
+    for name, array in huggingface.to_arrays(
+        sorted(_kept(model, form)), lambda path: model.params[path].read(), form
+    ):
+        yield name, array
+        written.add(name)
     for name, shape in huggingface.optional(form).items():
         if name not in written:
             yield name, np.zeros(shape, np.float32)
@@ -199,8 +195,8 @@ def _tensorflow(
     values = configs.to_tensorflow(form.encoder)
     names = tensorflow.write(_arrays(model, form), folder)
     json_files.write(folder / tensorflow.CONFIG, values)
-    # google-research/bert takes the tokenizer's settings from flags. The file is for
-    # bert_jax, which reads it again.
+    # google-research/bert takes the tokenizer's settings from flags; bert_jax reads
+    # them from tokenizer_config.json.
     vocabularies.write(tokenizer, folder, form.encoder)
     (folder / "tokenizer.json").unlink()
     return names
@@ -219,10 +215,10 @@ def write_ours(model: Model, folder: str) -> list[str]:
     Raises:
       UserError: The folder cannot be written.
     """
-    new, paths = output.check_local(folder), sorted(model.params)
+    new, paths = output.check(folder, local=True), sorted(model.params)
     with output.complete_or_not_at_all(new, _size(model), "") as temporary:
-        # One by one, so that only one of them is in memory twice; the largest first,
-        # while memory is still empty.
+        # One at a time, because each is in memory twice while it is copied; the largest
+        # first, while memory is still empty.
         params = {
             path: jax.block_until_ready(jax.device_put(model.params[path].read()))
             for path in sorted(paths, key=lambda p: -math.prod(model.params[p].shape))

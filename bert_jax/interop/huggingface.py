@@ -6,8 +6,7 @@ one array, such as query, key and value in ModernBERT's `Wqkv`.
 """
 
 import dataclasses
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -156,85 +155,65 @@ def _first_layer(path: str, form: Form) -> int:
 
 
 def array_shape(path: str, shape: Sequence[int], form: Form) -> tuple[int, ...]:
-    """Return the shape of each array of a parameter.
+    """Return the shape of each array of a parameter of the given path and shape."""
+    part, *_ = _part_arrays(path, np.broadcast_to(np.float32(0), shape), form)
+    return len(part) * len(parts(path, form)), *part.shape[1:]
 
-    Args:
-      path: Path of the parameter.
-      shape: Shape of the parameter.
-      form: Class and config.
+
+def _views(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
+    """Return views of a parameter with the shapes of its arrays, one for each layer.
+
+    Rows that pad the vocabulary are left out.
     """
-    first, *rest = _part_shape(path, shape, form)
-    return first * len(parts(path, form)), *rest
-
-
-def _part_shape(path: str, shape: Sequence[int], form: Form) -> tuple[int, ...]:
-    """Return the shape of the part of an array that is one parameter in one layer."""
-    if path.startswith(_STACKED):
-        shape = shape[1:]
-    if _keeps_dimensions(path, form):
-        return (shape[-1], *shape[:-1]) if _is_output(path) else tuple(shape)
+    stacked = path.startswith(_STACKED)
+    layers = list(value[_first_layer(path, form) :]) if stacked else [value]
+    is_output = path.endswith("attention/output/kernel")
+    if path.removeprefix(_STACKED) in form.family.layer:
+        # The array has the dimensions of the parameter, the output dimension first.
+        return [np.moveaxis(x, -1, 0) for x in layers] if is_output else layers
     if path == "target_embedding":
-        return 1, 1, *shape
+        return [value[None, None]]  # [1, 1, D]
     if parameters.has_row_for_each_token(path):
-        return form.encoder.vocab_size, *shape[1:]
-    if _has_row_for_each_position(path):
-        return shape[0] + form.skipped_positions, *shape[1:]
-    if _is_output(path):  # [H, K, D]
-        return shape[-1], math.prod(shape[:-1])
-    if path.endswith("kernel"):  # [D, F] or [D, H, K]
-        return math.prod(shape[1:]), shape[0]
-    if path.endswith("bias"):  # [F] or [H, K]
-        return (math.prod(shape),)
-    return tuple(shape)
+        return [value[: form.encoder.vocab_size]]
+    if is_output:
+        return [x.reshape(-1, x.shape[-1]).T for x in layers]  # [D, H K]
+    if path.endswith("kernel"):
+        return [x.reshape(len(x), -1).T for x in layers]  # [F, D] or [H K, D]
+    if path.endswith("bias"):
+        return [x.reshape(-1) for x in layers]  # [F] or [H K]
+    return layers
 
 
-def _has_row_for_each_position(path: str) -> bool:
-    return path.endswith("position_embedding")
-
-
-def _is_output(path: str) -> bool:
-    return path.endswith("attention/output/kernel")
-
-
-def _keeps_dimensions(path: str, form: Form) -> bool:
-    """Return whether an array has the parameter's dimensions, [D, H, K].
-
-    An output kernel [H, K, D] is an array [D, H, K].
-    """
-    return path.removeprefix(_STACKED) in form.family.layer
-
-
-def to_arrays(values: Mapping[str, np.ndarray], form: Form) -> list[np.ndarray]:
-    """Return the arrays of parameters that share them, in the order of `names`.
-
-    Args:
-      values: The parameters, by the paths of `parts` and in their order.
-      form: Class and config.
-
-    Returns:
-      Views of the parameter if possible.
-    """
-    by_part = [_part_arrays(path, value, form) for path, value in values.items()]
-    if len(by_part) == 1:
-        return by_part[0]
-    return [np.concatenate(arrays) for arrays in zip(*by_part, strict=True)]
+def _skipped_rows(path: str, form: Form) -> int:
+    """Return the number of an array's first rows that the parameter lacks."""
+    return form.skipped_positions if path.endswith("position_embedding") else 0
 
 
 def _part_arrays(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
-    stacked = path.startswith(_STACKED)
-    layers = list(value[_first_layer(path, form) :]) if stacked else [value]
-    if _keeps_dimensions(path, form):
-        return [np.moveaxis(x, -1, 0) for x in layers] if _is_output(path) else layers
-    shape = _part_shape(path, value.shape, form)
-    if path.endswith("kernel"):
-        # The transpose of [D, F], [D, H K] or [H K, D].
-        return [layer.reshape(shape[::-1]).T for layer in layers]
-    if _has_row_for_each_position(path) and form.skipped_positions:
-        skipped = np.zeros((form.skipped_positions, value.shape[1]), value.dtype)
-        return [np.concatenate([skipped, value])]
-    has_tokens = parameters.has_row_for_each_token(path)
-    rows = slice(form.encoder.vocab_size if has_tokens else None)
-    return [layer[rows].reshape(shape) for layer in layers]
+    """Return the part of each array that is one parameter; views if possible."""
+    views = _views(path, value, form)
+    if not (skipped := _skipped_rows(path, form)):
+        return views
+    return [np.pad(view, ((skipped, 0), (0, 0))) for view in views]
+
+
+def to_arrays(
+    paths: Iterable[str], read: Callable[[str], np.ndarray], form: Form
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield the names and arrays of parameters. One array is in memory at a time.
+
+    Args:
+      paths: Paths of parameters that the class has.
+      read: Function that returns a parameter.
+      form: Class and config.
+    """
+    for path in paths:
+        together = parts(path, form)
+        if path != together[0]:
+            continue
+        by_part = [_part_arrays(each, read(each), form) for each in together]
+        for name, *arrays in zip(names(path, form), *by_part, strict=True):
+            yield name, np.concatenate(arrays) if arrays[1:] else arrays[0]
 
 
 def to_parameter(
@@ -249,23 +228,12 @@ def to_parameter(
       form: Class and config.
     """
     value = np.zeros(shape, np.float32)
-    layers = value if path.startswith(_STACKED) else value[None]
-    first = _first_layer(path, form)
     if path.endswith("scale"):
-        layers[:first] = 1  # the initial value of a scale that no layer uses
+        value[: _first_layer(path, form)] = 1  # initial value; layer 0 does not use it
     together = parts(path, form)
-    for layer, whole in zip(layers[first:], arrays, strict=True):
-        array = np.split(whole, len(together))[together.index(path)]
-        if _keeps_dimensions(path, form):
-            layer[...] = np.moveaxis(array, 0, -1) if _is_output(path) else array
-        elif path.endswith("kernel"):
-            layer[...] = array.T.reshape(layer.shape)
-        elif parameters.has_row_for_each_token(path):
-            layer[: len(array)] = array
-        elif _has_row_for_each_position(path):
-            layer[...] = array[form.skipped_positions :]
-        else:
-            layer[...] = array.reshape(layer.shape)
+    skipped = _skipped_rows(path, form)
+    for view, array in zip(_views(path, value, form), arrays, strict=True):
+        view[...] = np.split(array, len(together))[together.index(path)][skipped:]
     return value
 
 
@@ -277,30 +245,5 @@ def to_huggingface(params: Any, form: Form) -> dict[str, np.ndarray]:
       form: Class and config.
     """
     by_path = parameters.flatten(params)
-    state = {}
-    for path in by_path:
-        together = parts(path, form)
-        if names(path, form) and path == together[0]:
-            values = {each: np.asarray(by_path[each]) for each in together}
-            arrays = to_arrays(values, form)
-            state |= dict(zip(names(path, form), arrays, strict=True))
-    return state
-
-
-def from_huggingface(state: Mapping[str, np.ndarray], template: Any, form: Form) -> Any:
-    """Convert a state dict to a tree of parameters, the inverse of `to_huggingface`.
-
-    Args:
-      state: Arrays by name.
-      template: Tree of arrays or shapes like the result.
-      form: Class and config.
-
-    Raises:
-      KeyError: A parameter is missing from `state`.
-    """
-
-    def parameter(path, leaf):
-        arrays = [np.asarray(state[name]) for name in names(path, form)]
-        return to_parameter(path, arrays, leaf.shape, form)
-
-    return parameters.map_with_path(parameter, template)
+    paths = [path for path in by_path if names(path, form)]
+    return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), form))

@@ -1,4 +1,4 @@
-"""JSON files of other projects, which users may have edited."""
+"""JSON files of other projects."""
 
 import json
 import pathlib
@@ -8,7 +8,7 @@ from bert_jax.errors import UserError
 
 
 def read(path: pathlib.Path) -> dict[str, Any]:
-    """Read the object in a file.
+    """Return the object in a JSON file.
 
     Raises:
       UserError: The file is missing, or holds no JSON object.
@@ -25,7 +25,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
 
 
 def read_if_there(path: pathlib.Path) -> dict[str, Any]:
-    """Read the object in a file. Return {} if the file is missing."""
+    """Return the object in a JSON file, or {} if the file is missing."""
     return read(path) if path.exists() else {}
 
 
@@ -41,7 +41,7 @@ def value(path: pathlib.Path, values: dict[str, Any], name: str, kind: type) -> 
         return float(given)
     if type(given) is not kind:
         raise UserError(
-            f"{path}: {name} is {given!r}, which is no {kind.__name__}"
+            f"{path}: {name} must be of type {kind.__name__}, got {given!r}"
             if name in values
             else f"{path} has no {name}"
         )
@@ -49,6 +49,6 @@ def value(path: pathlib.Path, values: dict[str, Any], name: str, kind: type) -> 
 
 
 def write(path: pathlib.Path, values: dict[str, Any]) -> None:
-    """Write an object as text for people."""
+    """Write an object as indented JSON."""
     text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
     path.write_text(text, encoding="utf-8")

@@ -15,8 +15,8 @@ from bert_jax.model import parameters
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import restore
 
-# Prefixes of the parameters of an ELECTRA's generator.
-_OF_GENERATOR = "generator_head/", "generator/"
+# Prefixes of parameters of an ELECTRA's generator, and of a masked language model.
+_GENERATOR = {"generator_head/": "mlm_head/", "generator/": "encoder/"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +58,8 @@ def read(source: str) -> Model:
     metadata = restore.read_metadata(where)
     if metadata.encoder_path != "encoder":
         raise UserError(
-            f"{where}: its encoder is at {metadata.encoder_path}; only checkpoints "
-            "with one at encoder can be converted"
+            f"{where}: the path of its encoder is {metadata.encoder_path!r}; only "
+            "checkpoints with an encoder at 'encoder' can be converted"
         )
     params = {
         path: Stored(tuple(leaf.shape), functools.partial(_parameter, where, path))
@@ -71,46 +71,45 @@ def read(source: str) -> Model:
 def _parameter(where: epath.Path, path: str) -> np.ndarray:
     """Read a parameter of a native checkpoint."""
     shape = parameters.unflatten({path: restore.shapes(where)[path]})
-    # A view: on a CPU, device memory is host memory.
+    # On a CPU, this is a view: device memory is host memory.
     return np.asarray(restore.load_params(where, shape).params[path])
 
 
 def is_of_generator(path: str) -> bool:
     """Return whether a parameter belongs to an ELECTRA's generator alone."""
-    return path.startswith(_OF_GENERATOR)
+    return path.startswith(tuple(_GENERATOR))
 
 
 def generator(model: Model) -> Model | None:
     """Return the generator of an ELECTRA, as a masked language model.
 
-    None if there is none, or if no class of `transformers` computes the same.
+    Returns:
+      None if there is no generator, or if no class of `transformers` computes the same.
     """
     if not any(map(is_of_generator, model.params)):
         return None
     objective = knobs.from_dict(
         config_lib.ReplacedTokensConfig, model.metadata.config["objective"]
     )
-    asked = config_lib.MaskedLmConfig(segments=objective.segments)
-    of_head, of_encoder = _OF_GENERATOR
-    params = {}
-    for path, value in model.params.items():
-        if path.startswith("encoder/embeddings/"):  # both have them
-            params[path] = value
-        elif path.startswith(of_head):
-            params[f"mlm_head/{path.removeprefix(of_head)}"] = value
-        elif path.startswith(of_encoder):
-            params[f"encoder/{path.removeprefix(of_encoder)}"] = value
+    masked_lm = config_lib.MaskedLmConfig(segments=objective.segments)
+    shared = {"encoder/embeddings/": "encoder/embeddings/"}
+    params = {
+        path.replace(prefix, new_prefix, 1): value
+        for path, value in model.params.items()
+        for prefix, new_prefix in (shared | _GENERATOR).items()
+        if path.startswith(prefix)
+    }
     metadata = dataclasses.replace(
         model.metadata,
-        config={"kind": "pretraining", "objective": knobs.to_dict(asked)},
+        config={"kind": "pretraining", "objective": knobs.to_dict(masked_lm)},
         encoder=objective.generator(model.metadata.encoder),
     )
-    made = Model(model.source, metadata, params)
+    generator = Model(model.source, metadata, params)
     try:
-        form_of(made)
+        form_of(generator)
     except UserError:
         return None
-    return made
+    return generator
 
 
 def form_of(model: Model) -> huggingface.Form:
@@ -122,4 +121,4 @@ def form_of(model: Model) -> huggingface.Form:
     try:
         return model_classes.form_of_metadata(model.metadata)
     except UserError as error:
-        raise UserError(f"{model.source} cannot go out: {error}") from error
+        raise UserError(f"{model.source} cannot be exported: {error}") from error

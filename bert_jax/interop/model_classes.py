@@ -52,7 +52,25 @@ _OBJECTIVES = {
     knobs.kind_of(config_lib.PermutationLmConfig): PERMUTATION_LM,
     knobs.kind_of(config_lib.ReplacedTokensConfig): REPLACED_TOKENS,
 }
+_MULTI_LABEL = "multi_label_classification"
 _QUESTIONS = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
+# Objectives and their configs; all other purposes have masked tokens.
+_PRETRAINING: dict[str, tuple[Any, Any]] = {
+    CAUSAL_LM: (causal_lm.CausalLm, config_lib.CausalLmConfig()),
+    PERMUTATION_LM: (permutation_lm.PermutationLm, config_lib.PermutationLmConfig()),
+    REPLACED_TOKENS: (
+        replaced_tokens.ReplacedTokens,
+        # A folder has only the discriminator, and no size of a generator.
+        config_lib.ReplacedTokensConfig(generator_size=1.0),
+    ),
+}
+# Segments of the objective that has the heads of a class.
+_SEGMENTS = {
+    NEXT_SENTENCE: "next_sentence",
+    ONLY_NEXT_SENTENCE: "next_sentence",
+    SENTENCE_ORDER: "sentence_order",
+    BARE: "next_sentence",  # has a pooler
+}
 # Purpose of a class with one head less, for families that lack the class itself.
 _INSTEAD = {NEXT_SENTENCE: MASKED_LM, SENTENCE_ORDER: MASKED_LM}
 
@@ -63,10 +81,10 @@ def purpose_of_arrays(
     names: Collection[str],
     encoder: config_lib.EncoderConfig,
 ) -> str:
-    """Infer from its arrays the purpose of a published checkpoint.
+    """Infer the purpose of a published checkpoint from its arrays.
 
-    Published folders often name a class with fewer heads than they have, so that the
-    name decides only between classes whose heads have the same names.
+    Folders often name a class with fewer heads than their arrays belong to. The class
+    decides only where the heads of several classes have the same names.
 
     Args:
       family: Family of the checkpoint.
@@ -74,6 +92,8 @@ def purpose_of_arrays(
       names: Names of the arrays.
       encoder: Config of the encoder.
     """
+    if named in family.encoder_only:
+        return BARE
     head = encoder.prediction_head
     absent = [
         *(["output_embedding"] if head.tied else []),
@@ -114,32 +134,26 @@ def form_of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
         for family in FAMILIES
         if family.exports(metadata.encoder, purpose, metadata.tokenizer.kind)
     ]
-    refusals = {}
+    encoder, refusals = metadata.encoder, {}
     for each in (purpose, _INSTEAD.get(purpose)):
         for family in candidates:
             if each not in family.classes:
                 continue
+            segments = max(family.min_segments, encoder.type_vocab_size)
+            padded = dataclasses.replace(encoder, type_vocab_size=segments)
             try:
-                return _form(family, each, metadata)
+                form = huggingface.Form(family, each, padded, metadata.tokenizer.pad_id)
+                configs.check_export(form)
+                return form
             except UserError as error:
                 refusals.setdefault(family.title, error)
     title = candidates[0].title
     if title in refusals:
         raise refusals[title]
     raise UserError(
-        f"{title} of transformers has no class for {purpose} that computes what "
-        "bert_jax does; such a checkpoint can be used with bert_jax only"
+        f"{title} of transformers has no class for {purpose} that computes the same "
+        "as bert_jax; use this checkpoint with bert_jax only"
     )
-
-
-def _form(
-    family: Family, purpose: str, metadata: metadata_lib.Metadata
-) -> huggingface.Form:
-    segments = max(family.min_segments, metadata.encoder.type_vocab_size)
-    encoder = dataclasses.replace(metadata.encoder, type_vocab_size=segments)
-    form = huggingface.Form(family, purpose, encoder, metadata.tokenizer.pad_id)
-    configs.check_export(form)
-    return form
 
 
 def _purpose(metadata: metadata_lib.Metadata) -> str:
@@ -156,8 +170,7 @@ def _purpose(metadata: metadata_lib.Metadata) -> str:
 
 def metadata(
     form: huggingface.Form,
-    path: pathlib.Path,
-    values: dict[str, Any],
+    config: configs.ConfigFile,
     tokenizer: Tokenizer,
     arrays: dict[str, Stored],
 ) -> tuple[metadata_lib.Metadata, Objective]:
@@ -165,8 +178,7 @@ def metadata(
 
     Args:
       form: Class and config.
-      path: File with its config, for messages.
-      values: Values of that file.
+      config: File with the config.
       tokenizer: Tokenizer of the encoder.
       arrays: Arrays by name.
 
@@ -176,28 +188,47 @@ def metadata(
     Raises:
       UserError: Config and arrays contradict each other.
     """
-    purpose, encoder = form.purpose, form.encoder
+    settings: dict[str, Any] = {}
+    if form.purpose in _TASKS.values():
+        known, objective, settings = _finetuning(form, config, arrays)
+    else:
+        known, objective = _pretraining(form.purpose, form.encoder)
+    about = metadata_lib.Metadata(
+        config=known,
+        encoder=objective.encoder,
+        encoder_path=objective.encoder_path,
+        tokenizer=tokenizer,
+        versions=metadata_lib.versions(),
+        time={},
+        task=settings,
+    )
+    return about, objective
+
+
+def _pretraining(
+    purpose: str, encoder: config_lib.EncoderConfig
+) -> tuple[dict[str, Any], Objective]:
+    """Return the known part of a run's config, and the objective of the run."""
+    segments = "consecutive" if encoder.type_vocab_size >= 2 else "full_sentences"
+    make, asked = _PRETRAINING.get(
+        purpose, (masked_lm.MaskedLm, config_lib.MaskedLmConfig())
+    )
+    asked = dataclasses.replace(asked, segments=_SEGMENTS.get(purpose, segments))
+    objective = make(encoder, asked)
+    if purpose == BARE:
+        return {"kind": "bare encoder"}, objective
+    return {"kind": "pretraining", "objective": knobs.to_dict(asked)}, objective
+
+
+def _finetuning(
+    form: huggingface.Form, config: configs.ConfigFile, arrays: dict[str, Stored]
+) -> tuple[dict[str, Any], Objective, dict[str, Any]]:
+    """Return the known part of a run's config, its objective and its task's labels."""
+    purpose, encoder, values = form.purpose, form.encoder, config.values
     length = encoder.max_position_embeddings
     settings: dict[str, Any] = {}
     objective: Objective
-    if purpose in (CLASSIFICATION, TAGGING):
-        classifier = "tagger" if purpose == TAGGING else "classifier"
-        (classifier,) = huggingface.names(f"{classifier}/kernel", form)
-        count = arrays[classifier].shape[0]
-        labels = _labels(path, values, classifier, count)
-        if purpose == TAGGING:
-            task = config_lib.TaggingConfig(length=length)
-            settings = {"tags": labels, "scheme": _scheme(labels)}
-            objective = tagging.Tagging(encoder, count)
-        elif values.get("problem_type") == "regression" or count == 1:
-            task = config_lib.ClassificationConfig(target="number", length=length)
-            settings = {"labels": []}
-            objective = regression.Regression(encoder)
-        else:
-            task = config_lib.ClassificationConfig(length=length)
-            settings = {"labels": labels}
-            objective = classification.Classification(encoder, count)
-    elif purpose == CHOICE:
+    if purpose == CHOICE:
         task = config_lib.ChoiceConfig(length=length)
         objective = choice.Choice(encoder, 2)
     elif purpose == ANSWERING:
@@ -206,63 +237,30 @@ def metadata(
         )
         objective = spans.Spans(encoder)
     else:
-        return _pretraining(purpose, encoder, tokenizer)
-    # Only the known part of a config.
-    known = {"kind": "finetuning", "task": knobs.to_dict(task)}
-    return _metadata(known, objective, tokenizer, settings), objective
-
-
-def _metadata(
-    config: dict[str, Any],
-    objective: Objective,
-    tokenizer: Tokenizer,
-    settings: dict[str, Any] | None = None,
-) -> metadata_lib.Metadata:
-    return metadata_lib.Metadata(
-        config=config,
-        encoder=objective.encoder,
-        encoder_path=objective.encoder_path,
-        tokenizer=tokenizer,
-        versions=metadata_lib.versions(),
-        time={},
-        task=settings or {},
-    )
-
-
-def _pretraining(
-    purpose: str, encoder: config_lib.EncoderConfig, tokenizer: Tokenizer
-) -> tuple[metadata_lib.Metadata, Objective]:
-    pairs = encoder.type_vocab_size >= 2
-    without_question = "consecutive" if pairs else "full_sentences"
-    objective: Objective
-    if purpose == CAUSAL_LM:
-        asked = config_lib.CausalLmConfig(segments=without_question)
-        objective = causal_lm.CausalLm(encoder, asked)
-    elif purpose == PERMUTATION_LM:
-        asked = config_lib.PermutationLmConfig(segments=without_question)
-        objective = permutation_lm.PermutationLm(encoder, asked)
-    elif purpose == REPLACED_TOKENS:
-        # The folder has the discriminator only. A generator of the same size suits any
-        # discriminator.
-        asked = config_lib.ReplacedTokensConfig(
-            segments=without_question, generator_size=1.0
-        )
-        objective = replaced_tokens.ReplacedTokens(encoder, asked)
-    else:
-        questions = {
-            NEXT_SENTENCE: "next_sentence",
-            ONLY_NEXT_SENTENCE: "next_sentence",
-            SENTENCE_ORDER: "sentence_order",
-            BARE: "next_sentence",  # for the pooler
-        }
-        asked = config_lib.MaskedLmConfig(
-            segments=questions.get(purpose, without_question)
-        )
-        objective = masked_lm.MaskedLm(encoder, asked)
-    known = {"kind": "pretraining", "objective": knobs.to_dict(asked)}
-    if purpose == BARE:
-        known = {"kind": "bare encoder"}
-    return _metadata(known, objective, tokenizer), objective
+        head = "tagger" if purpose == TAGGING else "classifier"
+        (classifier,) = huggingface.names(f"{head}/kernel", form)
+        count = arrays[classifier].shape[0]
+        labels = _labels(config.path, values, classifier, count)
+        problem = values.get("problem_type")
+        if purpose == TAGGING:
+            task = config_lib.TaggingConfig(length=length)
+            settings = {"tags": labels, "scheme": _scheme(labels)}
+            objective = tagging.Tagging(encoder, count)
+        elif problem == _MULTI_LABEL:
+            raise UserError(
+                f"{config.path}: problem_type is {problem!r}; bert_jax predicts one "
+                "class for each text. To read only the encoder, set architectures to "
+                f'["{form.family.classes[BARE].name}"]'
+            )
+        elif problem == "regression" or count == 1:
+            task = config_lib.ClassificationConfig(target="number", length=length)
+            settings = {"labels": []}
+            objective = regression.Regression(encoder)
+        else:
+            task = config_lib.ClassificationConfig(length=length)
+            settings = {"labels": labels}
+            objective = classification.Classification(encoder, count)
+    return {"kind": "finetuning", "task": knobs.to_dict(task)}, objective, settings
 
 
 def _labels(
@@ -275,7 +273,8 @@ def _labels(
     wanted = {str(i) for i in range(count)}
     if not isinstance(names, dict) or set(names) != wanted:
         raise UserError(
-            f"{path}: id2label does not name the {count} classes of {classifier}"
+            f"{path}: id2label must name the {count} classes of {classifier}, 0 to "
+            f"{count - 1}"
         )
     return [str(names[str(i)]) for i in range(count)]
 

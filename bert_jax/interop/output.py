@@ -17,17 +17,23 @@ _MARGIN_BYTES = 1 << 20
 _HINT = "make room, or give another folder"
 
 
-def check(output: str) -> storage.Path:
-    """Return a folder that can be written.
+def check(output: str, *, local: bool = False) -> storage.Path:
+    """Check that a folder can be written, and return its path.
 
     Args:
       output: Path or URL that the user named.
+      local: Whether URLs are refused. A native checkpoint needs a local folder.
 
     Raises:
-      UserError: It is a file, or not empty.
+      UserError: It is a file, not empty, or remote.
       Unavailable: A store does not answer; try again later.
     """
     if storage.is_remote(output):
+        if local:
+            raise UserError(
+                f"{output}: a checkpoint of bert_jax is written to a local folder "
+                "only; give one"
+            )
         if storage.find(f"{output.rstrip('/')}/**") or storage.find(output):
             raise UserError(f"{output} is not empty; give a new folder")
         return storage.path(output.rstrip("/"))
@@ -40,29 +46,15 @@ def check(output: str) -> storage.Path:
     return folder
 
 
-def check_local(output: str) -> pathlib.Path:
-    """Return a local folder that can be written, for a native checkpoint.
-
-    Raises:
-      UserError: It is in a store, a file, or not empty.
-    """
-    if storage.is_remote(output):
-        raise UserError(
-            f"{output}: a checkpoint of bert_jax is written to a local folder only; "
-            "give one"
-        )
-    return check(output)
-
-
 @contextlib.contextmanager
 def complete_or_not_at_all(
     folder: storage.Path, size: int, last: str
 ) -> Iterator[pathlib.Path]:
-    """Context with a temporary local folder, which is renamed when the block succeeds.
+    """Write a folder in a temporary place, and publish it when the block succeeds.
 
-    A store cannot rename: there the file that marks a checkpoint is uploaded last. If
-    the block or the upload fails, the output is removed; a process that is killed may
-    leave files in the store.
+    A local folder is renamed. A store cannot rename, so the file that marks a
+    checkpoint is uploaded last. After an error nothing is left; a process that is
+    killed may leave files in the store.
 
     Args:
       folder: Result of `check`.
@@ -92,7 +84,7 @@ def complete_or_not_at_all(
             try:
                 yield temporary
             except Exception as error:
-                # Libraries have error types of their own for a full disk.
+                # TensorFlow and Orbax report a full disk with their own exceptions.
                 if reason := storage.disk_error(error):
                     raise OSError(reason) from error
                 raise

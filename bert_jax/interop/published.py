@@ -1,6 +1,6 @@
-"""Checkpoints of other projects, read as native ones.
+"""Checkpoints of other projects, with the interface of native checkpoints.
 
-Arrays have Hugging Face's names, whatever the format of the files (`huggingface.py`).
+Arrays have the names of `transformers`, whatever the format of the files.
 """
 
 import dataclasses
@@ -13,9 +13,9 @@ import flax.linen as nn
 import jax
 import numpy as np
 
-from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import configs, huggingface, model_classes
+from bert_jax.interop.configs import ConfigFile
 from bert_jax.interop.families.family import Family
 from bert_jax.interop.safetensors import Stored
 from bert_jax.model import parameters
@@ -26,9 +26,10 @@ from bert_jax.training import processes, restore
 
 _EMBEDDING = "encoder/embeddings/token_embedding"
 
-# Embeddings may be padded to multiples of these: `pad_to_multiple_of` in `transformers`
-# or `make-vocab-size-divisible-by` in Megatron-LM times its devices.
+# An embedding may be padded to a multiple of one of these numbers, by
+# `pad_to_multiple_of` in `transformers` or by Megatron-LM.
 _MULTIPLES = 8, 16, 32, 64, 128, 256, 512, 1024
+_FLOATS = "float16", "bfloat16", "float32", "float64"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,8 +42,8 @@ class Published:
       form: Class of `transformers`.
       metadata: Its metadata, in the form of native checkpoints.
       arrays: Arrays by Hugging Face's names.
-      ignored: Names of arrays without a parameter, with the reason.
-      shapes: Shapes of the parameters that it has, by path.
+      ignored: Names of arrays that are not parameters, with the reason.
+      shapes: Shapes of the parameters, by path.
     """
 
     source: str
@@ -62,10 +63,25 @@ class Published:
         return digest.hexdigest()[:16]
 
     def parameter(self, path: str) -> np.ndarray:
-        """Read a parameter."""
+        """Read a parameter.
+
+        Raises:
+          UserError: An array is not of floating-point numbers, or is not finite.
+        """
         names = huggingface.names(path, self.form)
-        arrays = (self.arrays[name].read() for name in names)
+        arrays = map(self._weights, names)
         return huggingface.to_parameter(path, arrays, self.shapes[path], self.form)
+
+    def _weights(self, name: str) -> np.ndarray:
+        array = self.arrays[name].read()
+        if array.dtype.name not in _FLOATS:
+            raise UserError(
+                f"{self.source}: {name} has dtype {array.dtype}; weights must be "
+                f"{', '.join(_FLOATS)}"
+            )
+        if not np.isfinite(array).all():
+            raise UserError(f"{self.source}: {name} has NaN or infinite values")
+        return array
 
     def load_params(self, shapes: Any, part: str, stored_part: str) -> restore.Loaded:
         """See `restore.load_params`."""
@@ -80,11 +96,11 @@ class Published:
                     continue
                 if self.shapes[source] != tuple(leaf.shape):
                     raise UserError(
-                        f"{self.source}: {source} has shape {self.shapes[source]}, the "
-                        f"model wants {tuple(leaf.shape)}"
+                        f"{self.source}: {source} has shape {self.shapes[source]}; the "
+                        f"model of this run has {tuple(leaf.shape)}"
                     )
                 value = self.parameter(source).astype(leaf.dtype, copy=False)
-                # Each process provides the shards of its own devices.
+                # Each process fills the shards of its own devices.
                 params[path] = jax.make_array_from_callback(
                     value.shape, leaf.sharding, value.__getitem__
                 )
@@ -100,10 +116,7 @@ class Published:
 def make(
     source: str,
     files: tuple[pathlib.Path, ...],
-    config_file: pathlib.Path,
-    values: dict[str, Any],
-    family: Family,
-    encoder: config_lib.EncoderConfig,
+    config: ConfigFile,
     tokenizer: Tokenizer,
     arrays: dict[str, Stored],
 ) -> Published:
@@ -112,60 +125,50 @@ def make(
     Args:
       source: Folder or file that the user named.
       files: Files with the arrays.
-      config_file: File with the config.
-      values: Values of that file.
-      family: Family of the model.
-      encoder: Config of the encoder, from these values.
+      config: File with the config.
       tokenizer: Tokenizer of the encoder.
-      arrays: Arrays, by current or older names of Hugging Face.
+      arrays: Arrays, by current or older names in `transformers`.
 
     Raises:
-      UserError: They contradict each other, or the encoder is incomplete.
+      UserError: The files contradict each other, or the encoder is incomplete.
     """
+    family, encoder = config.family, config.encoder
     arrays, ignored = _with_current_names(arrays, family)
     decoder, embedding = f"{family.decoder}.weight", family.encoder[_EMBEDDING]
     if decoder in arrays:
-        is_copy = _are_equal(arrays[decoder], arrays.get(embedding))
+        is_copy = embedding in arrays and np.array_equal(
+            arrays[decoder].read(), arrays[embedding].read()
+        )
         if is_copy:
             del arrays[decoder]
             ignored.append(f"{decoder} (a copy of the token embedding)")
         head = dataclasses.replace(encoder.prediction_head, tied=is_copy)
         encoder = dataclasses.replace(encoder, prediction_head=head)
-    named = values.get("architectures")
     purpose = model_classes.purpose_of_arrays(
-        family,
-        str(named[0]) if isinstance(named, list) and named else "",
-        arrays.keys(),
-        encoder,
+        family, config.class_name, arrays.keys(), encoder
     )
+    pad_id = 0
+    if family.has_padding_positions:
+        pad_id = configs.pad_id(config.path, config.values)
+        if tokenizer.pad_id != pad_id:
+            raise UserError(
+                f"{source}: pad_token_id, from which positions are counted, is "
+                f"{pad_id} in {config.path.name} and {tokenizer.pad_id} in the "
+                "vocabulary"
+            )
     try:
-        pad_id = 0
-        if family.has_padding_positions:
-            pad_id = configs.pad_id(config_file, values)
         form = huggingface.Form(family, purpose, encoder, pad_id)
     except UserError as error:
-        raise UserError(f"{config_file}: {error}") from error
-    metadata, objective = model_classes.metadata(
-        form, config_file, values, tokenizer, arrays
-    )
-    _check_vocabulary(
-        source, config_file.name, tokenizer.vocab_size, encoder.vocab_size
-    )
-    if family.has_padding_positions and tokenizer.pad_id != form.pad_id:
-        raise UserError(
-            f"{source}: positions are counted from pad_token_id, {form.pad_id} in "
-            f"{config_file.name}, but in the vocabulary it is {tokenizer.pad_id}"
-        )
-    shapes = _shapes(source, config_file.name, form, objective, arrays)
+        raise UserError(f"{config.path}: {error}") from error
+    metadata, objective = model_classes.metadata(form, config, tokenizer, arrays)
+    name = config.path.name
+    _check_vocabulary(source, name, tokenizer.vocab_size, encoder.vocab_size)
+    shapes = _shapes(source, name, form, objective, arrays)
     return Published(source, files, form, metadata, arrays, tuple(ignored), shapes)
 
 
 def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> None:
-    """Check that an embedding has a row for each token, or that number padded.
-
-    Raises:
-      UserError: It has another number of rows.
-    """
+    """Check that the rows of an embedding fit the tokens of the vocabulary."""
     if tokens > rows:
         raise UserError(
             f"{source}: the vocabulary has {tokens} tokens, the model only {rows} "
@@ -175,16 +178,20 @@ def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> 
     if rows not in padded | {tokens}:
         raise UserError(
             f"{source}: the vocabulary has {tokens} tokens, the model {rows} "
-            f"(vocab_size in {config_name}), which is no padding of them to a multiple "
-            f"of {', '.join(map(str, _MULTIPLES))}; give its own vocabulary, or, if it "
-            f"is this one, save the model anew after resize_token_embeddings({tokens})"
+            f"(vocab_size in {config_name}); expected the same number, or the next "
+            f"multiple of {', '.join(map(str, _MULTIPLES))}; use this model's own "
+            f"vocabulary, or save it after resize_token_embeddings({tokens})"
         )
 
 
 def _with_current_names(
     arrays: dict[str, Stored], family: Family
 ) -> tuple[dict[str, Stored], list[str]]:
-    """Rename arrays as current `transformers` does. Also return names of constants."""
+    """Rename arrays as current `transformers` does.
+
+    Returns:
+      Arrays by their current names, and the names of constants, which are left out.
+    """
     renamed, ignored = {}, []
     for name, array in arrays.items():
         new = re.sub(r"\.gamma$", ".weight", re.sub(r"\.beta$", ".bias", name))
@@ -200,10 +207,6 @@ def _with_current_names(
     return renamed, ignored
 
 
-def _are_equal(a: Stored, b: Stored | None) -> bool:
-    return b is not None and a.shape == b.shape and np.array_equal(a.read(), b.read())
-
-
 def _shapes(
     source: str,
     config_name: str,
@@ -214,21 +217,21 @@ def _shapes(
     """Return the shapes of the parameters that there are arrays for, by path."""
     encoder, family = form.encoder, form.family
     pattern = re.escape(family.layer_prefix).replace(r"\{\}", r"(\d+)") + r"\."
-    layers = [re.match(pattern, name) for name in arrays]
-    count = 1 + max((int(match[1]) for match in layers if match), default=-1)
+    matches = [re.match(pattern, name) for name in arrays]
+    count = 1 + max((int(match[1]) for match in matches if match), default=-1)
     if count != encoder.num_distinct_layers:
-        what = "layers", "num_hidden_layers"
+        layers, field = "layers", "num_hidden_layers"
         if encoder.num_layer_groups:
-            what = "groups of layers", "num_hidden_groups"
+            layers, field = "groups of layers", "num_hidden_groups"
         raise UserError(
-            f"{source}: the arrays are of {count} {what[0]}, but {what[1]} in "
-            f"{config_name} is {encoder.num_distinct_layers}"
+            f"{source} has arrays of {count} {layers}, but {field} in {config_name} is "
+            f"{encoder.num_distinct_layers}"
         )
     initial = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     shapes = {}
     for path, leaf in parameters.flatten(initial).items():
         names = huggingface.names(path, form)
-        if not names:  # only other classes have it
+        if not names:  # another class has this parameter
             continue
         missing = [name for name in names if name not in arrays]
         is_encoder = path.startswith("encoder/") and "/pooler/" not in path
@@ -240,8 +243,8 @@ def _shapes(
         for name in names:
             if arrays[name].shape != wanted:
                 raise UserError(
-                    f"{source}: {name} has shape {arrays[name].shape}, but by "
-                    f"{config_name} it has {wanted}"
+                    f"{source}: {name} has shape {arrays[name].shape}; expected "
+                    f"{wanted} from {config_name}"
                 )
         shapes[path] = tuple(leaf.shape)
     return shapes

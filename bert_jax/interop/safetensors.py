@@ -28,17 +28,10 @@ _DTYPES = {
     "BOOL": np.dtype(bool),
 }
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
-# Longest header that the format allows.
-_LONGEST_HEADER = 100_000_000
 
 
 class Stored(NamedTuple):
-    """An array in a file.
-
-    Attributes:
-      shape: Shape of the array.
-      read: Function that returns it.
-    """
+    """An array in a file: its shape, and a function that reads it."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
@@ -54,8 +47,8 @@ def read(path: pathlib.Path) -> dict[str, Stored]:
         size = path.stat().st_size
         with open(path, "rb") as stream:
             length = int.from_bytes(stream.read(8), "little")
-            if size < 8 or length > min(size - 8, _LONGEST_HEADER):
-                raise ValueError("it ends before its header does")
+            if size < 8 or length > size - 8:
+                raise ValueError("it ends inside its header")
             header = json.loads(stream.read(length))
         header.pop("__metadata__", None)
         return {
@@ -69,15 +62,7 @@ def read(path: pathlib.Path) -> dict[str, Stored]:
 
 
 def _stored(path: pathlib.Path, start: int, size: int, name: str, about: Any) -> Stored:
-    """Return an array of a file.
-
-    Args:
-      path: The file.
-      start: Offset of the first array, where the header ends.
-      size: Bytes of the file.
-      name: Name of the array.
-      about: Entry of the header.
-    """
+    """Return an array of a file of `size` bytes. Arrays begin at `start`."""
     try:
         code, shape = about["dtype"], tuple(map(int, about["shape"]))
         begin, end = map(int, about["data_offsets"])
@@ -94,14 +79,13 @@ def _stored(path: pathlib.Path, start: int, size: int, name: str, about: Any) ->
             f"at {end}"
         )
 
-    def map_it():
-        if begin == end:
+    def map_array():
+        if begin == end:  # an empty range cannot be mapped
             return np.zeros(shape, dtype)
-        # A mapping of this array alone, which is released with the last reference.
         content = np.memmap(path, np.uint8, "r", start + begin, (end - begin,))
         return content.view(dtype).reshape(shape)
 
-    return Stored(shape, map_it)
+    return Stored(shape, map_array)
 
 
 def write(

@@ -1,6 +1,6 @@
-"""SentencePiece models in protobuf's wire format, without its schema.
+"""SentencePiece models in protobuf's wire format, read without a schema.
 
-The module of sentencepiece for them needs a newer protobuf than TensorFlow allows.
+The schema that comes with sentencepiece needs a newer protobuf than TensorFlow allows.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,8 @@ from bert_jax.tokenizer import SPECIAL_TOKENS
 def with_native_names(model: bytes) -> bytes:
     """Return a SentencePiece model whose special tokens have the names of bert_jax.
 
-    Some of ALBERT's and all of XLNet's are in other brackets. Pieces are field 1 of
-    ModelProto, and the text of a piece is its field 1.
+    ALBERT and XLNet write some or all of them as <cls>, not [CLS]. Pieces are field 1
+    of ModelProto, and the text of a piece is its field 1.
     """
     names = {
         f"<{token[1:-1].lower()}>".encode(): token.encode() for token in SPECIAL_TOKENS
@@ -43,7 +43,7 @@ def _delimited(number: int, value: bytes) -> bytes:
 
 
 def fields(message: bytes) -> dict[int, Any]:
-    """Decode the fields of a message; the last of each number."""
+    """Decode the fields of a message by number. The last field of a number wins."""
     return {number: value for number, _, value in _parts(message)}
 
 

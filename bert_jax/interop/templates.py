@@ -13,12 +13,11 @@ _FIRST, _SECOND = "A", "B"
 
 
 def processor(tokenizer: Tokenizer, *, cls_is_last: bool) -> Any:
-    """Return a post-processor that adds special tokens as the rows of tasks have them.
+    """Return a post-processor that adds special tokens as bert_jax does in its tasks.
 
     Args:
       tokenizer: Tokenizer.
-      cls_is_last: Whether [CLS] stands behind the text, in a segment of its own, as in
-        XLNet. In bert_jax it stands first, and XLNet's encoder moves it.
+      cls_is_last: Whether [CLS] follows the text, in a third segment, as in XLNet.
     """
     cls, sep = tokenizer.special_tokens.cls, tokenizer.special_tokens.sep
     between = " ".join([f"{sep}:0"] * len(tokenizer.pair_separators))
@@ -47,7 +46,7 @@ def check(
       cls_is_last: See `processor`.
 
     Raises:
-      UserError: It joins them with other special tokens.
+      UserError: The pipeline joins them with other special tokens.
     """
     try:
         published = _pair(pipeline.get("post_processor"))

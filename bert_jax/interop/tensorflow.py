@@ -3,6 +3,8 @@
 TensorFlow is imported only when a checkpoint is read or written.
 """
 
+import contextlib
+import glob
 import pathlib
 import re
 from collections.abc import Iterable, Iterator
@@ -13,11 +15,10 @@ import numpy as np
 from bert_jax.errors import UserError
 from bert_jax.interop import (
     configs,
-    json_files,
     published,
     vocabularies,
 )
-from bert_jax.interop.families import BERT, family
+from bert_jax.interop.families import family
 from bert_jax.interop.safetensors import Stored
 from bert_jax.tokenizer import Tokenizer
 
@@ -31,10 +32,10 @@ PURPOSES = (
     family.ANSWERING,
 )
 PREFIX = "bert_model.ckpt"
-# Arrays that are written at once. BERT-Base takes two files.
+# Bytes of arrays in one file. BERT-Base takes two files.
 _PART_BYTES = 1 << 28
 _INDEX = ".index"
-# Hugging Face's names of variables whose names do not have the same parts.
+# Variables whose names in `transformers` have other parts.
 _HEADS = {
     "cls/predictions/output_bias": "cls.predictions.bias",
     "cls/seq_relationship/output_weights": "cls.seq_relationship.weight",
@@ -95,34 +96,23 @@ def read(path: pathlib.Path) -> published.Published:
       UserError: A file is missing or damaged.
     """
     folder = path if path.is_dir() else path.parent
-    values = json_files.read(folder / CONFIG)
-    encoder = configs.encoder(
-        folder / CONFIG, values, configs.TENSORFLOW_ACTIVATIONS, BERT
-    )
+    config = configs.read_tensorflow(folder / CONFIG)
     index = _index(path)
     prefix = index.with_suffix("")
-    files = tuple(sorted(folder.glob(f"{_escaped(prefix.name)}.data-*-of-*")))
+    files = tuple(sorted(folder.glob(f"{glob.escape(prefix.name)}.data-*-of-*")))
     if not files:
         raise UserError(f"{folder} has no {prefix.name}.data-00000-of-00001")
     return published.make(
         str(folder if path.is_dir() else index),
         (index, *files),
-        folder / CONFIG,
-        # Variables named output_weights are those of run_classifier.py.
-        values | {"architectures": ["BertForSequenceClassification"]},
-        BERT,
-        encoder,
+        config,
         _tokenizer(folder),
         _arrays(prefix),
     )
 
 
-def _escaped(name: str) -> str:
-    return re.sub(r"([*?\[])", r"[\1]", name)
-
-
 def _tokenizer(folder: pathlib.Path) -> Tokenizer:
-    """Read the vocabulary, and infer from it whether text is in lower case."""
+    """Read the vocabulary, and infer from it whether text is lower-cased."""
     tokenizer = vocabularies.read(folder)
     lower_case, strip_accents = tokenizer.lower_case, tokenizer.strip_accents
     if not (folder / vocabularies.SETTINGS).exists():
@@ -135,20 +125,22 @@ def _arrays(prefix: pathlib.Path) -> dict[str, Stored]:
     """Return the arrays by Hugging Face's names; each is read on demand."""
     import tensorflow as tf
 
-    try:
+    @contextlib.contextmanager
+    def reading(what):
+        try:
+            yield
+        except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
+            line = str(error).strip().splitlines()[0]
+            raise UserError(f"{what} is damaged: {line}") from error
+
+    with reading(prefix):
         reader = tf.train.load_checkpoint(str(prefix))
         shapes = reader.get_variable_to_shape_map()
-    except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-        line = str(error).strip().splitlines()[0]
-        raise UserError(f"{prefix} cannot be used: {line}") from error
 
     def array(name, shape):
         def get():
-            try:
+            with reading(f"{prefix}: {name}"):
                 value = reader.get_tensor(name)
-            except (tf.errors.OpError, ValueError, RuntimeError, IndexError) as error:
-                line = str(error).strip().splitlines()[0]
-                raise UserError(f"{prefix}: {name} is damaged: {line}") from error
             return value.T if _is_kernel(name) else value
 
         return Stored(tuple(shape)[::-1] if _is_kernel(name) else tuple(shape), get)
@@ -179,7 +171,7 @@ def _split(parent: str) -> list[str]:
 
 
 def original_name(name: str) -> str:
-    """Return the name of a BERT's variable; the inverse of `huggingface_name`."""
+    """Return the name of a variable; the inverse of `huggingface_name`."""
     heads = {published: original for original, published in _HEADS.items()}
     if name in heads:
         return heads[name]
@@ -193,13 +185,12 @@ def original_name(name: str) -> str:
 
 
 def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> list[str]:
-    """Write the files of a checkpoint. About 256 MiB are copied at a time.
+    """Write the files of a checkpoint. About 256 MiB are in memory at a time.
 
-    A small model has one file of arrays, as in the original. A large one has several,
-    which the index lists.
+    A small model has one file of arrays, and a large one has several.
 
     Args:
-      arrays: Hugging Face's names, and arrays.
+      arrays: Arrays with their names in `transformers`.
       folder: Folder to write into.
 
     Returns:
@@ -217,7 +208,7 @@ def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> lis
             tensors=list(variables.values()),
         )
         names += variables
-        variables.clear()  # free them before the next are read
+        variables.clear()  # release memory before the next arrays are read
     tf.raw_ops.MergeV2Checkpoints(
         checkpoint_prefixes=parts,
         destination_prefix=str(folder / PREFIX),
@@ -227,7 +218,7 @@ def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> lis
 
 
 def _parts(arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
-    """Yield tensors by name, as many as are written at once."""
+    """Yield the tensors of one file at a time, by name."""
     import tensorflow as tf
 
     part, size = {}, 0

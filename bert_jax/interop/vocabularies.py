@@ -1,8 +1,8 @@
 """Tokenizers of Hugging Face and TensorFlow folders, in and out.
 
-In: settings come from `tokenizer_config.json`, else from the pipeline in
-`tokenizer.json`, else they are the defaults of `transformers`. Out: `tokenizer.json`
-holds the whole pipeline, so that nothing depends on the defaults of a version.
+Settings are read from `tokenizer_config.json`. If it lacks them, they are read from the
+pipeline in `tokenizer.json`, or are the defaults of `transformers`. A written
+`tokenizer.json` holds the whole pipeline, because defaults differ between versions.
 """
 
 import json
@@ -34,7 +34,7 @@ def read(folder: pathlib.Path, family: Family = BERT) -> Tokenizer:
       family: Family of the model in the folder.
 
     Raises:
-      UserError: There is none, or bert_jax does not support it.
+      UserError: The tokenizer is missing, damaged or unsupported.
     """
     path = folder / "tokenizer.json"
     pipeline = json_files.read_if_there(path)
@@ -75,7 +75,7 @@ def _read(
     if splits is False or settings.get("do_basic_tokenize") is False:
         raise UserError(
             f"{config} switches off the split of Chinese characters or of "
-            "punctuation, which this project's tokenizer always makes"
+            "punctuation; bert_jax always splits them"
         )
     lower_case = setting("do_lower_case", "lowercase")
     lower_case = usually_lower_case if lower_case is None else lower_case is not False
@@ -107,7 +107,8 @@ def _lines(path: pathlib.Path) -> bytes:
     ids = range(first, first + len(added))
     if sorted(added.values(), key=str) != sorted(ids, key=str):
         raise UserError(
-            f"{path}: the ids are not those behind the {first} tokens of vocab.txt"
+            f"{path}: the ids must continue the {first} tokens of vocab.txt, from "
+            f"{first} on"
         )
     more = sorted(added, key=added.get)
     return text + "".join(f"{token}\n" for token in more).encode("utf-8")
@@ -123,14 +124,14 @@ def _vocabulary(path: pathlib.Path, pipeline: dict[str, Any]) -> bytes:
     model = pipeline.get("model")
     if _type(model) != "WordPiece":
         raise UserError(
-            f"{path} holds a model of type {_type(model)}, not WordPiece or BPE"
+            f"{path}: unknown model type {_type(model)}; expected WordPiece or BPE"
         )
     if model.get("continuing_subword_prefix", "##") != "##":
-        raise UserError(f"{path}: the prefix of word pieces is not ##")
+        raise UserError(f"{path}: continuing_subword_prefix must be ##")
     ids = _ids(path, pipeline)
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError(
-            f"{path}: the ids of the vocabulary are not 0 to {len(ids) - 1}, each once"
+            f"{path}: the ids of the vocabulary must be 0 to {len(ids) - 1}, each once"
         )
     return "".join(f"{token}\n" for token in sorted(ids, key=ids.get)).encode("utf-8")
 
@@ -152,7 +153,7 @@ def _read_byte_bpe(
     """Return the tokenizer of a pipeline that is byte-level BPE and nothing else."""
     splitter, model = pipeline.get("pre_tokenizer"), pipeline["model"]
     if _type(splitter) != "ByteLevel" or splitter.get("use_regex") is False:
-        raise UserError(f"{path}: its BPE is not of bytes, split as GPT-2 does")
+        raise UserError(f"{path}: bert_jax supports the byte-level BPE of GPT-2 only")
     if pipeline.get("normalizer") or model.get("byte_fallback"):
         raise UserError(
             f"{path} normalises text; bert_jax supports byte-level BPE without it only"
@@ -190,7 +191,7 @@ def write(
       tokenizer: Tokenizer.
       folder: Folder to write into.
       encoder: Config of the encoder.
-      cls_is_last: Whether [CLS] stands behind the text.
+      cls_is_last: Whether [CLS] follows the text.
     """
     special = tokenizer.special_tokens
     mask = tokenizers.AddedToken(special.mask)
@@ -205,13 +206,13 @@ def write(
         (folder / "vocab.json").write_bytes(vocabulary + b"\n")
         (folder / "merges.txt").write_bytes(merges)
         pipeline = _byte_bpe(tokenizer)
-        # A space before [MASK] belongs to the token that replaces it, as in bert_jax.
+        # As in bert_jax, [MASK] stands for a token with the space in front of it.
         mask = tokenizers.AddedToken(special.mask, lstrip=True)
     pipeline.add_special_tokens([*special[:-1], mask])
     pipeline.post_processor = templates.processor(tokenizer, cls_is_last=cls_is_last)
     json_files.write(folder / "tokenizer.json", json.loads(pipeline.to_str()))
     names = ["input_ids", "token_type_ids", "attention_mask"]
-    if encoder.type_vocab_size < 2:  # the model tells no segments apart
+    if encoder.type_vocab_size < 2:  # the model has no segments
         names.remove("token_type_ids")
     normalisation = {
         "do_lower_case": tokenizer.lower_case,
@@ -223,8 +224,8 @@ def write(
     json_files.write(
         folder / SETTINGS,
         {
-            # Not BertTokenizer, which builds a pipeline of its own: words of more than
-            # 100 characters are unknown there, of more than 200 in Google's.
+            # BertTokenizer would build its own pipeline, in which words of more than
+            # 100 characters are unknown; in google-research/bert, the limit is 200.
             "tokenizer_class": "PreTrainedTokenizerFast",
             **normalisation,
             "model_max_length": encoder.max_position_embeddings,
@@ -314,8 +315,7 @@ def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
 def _never_whole(symbols: list[str]) -> tokenizers.pre_tokenizers.PreTokenizer:
     """Return a splitter that cuts a spelt-out control symbol after its first character.
 
-    To `tokenizers`, control symbols are pieces of text; SentencePiece never produces
-    them from text.
+    The library `tokenizers` finds control symbols in text; SentencePiece does not.
     """
     first = "|".join(f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in symbols)
     return tokenizers.pre_tokenizers.Split(

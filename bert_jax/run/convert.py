@@ -1,13 +1,13 @@
-r"""Convert checkpoints: from other projects, to other projects.
+r"""Convert checkpoints from and to the formats of other projects.
 
   python -m bert_jax.run.convert --input=WORKDIR --output=FOLDER --to=huggingface
   python -m bert_jax.run.convert --input=FOLDER --output=WORKDIR --to=ours
 
-The input is a workdir of a run or one checkpoint in it, a folder that `transformers`
-saved (BERT, ALBERT, ELECTRA, RoBERTa, XLNet), or one of google-research/bert. The
-output is a new folder; it appears when it is complete. The generator of an ELECTRA is a
-folder in it. Folders of other projects may be in an object store. docs/interop.md says
-what goes in and out.
+The input is the workdir of a run, one checkpoint in a workdir, a folder that
+`transformers` saved (BERT, ALBERT, ELECTRA, RoBERTa, XLNet, ModernBERT), or a folder of
+google-research/bert. The output is a new folder. It appears when it is complete. The
+generator of an ELECTRA is written to a subfolder. Folders of other projects may be in
+an object store. docs/interop.md lists what can be converted.
 """
 
 from absl import flags
@@ -24,13 +24,13 @@ def define_flags() -> None:
         "to",
         "",
         ["", "huggingface", "tensorflow", "ours"],
-        "Format to write. Default: ours for a folder of another project, and else "
-        "Hugging Face's.",
+        "Format to write. Default: ours (a native checkpoint) for a folder of another "
+        "project, huggingface for a native checkpoint.",
     )
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Convert the checkpoint that the flags name."""
     source = command_line.required("input", "give a checkpoint, --input=DIR")
     output = command_line.required("output", "give a new folder, --output=DIR")
     terminal.say("importing JAX")

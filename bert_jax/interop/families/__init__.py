@@ -10,5 +10,5 @@ from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.interop.families.roberta import ROBERTA
 from bert_jax.interop.families.xlnet import XLNET
 
-# In the order in which an export tries them: BERT takes what no other family claims.
+# In the order in which an export tries them. BERT comes last, as it exports anything.
 FAMILIES = (XLNET, MODERNBERT, ALBERT, ELECTRA, ROBERTA, BERT)

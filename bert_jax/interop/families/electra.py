@@ -1,7 +1,7 @@
 """ELECTRA. A folder holds a discriminator or a generator.
 
-Its classes for classification and multiple choice are not here: they pool with a GELU
-instead of the tanh of bert_jax, and classification has another dropout.
+Its classes for classification and multiple choice pool with a GELU instead of the tanh
+of bert_jax, so only their encoders are read.
 """
 
 from bert_jax.interop.families import bert, family
@@ -49,5 +49,10 @@ ELECTRA = family.Family(
         family.BARE: ModelClass("ElectraModel", {}),
     },
     exports=_exports,
+    encoder_only=(
+        "ElectraForSequenceClassification",
+        "ElectraForMultipleChoice",
+        "ElectraForCausalLM",
+    ),
     fields={"embedding_size": ("embedding_size", int, None)},
 )

@@ -1,9 +1,9 @@
 """Description of a family of models in `transformers`.
 
-A family is a `model_type` with its classes. Its description has the names of arrays
-and config values; `huggingface.py` and `configs.py` apply it. Parameter paths of
-bert_jax are keys, and names of `transformers` are values. A path may be that of a layer
-with a kernel or scale, and a bias.
+A family is a `model_type` with its classes. It maps parameter paths of bert_jax to
+array names of `transformers`, and config fields to config values. A path may name a
+layer, which stands for its kernel or scale and its bias. `huggingface.py` and
+`configs.py` apply the description.
 """
 
 import dataclasses
@@ -49,8 +49,8 @@ class ModelClass:
       parts: Names of its heads and its pooler, by parameter path.
       head_activation: Activation of its head, whatever the config says, by its name in
         bert_jax; "": that of the encoder.
-      is_named: Whether a folder must name the class in `config.json`, because other
-        classes have arrays of the same names.
+      is_named: Whether `config.json` must name the class, because another class has
+        arrays of the same names.
     """
 
     name: str
@@ -69,17 +69,18 @@ class Family:
       prefix: Prefix of the encoder's arrays; a class of the encoder alone omits it.
       encoder: Names of the encoder's arrays outside its layers, by parameter path.
       layer_prefix: Prefix of a layer's arrays, with {} for its number.
-      layer: Names within a layer, by path within a layer. Paths of one name are the
-        parts of one array, in order, stacked along its output dimension. An array whose
-        own path is listed, not that of its layer, has the dimensions of the parameter,
+      layer: Names within a layer, by path within a layer. Paths with the same name are
+        parts of one array, in order, stacked along its output dimension. If the path of
+        a kernel itself is listed, its array keeps the dimensions of the parameter, with
         the output dimension first.
       decoder: Name of the layer that may hold a copy of the token embedding.
       classes: Classes by purpose. The first whose arrays a folder has is read.
+      encoder_only: Names of further classes, of which only the encoder is read.
       exports: Function of an encoder, its purpose and its kind of tokenizer; returns
         whether an export tries this family.
-      fields: `FIELDS` of `configs.py` that have another name or default, or that only
-        this family has.
-      constants: Required values in `config.json`, where it has them.
+      fields: Entries of `FIELDS` in `configs.py` that differ in this family, or that
+        only this family has.
+      constants: Values of `config.json` that are required if they are present.
       settings: Fields of `EncoderConfig` that all encoders of the family share.
       read_fields: Function of a `config.json` and its values; returns fields of
         `EncoderConfig` that do not correspond to one value each.
@@ -87,11 +88,11 @@ class Family:
       activation: Name of the activation in `config.json`.
       is_projected: Whether embeddings are projected even if they are as wide as hidden
         states.
-      has_padding_positions: Whether positions are counted from `pad_token_id` + 1, so
-        that the table begins with rows for padding.
-      cls_is_last: Whether [CLS] stands behind the text, and padding before it.
+      has_padding_positions: Whether positions start at `pad_token_id` + 1. The first
+        rows of the position embedding are then unused.
+      cls_is_last: Whether [CLS] follows the text, and padding precedes it.
       min_segments: Smallest `type_vocab_size` of the family's encoders.
-      lower_case: Default of tokenizers whose settings do not say it.
+      lower_case: Whether tokenizers lower-case text by default.
     """
 
     model_type: str
@@ -103,6 +104,7 @@ class Family:
     decoder: str
     classes: Mapping[str, ModelClass]
     exports: Callable[[config_lib.EncoderConfig, str, str], bool]
+    encoder_only: tuple[str, ...] = ()
     fields: Mapping[str, tuple[str, type, Any]] = dataclasses.field(
         default_factory=dict
     )

@@ -22,7 +22,7 @@ _BASES = {
 
 
 def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of the config that do not correspond to one value each."""
+    """Return the fields that depend on several values of the config."""
 
     def value(name, default):
         return json_files.value(path, {name: default, **values}, name, type(default))
@@ -57,7 +57,7 @@ def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any
     return fields | {
         "global_layer_every": every,
         "first_global_layer": first,
-        # `local_attention` counts the positions on both sides.
+        # `local_attention` is the width of the window, both sides together.
         "attention_window": value("local_attention", 128) // 2,
         "local_rotary_base": _base(path, values, _LOCAL),
     }
@@ -81,7 +81,7 @@ def _base(path: pathlib.Path, values: Mapping[str, Any], kind: str) -> float:
 
 
 def _period(path: pathlib.Path, values: Mapping[str, Any]) -> tuple[int, int]:
-    """Return the period of global layers, and the first of them."""
+    """Return the period of global layers, and the index of the first one."""
     count = values["num_hidden_layers"]
     kinds = values.get("layer_types")
     if kinds is None:
@@ -109,7 +109,7 @@ def _layer_types(count: int, every: int, first: int) -> list[str]:
 
 
 def _write_fields(encoder: config_lib.EncoderConfig) -> dict[str, Any]:
-    """Return the values that `_read_fields` reads, and those that nothing reads."""
+    """Return the values that `_read_fields` reads, and the ids of special tokens."""
     head = encoder.prediction_head
     bases = {
         _GLOBAL: encoder.rotary_base,
@@ -168,6 +168,15 @@ MODERNBERT = family.Family(
         family.BARE: ModelClass("ModernBertModel", {}),
     },
     exports=lambda encoder, purpose, tokenizer: encoder.positions == "rotary",
+    encoder_only=tuple(
+        f"ModernBertFor{task}"
+        for task in (
+            "SequenceClassification",
+            "TokenClassification",
+            "QuestionAnswering",
+            "MultipleChoice",
+        )
+    ),
     fields={
         "dropout_rate": ("embedding_dropout", float, 0.0),
         "attention_dropout_rate": ("attention_dropout", float, 0.0),

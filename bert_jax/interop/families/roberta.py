@@ -33,5 +33,6 @@ ROBERTA = family.Family(
         ),
     },
     exports=lambda encoder, purpose, tokenizer: tokenizer == "byte_bpe",
+    encoder_only=("RobertaForCausalLM",),
     has_padding_positions=True,
 )

@@ -51,6 +51,7 @@ XLNET = family.Family(
         family.BARE: ModelClass("XLNetModel", {}),
     },
     exports=lambda encoder, purpose, tokenizer: encoder.positions == "relative",
+    encoder_only=("XLNetForQuestionAnswering",),
     fields={
         "hidden_size": ("d_model", int, None),
         "num_layers": ("n_layer", int, None),
