@@ -24,7 +24,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.model import parameters
-from bert_jax.training import checksums, orbax_reports, processes, restore
+from bert_jax.training import checksums, processes, restore
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 
@@ -168,19 +168,17 @@ class Checkpoints:
         parts = _parts(state)
         parts["checksums"] = {"by_leaf": checksums.stacked(parts, state.step.sharding)}
         metadata = dataclasses.replace(self._metadata, encoder=encoder, time=time)
-        with contextlib.ExitStack() as reports:
-            reports.enter_context(orbax_reports.of_writes())
-            with self._agreed(step):
-                response = self._checkpointer.save_checkpointables_async(
-                    step, parts, custom_metadata=metadata.to_json()
-                )
-            self._pending = step, response, reports.pop_all()
+        with self._agreed(step):
+            response = self._checkpointer.save_checkpointables_async(
+                step, parts, custom_metadata=metadata.to_json()
+            )
+        self._pending = step, response
 
     def wait(self) -> None:
         """Return when the last checkpoint is complete, or raise as `save` does."""
         if self._pending is not None:
-            (step, response, reports), self._pending = self._pending, None
-            with reports, self._agreed(step):
+            (step, response), self._pending = self._pending, None
+            with self._agreed(step):
                 response.result()
 
     @contextlib.contextmanager
@@ -236,7 +234,7 @@ def save_parameters(
     # so they need no copy; to compress them, which saves a twelfth, would need one.
     context.memory.deepcopy_host_arrays = False
     context.array.saving.use_compression = False
-    with orbax_reports.of_writes(), context:
+    with context:
         ocp.save_checkpointables(
             str(restore.absolute(folder) / "0"),
             parts,

@@ -19,8 +19,10 @@ from orbax.checkpoint import v1 as ocp
 from bert_jax import storage, terminal
 from bert_jax.errors import Unavailable, UserError
 from bert_jax.model import parameters
-from bert_jax.training import checksums, orbax_reports, processes
+from bert_jax.training import checksums, orbax_logs, processes
 from bert_jax.training import metadata as metadata_lib
+
+orbax_logs.install()
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
@@ -274,18 +276,14 @@ def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, 
       Unavailable: In all processes, if a later attempt may succeed.
     """
     result, problem, passing = None, "", ""
-    with orbax_reports.of_reads():
-        try:
-            result = function(*arguments)
-        # Whatever is wrong with the files, Orbax and what it stands on have many kinds
-        # of errors for it.
-        except Exception as error:
-            if storage.is_passing(error):
-                passing = _first_line(error)
-            else:
-                problem = _first_line(error)
-        if problem or passing:
-            orbax_reports.end_of_reads()
+    try:
+        result = function(*arguments)
+    # Orbax, TensorStore and asyncio raise many kinds of errors for damaged files.
+    except Exception as error:
+        if storage.is_passing(error):
+            passing = _first_line(error)
+        else:
+            problem = _first_line(error)
     problem = next(filter(None, processes.gather_text(problem)), "")
     # Where one process fails, the others wait for it until their time is up.
     passing = next(filter(None, processes.gather_text(passing)), "")
