@@ -387,7 +387,7 @@ def test_a_report_that_a_crash_cut_off_or_zeroed(tmp_path):
     for left in (whole[1][:9], zeros, zeros[:-1]):
         (tmp_path / "metrics.jsonl").write_bytes(b"".join([*whole, left]))
         with reporting.Reporter(tmp_path, 10, 2) as reporter:
-            assert reporter.has(2, "train")
+            assert 2 in reporter.records("train")
         assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(whole)
 
 
@@ -404,7 +404,7 @@ def test_a_disk_that_has_no_room_for_a_report(tmp_path):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     with reporting.Reporter(tmp_path, 10, 1) as reporter:
-        assert reporter.has(1, "train") and not reporter.has(2, "train")
+        assert 1 in reporter.records("train") and 2 not in reporter.records("train")
 
 
 def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
@@ -444,7 +444,7 @@ def test_reports_and_config_in_an_object_store(tmp_path):
             reporter.flush()
             kept = (place / "metrics.jsonl").read_text(encoding="utf-8")
             reporter.write(3, "train", {"loss": 1.0})
-            assert reporter.has(2, "train") and not reporter.has(2, "eval")
+            assert 2 in reporter.records("train") and 2 not in reporter.records("eval")
             # What has not got there yet counts, too.
             assert list(reporter.records("train")) == [1, 2, 3]
     assert [json.loads(line)["step"] for line in kept.splitlines()] == [1, 2]
