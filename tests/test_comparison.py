@@ -63,7 +63,7 @@ def test_the_picture_has_the_curves_of_all(workdirs):
     assert [text.get_text() for text in axis.get_legend().get_texts()] == list(runs)
     drawn = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xdata())]
     assert drawn == [[[1, 9.0], [2, 8.0]], [[2, 8.5]], [[1, 7.25]]]
-    with pytest.raises(UserError, match="one have no losses or accuracies to draw"):
+    with pytest.raises(UserError, match="one have no losses or accuracies to plot"):
         curves.compare({"one": [{"step": 1, "split": "train", "goodput": 0.5}]})
 
 

@@ -165,7 +165,7 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
         expected[: len(rows)] = rows
         np.testing.assert_array_equal(begun[name], expected)
     assert "embeddings/position_embedding: rows 64 to 95 are new\n" in reported
-    assert "embeddings/segment_embedding: rows 1 to 1 are left out\n" in reported
+    assert "embeddings/segment_embedding: rows 1 to 1 are dropped\n" in reported
 
 
 @pytest.mark.runs

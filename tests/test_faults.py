@@ -434,7 +434,7 @@ def test_checkpoints_that_are_gone(undisturbed, corpus, tmp_path):
     (workdir / "checkpoints").rename(tmp_path / "elsewhere")
     command = runs.launch(1, 2, runs.pretrain(corpus, workdir))
     refused = runs.run(command)
-    runs.assert_refused(refused, "had checkpoints, and now there is none; bring them")
+    runs.assert_refused(refused, "had checkpoints, and now there is none; put")
     assert (workdir / "metrics.jsonl").read_bytes() == before
     shutil.rmtree(workdir / "checkpoints")
     (tmp_path / "elsewhere").rename(workdir / "checkpoints")

@@ -71,7 +71,7 @@ def test_requests_that_the_loop_answers(first, second):
     numbers = [int(signal.SIGTERM)] * 3 + [int(signal.SIGINT)]
     process = start(ASKED.format(first=first, second=second, numbers=numbers, wait=0))
     assert process.stdout.read() == "True\nTrue\n"
-    words = "stopping: will save after the steps that are under way"
+    words = "stopping: will save after the steps in flight"
     assert end(process) == (0, [words])
 
 

@@ -17,7 +17,7 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
+    """Define the flags of this entry point."""
     flags.DEFINE_string("input", "", "Checkpoint to read; path or URL.")
     flags.DEFINE_string("output", "", "Folder to write, new or empty; path or URL.")
     flags.DEFINE_enum(
@@ -30,7 +30,7 @@ def define_flags() -> None:
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Convert a checkpoint."""
     source = command_line.required("input", "give a checkpoint, --input=DIR")
     output = command_line.required("output", "give a new folder, --output=DIR")
     terminal.say("importing JAX")

@@ -1,4 +1,4 @@
-"""A profile of some chosen steps, for xprof."""
+"""Profile of some steps, for xprof."""
 
 import jax
 
@@ -7,7 +7,7 @@ from bert_jax import storage
 
 
 class Profiler:
-    """Profiles `profile_steps` steps from `profile_step` on, once."""
+    """Profiler of `profile_steps` steps, starting with `profile_step`."""
 
     def __init__(self, config: config_lib.LoopConfig, workdir: storage.Path):
         self._first = config.profile_step
@@ -16,20 +16,20 @@ class Profiler:
         self._is_running = False
 
     def begins_before(self, step: int) -> bool:
-        """Whether the profile begins with this step."""
+        """Return whether the profile starts with this step."""
         return step == self._first
 
     def start(self) -> None:
-        """Begin."""
+        """Start the profile."""
         folder = self.folder
-        # Files are named for the host: processes that share one need their own folder.
+        # Files are named after the host: processes on one host need their own folder.
         if jax.process_count() > 1:
             folder = folder / f"process_{jax.process_index()}"
         jax.profiler.start_trace(str(folder))
         self._is_running = True
 
     def ends_after(self, step: int, *, is_last: bool) -> bool:
-        """Whether the profile ends with this step.
+        """Return whether the profile ends with this step.
 
         Args:
           step: Number of the step.
@@ -38,6 +38,6 @@ class Profiler:
         return self._is_running and (step >= self._last or is_last)
 
     def stop(self) -> None:
-        """End."""
+        """Stop the profile."""
         jax.profiler.stop_trace()
         self._is_running = False
