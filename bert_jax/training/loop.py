@@ -29,7 +29,6 @@ from bert_jax.training import (
     interrupts,
     plateau,
     processes,
-    profiler,
     programs,
     reporting,
     saving,
@@ -119,7 +118,7 @@ class _Loop:
         self._folder = folder
         self._stop_requests = stop_requests
         self._heartbeat = heartbeat
-        self._profiler = profiler.Profiler(run.config, folder)
+        self._is_profiling = False
         self._done = int(state.step)
         self._skipped = int(state.skipped)
         self._stopping = False
@@ -356,18 +355,25 @@ class _Loop:
     # ---- profile
 
     def _begin_profile(self) -> None:
-        if self._profiler.begins_before(self._done + 1):
-            self._observe(0)
-            with self._ledger.counting("profile"):
-                self._profiler.start()
-            self._window.restart()
+        if self._done + 1 != self._run.config.profile_step:
+            return
+        self._observe(0)
+        folder = self._folder / "profile"
+        if jax.process_count() > 1:  # files are named after the host, not the process
+            folder = folder / f"process_{jax.process_index()}"
+        with self._ledger.counting("profile"):
+            jax.profiler.start_trace(str(folder))
+        self._is_profiling = True
+        self._window.restart()
 
     def _ends_profile(self, end: int) -> bool:
-        is_last = self._stopping or self._done == end
-        return self._profiler.ends_after(self._done, is_last=is_last)
+        config = self._run.config
+        is_last = self._done >= config.profile_step + config.profile_steps - 1
+        return self._is_profiling and (is_last or self._stopping or self._done == end)
 
     def _end_profile(self, end: int) -> None:
         if self._ends_profile(end):
             with self._ledger.counting("profile"):
-                self._profiler.stop()
-            self._reporter.say(f"profile in {self._profiler.folder}")
+                jax.profiler.stop_trace()
+            self._is_profiling = False
+            self._reporter.say(f"profile in {self._folder / 'profile'}")
