@@ -1,7 +1,4 @@
-"""What pods, disks and people do to a run, and what is left of it: everything.
-
-The table in docs/faults.md has what they printed (`pytest -m faults -n 0 -s`).
-"""
+"""Kills, signals, full disks and damaged files, after which a run loses nothing."""
 
 import contextlib
 import dataclasses
@@ -105,7 +102,6 @@ def test_killed_five_times_ends_like_undisturbed(
     rng.shuffle(kinds)
     workdir = tmp_path / "run"
     command = runs.launch(processes, 2, runs.pretrain(corpus, workdir, *LONG))
-    log = []
     while kinds:
         watched = runs.Watched(command)
         reached = wait_for_moment(kinds[0], watched, workdir, rng)
@@ -115,16 +111,10 @@ def test_killed_five_times_ends_like_undisturbed(
         assert watched.end() == 1, watched.text
         # What was meant to be hit may just have been over: then once more.
         if was_inside(kinds[0], workdir):
-            done = runs.metrics(workdir)[-1]["step"]
-            kept = runs.newest_step(workdir)
-            log.append(
-                f"process {victim} of {processes}, {kinds.pop(0)}, after report "
-                f"of step {done}: continues at {kept}"
-            )
+            kinds.pop(0)
     ended = runs.run(command)
     assert ended.process.returncode == 0, ended.text
     runs.assert_same_end(workdir, undisturbed(processes, 2, *LONG))
-    print(*["", *log], sep="\nSIGKILL ")
 
 
 # ---- SIGTERM
@@ -138,17 +128,12 @@ def test_sigterm_to_one_of_four_saves_all_at_one_step(undisturbed, corpus, tmp_p
     watched = runs.Watched(command)
     assert watched.wait_for("train step 9/"), watched.text
     victim = watched.pid(2)
-    before = time.monotonic()
     os.kill(victim, signal.SIGTERM)
-    saved = None
     while watched.process.poll() is None:
         time.sleep(0.05)
-        if saved is None and "saved at step" in watched.text:
-            saved = time.monotonic() - before
         for index in range(4):
             with contextlib.suppress(ProcessLookupError):
                 os.kill(watched.pid(index), signal.SIGTERM)
-    seconds = time.monotonic() - before
     assert watched.end() == 75, watched.text
     step_saved = runs.newest_step(workdir)
     assert 9 <= step_saved < 120
@@ -158,10 +143,6 @@ def test_sigterm_to_one_of_four_saves_all_at_one_step(undisturbed, corpus, tmp_p
     assert ended.process.returncode == 0, ended.text
     assert f"continuing at step {step_saved} of 120" in ended.text
     runs.assert_same_end(workdir, undisturbed(4, 2, *LONG))
-    print(
-        f"\nSIGTERM to process 2 of 4, and more to all: step {step_saved} saved after "
-        f"{saved:.1f} s, ended after {seconds:.1f} s"
-    )
 
 
 @pytest.mark.slow
@@ -177,22 +158,6 @@ def test_sigterm_during_evaluation_saves_at_once(undisturbed, corpus, tmp_path):
     ended = runs.run(command)
     assert ended.process.returncode == 0, ended.text
     runs.assert_same_end(workdir, undisturbed(1, 2, *LONG))
-
-
-@pytest.mark.slow
-def test_continued_on_ever_smaller_machines(undisturbed, corpus, tmp_path):
-    """Eight devices, then four, then two processes of two."""
-    workdir = tmp_path / "run"
-    command = runs.pretrain(corpus, workdir, *LONG)
-    for devices in (8, 4):
-        watched = runs.Watched(runs.launch(1, devices, command))
-        last = "train step 15/" if devices == 8 else "train step 45/"
-        assert watched.wait_for(last), watched.text
-        os.kill(watched.pid(0), signal.SIGTERM)
-        assert watched.end() == 75, watched.text
-    ended = runs.run(runs.launch(2, 2, command))
-    assert ended.process.returncode == 0, ended.text
-    runs.assert_same_curve(workdir, undisturbed(1, 2, *LONG), 1e-4)
 
 
 # ---- damaged checkpoints
