@@ -67,18 +67,18 @@ def _adopt(
     adopted, defaults = {}, type(config)()
     for field in knobs.architecture(config):
         path = f"{where}.{field.name}"
-        given, theirs = getattr(config, field.name), getattr(pretrained, field.name)
+        given, value = getattr(config, field.name), getattr(pretrained, field.name)
         is_set = path in overrides or given != getattr(defaults, field.name)
         if dataclasses.is_dataclass(given):
-            theirs = _adopt(given, theirs, path, source, overrides)
+            value = _adopt(given, value, path, source, overrides)
         elif is_set and field.metadata.get("adaptable"):
-            theirs = given
-        elif is_set and given != theirs:
+            value = given
+        elif is_set and given != value:
             raise UserError(
-                f"{path}={given}, but the checkpoint {source} has {theirs}; pass "
-                f"--config.{path}={theirs}, or leave init_from empty"
+                f"{path}={given}, but the checkpoint {source} has {value}; pass "
+                f"--config.{path}={value}, or leave init_from empty"
             )
-        adopted[field.name] = theirs
+        adopted[field.name] = value
     return dataclasses.replace(config, **adopted)
 
 

@@ -86,7 +86,7 @@ def _runs_in(path: epath.Path) -> str:
     try:
         best = json.loads((path / "results.json").read_text())["best"]["run"]
     except (OSError, ValueError, LookupError, TypeError):
-        best = ""  # not all of them have ended
+        best = ""  # some runs have not ended
     if best in runs:
         return f", but {len(runs)} runs; give the best of them, {path / best}"
     return f", but {len(runs)} runs; give one of them, such as {path / runs[0]}"
@@ -185,23 +185,23 @@ def load_params(
     Args:
       checkpoint: Folder, from `find`.
       shapes: `jax.ShapeDtypeStruct`s with shardings, for all parameters of a model.
-      part: Path of the part of the model to load, such as "encoder"; the rest is new,
-        even if it is stored. "": all of it.
-      stored_part: Path of that part in the checkpoint.
+      part: Path of the part of the model to load, such as "encoder"; "": the whole
+        model. The rest keeps its initial values, even if it is stored.
+      stored_part: Path of the part in the checkpoint.
 
     Raises:
-      UserError: The checkpoint is damaged, or a parameter has another shape in it.
+      UserError: The checkpoint is damaged, or a parameter has another shape.
       Unavailable: It may be readable later.
     """
     metadata = _read(checkpoint, _metadata_of_arrays, checkpoint, "params")
     stored = parameters.flatten(metadata)
     sums = _read(checkpoint, _metadata_of_arrays, checkpoint, "checksums")["by_leaf"]
     wanted = parameters.flatten(shapes)
-    ours, theirs = (f"{path}/" if path else "" for path in (part, stored_part))
+    prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
     source = {
-        path: theirs + path.removeprefix(ours)
+        path: stored_prefix + path.removeprefix(prefix)
         for path in wanted
-        if path.startswith(ours)
+        if path.startswith(prefix)
     }
     loaded = sorted(path for path in source if source[path] in stored)
     for path in loaded:
