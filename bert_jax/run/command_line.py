@@ -121,6 +121,10 @@ def _parse_flags(arguments: list[str]) -> list[str]:
     """
     try:
         return flags.FLAGS(arguments)
+    except BrokenPipeError:  # --help prints while it is parsed
+        raise
+    except OSError as error:
+        raise _unreadable_recipe(error) from error
     except Exception as error:
         # config_flags raises whatever it meets while it loads a recipe or looks up a
         # field, and absl may have wrapped it.
@@ -136,6 +140,12 @@ def _parse_flags(arguments: list[str]) -> list[str]:
             given = " ".join(a for a in arguments if a.startswith("--config"))
             message = f"cannot apply {given}: {type(error).__name__}: {message}"
         raise UserError(message) from error
+
+
+def _unreadable_recipe(error: OSError) -> UserError:
+    # ml_collections puts its own words before the reason.
+    reason = "".join(str(error).rpartition("[Errno")[1:])
+    return UserError(f"cannot read the recipe --config: {reason}")
 
 
 def _is_raised_by_recipe(error: BaseException) -> bool:
@@ -212,9 +222,8 @@ def config() -> ml_collections.ConfigDict:
         raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
     try:
         return flags.FLAGS.config.copy_and_resolve_references()
-    except OSError as error:  # ml_collections puts its own words before the reason
-        reason = "".join(str(error).rpartition("[Errno")[1:])
-        raise UserError(f"cannot read the recipe --config: {reason}") from error
+    except OSError as error:
+        raise _unreadable_recipe(error) from error
 
 
 def overrides() -> list[str]:
