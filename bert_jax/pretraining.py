@@ -1,4 +1,4 @@
-"""Pretraining: from a config and corpora to a run, and the run itself."""
+"""Pretraining runs, built from a config and corpora."""
 
 import dataclasses
 import functools
@@ -33,7 +33,7 @@ from bert_jax.training import (
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import HeldOut, Phase, PhaseData, Run
 
-# The class of an objective by the kind of its config.
+# Objective class by the `kind` field of its config.
 OBJECTIVES = {
     "masked_lm": masked_lm.MaskedLm,
     "causal_lm": causal_lm.CausalLm,
@@ -45,21 +45,21 @@ OBJECTIVES = {
 def pretrain(
     config: config_lib.PretrainConfig, folder: str, overrides: Collection[str] = ()
 ) -> tuple[step_lib.TrainState, config_lib.PretrainConfig]:
-    """Run, or continue, pretraining.
+    """Run pretraining, or resume it.
 
     Args:
-      config: Config of the run; what it leaves open is taken from the corpora.
+      config: Config of the run. Fields left open are filled in from the corpora.
       folder: Workdir.
-      overrides: Paths of the fields that were given on the command line. A checkpoint
-        to begin with may not contradict them, even if they are at their defaults.
+      overrides: Paths of the fields that were given on the command line. The checkpoint
+        `init_from` must agree with them, even if they are at their defaults.
 
     Returns:
-      The final state, and the config with nothing left open.
+      The final state, and the config with all fields filled in.
 
     Raises:
-      UserError: Config, corpus, devices or workdir do not fit.
-      Unavailable: Corpus or workdir cannot be reached now.
-      Interrupted: The run was asked to stop, and has saved itself.
+      UserError: The config, a corpus, the devices or the workdir is invalid.
+      Unavailable: A corpus or the workdir cannot be reached now.
+      Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
     source = pretrained = None
     with session.prepare(config.loop) as ledger:
@@ -78,7 +78,7 @@ def pretrain(
             config,
             "init_fingerprint",
             fingerprint or checkpoints.fingerprint(source),
-            f"{source} has other parameters",
+            f"the parameters of {source} have changed",
         )
     run = make_run(config, sharding.make_mesh(config.mesh), corpora)
     metadata = metadata_lib.of_run(config, run.objective, corpora[0].tokenizer)
@@ -92,8 +92,8 @@ def pretrain(
 def _pretrained(source: epath.Path, folder: str) -> metadata_lib.Metadata:
     """Read the metadata of `init_from`, or of the run's own checkpoint if it is gone.
 
-    A run's own checkpoint has the encoder of the phase that saved it, which may have
-    other rotary bases; its config has the run's.
+    The encoder is taken from the config of the run's own checkpoint: its metadata has
+    the encoder of one phase, which may have other rotary bases.
     """
     if checkpoints.exists(source):
         return checkpoints.read_metadata(source)
@@ -109,16 +109,16 @@ def _continued(
     corpora: Sequence[shards.Corpus],
     overrides: Collection[str],
 ) -> config_lib.PretrainConfig:
-    """Return the config with the encoder of a checkpoint.
+    """Return the config with the encoder of the checkpoint `init_from`.
 
     Raises:
       UserError: The checkpoint does not fit the corpora or the config.
     """
-    theirs, corpus = pretrained.tokenizer.fingerprint, corpora[0]
-    if theirs != corpus.tokenizer.fingerprint:
+    expected, corpus = pretrained.tokenizer.fingerprint, corpora[0]
+    if expected != corpus.tokenizer.fingerprint:
         raise UserError(
             f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
-            f"and {source} has {theirs}; build the corpus with the tokenizer that "
+            f"but {source} has {expected}; build the corpus with the tokenizer that "
             f"run.convert --input={source} --to=ours writes"
         )
     encoder = warm_start.encoder(config.encoder, source, pretrained, overrides)
@@ -130,14 +130,14 @@ def _continued(
 def resolve(
     config: config_lib.PretrainConfig, corpora: Sequence[shards.Corpus]
 ) -> config_lib.PretrainConfig:
-    """Fill in what a config leaves to the corpora.
+    """Fill in the vocabulary size and the fingerprint from the corpora.
 
     Args:
       config: Config of a run.
-      corpora: Its corpora; none for a plan without them, with BERT's vocabulary.
+      corpora: Corpora of the run. A plan may have none; it gets BERT's vocabulary size.
 
     Raises:
-      UserError: The config asks for another corpus or vocabulary.
+      UserError: The config names another corpus or vocabulary size.
     """
     if not corpora:
         size = config.encoder.vocab_size or config_lib.BERT_VOCAB_SIZE
@@ -163,15 +163,15 @@ def make_run(
     mesh: jax.sharding.Mesh,
     corpora: Sequence[shards.Corpus],
 ) -> Run:
-    """All that training is.
+    """Build the description of a run that `training.loop` carries out.
 
     Args:
-      config: Config with nothing left open.
+      config: Config with all fields filled in.
       mesh: Devices to train on.
-      corpora: What to train on; none for a run that is planned and not carried out.
+      corpora: Corpora to train on; none for a run that is only planned.
 
     Raises:
-      UserError: Model and batches cannot be dealt out over the mesh.
+      UserError: The model or a batch cannot be split over the mesh.
     """
     for name, encoder in config.encoders.items():
         sharding.check_encoder(mesh, encoder, name)
@@ -214,13 +214,13 @@ def open_data(
     index: int,
     rows: np.ndarray,
 ) -> PhaseData:
-    """The batches of a phase, to train on and to evaluate on.
+    """Open the training batches and the held-out batches of a phase.
 
     Args:
-      config: Config with nothing left open.
-      corpora: Where the tokens are.
-      index: Which phase.
-      rows: Ascending int [rows]; the rows of each batch to make.
+      config: Config with all fields filled in.
+      corpora: Corpora of the run.
+      index: Index of the phase.
+      rows: int [rows], ascending. Rows of each batch that this process makes.
     """
     train = _batches(config, corpora, index, rows, held_out=False)
     if len(corpora) > 1:
@@ -235,10 +235,10 @@ def _held_out(
     index: int,
     rows: np.ndarray,
 ) -> tuple[list[HeldOut], dict[str, float]]:
-    """The held-out text of each corpus, and what to compare values of all with.
+    """Return the held-out data of each corpus, and baselines for their weighted mean.
 
-    A corpus weighs as much as in training, whatever the size of its held-out text. Each
-    process has all of that text, whatever its rows, so that all agree.
+    The weight of a corpus is its weight in training, whatever the size of its held-out
+    text. All processes read the whole held-out text, so that their baselines agree.
     """
     held_out, token_counts = [], 0
     limit = config.loop.eval_batches
@@ -264,7 +264,7 @@ def _held_out(
 def _levels(
     config: config_lib.PretrainConfig, token_counts: np.ndarray
 ) -> dict[str, float]:
-    """What to compare evaluations with, from the tokens of the held-out text."""
+    """Return the baselines of evaluations, computed from held-out token counts."""
     frequencies = token_counts / token_counts.sum()
     known = _objective(config).without_context(frequencies)
     return {
@@ -280,17 +280,17 @@ def _objective(config: config_lib.PretrainConfig) -> PretrainingObjective:
 def batch_of_step(
     config: config_lib.PretrainConfig, step: int
 ) -> dict[str, np.ndarray]:
-    """The batch that a run of this config trains on at a step, without the run.
+    """Return the batch that a run of this config trains on at a step.
 
     Args:
       config: Config of the run; `data.corpus` must be set.
-      step: Number of the step, counted from 0 over all phases.
+      step: Index of the step, from 0, over all phases.
 
     Returns:
       See `data/batches.py`.
 
     Raises:
-      UserError: There is no such step or corpus.
+      UserError: The step is out of range, or there is no corpus.
     """
     corpora = mixture.open_corpora(config.data.folders)
     config = resolve(config, corpora)
@@ -301,7 +301,9 @@ def batch_of_step(
             made = _batches(config, corpora, i, rows, held_out=False)
             return made.batch(step - begin)
         begin += phase.steps
-    raise UserError(f"step {step} is not one of the {config.total_steps} of this run")
+    raise UserError(
+        f"step {step} is out of range: the run has {config.total_steps} steps"
+    )
 
 
 def _batches(

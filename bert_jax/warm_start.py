@@ -1,4 +1,4 @@
-"""Pretraining that begins with the parameters of a checkpoint."""
+"""Initialisation of pretraining from the parameters of a checkpoint."""
 
 import dataclasses
 from collections.abc import Collection
@@ -17,8 +17,8 @@ from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
-# Tables that can have more or fewer rows than in the checkpoint: by the end of their
-# path, the field of the encoder that says how many.
+# Embedding tables that may have more or fewer rows than in the checkpoint. Maps the end
+# of their path to the encoder field with the number of rows.
 _TABLES = {
     "embeddings/position_embedding": "max_position_embeddings",
     "embeddings/segment_embedding": "type_vocab_size",
@@ -33,10 +33,10 @@ def encoder(
 ) -> config_lib.EncoderConfig:
     """Return the config of a checkpoint's encoder, changed for further pretraining.
 
-    The architecture is the checkpoint's, and all other fields are those of the run. A
-    field of the architecture counts as set if it was given on the command line or
-    differs from its default; then it has to agree with the checkpoint, unless
-    parameters can be adapted to it (`knobs.knob`).
+    The architecture is the checkpoint's. All other fields are the run's. A field of the
+    architecture counts as set if it was given on the command line or differs from its
+    default. A set field must agree with the checkpoint, unless parameters can be
+    adapted to it (`knobs.knob`).
 
     Args:
       config: Encoder of the run's config.
@@ -49,7 +49,7 @@ def encoder(
       UserError: A field that is set contradicts the checkpoint.
     """
     tokens = pretrained.tokenizer.vocab_size
-    # Left open, or that of the tokenizer: a published vocabulary may be padded.
+    # The table of a published checkpoint may have more rows than the tokenizer.
     if config.vocab_size in (0, tokens):
         size = pretrained.encoder.vocab_size
         config = dataclasses.replace(config, vocab_size=size)
@@ -67,18 +67,18 @@ def _adopt(
     adopted, defaults = {}, type(config)()
     for field in knobs.architecture(config):
         path = f"{where}.{field.name}"
-        given, theirs = getattr(config, field.name), getattr(pretrained, field.name)
+        given, value = getattr(config, field.name), getattr(pretrained, field.name)
         is_set = path in overrides or given != getattr(defaults, field.name)
         if dataclasses.is_dataclass(given):
-            theirs = _adopt(given, theirs, path, source, overrides)
+            value = _adopt(given, value, path, source, overrides)
         elif is_set and field.metadata.get("adaptable"):
-            theirs = given
-        elif is_set and given != theirs:
+            value = given
+        elif is_set and given != value:
             raise UserError(
-                f"{path}={given}, but the checkpoint {source} has {theirs}; pass "
-                f"--config.{path}={theirs}, or leave init_from empty"
+                f"{path}={given}, but the checkpoint {source} has {value}; pass "
+                f"--config.{path}={value}, or leave init_from empty"
             )
-        adopted[field.name] = theirs
+        adopted[field.name] = value
     return dataclasses.replace(config, **adopted)
 
 
@@ -93,7 +93,7 @@ def begin(
     Rows of a table that the checkpoint lacks keep their initial values.
 
     Args:
-      run: What is trained.
+      run: Run to initialise.
       source: The checkpoint.
       pretrained: Config of the encoder in it.
       state: The initial state.
@@ -111,9 +111,9 @@ def begin(
             if has != wanted:
                 loaded.params[path] = _fitted(initial[path], loaded.params[path])
                 first, last = min(has, wanted), max(has, wanted) - 1
-                what = "new" if wanted > has else "left out"
+                what = "new" if wanted > has else "dropped"
                 processes.say(f"  {path}: rows {first} to {last} are {what}")
-    processes.say("  moments and schedule of the optimizer begin anew")
+    processes.say("  optimizer state and learning rate schedule start from scratch")
     return dataclasses.replace(state, params=restore.merge(state.params, loaded))
 
 
@@ -129,7 +129,7 @@ def _with_rows(leaf: jax.ShapeDtypeStruct, rows: int | None) -> jax.ShapeDtypeSt
 
 
 def _fitted(initial: jax.Array, loaded: jax.Array) -> jax.Array:
-    """Return a table with the rows that were loaded, as many as it has."""
+    """Return the initial table with its first rows replaced by the loaded ones."""
     rows = min(len(initial), len(loaded))
     fit = jax.jit(
         lambda table, other: table.at[:rows].set(other[:rows]),

@@ -77,11 +77,11 @@ class Watched:
     def text(self):
         return "".join(self.lines)
 
-    def wait_for(self, text, after=0, seconds=900):
+    def wait_for(self, text, seconds=900):
         """Wait for a line that contains `text`; False if the command ends before."""
 
         def got():
-            return any(text in line for line in self.lines[after:])
+            return any(text in line for line in self.lines)
 
         with self._new_line:
             self._new_line.wait_for(
@@ -101,10 +101,6 @@ class Watched:
         self._reader.join()
         self.process.stdout.close()
         return status
-
-    def kill(self):
-        self.process.kill()
-        return self.end()
 
 
 def run(command, devices=1):

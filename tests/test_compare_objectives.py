@@ -26,11 +26,8 @@ def comparison(monkeypatch):
     return compare_objectives, comparison_runs
 
 
-def test_the_recipe_has_what_is_compared(comparison):
+def test_encoders_are_alike_where_the_method_allows(comparison):
     assert tuple(comparison[1].OBJECTIVES) == recipes.COMPARED
-
-
-def test_encoders_are_alike_where_the_method_allows():
     bert = recipes.build("comparison:bert")
     for name in recipes.COMPARED:
         built = recipes.build(f"comparison:{name}")

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from commands import assert_refused, run
+from commands import assert_refused, call
 
 from bert_jax import storage
 from bert_jax.errors import UserError
@@ -63,7 +63,7 @@ def test_the_picture_has_the_curves_of_all(workdirs):
     assert [text.get_text() for text in axis.get_legend().get_texts()] == list(runs)
     drawn = [line.get_xydata().tolist() for line in axis.lines if len(line.get_xdata())]
     assert drawn == [[[1, 9.0], [2, 8.0]], [[2, 8.5]], [[1, 7.25]]]
-    with pytest.raises(UserError, match="one have no losses or accuracies to draw"):
+    with pytest.raises(UserError, match="one have no losses or accuracies to plot"):
         curves.compare({"one": [{"step": 1, "split": "train", "goodput": 0.5}]})
 
 
@@ -76,12 +76,12 @@ def test_runs_of_one_name_are_told_apart_by_their_folders(workdirs, tmp_path):
 def test_from_the_command_line(workdirs, tmp_path):
     output = tmp_path / "compared.png"
     first, second = map(str, workdirs)
-    done = run("report", f"--workdir={first}", second, f"--output={output}")
+    done = call("report", f"--workdir={first}", second, f"--output={output}")
     assert done.stdout == comparison.table(comparison.read(workdirs)) + "\n"
     assert output.read_bytes().startswith(b"\x89PNG")
     assert_refused(
-        run("report", f"--workdir={first}", first), f"{first} is given twice"
+        call("report", f"--workdir={first}", first), f"{first} is given twice"
     )
     (workdirs[1] / "config.json").unlink()
-    done = run("report", f"--workdir={first}", second)
+    done = call("report", f"--workdir={first}", second)
     assert_refused(done, f"cannot read {second}/config.json")

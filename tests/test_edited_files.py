@@ -57,25 +57,20 @@ def edited(**changes):
         (b"", "Expecting value"),
         (b"\xff\xfe{}", "can't decode"),
         (b"[" * 100_000, "recursion"),
-        ([1, 2], "no JSON object"),
-        ({}, "no checkpoint of bert_jax"),
-        ({"custom_metadata": [1]}, "no checkpoint of bert_jax"),
-        (edited(tokenizer=None), "no checkpoint of bert_jax"),
-        (edited(tokenizer=5), "tokenizer in its metadata is damaged"),
+        ([1, 2], "not a JSON object"),
+        ({}, "not a bert_jax checkpoint"),
+        ({"custom_metadata": [1]}, "not a bert_jax checkpoint"),
+        (edited(tokenizer=None), "not a bert_jax checkpoint"),
+        (edited(tokenizer=5), "field tokenizer is damaged"),
         (edited(tokenizer="{"), "tokenizer"),
         (edited(tokenizer='{"kind": "wordpiece"}'), "tokenizer"),
         (edited(encoder=[]), "expected a group of fields"),
         (edited(encoder__num_heads=0), "num_heads=0 must be at least 1"),
         (edited(encoder__num_heads="4"), "num_heads='4': expected int"),
         (edited(encoder__heads=4), "unknown config field heads"),
-        (edited(encoder_path=None), "encoder_path in its metadata is damaged"),
-        (edited(versions=3), "versions in its metadata is damaged"),
-        (edited(time=3), "time in its metadata is damaged"),
-        (edited(time={"seconds": {}}), "time in its metadata is damaged"),
-        (
-            edited(time={"unix_time": 1.0, "seconds": {"step": -math.inf}}),
-            "time in its metadata is damaged",
-        ),
+        (edited(encoder_path=None), "field encoder_path is damaged"),
+        (edited(versions=3), "field versions is damaged"),
+        (edited(time=3), "field time is damaged"),
     ],
 )
 def test_metadata_of_a_checkpoint(content, message, tmp_path):
@@ -91,7 +86,7 @@ def test_metadata_of_a_checkpoint(content, message, tmp_path):
 
 def test_checkpoints_that_are_a_file(tmp_path):
     (tmp_path / "checkpoints").write_text("")
-    with pytest.raises(UserError, match="checkpoints is no folder; move it away"):
+    with pytest.raises(UserError, match="checkpoints is not a folder; move it away"):
         checkpoint.Checkpoints(tmp_path / "checkpoints", 1, toy.metadata())
 
 
@@ -102,13 +97,13 @@ def test_checkpoints_that_are_a_file(tmp_path):
 def test_folders_that_the_library_of_checkpoints_would_not_find(name, tmp_path):
     """Its globs take them for patterns, and what it saved there could not be read."""
     with (
-        pytest.raises(UserError, match="in a path; give another path"),
+        pytest.raises(UserError, match="must not contain .*; give another path"),
         workdir.claim(tmp_path / name, CONFIG, print),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
     for use in (restore.find, prediction.load):
-        with pytest.raises(UserError, match="in a path; give another path"):
+        with pytest.raises(UserError, match="must not contain .*; give another path"):
             use(str(tmp_path / name))
 
 
@@ -209,7 +204,7 @@ def test_lines_that_are_no_records_are_left_out(with_edited_metrics):
 
 def test_a_continued_run_drops_them(with_edited_metrics):
     with reporting.Reporter(with_edited_metrics, 3, 1) as reporter:
-        assert reporter.has(1, "eval") and not reporter.has(2, "train")
+        assert 1 in reporter.records("eval") and 2 not in reporter.records("train")
         reporter.write(2, "train", {"loss": 2.0})
     lines = (with_edited_metrics / "metrics.jsonl").read_text().splitlines()
     again = {"step": 2, "split": "train", "loss": 2.0}
@@ -226,5 +221,5 @@ def test_no_records(tmp_path):
 
 def test_nothing_to_draw():
     records = [{"step": 1, "split": "train", "padding_fraction": 0.1}]
-    with pytest.raises(UserError, match="R has reported nothing that could be drawn"):
+    with pytest.raises(UserError, match="R has no metrics to plot"):
         curves.draw(records, "R")

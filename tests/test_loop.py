@@ -220,28 +220,42 @@ def test_muon_resumes_bit_for_bit(corpus, tmp_path):
     assert_same_end(runs[1], runs[0])
 
 
-def test_a_profile_and_a_cache_by_config(corpus, tmp_path, capsys):
+def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(throughput.hardware, "peak_flops", lambda kind: 1e10)
     before = jax.config.jax_compilation_cache_dir
-    workdir, cache = tmp_path / "run", tmp_path / "cache"
+    folder, cache = tmp_path / "run", tmp_path / "cache"
     options = {"profile_step": 4, "profile_steps": 2, "compilation_cache": str(cache)}
     try:
-        pretraining.pretrain(small_config(corpus, **options), str(workdir))
+        pretraining.pretrain(small_config(corpus, **options), str(folder))
         assert jax.config.jax_compilation_cache_dir == str(cache)
     finally:
         jax.config.update("jax_compilation_cache_dir", before)
-    (profile,) = (workdir / "profile").rglob("*.xplane.pb")
+    (profile,) = (folder / "profile").rglob("*.xplane.pb")
     assert profile.stat().st_size > 1000
     said = capsys.readouterr().err
-    assert f"profile in {workdir / 'profile'}" in said
-    # The last line says where the time went, and the shares of each report add up.
-    assert "s in all: " in said.splitlines()[-1]
-    for line in (workdir / "metrics.jsonl").read_text().splitlines():
-        record = json.loads(line)
-        if record["split"] == "train":
-            shares = [v for k, v in record.items() if k.startswith("time_fraction_")]
-            assert len(shares) == len(goodput.BUCKETS)
-            assert sum(shares) == pytest.approx(1, abs=1e-4)
-            assert record["skipped_steps"] == 0
+    assert f"profile in {folder / 'profile'}" in said
+    # The shares of time in each report add up.
+    trained = [r for r in metrics_file.read(folder) if r["split"] == "train"]
+    resolved = workdir.read_config(folder, config.PretrainConfig)
+    objective = masked_lm.MaskedLm(resolved.encoder, resolved.objective)
+    flops = objective.sequence_flops(resolved.phases[0].length)
+    for record in trained:
+        shares = [v for k, v in record.items() if k.startswith("time_fraction_")]
+        assert len(shares) == len(goodput.BUCKETS)
+        assert sum(shares) == pytest.approx(1, abs=1e-4)
+        assert record["skipped_steps"] == 0
+        rate = flops * record["sequences_per_sec"] / jax.device_count()
+        assert record["mfu"] == pytest.approx(rate / 1e10, rel=1e-3)
+    # The last line has the shares of the whole run.
+    last = said.splitlines()[-1]
+    assert "s in all: " in last
+    shares = dict(part.split(" ") for part in last.split("; ")[1].split(", "))
+    assert list(shares) == ["goodput", "data_wait_fraction", "mfu"]
+    for name in ("data_wait_fraction", "mfu"):
+        values = [record[name] for record in trained]
+        share = float(shares[name].rstrip("%")) / 100
+        assert min(values) - 6e-4 <= share <= max(values) + 6e-4
+    assert 0 < float(shares["goodput"].rstrip("%")) < 100
 
 
 def test_the_rest_of_a_phase_is_described_once(monkeypatch):
@@ -271,29 +285,6 @@ def test_the_rest_of_a_phase_is_described_once(monkeypatch):
     assert described(1, 9.0, 7000, window) == ""
     assert described(99, 9.9, 6900, window) == f"about 12 min {rest}"
     assert described(100, 9.9, 6800, window) == ""
-
-
-def test_the_last_line_has_the_shares_of_the_reports(
-    corpus, tmp_path, capsys, monkeypatch
-):
-    monkeypatch.setattr(throughput.hardware, "peak_flops", lambda kind: 1e10)
-    pretraining.pretrain(small_config(corpus), str(tmp_path / "run"))
-    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
-    trained = [r for r in map(json.loads, lines) if r["split"] == "train"]
-    resolved = workdir.read_config(tmp_path / "run", config.PretrainConfig)
-    objective = masked_lm.MaskedLm(resolved.encoder, resolved.objective)
-    work = objective.sequence_flops(resolved.phases[0].length)
-    for record in trained:
-        rate = work * record["sequences_per_sec"] / jax.device_count()
-        assert record["mfu"] == pytest.approx(rate / 1e10, rel=1e-3)
-    last = capsys.readouterr().err.splitlines()[-1]
-    shares = dict(part.split(" ") for part in last.split("; ")[1].split(", "))
-    assert list(shares) == ["goodput", "data_wait_fraction", "mfu"]
-    for name in ("data_wait_fraction", "mfu"):
-        values = [record[name] for record in trained]
-        share = float(shares[name].rstrip("%")) / 100
-        assert min(values) - 6e-4 <= share <= max(values) + 6e-4
-    assert 0 < float(shares["goodput"].rstrip("%")) < 100
 
 
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
@@ -358,9 +349,7 @@ def test_each_array_is_split_over_data_where_it_can_be():
 
 
 def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
-    recipe = pod_recipe.get_config()
-    recipe.data.corpus = str(corpus.folder)
-    values = knobs.from_configdict(config.PretrainConfig, recipe)
+    values = small_config(corpus)
     phase = dataclasses.replace(values.phases[0], steps=2)
     values = dataclasses.replace(values, phases=(phase, phase))
     opened = []
@@ -387,7 +376,7 @@ def test_a_report_that_a_crash_cut_off_or_zeroed(tmp_path):
     for left in (whole[1][:9], zeros, zeros[:-1]):
         (tmp_path / "metrics.jsonl").write_bytes(b"".join([*whole, left]))
         with reporting.Reporter(tmp_path, 10, 2) as reporter:
-            assert reporter.has(2, "train")
+            assert 2 in reporter.records("train")
         assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(whole)
 
 
@@ -404,14 +393,12 @@ def test_a_disk_that_has_no_room_for_a_report(tmp_path):
         finally:
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     with reporting.Reporter(tmp_path, 10, 1) as reporter:
-        assert reporter.has(1, "train") and not reporter.has(2, "train")
+        assert 1 in reporter.records("train") and 2 not in reporter.records("train")
 
 
 def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     """Their loss is not 0: there is none."""
-    recipe = pod_recipe.get_config()
-    recipe.data.corpus = str(corpus.folder)
-    values = knobs.from_configdict(config.PretrainConfig, recipe)
+    values = small_config(corpus)
     optimizer = dataclasses.replace(
         values.optimizer, learning_rate=1e30, schedule="linear"
     )
@@ -444,7 +431,7 @@ def test_reports_and_config_in_an_object_store(tmp_path):
             reporter.flush()
             kept = (place / "metrics.jsonl").read_text(encoding="utf-8")
             reporter.write(3, "train", {"loss": 1.0})
-            assert reporter.has(2, "train") and not reporter.has(2, "eval")
+            assert 2 in reporter.records("train") and 2 not in reporter.records("eval")
             # What has not got there yet counts, too.
             assert list(reporter.records("train")) == [1, 2, 3]
     assert [json.loads(line)["step"] for line in kept.splitlines()] == [1, 2]

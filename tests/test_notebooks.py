@@ -209,7 +209,7 @@ def test_the_batch_of_a_step_is_what_the_run_sees(corpus, tmp_path, monkeypatch)
     # In the second phase; evaluations are between.
     assert any(same(pretraining.batch_of_step(built, 5), other) for other in seen)
     for step in (-1, 6):
-        with pytest.raises(UserError, match=f"step {step} is not one of the 6"):
+        with pytest.raises(UserError, match=f"step {step} is out of range"):
             pretraining.batch_of_step(built, step)
 
 

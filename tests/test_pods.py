@@ -13,9 +13,10 @@ import pytest
 import runs
 
 from bert_jax import pretraining
+from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
-from bert_jax.training import restore
+from bert_jax.training import processes, restore
 
 pytestmark = pytest.mark.pods
 
@@ -70,7 +71,7 @@ def test_a_process_opens_only_the_shards_of_its_groups(read_by_four, corpus):
 # ---- checkpoints of other projects
 
 
-def test_processes_read_a_published_folder_once_each(tmp_path):
+def test_processes_read_each_published_array_once(tmp_path):
     """Each array once; no process holds more than its devices have."""
     folder = published.write("pretraining", tmp_path / "theirs")
     script = runs.ROOT / "tests" / "pod_interop.py"
@@ -150,10 +151,6 @@ def test_many_processes_train_as_one_does(
     assert last["slowest_process"] in range(processes)
 
 
-def stopped_at(workdir):
-    return int(restore.find(workdir).name)
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("first", "then"), [((4, 2), (1, 4)), ((1, 4), (4, 1))])
 def test_checkpoints_move_between_numbers_of_processes(
@@ -166,7 +163,7 @@ def test_checkpoints_move_between_numbers_of_processes(
     assert stopped.wait_for("train step 3/16"), stopped.text
     stopped.process.send_signal(signal.SIGTERM)
     assert stopped.end() == 75, stopped.text
-    step = stopped_at(tmp_path / "run")
+    step = int(restore.find(tmp_path / "run").name)
     assert 3 <= step < 16
     other_mesh = ["--config.mesh.fsdp=1", "--config.mesh.data=2"]
     other_mesh += [f"--config.mesh.tensor={then[0] * then[1] // 2}"]
@@ -238,9 +235,9 @@ def test_fine_tuning_in_two_processes(one_process, tmp_path):
         "--config.task.length=16",
     ]
     results = []
-    for processes, devices in ((1, 1), (2, 2)):
-        workdir = tmp_path / f"run{processes}"
-        launched = runs.launch(processes, devices, [*command, f"--workdir={workdir}"])
+    for count, devices in ((1, 1), (2, 2)):
+        workdir = tmp_path / f"run{count}"
+        launched = runs.launch(count, devices, [*command, f"--workdir={workdir}"])
         done = runs.run(launched)
         assert done.process.returncode == 0, done.text
         results.append(json.loads((workdir / "results.json").read_text()))
@@ -252,45 +249,44 @@ def test_fine_tuning_in_two_processes(one_process, tmp_path):
     np.testing.assert_allclose(losses[1], losses[0], rtol=1e-5)
 
 
-def test_a_mistake_that_one_process_sees_ends_all(corpus, tmp_path):
-    """A corpus that is missing on one host, and a workdir of another run."""
-    wrapper = (
-        "import sys; from bert_jax.run import command_line, pretrain;"
-        "i = sys.argv[-1][-1];"
-        "sys.argv = [a.replace('CORPUS', CORPORA[i != '1']) for a in sys.argv];"
-        "command_line.main(pretrain.main, pretrain.define_flags)"
-    )
-    corpora = [str(tmp_path / "nowhere"), str(corpus.folder)]
-    wrapper = f"CORPORA = {corpora};" + wrapper
+PER_PROCESS = """
+import sys
+from bert_jax.run import command_line, pretrain
+process = sys.argv[-1][-1]
+sys.argv = [a.replace("CORPUS", {corpora}[process != "1"]) for a in sys.argv]
+sys.argv = [a.replace("PLACE", "place" + process) for a in sys.argv]
+command_line.main(pretrain.main, pretrain.define_flags)
+"""
+
+
+@pytest.mark.parametrize("differs", ["corpus", "workdir"])
+def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
+    """A corpus that is missing on one host, and a workdir on each host's own disk."""
+    nowhere = str(tmp_path / "nowhere") if differs == "corpus" else str(corpus.folder)
+    script = PER_PROCESS.format(corpora=[nowhere, str(corpus.folder)])
     moved = dataclasses.replace(corpus, folder="CORPUS")
-    flags = runs.pretrain(moved, tmp_path / "run")[3:]
-    done = runs.run(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
-    runs.assert_refused(done, f"no corpus in {corpora[0]}")
-    assert "[0] error" in done.text and "[1] error" in done.text
-    assert not (tmp_path / "run").exists()
+    workdir = tmp_path / ("run" if differs == "corpus" else "PLACE")
+    flags = runs.pretrain(moved, workdir)[3:]
+    done = runs.run(runs.launch(2, 1, [sys.executable, "-c", script, *flags]))
+    if differs == "corpus":
+        runs.assert_refused(done, f"no corpus in {nowhere}")
+        assert "[0] error" in done.text and "[1] error" in done.text
+        assert not workdir.exists()
+    else:
+        runs.assert_refused(done, "process 1 does not see the ")
 
 
-def test_a_workdir_that_each_host_has_for_itself(corpus, tmp_path):
-    """As on hosts whose /tmp is meant by one path."""
-    wrapper = (
-        "import sys; from bert_jax.run import command_line, pretrain;"
-        "i = sys.argv[-1][-1];"
-        "sys.argv = [a.replace('PLACE', 'place' + i) for a in sys.argv];"
-        "command_line.main(pretrain.main, pretrain.define_flags)"
-    )
-    flags = runs.pretrain(corpus, tmp_path / "PLACE")[3:]
-    done = runs.run(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
-    runs.assert_refused(done, "process 1 does not see the ")
-    assert "give a --workdir on storage that all hosts share" in done.text
-
-
-def test_flags_of_processes_belong_together(corpus, tmp_path):
-    command = runs.pretrain(corpus, tmp_path / "run", "--num_processes=2")
-    runs.assert_refused(runs.run(command), "give all three")
-    full = [*command, "--coordinator_address=localhost:1", "--process_id=2"]
-    runs.assert_refused(runs.run(full), "--process_id=2 must be less than")
-    no_port = [*command, "--coordinator_address=host", "--process_id=1"]
-    runs.assert_refused(runs.run(no_port), "address=host: expected HOST:PORT")
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("", 2, -1), "give all three"),
+        (("localhost:1", 2, 2), "--process_id=2 must be less than"),
+        (("host", 2, 1), "address=host: expected HOST:PORT"),
+    ],
+)
+def test_incomplete_process_flags_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        processes.start(*arguments)
 
 
 # ---- the launcher
@@ -316,9 +312,7 @@ def test_the_launcher_prints_what_it_would_run():
 @pytest.mark.parametrize(
     ("script", "status", "starts"),
     [
-        ("exit 0", 0, 1),
         ("exit 2", 2, 1),
-        ("exit 3", 1, 3),
         ("exit 75", 75, 3),
         ("kill -9 $$", 1, 3),
         ('[ -e "$1" ] && exit 0; touch "$1"; exit 1', 0, 2),

@@ -15,12 +15,12 @@ from bert_jax.objectives import masked_lm, replaced_tokens
 from bert_jax.training import optimizer, sharding, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
-MESHES = [
-    {"data": 8},
-    {"data": 1, "fsdp": 8},
-    {"data": 2, "tensor": 4},
-    {"data": 2, "fsdp": 2, "tensor": 2},
+MESHES = [{"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}]
+MORE_MESHES = [
+    pytest.param(axes, marks=pytest.mark.slow)
+    for axes in ({"data": 1, "fsdp": 8}, {"data": 2, "tensor": 4})
 ]
+STEPS = 4
 
 
 BERT = masked_lm.MaskedLm(TINY)
@@ -58,7 +58,7 @@ def loss_curve(mesh, objective=BERT, **options):
     train, state, batch = start(mesh, objective, **options)
     sums = []
     with sharding.use(mesh):
-        for _ in range(10):
+        for _ in range(STEPS):
             state, _ = train(state, batch)
             sums.append(sum(float(state.terms[x].sum) for x in objective.losses))
     return np.diff([0.0, *sums]), state
@@ -70,9 +70,9 @@ def curve_on_one_device():
     return loss_curve(mesh)[0]
 
 
-@pytest.mark.parametrize("axes", MESHES)
+@pytest.mark.parametrize("axes", [*MESHES, *MORE_MESHES])
 def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
-    """With dropout on and with micro-batches, over ten steps."""
+    """With dropout on and with micro-batches, over several steps."""
     mesh = sharding.make_mesh(config.MeshConfig(**axes))
     curve, state = loss_curve(mesh)
     assert curve[-1] < curve[0]
@@ -94,7 +94,7 @@ def muon_on_one_device():
     return loss_curve(mesh, name="muon")
 
 
-@pytest.mark.parametrize("axes", [MESHES[0], MESHES[-1]])
+@pytest.mark.parametrize("axes", MESHES)
 def test_any_mesh_gives_the_loss_curve_of_one_device_to_muon(axes, muon_on_one_device):
     """Of three layers, over which the devices have to divide their work."""
     mesh = sharding.make_mesh(config.MeshConfig(**axes))
@@ -148,7 +148,7 @@ def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("axes", [MESHES[0], MESHES[-1]])
+@pytest.mark.parametrize("axes", MESHES)
 def test_gradients_are_summed_in_bfloat16(axes):
     """Those of each copy are rounded, and so is their sum."""
     mesh = sharding.make_mesh(config.MeshConfig(**axes))
@@ -181,9 +181,8 @@ def test_gradients_are_summed_in_bfloat16(axes):
     assert got.dtype == np.float32
 
 
-@pytest.mark.parametrize("axes", [MESHES[0], MESHES[-1]])
-def test_sums_in_bfloat16_hardly_change_the_losses(axes, curve_on_one_device):
-    mesh = sharding.make_mesh(config.MeshConfig(**axes))
+def test_sums_in_bfloat16_hardly_change_the_losses(curve_on_one_device):
+    mesh = sharding.make_mesh(config.MeshConfig(**MESHES[-1]))
     curve, _ = loss_curve(mesh, dtype=jnp.bfloat16)
     np.testing.assert_allclose(curve, curve_on_one_device, rtol=2e-3)
     assert not np.allclose(curve, curve_on_one_device, rtol=1e-6)
@@ -195,15 +194,6 @@ def test_every_name_has_a_rule_and_every_rule_a_use():
     used = {name for box in flat.values() for name in box.names}
     activations = {"batch", "length"}
     assert used | activations == {name for name, _ in sharding.RULES}
-
-
-def test_bfloat16_trains_on_a_mesh():
-    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
-    encoder = dataclasses.replace(TINY, dtype="bfloat16")
-    train, state, batch = start(mesh, masked_lm.MaskedLm(encoder))
-    with sharding.use(mesh):
-        state, _ = train(state, batch)
-    assert abs(float(state.terms["mlm_loss"].sum) - 230) < 10
 
 
 def test_rows_are_asked_of_the_sharding():

@@ -1,13 +1,10 @@
-"""What all entrypoints share: flags, and what becomes of a user's mistake."""
+"""Flags, errors and exit statuses of all entry points."""
 
 import inspect
 import os
-import pathlib
-import re
 import select
 import sys
 import traceback
-import warnings
 from collections.abc import Callable
 from typing import TextIO
 
@@ -27,31 +24,29 @@ EXIT_USER_ERROR = 2
 def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> None:
     """Define and parse flags, call `run`, and exit with its status.
 
-    A `run` with a parameter gets the list of the arguments that are no flags; without
-    one, such arguments are mistakes.
+    If `run` has a parameter, it gets the list of positional arguments. If it has none,
+    positional arguments are an error.
 
-    A `UserError`, or a flag that does not parse, prints one line and exits with 2. A
-    stop that was asked for exits with 75. An outage that may pass exits with 1, and so
-    does, without a word, a program whose output nobody reads any more.
+    Exit status: 2 after a `UserError` or an invalid flag, which print one line; 75 if
+    the run was interrupted; 1 after an outage, a crash, or a closed output pipe.
 
-    Flags are defined here and not at import, so that tests can call entrypoints.
+    Flags are defined here and not at import, so that tests can call entry points.
     """
     for name in ("stdout", "stderr"):
         if not getattr(sys, name):  # closed, as by 2>&-
             setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
+        # Escape characters that the terminal's encoding lacks.
+        getattr(sys, name).reconfigure(errors="backslashreplace")
     streams = sys.stdout, sys.stderr
-    for stream in streams:
-        # Escapes for what the terminal's encoding lacks.
-        stream.reconfigure(errors="backslashreplace")
     try:
         try:
             _run(run, define_flags)
         finally:
             for stream in streams:
-                stream.flush()  # not at the exit, which would print a traceback
+                stream.flush()  # at exit, a failure would print a traceback
     except BrokenPipeError as error:
-        closed = [stream for stream in streams if _nobody_reads(stream)]
-        if not closed:
+        closed = [stream for stream in streams if _is_closed_pipe(stream)]
+        if not closed:  # a socket, say
             _crash(error)
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in closed:
@@ -60,9 +55,9 @@ def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
 
 
 def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> None:
-    def guarded(arguments):
+    def call_run(arguments):
         if not flags.FLAGS["verbosity"].present:
-            # At the default, INFO, libraries log each thing that they do.
+            # Libraries log every detail at absl's default level, INFO.
             absl_logging.set_verbosity(absl_logging.WARNING)
         if inspect.signature(run).parameters:
             return run(arguments[1:])
@@ -74,7 +69,7 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
 
     try:
         define_flags()
-        app.run(guarded, flags_parser=_parse_flags)
+        app.run(call_run, flags_parser=_parse_flags)
     except (UserError, flags.CantOpenFlagFileError) as error:
         _report(f"error: {error}")
         _leave(EXIT_USER_ERROR, error)
@@ -100,15 +95,15 @@ def _crash(error: BaseException) -> None:
     _leave(EXIT_CRASH, error)
 
 
-def _report(line: str) -> None:
-    print(terminal.printable(line), file=sys.stderr)
-
-
-def _nobody_reads(stream: TextIO) -> bool:
-    """Whether a stream is a pipe whose other end was closed."""
+def _is_closed_pipe(stream: TextIO) -> bool:
+    """Return whether a stream is a pipe whose reader is gone, as after `| head`."""
     poll = select.poll()
     poll.register(stream, 0)
     return any(event & select.POLLERR for _, event in poll.poll(0))
+
+
+def _report(line: str) -> None:
+    print(terminal.printable(line), file=sys.stderr)
 
 
 def _leave(status: int, error: BaseException) -> None:
@@ -120,81 +115,43 @@ def _leave(status: int, error: BaseException) -> None:
 
 
 def _parse_flags(arguments: list[str]) -> list[str]:
-    recipe = _recipe(arguments)
-    if recipe:
-        _check_recipe(recipe)
+    """Parse flags, and report the ones that do not parse as user errors.
+
+    An error in the recipe itself keeps its traceback.
+    """
     try:
         return flags.FLAGS(arguments)
-    except flags.Error as error:
-        # absl makes flag errors of what a recipe raises, too.
-        if own := _error_of(recipe, error):
-            raise own from None
-        raise UserError(_one_line(error)) from error
-    # config_flags looks a field up while it parses, and what is wrong with its name
-    # comes as whatever the lookup raises.
-    except (AttributeError, KeyError, IndexError, TypeError, ValueError) as error:
-        overrides = [a for a in arguments if a.startswith("--config.")]
-        if not overrides or _error_of(recipe, error):
-            raise
-        raise UserError(_wrong_override(overrides, error)) from error
-
-
-def _recipe(arguments: list[str]) -> str | None:
-    """The file behind `--config=FILE:ARG` or `--config FILE:ARG`, the last one."""
-    given = None
-    for argument, following in zip(arguments, [*arguments[1:], ""], strict=True):
-        name, equals, value = argument.removeprefix("-").partition("=")
-        if name == "-config":
-            given = (value if equals else following).split(":")[0]
-    return given
-
-
-def _check_recipe(path: str) -> None:
-    try:
-        source = pathlib.Path(path).read_bytes()
-    except FileNotFoundError as error:
-        raise UserError(f"there is no recipe {path}") from error
+    except BrokenPipeError:  # --help prints while it is parsed
+        raise
     except OSError as error:
-        raise UserError(f"cannot read the recipe {path}: {error.strerror}") from error
-    no_recipe = f"{path} is no recipe: a .py file with a function get_config"
-    if not path.endswith(".py"):
-        raise UserError(no_recipe)
-    try:
-        with warnings.catch_warnings(action="ignore"):  # they come when it is imported
-            compile(source, path, "exec")
-    except SyntaxError as error:
-        where = f"{path}, line {error.lineno}" if error.lineno else path
-        raise UserError(f"{where}: {error.msg}") from error
-    if b"get_config" not in source:
-        raise UserError(no_recipe)
+        raise _unreadable_recipe(error) from error
+    except Exception as error:
+        # config_flags raises whatever it meets while it loads a recipe or looks up a
+        # field, and absl may have wrapped it.
+        cause = error
+        while cause is not None and not isinstance(cause, UserError):
+            if _is_raised_by_recipe(cause):
+                raise cause from None
+            cause = cause.__context__
+        if cause is not None:
+            raise cause from None
+        message = " ".join(str(error).split())
+        if not isinstance(error, flags.Error):
+            given = " ".join(a for a in arguments if a.startswith("--config"))
+            message = f"cannot apply {given}: {type(error).__name__}: {message}"
+        raise UserError(message) from error
 
 
-def _error_of(recipe: str | None, error: BaseException | None) -> BaseException | None:
-    """What the recipe itself raised, behind what became of it; None if it did not."""
-    while error is not None:
-        frames = traceback.extract_tb(error.__traceback__)
-        if any(frame.filename == recipe for frame in frames):
-            return error
-        error = error.__context__
-    return None
+def _unreadable_recipe(error: OSError) -> UserError:
+    # ml_collections puts its own words before the reason.
+    reason = "".join(str(error).rpartition("[Errno")[1:])
+    return UserError(f"cannot read the recipe --config: {reason}")
 
 
-def _wrong_override(overrides: list[str], error: Exception) -> str:
-    message = _one_line(error)
-    named = re.search(r"'(\w+)'", message)
-    for override in overrides:
-        name = override.split("=")[0].removeprefix("--config.")
-        parts = re.split(r"[.\[\]]", name)
-        if isinstance(error, IndexError) and "[" in name:
-            return f"{override}: there are not so many"
-        if named and named.group(1) in parts:
-            return f"unknown config field in {override} ({message})"
-    return f"cannot apply {' '.join(overrides)}: {message}"
-
-
-def _one_line(error: Exception) -> str:
-    text = " ".join(str(error).replace("\\n", " ").split())
-    return text.replace('"', "").replace("\\'", "'").replace("''", "'")
+def _is_raised_by_recipe(error: BaseException) -> bool:
+    """Return whether a frame of the traceback is in a `get_config`."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return any(frame.name == "get_config" for frame in frames)
 
 
 def define_config(default: str | None, example: str) -> None:
@@ -213,7 +170,7 @@ def define_workdir() -> None:
 
 
 def define_processes() -> None:
-    """Define what says which process of a run this is."""
+    """Define the flags that identify this process among those of the run."""
     hint = "Not needed on TPU and Slurm, and for a single process."
     flags.DEFINE_string("coordinator_address", "", f"HOST:PORT of process 0. {hint}")
     flags.DEFINE_integer("num_processes", 0, f"Processes of the run. {hint}")
@@ -225,32 +182,28 @@ def define_huge_pages() -> None:
     flags.DEFINE_boolean(
         "huge_pages",
         True,
-        "On a Linux processor, start again with huge pages for memory, "
-        f"{huge_pages.VARIABLE}={huge_pages.VALUE}, unless the variable is set.",
+        f"On Linux CPUs, restart with {huge_pages.VARIABLE}={huge_pages.VALUE}, which "
+        "makes training faster, unless the variable is set.",
     )
 
 
 def workdir() -> str:
-    """The value of `--workdir`.
-
-    Raises:
-      UserError: It was not given.
-    """
+    """Return the value of `--workdir`, which must be given."""
     return required("workdir", "give a folder, --workdir=DIR")
 
 
 def use_huge_pages() -> None:
-    """Start this program again with huge pages, if they are wanted and of use."""
+    """Restart this program with huge pages, unless `--nohuge_pages` is given."""
     if flags.FLAGS.huge_pages:
         huge_pages.restart()
 
 
 def start_processes() -> None:
-    """Find the other processes of the run, if there are any.
+    """Connect to the other processes of the run, if there are any.
 
     Raises:
       UserError: The flags are incomplete.
-      RuntimeError: The others did not come in time.
+      RuntimeError: The other processes did not connect in time.
     """
     from bert_jax.training import processes
 
@@ -259,27 +212,30 @@ def start_processes() -> None:
 
 
 def config() -> ml_collections.ConfigDict:
-    """The recipe that was given, with its overrides.
+    """Return the recipe, with the overrides of the command line applied.
 
     Raises:
-      UserError: There is none.
+      UserError: No recipe was given, or it cannot be read.
     """
     flag = flags.FLAGS["config"]
     if not flag.present and not flag.default:
         raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
-    return flags.FLAGS.config.copy_and_resolve_references()
+    try:
+        return flags.FLAGS.config.copy_and_resolve_references()
+    except OSError as error:
+        raise _unreadable_recipe(error) from error
 
 
 def overrides() -> list[str]:
-    """Return the paths of the fields of the recipe that were set by a flag."""
+    """Return the paths of the config fields that were set by a flag."""
     return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
 def required(name: str, hint: str) -> str:
-    """The value of a flag that must be given.
+    """Return the value of a flag that must be given.
 
     Raises:
-      UserError: It was not.
+      UserError: The flag was not given.
     """
     if not flags.FLAGS[name].value:
         raise UserError(f"--{name} is missing; {hint}")

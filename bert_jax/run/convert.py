@@ -17,7 +17,7 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
+    """Define the flags of this entry point."""
     flags.DEFINE_string("input", "", "Checkpoint to read; path or URL.")
     flags.DEFINE_string("output", "", "Folder to write, new or empty; path or URL.")
     flags.DEFINE_enum(

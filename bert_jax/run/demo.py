@@ -18,7 +18,7 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
+    """Define the flags of this entry point."""
     command_line.define_config(recipe.__file__, recipe.__file__)
     command_line.define_workdir()
     command_line.define_huge_pages()
@@ -26,7 +26,7 @@ def define_flags() -> None:
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Run the demo, or resume it."""
     config = knobs.from_configdict(DemoConfig, command_line.config())
     folder = command_line.workdir()
     command_line.use_huge_pages()

@@ -3,11 +3,11 @@ r"""Pretrain BERT on a corpus.
   python -m bert_jax.run.pretrain --config=configs/bert_base.py \
       --config.data.corpus=DIR --workdir=DIR
 
---config.init_from=CHECKPOINT goes on from the parameters of another run or project.
-The same command again continues a run that was stopped, to the same end. On a pod it is
+--config.init_from=CHECKPOINT starts from the parameters of another run or project.
+The same command resumes a run that was stopped, with the same result. On a pod it is
 started once on each host (launch/README.md). Exit status: 0 when all steps are done, 75
-when the run was stopped and saved itself, 2 for a mistake in what was given, anything
-else for a crash.
+when the run was stopped and saved a checkpoint, 2 for an invalid flag or config,
+anything else for a crash.
 """
 
 from absl import flags
@@ -18,7 +18,7 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
+    """Define the flags of this entry point."""
     command_line.define_config(None, "configs/bert_base.py")
     command_line.define_workdir()
     command_line.define_huge_pages()
@@ -27,7 +27,7 @@ def define_flags() -> None:
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Pretrain, or resume pretraining."""
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     folder = command_line.workdir()
     command_line.use_huge_pages()

@@ -3,9 +3,9 @@ r"""Draw the curves of a run, or compare several.
 python -m bert_jax.run.report --workdir=DIR --output=curves.png
 python -m bert_jax.run.report --workdir=DIR OTHER ... --output=compared.png
 
-Horizontal lines are what a model would score without context (docs/what_to_expect.md).
-Of several workdirs, the curves are drawn on top of one another, and a table of the
-fields in which their configs differ, with their last numbers, goes to standard output.
+Horizontal lines are the scores of a model without context (docs/what_to_expect.md).
+For several workdirs, the curves are drawn on top of one another, and a table of the
+config fields that differ, with the last numbers of each run, goes to standard output.
 """
 
 import pathlib
@@ -19,7 +19,7 @@ from bert_jax.training import comparison, curves, metrics_file
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
+    """Define the flags of this entry point."""
     command_line.define_workdir()
     flags.adopt_module_key_flags(command_line)
     flags.DEFINE_string(
@@ -31,10 +31,10 @@ def define_flags() -> None:
 
 
 def main(others: list[str]) -> int:
-    """The entrypoint.
+    """Draw the curves of one workdir, or compare several.
 
     Args:
-      others: More workdirs.
+      others: Workdirs to compare with `--workdir`.
     """
     folder = storage.path(
         command_line.required("workdir", "give the folder of a run, --workdir=DIR")

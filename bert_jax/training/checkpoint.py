@@ -1,11 +1,10 @@
-"""Checkpoints: complete or invisible, readable on any mesh.
+"""Checkpoints of a run: complete or invisible, readable on any mesh.
 
-A checkpoint is a folder `<step>/` with the parts `params` and `train` (optimizer, step,
-running terms), so that fine-tuning reads the first alone, and `checksums` of both. Its
-metadata holds whatever says what the arrays are: config, tokenizer, fingerprints,
-versions.
+A checkpoint is a folder `<step>/` with three parts: `params`, which is all that
+fine-tuning reads; `train`, with optimizer state, step and running metrics; and
+`checksums` of both. Its metadata has the config, tokenizer, fingerprints and versions.
 
-With `restore.py`, which reads checkpoints of any run, the only user of Orbax.
+Only this module and `restore.py`, which reads checkpoints of any run, use Orbax.
 """
 
 import contextlib
@@ -24,12 +23,11 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.model import parameters
-from bert_jax.training import checksums, orbax_reports, processes, restore
+from bert_jax.training import checksums, processes, restore
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 
-# A save that takes longer has failed: in another process, if not in this one. Then the
-# others wait for it in vain.
+# A save that takes longer has failed, in this process or in another one.
 _SAVE_SECONDS = 300
 
 
@@ -39,19 +37,19 @@ class Checkpoints:
     def __init__(
         self, folder: str | os.PathLike, keep: int, metadata: metadata_lib.Metadata
     ):
-        """Open or make a folder of checkpoints.
+        """Open a folder of checkpoints, and create it if needed.
 
         Args:
-          folder: Folder of this run alone.
+          folder: Folder that belongs to this run.
           keep: Number of the newest checkpoints to keep.
           metadata: Metadata of each checkpoint, except for `encoder` and `time`.
 
         Raises:
-          UserError: Something else has this name.
+          UserError: The path is not a folder.
         """
         self._folder = restore.absolute(folder)
         if self._folder.exists() and not self._folder.is_dir():
-            raise UserError(f"{self._folder} is no folder; move it away")
+            raise UserError(f"{self._folder} is not a folder; move it away")
         self._metadata = metadata
         self._pending = None
         context = ocp.Context()
@@ -59,7 +57,7 @@ class Checkpoints:
         self._checkpointer = ocp.training.Checkpointer(
             str(self._folder),
             context=context,
-            # The loop decides when to save; this says yes to all it asks for.
+            # The loop decides when to save.
             save_decision_policy=ocp.training.save_decision_policies.FixedIntervalPolicy(
                 1
             ),
@@ -70,21 +68,21 @@ class Checkpoints:
     def restore(
         self, shapes: step_lib.TrainState, say: Callable[[str], None]
     ) -> step_lib.TrainState | None:
-        """The newest state that can be read, or None if there has been no checkpoint.
+        """Return the newest state that can be read; None if there is no checkpoint.
 
-        A damaged checkpoint is set aside under another name, but only when an older one
-        can be read: if none can, the fault may lie elsewhere, and all stay as they are.
-        A checkpoint that one process cannot read counts as damaged for all.
+        A damaged checkpoint is renamed, but only if an older one can be read. If none
+        can be read, the fault may lie elsewhere, and all stay as they are. A checkpoint
+        that one process cannot read counts as damaged for all processes.
 
         Args:
-          shapes: Shapes of the state, with the shardings to read it into.
-          say: Called with a line about each damaged checkpoint.
+          shapes: Shapes and shardings of the state.
+          say: Function that prints a line about each damaged checkpoint.
 
         Raises:
           UserError: There are checkpoints, and none can be read.
           Unavailable: The newest may be readable later.
         """
-        # One process says which there are: folders may look different on each.
+        # Process 0 lists the steps: folders may look different on each host.
         steps = processes.on_main(self._steps)
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
@@ -108,7 +106,7 @@ class Checkpoints:
         return None
 
     def _load(self, step: int, shapes: step_lib.TrainState) -> step_lib.TrainState:
-        # What the run would look up later, and what fine-tuning lives on.
+        # The session and fine-tuning read the metadata later.
         restore.read_metadata(self._folder / str(step))
         parts = _parts(shapes)
         by_leaf = jax.ShapeDtypeStruct(
@@ -121,7 +119,7 @@ class Checkpoints:
         return step_lib.TrainState(params=parts["params"], **parts["train"])
 
     def newest(self) -> int | None:
-        """The newest step that is complete."""
+        """Return the newest step with a complete checkpoint; None if there is none."""
         return next((int(p.name) for p in restore.steps_of(self._folder)), None)
 
     def _steps(self) -> list[int]:
@@ -136,11 +134,11 @@ class Checkpoints:
         return aside.name
 
     def metadata(self, step: int) -> metadata_lib.Metadata:
-        """What a checkpoint says of itself."""
+        """Return the metadata of the checkpoint of a step."""
         return restore.read_metadata(self._folder / str(step))
 
     def compile(self, state: step_lib.TrainState) -> None:
-        """Compile what a save needs, so that the first one starts at once."""
+        """Compile the checksums, so that the first save starts at once."""
         checksums.stacked(_parts(state), state.step.sharding)
 
     def save(
@@ -150,42 +148,40 @@ class Checkpoints:
         encoder: config_lib.EncoderConfig,
         time: dict[str, Any],
     ) -> None:
-        """Begin to write a checkpoint; it appears when all of it is written.
+        """Start to write a checkpoint, which appears when it is complete.
 
         The state may be donated or changed as soon as this returns.
 
         Args:
-          step: Number of steps done.
-          state: What to save.
-          encoder: Encoder of this phase of the run, which fine-tuning builds.
-          time: Account of the run's time so far, from `goodput.Ledger.entry`.
+          step: Number of completed steps.
+          state: State to save.
+          encoder: Encoder of the current phase, which fine-tuning builds.
+          time: Time spent so far, from `goodput.Ledger.entry`.
 
         Raises:
-          UserError: The disk is full, or refuses for another reason of its own.
-          Exception: Something else went wrong with the checkpoint before this one.
+          UserError: The disk is full or read-only.
+          Exception: The previous checkpoint failed for another reason.
         """
         self.wait()
         parts = _parts(state)
         parts["checksums"] = {"by_leaf": checksums.stacked(parts, state.step.sharding)}
         metadata = dataclasses.replace(self._metadata, encoder=encoder, time=time)
-        with contextlib.ExitStack() as reports:
-            reports.enter_context(orbax_reports.of_writes())
-            with self._agreed(step):
-                response = self._checkpointer.save_checkpointables_async(
-                    step, parts, custom_metadata=metadata.to_json()
-                )
-            self._pending = step, response, reports.pop_all()
+        with self._agreed(step):
+            response = self._checkpointer.save_checkpointables_async(
+                step, parts, custom_metadata=metadata.to_json()
+            )
+        self._pending = step, response
 
     def wait(self) -> None:
-        """Return when the last checkpoint is complete, or raise as `save` does."""
+        """Wait for the last checkpoint to be complete, or raise as `save` does."""
         if self._pending is not None:
-            (step, response, reports), self._pending = self._pending, None
-            with reports, self._agreed(step):
+            (step, response), self._pending = self._pending, None
+            with self._agreed(step):
                 response.result()
 
     @contextlib.contextmanager
     def _agreed(self, step: int) -> Iterator[None]:
-        """Make one line of a disk's errors, in all processes if one met them."""
+        """Raise a disk error of one process as a `UserError` in all processes."""
         problem, reason = None, ""
         try:
             yield
@@ -212,7 +208,7 @@ class Checkpoints:
             raise RuntimeError(f"checkpoint {step} failed in another process")
 
     def close(self) -> None:
-        """Wait, and end the threads that write."""
+        """Wait for the last checkpoint, and stop the threads that write."""
         self.wait()
         self._checkpointer.close()
 
@@ -220,23 +216,23 @@ class Checkpoints:
 def save_parameters(
     folder: str | os.PathLike, params: Any, metadata: metadata_lib.Metadata
 ) -> None:
-    """Write the checkpoint of step 0 of a folder, with parameters alone.
+    """Write the checkpoint of step 0 in a folder, with parameters only.
 
-    Others can begin with it; no run can be continued from it.
+    Runs can start from its parameters, but no run can be resumed from it.
 
     Args:
       folder: Folder of checkpoints.
       params: Parameters, on one device.
-      metadata: What the checkpoint says of itself.
+      metadata: Metadata of the checkpoint.
     """
     parts = {"params": params}
     parts["checksums"] = {"by_leaf": checksums.one_by_one(parts)}
     context = ocp.Context()
-    # Memory has little but the parameters themselves. Nobody changes them meanwhile,
-    # so they need no copy; to compress them, which saves a twelfth, would need one.
+    # Memory may have room for little more than the parameters. They need no copy, since
+    # nothing changes them; compression saves a twelfth of the disk and needs a copy.
     context.memory.deepcopy_host_arrays = False
     context.array.saving.use_compression = False
-    with orbax_reports.of_writes(), context:
+    with context:
         ocp.save_checkpointables(
             str(restore.absolute(folder) / "0"),
             parts,

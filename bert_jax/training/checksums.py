@@ -1,7 +1,7 @@
-"""A checksum for each array of a checkpoint.
+"""Checksums of the arrays of a checkpoint.
 
-The files' own format does not notice most of the bits that a disk may flip in the
-values (docs/log.md, 2026-11-21).
+The file format itself does not detect most flipped bits in array values (docs/log.md,
+2026-11-21).
 """
 
 import functools
@@ -15,28 +15,28 @@ from bert_jax.model import parameters
 
 @functools.partial(jax.jit, static_argnums=1)
 def stacked(tree: Any, sharding: jax.sharding.Sharding) -> jax.Array:
-    """Checksums of the leaves in JAX's order: uint32 [leaves], laid out as asked."""
+    """Compute the checksums of the leaves of a tree: uint32 [leaves]."""
     return jax.lax.with_sharding_constraint(jnp.stack(_of_each(tree)), sharding)
 
 
 def one_by_one(tree: Any) -> jax.Array:
-    """The same as `stacked`, of arrays on one device, with less memory.
+    """Compute the same as `stacked`, for arrays on one device, with less memory.
 
-    One program for all arrays may hold as much again as they are.
+    A single program for all arrays may need as much memory again as they do.
     """
     return jnp.stack([_of_each([leaf])[0] for leaf in jax.tree.leaves(tree)])
 
 
 @jax.jit
 def _of_each(tree: Any) -> list[jax.Array]:
-    """Uint32 for each leaf: changes with any of its bits, and not with its sharding.
+    """Compute a uint32 per leaf that depends on each bit, but not on the sharding.
 
-    An odd factor for each index, and a sum modulo 2**32, which has no order.
+    It is the sum modulo 2**32, in any order, of the bits times an odd factor per index.
     """
 
     def checksum(x):
         if x.dtype.itemsize != 4:
-            raise TypeError(f"checksums are for types of 4 bytes, not {x.dtype}")
+            raise TypeError(f"checksums need a type of 4 bytes, got {x.dtype}")
         bits = jax.lax.bitcast_convert_type(x, jnp.uint32)
         index = jnp.zeros((), jnp.uint32)
         for dim in range(x.ndim):
@@ -49,7 +49,7 @@ def _of_each(tree: Any) -> list[jax.Array]:
 
 
 def verify(tree: Any, stored: dict[str, int]) -> None:
-    """Compare what was read with the checksums of what was saved.
+    """Compare arrays with the checksums that were stored when they were saved.
 
     Args:
       tree: Arrays that were read.
@@ -61,4 +61,4 @@ def verify(tree: Any, stored: dict[str, int]) -> None:
     values = jax.device_get(_of_each(tree))
     for path, checksum in zip(parameters.paths(tree), values, strict=True):
         if checksum != stored[path]:
-            raise ValueError(f"{path} is not what was saved (checksum)")
+            raise ValueError(f"the checksum of {path} does not match")

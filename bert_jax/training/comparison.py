@@ -1,4 +1,4 @@
-"""Several runs side by side: where their configs differ, and what came of them."""
+"""Comparison of several runs: config fields that differ, and last metrics."""
 
 import dataclasses
 import json
@@ -10,20 +10,20 @@ from bert_jax.errors import UserError
 from bert_jax.training import metrics_file
 from bert_jax.training.metrics_file import Record
 
-# Of a field that a config lacks.
+# Value of a field that a config lacks.
 _NONE = "-"
-# Numbers in the table, beside the loss, end in one of these.
+# The table has the loss, and the metrics whose names end in one of these.
 _SHOWN = ("_loss", "accuracy", "exact", "_entropy", metrics_file.WITHOUT_CONTEXT)
 
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A run that is compared with others.
+    """A run in a comparison.
 
     Attributes:
-      name: Name for people; no two runs have the same.
-      fields: Value of each field of its config, by path.
-      records: What it measured.
+      name: Unique name.
+      fields: Config values by path.
+      records: Records of its metrics.jsonl.
     """
 
     name: str
@@ -32,11 +32,11 @@ class Compared:
 
 
 def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
-    """Runs that have a config and reports, of one kind or of several.
+    """Read the configs and metrics of several runs.
 
     Raises:
-      UserError: A folder has none of them, or is given twice.
-      Unavailable: A store does not answer now.
+      UserError: A folder has no run, or is given twice.
+      Unavailable: An object store does not answer now.
     """
     names = [folder.name or str(folder) for folder in workdirs]
     if len(set(names)) < len(names):
@@ -51,10 +51,10 @@ def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
 
 
 def table(runs: Sequence[Compared]) -> str:
-    """The fields of the configs that differ, and the last numbers of each run.
+    """Format a table of the config fields that differ and the last metrics of each run.
 
-    A run has a column. Numbers are those of the last evaluation, and the last that
-    training reported where nothing was evaluated.
+    Each run has a column. Its metrics are those of its last evaluation, or of the last
+    training report if it has no evaluation.
     """
     last = [_last(run.records) for run in runs]
     rows = [
@@ -78,7 +78,7 @@ def table(runs: Sequence[Compared]) -> str:
 
 
 def _last(records: Sequence[Record]) -> dict[str, str]:
-    """Step, losses and accuracies of the last evaluation, else of the last report."""
+    """Return step, losses and accuracies of the last evaluation or training report."""
     last = {record["split"]: record for record in records}
     chosen = last.get("eval", records[-1])
     what = "held out" if "eval" in last else "training"
@@ -99,7 +99,7 @@ def _fields(folder: storage.Path) -> dict[str, str]:
 
 
 def _flat(where: str, value: Any) -> Iterator[tuple[str, str]]:
-    """Path and value of all that is not a group or a list of groups."""
+    """Yield path and value of each field that is not a group or a list of groups."""
     if isinstance(value, dict):
         for name, inner in value.items():
             yield from _flat(f"{where}.{name}" if where else name, inner)

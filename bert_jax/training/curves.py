@@ -1,4 +1,4 @@
-"""Pictures of what metrics.jsonl holds."""
+"""Plots of the metrics of runs."""
 
 import itertools
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 from bert_jax.training import metrics_file
 from bert_jax.training.metrics_file import Record
 
-# Panels of a picture, and the ends of the names of metrics that are drawn in each.
+# Label of each panel, and the end of the names of the metrics in it.
 _PANELS = (
     ("loss (nats)", "_loss"),
     ("accuracy", "accuracy"),
@@ -19,9 +19,9 @@ _PANELS = (
     ("sequences a second", "sequences_per_sec"),
 )
 _COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
-# What runs compare metrics with.
+# Labels of the baselines of a metric.
 _UNIGRAM_ENTROPY, _WITHOUT_CONTEXT = "unigram entropy", "without context"
-# What the beginnings of names stand for.
+# Labels by the first part of the name of a metric.
 _LABELS = {
     "mlm": "masked tokens",
     "nsp": "next sentence",
@@ -37,21 +37,20 @@ def draw(
     levels: dict[str, tuple[float, str]] | None = None,
     finetuned: dict[str, list[list[Record]]] | None = None,
 ) -> figure.Figure:
-    """Curves of a run: training as lines, held-out evaluation as lines with dots.
+    """Plot the curves of a run: training as lines, held-out evaluation with dots.
 
-    What a run compares a metric with (`PhaseData.levels`) is a horizontal line.
-
-    The picture belongs to no backend, so that a notebook's stays as it is.
+    The baselines of a metric (`PhaseData.levels`) are horizontal lines. The figure
+    belongs to no matplotlib backend, so that a notebook keeps its own.
 
     Args:
       records: Records of the run, from `metrics.read`.
-      title: Title of the picture.
-      levels: For a metric, one more value to compare it with, and its name.
-      finetuned: For one more panel, by name, records of fine-tuning runs that differ in
-        their seed; drawn is their mean accuracy, and its range over the seeds.
+      title: Title of the figure.
+      levels: An additional baseline of a metric, and its label, by metric.
+      finetuned: Records of fine-tuning runs with different seeds, by label. They get
+        another panel, with the mean and the range of their accuracy.
 
     Raises:
-      UserError: There is nothing to draw.
+      UserError: There is nothing to plot.
     """
     names = dict.fromkeys(n for r in records if r["split"] == "train" for n in r)
     panels = [
@@ -61,7 +60,7 @@ def draw(
     ]
     count = len(panels) + bool(finetuned)
     if not count:
-        raise UserError(f"{title} has reported nothing that could be drawn")
+        raise UserError(f"{title} has no metrics to plot")
     columns = 2 if count <= 4 else 3
     rows = -(-count // columns)
     picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
@@ -76,21 +75,20 @@ def draw(
 
 
 def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
-    """Losses and accuracies of several runs, a panel for each and a color for each run.
+    """Plot losses and accuracies of several runs, with a color for each run.
 
-    Training is a thin line, held-out evaluation one with dots, what it is compared with
-    a horizontal one.
+    Training is a thin line, held-out evaluation has dots, baselines are horizontal.
 
     Args:
       runs: Records of each run, by its name.
 
     Raises:
-      UserError: There is nothing to draw.
+      UserError: There is nothing to plot.
     """
     names = dict.fromkeys(n for rs in runs.values() for r in rs for n in r)
     names = [n for n in names if n.endswith(("_loss", "accuracy"))]
     if not names:
-        raise UserError(f"{', '.join(runs)} have no losses or accuracies to draw")
+        raise UserError(f"{', '.join(runs)} have no losses or accuracies to plot")
     columns = min(len(names), 2)
     rows = -(-len(names) // columns)
     picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
@@ -116,7 +114,7 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
 
 
 def _add_legend(axis: axes.Axes) -> None:
-    """A legend above the panel, where it hides no curve."""
+    """Add a legend above the panel, where it hides no curve."""
     axis.legend(
         fontsize="x-small",
         frameon=False,
@@ -127,7 +125,7 @@ def _add_legend(axis: axes.Axes) -> None:
 
 
 def _finish(picture: figure.Figure) -> None:
-    """What all panels have."""
+    """Add axis labels and grids to all panels."""
     for axis in picture.axes:
         axis.set_xlabel("step")
         axis.set_ylim(bottom=0)
@@ -136,7 +134,7 @@ def _finish(picture: figure.Figure) -> None:
 
 
 def _label(name: str) -> str:
-    """The name of a metric for people."""
+    """Return the label of a metric."""
     beginning, _, end = name.rpartition("_")
     if beginning in _LABELS:
         return f"{_LABELS[beginning]}, {end}"
@@ -164,7 +162,7 @@ def _draw_panel(
 
 
 def _levels(records: Sequence[Record], name: str) -> dict[str, float]:
-    """What the newest evaluation compares a metric with, by names for people."""
+    """Return the baselines of a metric in the newest evaluation, by label."""
     newest = {key: value for record in records for key, value in record.items()}
     if name + metrics_file.WITHOUT_CONTEXT not in newest:
         return {}
@@ -195,7 +193,7 @@ def _draw_metric(
 
 
 def _draw_finetuned(axis: axes.Axes, finetuned: dict[str, list[list[Record]]]) -> None:
-    """Mean over runs of the held-out accuracy, and its range."""
+    """Draw the mean over runs of the held-out accuracy, and its range."""
     for color, (name, runs) in zip(_COLORS, finetuned.items(), strict=False):
         series = [_series(records, "accuracy", "eval") for records in runs]
         steps = [step for step, _ in series[0]]

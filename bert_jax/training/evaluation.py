@@ -1,4 +1,4 @@
-"""Held-out evaluation: the terms of all batches of the split, added up."""
+"""Held-out evaluation: sums of losses and metrics over all held-out batches."""
 
 import collections
 from collections.abc import Callable, Sequence
@@ -11,12 +11,12 @@ from bert_jax.training import programs
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Batches, Phase, PhaseData, Run
 
-# Batches that may be on their way to the devices while the next one is made.
+# Batches that may be in flight while the next one is made.
 _BATCHES_AHEAD = 2
 
 
 class Evaluator:
-    """Evaluation of a phase, which stops in the middle if a process is asked to."""
+    """Evaluation of a phase, which stops early if a process was asked to stop."""
 
     def __init__(
         self,
@@ -25,13 +25,13 @@ class Evaluator:
         signals: Callable[[], jax.Array],
         heartbeat: Callable[[], None],
     ):
-        """Prepare the program.
+        """Prepare the evaluation step.
 
         Args:
-          run: What is trained.
+          run: Run that is trained.
           phase: Phase whose objective is evaluated.
-          signals: Function to what this process sends with each batch; see
-            `programs.HostSignals`.
+          signals: Function that returns the signals that this process sends with each
+            batch, see `programs.HostSignals`.
           heartbeat: Function from `watchdog.watch`.
         """
         self._losses = phase.objective.losses
@@ -43,11 +43,11 @@ class Evaluator:
         self._heartbeat = heartbeat
 
     def compile(self, params, shapes: dict[str, jax.ShapeDtypeStruct]) -> None:
-        """Compile the program for batches of one shape, if that is not done.
+        """Compile the program for batches of one shape, once.
 
         Args:
           params: Parameters of the model.
-          shapes: What a batch looks like, with shardings.
+          shapes: Shapes and shardings of a batch.
         """
         shape = shapes["input_ids"].shape
         if shape not in self._compiled:
@@ -60,15 +60,15 @@ class Evaluator:
     def evaluate(
         self, params, data: PhaseData, to_devices: Callable[..., step_lib.Batch]
     ) -> dict[str, float] | None:
-        """What to report of held-out batches; None if a process was asked to stop.
+        """Return the metrics to report; None if a process was asked to stop.
 
-        Of several `HeldOut`s, values of all together, and those of each under
-        "NAME/".
+        For several `HeldOut`s, these are the weighted means, and the metrics of each
+        with the prefix "NAME/".
 
         Args:
           params: Parameters of the model.
-          data: What to evaluate on.
-          to_devices: Function from a batch of this process to one on the devices.
+          data: Data with the held-out batches.
+          to_devices: Function that puts a batch of this process on the devices.
         """
         of_parts = []
         for part in data.held_out:
@@ -90,12 +90,12 @@ class Evaluator:
     def _add_up(
         self, params, batches: Batches, to_devices: Callable[..., step_lib.Batch]
     ) -> metric_sums.Terms | None:
-        """Sums and counts over batches; None if a process was asked to stop."""
+        """Sum up metrics over batches; return None if a process was asked to stop."""
         terms = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
             batch = to_devices(batch)
-            # A run that ended before its last evaluation has compiled nothing.
+            # Compiled already, unless the run was stopped before its last evaluation.
             self.compile(params, batch)
             add_batch = self._compiled[batch["input_ids"].shape]
             terms, signals = add_batch(
@@ -113,7 +113,7 @@ class Evaluator:
 def _weighted_sum(
     weights: Sequence[float], of_parts: Sequence[metric_sums.Terms]
 ) -> metric_sums.Terms:
-    """Sums and counts of all parts together, on the host."""
+    """Add up the weighted sums and counts of all parts, on the host."""
     return {
         name: metric_sums.Term(
             *(

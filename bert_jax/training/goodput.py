@@ -1,13 +1,13 @@
-"""Where the time of a run goes, over all its starts."""
+"""Account of the wall time of a run, over all its starts."""
 
 import contextlib
 import time
 from collections.abc import Iterator
 from typing import Any
 
-# Every second of a run is in one of these. "step" is what is left of the loop when the
-# others are taken out; "lost" is everything after the checkpoint that a start continues
-# from: steps that are done again, and the time until the machine was back.
+# Each second of a run counts in one bucket. "step" is the loop minus other buckets.
+# "lost" is the time between the checkpoint that a start resumes from and that start:
+# steps that are repeated, and the time until the machine was back.
 BUCKETS = (
     "init",
     "compile",
@@ -21,26 +21,25 @@ BUCKETS = (
 
 
 class Ledger:
-    """Seconds by bucket. Goes with each checkpoint, so that a continuation adds to it.
+    """Seconds by bucket, saved with each checkpoint so that a resumed run adds to them.
 
-    The time of imports, before there is a ledger, counts as lost in a continuation, and
-    not at all in the first start. Within a start, time is that of a clock that nobody
-    sets.
+    The time of imports, before there is a ledger, counts as lost when a run resumes,
+    and not at all in the first start. Time within a start is monotonic.
     """
 
     def __init__(self):
-        """Begin in "init"."""
+        """Start in the bucket "init"."""
         self._started = time.time()
         self._seconds = dict.fromkeys(BUCKETS, 0.0)
         self._bucket = "init"
         self._since = time.monotonic()
 
     def continue_from(self, entry: dict[str, Any], first_start: float) -> None:
-        """Take over from the start before.
+        """Add the time of the previous starts.
 
         Args:
-          entry: `entry()` that was saved with the checkpoint; {} if there is none, and
-            all that was done is lost.
+          entry: `entry()` that was saved with the checkpoint; {} if there is no
+            checkpoint, and all earlier time is lost.
           first_start: First start of the run, in seconds since 1970.
         """
         entry = entry or {"unix_time": first_start, "seconds": {}}
@@ -49,13 +48,13 @@ class Ledger:
         self._seconds["lost"] += max(self._started - entry["unix_time"], 0.0)
 
     def entry(self) -> dict[str, Any]:
-        """What is saved with a checkpoint, in JSON's types."""
+        """Return what is saved with a checkpoint, in JSON's types."""
         self._settle()
         return {"unix_time": time.time(), "seconds": dict(self._seconds)}
 
     @contextlib.contextmanager
     def counting(self, bucket: str) -> Iterator[None]:
-        """Count the time inside for this bucket, and for no other."""
+        """Count the time inside the context for this bucket only."""
         outer = self._bucket
         self.switch(bucket)
         try:
@@ -69,7 +68,7 @@ class Ledger:
         self._bucket = bucket
 
     def fractions(self) -> dict[str, float]:
-        """Shares of all time so far, for reports; `goodput` is the share of steps."""
+        """Return the share of each bucket, and `goodput`, the share of steps."""
         self._settle()
         total = max(sum(self._seconds.values()), 1e-9)
         shares = {name: seconds / total for name, seconds in self._seconds.items()}
@@ -79,7 +78,7 @@ class Ledger:
         }
 
     def describe(self) -> str:
-        """One line for people."""
+        """Format the shares as one line."""
         self._settle()
         total = max(sum(self._seconds.values()), 1e-9)
         shares = sorted(self._seconds.items(), key=lambda item: -item[1])

@@ -1,4 +1,4 @@
-"""How much arithmetic a device can do."""
+"""Peak arithmetic throughput of devices."""
 
 # Peak of one JAX device for dense bfloat16 products, from the vendors' data sheets.
 # TPU v2 and v3 have two devices to a chip, TPU7x likewise.
@@ -17,7 +17,7 @@ _PEAK_FLOPS = {
 
 
 def peak_flops(device_kind: str) -> float:
-    """Operations a second of a device, or 0 if they are not known.
+    """Return the peak FLOP/s of a device, or 0 if it is unknown.
 
     Args:
       device_kind: Kind as JAX names it, such as "TPU v4" or "NVIDIA H100 80GB HBM3".

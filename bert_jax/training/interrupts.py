@@ -1,9 +1,8 @@
-"""Requests to stop: SIGTERM from a machine's owner, SIGINT from a keyboard.
+"""Requests to stop: SIGTERM of a preempted machine, SIGINT from a keyboard.
 
-Python runs its handlers of signals between two of its own instructions, and one of them
-may be a compilation, which takes minutes for a large model. So a thread waits for
-requests that come before the first step of a start, when nothing can be lost, and ends
-the process at once. From the first step on, requests are for the loop, which saves.
+Python runs signal handlers between two bytecode instructions, and one of them may be a
+compilation of minutes. So until the first step, when nothing can be lost, a thread
+waits for signals and exits at once. From the first step on, the loop saves and exits.
 """
 
 import os
@@ -20,18 +19,17 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
 class StopRequests:
-    """A context inside which SIGTERM and SIGINT are requests to stop.
+    """Context in which SIGTERM and SIGINT are requests to stop.
 
     Until `wait_for_saves` is called, a request ends this process at once, with the exit
-    status of a run to continue. Of many processes, those that got no signal lose one
-    that they wait for: they fail as when a host dies, and whatever launched them starts
-    all again. After the call, a request sets what `is_set` returns, and nothing else.
+    status of a run to resume. Processes that got no signal fail as when a host dies,
+    and the launcher restarts all. After the call, a request only sets `is_set`.
 
-    More SIGTERMs change nothing: the machine's owner sends several, and the save is
-    under way. A second SIGINT acts as it did before: somebody at a keyboard means it.
+    More SIGTERMs change nothing, since the save is in progress. A second SIGINT has its
+    default effect.
 
-    In a notebook or at a prompt, there is more to lose than a run, and no request ends
-    the process. Signals belong to the main thread; in any other, this has no effect.
+    In a notebook or at a prompt, no request ends the process. Signals belong to the
+    main thread; in any other thread, this context has no effect.
     """
 
     def __init__(self):
@@ -40,11 +38,11 @@ class StopRequests:
         self._before: dict[int, Any] = {}
 
     def is_set(self) -> bool:
-        """Whether this process was asked to stop."""
+        """Return whether this process was asked to stop."""
         return self._is_set
 
     def wait_for_saves(self) -> None:
-        """Let the loop answer requests from now on: there is something to lose."""
+        """Leave requests to the loop from now on."""
         if self._watcher:
             self._watcher.end()
             self._watcher = None
@@ -59,8 +57,7 @@ class StopRequests:
 
     def __exit__(self, error, *_) -> None:
         self.wait_for_saves()
-        # A process that ends because it was asked to needs no reminder on its way out:
-        # it would change the exit status.
+        # Another SIGTERM during the exit would change the exit status.
         leaving = error is not None and self._is_set
         for number, handler in self._before.items():
             ignored = leaving and number == signal.SIGTERM
@@ -70,16 +67,16 @@ class StopRequests:
         if not self._is_set:
             self._is_set = True
             if not self._watcher:
-                terminal.say("stopping: will save after the steps that are under way")
+                terminal.say("stopping: will save after the steps in flight")
         if number == signal.SIGINT:
             signal.signal(number, self._before[number])
 
 
 class _Watcher:
-    """A thread that ends the process when there is a request.
+    """Thread that ends the process when there is a request.
 
-    Whatever Python is doing, the system's handler writes the number of a signal into a
-    pipe, which the thread reads. It has to get Python's lock: compilations release it.
+    The C-level signal handler writes the signal number into a pipe, which the thread
+    reads. It needs the GIL, which compilations release.
     """
 
     def __init__(self):
@@ -90,7 +87,7 @@ class _Watcher:
         self._thread.start()
 
     def end(self) -> None:
-        """End the thread once it has read what came before."""
+        """End the thread after it has read earlier signals."""
         signal.set_wakeup_fd(self._before)
         os.write(self._input, b"\0")
         self._thread.join()

@@ -1,13 +1,13 @@
-"""The loop: the same for pretraining and for fine-tuning, for one process and for many.
+"""The training loop of pretraining and fine-tuning, for one process and for many.
 
-Order of things at a step, and the reason a run that is killed at any moment continues
-to the same end: step, log, evaluate, save. What is logged of a step is on disk before
-its checkpoint begins, and a restart drops what was logged after its checkpoint.
+A step is followed by logging, evaluation and saving, in this order. The log of a step
+is on disk before its checkpoint begins, and a restart drops the log after its
+checkpoint. So a run that is killed at any moment resumes with the same result.
 
-Steps are sent to the devices ahead of their results; what a step reports is read a few
-steps later (`_observe`), so that nothing waits for it. All processes do the same things
-at the same step: what only one of them knows, such as that it was asked to stop, goes
-through the step and comes back to all (`programs.HostSignals`).
+Steps are dispatched ahead of their results. The report of a step is read a few steps
+later (`_observe`), so that nothing waits for it. All processes do the same things at
+the same step. What only one of them knows, such as a request to stop, is sent to all
+with the step itself (`programs.HostSignals`).
 """
 
 import collections
@@ -29,7 +29,6 @@ from bert_jax.training import (
     interrupts,
     plateau,
     processes,
-    profiler,
     programs,
     reporting,
     saving,
@@ -39,7 +38,7 @@ from bert_jax.training import (
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, Run
 
-# Steps that may be on their way to the devices while the next batch is made.
+# Steps that may be in flight while the next batch is made.
 _STEPS_AHEAD = 2
 
 
@@ -54,21 +53,21 @@ def train(
     stop_requests: interrupts.StopRequests,
     heartbeat: Callable[[], None],
 ) -> step_lib.TrainState:
-    """Run from the step of `state` to the end.
+    """Train from the step of `state` to the last step.
 
     Args:
-      run: What to do.
-      state: Initial or restored state, in its shards; donated.
-      checkpoints: Where to save.
-      best: Where to save what evaluates best; None: nowhere.
-      reporter: Where to report.
-      ledger: Account of where the time goes.
+      run: Run to train.
+      state: Initial or restored state, sharded; donated.
+      checkpoints: Checkpoints to save to.
+      best: Checkpoints for the state that evaluates best; None: not saved.
+      reporter: Reporter of metrics.
+      ledger: Account of wall time.
       folder: Workdir.
       stop_requests: Requests to stop this process.
       heartbeat: Function from `watchdog.watch`, called whenever there is progress.
 
     Returns:
-      The state after the last step, which is saved.
+      The state after the last step, which has been saved.
 
     Raises:
       Interrupted: A process was asked to stop; the state is saved.
@@ -88,9 +87,7 @@ def train(
 
 
 class _InFlight(NamedTuple):
-    """A step on its way: its number, the length of its sequences, its report, and the
-    terms to log, if any.
-    """
+    """A step in flight; `terms` are the metrics to log, if any."""
 
     step: int
     length: int
@@ -99,7 +96,7 @@ class _InFlight(NamedTuple):
 
 
 class _Loop:
-    """What changes while a run goes on."""
+    """Mutable state of the training loop."""
 
     def __init__(
         self,
@@ -121,7 +118,7 @@ class _Loop:
         self._folder = folder
         self._stop_requests = stop_requests
         self._heartbeat = heartbeat
-        self._profiler = profiler.Profiler(run.config, folder)
+        self._is_profiling = False
         self._done = int(state.step)
         self._skipped = int(state.skipped)
         self._stopping = False
@@ -133,7 +130,7 @@ class _Loop:
     # ---- a phase
 
     def train_phase(self, phase: Phase, begin: int) -> None:
-        """Do what is left of the phase that starts after `begin` steps."""
+        """Train the remaining steps of the phase that starts after `begin` steps."""
         end = begin + phase.steps
         owes_evaluation = begin < self._done <= end and self._owes_evaluation(end)
         if self._done >= end and not owes_evaluation:
@@ -146,7 +143,7 @@ class _Loop:
         self._ledger.switch("init")
         self._announce("opening data")
         self._rows = sharding.local_rows(self._run.mesh, phase.batch_size)
-        self._data = None  # the phase before gives back its memory first
+        self._data = None  # free the memory of the previous phase first
         with processes.fail_together():
             self._data = phase.open_data(self._rows)
         self._heartbeat()
@@ -187,7 +184,7 @@ class _Loop:
             ready = time.perf_counter()
 
     def _batches(self, end: int) -> Iterator[tuple[int, step_lib.Batch]]:
-        """Lengths and batches of the steps to `end`, on the devices."""
+        """Yield length and batch of each step up to `end`, on the devices."""
         batches = self._data.batches(self._done - self._begin, end - self._begin)
         while self._done < end:
             with self._window.waiting(), self._ledger.counting("data_wait"):
@@ -200,11 +197,10 @@ class _Loop:
         )
 
     def _compile(self) -> dict[int, Any]:
-        """The compiled step for each length.
+        """Compile the step for each length, and the programs of evaluation and saving.
 
-        What evaluations and saves need is compiled as well. A machine that is asked to
-        stop has half a minute, and a request that comes after the first step waits for
-        a compilation that is under way.
+        A preempted machine has half a minute to save. A request to stop after the first
+        step would have to wait for a compilation that is under way.
         """
         self._announce("compiling")
         steps = {}
@@ -225,7 +221,7 @@ class _Loop:
         return steps
 
     def _announce(self, what: str) -> None:
-        """Report what takes long now."""
+        """Report the start of something slow."""
         label = f"{self._phase.name}: {what}"
         self._reporter.advance(self._done, label)
         self._reporter.say(label)
@@ -234,10 +230,10 @@ class _Loop:
         stop = float(self._stop_requests.is_set())
         return programs.HostSignals(stop, host_seconds).to_devices(self._run.mesh)
 
-    # ---- what steps report
+    # ---- reports
 
     def _terms_to_log(self, end: int) -> metric_sums.Terms | None:
-        """The terms up to here, if it is time; the state begins anew."""
+        """Return the metrics since the last report if one is due, and reset them."""
         if self._done != 1 and not self._is_due(
             self._done, end, self._run.config.log_every
         ):
@@ -247,7 +243,7 @@ class _Loop:
         return terms
 
     def _observe(self, limit: int) -> None:
-        """Read what steps report, until `limit` of them are on their way."""
+        """Read reports of steps until only `limit` steps are in flight."""
         while len(self._in_flight) > limit:
             step, length, report, terms = self._in_flight.popleft()
             report = jax.device_get(report)
@@ -265,7 +261,7 @@ class _Loop:
         self, step: int, report: programs.StepReport, terms: metric_sums.Terms
     ) -> None:
         values = {}
-        # If all steps were skipped, there is nothing to say of loss and metrics.
+        # If all steps were skipped, there are no losses and metrics.
         if terms["grad_norm"].count:
             values |= metric_sums.report(self._phase.objective.losses, terms)
         left = self._begin + self._phase.steps - step
@@ -278,10 +274,10 @@ class _Loop:
         self._reporter.write(step, "train", values)
 
     def _handle_not_finite(self, step: int, report: programs.StepReport) -> None:
-        """Say which batch it was, and go on if that is allowed.
+        """Report the batch, and continue if `max_skipped_steps` allows it.
 
         Raises:
-          UserError: It is not.
+          UserError: Too many steps were skipped.
         """
         rows = self._data.row_names(step - 1 - self._begin)
         what = reporting.describe_not_finite(
@@ -306,13 +302,13 @@ class _Loop:
         return self._is_due(step, end, self._run.config.eval_every)
 
     def _owes_evaluation(self, end: int) -> bool:
-        """Whether a stop came between the newest checkpoint and its evaluation."""
+        """Return whether the newest checkpoint still has to be evaluated."""
         return self._evaluates_at(self._done, end) and not processes.on_main(
-            lambda: self._reporter.has(self._done, "eval")
+            lambda: self._done in self._reporter.records("eval")
         )
 
     def _evaluate(self) -> None:
-        """Evaluate and report, or leave it for later if there is a request to stop."""
+        """Evaluate and report, unless there is a request to stop."""
         if not self._data.held_out:
             return
         self._reporter.advance(self._done, f"{self._phase.name}: evaluating")
@@ -331,7 +327,7 @@ class _Loop:
             self._saver.save_best(self._done, self.state, self._phase)
 
     def _is_best(self) -> bool:
-        """Whether this evaluation is better than all before it."""
+        """Return whether this evaluation is better than all earlier ones."""
         name = self._run.best
         sign = -1.0 if name.endswith("loss") else 1.0
 
@@ -344,10 +340,10 @@ class _Loop:
         return processes.on_main(is_best)
 
     def _stop_if_asked(self, end: int) -> None:
-        """Leave, with the newest step saved.
+        """Stop if a process was asked to and steps remain. The newest step is saved.
 
         Raises:
-          Interrupted: There was a request, and there is something left to do.
+          Interrupted: A process was asked to stop.
         """
         if not self._stopping:
             return
@@ -359,18 +355,25 @@ class _Loop:
     # ---- profile
 
     def _begin_profile(self) -> None:
-        if self._profiler.begins_before(self._done + 1):
-            self._observe(0)
-            with self._ledger.counting("profile"):
-                self._profiler.start()
-            self._window.restart()
+        if self._done + 1 != self._run.config.profile_step:
+            return
+        self._observe(0)
+        folder = self._folder / "profile"
+        if jax.process_count() > 1:  # files are named after the host, not the process
+            folder = folder / f"process_{jax.process_index()}"
+        with self._ledger.counting("profile"):
+            jax.profiler.start_trace(str(folder))
+        self._is_profiling = True
+        self._window.restart()
 
     def _ends_profile(self, end: int) -> bool:
-        is_last = self._stopping or self._done == end
-        return self._profiler.ends_after(self._done, is_last=is_last)
+        config = self._run.config
+        is_last = self._done >= config.profile_step + config.profile_steps - 1
+        return self._is_profiling and (is_last or self._stopping or self._done == end)
 
     def _end_profile(self, end: int) -> None:
         if self._ends_profile(end):
             with self._ledger.counting("profile"):
-                self._profiler.stop()
-            self._reporter.say(f"profile in {self._profiler.folder}")
+                jax.profiler.stop_trace()
+            self._is_profiling = False
+            self._reporter.say(f"profile in {self._folder / 'profile'}")

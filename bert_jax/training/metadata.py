@@ -1,8 +1,7 @@
-"""What a checkpoint says of itself, as JSON."""
+"""Metadata of a checkpoint, stored as JSON."""
 
 import dataclasses
 import importlib.metadata
-import math
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -17,17 +16,16 @@ _PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """What a checkpoint says of itself.
+    """Metadata of a checkpoint.
 
     Attributes:
-      config: Config of the run, from `knobs.to_dict`, with nothing left open.
-      encoder: Config of the encoder in it, in the phase that saved it; fine-tuning
-        builds this encoder.
+      config: Config of the run, from `knobs.to_dict`, with all fields filled in.
+      encoder: Encoder config of the phase that saved it, which fine-tuning builds.
       encoder_path: Path of the encoder in the parameters.
       tokenizer: Tokenizer of the encoder.
       versions: Version of each package that matters.
-      time: Account of the run's time so far, from `goodput.Ledger.entry`; {}: none.
-      task: Settings of the task that it was fine-tuned for; {}: none.
+      time: Time spent so far, from `goodput.Ledger.entry`; {}: unknown.
+      task: Settings of the fine-tuning task; {}: none.
     """
 
     config: dict[str, Any]
@@ -39,7 +37,7 @@ class Metadata:
     task: dict[str, Any]
 
     def to_json(self) -> dict[str, Any]:
-        """The metadata in JSON's types."""
+        """Return the metadata in JSON's types."""
         return {
             "config": self.config,
             "encoder": knobs.to_dict(self.encoder),
@@ -60,8 +58,8 @@ def of_run(
     """Return the metadata of a run. Each checkpoint replaces `encoder` and `time`.
 
     Args:
-      config: Config of the run, with nothing left open.
-      objective: Objective that is trained.
+      config: Config of the run, with all fields filled in.
+      objective: Training objective.
       tokenizer: Tokenizer of the encoder.
       task: Settings of the task, from `tasks.Task.settings`.
     """
@@ -77,7 +75,7 @@ def of_run(
 
 
 def versions() -> dict[str, str]:
-    """Version of each package that matters."""
+    """Return the version of each package that matters."""
     installed = {}
     for name in _PACKAGES:
         try:
@@ -88,13 +86,13 @@ def versions() -> dict[str, str]:
 
 
 def from_json(values: Any) -> Metadata:
-    """The inverse of `Metadata.to_json`, for what somebody may have edited.
+    """Parse the result of `Metadata.to_json`.
 
     Raises:
-      UserError: The values are no metadata of ours, or damaged.
+      UserError: The values are not the metadata of a bert_jax checkpoint.
     """
     if not isinstance(values, dict) or not {"encoder", "tokenizer"} <= values.keys():
-        raise UserError("this is no checkpoint of bert_jax")
+        raise UserError("this is not a bert_jax checkpoint")
     values = {"task": {}, **values}  # older versions did not save it
     for name, expected in (
         ("config", dict),
@@ -105,9 +103,7 @@ def from_json(values: Any) -> Metadata:
         ("task", dict),
     ):
         if not isinstance(values.get(name), expected):
-            raise UserError(f"{name} in its metadata is damaged")
-    if values["time"]:
-        _check_time(values["time"])
+            raise UserError(f"its metadata field {name} is damaged")
     encoder = migrations.upgrade({"encoder": values["encoder"]})["encoder"]
     return Metadata(
         config=migrations.upgrade(values["config"]),
@@ -118,11 +114,3 @@ def from_json(values: Any) -> Metadata:
         time=values["time"],
         task=values["task"],
     )
-
-
-def _check_time(time: dict[str, Any]) -> None:
-    seconds = time.get("seconds")
-    counts = seconds.values() if isinstance(seconds, dict) else [None]
-    for count in (time.get("unix_time"), *counts):
-        if not isinstance(count, int | float) or not 0 <= count < math.inf:
-            raise UserError("time in its metadata is damaged")

@@ -1,4 +1,4 @@
-"""metrics.jsonl: what a run measured, one JSON object on a line."""
+"""metrics.jsonl: the metrics of a run, one JSON object per line."""
 
 import json
 import os
@@ -9,20 +9,20 @@ from bert_jax.errors import UserError
 
 FILE = "metrics.jsonl"
 
-# What a run compares evaluations with (objectives/unigram_baseline.py): the unigram
-# entropy of the held-out text; and, of some metrics, the value of a model that knows
-# token frequencies and no context, such as `mlm_loss_without_context`.
+# Names of baselines (objectives/unigram_baseline.py): the unigram entropy of held-out
+# text, and the suffix for the value of a metric, such as `mlm_loss_without_context`, of
+# a model that knows token frequencies but no context.
 UNIGRAM_ENTROPY = "unigram_entropy"
 WITHOUT_CONTEXT = "_without_context"
 
-# Values of a step: `step`, `split` ("train" or "eval"), then numbers by name.
+# Metrics of a step: `step`, `split` ("train" or "eval"), and numbers by name.
 Record = dict[str, Any]
 
 
 def parse(line: str | bytes) -> Record | None:
-    """The record on a line; None if there is none.
+    """Parse a line; return None if it is not a record.
 
-    A crash leaves half a line, a loss of power zeros, and an editor anything.
+    A crash may leave half a line, and a power failure zeros.
     """
     try:
         record = json.loads(line)
@@ -40,11 +40,11 @@ def parse(line: str | bytes) -> Record | None:
 
 
 def read(workdir: str | os.PathLike) -> list[Record]:
-    """The records of a run.
+    """Read the records of a run.
 
     Raises:
-      UserError: There are none.
-      Unavailable: A store does not answer now.
+      UserError: There are no records.
+      Unavailable: An object store does not answer now.
     """
     path = storage.path(workdir) / FILE
     try:

@@ -1,8 +1,8 @@
-"""Muon: updates of the layers' matrices are made nearly orthogonal.
+"""Muon: orthogonalised updates for the matrices of the layers.
 
 Sources: Jordan et al. 2024, Muon (kellerjordan.github.io/posts/muon); Liu et al. 2025
-(Moonlight, arXiv 2502.16982) for the size of the updates; the momentum and the
-Newton-Schulz iteration are those of `optax.contrib`.
+(Moonlight, arXiv 2502.16982) for the size of the updates. Momentum and Newton-Schulz
+iteration come from `optax.contrib`.
 """
 
 import math
@@ -25,9 +25,9 @@ _RMS = 0.2
 
 
 def scale_by_muon(
-    others: optax.GradientTransformation,
+    rest_transform: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-    """Scale gradients of the layers' matrices as Muon does, and all others otherwise.
+    """Scale gradients of the layers' matrices as Muon does, and the rest otherwise.
 
     Each layer of each projection is a matrix of its own, whose update becomes
     0.2 sqrt(max(rows, columns)) U V^T, from the singular vectors of its momentum
@@ -38,30 +38,30 @@ def scale_by_muon(
     corrects for bias.
 
     Args:
-      others: Transformation of the gradients of all other parameters.
+      rest_transform: Transformation of the gradients of all other parameters.
     """
     muon = optax.contrib.scale_by_muon(weight_dimension_numbers=dimension_numbers)
 
     def init(params):
         matrices, rest = parameters.split(params, is_matrix)
-        return muon.init(matrices), others.init(rest)
+        return muon.init(matrices), rest_transform.init(rest)
 
     def update(updates, state, params):
         matrices, rest = parameters.split(updates, is_matrix)
         _, rest_params = parameters.split(params, is_matrix)
-        muon_state, others_state = state
+        muon_state, rest_state = state
 
         def orthogonalise(gradients, momentum):
             of_layers = muon_state._replace(mu=momentum)
             products, _ = muon.update(gradients, of_layers)
             return parameters.map_with_path(_rescale, products)
 
-        # Each copy of the model needs the momentum of all layers, and computes the
-        # products of its own. What one call computes of the other is compiled away.
+        # Each replica updates the momentum of all layers, and orthogonalises some of
+        # them. The compiler removes the unused outputs of both calls.
         scaled = sharding.map_layers(orthogonalise, matrices, muon_state.mu)
         _, muon_state = muon.update(matrices, muon_state)
-        rest, others_state = others.update(rest, others_state, rest_params)
-        return parameters.join(scaled, rest), (muon_state, others_state)
+        rest, rest_state = rest_transform.update(rest, rest_state, rest_params)
+        return parameters.join(scaled, rest), (muon_state, rest_state)
 
     return optax.GradientTransformation(init, update)
 
@@ -78,7 +78,7 @@ def dimension_numbers(matrices: Any) -> Any:
 
 def _dimension_numbers(path: str, x: jax.Array) -> MuonDimensionNumbers:
     # [N, H, K, D] of an attention output has two dimensions of rows; [N, D, H, K] of
-    # queries, keys and values two of columns; all others one of each.
+    # queries, keys and values two of columns; other kernels one of each.
     first_column = 3 if path.endswith("attention/output/kernel") else 2
     return MuonDimensionNumbers(
         tuple(range(1, first_column)), tuple(range(first_column, x.ndim))

@@ -1,6 +1,6 @@
 """Optimizers and learning rate schedules, as optax transformations.
 
-AdamW as BERT has it, StableAdamW, LAMB and Muon (`muon.py`) are chains of the same
+BERT's AdamW, StableAdamW, LAMB and Muon (`muon.py`) are chains of the same
 parts. Sources: google-research/bert, optimization.py; You et al. 2019 (LAMB);
 Wortsman et al. 2023 (StableAdamW). Parameters are distinguished by name, never by
 shape: layers are stacked, so that a bias is a matrix, too.
@@ -22,7 +22,7 @@ from bert_jax.training import muon
 
 # Norms and biases: not decayed, and not rescaled by LAMB.
 _PLAIN = re.compile(r"norm/|bias$")
-# Below these, every parameter is stacked over layers along its first dimension.
+# Parameters with such a path are stacked over layers along their first dimension.
 _STACKED = re.compile(r"(^|/)layers/")
 
 
@@ -68,7 +68,7 @@ def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Sched
 def schedule_of_phases(
     config: config_lib.OptimizerConfig, phases: Sequence[config_lib.PhaseConfig]
 ) -> Schedule:
-    """Return the schedule of a run, from those of its phases one after another.
+    """Return the schedule of a run: the schedules of its phases, joined.
 
     A phase with a learning rate begins a new schedule. Phases without one continue the
     schedule of the phase before, and the first has the optimizer's. With a warmup, a
@@ -106,7 +106,7 @@ def make_optimizer(
       schedule: Learning rate by number of updates.
       encoder: Path of the encoder in the parameters, whose layers `layer_decay` tells
         apart.
-      frozen: Path of parameters that stay as they are and need no moments; "" for none.
+      frozen: Path of parameters without updates and moments; "" for none.
     """
     steps = []
     if config.clip_norm:
@@ -143,14 +143,14 @@ def all_but(
     def init(params):
         return update.init(parameters.split(params, is_frozen)[1])
 
-    def update_others(updates, state, params):
-        still, others = parameters.split(updates, is_frozen)
-        _, other_params = parameters.split(params, is_frozen)
-        others, state = update.update(others, state, other_params)
+    def update_trained(updates, state, params):
+        still, trained = parameters.split(updates, is_frozen)
+        _, trained_params = parameters.split(params, is_frozen)
+        trained, state = update.update(trained, state, trained_params)
         still = jax.tree.map(jnp.zeros_like, still)
-        return parameters.join(still, others), state
+        return parameters.join(still, trained), state
 
-    return optax.GradientTransformation(init, update_others)
+    return optax.GradientTransformation(init, update_trained)
 
 
 def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
@@ -225,7 +225,7 @@ def scale_by_moments(
 def _bias_corrections(
     config: config_lib.OptimizerConfig, count: jax.Array
 ) -> tuple[jax.Array | float, jax.Array | float]:
-    """Return what mean and square are divided by after `count` updates."""
+    """Return the divisors of mean and square after `count` updates."""
     if not config.bias_correction:
         return 1.0, 1.0
     return 1 - config.beta1**count, 1 - config.beta2**count

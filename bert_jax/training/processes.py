@@ -1,9 +1,8 @@
-"""The processes of a run: how they meet, agree, and end.
+"""Processes of a run: how they connect, agree, and exit.
 
-A pod runs one process on each host, all the same program. They do the same things in
-the same order, because anything that spans devices waits for all of them. So what only
-one of them can know (a file that is missing on one host, a workdir that belongs to
-another run) has to become known to all before they go on: that is `fail_together`.
+A pod runs the same program on each host. Processes do the same things in the same
+order, because collectives wait for all of them. An error of one process, such as a file
+that is missing on its host, must be raised in all of them: see `fail_together`.
 """
 
 import contextlib
@@ -31,21 +30,21 @@ from bert_jax.errors import UserError
 def start(
     coordinator_address: str = "", num_processes: int = 0, process_id: int = -1
 ) -> None:
-    """Find the other processes of this run, if there are any.
+    """Connect to the other processes of this run, if there are any.
 
-    On TPU hosts, under Slurm and under MPI no arguments are needed. Must be
-    called before anything asks for devices.
+    On TPU hosts, under Slurm and under MPI no arguments are needed. Must be called
+    before JAX initialises its devices.
 
     Args:
-      coordinator_address: HOST:PORT of process 0; "" where the environment says it.
+      coordinator_address: HOST:PORT of process 0; "" to detect it.
       num_processes: Number of processes of the run; goes with the address.
       process_id: Index of this process, from 0; goes with the address.
 
     Raises:
       UserError: The arguments are incomplete.
-      RuntimeError: The others did not come in time.
+      RuntimeError: The other processes did not connect in time.
     """
-    # A hang is looked into with `kill -USR1`: all stacks, and the process goes on.
+    # `kill -USR1` prints all stacks of a hanging process, which continues.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
     given = bool(coordinator_address), num_processes > 0, process_id >= 0
     if any(given) and not all(given):
@@ -64,8 +63,7 @@ def start(
         )
     if not all(given) and not _has_peers():
         return
-    # The loop has its own way to stop all processes at one step
-    # (`programs.HostSignals`), and it also knows what to do with a second SIGTERM.
+    # The loop stops all processes at the same step itself (`programs.HostSignals`).
     jax.config.update("jax_enable_preemption_service", False)
     options: dict[str, Any] = {}
     if all(given):
@@ -74,16 +72,15 @@ def start(
             "num_processes": num_processes,
             "process_id": process_id,
         }
-    # That another process is late is no mistake of the user's: it keeps its traceback,
-    # and its status says "start me again".
+    # If another process is late, the traceback and exit status 1 say "restart".
     jax.distributed.initialize(**options)
 
 
 def _has_peers() -> bool:
-    """Whether this process was started as one of several, or on a TPU host.
+    """Return whether this process was started as one of several, or on a TPU host.
 
-    A TPU host may be a part of a pod; `jax.distributed.initialize` asks the metadata
-    server, and works for a single host too.
+    A TPU host may be part of a pod. `jax.distributed.initialize` asks the metadata
+    server, and works for a single host, too.
     """
     environment = os.environ
     if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
@@ -99,7 +96,7 @@ def _has_peers() -> bool:
 
 
 def is_main() -> bool:
-    """Whether this is process 0, the only one that writes logs and metrics."""
+    """Return whether this is process 0, which alone writes logs and metrics."""
     return jax.process_index() == 0
 
 
@@ -111,13 +108,13 @@ def say(line: str) -> None:
 
 @contextlib.contextmanager
 def fail_together() -> Iterator[None]:
-    """Stop all processes at the end of the block if one of them failed inside it.
+    """Raise an error of one process in all processes, at the end of the block.
 
     Nothing inside may wait for other processes.
 
     Raises:
-      UserError: In all processes, if any raised one.
-      RuntimeError: In the others, if one of them raised anything else.
+      UserError: In all processes, if one raised it.
+      RuntimeError: In the other processes, if one raised anything else.
     """
     if jax.process_count() == 1:
         yield
@@ -143,10 +140,10 @@ def fail_together() -> Iterator[None]:
 
 
 def on_main(function: Callable[[], Any]) -> Any:
-    """What `function` returns in process 0, made of JSON's types, in all processes.
+    """Call a function in process 0, and return its JSON result in all processes.
 
     Raises:
-      UserError: In all processes, if it raised one.
+      UserError: In all processes, if the function raised it.
     """
     value = None
     with fail_together():
@@ -158,10 +155,10 @@ def on_main(function: Callable[[], Any]) -> Any:
 
 
 def gather_text(text: str) -> list[str]:
-    """The text of each process, in all of them."""
+    """All-gather a text: return the texts of all processes, in order."""
     if jax.process_count() == 1:
         return [text]
-    # The message of an error may name a file whose name is not UTF-8.
+    # The text may contain a file name that is not UTF-8.
     encoded = text.encode("utf-8", "backslashreplace")
     sizes = np.asarray(multihost_utils.process_allgather(np.int32(len(encoded))))
     padded = np.zeros(max(sizes.max(), 1), np.uint8)
@@ -173,15 +170,15 @@ def gather_text(text: str) -> list[str]:
 
 
 _BARRIERS = itertools.count()
-_DAY_MS = 24 * 3600 * 1000  # a process that hangs is the watchdog's business
+_DAY_MS = 24 * 3600 * 1000  # the watchdog ends a process that hangs
 
 
 def wait_for_all() -> None:
     """Wait for the other processes, which may still be compiling.
 
-    To be called before compiled programs run for the first time. On processors, devices
-    exchange arrays through Gloo, and the first exchange of a group of devices fails if
-    one of them comes 30 seconds after another.
+    To be called before compiled programs run for the first time. On CPUs, collectives
+    use Gloo, and the first one of a group of devices fails if a device is 30 seconds
+    late.
     """
     if jax.process_count() == 1:
         return
@@ -192,15 +189,15 @@ def wait_for_all() -> None:
 
 
 def leave(status: int, error: BaseException) -> None:
-    """End a process of many at once, so that the others notice, or return if alone.
+    """Exit at once if this is one of several processes, so that the others notice.
 
-    An orderly exit waits for all processes, and those that wait for this one in a
-    collective would never come to it. What all have agreed on ends in order.
+    An orderly exit waits for all processes, and processes that wait for this one in a
+    collective would never reach it. Errors that all processes raise exit in order.
     """
-    # Not `jax.process_count`: it would wait for devices if they were not asked for yet.
+    # Not `jax.process_count`, which would initialise devices.
     if jax.distributed.is_initialized() and not getattr(error, "everywhere", False):
         sys.stdout.flush()
         sys.stderr.flush()
-        # A coordinator that vanishes takes the others with it, before their own word.
+        # If the coordinator exits first, the others cannot print their own errors.
         time.sleep(1.0)
         os._exit(status)

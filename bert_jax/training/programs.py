@@ -1,8 +1,7 @@
-"""The compiled programs of a run: a step of training, and one of evaluation.
+"""Compiled programs of a run: the training step and the evaluation step.
 
-Each takes signals from the hosts along with its batch and gives them back, so that what
-one process knows reaches all of them with the step itself, and nothing else has to be
-sent between hosts.
+Each takes signals of the hosts along with its batch and returns them, so that they
+reach all processes with the step itself. Nothing else has to be sent between hosts.
 """
 
 import functools
@@ -23,40 +22,40 @@ from bert_jax.training.run import Phase, Run
 
 
 class HostSignals(NamedTuple):
-    """What a process sends to all others with a step.
+    """Values that a process sends to all others with a step.
 
     Attributes:
-      stop_requested: 1.0 if it was asked to stop.
-      host_seconds: Time since the step before in which it did not wait for devices.
+      stop_requested: 1.0 if the process was asked to stop.
+      host_seconds: Time since the last step, without waiting for devices.
     """
 
     stop_requested: float
     host_seconds: float
 
     def to_devices(self, mesh: Mesh) -> jax.Array:
-        """Float32 [devices, 2]: for each device, the signals of its process."""
+        """Return the signals of each device's process: float32 [devices, 2]."""
         return sharding.from_each_process(mesh, np.array(self, np.float32))
 
 
 def stop_requested(signals: np.ndarray) -> bool:
-    """Whether any process was asked to stop, from what `to_devices` made."""
+    """Return whether any process was asked to stop, from `HostSignals.to_devices`."""
     return bool(signals[:, HostSignals._fields.index("stop_requested")].any())
 
 
 def host_seconds(signals: np.ndarray) -> np.ndarray:
-    """Float32 [devices]: the time of each device's process."""
+    """Return the host seconds of each device's process: float32 [devices]."""
     return signals[:, HostSignals._fields.index("host_seconds")]
 
 
 @flax.struct.dataclass
 class StepReport:
-    """What a step reports to all processes.
+    """Report of a step to all processes.
 
     Attributes:
       loss: Loss of the batch.
       grad_norm: Norm of its gradient, before clipping.
       learning_rate: Learning rate of its update.
-      skipped: Number of steps so far that were not finite.
+      skipped: Number of steps skipped so far.
       signals: float32 [devices, 2], from `HostSignals.to_devices`.
     """
 
@@ -70,19 +69,19 @@ class StepReport:
 def lower_step(
     run: Run, phase: Phase, state: step_lib.TrainState, batch: step_lib.Batch
 ) -> jax.stages.Lowered:
-    """The step, ready to compile: (state, batch, signals, seed) to (state, report).
+    """Lower the training step: (state, batch, signals, seed) to (state, `StepReport`).
 
-    The report is a `StepReport`. The state is donated. The seed is an argument, from
-    `seed_array`, so that runs with several seeds share a compiled program.
+    The state is donated. The seed is an argument, from `seed_array`, so that runs that
+    differ in their seed share a compiled program.
 
     Args:
-      run: What is trained.
-      phase: Which stretch of it.
+      run: Run to train.
+      phase: Phase of the run.
       state: Arrays, or shapes with shardings.
-      batch: Likewise.
+      batch: Arrays, or shapes with shardings.
     """
     over_copies = None
-    # The compiler's own sum is in float32, and once for each micro-batch.
+    # The compiler would all-reduce in float32, for each micro-batch.
     if phase.micro_batches > 1 or run.gradient_sum != "float32":
         over_copies = functools.partial(
             sharding.sum_over_copies, mesh=run.mesh, dtype=jnp.dtype(run.gradient_sum)
@@ -99,7 +98,7 @@ def lower_step(
         )
         rate = run.schedule(state.step - state.skipped)
         state, result = train_step(state, batch)
-        # A copy of what is in the state, too, because that is donated to the next step.
+        # A copy, because the state is donated to the next step.
         skipped = state.skipped + 0
         return state, StepReport(result.loss, result.grad_norm, rate, skipped, signals)
 
@@ -123,14 +122,14 @@ def lower_step(
 
 
 def seed_array(run: Run) -> jax.Array:
-    """The seed of a run as an argument of its programs: uint32 []."""
+    """Return the seed of a run as an argument of its programs: uint32 []."""
     seed = np.uint32(run.seed % 2**32)
     replicated = sharding.replicated(run.mesh)
     return jax.make_array_from_callback((), replicated, lambda _: np.array(seed))
 
 
 def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
-    """The compiled function to terms of which nothing is measured yet."""
+    """Return the compiled function that returns metrics with sums and counts of 0."""
     names = tuple(names)
     return jax.jit(
         lambda: metric_sums.zeros(names), out_shardings=sharding.replicated(mesh)
@@ -152,7 +151,7 @@ def eval_step(run: Run, phase: Phase) -> Callable[..., Any]:
 
 
 def is_finite(mesh: Mesh) -> Callable[[Any], jax.Array]:
-    """The compiled function from a tree to whether all its numbers are finite."""
+    """Return the compiled function that checks that a tree is finite."""
 
     def all_finite(tree):
         leaves = jax.tree.leaves(tree)

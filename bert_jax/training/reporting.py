@@ -1,4 +1,4 @@
-"""What a run reports: metrics.jsonl, TensorBoard, and the terminal."""
+"""Reports of a run: metrics.jsonl, TensorBoard, and the terminal."""
 
 import contextlib
 import json
@@ -13,18 +13,18 @@ from bert_jax import storage, terminal
 from bert_jax.errors import UserError
 from bert_jax.training import metrics_file
 
-# An object store gets reports at least so often, and before each checkpoint.
+# Interval between writes to an object store, besides the one before each checkpoint.
 _FLUSH_SECONDS = 30.0
 
-# Shown on the terminal: what ends in one of these, and in training some more.
+# Ends of the names of metrics that the terminal shows, and more for training.
 _SHOWN = ("loss", "accuracy", "entropy")
 _SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "tokens_per_sec", "mfu")
 
 
 class Reporter:
-    """Writes metrics as they come and shows how far the run is.
+    """Writer of metrics, and display of progress.
 
-    On a terminal there is a progress bar, elsewhere a plain line for each report.
+    Progress is a bar on a terminal, and a line for each report elsewhere.
     """
 
     def __init__(
@@ -35,9 +35,9 @@ class Reporter:
         Args:
           folder: Workdir.
           total_steps: Steps of the whole run.
-          step: Step that the run continues from. Lines of later steps, written before a
-            crash, are dropped: they will come again.
-          silent: Whether to write and print nothing, as in all processes but the first.
+          step: Step that the run resumes from. Lines of later steps, written before a
+            crash, are dropped: they will be written again.
+          silent: Write and print nothing, as in all processes but process 0.
 
         Raises:
           UserError: The file cannot be read or written.
@@ -49,7 +49,7 @@ class Reporter:
         dropped = _drop_lines_after(self._path, step)
         self._is_remote = storage.is_remote(folder)
         if self._is_remote:
-            # Objects do not grow: all of it is written again, now and then.
+            # Objects cannot be appended to, so the whole file is rewritten.
             self._text = self._read()
             self._flushed = time.monotonic()
         else:
@@ -72,12 +72,12 @@ class Reporter:
         self.close()
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
-        """Report values; when this returns, they outlive the process.
+        """Report metrics, which are on disk when this returns.
 
-        In an object store, they do after `flush`, or with a report some time later.
+        An object store gets them with `flush`, or with a later report.
 
         Raises:
-          UserError: The disk is full, or refuses for another reason of its own.
+          UserError: The disk is full or read-only.
         """
         if self._silent:
             return
@@ -118,7 +118,7 @@ class Reporter:
             self.say(f"{split} step {step}/{self._total_steps}  " + "  ".join(shown))
 
     def advance(self, step: int, label: str) -> None:
-        """Move the progress bar to a step that is done."""
+        """Move the progress bar to a completed step."""
         if self._silent:
             return
         self._bar.set_description_str(label, refresh=False)
@@ -129,19 +129,10 @@ class Reporter:
         if not self._silent:
             terminal.say(line)
 
-    def has(self, step: int, split: str) -> bool:
-        """Whether values of this step and split were written, in an earlier start too.
-
-        Always false in a silent reporter.
-        """
-        if self._silent:
-            return False
-        return step in self.records(split)
-
     def records(self, split: str) -> dict[int, dict[str, Any]]:
-        """What was written of a split, by step, in earlier starts too.
+        """Return the records of a split by step, including those of earlier starts.
 
-        Always empty in a silent reporter.
+        A silent reporter has none.
         """
         if self._silent:
             return {}
@@ -150,7 +141,7 @@ class Reporter:
         return {r["step"]: r for r in records if r and r["split"] == split}
 
     def flush(self) -> None:
-        """Make sure that what was reported outlives the process."""
+        """Write all reports to the object store."""
         if not self._silent and self._is_remote:
             storage.write_text(self._path, self._text)
             self._flushed = time.monotonic()
@@ -161,7 +152,7 @@ class Reporter:
         return self._path.read_text(encoding="utf-8")
 
     def close(self) -> None:
-        """End the bar and the files."""
+        """Close the progress bar and the files."""
         if self._silent:
             return
         self._bar.close()
@@ -179,14 +170,14 @@ def describe_not_finite(
     grad_norm: float,
     rows: Sequence[str],
 ) -> str:
-    """Write down which batch made a step that is not finite; returns a line about it.
+    """Write a file about the batch of a step that is not finite, and describe it.
 
     Args:
       folder: Workdir.
       step: Number of the step.
       loss: Its loss.
       grad_norm: Norm of its gradient.
-      rows: What the rows of its batch were made from, those of this process.
+      rows: Sources of the rows of its batch that this process made.
     """
     path = folder / f"not_finite_step_{step}_process_{jax.process_index()}.json"
     details = {"step": step, "loss": str(loss), "grad_norm": str(grad_norm)}
@@ -194,13 +185,13 @@ def describe_not_finite(
     storage.write_text(path, text)
     first = "; ".join(rows[:4]) + (f"; {len(rows) - 4} more" if rows[4:] else "")
     return (
-        f"step {step}: loss {loss}, gradient norm {grad_norm}; its rows ({first}) are "
-        f"in {path}"
+        f"step {step}: loss {loss}, gradient norm {grad_norm}; {path} lists the rows "
+        f"of the batch ({first})"
     )
 
 
 def _drop_lines_after(path: storage.Path, step: int) -> int:
-    """Drop lines of later steps, and those that are no records; returns how many."""
+    """Drop lines of later steps and damaged lines; return how many were dropped."""
     if not path.exists():
         return 0
     with storage.writing(path):

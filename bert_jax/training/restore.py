@@ -1,6 +1,6 @@
-"""Reading checkpoints of any run: which there are, what they say, their parameters.
+"""Reading of checkpoints of any run: their metadata and their parameters.
 
-With `checkpoint.py`, the only user of Orbax's checkpoints.
+Only this module and `checkpoint.py` use Orbax's checkpoints.
 """
 
 import dataclasses
@@ -19,15 +19,17 @@ from orbax.checkpoint import v1 as ocp
 from bert_jax import storage, terminal
 from bert_jax.errors import Unavailable, UserError
 from bert_jax.model import parameters
-from bert_jax.training import checksums, orbax_reports, processes
+from bert_jax.training import checksums, orbax_logs, processes
 from bert_jax.training import metadata as metadata_lib
+
+orbax_logs.install()
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
-    """A local path made absolute, or a URL as it is.
+    """Make a local path absolute, and return a URL as it is.
 
     Raises:
-      UserError: Orbax would take the path for another one.
+      UserError: Orbax would misread the path.
     """
     name = os.fspath(path) if storage.is_remote(path) else os.path.abspath(path)
     check_name(name)
@@ -35,31 +37,29 @@ def absolute(path: str | os.PathLike) -> epath.Path:
 
 
 def check_name(name: str | os.PathLike) -> None:
-    r"""Refuse a path that Orbax would take for another one.
+    r"""Check that Orbax can read and write a path.
 
-    It looks for its files with globs, without escaping the folder; a `\` becomes a
-    `/`; and names have to be UTF-8.
+    It looks for files with globs without escaping the folder, turns `\` into `/`, and
+    needs UTF-8.
 
     Raises:
-      UserError: The path holds such a character.
+      UserError: The path contains such a character.
     """
     name = os.fspath(name)
     bad = re.search(r"[*?\[\]\\\ud800-\udfff]", name)
     if bad:
         raise UserError(
-            f"{terminal.printable(name)}: the library that reads and writes "
-            f"checkpoints cannot do with {terminal.printable(bad[0])} in a path; give "
-            "another path"
+            f"{terminal.printable(name)}: the path of a checkpoint must not contain "
+            f"{terminal.printable(bad[0])}; give another path"
         )
 
 
 def find(path: str | os.PathLike) -> epath.Path:
-    """The checkpoint that `path` means.
-
-    That is the best of a workdir that keeps it, or the newest, or `path` itself.
+    """Return the best or newest checkpoint of a workdir, or the checkpoint itself.
 
     Raises:
-      UserError: There is none, there are several runs, or the newest is damaged.
+      UserError: There is no checkpoint, there are several runs, or the newest
+        checkpoint is damaged.
     """
     path = absolute(path)
     if not path.is_dir():
@@ -69,8 +69,8 @@ def find(path: str | os.PathLike) -> epath.Path:
     for candidate in steps or [path]:
         if ocp.is_orbax_checkpoint(candidate) and _metadata_file(candidate).exists():
             return candidate
-        # In an object store a save under way has this name already. On a disk it gets
-        # it when it is complete, and an older one is not what was asked for.
+        # In an object store, a save in progress already has this name. On a disk, the
+        # name appears when the save is complete, so the checkpoint is damaged.
         if steps and not storage.is_remote(path):
             raise UserError(
                 f"{candidate} is damaged, it has no metadata; give another checkpoint"
@@ -79,24 +79,21 @@ def find(path: str | os.PathLike) -> epath.Path:
 
 
 def _runs_in(path: epath.Path) -> str:
-    """What to give instead of the folder of several runs; "" if it is none.
-
-    It is what fine-tuning with several seeds makes.
-    """
+    """Name the run to use in a folder of fine-tuning with several seeds."""
     runs = sorted(run.name for run in path.glob("seed-*"))
     if not runs:
         return ""
     try:
         best = json.loads((path / "results.json").read_text())["best"]["run"]
     except (OSError, ValueError, LookupError, TypeError):
-        best = ""  # not all of them have ended
+        best = ""  # some runs have not ended
     if best in runs:
         return f", but {len(runs)} runs; give the best of them, {path / best}"
     return f", but {len(runs)} runs; give one of them, such as {path / runs[0]}"
 
 
 def steps_of(folder: epath.Path) -> list[epath.Path]:
-    """Folders named by a number, newest first."""
+    """Return the folders that are named by a number, newest first."""
     children = folder.iterdir() if folder.is_dir() else []
     steps = [p for p in children if p.name.isdecimal() and p.is_dir()]
     return sorted(steps, key=lambda p: int(p.name), reverse=True)
@@ -107,16 +104,16 @@ def _metadata_file(checkpoint: epath.Path) -> epath.Path:
 
 
 def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
-    """What a checkpoint says of itself.
+    """Read the metadata of a checkpoint.
 
     Raises:
-      UserError: It is another program's checkpoint, or damaged.
+      UserError: It belongs to another program, or is damaged.
       Unavailable: It may be readable later.
     """
     try:
         stored = json.loads(_metadata_file(checkpoint).read_text())
         if not isinstance(stored, dict):
-            raise UserError("its metadata are no JSON object")
+            raise UserError("its metadata is not a JSON object")
         return metadata_lib.from_json(stored.get("custom_metadata"))
     except (OSError, ValueError, RecursionError, UserError) as error:
         raise storage.failure(error)(
@@ -125,9 +122,7 @@ def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
 
 
 def fingerprint(checkpoint: epath.Path) -> str:
-    """A hash of all arrays of a checkpoint, wherever it lies.
-
-    All processes must call it.
+    """Return a hash of all arrays of a checkpoint. All processes must call it.
 
     Raises:
       UserError: The checkpoint is damaged.
@@ -141,7 +136,7 @@ def fingerprint(checkpoint: epath.Path) -> str:
 
 
 def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes of all parameters of a checkpoint by path, to be read to one device.
+    """Return the shapes of all parameters by path, with a single-device sharding.
 
     Raises:
       UserError: The checkpoint is damaged.
@@ -157,13 +152,13 @@ def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """Parameters of another run, and what became of each path.
+    """Parameters loaded from a checkpoint, and the paths that did not match.
 
     Attributes:
       params: Arrays that were loaded, by path.
       loaded: Paths taken from the checkpoint.
       new: Paths that were not loaded; they keep their initial values.
-      ignored: Paths of the checkpoint that nobody asked for.
+      ignored: Paths of the checkpoint that the model lacks.
     """
 
     params: dict[str, jax.Array]
@@ -172,7 +167,7 @@ class Loaded:
     ignored: list[str]
 
     def describe(self, source: epath.Path) -> str:
-        """How many parameters were loaded, are new, and were ignored, for people."""
+        """Describe how many parameters were loaded, are new, and were ignored."""
         lines = [f"from {source}:"]
         for name in ("loaded", "new", "ignored"):
             paths = getattr(self, name)
@@ -185,28 +180,28 @@ class Loaded:
 def load_params(
     checkpoint: epath.Path, shapes: Any, *, part: str = "", stored_part: str = ""
 ) -> Loaded:
-    """Read the parameters whose paths are in `shapes`.
+    """Load the parameters whose paths are in `shapes`.
 
     Args:
       checkpoint: Folder, from `find`.
       shapes: `jax.ShapeDtypeStruct`s with shardings, for all parameters of a model.
-      part: Path of the part of the model to load, such as "encoder"; the rest is new,
-        even if it is stored. "": all of it.
-      stored_part: Path of that part in the checkpoint.
+      part: Path of the part of the model to load, such as "encoder"; "": the whole
+        model. The rest keeps its initial values, even if it is stored.
+      stored_part: Path of the part in the checkpoint.
 
     Raises:
-      UserError: The checkpoint is damaged, or a parameter has another shape in it.
+      UserError: The checkpoint is damaged, or a parameter has another shape.
       Unavailable: It may be readable later.
     """
     metadata = _read(checkpoint, _metadata_of_arrays, checkpoint, "params")
     stored = parameters.flatten(metadata)
     sums = _read(checkpoint, _metadata_of_arrays, checkpoint, "checksums")["by_leaf"]
     wanted = parameters.flatten(shapes)
-    ours, theirs = (f"{path}/" if path else "" for path in (part, stored_part))
+    prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
     source = {
-        path: theirs + path.removeprefix(ours)
+        path: stored_prefix + path.removeprefix(prefix)
         for path in wanted
-        if path.startswith(ours)
+        if path.startswith(prefix)
     }
     loaded = sorted(path for path in source if source[path] in stored)
     for path in loaded:
@@ -216,8 +211,8 @@ def load_params(
                 f"{checkpoint}: {source[path]} has shape {shape}, the model wants "
                 f"{tuple(wanted[path].shape)}"
             )
-    # Orbax matches trees, so all that is stored must be asked for; what is not wanted
-    # is asked for as a placeholder.
+    # Orbax matches trees, so the request has all stored paths, and a placeholder for
+    # those that are not loaded.
     request = dict.fromkeys(stored, ocp.PLACEHOLDER)
     request |= {source[path]: wanted[path] for path in loaded}
     params = _read(checkpoint, _load_some, checkpoint, request, sums.shape)
@@ -230,17 +225,17 @@ def load_params(
 
 
 def _metadata_of_arrays(checkpoint: epath.Path, part: str) -> Any:
-    """A tree with shapes and types."""
+    """Return a tree with the shapes and dtypes of a part of a checkpoint."""
     metadata = ocp.metadata(str(checkpoint), part).metadata
     if metadata is None:
-        raise ValueError(f"the metadata of {part} are damaged")
+        raise ValueError(f"the metadata of {part} is damaged")
     return metadata
 
 
 def _load_some(
     checkpoint: epath.Path, request: dict[str, Any], checksums_shape: tuple[int, ...]
 ) -> dict[str, Any]:
-    """Parameters by path; a placeholder stays what it is."""
+    """Load parameters by path. Placeholders are not loaded."""
     params = parameters.unflatten(request)
     # Checksums of parameters come first, as in `checkpoint.parts`.
     paths = parameters.paths(params)
@@ -255,7 +250,7 @@ def _load_some(
 
 
 def merge(params: Any, loaded: Loaded) -> Any:
-    """`params` with the arrays that were loaded."""
+    """Return `params` with the loaded arrays in their places."""
     return parameters.unflatten(parameters.flatten(params) | loaded.params)
 
 
@@ -263,31 +258,27 @@ def merge(params: Any, loaded: Loaded) -> Any:
 
 
 def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, str]:
-    """What `function` reads, and what is wrong with the files, for all processes.
+    """Read in all processes, and return the result and what is wrong with the files.
 
     Args:
-      name: What is read, for messages.
-      function: Called with the arguments; may wait for the other processes.
-      *arguments: Passed on.
+      name: Name of the checkpoint in messages.
+      function: Function to call with the arguments; may wait for other processes.
+      *arguments: Arguments of the function.
 
     Raises:
       Unavailable: In all processes, if a later attempt may succeed.
     """
     result, problem, passing = None, "", ""
-    with orbax_reports.of_reads():
-        try:
-            result = function(*arguments)
-        # Whatever is wrong with the files, Orbax and what it stands on have many kinds
-        # of errors for it.
-        except Exception as error:
-            if storage.is_passing(error):
-                passing = _first_line(error)
-            else:
-                problem = _first_line(error)
-        if problem or passing:
-            orbax_reports.end_of_reads()
+    try:
+        result = function(*arguments)
+    # Orbax, TensorStore and asyncio raise many kinds of errors for damaged files.
+    except Exception as error:
+        if storage.is_passing(error):
+            passing = _first_line(error)
+        else:
+            problem = _first_line(error)
     problem = next(filter(None, processes.gather_text(problem)), "")
-    # Where one process fails, the others wait for it until their time is up.
+    # If one process fails, the others time out waiting for it.
     passing = next(filter(None, processes.gather_text(passing)), "")
     if passing and not problem:
         raise Unavailable(f"{name} cannot be read now: {passing}")
@@ -295,7 +286,7 @@ def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, 
 
 
 def _read(checkpoint: epath.Path, function: Callable, *arguments: Any) -> Any:
-    """`read_together`; what is wrong with the files is raised."""
+    """Call `read_together`, and raise an error if something is wrong with the files."""
     result, problem = read_together(str(checkpoint), function, *arguments)
     if problem:
         raise UserError(
@@ -305,7 +296,7 @@ def _read(checkpoint: epath.Path, function: Callable, *arguments: Any) -> Any:
 
 
 def _first_line(error: BaseException) -> str:
-    # What Orbax raises says that something failed; why is in what it was raised from.
+    # The cause says why; the error of Orbax itself says only that something failed.
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()

@@ -1,4 +1,4 @@
-"""What is trained, how, and on what: the description that the loop carries out."""
+"""Description of a run, which the training loop carries out."""
 
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -22,11 +22,10 @@ class HeldOut:
     """Held-out batches to evaluate on; rows of this process only.
 
     Attributes:
-      batches: Function to the batches of an evaluation.
-      name: What stands before the names of its values where there are several.
-      weight: What its sums and counts are multiplied by before those of several are
-        added up.
-      levels: What to compare its values with; reported with them.
+      batches: Function that returns the batches of an evaluation.
+      name: Prefix of its metrics if there are several `HeldOut`s.
+      weight: Factor of its sums and counts in the mean over several `HeldOut`s.
+      levels: Baselines of its metrics, reported with them.
     """
 
     batches: Callable[[], Batches]
@@ -42,11 +41,9 @@ class PhaseData:
     Attributes:
       batches: Function from (start, stop) to the batches of these steps, counted from 0
         at the beginning of the phase.
-      held_out: What to evaluate on; nothing for no evaluation.
-      row_names: Function from a step to what each row of its batch was made from, for
-        people.
-      levels: What to compare evaluations with, the values of all of `held_out`
-        together; reported with each of them.
+      held_out: Data to evaluate on; empty for no evaluation.
+      row_names: Function from a step to a description of each row of its batch.
+      levels: Baselines of the mean over `held_out`, reported with each evaluation.
     """
 
     batches: Callable[[int, int], Batches]
@@ -57,19 +54,18 @@ class PhaseData:
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Stretch of a run with one batch size and one objective.
+    """Part of a run with one batch size and one objective.
 
     Attributes:
-      name: Name for people.
+      name: Name in messages.
       objective: See `bert_jax.objectives`. The objectives of a run may differ in
         anything but parameters, losses and metrics.
       steps: Number of steps.
       lengths: Tokens in a sequence: each batch has one of these, in ascending order.
       batch_size: Sequences in a batch, over all processes.
-      micro_batches: Pieces that a batch goes through in.
+      micro_batches: Number of pieces of a batch, for gradient accumulation.
       open_data: Function from the rows of a batch that this process makes to the data.
-        It is called when the turn of the phase comes, so that no two phases are in
-        memory at once.
+        It is called when the phase begins, so that no two phases are in memory at once.
     """
 
     name: str
@@ -88,20 +84,20 @@ class Phase:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """What is trained, how, and on what.
+    """Description of a run.
 
     Attributes:
       optimizer: Update rule, one for all phases.
       schedule: Learning rate by number of updates, for the reports.
-      phases: Stretches of the run, one after the other.
+      phases: Phases of the run, in order.
       seed: Seed for dropout.
       config: How often to log, evaluate and save.
       mesh: Devices of all phases.
       encoders: Encoders that are trained, by their names in messages.
-      shard_optimizer: Whether copies of the model share the optimizer's state.
-      gradient_sum: Type in which gradients of the copies are added up.
-      frozen: Path of the parameters that stay as they are; "" for none.
-      best: Metric of evaluations by which the best state is kept; "" for none.
+      shard_optimizer: Whether replicas of the model shard the optimizer state.
+      gradient_sum: Dtype in which gradients of the replicas are all-reduced.
+      frozen: Path of the frozen parameters; "" for none.
+      best: Evaluation metric that selects the best state, which is kept; "" for none.
     """
 
     optimizer: optax.GradientTransformation
@@ -118,7 +114,7 @@ class Run:
 
     @property
     def objective(self) -> Any:
-        """Objective of the first phase, for what those of all phases share."""
+        """Objective of the first phase. All phases share parameters and metrics."""
         return self.phases[0].objective
 
     @property
@@ -126,11 +122,11 @@ class Run:
         return sum(phase.steps for phase in self.phases)
 
     def init(self, key: jax.Array) -> step_lib.TrainState:
-        """The state before the first step, boxed with the names of dimensions."""
+        """Return the initial state, boxed with the names of dimensions."""
         return step_lib.init_state(self.objective, self.optimizer, key)
 
     def state_shapes(self) -> step_lib.TrainState:
-        """The state as `jax.ShapeDtypeStruct`s with shardings."""
+        """Return the state as `jax.ShapeDtypeStruct`s with shardings."""
         shapes = sharding.state_shapes(self.init, self.mesh)
         if self.shard_optimizer:
             opt_state = sharding.split_over_data(shapes.opt_state)
@@ -145,9 +141,9 @@ class Run:
         return sharding.batch_shapes(self.mesh, shapes)
 
     def describe_kernels(self, platform: str) -> list[str]:
-        """Say which implementation each part of the model has, a line for each phase.
+        """Describe the implementation of each part of the model, a line for each phase.
 
-        Phases that equal the one before have no line of their own.
+        Phases that equal the previous one have no line.
 
         Args:
           platform: Platform that the programs are compiled for.

@@ -1,4 +1,4 @@
-"""Saving the state of a run: what is checked, noted and counted around a checkpoint."""
+"""Saving of the state of a run, with checks and accounting."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,7 @@ from bert_jax.training.run import Phase, Run
 
 
 class Saver:
-    """Saves states that are worth saving."""
+    """Writer of the checkpoints of a run."""
 
     def __init__(
         self,
@@ -21,13 +21,13 @@ class Saver:
         folder: storage.Path,
         heartbeat: Callable[[], None],
     ):
-        """Prepare the program that looks for numbers that are not finite.
+        """Prepare the program that checks that parameters are finite.
 
         Args:
-          run: What is trained.
-          checkpoints: Where to save.
-          best: Where to save what evaluates best; None: nowhere.
-          ledger: Account of where the time goes; saved with each checkpoint.
+          run: Run that is trained.
+          checkpoints: Checkpoints to save to.
+          best: Checkpoints for the state that evaluates best; None: not saved.
+          ledger: Account of wall time, saved with each checkpoint.
           folder: Workdir.
           heartbeat: Function from `watchdog.watch`.
         """
@@ -39,22 +39,22 @@ class Saver:
         self._heartbeat = heartbeat
 
     def compile(self, state: step_lib.TrainState) -> None:
-        """Compile what a save needs, so that the first one starts at once."""
+        """Compile the programs of a save, so that the first one starts at once."""
         self._is_finite((state.params, state.opt_state))
         self._checkpoints.compile(state)
         self._heartbeat()
 
     def save(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
-        """Begin to write a checkpoint of a phase, after the one before is complete.
+        """Start to write a checkpoint, after the previous one is complete.
 
         Raises:
           UserError: The state is not finite, or the disk is full.
         """
         with self._ledger.counting("checkpoint"):
-            # Skipped steps keep their gradients out; an update may still overflow.
+            # Gradients of skipped steps are dropped, but an update may still overflow.
             if not self._is_finite((state.params, state.opt_state)):
                 raise self.refusal(
-                    f"step {step}: the parameters are not finite, and not saved"
+                    f"step {step}: the parameters are not finite and were not saved"
                 )
             self._complete()
             self._checkpoints.save(
@@ -62,10 +62,10 @@ class Saver:
             )
 
     def save_best(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
-        """Write the state that evaluates best so far, in place of the one before.
+        """Write the state that evaluates best so far, and delete the previous one.
 
-        A run that was stopped between this and its next checkpoint comes here again,
-        and finds it done.
+        A run that was stopped between this save and its next checkpoint repeats the
+        evaluation, but not the save.
 
         Raises:
           UserError: The disk is full.
@@ -81,7 +81,7 @@ class Saver:
                 self._heartbeat()
 
     def wait(self) -> None:
-        """Return when the last checkpoint is complete."""
+        """Wait for the last checkpoint to be complete."""
         with self._ledger.counting("checkpoint"):
             self._complete()
 
@@ -92,7 +92,7 @@ class Saver:
             workdir.note_checkpoint(self._folder)
 
     def refusal(self, what: str) -> UserError:
-        """An error that all processes raise in the same call; it says what is safe."""
+        """Build an error that all processes raise, with the last good checkpoint."""
         self._checkpoints.wait()
         newest = self._checkpoints.newest()
         last = (

@@ -1,7 +1,7 @@
-"""A session of training: one start of a run, from the folder to the last checkpoint.
+"""A session of training: one start of a run, up to its last checkpoint.
 
-Pretraining and fine-tuning are the same session: prepare what says what the run is,
-claim the folder, restore or begin, train, conclude.
+Pretraining and fine-tuning share it: read the inputs, claim the workdir, restore or
+initialise the state, and train.
 """
 
 import contextlib
@@ -31,15 +31,15 @@ from bert_jax.training.run import Run
 
 @contextlib.contextmanager
 def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
-    """Read inside what says what the run is: files that only one process may lack.
+    """Context in which a run reads its inputs: an error in one process ends all.
 
     Nothing inside may wait for other processes.
 
     Yields:
-      The account of where the time goes, which begins here.
+      The account of wall time, which starts here.
 
     Raises:
-      UserError: In all processes, if any raised one.
+      UserError: In all processes, if one process raised it.
     """
     ledger = goodput.Ledger()
     if config.compilation_cache:
@@ -76,81 +76,72 @@ class Session:
         self,
         begin: Callable[[step_lib.TrainState], step_lib.TrainState] = lambda s: s,
     ) -> step_lib.TrainState:
-        """Run to the end, from the newest checkpoint if there is one.
+        """Train to the end, from the newest checkpoint if there is one.
 
         Args:
-          begin: Function from the initial state to the one to begin with. It is not
-            called in a continuation.
+          begin: Function that changes the initial state. It is not called when a run
+            resumes.
 
         Returns:
-          The state after the last step, which is saved; or, if the best state is kept,
-          that one.
+          The best state if it is kept, or else the state after the last step.
 
         Raises:
           Interrupted: On SIGTERM or SIGINT, after saving. Before the first step, the
-            process ends instead (`interrupts.StopRequests`).
+            process exits instead (`interrupts.StopRequests`).
           UserError: A loss or gradient is not finite, a checkpoint cannot be read or
-            written, or those that there were are gone.
+            written, or the run had checkpoints that are gone.
           Unavailable: A checkpoint may be readable later.
         """
         with interrupts.StopRequests() as stop_requests:
-            return self._train(begin, stop_requests)
-
-    def _train(
-        self,
-        begin: Callable[[step_lib.TrainState], step_lib.TrainState],
-        stop_requests: interrupts.StopRequests,
-    ) -> step_lib.TrainState:
-        run = self._run
-        platform = run.mesh.devices.flat[0].platform
-        for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
-            processes.say(line)
-        shapes = run.state_shapes()
-        state = self._checkpoints.restore(shapes, processes.say)
-        if state is None:
-            self._check_new()
-            processes.say("initialising the parameters")
-            initial = sharding.initialise(run.init, shapes, jax.random.key(run.seed))
-            state = begin(initial)
-        step = int(state.step)
-        if processes.is_main():
-            if step:
-                workdir.note_checkpoint(self.folder)
-            earlier = self._checkpoints.metadata(step).time if step else {}
-            first_start = workdir.first_start(self.folder)
-            self._ledger.continue_from(earlier, first_start)
-        with (
-            sharding.use(run.mesh),
-            reporting.Reporter(
-                self.folder, run.total_steps, step, silent=not processes.is_main()
-            ) as reporter,
-        ):
-            state = loop.train(
-                run,
-                state,
-                self._checkpoints,
-                self._best,
-                reporter,
-                self._ledger,
-                self.folder,
-                stop_requests,
-                self.heartbeat,
-            )
-        if self._best:
-            # What it was saved for; the run itself ends with its last step.
-            state = self._best.restore(shapes, processes.say) or state
-            self._best.close()
-        self._checkpoints.close()
-        return state
-
-    def _check_new(self) -> None:
-        if processes.on_main(lambda: workdir.had_checkpoint(self.folder)):
-            error = UserError(
-                f"{self.folder} had checkpoints, and now there is none; bring them "
-                "back, or give another --workdir to start from step 0"
-            )
-            error.everywhere = True
-            raise error
+            run = self._run
+            platform = run.mesh.devices.flat[0].platform
+            for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
+                processes.say(line)
+            shapes = run.state_shapes()
+            state = self._checkpoints.restore(shapes, processes.say)
+            if state is None:
+                if processes.on_main(lambda: workdir.had_checkpoint(self.folder)):
+                    error = UserError(
+                        f"{self.folder} had checkpoints, and now there is none; put "
+                        "them back, or give another --workdir to start from step 0"
+                    )
+                    error.everywhere = True
+                    raise error
+                processes.say("initialising the parameters")
+                initial = sharding.initialise(
+                    run.init, shapes, jax.random.key(run.seed)
+                )
+                state = begin(initial)
+            step = int(state.step)
+            if processes.is_main():
+                if step:
+                    workdir.note_checkpoint(self.folder)
+                earlier = self._checkpoints.metadata(step).time if step else {}
+                first_start = workdir.first_start(self.folder)
+                self._ledger.continue_from(earlier, first_start)
+            with (
+                sharding.use(run.mesh),
+                reporting.Reporter(
+                    self.folder, run.total_steps, step, silent=not processes.is_main()
+                ) as reporter,
+            ):
+                state = loop.train(
+                    run,
+                    state,
+                    self._checkpoints,
+                    self._best,
+                    reporter,
+                    self._ledger,
+                    self.folder,
+                    stop_requests,
+                    self.heartbeat,
+                )
+            if self._best:
+                # The result is the best state. The run itself resumes from its last.
+                state = self._best.restore(shapes, processes.say) or state
+                self._best.close()
+            self._checkpoints.close()
+            return state
 
 
 @contextlib.contextmanager
@@ -161,13 +152,13 @@ def open_session(
     metadata: metadata_lib.Metadata,
     ledger: goodput.Ledger,
 ) -> Iterator[Session]:
-    """Claim a folder for a run, or for the continuation of one.
+    """Claim a workdir for a run, and open its checkpoints.
 
     Args:
-      run: What is trained.
-      folder: Workdir, made if it is not there.
-      config: Config of the run with nothing left open; saved in the folder.
-      metadata: What each checkpoint says of itself.
+      run: Run to train.
+      folder: Workdir, created if needed.
+      config: Config of the run with all fields filled in; saved in the folder.
+      metadata: Metadata of each checkpoint.
       ledger: Account from `prepare`.
 
     Raises:

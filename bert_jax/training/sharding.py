@@ -1,8 +1,9 @@
-"""How a run is spread over devices: the mesh, and what lies where on it.
+"""Meshes, and the sharding of parameters, batches and gradients over them.
 
 The only module that knows mesh axes. The model names the dimensions of its parameters
-and activations; `RULES` says which axis each name is split over. In the notation of the
-scaling book, W[embed, mlp] of a feed-forward kernel becomes W[D_fsdp, F_tensor].
+and activations. `RULES` maps each name to the axis that it is split over. In the
+notation of the scaling book, W[embed, mlp] of a feed-forward kernel becomes
+W[D_fsdp, F_tensor].
 """
 
 import contextlib
@@ -23,7 +24,7 @@ from bert_jax.errors import UserError
 AXES = ("data", "fsdp", "tensor")
 _BATCH = ("data", "fsdp")
 
-# Dimension name, mesh axis. The comment has the arrays that the rule is about.
+# Dimension name, mesh axis. The comments list arrays with this dimension.
 RULES = (
     ("batch", _BATCH),  # every array of a batch, hidden states [B, L, D]
     ("length", None),
@@ -43,15 +44,15 @@ RULES = (
 def make_mesh(
     config: config_lib.MeshConfig, devices: Sequence[jax.Device] | None = None
 ) -> Mesh:
-    """Lay out devices; by default, all of them.
+    """Arrange devices in a mesh; by default, all of them.
 
-    Where devices are in several slices, with a slower network between them, the slices
-    are the outermost parts of `data`, and `fsdp` and `tensor` stay inside of one: what
-    crosses the slow network is the sum of gradients, once a step.
+    If devices are in several slices, with a slower network between them, `data` spans
+    the slices, and `fsdp` and `tensor` stay within a slice. So only the sum of
+    gradients crosses the slow network, once per step.
 
     Raises:
-      UserError: The axes do not multiply to the number of devices, or `data` cannot be
-        cut into slices.
+      UserError: The product of the axes is not the number of devices, or `data` is
+        not a multiple of the number of slices.
     """
     devices = jax.devices() if devices is None else devices
     sizes = {axis: getattr(config, axis) for axis in AXES}
@@ -85,22 +86,22 @@ def make_mesh(
 
 
 def num_slices(devices: Sequence[jax.Device]) -> int:
-    """Parts that the devices fall into, with a slower network between them."""
+    """Return the number of slices: groups of devices with a slow network between."""
     return len({getattr(device, "slice_index", 0) for device in devices})
 
 
 def check_encoder(
     mesh: Mesh, encoder: config_lib.EncoderConfig, name: str = "encoder."
 ) -> None:
-    """Check that the model can be split as the mesh asks.
+    """Check that the mesh axes divide the dimensions of an encoder.
 
     Args:
       mesh: Devices to train on.
-      encoder: Shape of the encoder.
-      name: What comes before its fields in messages.
+      encoder: Encoder config.
+      name: Prefix of its fields in messages.
 
     Raises:
-      UserError: A dimension does not divide.
+      UserError: A dimension is not divisible.
     """
     for field, size, axis in (
         ("hidden_size", encoder.hidden_size, "fsdp"),
@@ -117,10 +118,10 @@ def check_encoder(
 
 
 def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> None:
-    """Check that a batch can be split evenly.
+    """Check that a batch can be split evenly over devices and micro-batches.
 
     Raises:
-      UserError: The rows do not divide.
+      UserError: The batch size is not divisible.
     """
     parts = batch_parts(mesh)
     if batch_size % (parts * micro_batches):
@@ -133,24 +134,24 @@ def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> 
 
 
 def batch_parts(mesh: Mesh) -> int:
-    """Pieces that the rows of a batch are dealt out in."""
+    """Return the number of shards that the rows of a batch are split into."""
     return math.prod(mesh.shape[axis] for axis in _BATCH)
 
 
 @contextlib.contextmanager
 def use(mesh: Mesh) -> Iterator[None]:
-    """Within this, names of dimensions mean axes of the mesh."""
+    """Context in which the names of dimensions refer to axes of the mesh."""
     with jax.set_mesh(mesh), nn.logical_axis_rules(RULES):
         yield
 
 
 def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
-    """Shapes, types and shardings of what `init(key)` makes, without making it.
+    """Return the shapes, dtypes and shardings of `init(key)` without computing it.
 
     Args:
-      init: Function of a key. It returns a tree whose arrays are boxed with the names
-        of their dimensions where they are to be split.
-      mesh: Mesh to split them over.
+      init: Function from a key to a tree. Arrays to be sharded are boxed with the names
+        of their dimensions.
+      mesh: Mesh to shard over.
 
     Returns:
       A tree of `jax.ShapeDtypeStruct`, without boxes.
@@ -170,22 +171,21 @@ def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
 def sum_over_copies(
     differentiate: Callable[..., Any], mesh: Mesh, dtype: jnp.dtype
 ) -> Callable[..., Any]:
-    """Differentiate on the rows of each copy of the model, and add up in a type.
+    """Differentiate on each replica of the model, and all-reduce gradients in a dtype.
 
-    Otherwise the compiler chooses where to add up: in float32, and for each micro-batch
-    (docs/sharding.md). Here it is once in a step. What concerns the parts of a copy,
-    over `fsdp` and `tensor`, stays with the compiler.
+    Left to itself, the compiler all-reduces in float32 for each micro-batch
+    (docs/sharding.md). Here gradients are all-reduced once per step. The compiler still
+    shards within a replica, over `fsdp` and `tensor`.
 
     Args:
-      differentiate: Function from parameters, a batch, what else has a row for each of
-        the batch, and what is the same for all rows, to a pair: sums over rows, and
-        gradients.
-      mesh: Devices.
-      dtype: Type of the gradients that devices send to each other.
+      differentiate: Function of parameters, a batch, other arrays with the rows of the
+        batch, and values shared by all rows. It returns sums over rows, and gradients.
+      mesh: Mesh of the run.
+      dtype: Dtype in which gradients are all-reduced.
     """
     if mesh.shape["data"] == 1:
-        return differentiate  # and the compiler fails at such a sum
-    # Each copy knows nothing of the others.
+        return differentiate  # the compiler fails on an all-reduce over one replica
+    # Inside `shard_map`, a replica has only its own rows.
     rules = [(name, "fsdp" if axes == _BATCH else axes) for name, axes in RULES]
 
     def of_copy(params, batch, rows, shared):
@@ -196,8 +196,8 @@ def sum_over_copies(
     def add_up(gradient):
         addend = gradient.astype(dtype)
         if mesh.devices.flat[0].platform == "cpu":
-            # XLA's compiler for processors adds up in float32 in any case, and crashes
-            # when it has to change such a program into that.
+            # XLA for CPUs all-reduces in float32 anyway, and crashes when it has to
+            # convert a bfloat16 all-reduce.
             addend = addend.astype(jnp.float32)
         return jax.lax.psum(addend, "data").astype(dtype).astype(gradient.dtype)
 
@@ -213,11 +213,11 @@ def sum_over_copies(
 
 
 def split_over_data(shapes: Any) -> Any:
-    """The same shapes, each array split over `data` too, if a dimension allows it.
+    """Shard each array over `data` as well, if a dimension is divisible.
 
-    For the state of the optimizer (ZeRO-1; Rajbhandari et al. 2020, 5.1): the copies of
-    the model need its updates, not its moments. The compiler then adds up gradients so
-    that each device gets its part, and collects the updated parameters.
+    For the optimizer state (ZeRO-1; Rajbhandari et al. 2020, 5.1): replicas of the
+    model need its updates, not its moments. The compiler then reduce-scatters
+    gradients, and all-gathers the updated parameters.
 
     Args:
       shapes: Tree of `jax.ShapeDtypeStruct` with shardings.
@@ -240,18 +240,18 @@ def split_over_data(shapes: Any) -> Any:
 
 
 def map_layers(function: Callable[..., Any], *stacked: Any) -> Any:
-    """Compute a function of stacked layers, with the layers split over `data`.
+    """Compute a function of stacked layers, with the layers sharded over `data`.
 
-    The copies of the model, which would otherwise all repeat the computation, share it
-    out, and then gather the results. Other dimensions stay split as they are.
+    Replicas of the model, which would otherwise repeat the computation, each compute
+    some layers, and then all-gather the results. Other dimensions keep their sharding.
 
     Args:
       function: Function from trees of arrays [N, ...] to a tree of arrays [N, ...]. It
-        treats each layer by itself, and layers of zeros without error.
-      *stacked: Its arguments, of one structure.
+        treats layers independently, and accepts layers of zeros.
+      *stacked: Its arguments, which have the same tree structure.
 
     Returns:
-      What `function(*stacked)` returns. Each device has all layers.
+      The result of `function(*stacked)`. Each device has all layers.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:  # outside of `use`
@@ -262,9 +262,9 @@ def map_layers(function: Callable[..., Any], *stacked: Any) -> Any:
         return jax.lax.with_sharding_constraint(x, PartitionSpec(axis, *free))
 
     def split(x):
-        # What this array is made from, and what else is made from it, stays whole.
+        # Keep the inputs of this array, and its other consumers, unsharded.
         x = constrain(x, None)
-        # Compiled for TPUs, layers that do not divide go through many more exchanges.
+        # If layers do not divide evenly, the TPU compiler adds many collectives.
         padding = -len(x) % mesh.shape["data"]
         x = jnp.pad(x, [(0, padding), *[(0, 0)] * (x.ndim - 1)])
         return constrain(x, "data")
@@ -276,7 +276,7 @@ def map_layers(function: Callable[..., Any], *stacked: Any) -> Any:
 
 
 def bytes_of_device(shapes: Any) -> int:
-    """What one device holds of a tree of `jax.ShapeDtypeStruct` with shardings."""
+    """Return the bytes of a tree of `jax.ShapeDtypeStruct` on one device."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
         for leaf in jax.tree.leaves(shapes)
@@ -286,7 +286,7 @@ def bytes_of_device(shapes: Any) -> int:
 def batch_shapes(
     mesh: Mesh, shapes: dict[str, jax.ShapeDtypeStruct]
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """The shapes of a batch, with their shardings."""
+    """Add shardings to the shapes of a batch."""
     return {
         name: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=batch_sharding(mesh))
         for name, s in shapes.items()
@@ -294,23 +294,23 @@ def batch_shapes(
 
 
 def describe(mesh: Mesh) -> str:
-    """The sizes of the axes, for people."""
+    """Format the sizes of the axes."""
     return ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
 
 
 def shardings_of(shapes: Any) -> Any:
-    """The shardings in a tree of `jax.ShapeDtypeStruct`."""
+    """Return the shardings in a tree of `jax.ShapeDtypeStruct`."""
     return jax.tree.map(lambda leaf: leaf.sharding, shapes)
 
 
 def initialise(init: Callable[[jax.Array], Any], shapes: Any, key: jax.Array) -> Any:
-    """Make the tree that `shapes` describes, each device its own parts."""
+    """Compute `init(key)`, sharded as in `shapes`."""
     make = jax.jit(lambda key: _unbox(init(key)), out_shardings=shardings_of(shapes))
     return make(key)
 
 
 def _unbox(tree: Any) -> Any:
-    # Flax's own would also constrain the values, which shapes cannot be.
+    # `nn.unbox` would also constrain the values, which fails for shapes.
     is_box = lambda leaf: isinstance(leaf, nn.LogicallyPartitioned)  # noqa: E731
     return jax.tree.map(
         lambda leaf: leaf.value if is_box(leaf) else leaf, tree, is_leaf=is_box
@@ -318,22 +318,22 @@ def _unbox(tree: Any) -> Any:
 
 
 def replicated(mesh: Mesh) -> NamedSharding:
-    """Each device holds all of an array."""
+    """Return the sharding of an array that all devices hold."""
     return NamedSharding(mesh, PartitionSpec())
 
 
 def batch_sharding(mesh: Mesh) -> NamedSharding:
-    """Rows split over devices, for every array of a batch."""
+    """Return the sharding of the arrays of a batch: by rows."""
     return NamedSharding(mesh, PartitionSpec(_BATCH))
 
 
 def device_sharding(mesh: Mesh) -> NamedSharding:
-    """One row for each device."""
+    """Return the sharding of an array with a row for each device."""
     return NamedSharding(mesh, PartitionSpec(AXES))
 
 
 def from_each_process(mesh: Mesh, values: np.ndarray) -> jax.Array:
-    """[devices, ...]: each row is what the process of that device gave."""
+    """Build an array [devices, ...] of the values of each device's process."""
     shape = (mesh.size, *values.shape)
     return jax.make_array_from_callback(
         shape,
@@ -345,9 +345,9 @@ def from_each_process(mesh: Mesh, values: np.ndarray) -> jax.Array:
 
 
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
-    """The rows of a batch that devices of this process hold, ascending.
+    """Return the rows of a batch that devices of this process hold, ascending.
 
-    Asked of the sharding: the order of processes says nothing about rows.
+    They come from the sharding: the order of processes does not determine them.
     """
     indices = batch_sharding(mesh).addressable_devices_indices_map((batch_size,))
     rows = [np.arange(batch_size)[index[0]] for index in indices.values()]
@@ -355,7 +355,7 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def rows_of_processes(mesh: Mesh, batch_size: int) -> dict[int, np.ndarray]:
-    """`local_rows` of every process, by its index."""
+    """Return `local_rows` of each process, by its index."""
     rows: dict[int, list[np.ndarray]] = {}
     indices = batch_sharding(mesh).devices_indices_map((batch_size,))
     for device, index in indices.items():
@@ -367,12 +367,12 @@ def rows_of_processes(mesh: Mesh, batch_size: int) -> dict[int, np.ndarray]:
 def to_devices(
     mesh: Mesh, batch: dict[str, np.ndarray], rows: np.ndarray, batch_size: int
 ) -> dict[str, jax.Array]:
-    """A batch over all devices of all processes, from the rows that this one made.
+    """Put a batch on the devices of all processes, from the rows of this process.
 
     Args:
       mesh: Mesh of the run.
       batch: Arrays with `len(rows)` rows.
-      rows: Numbers of these rows, from `local_rows`.
+      rows: Indices of these rows, from `local_rows`.
       batch_size: Number of rows over all processes.
     """
     sharding = batch_sharding(mesh)

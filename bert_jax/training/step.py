@@ -1,4 +1,4 @@
-"""One step of training, and one of evaluation, as pure functions."""
+"""Training and evaluation steps, as pure functions."""
 
 import functools
 from collections.abc import Callable
@@ -18,16 +18,16 @@ Batch = dict[str, jax.Array]
 
 @flax.struct.dataclass
 class TrainState:
-    """All that a step changes, and all that a checkpoint holds.
+    """State that a step changes and a checkpoint holds.
 
     Attributes:
-      step: Number of steps done, int32.
+      step: Number of completed steps, int32.
       params: Parameters of the model.
       opt_state: State of the optimizer.
-      terms: What was measured since the last report. It is part of the state so that a
-        run that stops between two reports continues to the same numbers.
-      skipped: Number of steps that changed nothing, because their loss or gradient was
-        not finite, int32.
+      terms: Sums and counts of metrics since the last report. They are part of the
+        state so that a run that stops between two reports resumes exactly.
+      skipped: Number of steps that were skipped because their loss or gradient was not
+        finite, int32.
     """
 
     step: jax.Array
@@ -47,7 +47,7 @@ class StepResult(NamedTuple):
 def init_state(
     objective: Objective, optimizer: optax.GradientTransformation, key: jax.Array
 ) -> TrainState:
-    """The state before the first step, boxed with the names of dimensions."""
+    """Return the initial state, boxed with the names of dimensions."""
     params = objective.init(key)
     return TrainState(
         step=jnp.zeros((), jnp.int32),
@@ -67,22 +67,22 @@ def make_train_step(
     frozen: str = "",
     over_copies: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
-    """The function from a state and a batch to the next state.
+    """Return the function from a state and a batch to the next state.
 
-    A step whose loss or gradient is not finite counts as skipped and changes nothing
-    else: bad parameters never come into being.
+    A step whose loss or gradient is not finite is skipped: it changes only the counts
+    of steps and of skipped steps.
 
     Args:
-      objective: What is predicted.
-      optimizer: Update from the gradient of the whole batch.
+      objective: Training objective.
+      optimizer: Optimizer, applied to the gradient of the whole batch.
       seed: Seed for dropout, an int or uint32 []; masks are addressed by (seed, step,
         row of the batch).
-      micro_batches: Number of pieces that the batch goes through in, one by one. Losses
-        are divided by the counts of the whole batch, so the result is that of one
-        piece.
-      frozen: Path of the parameters that have no gradient; "" for none.
-      over_copies: How gradients of the copies of the model are added up, see
-        `sharding.sum_over_copies`; None: as the compiler chooses.
+      micro_batches: Number of pieces of the batch over which gradients are accumulated.
+        Losses are divided by the counts of the whole batch, so the result does not
+        depend on it.
+      frozen: Path of the parameters without gradients; "" for none.
+      over_copies: Transformation that all-reduces gradients of the replicas of the
+        model, see `sharding.sum_over_copies`; None: left to the compiler.
     """
 
     def loss_of(params, batch, keys, counts):
@@ -153,12 +153,12 @@ def make_train_step(
 def make_eval_step(
     objective: Objective, *, seed: int | jax.Array
 ) -> Callable[[Any, Batch, jax.Array, Terms], Terms]:
-    """The function that adds the terms of a batch, without dropout, to others.
+    """Return the function that adds the metrics of a batch, without dropout, to a sum.
 
     Args:
-      objective: What is predicted.
-      seed: Seed for what the objective draws, addressed by (seed, index of the batch,
-        row of the batch): the same in each evaluation.
+      objective: Training objective.
+      seed: Seed for random numbers of the objective, addressed by (seed, index of the
+        batch, row of the batch): the same in each evaluation.
     """
 
     def eval_step(params: Any, batch: Batch, index: jax.Array, total: Terms) -> Terms:
@@ -173,11 +173,11 @@ def make_eval_step(
 
 
 def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> Any:
-    """What an update makes of its arguments where all is finite, else these.
+    """Apply an update to its arguments if `is_finite`, or else return them unchanged.
 
-    On a TPU a select is free, and a conditional copies all that it may change. On a
-    processor a conditional is free, and a select takes a tenth of a step of a small
-    model (docs/log.md, 2026-11-22). GPUs, of which neither was timed, get the select.
+    On a TPU a select is free, and a conditional copies its outputs. On a CPU a
+    conditional is free, and a select takes a tenth of a step of a small model
+    (docs/log.md, 2026-11-22). GPUs get the select; neither was timed there.
     """
 
     def select(*old):
@@ -190,9 +190,9 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
 
 
 def _cut(x: jax.Array, pieces: int) -> jax.Array:
-    """[B, ...] to [pieces, B / pieces, ...].
+    """Reshape [B, ...] to [pieces, B / pieces, ...].
 
-    Row i goes to piece i % pieces, so that each piece has rows of every device and none
-    has to move.
+    Row i goes to piece i % pieces, so that each piece has rows of every device, and no
+    row moves between devices.
     """
-    return x.reshape(-1, pieces, *x.shape[1:]).swapaxes(0, 1)
+    return x.reshape(-1, pieces, *x.shape[1:]).swapaxes(0, 1)  # [pieces, B/pieces, ...]

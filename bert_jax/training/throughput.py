@@ -1,4 +1,4 @@
-"""How fast steps go: what a report says of the time since the one before."""
+"""Throughput of training: steps since the last report, and of the whole start."""
 
 import contextlib
 import time
@@ -12,7 +12,7 @@ from bert_jax.training.run import Phase, Run
 
 
 class Totals:
-    """Time and arithmetic of all steps of this start; no evaluations, no saves."""
+    """Time and FLOPs of all steps of this start, without evaluations and saves."""
 
     def __init__(self, run: Run):
         devices = run.mesh.devices
@@ -21,12 +21,12 @@ class Totals:
         self._seconds = self._waited = self._flops = 0.0
 
     def add(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
-        """Count some steps, and give the shares of these alone.
+        """Count some steps, and return their shares.
 
         Args:
-          seconds: Time that they took.
+          seconds: Duration of the steps.
           waited: Part of it spent on waiting for data.
-          flops: Operations of the model.
+          flops: FLOPs of the model.
         """
         self._seconds += seconds
         self._waited += waited
@@ -34,7 +34,7 @@ class Totals:
         return self._shares(seconds, waited, flops)
 
     def shares(self) -> dict[str, float]:
-        """Shares of all steps; nothing if there were none."""
+        """Return the shares of all steps; {} if there were none."""
         if not self._seconds:
             return {}
         return self._shares(self._seconds, self._waited, self._flops)
@@ -46,14 +46,14 @@ class Totals:
         return shares
 
 
-# A rest that takes less is not worth a line.
+# Shorter remaining times are not announced.
 _SHORT_MINUTES = 1.0
-# Steps that say how fast the others will be.
+# Steps to measure before the remaining time is estimated.
 _ENOUGH_STEPS = 10
 
 
 class Window:
-    """The time since the last report, and the steps that were done in it."""
+    """Time since the last report, and the steps in it."""
 
     def __init__(self, run: Run, phase: Phase, totals: Totals):
         self._phase = phase
@@ -65,7 +65,7 @@ class Window:
         self.restart()
 
     def restart(self) -> None:
-        """Begin anew: what was done between steps is not part of their time."""
+        """Restart the window: the time between steps does not count."""
         self._start = time.perf_counter()
         self._waited = 0.0
         self._steps = 0
@@ -80,10 +80,10 @@ class Window:
         self._waited += time.perf_counter() - start
 
     def count(self, length: int, signals: np.ndarray) -> None:
-        """Count a step that is done.
+        """Count a completed step.
 
         Args:
-          length: Tokens in a sequence of its batch.
+          length: Sequence length of its batch.
           signals: float32 [devices, 2], from `HostSignals.to_devices`.
         """
         self._steps += 1
@@ -91,12 +91,10 @@ class Window:
         self._host_seconds += programs.host_seconds(signals)
 
     def describe_rest(self, steps_left: int) -> str:
-        """How long the rest of a phase will take, the first time that it is known.
-
-        "" at all other times, and if the rest is short.
+        """Describe the remaining time of a phase once it is known; else return "".
 
         Args:
-          steps_left: Number of steps that are left.
+          steps_left: Number of remaining steps.
         """
         if self._has_described or self._steps < _ENOUGH_STEPS:
             return ""
@@ -109,11 +107,11 @@ class Window:
         return f"about {rest} for the other {steps_left:,} steps, without evaluations"
 
     def close(self, terms: metric_sums.Terms) -> dict[str, float]:
-        """Values for a report; begins the next window.
+        """Return the metrics of the window, and start the next one.
 
         Args:
-          terms: Sums and counts of the steps to report. They may reach further back
-            than this window, to before a restart.
+          terms: Sums and counts of the steps to report. They may include steps before
+            the window.
         """
         values = {}
         seconds = time.perf_counter() - self._start
@@ -131,10 +129,10 @@ class Window:
         return values
 
     def _host_spread(self) -> dict[str, float]:
-        """What each process did between steps while its devices may have waited.
+        """Return mean and maximum over processes of the host time per step.
 
-        All processes take equally long for a step, because each waits for the slowest;
-        which one that is shows in the time that it did not wait.
+        All processes take equally long for a step, because each waits for the slowest.
+        The slowest one is the one with the largest host time.
         """
         processes = np.unique(self._process_of_device)
         if len(processes) == 1:

@@ -1,9 +1,8 @@
-"""Ends a process that makes no progress.
+"""Watchdog that ends a process without progress.
 
-A pod hangs when one of its hosts does: the others wait in a collective that nobody
-ends. Python's own watchdog thread prints the stacks of all threads, which say where,
-and exits with status 1, so that whatever launched the run starts it again. It runs
-without the interpreter's lock, and so works whatever the process is stuck in.
+A pod hangs when one of its hosts does: the others wait in a collective. `faulthandler`
+prints the stacks of all threads and exits with status 1, so that the launcher restarts
+the run. It works without the GIL, whatever the process is stuck in.
 """
 
 import contextlib

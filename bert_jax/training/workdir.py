@@ -1,4 +1,4 @@
-"""The folder of a run: whose it is, and that nobody else is working in it."""
+"""Workdir of a run: its lock, its config, and whether it had checkpoints."""
 
 import contextlib
 import fcntl
@@ -23,23 +23,22 @@ _HAD_CHECKPOINT = "had_checkpoint"
 def claim(
     path: str | os.PathLike, config: Any, say: Callable[[str], None]
 ) -> Iterator[storage.Path]:
-    """Reserve the folder of a run, or of the continuation of one, for this program.
+    """Lock a workdir, check that it belongs to this run, and write its config.
 
-    If there are several processes, process 0 reserves it for all. An object store has
-    no locks: two runs in one folder there go unnoticed.
+    Process 0 does so for all processes. An object store has no locks, so two runs in
+    one folder there go unnoticed.
 
     Args:
-      path: Folder; it is created if needed.
-      config: Config of the run with nothing left open.
-      say: Function that is called with a line about each difference from the last start
-        that does not matter.
+      path: Workdir, created if needed.
+      config: Config of the run with all fields filled in.
+      say: Function that prints a line about each harmless change of the config.
 
     Yields:
       The absolute path, or the URL.
 
     Raises:
-      UserError: The folder cannot be written, is in use, holds another run, or is not
-        the same one for all processes.
+      UserError: The folder cannot be written, is in use, holds another run, or differs
+        between processes.
     """
     folder = storage.path(path)
     if not storage.is_remote(folder):
@@ -58,7 +57,7 @@ def claim(
 
 
 def _check_that_all_see(folder: storage.Path) -> None:
-    """A folder on each host's own disk would fail at the first save, hours later."""
+    """Check that all processes see the same folder: a save would fail hours later."""
     lock = folder / "lock"
     written = processes.on_main(lambda: lock.read_text(encoding="utf-8"))
     with processes.fail_together():
@@ -73,8 +72,8 @@ def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
     """Return the config of the run in a folder; None if there is none.
 
     Raises:
-      UserError: It is damaged, of another kind of run, or of an earlier version whose
-        run this one cannot continue.
+      UserError: The config is damaged, belongs to another kind of run, or to an earlier
+        version whose runs cannot be resumed.
     """
     path = folder / "config.json"
     try:
@@ -91,19 +90,19 @@ def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
 
 
 def first_start(folder: storage.Path) -> float:
-    """When the folder was claimed first, in seconds since 1970."""
+    """Return the time when the folder was claimed first, in seconds since 1970."""
     return float((folder / "lock").read_text(encoding="utf-8"))
 
 
 def note_checkpoint(folder: storage.Path) -> None:
-    """Remember, outside of the checkpoints, that there has been one."""
+    """Record, outside of the checkpoints, that the run has had one."""
     if not had_checkpoint(folder):
         with storage.writing(folder):
             storage.write_text(folder / _HAD_CHECKPOINT, "")
 
 
 def had_checkpoint(folder: storage.Path) -> bool:
-    """Whether there has been a checkpoint; if there is none now, something is wrong."""
+    """Return whether the run has had a checkpoint, even if there is none now."""
     return (folder / _HAD_CHECKPOINT).exists()
 
 
@@ -114,8 +113,7 @@ def _locked(folder: storage.Path) -> Iterator[None]:
         _write_first_start(folder)
         yield
         return
-    # Not `storage.locked`, which gets past a file system without locks: here more is at
-    # stake than a corpus.
+    # Not `storage.locked`, which accepts a file system without locks.
     with storage.writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         lock = open(folder / "lock", "a")  # noqa: SIM115
@@ -135,14 +133,14 @@ def _locked(folder: storage.Path) -> Iterator[None]:
 
 
 def _write_first_start(folder: storage.Path) -> None:
-    """Write the time into a lock that has none, or none that can be read."""
+    """Write the current time into the lock file, unless it has a time."""
     lock = folder / "lock"
     try:
         if math.isfinite(first_start(folder)):
             return
     except (FileNotFoundError, ValueError):
         pass
-    # In place: another file of this name would not be the one that is locked.
+    # In place, because this file is locked.
     text = f"{time.time()}\n"
     if storage.is_remote(lock):
         storage.write_text(lock, text)
@@ -175,7 +173,7 @@ def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> N
 
 
 def _has_begun(folder: storage.Path) -> bool:
-    """Whether there is anything to lose, beyond what the start of a run leaves."""
+    """Return whether the folder has more than the files of a start."""
     if storage.is_remote(folder):
         # Reports come before checkpoints.
         return (folder / "metrics.jsonl").exists() or had_checkpoint(folder)
