@@ -29,7 +29,6 @@ import interleaved_timing
 import steps
 
 from bert_jax.run import huge_pages
-from bert_jax.training import hardware
 
 # Cases of a processor: the smallest ratio that the project promises, and the share of
 # the time, which is proportional to the time of compiling and of a step.
@@ -92,6 +91,8 @@ def prepare(values):
 
 def summary(case, seconds, count, sides, kind):
     """Return the report of a case."""
+    from bert_jax.training import hardware  # JAX reads JAX_PLATFORMS when imported
+
     report = {
         "batch": case.batch,
         "milliseconds": {side: round(1e3 * s, 1) for side, s in seconds.items()},
