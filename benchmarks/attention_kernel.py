@@ -1,14 +1,12 @@
-"""What attention of one layer costs a TPU, by the kernel and by the plain path.
+"""Cost of one layer's attention on a TPU, by the kernel and by the plain path.
 
     python benchmarks/attention_kernel.py --rows=16 --length=512
 
-Compiles the forward and the backward pass, without a TPU. Of the kernel it reads the
-schedule, which is the compiler's last word: the bundles of instructions that are issued
-one a cycle, those of the grid's loop as often as it turns. Waiting for memory is not in
-it, so the bytes that the kernel reads and writes are beside it. The compiler has no
-estimate for kernels. For the plain path the script prints the compiler's estimate,
-which is too high for everything but products, and the bytes of temporaries: the two
-sides cannot be compared directly.
+Compiles the forward and the backward pass, without a TPU. For the kernel it prints the
+scheduled cycles, which exclude waiting for memory, and the bytes that the kernel reads
+and writes. For the plain path it prints the compiler's estimate, which is too high for
+everything but products, and the bytes of temporaries. The two sides cannot be compared
+directly.
 """
 
 import argparse

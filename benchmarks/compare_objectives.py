@@ -12,19 +12,18 @@ r"""Train one small encoder in nine ways under one budget, fine-tune, and tabula
 
 The recipe is configs/comparison.py. Under the budget "tokens" each objective has
 `--steps` steps; under "compute" it has as many as take the processor seconds of BERT's.
-Where a step takes what BERT's takes, within 5 %, one run counts for both. What it takes
-is measured once, on one thread, all objectives in turns, after compilation, batches
-included; it is the time of the process and not of the clock, so that other work
-disturbs it little.
+If a step takes as long as BERT's, within 5 %, one run counts for both. The time of a
+step is measured once, on one thread, all objectives in turns, after compilation,
+batches included. It is processor time, which other work disturbs little.
 
-DIR of `--data` has glue/{CoLA,SST-2,MRPC,STS-B}/{train,dev}.tsv and squad/dev-v1.1.json
-as they are published, plain or compressed. Each task is trained on `--examples`
-labelled examples at even distances in its file, and evaluated on its dev set; SQuAD on
-as many questions of the first 38 articles of dev-v1.1, and evaluated on as many of the
-last 10. "Frozen" trains the head alone.
+The folder of `--data` has glue/{CoLA,SST-2,MRPC,STS-B}/{train,dev}.tsv and
+squad/dev-v1.1.json as they are published, plain or compressed. Each task is trained on
+`--examples` labelled examples at even distances in its file, and evaluated on its dev
+set; SQuAD on as many questions of the first 38 articles of dev-v1.1, and evaluated on
+as many of the last 10. "Frozen" trains the head alone.
 
-A run that was cut off continues, and one that is done is not run again. The tables go
-to standard output, with "-" for what has not been run; `--do=` gives the tables alone.
+An interrupted run resumes, and a finished run is skipped. The tables go to standard
+output, with "-" for missing runs; `--do=` prints the tables alone.
 """
 
 import argparse
@@ -37,7 +36,7 @@ import jax
 
 
 def run_all(values: argparse.Namespace) -> None:
-    """Pretrain and fine-tune what is not done, the same tokens first."""
+    """Pretrain and fine-tune runs that are not done, in a fixed order."""
     seeds_and_budgets = list(itertools.product(range(values.seeds), values.budgets))
     if "pretrain" in values.do:
         for seed, budget in seeds_and_budgets:
@@ -54,7 +53,7 @@ def run_all(values: argparse.Namespace) -> None:
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """The values of all flags."""
+    """Parse the flags."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )

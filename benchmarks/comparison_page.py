@@ -1,4 +1,4 @@
-"""The tables and the picture of `compare_objectives.py`, of what has been run."""
+"""Tables and picture of `compare_objectives.py`."""
 
 import argparse
 import itertools
@@ -16,11 +16,7 @@ from bert_jax.training import metrics_file
 
 
 def shape_row(config: config_lib.PretrainConfig) -> list[str]:
-    """Cells of what does not depend on training.
-
-    Parameters of pretraining and of the encoder that is fine-tuned, predictions, and
-    millions of operations of a row, forward and backward.
-    """
+    """Return parameters, encoder parameters, predictions and M operations of a row."""
     objective = pretraining.OBJECTIVES[config.objective.kind](
         config.encoder, config.objective
     )
@@ -34,7 +30,7 @@ def shape_row(config: config_lib.PretrainConfig) -> list[str]:
 
 
 def predictions(config: config_lib.PretrainConfig) -> str:
-    """Positions of a row that have a loss, at most."""
+    """Return the largest number of positions of a row that have a loss."""
     objective, (phase,) = config.objective, config.phases
     if objective.kind == "causal_lm":
         return str(phase.length - 1)
@@ -47,7 +43,7 @@ def predictions(config: config_lib.PretrainConfig) -> str:
 
 
 def mean(values: list[float], form: str) -> str:
-    """The mean, and half the distance of the seeds."""
+    """Format the mean, and half the range of the seeds."""
     if not values:
         return "-"
     text = format(statistics.fmean(values), form)
@@ -57,7 +53,7 @@ def mean(values: list[float], form: str) -> str:
 
 
 def metric_of(record: dict) -> str:
-    """What all objectives predict is some tokens: "mlm", "lm" or "plm"."""
+    """Return the prefix of the token metrics: "mlm", "lm" or "plm"."""
     end = f"_loss{metrics_file.WITHOUT_CONTEXT}"
     return next(key for key in record if key.endswith(end)).removesuffix(end)
 
@@ -67,7 +63,7 @@ def evaluations(records: list[dict]) -> list[dict]:
 
 
 def question(records: list[dict]) -> str:
-    """How often what is asked besides tokens is right, and the best that knows none."""
+    """Format accuracy and majority baseline of the objective's second head."""
     for name in ("nsp", "sop", "disc"):
         if f"{name}_accuracy" in records[0]:
             right = [100 * record[f"{name}_accuracy"] for record in records]
@@ -77,7 +73,7 @@ def question(records: list[dict]) -> str:
 
 
 def pretraining_row(budget: str, name: str, values: argparse.Namespace) -> list[str]:
-    """Cells of an objective: what it took, and where it ended."""
+    """Return the cost and the final metrics of an objective."""
     reports = runs.read_runs(budget, name, values)
     if not reports:
         return ["-"] * 7
@@ -99,7 +95,7 @@ def pretraining_row(budget: str, name: str, values: argparse.Namespace) -> list[
 def finetuning_row(
     folders: list[pathlib.Path], mode: str, tasks: list[str]
 ) -> list[str]:
-    """Scores of each task, and of seeds with all tasks their mean."""
+    """Return the score of each task, and the mean of complete seeds."""
     found = [runs.scores(folder, mode, tasks) for folder in folders]
     means = [statistics.fmean(s.values()) for s in found if len(s) == len(tasks)]
     cells = [mean([s[task] for s in found if task in s], ".1f") for task in tasks]
@@ -107,14 +103,14 @@ def finetuning_row(
 
 
 def print_table(title: str, header: list[str], rows: list[list[str]]) -> None:
-    """A table of Markdown."""
+    """Print a table in Markdown."""
     print(f"\n{title}\n\n| {' | '.join(header)} |\n|---|{'---:|' * (len(header) - 1)}")
     for row in rows:
         print(f"| {' | '.join(row)} |")
 
 
 def print_tables(values: argparse.Namespace) -> None:
-    """All tables, "-" for what has not been run."""
+    """Print all tables, with "-" for missing runs."""
     seconds, rows = runs.seconds_of_steps(values), []
     for name in values.objectives:
         config = runs.recipe(name, values.steps, 0, values)
@@ -147,7 +143,7 @@ def print_tables(values: argparse.Namespace) -> None:
 
 
 def draw(values: argparse.Namespace) -> figure.Figure:
-    """Held-out losses over tokens and over time, and means of the scores."""
+    """Draw held-out losses over tokens and over time, and mean scores."""
     picture = figure.Figure(figsize=(11, 8.5), dpi=110)
     above, below = picture.subplots(2, 2)
     for axis, budget in zip(above, BUDGETS, strict=True):
@@ -163,7 +159,7 @@ def draw(values: argparse.Namespace) -> figure.Figure:
 
 
 def draw_losses(axis: axes.Axes, budget: str, values: argparse.Namespace) -> None:
-    """Of the first seed, as distances from what a model has without context."""
+    """Draw the losses of the first seed above the loss without context."""
     for place, name in enumerate(values.objectives):
         reports = runs.read_runs(budget, name, values)
         if not reports:
@@ -184,7 +180,7 @@ def draw_losses(axis: axes.Axes, budget: str, values: argparse.Namespace) -> Non
 
 
 def draw_scores(axis: axes.Axes, mode: str, values: argparse.Namespace) -> None:
-    """Mean of all tasks: a mark for each run, and lines for random weights."""
+    """Draw the mean score of each run, with lines for random weights."""
 
     def means(folder):
         found = runs.scores(folder, mode, values.tasks)

@@ -1,4 +1,4 @@
-"""The runs of `compare_objectives.py`: where each is, and what it is made of."""
+"""Runs of `compare_objectives.py`: folders, configs and data."""
 
 import argparse
 import gzip
@@ -50,7 +50,7 @@ SAME_TIME = 0.05
 
 
 def recipe(name: str, steps: int, seed: int, values: argparse.Namespace):
-    """The config of a run, with what it leaves open filled in from the corpus."""
+    """Return the resolved config of a run."""
     cfg = runpy.run_path(str(RECIPE))["get_config"](name + ",smoke" * values.smoke)
     cfg.update(seed=seed)
     cfg.data.corpus = values.corpus
@@ -60,7 +60,7 @@ def recipe(name: str, steps: int, seed: int, values: argparse.Namespace):
 
 
 class Timed:
-    """A run that does a few steps at a time, for what they take."""
+    """Pretraining run that times a few steps at a time."""
 
     def __init__(self, config: config_lib.PretrainConfig):
         corpus = shards.open_corpus(config.data.corpus)
@@ -76,7 +76,7 @@ class Timed:
         self._step, self._seed = lowered.compile(), programs.seed_array(run)
 
     def seconds(self, steps: int) -> float:
-        """Processor seconds of a step, of all threads, its batch included."""
+        """Return the processor seconds of a step, with all threads and its batch."""
         signals = programs.HostSignals(0.0, 0.0).to_devices(self._mesh)
         start = time.process_time()
         for batch in itertools.islice(self._batches, steps):
@@ -89,10 +89,10 @@ class Timed:
 
 
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
-    """Processor seconds of a step of each objective: medians of rounds in turns.
+    """Return the processor seconds of a step of each objective, medians of rounds.
 
-    BERT is always among them, as what the others are compared with. If some are
-    missing in what was measured, all are measured anew, in turns.
+    BERT is always included, for comparison. If the file of measurements lacks an
+    objective, all are measured again, in turns.
     """
     file = pathlib.Path(values.output) / "seconds.json"
     known = json.loads(file.read_text()) if file.exists() else {}
@@ -113,9 +113,9 @@ def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
 
 
 def steps_of(budget: str, name: str, values: argparse.Namespace) -> int:
-    """Steps of pretraining.
+    """Return the number of pretraining steps.
 
-    What takes as long as BERT, as near as can be measured, has as many for its compute.
+    Objectives with nearly BERT's time of a step have as many steps as BERT.
     """
     if budget == "tokens":
         return values.steps
@@ -125,7 +125,7 @@ def steps_of(budget: str, name: str, values: argparse.Namespace) -> int:
 
 
 def workdir(budget: str, name: str, seed: int, values: argparse.Namespace):
-    """Where a run of pretraining is: one for both budgets if it has as many steps."""
+    """Return the folder of a run, shared by both budgets if the steps are equal."""
     is_one = budget == "tokens" or steps_of(budget, name, values) == values.steps
     budget = "tokens" if is_one else budget
     return pathlib.Path(values.output) / budget / name / f"seed-{seed}"
@@ -144,13 +144,13 @@ def pretrain(budget: str, name: str, seed: int, values: argparse.Namespace) -> N
 
 
 def evenly(items: list, count: int) -> list:
-    """Up to so many of them, at even distances."""
+    """Return up to `count` items at even distances."""
     count = min(count, len(items))
     return [items[i * len(items) // count] for i in range(count)]
 
 
 def read(path: pathlib.Path) -> str:
-    """The text of a file, which may be compressed."""
+    """Return the text of a file, which may be compressed."""
     if path.exists():
         return path.read_text(encoding="utf-8")
     with gzip.open(f"{path}.gz", "rt", encoding="utf-8", newline="") as file:
@@ -158,7 +158,7 @@ def read(path: pathlib.Path) -> str:
 
 
 def sample_glue(name: str, source: pathlib.Path, folder: pathlib.Path, count: int):
-    """Write the files of a task of GLUE with so many lines to train on."""
+    """Write the files of a GLUE task with `count` training lines."""
     folder.mkdir(parents=True, exist_ok=True)
     lines = read(source / "train.tsv").rstrip("\n").split("\n")
     header = int(name != "CoLA")
@@ -168,7 +168,7 @@ def sample_glue(name: str, source: pathlib.Path, folder: pathlib.Path, count: in
 
 
 def sample_squad(source: pathlib.Path, folder: pathlib.Path, count: int) -> None:
-    """Write files with so many questions of different articles."""
+    """Write `count` questions to train and to evaluate, of different articles."""
     folder.mkdir(parents=True, exist_ok=True)
     articles = json.loads(read(source / "dev-v1.1.json"))["data"]
     cut = min(SQUAD_TRAIN_ARTICLES, len(articles) - 1)
@@ -187,7 +187,7 @@ def sample_squad(source: pathlib.Path, folder: pathlib.Path, count: int) -> None
 
 
 def task_config(name: str, values: argparse.Namespace) -> config_lib.TaskConfig:
-    """The task, with its sample of the labelled examples."""
+    """Return the config of a task on its sample of examples."""
     folder = pathlib.Path(values.output) / "data" / name
     length = recipe("bert", 1, 0, values).encoder.max_position_embeddings
     data = pathlib.Path(values.data)
@@ -248,13 +248,13 @@ def random_folder(seed: int, values: argparse.Namespace) -> pathlib.Path:
 
 
 def read_runs(budget: str, name: str, values: argparse.Namespace) -> list[list[dict]]:
-    """What the finished runs of an objective reported."""
+    """Return the metrics of an objective's finished runs."""
     folders = [workdir(budget, name, seed, values) for seed in range(values.seeds)]
     return [metrics_file.read(f) for f in folders if (f / "done").exists()]
 
 
 def scores(folder: pathlib.Path, mode: str, tasks: list[str]) -> dict[str, float]:
-    """Scores of the tasks that have been run, in percent."""
+    """Return the scores of finished tasks, in percent."""
     files = {task: results_file(folder, task, mode) for task in tasks}
     return {
         task: TASKS[task][1] * json.loads(file.read_text())[TASKS[task][0]]

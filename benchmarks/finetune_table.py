@@ -6,10 +6,10 @@ DIR of `--data` has the files as they are published, plain or compressed:
 glue/{CoLA,SST-2,MRPC,RTE,STS-B}/{train,dev}.tsv, squad/dev-v1.1.json,
 wnut17/{train,dev}.conll, and arc/ARC-E/{dev-arc_easy_dev,test-arc_easy_test}.csv, of
 which the larger one is to train on. SQuAD is split by article, the first four fifths of
-dev-v1.1 to train on. Each task is trained with three seeds from both beginnings. A run
-that was cut off continues, and one that is done is not run again. The table goes to
-standard output: one score of each task on its evaluation set, in percent, as mean and
-standard deviation over seeds, and the minutes for all six runs.
+dev-v1.1 to train on. Each task is trained with three seeds from both initialisations.
+An interrupted run resumes, and a finished run is skipped. The table goes to standard
+output: one score of each task on its evaluation set, in percent, as mean and standard
+deviation over seeds, and the minutes for all six runs.
 """
 
 import argparse
@@ -36,12 +36,12 @@ TASKS = {
 
 
 def existing(path: pathlib.Path) -> str:
-    """A file, or the same compressed."""
+    """Return the path of a file or of its compressed form."""
     return str(path if path.exists() else f"{path}.gz")
 
 
 def split_squad(source: str, folder: pathlib.Path) -> tuple[str, str]:
-    """Files to train and to evaluate on, without an article in common."""
+    """Write files to train and to evaluate on, without a common article."""
     opened = gzip.open if source.endswith(".gz") else open
     with opened(source, "rt", encoding="utf-8") as file:
         articles = json.load(file)["data"]
@@ -55,7 +55,7 @@ def split_squad(source: str, folder: pathlib.Path) -> tuple[str, str]:
 
 
 def task_config(name: str, values: argparse.Namespace) -> config_lib.TaskConfig:
-    """The task: where its files are, and how long its rows may be."""
+    """Return the config of a task."""
     data, length = pathlib.Path(values.data), values.length
     if name == "SQuAD v1.1":
         source = existing(data / "squad/dev-v1.1.json")
@@ -83,7 +83,7 @@ def task_config(name: str, values: argparse.Namespace) -> config_lib.TaskConfig:
 
 
 def run(name: str, is_random: bool, values: argparse.Namespace) -> dict:
-    """Results of the seeds of a task from one of the beginnings."""
+    """Fine-tune all seeds of a task, and return the summary."""
     beginning = "random" if is_random else "pretrained"
     folder = pathlib.Path(values.output) / f"{name.replace(' ', '-')}-{beginning}"
     results = folder / "results.json"

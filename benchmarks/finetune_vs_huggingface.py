@@ -87,7 +87,7 @@ def bert_jax_rates(values):
 
 
 def save_random(encoder, tokenizer, folder):
-    """A checkpoint with random weights, which gives shape and tokenizer."""
+    """Write a checkpoint with random weights, for its shape and tokenizer."""
     import jax
 
     from bert_jax import config as config_lib

@@ -6,14 +6,14 @@ r"""Sequences a second of the input pipeline, for each kind of batch.
 
 Several corpora are mixed by their sizes.
 
-The recipes take turns, round after round. The best round is the one in which the
-machine was least busy with other things; all of them are in the report, and so is the
-rate for each second of processor time, which others disturb less.
+The recipes take turns. The best round is the one with the least other work on the
+machine. The report has all rounds, and the rate for each second of processor time,
+which other work disturbs less.
 
 `--collator` adds Hugging Face's `DataCollatorForLanguageModeling`, which only masks
-rows that are already cut and padded (`pip install -e '.[bench]' -c constraints.txt`).
-It runs on the same cores, and gives arrays in memory, too. It gets what suits it best
-of lists, NumPy arrays and torch tensors. Prints one JSON object.
+rows that are already cut and padded (`pip install -e '.[bench]' -c constraints.txt`),
+on the same cores, with the fastest of lists, NumPy arrays and torch tensors as input.
+Prints one JSON object.
 """
 
 import argparse
@@ -32,7 +32,7 @@ RECIPES = (*show_batches.RECIPES, "albert:base", "electra:small", "roberta:base"
 
 
 def ours(corpora, recipe, length, batch_size):
-    """A function that makes the next batch of a recipe."""
+    """Return a function that makes the next batch of a recipe."""
     made = show_batches.batches(corpora, recipe, length=length, batch_size=batch_size)
     stream = made.batches(0, 10**9)
     for _ in range(20):
@@ -41,11 +41,7 @@ def ours(corpora, recipe, length, batch_size):
 
 
 def rates(make, batch_size, seconds):
-    """Sequences a second of a function that makes a batch.
-
-    Returns:
-      By the clock, and by the time of the processor, all cores added up.
-    """
+    """Return sequences a second by the clock, and by processor time of all cores."""
     done, start, start_cpu = 0, time.perf_counter(), time.process_time()
     while time.perf_counter() - start < seconds:
         make()
@@ -55,7 +51,7 @@ def rates(make, batch_size, seconds):
 
 
 def collator(corpus, length, batch_size):
-    """A function that makes a batch with the collator, as fast as it can be had."""
+    """Return a function that makes a batch with the collator's fastest input type."""
     import torch
     import transformers
 

@@ -1,12 +1,10 @@
-"""Sides of a comparison as processes that take turns, within a time that is given.
+"""Interleaved timing of the sides of a comparison, each in a process of its own.
 
-Each side is a process of its own, and on a processor all have the same cores and memory
-settings. They prepare together. Then one at a time works, so that all see the machine
-in the same state; the others wait for their input. The first step of a turn does not
-count: it takes longer, for memory that was free meanwhile has gone back to the system.
+The sides prepare together. Then one at a time works while the rest wait for input, so
+that all see the machine in the same state. The first step of a turn does not count: it
+takes longer, because memory that was free meanwhile has gone back to the system.
 """
 
-import json
 import select
 import statistics
 import subprocess
@@ -19,10 +17,10 @@ MAX_TURNS = 8
 
 
 def serve(prepare):
-    """Be a side: prepare, then do as many steps as each line of the input says.
+    """Prepare, then run as many steps as each line of the input says.
 
     Args:
-      prepare: Function that returns one that does some steps.
+      prepare: Function that returns a function of the number of steps to run.
     """
     run = prepare()
 
@@ -38,7 +36,7 @@ def serve(prepare):
 
 
 class Side:
-    """A process that does steps when it is asked to."""
+    """A process that runs steps on request."""
 
     def __init__(self, arguments, environment):
         self._process = subprocess.Popen(
@@ -50,9 +48,9 @@ class Side:
         )
 
     def wait(self, deadline):
-        """Seconds of a step, as the process reports next; None: not by then.
+        """Return the next reported seconds of a step, or None at the deadline.
 
-        The first report is that it is ready.
+        The first report says that the process is ready.
 
         Raises:
           SystemExit: The process ended.
@@ -66,7 +64,7 @@ class Side:
         return float(line)
 
     def seconds_per_step(self, count, deadline):
-        """Do one step and then some; None if they take longer than that."""
+        """Run one step and then `count` timed ones. Return None at the deadline."""
         self._process.stdin.write(f"{count}\n")
         self._process.stdin.flush()
         return self.wait(deadline)
@@ -77,7 +75,7 @@ class Side:
 
 
 def medians(commands, environment, deadline):
-    """Seconds per step of each side, the median of its turns, and how many these were.
+    """Return the median seconds per step of each side, and the number of turns.
 
     Args:
       commands: Arguments of Python for each side, by name.
@@ -122,17 +120,11 @@ def _take(turns, sides, expected, deadline):
 
 
 def share(end, weights):
-    """When the first has to be done, if all have to be by `end` and get time by weight.
+    """Return the deadline of the first case, if all cases share the time by weight.
 
     Args:
-      end: On the clock `time.monotonic`.
-      weights: Those of all that are left.
+      end: Deadline of all cases, on the clock `time.monotonic`.
+      weights: Weights of the cases that are left.
     """
     now = time.monotonic()
     return now + (end - now) * weights[0] / sum(weights)
-
-
-def save(report, path):
-    if path:
-        with open(path, "w") as stream:
-            json.dump(report, stream, indent=2)

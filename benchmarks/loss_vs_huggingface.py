@@ -1,77 +1,111 @@
-r"""Compare the loss curve of our trainer with Hugging Face's model and torch's AdamW.
+r"""Compare training losses with Hugging Face's models and torch's AdamW.
 
     pip install -e '.[bench]' -c constraints.txt
+    python benchmarks/loss_vs_huggingface.py                # classes, spans and tags
     python benchmarks/loss_vs_huggingface.py --corpus=DIR --output=FILE.png
 
 Both models begin with the same weights and train in float32, without dropout, on the
-same 200 batches. torch's AdamW has the settings of our optimizer: bias correction,
-epsilon 1e-6, decay 0.01 except on biases and layer norms, clipping at 1, and a linear
-schedule. Prints the largest difference of the two losses and draws both curves.
+same batches: random ones with padding for fine-tuning, those of a corpus for
+pretraining. torch's AdamW has bert_jax's settings: bias correction, epsilon 1e-6, decay
+0.01 except on biases and layer norms, clipping at 1, and a linear schedule. Prints the
+largest difference of the losses; `--output` draws the last case.
+
+Hugging Face lets spans begin in padding, and bert_jax does not: its logits there are
+set to a large negative number before its loss is computed.
 """
 
 import argparse
+import dataclasses
 import json
 
 import flax.linen as nn
 import jax
-import matplotlib
 import numpy as np
 import torch
 import transformers
+from matplotlib import figure
 
 from bert_jax import config as config_lib
 from bert_jax.corpus import shards
 from bert_jax.data import batches as batches_lib
-from bert_jax.interop import architectures, huggingface
-from bert_jax.objectives import masked_lm, metric_sums
+from bert_jax.interop import huggingface
+from bert_jax.interop.families import bert, family
+from bert_jax.objectives import classification, masked_lm, metric_sums, spans, tagging
 from bert_jax.training import optimizer as optimizer_lib
 from bert_jax.training import step as step_lib
 
-matplotlib.use("Agg")
-
-from matplotlib import figure
-
-LENGTH, BATCH = 64, 16
-SETTINGS = config_lib.OptimizerConfig(
-    learning_rate=1e-3, warmup_fraction=0.1, schedule="linear", bias_correction=True
+LENGTH, BATCH, CLASSES = 64, 16, 5
+ENCODER = config_lib.EncoderConfig(
+    vocab_size=1000,
+    num_layers=2,
+    hidden_size=128,
+    num_heads=2,
+    intermediate_size=512,
+    activation="gelu_erf",
+    dropout_rate=0.0,
+    attention_dropout_rate=0.0,
+    dtype="float32",
 )
+# By case: the class of Hugging Face, and the names of both heads; pretraining exports
+# its heads with the encoder.
+MODELS = {
+    "pretraining": (transformers.BertForPreTraining, None),
+    "classes": (
+        transformers.BertForSequenceClassification,
+        ("classifier", "classifier"),
+    ),
+    "spans": (transformers.BertForQuestionAnswering, ("span_classifier", "qa_outputs")),
+    "tags": (transformers.BertForTokenClassification, ("tagger", "classifier")),
+}
 
 
-def make_encoder(vocab_size):
-    """BERT-Tiny without dropout, with the GELU that Hugging Face has by default."""
-    return config_lib.EncoderConfig(
-        vocab_size=vocab_size,
-        num_layers=2,
-        hidden_size=128,
-        num_heads=2,
-        intermediate_size=512,
-        activation="gelu_erf",
-        dropout_rate=0.0,
-        attention_dropout_rate=0.0,
-        dtype="float32",
-    )
+def make_objective(case, encoder):
+    if case == "pretraining":
+        return masked_lm.MaskedLm(encoder)
+    if case == "spans":
+        return spans.Spans(encoder)
+    head = {"classes": classification.Classification, "tags": tagging.Tagging}[case]
+    return head(encoder, CLASSES)
 
 
-def ours(encoder, steps, batches):
-    """Losses of our trainer, and the weights that it began with, by name."""
-    objective = masked_lm.MaskedLm(encoder)
-    schedule = optimizer_lib.make_schedule(SETTINGS, steps)
-    optimizer = optimizer_lib.make_optimizer(SETTINGS, schedule)
+def random_batch(case, rng):
+    """Make rows of different lengths, whose labels depend on their tokens."""
+    used = rng.integers(8, LENGTH + 1, BATCH)
+    mask = np.arange(LENGTH) < used[:, None]
+    ids = np.where(mask, rng.integers(5, ENCODER.vocab_size, mask.shape), 0)
+    batch = {
+        "input_ids": ids.astype(np.int32),
+        "attention_mask": mask,
+        "weights": np.ones(BATCH, np.float32),
+    }
+    if case == "tags":
+        has_label = mask & (rng.random(mask.shape) < 0.7)
+        return batch | {"labels": np.where(has_label, ids % CLASSES, -1)}
+    segments = ((np.arange(LENGTH) >= used[:, None] // 2) & mask).astype(np.int32)
+    batch["segment_ids"] = segments
+    if case == "classes":
+        return batch | {"labels": (ids[:, 1] % CLASSES).astype(np.int32)}
+    ends = np.sort(rng.integers(1, used[:, None] - 1, (BATCH, 2)), axis=1)
+    start, end = ends.T.astype(np.int32)
+    return batch | {"start_positions": start, "end_positions": end}
+
+
+def bert_jax_losses(objective, settings, batches):
+    """Return the losses of bert_jax's trainer and its initial parameters."""
+    schedule = optimizer_lib.make_schedule(settings, len(batches))
+    optimizer = optimizer_lib.make_optimizer(settings, schedule)
 
     @jax.jit
     def init(key):
         return step_lib.init_state(objective, optimizer, key)
 
     state = nn.unbox(init(jax.random.key(0)))
-    form = huggingface.Form(
-        architectures.BERT, architectures.NEXT_SENTENCE, encoder, pad_id=0
-    )
-    initial = huggingface.to_huggingface(state.params, form)
+    initial = state.params
     train_step = jax.jit(step_lib.make_train_step(objective, optimizer, seed=0))
     losses = []
     for batch in batches:
         state, _ = train_step(state, batch)
-        # The state adds up what was measured since the last report. Report each step.
+        # The state adds up metrics since the last report. Report each step.
         terms = jax.device_get(state.terms)
         losses.append(metric_sums.report(objective.losses, terms)["loss"])
         zeros = jax.tree.map(jax.numpy.zeros_like, state.terms)
@@ -79,9 +113,10 @@ def ours(encoder, steps, batches):
     return np.array(losses), initial
 
 
-def theirs(encoder, steps, batches, initial):
-    """Losses of Hugging Face's model with torch's AdamW."""
-    model = transformers.BertForPreTraining(
+def huggingface_model(case, encoder, initial):
+    """Return Hugging Face's model with bert_jax's initial parameters."""
+    model_class, heads = MODELS[case]
+    model = model_class(
         transformers.BertConfig(
             vocab_size=encoder.vocab_size,
             hidden_size=encoder.hidden_size,
@@ -91,89 +126,157 @@ def theirs(encoder, steps, batches, initial):
             hidden_act="gelu",
             hidden_dropout_prob=0.0,
             attention_probs_dropout_prob=0.0,
+            num_labels=2 if case == "spans" else CLASSES,
         )
     )
-    state = {name: torch.tensor(np.array(v)) for name, v in initial.items()}
-    missing = model.load_state_dict(state, strict=False).missing_keys
-    # The missing names are other names of the same tensors.
-    assert all("decoder" in name or "position_ids" in name for name in missing), missing
-    model.train()
-    plain = [p for n, p in model.named_parameters() if "LayerNorm" in n or "bias" in n]
-    decayed = [
-        p for n, p in model.named_parameters() if not ("LayerNorm" in n or "bias" in n)
-    ]
-    optimizer = torch.optim.AdamW(
-        [
-            {"params": decayed, "weight_decay": SETTINGS.weight_decay},
-            {"params": plain, "weight_decay": 0.0},
-        ],
-        lr=SETTINGS.learning_rate,
-        betas=(SETTINGS.beta1, SETTINGS.beta2),
-        eps=SETTINGS.epsilon,
-    )
-    scheduler = transformers.get_linear_schedule_with_warmup(
-        optimizer, round(SETTINGS.warmup_fraction * steps), steps
-    )
-    losses = []
-    for batch in batches:
+    head = family.BARE if heads else family.NEXT_SENTENCE
+    form = huggingface.Form(bert.BERT, head, encoder, pad_id=0)
+    exported = {"encoder": initial["encoder"]} if heads else initial
+    arrays = huggingface.to_huggingface(exported, form)
+    state = {name: torch.tensor(np.array(value)) for name, value in arrays.items()}
+    if heads:
+        trained = initial[heads[0]]
+        state[f"{heads[1]}.weight"] = torch.tensor(np.array(trained["kernel"]).T)
+        state[f"{heads[1]}.bias"] = torch.tensor(np.array(trained["bias"]))
+    missing, extra = model.load_state_dict(state, strict=False)
+    # Second names of tied tensors are missing.
+    assert all("decoder" in n or "position_ids" in n for n in missing), missing
+    # Hugging Face's models of spans and tags have no pooler.
+    assert all("pooler" in name for name in extra), extra
+    return model
+
+
+def huggingface_loss(case, model, batch):
+    """Return the loss of a batch, as a tensor."""
+
+    def integers(name):
+        return torch.tensor(batch[name]).long()
+
+    inputs = {name: integers(name) for name in ("input_ids", "attention_mask")}
+    if "segment_ids" in batch:
+        inputs["token_type_ids"] = integers("segment_ids")
+    if case == "spans":
+        output = model(**inputs)
+        is_real = torch.tensor(batch["attention_mask"])
+        losses = [
+            torch.nn.functional.cross_entropy(
+                torch.where(is_real, logits, -1e9), integers(name)
+            )
+            for logits, name in (
+                (output.start_logits, "start_positions"),
+                (output.end_logits, "end_positions"),
+            )
+        ]
+        return (losses[0] + losses[1]) / 2
+    if case == "pretraining":
         labels = np.full(batch["input_ids"].shape, -100)
         rows, columns = np.nonzero(batch["mlm_weights"])
         positions = batch["mlm_positions"][rows, columns]
         labels[rows, positions] = batch["mlm_labels"][rows, columns]
-        output = model(
-            input_ids=torch.tensor(batch["input_ids"]).long(),
-            token_type_ids=torch.tensor(batch["segment_ids"]).long(),
-            attention_mask=torch.tensor(batch["attention_mask"]).long(),
-            labels=torch.tensor(labels),
-            next_sentence_label=torch.tensor(batch["nsp_labels"]).long(),
-        )
-        output.loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), SETTINGS.clip_norm)
+        inputs["next_sentence_label"] = integers("nsp_labels")
+        return model(**inputs, labels=torch.tensor(labels)).loss
+    labels = integers("labels")
+    if case == "tags":
+        labels = torch.where(labels < 0, -100, labels)
+    return model(**inputs, labels=labels).loss
+
+
+def huggingface_losses(case, model, settings, batches):
+    """Return the losses of Hugging Face's model with torch's AdamW."""
+    model.train()
+    plain, decayed = [], []
+    for name, parameter in model.named_parameters():
+        is_plain = "LayerNorm" in name or "bias" in name
+        (plain if is_plain else decayed).append(parameter)
+    optimizer = torch.optim.AdamW(
+        [
+            {"params": decayed, "weight_decay": settings.weight_decay},
+            {"params": plain, "weight_decay": 0.0},
+        ],
+        lr=settings.learning_rate,
+        betas=(settings.beta1, settings.beta2),
+        eps=settings.epsilon,
+    )
+    steps = len(batches)
+    scheduler = transformers.get_linear_schedule_with_warmup(
+        optimizer, round(settings.warmup_fraction * steps), steps
+    )
+    losses = []
+    for batch in batches:
+        loss = huggingface_loss(case, model, batch)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), settings.clip_norm)
         optimizer.step()
         scheduler.step()
         optimizer.zero_grad()
-        losses.append(output.loss.item())
+        losses.append(loss.item())
     return np.array(losses)
 
 
-def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--corpus", required=True, help="from run.build_corpus")
-    parser.add_argument("--steps", type=int, default=200)
-    parser.add_argument("--output", help="picture to write")
-    values = parser.parse_args()
-    corpus = shards.open_corpus(values.corpus)
-    encoder = make_encoder(corpus.tokenizer.vocab_size)
-    phase = config_lib.PhaseConfig(steps=values.steps, length=LENGTH, batch_size=BATCH)
+def pretraining_batches(folder, steps):
+    """Return the encoder for a corpus, and the first batches of the corpus."""
+    corpus = shards.open_corpus(folder)
+    encoder = dataclasses.replace(ENCODER, vocab_size=corpus.tokenizer.vocab_size)
+    phase = config_lib.PhaseConfig(steps=steps, length=LENGTH, batch_size=BATCH)
     config = config_lib.PretrainConfig(encoder=encoder, phases=(phase,))
     data = batches_lib.PretrainingBatches([corpus], config, 0)
-    batches = list(data.batches(0, values.steps))
-    a, initial = ours(encoder, values.steps, batches)
-    b = theirs(encoder, values.steps, batches, initial)
-    distance = np.abs(a - b)
-    report = {
-        "steps": values.steps,
-        "first_loss": [round(float(x[0]), 5) for x in (a, b)],
-        "mean_of_last_20": [round(float(x[-20:].mean()), 5) for x in (a, b)],
-        "largest_difference": float(distance.max()),
-        "at_step": int(distance.argmax()),
-        "largest_relative_difference": float((distance / b).max()),
-    }
+    return encoder, list(data.batches(0, steps))
+
+
+def draw(a, b, path):
+    picture = figure.Figure(figsize=(9, 3.5), dpi=110)
+    left, right = picture.subplots(1, 2)
+    left.plot(b, label="Hugging Face, torch AdamW", linewidth=3, alpha=0.5)
+    left.plot(a, label="bert_jax", linewidth=1)
+    left.set_ylabel("training loss (nats)")
+    left.legend()
+    right.semilogy(np.maximum(np.abs(a - b), 1e-9))
+    right.set_ylabel("|difference|")
+    for axis in (left, right):
+        axis.set_xlabel("step")
+        axis.grid(alpha=0.3)
+    picture.tight_layout()
+    picture.savefig(path)
+
+
+def main():
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--corpus", help="from run.build_corpus, for pretraining")
+    parser.add_argument("--steps", type=int, help="default: 200, fine-tuning 100")
+    parser.add_argument("--output", help="picture to write")
+    values = parser.parse_args()
+    cases = ("pretraining",) if values.corpus else ("classes", "spans", "tags")
+    steps = values.steps or (200 if values.corpus else 100)
+    settings = config_lib.OptimizerConfig(
+        learning_rate=1e-3 if values.corpus else 5e-4,
+        warmup_fraction=0.1,
+        schedule="linear",
+        bias_correction=True,
+    )
+    report = {}
+    for case in cases:
+        if values.corpus:
+            encoder, batches = pretraining_batches(values.corpus, steps)
+        else:
+            encoder, rng = ENCODER, np.random.default_rng(0)
+            batches = [random_batch(case, rng) for _ in range(steps)]
+        objective = make_objective(case, encoder)
+        a, initial = bert_jax_losses(objective, settings, batches)
+        model = huggingface_model(case, encoder, initial)
+        b = huggingface_losses(case, model, settings, batches)
+        distance = np.abs(a - b)
+        report[case] = {
+            "first_loss": [round(float(x[0]), 5) for x in (a, b)],
+            "mean_of_last_20": [round(float(x[-20:].mean()), 5) for x in (a, b)],
+            "largest_difference": float(distance.max()),
+            "at_step": int(distance.argmax()),
+            "largest_relative_difference": float((distance / b).max()),
+        }
     print(json.dumps(report, indent=2))
     if values.output:
-        picture = figure.Figure(figsize=(9, 3.5), dpi=110)
-        left, right = picture.subplots(1, 2)
-        left.plot(b, label="Hugging Face, torch AdamW", linewidth=3, alpha=0.5)
-        left.plot(a, label="bert_jax", linewidth=1)
-        left.set_ylabel("training loss (nats)")
-        left.legend()
-        right.semilogy(np.maximum(distance, 1e-9))
-        right.set_ylabel("|difference|")
-        for axis in (left, right):
-            axis.set_xlabel("step")
-            axis.grid(alpha=0.3)
-        picture.tight_layout()
-        picture.savefig(values.output)
+        draw(a, b, values.output)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The table of docs/data.md: one document in a batch of each kind.
+"""Table of docs/data.md: one document in a batch of each kind.
 
 python benchmarks/show_batches.py
 """
@@ -60,7 +60,7 @@ def make_corpus(folder: pathlib.Path) -> shards.Corpus:
 
 
 def batches(corpora: list[shards.Corpus], recipe: str, *, seed: int = 0, **phase):
-    """The batches of a recipe's first phase, with fields of the phase changed."""
+    """Return the batches of a recipe's first phase, with fields of it changed."""
     name, _, variant = recipe.partition(":")
     cfg = runpy.run_path(str(CONFIGS / f"{name}.py"))["get_config"](variant)
     cfg.seed = seed
@@ -70,7 +70,7 @@ def batches(corpora: list[shards.Corpus], recipe: str, *, seed: int = 0, **phase
 
 
 def row_of(corpus: shards.Corpus, recipe: str) -> dict[str, np.ndarray]:
-    """The row that the first batch of a recipe makes of the first document."""
+    """Return the first document's row in the first batch of a recipe."""
     length = PACKED_LENGTH if recipe.endswith(":packed") else LENGTH
     made = batches([corpus], recipe, seed=SEED, length=length, batch_size=2)
     row = [" document 0 " in n for n in made.row_names(0)].index(True)
@@ -78,13 +78,13 @@ def row_of(corpus: shards.Corpus, recipe: str) -> dict[str, np.ndarray]:
 
 
 def counted(values) -> str:
-    """Runs of equal values with their lengths: 0, 0, 0, 1 gives "3 x 0, 1 x 1"."""
+    """Format runs of equal values: 0, 0, 0, 1 gives "3 x 0, 1 x 1"."""
     runs = [(value, len(list(run))) for value, run in itertools.groupby(values)]
     return ", ".join(f"{length} x {value}" for value, length in runs)
 
 
 def cells(row: dict[str, np.ndarray]) -> list[str]:
-    """What is in a row, for people: tokens, what is predicted, segments, labels."""
+    """Format the tokens, predictions, segments and labels of a row."""
     ids, length = row["input_ids"], int(row["attention_mask"].sum())
     tokens = [VOCABULARY[i] for i in ids[:length]]
     text = f"`{' '.join(tokens)}`"
@@ -114,7 +114,7 @@ def cells(row: dict[str, np.ndarray]) -> list[str]:
 
 
 def table() -> str:
-    """The table, in Markdown."""
+    """Return the table in Markdown."""
     lines = [
         "| recipe | `input_ids` | predicted, by position | `segment_ids` | label |",
         "|---|---|---|---|---|",

@@ -4,8 +4,8 @@ r"""Seconds from the command to the first step of a pretraining run, by part.
 
 BERT-Base on this host: a start in a new folder with an empty compilation cache, and a
 restart from the checkpoint of the first step with the cache that it left. Both are the
-program that users call, stopped by SIGTERM after its first step; the functions that
-make up each part are wrapped with timers. More arguments go to the program as they are.
+command that users give, stopped by SIGTERM after its first step; the functions of each
+part are wrapped with timers. Unknown arguments are passed on to the program.
 """
 
 import argparse
@@ -40,7 +40,7 @@ PARTS = {
 
 
 class Account:
-    """Seconds and calls of each part; inside of two, time is of the inner one."""
+    """Seconds and calls of each part; nested time counts for the inner part."""
 
     def __init__(self, begun):
         self.seconds = {"program": 0.0}
@@ -81,7 +81,7 @@ class Account:
 
 
 def measure():
-    """Be the program, up to its first step."""
+    """Run the program up to its first step."""
     account = Account(float(os.environ[BEGUN]))
     original = builtins.__import__
     watched = False
@@ -125,7 +125,7 @@ def measure():
 
 
 def start(folder, corpus, more):
-    """What one start takes."""
+    """Run one start, and return the times of its parts."""
     report = folder / "report.json"
     report.unlink(missing_ok=True)
     flags = [

@@ -1,4 +1,4 @@
-r"""Cycles of a training step of Hugging Face's Flax BERT, by the gauges of `run.plan`.
+r"""Cycles of a training step of Hugging Face's Flax BERT, by both gauges of a plan.
 
     pip install -e '.[tpu]' 'transformers==4.51.3'    # the last with Flax models
     python benchmarks/step_on_tpu_huggingface.py --rows=64 --length=128
@@ -22,7 +22,7 @@ from bert_jax.training import hardware
 
 
 def train_step(model, optimizer):
-    """Their step: (parameters, moments, batch, key) to the first two and the loss."""
+    """Return the step, a function of parameters, moments, batch and key."""
 
     def loss(params, batch, key):
         labels, next_sentence = batch["labels"], batch["next_sentence_label"]

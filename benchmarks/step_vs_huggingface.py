@@ -1,89 +1,155 @@
-r"""Time a training step on a processor, ours and Hugging Face's, eager and compiled.
+r"""Time a training step of bert_jax and Hugging Face, eager and with `torch.compile`.
 
     pip install -e '.[bench]' -c constraints.txt
     python benchmarks/step_vs_huggingface.py --output=FILE.json
+    python benchmarks/step_vs_huggingface.py --accelerator    # on a GPU or TPU
 
-Batches of 8 sequences of 128 tokens, 20 of them masked; dropout 0.1; `steps.py` has the
-step. The sides take turns (`turns.py`), all on the same cores and with huge pages, and
-all of it ends after `--minutes`. A side that is not ready in its share of them is left
-out of the comparison, and the report says so; more minutes, or fewer `--cases`, give
-each more turns.
+`steps.py` has the step. A case is SIZE_DTYPE or SIZE_DTYPE_LENGTH. On a processor, a
+batch has 8 sequences of 128 tokens, 20 of them masked, and dropout 0.1; all sides have
+the same cores and huge pages. With `--accelerator` a batch has 16,384 tokens, and each
+of the two sides, bert_jax and compiled, gets half of the memory of one device.
+Attention probabilities are not dropped out there: cuDNN computes attention only without
+(`model/kernels/cudnn_attention.py`). Without torch there is bert_jax alone.
+
+The sides take turns (`interleaved_timing.py`). The script ends after `--minutes`. A
+side that is not ready in its share of them is left out of the comparison, and the
+report names it. More minutes, or fewer `--cases`, give each side more turns.
+Utilisation counts the operations that the model needs, the same for both sides.
 """
 
 import argparse
+import importlib.util
 import json
 import os
+import subprocess
+import sys
 import time
 
+import interleaved_timing
 import steps
-import turns
 
 from bert_jax.run import huge_pages
 
-# Compared by default: the least ratio that the project promises, and the part of the
-# time, which is what it takes to compile and to do a step.
+# Cases of a processor: the smallest ratio that the project promises, and the share of
+# the time, which is proportional to the time of compiling and of a step.
 CASES = {
     "mini_float32": (2.6, 1.0),
     "mini_bfloat16": (1.9, 1.0),
     "base_bfloat16": (1.3, 1.5),
     "base_float32": (1.1, 2.5),
 }
+ACCELERATOR_CASES = (
+    *("base_bfloat16_128", "base_bfloat16_512"),
+    *("large_bfloat16_128", "large_bfloat16_512"),
+)
+# A half of the device for each side, less the memory of the runtimes themselves.
+MEMORY_FRACTION = 0.45
 
 
-def case_of(name):
-    size, dtype = name.split("_")
-    return steps.Case(size, dtype, batch=8, length=128)
+def make_case(name, values):
+    size, dtype, *length = name.split("_")
+    length = int(*length or [128])
+    tokens = values.tokens or (16_384 if values.accelerator else 1024)
+    dropout = 0.0 if values.accelerator else 0.1
+    return steps.Case(size, dtype, tokens // length, length, dropout)
 
 
-def summary(seconds, count, wanted):
-    """The report of a case."""
-    others = [seconds[side] for side in ("eager", "compiled") if side in seconds]
+def serve(side, case):
+    """Be one side of a comparison."""
+    if side != "bert_jax":
+        import torch
+
+        if torch.cuda.is_available():
+            torch.cuda.set_per_process_memory_fraction(MEMORY_FRACTION)
+    interleaved_timing.serve(lambda: steps.SIDES[side](case))
+
+
+def prepare(values):
+    """Return the sides, the environment of their processes, and the device's kind."""
+    if not values.accelerator:
+        # Processes inherit the affinity, so all sides have the same cores.
+        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: values.cores])
+        pages = {huge_pages.VARIABLE: huge_pages.VALUE}
+        return [*steps.SIDES], {**os.environ, "JAX_PLATFORMS": "cpu", **pages}, "cpu"
+    # Asked in a process of its own, which then gives the device back.
+    command = "import jax; print(jax.devices()[0].device_kind)"
+    done = subprocess.run(
+        [sys.executable, "-c", command], stdout=subprocess.PIPE, text=True, check=True
+    )
+    kind = done.stdout.splitlines()[-1]
+    fraction = {"XLA_PYTHON_CLIENT_MEM_FRACTION": str(MEMORY_FRACTION)}
+    environment = {**os.environ, **fraction}
+    os.environ["JAX_PLATFORMS"] = "cpu"  # of this process, which only counts operations
+    sides = ["bert_jax"]
+    if importlib.util.find_spec("torch"):
+        import torch
+
+        if kind == "cpu" or torch.cuda.is_available():
+            sides.append("compiled")
+    return sides, environment, kind
+
+
+def summary(case, seconds, count, sides, kind):
+    """Return the report of a case."""
+    from bert_jax.training import hardware  # JAX reads JAX_PLATFORMS when imported
+
     report = {
+        "batch": case.batch,
         "milliseconds": {side: round(1e3 * s, 1) for side, s in seconds.items()},
+        "sequences_per_sec": {s: round(case.batch / t, 1) for s, t in seconds.items()},
         "turns": count,
-        "wanted": wanted,
     }
+    if peak := hardware.peak_flops(kind):
+        flops = steps.bert_jax_objective(case).sequence_flops(case.length) * case.batch
+        report["utilisation"] = {
+            side: round(flops / s / peak, 3) for side, s in seconds.items()
+        }
+    others = [s for side, s in seconds.items() if side != "bert_jax"]
     if others and "bert_jax" in seconds:
         report["ratio"] = round(min(others) / seconds["bert_jax"], 2)
-    if missing := [side for side in steps.SIDES if side not in seconds]:
+    if missing := [side for side in sides if side not in seconds]:
         report["not_ready_in_time"] = missing
     return report
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--cases", default=",".join(CASES))
-    parser.add_argument("--minutes", type=float, default=5.0, help="for all of it")
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--accelerator", action="store_true", help="not the processor")
+    parser.add_argument("--cases", help="some cases, with commas")
+    parser.add_argument("--tokens", type=int, help="of a batch")
+    parser.add_argument("--minutes", type=float, help="for all; default 5, GPU 9.5")
     parser.add_argument("--cores", type=int, default=2)
     parser.add_argument("--output", help="file for the report")
     parser.add_argument("--side", help="for the script's own use")
     values = parser.parse_args()
     if values.side:
-        turns.serve(lambda: steps.SIDES[values.side](case_of(values.cases)))
+        serve(values.side, make_case(values.cases, values))
         return
-    end = time.monotonic() + 60 * values.minutes
-    # Processes inherit this, so that all of them run on the same cores.
-    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[: values.cores])
-    environment = {
-        **os.environ,
-        "JAX_PLATFORMS": "cpu",
-        huge_pages.VARIABLE: huge_pages.VALUE,
-    }
-    report = {}
-    names = values.cases.split(",")
+    minutes = values.minutes or (9.5 if values.accelerator else 5.0)
+    end = time.monotonic() + 60 * minutes
+    sides, environment, kind = prepare(values)
+    names = [*(ACCELERATOR_CASES if values.accelerator else CASES)]
+    names = values.cases.split(",") if values.cases else names
+    report = {"device": kind}
     for i, name in enumerate(names):
         begin = time.monotonic()
-        commands = {
-            side: [__file__, f"--side={side}", f"--cases={name}"]
-            for side in steps.SIDES
-        }
+        flags = [f"--cases={name}"]
+        flags += ["--accelerator"] if values.accelerator else []
+        flags += [f"--tokens={values.tokens}"] if values.tokens else []
+        commands = {side: [__file__, f"--side={side}", *flags] for side in sides}
         weights = [CASES.get(left, (None, 1.0))[1] for left in names[i:]]
-        deadline = turns.share(end, weights)
-        measured = turns.medians(commands, environment, deadline)
-        report[name] = summary(*measured, CASES.get(name, (None,))[0])
+        deadline = interleaved_timing.share(end, weights)
+        measured = interleaved_timing.medians(commands, environment, deadline)
+        report[name] = summary(make_case(name, values), *measured, sides, kind)
+        if name in CASES:
+            report[name]["wanted"] = CASES[name][0]
         took = round(time.monotonic() - begin)
         print(f"{name}, {took} s: {json.dumps(report[name])}", flush=True)
-    turns.save(report, values.output)
+    if values.output:
+        with open(values.output, "w") as stream:
+            json.dump(report, stream, indent=2)
 
 
 if __name__ == "__main__":

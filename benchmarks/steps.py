@@ -1,8 +1,8 @@
-"""A training step on one batch of random tokens, ours and Hugging Face's.
+"""Training steps of bert_jax and Hugging Face on one batch of random tokens.
 
 Forward and backward pass, clipping and Adam, with dropout and no padding. Hugging
-Face's model computes its last layer and logits at all positions; ours where tokens are
-masked. bfloat16 is the compute type; parameters and Adam stay float32 on both sides.
+Face's model computes its last layer and logits at all positions, bert_jax at masked
+positions. bfloat16 is the compute type; parameters and Adam stay float32 on both sides.
 """
 
 import dataclasses
@@ -15,7 +15,7 @@ VOCAB = 30_522
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """What is trained, and with what batches.
+    """Model and batch of a benchmark.
 
     Attributes:
       size: One of SIZES.
@@ -88,7 +88,7 @@ def bert_jax_objective(case):
 
 
 def bert_jax_steps(case):
-    """A function that does some steps, and returns when they are done."""
+    """Return a function that runs a number of steps to completion."""
     import flax.linen as nn
     import jax
 
@@ -121,7 +121,7 @@ def bert_jax_steps(case):
 
 
 def huggingface_steps(case, *, compiled):
-    """Likewise. There is no padding, so that attention needs no mask."""
+    """Return the same of Hugging Face. Without padding, attention needs no mask."""
     import torch
     import transformers
 

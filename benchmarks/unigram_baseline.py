@@ -1,4 +1,4 @@
-r"""Table of docs/what_to_expect.md: what models score on a corpus without context.
+r"""Table of docs/what_to_expect.md: scores on a corpus without context.
 
 python benchmarks/unigram_baseline.py CORPUS ...
 
@@ -18,7 +18,7 @@ from bert_jax.objectives import unigram_baseline
 
 
 def row(folder: str) -> str:
-    """A line of the table."""
+    """Return a row of the table."""
     corpus = shards.open_corpus(folder)
     size = corpus.tokenizer.vocab_size
     train, held_out = (

@@ -1,4 +1,4 @@
-"""What tests of plans share: what they need, and plans that were not compiled."""
+"""Shared helpers of the tests of plans."""
 
 import dataclasses
 import importlib.util
@@ -47,7 +47,7 @@ def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
 
 
 def fake_plan(*phases):
-    # As many devices as v4:4x4x4 has, of which no more is asked than this.
+    # Stand-ins for the 64 devices of v4:4x4x4.
     device = jax.devices()[0]
     shape = topology.Topology(
         "v4:4x4x4", 1, topology.GENERATIONS["v4"], (4, 4, 4), (device,) * 64
@@ -59,7 +59,6 @@ def fake_plan(*phases):
         336_000_000,
         phases,
         ("attention: TPU kernel",),
-        None,
         "jax 1",
     )
 

@@ -1,6 +1,5 @@
-"""Benchmarks of steps: how sides take turns, and that both scripts work at all."""
+"""Benchmarks of training steps: interleaved timing, and one run of the script."""
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -14,26 +13,15 @@ BENCHMARKS = ROOT / "benchmarks"
 
 
 @pytest.fixture
-def turns(monkeypatch):
+def timing(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
-    spec = importlib.util.spec_from_file_location("turns", BENCHMARKS / "turns.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    import interleaved_timing
 
-
-def side(seconds):
-    """Arguments of Python for a side whose steps sleep."""
-    serve = f"turns.serve(lambda: lambda count: time.sleep({seconds} * count))"
-    return [
-        "-c",
-        f"import sys, time; sys.path.append({str(BENCHMARKS)!r}); "
-        f"import turns; {serve}",
-    ]
+    return interleaved_timing
 
 
 class Side:
-    """A side that says how long its steps take; None: it is never ready."""
+    """A side with a fixed step time; with None it is never ready."""
 
     def __init__(self, seconds, _):
         self.seconds, self.asked = seconds, []
@@ -49,69 +37,63 @@ class Side:
         pass
 
 
-def test_sides_that_are_ready_take_turns(turns, monkeypatch):
+def test_ready_sides_take_turns(timing, monkeypatch):
     made = {}
-    monkeypatch.setattr(turns, "Side", lambda s, _: made.setdefault(s, Side(s, _)))
+    monkeypatch.setattr(timing, "Side", lambda s, _: made.setdefault(s, Side(s, _)))
     commands = {"fast": 0.01, "never": None, "slow": 5.0}
-    medians, count = turns.medians(commands, {}, time.monotonic() + 1000)
+    medians, count = timing.medians(commands, {}, time.monotonic() + 1000)
     assert medians == {"fast": 0.01, "slow": 5.0}
-    assert count == turns.MAX_TURNS
-    assert made[0.01].asked == [int(turns.TURN_SECONDS / 0.01)] * count
+    assert count == timing.MAX_TURNS
+    assert made[0.01].asked == [int(timing.TURN_SECONDS / 0.01)] * count
     assert made[5.0].asked == [1] * count
     assert not made[None].asked
 
 
-def test_no_turn_begins_after_the_deadline(turns, monkeypatch):
-    monkeypatch.setattr(turns, "Side", Side)
-    assert turns.medians({"one": 1.0}, {}, time.monotonic() - 1) == ({}, 0)
+def test_no_turn_starts_after_the_deadline(timing, monkeypatch):
+    monkeypatch.setattr(timing, "Side", Side)
+    assert timing.medians({"one": 1.0}, {}, time.monotonic() - 1) == ({}, 0)
 
 
-def test_cases_share_the_time_by_weight(turns):
+def test_cases_share_the_time_by_weight(timing):
     now = time.monotonic()
-    assert turns.share(now + 100, [3, 1]) - now == pytest.approx(75, abs=1)
-    assert turns.share(now + 100, [1]) - now == pytest.approx(100, abs=1)
+    assert timing.share(now + 100, [3, 1]) - now == pytest.approx(75, abs=1)
+    assert timing.share(now + 100, [1]) - now == pytest.approx(100, abs=1)
 
 
-def test_a_process_is_asked_for_steps(turns):
-    process = turns.Side(side(0.01), dict(os.environ))
+def test_side_process_reports_step_times_and_failures(timing):
+    script = (
+        f"import sys, time; sys.path.append({str(BENCHMARKS)!r}); "
+        "import interleaved_timing; "
+        "interleaved_timing.serve(lambda: lambda count: time.sleep(0.01 * count))"
+    )
+    process = timing.Side(["-c", script], dict(os.environ))
     deadline = time.monotonic() + 60
     assert process.wait(deadline) >= 0.01
     assert process.seconds_per_step(3, deadline) >= 0.01
     process.end()
-
-
-def test_a_side_that_fails_is_no_result(turns):
-    with pytest.raises(SystemExit, match="a side ended with status 3"):
-        turns.medians(
-            {"bad": ["-c", "raise SystemExit(3)"]},
-            dict(os.environ),
-            time.monotonic() + 30,
-        )
+    failing = {"bad": ["-c", "raise SystemExit(3)"]}
+    with pytest.raises(SystemExit, match="ended with status 3"):
+        timing.medians(failing, dict(os.environ), time.monotonic() + 30)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    ("script", "flags"),
-    [
-        ("step_vs_huggingface.py", ["--cases=tiny_float32"]),
-        ("step_on_accelerator.py", ["--cases=tiny_32", "--tokens=128"]),
-    ],
-)
-def test_steps_of_both_sides_can_be_timed(script, flags, tmp_path):
-    output = tmp_path / "report"
-    is_alone = script == "step_on_accelerator.py"  # works with ours alone
-    if not is_alone:
+@pytest.mark.parametrize("accelerator", [False, True])
+def test_both_sides_run(accelerator, tmp_path):
+    flags = ["--cases=tiny_float32_32", "--tokens=128", "--minutes=2"]
+    if accelerator:
+        flags.append("--accelerator")  # works without torch
+    else:
         pytest.importorskip("torch")
+    output = tmp_path / "report"
     subprocess.run(
-        [sys.executable, str(BENCHMARKS / script), *flags, f"--output={output}"],
+        [
+            *(sys.executable, BENCHMARKS / "step_vs_huggingface.py"),
+            *(*flags, f"--output={output}"),
+        ],
         check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
-    text = output.read_text()
-    if not is_alone:
-        assert json.loads(text)["tiny_float32"]["ratio"] > 0
-        return
-    *_, row = text.splitlines()
-    cells = [cell.strip() for cell in row.strip("|").split("|")]
-    assert cells[:2] == ["tiny, length 32", "4"]
-    assert float(cells[2].replace(",", "")) > 0
+    case = json.loads(output.read_text())["tiny_float32_32"]
+    assert case["batch"] == 4
+    assert case["sequences_per_sec"]["bert_jax"] > 0
+    assert accelerator or case["ratio"] > 0

@@ -1,7 +1,6 @@
-"""Planning for TPU slices that are not there.
+"""Plans for absent TPU slices.
 
-What is compiled here is behind the marker `plans`, and small; the programs of the
-recipes that ship are also `slow`.
+Tests that compile have the marker `plans`; their programs are small.
 """
 
 import dataclasses
@@ -9,19 +8,17 @@ import functools
 import importlib.util
 import json
 import math
-import subprocess
-import sys
 
+import commands
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from plans import ROOT, fake_phase, fake_plan, needs_compiler, run_plan
-from recipes import MINIATURES, load
+from plans import ROOT, fake_phase, fake_plan, needs_compiler
+from recipes import load
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
-from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.model import products
 from bert_jax.objectives import metric_sums
@@ -29,7 +26,7 @@ from bert_jax.planning import hlo, page, plan, search, topology
 from bert_jax.planning import phase as phase_lib
 from bert_jax.training import sharding
 
-# ---- reading programs; the lines of these two are made up, in the compiler's forms
+# ---- parser of programs; the fixtures are hand-written in the compiler's forms
 
 FIXTURES = ROOT / "tests/fixtures/hlo"
 
@@ -38,14 +35,14 @@ FIXTURES = ROOT / "tests/fixtures/hlo"
 LOOPS = (FIXTURES / "loops.txt").read_text(encoding="utf-8")
 
 
-def test_loops_count_as_often_as_they_run_and_fusions_once():
+def test_loops_count_by_trip_count_and_fusions_once():
     program = hlo.Program(LOOPS)
     loops = [i for _, i, _ in program.executed(beside=True) if i.opcode == "while"]
     assert [program.trip_count("main", loop) for loop in loops] == [24, 7, 3]
     assert program.estimated_cycles() == (24 + 7 + 3) * 100 + 5
 
 
-def test_a_loop_that_counts_in_another_way_is_not_guessed_at():
+def test_unknown_loops_and_missing_entry_are_errors():
     program = hlo.Program(LOOPS.replace('"known_trip_count":{"n":"3"}', ""))
     with pytest.raises(ValueError, match="third does not count up"):
         program.estimated_cycles()
@@ -56,10 +53,10 @@ def test_a_loop_that_counts_in_another_way_is_not_guessed_at():
 COLLECTIVES = (FIXTURES / "collectives.txt").read_text(encoding="utf-8")
 
 
-def test_collectives_are_found_wherever_they_are():
-    """Plain, in a fusion, in the background of two, in pairs, on another core.
+def test_collectives_in_all_positions():
+    """Plain, fused, in the background of two fusions, in pairs, on another core.
 
-    And three of one channel, as `shard_map` makes them.
+    Three share a channel, as `shard_map` makes them.
     """
     program = hlo.Program(COLLECTIVES)
     got = program.collectives()
@@ -99,11 +96,11 @@ def test_collectives_are_found_wherever_they_are():
         ),
     ],
 )
-def test_groups_in_all_their_forms(text, expected):
+def test_replica_groups_in_all_forms(text, expected):
     assert hlo.replica_groups(f"channel_id=1, {text}, x={{}}").tolist() == expected
 
 
-def test_unknown_groups_are_not_guessed_at():
+def test_unknown_replica_groups_are_errors():
     with pytest.raises(ValueError, match="unknown form of groups"):
         hlo.replica_groups("replica_groups=somehow")
 
@@ -126,14 +123,14 @@ def test_bytes_of_types(text, size):
 @pytest.mark.parametrize(
     "name, message",
     [
-        ("v9:2x2", "no TPU 'v9'; known are v2, v3, v4, v5e"),
-        ("v4:4x4", "given as v4:AxBxC; such are 2x2x1"),
-        ("v5e:16", "given as v5e:AxB"),
-        ("v5e:0x4", "given as v5e:AxB"),
+        ("v9:2x2", "unknown TPU 'v9'; expected one of v2, v3, v4"),
+        ("v4:4x4", "form v4:AxBxC, such as 2x2x1"),
+        ("v5e:16", "form v5e:AxB"),
+        ("v5e:0x4", "form v5e:AxB"),
         ("v5e:32x32", "the largest v5e slice has 256 chips"),
     ],
 )
-def test_wrong_names_say_what_is_right(name, message):
+def test_invalid_slice_names(name, message):
     with pytest.raises(UserError, match=message):
         topology.open_topology(name)
 
@@ -164,7 +161,7 @@ def test_without_the_compiler(monkeypatch):
         ("tpu7x:2x2x1", 2, 8, 2, 2),
     ],
 )
-def test_slices(name, slices, chips, hosts, per_chip):
+def test_slice_sizes(name, slices, chips, hosts, per_chip):
     got = topology.open_topology(name, slices)
     assert (got.chips, got.hosts, got.devices_per_chip) == (
         chips,
@@ -176,12 +173,12 @@ def test_slices(name, slices, chips, hosts, per_chip):
 
 
 @needs_compiler
-def test_every_example_is_one():
+def test_examples_of_slices_exist():
     for kind, generation in topology.GENERATIONS.items():
         for shape in generation.examples.split(", "):
             got = topology.open_topology(f"{kind}:{shape}")
             assert got.chips == math.prod(map(int, shape.split("x")))
-    with pytest.raises(UserError, match="v5e:3x3: .*such are 1x1, 2x2"):
+    with pytest.raises(UserError, match="v5e:3x3: .*sizes are 1x1, 2x2"):
         topology.open_topology("v5e:3x3")
 
 
@@ -214,7 +211,7 @@ def bytes_of(got, kind, network=phase_lib.ICI):
 
 
 @needs_compiler
-def test_data_parallelism_adds_up_all_gradients_once():
+def test_data_parallelism_sums_all_gradients_once():
     got = planned("v5e:2x2")
     size = 4 * got.parameters
     # Of 64 positions, sequences of 32 reach half; besides, there are a few scalars.
@@ -228,7 +225,7 @@ def test_data_parallelism_adds_up_all_gradients_once():
 
 
 @needs_compiler
-def test_gradients_are_summed_once_in_a_step_and_may_be_of_half_the_size():
+def test_micro_batches_sum_gradients_once_in_the_chosen_dtype():
     shape = topology.open_topology("v5e:2x2")
     for gradient_sum, factor in (("float32", 1.0), ("bfloat16", 0.5)):
         config = tiny(mesh={"gradient_sum": gradient_sum})
@@ -240,7 +237,7 @@ def test_gradients_are_summed_once_in_a_step_and_may_be_of_half_the_size():
 
 
 @needs_compiler
-def test_copies_gather_the_updates_of_muon_once():
+def test_muon_gathers_updates_once():
     """Besides the gradients, which are added up once; two layers are padded to four."""
     config = tiny(phases=1)
     asked = dataclasses.replace(config.optimizer, name="muon")
@@ -257,7 +254,7 @@ def test_copies_gather_the_updates_of_muon_once():
 
 
 @needs_compiler
-def test_parts_of_parameters_are_gathered():
+def test_fsdp_gathers_parameters():
     """In the type of the products: bfloat16; the embedding also in float32."""
     got = planned("v5e:2x2", mesh=(("data", 1), ("fsdp", 4)))
     assert got.mesh == "data 1, fsdp 4, tensor 1"
@@ -270,8 +267,8 @@ def test_parts_of_parameters_are_gathered():
 
 
 @needs_compiler
-def test_slices_send_sums_of_gradients_to_each_other():
-    """Each device sends its share of what its slice has added up."""
+def test_slices_exchange_sums_of_gradients():
+    """Each device sends its share of the sum of its slice."""
     got = planned("v5e:2x2", slices=2)
     size = 4 * got.parameters - 4 * 32 * 32
     (sums,) = [
@@ -285,7 +282,7 @@ def test_slices_send_sums_of_gradients_to_each_other():
 
 
 @needs_compiler
-def test_a_chip_of_two_devices():
+def test_chip_with_two_devices():
     got = planned("v3:2x2")
     memory = got.phases[0].memory
     assert memory.parameters == 2 * 4 * got.parameters
@@ -296,14 +293,13 @@ def test_a_chip_of_two_devices():
 
 
 @needs_compiler
-def test_a_scan_costs_about_what_its_layers_cost():
-    """The trip count makes a loop of layers and a row of them comparable."""
+def test_scanned_and_unrolled_layers_have_similar_cycles():
     row = planned("v5e:2x2").phases[0].cycles
     loop = planned("v5e:2x2", scan_layers=True).phases[0].cycles
     assert 0.7 * row < loop < 3 * row
 
 
-def test_page_and_json_say_the_same():
+def test_page_and_json_agree():
     phase = fake_phase(steps=1000, flops=2e12, left=5.0)
     got = fake_plan(phase, dataclasses.replace(phase, name="phase 2/2, length 512"))
     lines = page.page(got, step_ms=[4.0, 8.0]).splitlines()
@@ -330,7 +326,7 @@ def test_page_and_json_say_the_same():
 
 
 def test_search_needs_few_compilations(monkeypatch):
-    """Of a program that needs 1 GiB and then 37 MiB for each sequence of a chip."""
+    """The fake program needs 1 GiB, and 37 MiB for each sequence of a chip."""
     tried = []
 
     def compiled(self, config, index):
@@ -355,7 +351,7 @@ def test_search_needs_few_compilations(monkeypatch):
 
 
 @needs_compiler
-def test_the_compiler_says_how_much_is_needed():
+def test_needed_bytes_of_a_refused_program():
     device = topology.open_topology("v5e:1x1").devices[0]
     place = jax.sharding.NamedSharding(
         jax.sharding.Mesh([device], ("x",)), jax.sharding.PartitionSpec()
@@ -372,7 +368,7 @@ def test_the_compiler_says_how_much_is_needed():
         phase_lib._needed(other)
 
 
-def test_what_does_not_fit_says_by_how_much():
+def test_page_reports_missing_memory():
     refused = dataclasses.replace(fake_phase(left=-1.5), cost=None, traffic=())
     above = fake_phase(left=-0.25)
     got = fake_plan(refused, above)
@@ -390,8 +386,8 @@ def test_what_does_not_fit_says_by_how_much():
 
 
 @needs_compiler
-def test_a_refused_step_keeps_its_account():
-    """Its state as for one that fits; all else is what the compiler asked for."""
+def test_refused_step_has_a_memory_account():
+    """The state is exact; the rest is the total that the compiler asked for."""
     config = tiny()
     encoder = dataclasses.replace(config.encoder, vocab_size=2**26)
     large = dataclasses.replace(config, encoder=encoder)
@@ -402,11 +398,11 @@ def test_a_refused_step_keeps_its_account():
     assert phase.memory.left < 0 < phase.memory.temporaries
 
 
-def test_alternatives_can_all_be_dealt_out():
+def test_alternatives_can_be_sharded():
     config = tiny()
     shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
     changes = search.alternatives(planner(shape), config, 0)
-    # Eight sequences for eight devices cannot be cut into pieces.
+    # Eight sequences on eight devices cannot be split into micro-batches.
     assert set(changes) == {
         "--config.encoder.remat=layer",
         "--config.mesh.shard_optimizer=True",
@@ -419,121 +415,12 @@ def test_alternatives_can_all_be_dealt_out():
     assert search.suggestions(planner(shape), config, fitting) == []
 
 
-def test_host_of_a_corpus(corpus):
-    cfg = load("bert_base", "smoke")
-    cfg.data.corpus = str(corpus.folder)
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    opened = shards.open_corpus(config.data.corpus)
-    config = pretraining.resolve(config, [opened])
-    assert config.encoder.vocab_size == corpus.tokenizer.vocab_size
-    mesh = sharding.make_mesh(config.mesh, jax.devices())
-    got = plan._plan_corpus(config, [opened], mesh)
-    tokens, sentences = (
-        corpus.count("train", "tokens"),
-        corpus.count("train", "sentences"),
-    )
-    assert got.tokens == tokens
-    assert 2 * tokens + 8 * sentences < got.host_bytes < 2.2 * tokens + 9 * sentences
-
-
-def test_rows_of_processes_are_local_rows():
-    mesh = sharding.make_mesh(config_lib.MeshConfig(fsdp=2), jax.devices())
-    got = sharding.rows_of_processes(mesh, 16)
-    assert list(got) == [0]
-    np.testing.assert_array_equal(got[0], sharding.local_rows(mesh, 16))
-
-
-# ---- what ships, on what it is meant for
-
-PLANNED = {
-    *(f"bert_miniature:{s}" for s in MINIATURES),
-    "bert_base",
-    "bert_large",
-    "bert_large_lamb:64k",
-    "bert_large_lamb:32k",
-    *(f"albert:{size}" for size in ("base", "large", "xlarge", "xxlarge")),
-    *(f"electra:{size}" for size in ("small", "base", "large")),
-    *(f"{name}:{size}" for name in ("roberta", "xlnet") for size in ("base", "large")),
-}
-
-
-def load_tables():
-    path = ROOT / "benchmarks/plan_tables.py"
-    spec = importlib.util.spec_from_file_location("plan_tables", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-TABLES = load_tables()
-ROWS = [row[:2] for row in TABLES.RECIPES]
-
-
-def documented_rows():
-    """Cells of the table of recipes."""
-    return [TABLES.cells(row) for row in TABLES.written_rows("docs/plan.md")]
-
-
-def test_the_table_has_rows_of_recipes_alone():
-    assert {recipe for recipe, _ in ROWS} == PLANNED
-    rows = [(row[0], row[1]) for row in documented_rows()]
-    places = [ROWS.index(row) for row in rows]
-    assert places == sorted(places)
-    phases = {recipe: len(load(recipe).phases) for recipe in PLANNED}
-    assert all(rows.count(row) == phases[row[0]] for row in rows)
-
-
-def test_new_rows_take_the_place_of_old_ones(tmp_path, monkeypatch):
-    row = "| `{}` | `{}` | {} | {} |".format
-    rows = ("bert_base", "v4:2x2x4", 128, "old"), ("xlnet:base", "v5e:1x1", 512, 1)
-    old = [row(*values) for values in rows]
-    page = "Text.\n<!-- plan-table -->\n|a|\n|-|\n{}\n<!-- /plan-table -->\nEnd.\n"
-    (tmp_path / "page.md").write_text(page.format("\n".join(old)))
-    monkeypatch.setattr(TABLES, "ROOT", tmp_path)
-    monkeypatch.setattr(TABLES, "PAGES", ("page.md",))
-    new = [row("bert_base", "v4:2x2x4", n, "new") for n in (128, 512)]
-    TABLES.write_rows(new)
-    assert TABLES.written_rows("page.md") == [*new, old[1]]
-    text = (tmp_path / "page.md").read_text()
-    assert text.startswith("Text.\n<!--") and text.endswith("-->\nEnd.\n")
-
-
-def test_the_launch_page_has_the_same_table():
-    page, launch = (
-        (ROOT / name).read_text(encoding="utf-8").split("plan-table -->")[1]
-        for name in ("docs/plan.md", "launch/README.md")
-    )
-    assert page == launch
-
-
-@pytest.mark.slow
-@needs_compiler
-@pytest.mark.parametrize("name, slice_name", ROWS)
-def test_the_table_is_what_the_compiler_says(name, slice_name):
-    """Compiled again: memory and cycles within two per cent of the table."""
-    written = [row for row in documented_rows() if row[:2] == [name, slice_name]]
-    if not written:
-        pytest.skip("this row was not compiled yet")
-    # A compiler of its own: schedules are asked for before it is loaded.
-    command = [sys.executable, "benchmarks/plan_tables.py", "recipes"]
-    done = subprocess.run(
-        [*command, name, slice_name],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    got = [TABLES.cells(row) for row in done.stdout.splitlines()[2:]]
-    for new, old in zip(got, written, strict=True):
-        assert new[:5] == old[:5]
-        for a, b in zip(new[5:-1], old[5:-1], strict=True):
-            a, b = (float(value.replace(",", "")) for value in (a, b))
-            assert a == pytest.approx(b, rel=0.02, abs=0.02)
+# ---- parts of the model on a TPU
 
 
 @needs_compiler
-def test_accuracy_takes_no_pass_over_the_logits_of_its_own():
-    """On a TPU the head for masked tokens is as fast without it."""
+def test_accuracy_needs_no_extra_pass_over_the_logits():
+    """On a TPU, the masked token head is as fast with accuracy as without."""
     [device, *_] = topology.open_topology("v4:2x2x1").devices
     on_device = jax.sharding.SingleDeviceSharding(device)
 
@@ -566,8 +453,9 @@ def test_accuracy_takes_no_pass_over_the_logits_of_its_own():
 
 
 @needs_compiler
-def test_command_prints_json_and_nothing_else():
-    got = run_plan(
+def test_command_prints_only_json():
+    got = commands.call(
+        "plan",
         "--config=configs/bert_miniature.py:smoke",
         "--config.encoder.num_layers=1",
         "--topology=v5e:1x1",
@@ -596,8 +484,8 @@ def test_command_prints_json_and_nothing_else():
         (["--topology=v4:4x4x4", "--step_ms=3"], "error: --step_ms=3: expected 2 num"),
     ],
 )
-def test_mistakes_are_one_line(flags, message):
-    got = run_plan("--config=configs/bert_large.py", *flags)
+def test_mistakes_are_reported_in_one_line(flags, message):
+    got = commands.call("plan", "--config=configs/bert_large.py", *flags)
     assert got.returncode == 2
     said = got.stderr.removeprefix("importing JAX\n")
     assert said.startswith(message) and len(said.splitlines()) == 1

@@ -1,6 +1,6 @@
-"""The two gauges of a plan: what the compiler expects, and what it scheduled.
+"""Both gauges of a plan: the compiler's estimate, and its schedule.
 
-The programs and bundles in files are made up, in the compiler's forms.
+The fixtures are hand-written in the compiler's forms.
 """
 
 import dataclasses
@@ -22,14 +22,14 @@ SLICE = 4 * 128 * 256
 RATES = cost.Rates(flops=64.0, hbm_bytes=128.0)
 
 
-def test_bundles_count_as_often_as_their_loops_turn():
+def test_bundles_count_by_trip_count():
     text = (FIXTURES / "bundles.txt").read_text(encoding="utf-8")
     outside = 5  # branches back to a loop among them
     inner = 2 * 3 + 1  # and one that does not say how often
     assert schedule.scheduled_cycles(text) == outside + 6 * (7 + inner) + 10 * 2
 
 
-def test_slices_count_and_not_what_they_are_cut_from():
+def test_traffic_counts_slices_instead_of_whole_arrays():
     program = hlo.Program(COSTS)
     body = program.computations["main"]
     got = {n: cost.traffic(program, "main", body[n]) for n in ("x", "y", "k", "o")}
@@ -41,7 +41,7 @@ def test_slices_count_and_not_what_they_are_cut_from():
     }
 
 
-def test_a_kernel_counts_at_least_what_its_products_or_arrays_take():
+def test_kernel_without_schedule_counts_products_or_bytes():
     got = cost.measure(hlo.Program(COSTS), RATES)
     # 65,536 operations are 1,024 cycles; to write a slice takes as long.
     assert (got.estimated, got.kernels, got.scheduled) == (4000, 1, None)
@@ -51,20 +51,20 @@ def test_a_kernel_counts_at_least_what_its_products_or_arrays_take():
     assert cost.measure(hlo.Program(COSTS), cost.Rates(0, 0)).kernel_cycles == 0.0
 
 
-def test_schedules_or_bytes_whichever_is_more():
-    """Of two operations that are the same, the compiler writes one."""
+def test_schedule_or_bytes_whichever_is_more():
+    """The compiler writes the schedule of only one of two equal operations."""
     schedules = {"x": 10, "y": 3000, "k": 5000}
     got = cost.measure(hlo.Program(COSTS), RATES, schedules)
     assert got.estimated == 4000 and got.kernel_cycles == 5000.0
     arrays = {"x": 2 * SLICE + 4, "o": 2 * SLICE + 4 + 4 * 128}
-    # Nothing is known of `o` but its estimate, which is less than its bytes take.
+    # `o` has only an estimate, which is less than its bytes take.
     assert got.scheduled == sum(arrays.values()) / 128 + 2 * 3000 + 5000
     other = COSTS.replace("add(%p.6, %p.6)", "multiply(%p.6, %p.6)")
     changed = cost.measure(hlo.Program(other), RATES, schedules)
     assert got.scheduled - changed.scheduled == 3000 - SLICE / 128
 
 
-def test_the_page_says_how_kernels_were_counted():
+def test_page_says_how_kernels_are_counted():
     def text(kind="v4", clock=1.05e9, **fields):
         phase = dataclasses.replace(
             fake_phase(flops=1e12),
@@ -91,10 +91,10 @@ def test_the_page_says_how_kernels_were_counted():
 
 
 @needs_compiler
-def test_a_kernel_that_was_just_compiled():
-    """Its schedule is more than its products take at the peak, and less than ten times.
+def test_schedule_of_a_compiled_kernel():
+    """The schedule takes one to ten times as long as the products at the peak.
 
-    Twice the rows are twice the cycles, but for the begin and end of the pipeline.
+    Twice the rows take twice the cycles, except for the ends of the pipeline.
     """
     command = [sys.executable, str(ROOT / "benchmarks/attention_kernel.py")]
     command += ["--length=128", "--heads=2"]
@@ -115,7 +115,7 @@ def test_a_kernel_that_was_just_compiled():
 
 
 @needs_compiler
-def test_a_plan_with_schedules():
+def test_plan_with_schedule():
     got = run_plan(
         "--config=configs/bert_miniature.py:smoke",
         "--config.encoder.num_layers=2",
@@ -139,7 +139,7 @@ def test_a_plan_with_schedules():
         assert phase["scheduled_seconds_without_collectives"] == pytest.approx(seconds)
 
 
-def test_a_dump_that_came_too_late(monkeypatch):
+def test_dump_after_the_compiler_was_loaded(monkeypatch):
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--other=1")
     dump = schedule.Dump()
     flags = os.environ["LIBTPU_INIT_ARGS"].split()

@@ -1,1 +1,1 @@
-"""What a run needs of a TPU slice, said without one: what `run.plan` shows."""
+"""Plans of runs on absent TPU slices, for `run.plan`."""

@@ -1,11 +1,12 @@
-"""How many cycles a program takes of a device, by two gauges; neither knows a real one.
+"""Cycles of a compiled program by two gauges, neither compared with a real device.
 
-The first is the compiler's estimate of each operation. It has none for kernels, which
-count as what their products take at the peak, or their arrays to pass through memory,
-whichever is more: less than they can take. From a dump, they count by their schedule.
-The second gauge takes all operations like that: schedule or memory, whichever is more.
+- Estimate: the compiler's estimate of each operation. The compiler has none for
+  kernels. They count by their schedule, or without a dump as their products at the
+  peak; and never less than their arrays take to pass through memory.
+- Schedule: the scheduled cycles of each operation, or the cycles that its arrays take
+  to pass through memory, whichever is more.
 
-Collectives count as nothing in both, and so do copies in the background.
+Collectives and copies in the background count as nothing in both.
 """
 
 import dataclasses
@@ -20,24 +21,24 @@ _NAMES_AND_NOTES = re.compile(
     r", (?:metadata|frontend_attributes)=\{.*?\}(?=,|$)"
     r"|, (?:calls|control-predecessors|channel_id)=[^,]*"
 )
-# What names an array without touching it.
+# Operations that rename an array without touching it.
 _VIEWS = ("bitcast", "get-tuple-element")
 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What a device does in a cycle; both 0 where its clock is not known.
+    """Peak rates of a device in a cycle; both 0 if its clock is unknown.
 
     Attributes:
-      flops: Operations, at the peak.
-      hbm_bytes: Bytes from or to its memory.
+      flops: Operations.
+      hbm_bytes: Bytes from or to HBM.
     """
 
     flops: float
     hbm_bytes: float
 
     def memory_cycles(self, size: float) -> float:
-        """Cycles for bytes to pass."""
+        """Return the cycles that bytes take to pass through memory."""
         return size / self.hbm_bytes if self.hbm_bytes else 0.0
 
 
@@ -46,10 +47,10 @@ class Cost:
     """Cycles of one execution of a program.
 
     Attributes:
-      estimated: The compiler's estimates of all but kernels.
-      kernels: Number of kernels that are executed.
-      kernel_cycles: What they take: a lower bound, or by their schedule.
-      scheduled: The second gauge for all, kernels too; None without a dump.
+      estimated: Estimated cycles of all operations but kernels.
+      kernels: Number of executed kernels.
+      kernel_cycles: Cycles of the kernels, by schedule or as a lower bound.
+      scheduled: Scheduled cycles, kernels included; None without a dump.
     """
 
     estimated: int
@@ -61,11 +62,11 @@ class Cost:
 def measure(
     program: Program, rates: Rates, schedules: Mapping[str, int] | None = None
 ) -> Cost:
-    """Add up what a program executes.
+    """Add up the cycles of a program.
 
     Args:
-      program: What the compiler made.
-      rates: Of the device that it is for.
+      program: The compiled program.
+      rates: Rates of its device.
       schedules: Cycles by names of instructions, from `schedule.Dump`.
     """
     known = None if schedules is None else _Schedules(program, schedules)
@@ -95,7 +96,7 @@ def _at_peak(kernel: Instruction, rates: Rates) -> float:
 
 
 class _Schedules:
-    """Schedules by names, and of operations that differ in nothing but their names."""
+    """Schedules of instructions, shared by instructions that differ in names only."""
 
     def __init__(self, program: Program, schedules: Mapping[str, int]):
         self._program = program
@@ -114,7 +115,7 @@ class _Schedules:
 
 
 def _form(program: Program, computation: str, instruction: Instruction) -> str:
-    """An instruction without names: operations of one form have one schedule."""
+    """Return an instruction without names: equal forms have equal schedules."""
     body = program.computations[computation]
     types = " ".join(body[name].type for name in instruction.operands)
     attributes, _, config = instruction.rest.partition(", backend_config=")
@@ -141,10 +142,10 @@ def _body_form(program: Program, computation: str) -> str:
 
 
 def traffic(program: Program, computation: str, instruction: Instruction) -> int:
-    """Bytes that an instruction reads from a device's memory and writes to it.
+    """Return the bytes that an instruction reads from HBM and writes to it.
 
-    Of arrays that it takes slices of, or writes slices into, these count alone. Arrays
-    on the chip count as nothing. Padding to whole tiles is not known here.
+    Arrays that are sliced or updated in place count by their slices. Arrays on the chip
+    count as nothing. Padding to tiles is not included.
     """
     body = program.computations[computation]
     called = instruction.called("calls")
@@ -186,7 +187,7 @@ def _bytes_read(program: Program, computation: str, array: Instruction) -> int:
         if user.opcode in ("slice", "dynamic-slice", "gather") and first:
             total += hlo.type_bytes(user.type)
         elif user.opcode == "dynamic-update-slice" and first:
-            continue  # it becomes the result, and what is not replaced stays
+            continue  # updated in place
         elif user.opcode in _VIEWS:
             total += _bytes_read(program, computation, user)
         elif user.opcode == "fusion":

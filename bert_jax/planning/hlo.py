@@ -1,10 +1,8 @@
-"""Reading the program that a compiler made: what it costs, and what it sends where.
+"""Parser of optimized XLA programs: instructions, trip counts, cycles, collectives.
 
-XLA prints an optimized program as text. What is read of it here: computations and the
-instructions in them, how often each is executed (loops times their trip counts), the
-cycles that the TPU compiler expects of each (`estimated_cycles` in its backend_config),
-and the collectives with the devices that take part. The grammar is that of XLA's
-`HloModule::ToString`; `tests/test_plan.py` has an example of each form.
+The TPU compiler writes its estimate of each instruction into `backend_config`. The
+grammar is that of XLA's `HloModule::ToString`; `tests/test_plan.py` has an example of
+each form.
 """
 
 import dataclasses
@@ -15,7 +13,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-# Collectives by their names in the program; some come in pairs, NAME-start, NAME-done.
+# Opcodes of collectives; some come in pairs, NAME-start and NAME-done.
 _COLLECTIVES = (
     "all-reduce",
     "all-gather",
@@ -23,13 +21,13 @@ _COLLECTIVES = (
     "all-to-all",
     "collective-permute",
 )
-# A reduce-scatter may be a fusion of an all-reduce and a slice, of this name.
+# Name of a fused all-reduce and slice, which is a reduce-scatter.
 _FUSED_REDUCE_SCATTER = "all-reduce-scatter"
 
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
 _ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+|c\d+|f8\w+)\[([\d,]*)\](\{[^{}]*\})?")
-# In a layout, the memory of a TPU that an array is in; none: HBM.
+# Memory space in a layout; HBM is the default.
 _NOT_HBM = re.compile(r"S\([1-9]\d*\)")
 _CALLED = re.compile(r"\b(calls|body|condition|to_apply)=%?([\w.\-]+)")
 _BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
@@ -54,11 +52,12 @@ class Instruction:
     """One line of a program.
 
     Attributes:
-      name: Name of its result.
+      name: Name of the result.
       opcode: Kind of operation.
-      type: Type of the result, as it is written.
+      type: Type of the result, as text.
       operands: Names of instructions of the same computation.
-      rest: Everything behind the operands.
+      arguments: Text between the parentheses.
+      rest: Text after the parentheses.
     """
 
     name: str
@@ -69,20 +68,20 @@ class Instruction:
     rest: str
 
     def called(self, role: str) -> str | None:
-        """Name of the computation that this calls as `calls`, `body` and so on."""
+        """Return the name of the computation that is called as `body` and so on."""
         return dict(_CALLED.findall(self.rest)).get(role)
 
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Something that devices do together.
+    """Communication between devices.
 
     Attributes:
       kind: "all-reduce" and so on.
-      size: Bytes of the array that a device gives (all-gather: gets), in one go.
-      times: Number of times that it happens in an execution of the program.
-      groups: int [groups, members]; devices that do it together, as numbers in the
-        program's own order; None when the members are whole slices of a pod.
+      size: Bytes that a device contributes (all-gather: receives) each time.
+      times: Number of executions.
+      groups: int [groups, members]; groups of devices, numbered in the program's order;
+        None if the members are whole slices of a pod.
     """
 
     kind: str
@@ -92,10 +91,9 @@ class Collective:
 
     @property
     def sent(self) -> float:
-        """Bytes that a device has to send in one go.
+        """Bytes that a device sends each time, in a ring, the least possible.
 
-        What a ring sends, which is the least that is possible: an all-reduce is a
-        reduce-scatter and an all-gather.
+        An all-reduce is a reduce-scatter and an all-gather.
         """
         if self.groups is None or self.kind == "collective-permute":
             return self.size
@@ -108,10 +106,10 @@ class Program:
     """An optimized program."""
 
     def __init__(self, text: str):
-        """Parse what `jax.stages.Compiled.as_text` gave.
+        """Parse the text of `jax.stages.Compiled.as_text`.
 
         Raises:
-          ValueError: It has no entry computation.
+          ValueError: The program has no entry computation.
         """
         self.computations: dict[str, dict[str, Instruction]] = {}
         self._roots: dict[str, Instruction] = {}
@@ -135,16 +133,16 @@ class Program:
             raise ValueError("there is no entry computation in this program")
 
     def root(self, computation: str) -> Instruction:
-        """What a computation returns."""
+        """Return the root instruction of a computation."""
         return self._roots[computation]
 
     def executed(self, *, beside: bool) -> Iterator[tuple[str, Instruction, int]]:
-        """Instructions with their computation and how often they are executed.
+        """Yield computation, instruction and number of executions.
 
-        A fusion is one instruction. Of the branches of a conditional, all are given.
+        A fusion is one instruction. All branches of a conditional are included.
 
         Args:
-          beside: Whether to include those that another unit of the chip does
+          beside: Whether to include instructions that another unit of the chip executes
             meanwhile, such as the SparseCore of a TPU7x.
         """
         yield from self._executed(self.entry, 1, beside)
@@ -170,13 +168,13 @@ class Program:
                 yield from self._executed(name, times * repeats, beside)
 
     def trip_count(self, computation: str, loop: Instruction) -> int:
-        """How often the body of a while loop is executed.
+        """Return the trip count of a while loop.
 
-        The compiler may say so. Otherwise the loop is one of those that jax.lax.scan
-        makes: while counter < limit, counter += 1.
+        It is in the program, or the loop is that of jax.lax.scan: while counter <
+        limit, counter += 1.
 
         Raises:
-          ValueError: It is another kind of loop.
+          ValueError: The loop has another form.
         """
         count = _TRIPS.search(loop.rest)
         if count:
@@ -210,10 +208,9 @@ class Program:
         return limit - start
 
     def estimated_cycles(self) -> int:
-        """Sum of what the compiler expects of each instruction.
+        """Return the sum of the compiler's estimates.
 
-        It has no estimate for collectives. What goes on beside other instructions,
-        asynchronous copies among them, counts as nothing.
+        Collectives have none. Asynchronous instructions count as nothing.
         """
         return sum(
             times * estimated_cycles(instruction)
@@ -221,7 +218,7 @@ class Program:
         )
 
     def collectives(self) -> list[Collective]:
-        """All collectives, each once; those inside of fusions, too."""
+        """Return all collectives, fused ones included, each once."""
         collectives: dict[tuple, Collective] = {}
         for computation, instruction, times in self.executed(beside=True):
             for inside, part, kind in self._parts(computation, instruction):
@@ -241,7 +238,7 @@ class Program:
     def _parts(
         self, computation: str, instruction: Instruction
     ) -> Iterator[tuple[str, Instruction, str]]:
-        """The collectives that an instruction is or contains, with their kinds."""
+        """Yield the collectives in an instruction, with their kinds."""
         kind = instruction.opcode.removesuffix("-start")
         if kind in _COLLECTIVES:
             yield computation, instruction, kind
@@ -272,7 +269,7 @@ class Program:
 
 
 def _instruction(name: str, text: str) -> Instruction:
-    """Parse what stands behind `name = `: type, opcode, operands, attributes."""
+    """Parse the text after `name = `: type, opcode, operands, attributes."""
     end = _closing(text, 0) if text.startswith("(") else text.index(" ")
     kind, text = text[:end], text[end:].lstrip()
     start = text.index("(")
@@ -283,7 +280,7 @@ def _instruction(name: str, text: str) -> Instruction:
 
 
 def _closing(text: str, start: int) -> int:
-    """Index behind the parenthesis that closes the one at `start`."""
+    """Return the index after the parenthesis that closes the one at `start`."""
     depth = 0
     for match in re.compile(r"[()]").finditer(text, start):
         depth += 1 if match[0] == "(" else -1
@@ -293,29 +290,29 @@ def _closing(text: str, start: int) -> int:
 
 
 def estimated_cycles(instruction: Instruction) -> int:
-    """What the compiler expects of an instruction; 0 where it has no estimate."""
+    """Return the compiler's estimate of an instruction; 0 if it has none."""
     cycles = _CYCLES.search(instruction.rest)
     return int(cycles[1]) if cycles else 0
 
 
 def is_kernel(instruction: Instruction) -> bool:
-    """Whether it is a kernel that was written for TPUs."""
+    """Return whether an instruction is a TPU kernel."""
     return instruction.opcode == "custom-call" and _KERNEL in instruction.rest
 
 
 def type_bytes(text: str) -> int:
-    """Bytes of all arrays in a type, such as `(f32[2,3]{1,0}, bf16[])`."""
+    """Return the bytes of all arrays in a type, such as `(f32[2,3]{1,0}, bf16[])`."""
     return sum(size for size, _ in arrays(text))
 
 
 def hbm_bytes(text: str) -> int:
-    """Bytes of those that are in a TPU's HBM, and not in the chip's own memories."""
+    """Return the bytes of the arrays in a type that are in HBM."""
     return sum(size for size, in_hbm in arrays(text) if in_hbm)
 
 
 @functools.cache
 def arrays(text: str) -> tuple[tuple[int, bool], ...]:
-    """Arrays in a type: bytes, and whether they are in HBM."""
+    """Return the bytes of each array in a type, and whether it is in HBM."""
     found = []
     for dtype, shape, layout in _ARRAY.findall(text):
         bits = (
@@ -327,17 +324,17 @@ def arrays(text: str) -> tuple[tuple[int, bool], ...]:
 
 
 def replica_groups(text: str) -> np.ndarray:
-    """Devices that do a collective together, from the attributes of an instruction.
+    """Parse the groups of devices of a collective.
 
-    Four forms are in use: `{{0,1},{2,3}}`; `[2,2]<=[4]T(0)`, an iota of four,
-    transposed and cut in two; `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}`, the
-    same with named axes of which some are summed over; and pairs of source and target.
+    The forms are `{{0,1},{2,3}}`; `[2,2]<=[4]T(0)`, a transposed and reshaped iota;
+    `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}`, with named axes of which some
+    are summed over; and pairs of source and target.
 
     Returns:
       int [groups, members].
 
     Raises:
-      ValueError: There are no groups, or they are in none of these forms.
+      ValueError: The form is unknown.
     """
     listed = _LISTED.search(text) or _PAIRS.search(text)
     if listed and listed[1]:
@@ -369,7 +366,7 @@ def _iota(shape: str, permutation: str | None) -> np.ndarray:
 
 
 def spans(groups: np.ndarray | None, positions: Sequence[tuple[int, ...]]) -> bool:
-    """Whether any group has members at different positions.
+    """Return whether any group has members at different positions.
 
     Args:
       groups: Groups of a `Collective`.

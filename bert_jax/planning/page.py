@@ -1,4 +1,4 @@
-"""A plan as a page for people, and as a dict for programs."""
+"""Plan as a page of text, and as a dict for JSON."""
 
 import dataclasses
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ _WORTH = (
     "Large products are nearly the same by both. Passes over memory are estimated "
     "several times too high; the schedule has nothing for waiting: it is a lower bound."
 )
-# Shares of the peak that the time of a run is given for.
+# Utilisations that the page gives times for.
 UTILISATIONS = (0.3, 0.4, 0.5, 0.6)
 
 _GIB = 2**30
@@ -20,7 +20,7 @@ _WIDTH = 20  # of a column
 
 
 def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
-    """All of it, for people.
+    """Return the page.
 
     Args:
       plan: From `Planner.plan`.
@@ -34,7 +34,7 @@ def page(plan: Plan, step_ms: Sequence[float] = ()) -> str:
     _add_times(lines, plan)
     seconds = " and ".join(f"{phase.compile_seconds:.0f}" for phase in plan.phases)
     lines.text("", f"Compiled in {seconds} seconds with {plan.versions}.")
-    return lines.join()
+    return "\n".join(lines.lines)
 
 
 class _Lines:
@@ -42,31 +42,23 @@ class _Lines:
 
     def __init__(self, phases: Sequence[PhasePlan]):
         self.phases = phases
-        self._lines: list[str] = []
+        self.lines: list[str] = []
 
     def text(self, *lines: str) -> None:
-        """Lines as they are."""
-        self._lines.extend(lines)
+        self.lines.extend(lines)
 
     def head(self, name: str, value: str) -> None:
-        """A line with one value."""
-        self._lines.append(f"{name:<20}{value}")
+        self.lines.append(f"{name:<20}{value}")
 
     def row(self, name: str, values: Iterable[str], note: str = "") -> None:
-        """A line with columns."""
         cells = "".join(f"{value:>{_WIDTH}}" for value in values)
         line = f"{name:<32}{cells}{'   ' if note else ''}{note}"
-        self._lines.append(line.rstrip())
+        self.lines.append(line.rstrip())
 
     def rows(
         self, name: str, value: Callable[[PhasePlan], str], note: str = ""
     ) -> None:
-        """A line with a column for each phase."""
         self.row(name, map(value, self.phases), note)
-
-    def join(self) -> str:
-        """All of them."""
-        return "\n".join(self._lines)
 
 
 def _add_header(lines: _Lines, plan: Plan) -> None:
@@ -80,13 +72,6 @@ def _add_header(lines: _Lines, plan: Plan) -> None:
     lines.head("chips", chips)
     lines.head("mesh", plan.mesh)
     lines.head("parameters", f"{plan.parameters / 1e6:.1f} M")
-    if plan.corpus:
-        lines.head(
-            "corpus",
-            f"{plan.corpus.tokens:,} tokens, {gib(plan.corpus.host_bytes)} GiB on a "
-            f"host with data.shard_groups={plan.corpus.shard_groups}, "
-            "without working copies",
-        )
     lines.text("")
     lines.rows("phase", lambda p: f"length {p.length}")
     lines.rows("steps", lambda p: f"{p.steps:,}")
@@ -127,7 +112,7 @@ def _add_arithmetic(
     )
     if step_ms:
         shares = [
-            f"{1e3 * phase.seconds_at_peak / ms:.1%}"
+            f"{phase.utilisation(ms / 1e3):.1%}"
             for phase, ms in zip(lines.phases, step_ms, strict=True)
         ]
         given = " and ".join(f"{ms:g}" for ms in step_ms)
@@ -136,7 +121,7 @@ def _add_arithmetic(
 
 
 def _add_cycles(lines: _Lines, topology: Topology) -> None:
-    """The two gauges; in time, where the clock is known."""
+    """Add both gauges, in cycles and, if the clock is known, in time."""
 
     def rows(name, value, note=""):
         lines.rows(name, lambda p: "-" if p.refused else value(p), note)
@@ -225,7 +210,7 @@ def _add_times(lines: _Lines, plan: Plan) -> None:
 
 
 def gib(size: float) -> str:
-    """Bytes in GiB."""
+    """Format bytes in GiB."""
     return f"{size / _GIB:.2f}"
 
 
@@ -247,7 +232,7 @@ def _traffic(phase: PhasePlan, network: str, kind: str) -> str:
 
 
 def describe_excess(phase: PhasePlan, topology: Topology) -> str:
-    """By how much a phase does not fit. Of a device: it is what a program fills."""
+    """Say how much memory a device lacks for a phase."""
     available = topology.generation.hbm
     excess = -phase.memory.left / topology.devices_per_chip
     return (
@@ -257,7 +242,7 @@ def describe_excess(phase: PhasePlan, topology: Topology) -> str:
 
 
 def to_dict(plan: Plan, step_ms: Sequence[float] = ()) -> dict[str, Any]:
-    """All of it, for programs, in bytes, seconds and operations; None: not known.
+    """Return the plan in bytes, seconds and operations; None if unknown.
 
     Args:
       plan: From `Planner.plan`.
@@ -267,7 +252,7 @@ def to_dict(plan: Plan, step_ms: Sequence[float] = ()) -> dict[str, Any]:
     hours = plan.seconds_at_peak / 3600
     estimated = plan.estimated_seconds / 3600 or None
     utilisation = [
-        1e3 * phase.seconds_at_peak / ms
+        phase.utilisation(ms / 1e3)
         for phase, ms in zip(plan.phases, step_ms, strict=False)
     ]
     return {
@@ -281,7 +266,6 @@ def to_dict(plan: Plan, step_ms: Sequence[float] = ()) -> dict[str, Any]:
         "mesh": plan.mesh,
         "parameters": plan.parameters,
         "fits": plan.fits,
-        "corpus": dataclasses.asdict(plan.corpus) if plan.corpus else None,
         "kernels": plan.kernels,
         "phases": [_phase_to_dict(phase) for phase in plan.phases],
         "hours": {str(share): hours / share for share in UTILISATIONS},

@@ -1,7 +1,7 @@
-"""What a phase of training needs of the devices it is planned for, without them.
+"""Plan of one phase: memory, collectives and cycles of its compiled step.
 
-The step is compiled as the loop compiles it, for a `topology.Topology`, and the result
-is taken apart: memory, collectives, and the compiler's own estimate.
+The step is compiled as the training loop compiles it, for the absent devices of a
+`topology.Topology`.
 """
 
 import contextlib
@@ -38,10 +38,10 @@ class Memory:
     Attributes:
       parameters: Parameters of the model.
       optimizer: State of the optimizer.
-      temporaries: Activations, gradients and whatever else lives during a step; for a
-        step that was refused the rest, too, for then the compiler gives the sum only.
-      rest: The batch, the program, and what rounding to tiles adds to the state.
-      available: What programs can use.
+      temporaries: Activations, gradients and other arrays of a step. If the compiler
+        refused the step, the rest is included.
+      rest: The batch, the program, and the padding of the state to tiles.
+      available: Memory that programs can use.
     """
 
     parameters: int
@@ -64,8 +64,8 @@ class Traffic:
       kind: "all-reduce" and so on.
       network: `CHIP`, `ICI` or `DCN`.
       count: Number of collectives.
-      size: Bytes of the arrays that a device gives (all-gather: gets).
-      sent: Bytes that a device sends, if all go around in rings.
+      size: Bytes that a device contributes (all-gather: receives).
+      sent: Bytes that a device sends in a ring.
     """
 
     kind: str
@@ -80,18 +80,17 @@ class PhasePlan:
     """A phase on a topology.
 
     Attributes:
-      name: Name for people.
+      name: Name of the phase.
       steps: Number of steps.
       length: Tokens in a sequence.
       batch_size: Sequences in a step.
       batch_per_chip: Sequences of a chip.
-      micro_batches: Pieces that they go through in.
-      flops: Operations of a step, over all chips, as a formula has them.
-      flops_at_peak: Operations in a second, over all chips, as the vendor has them.
+      micro_batches: Micro-batches in a step.
+      flops: Operations of a step, over all chips, by a formula.
+      flops_at_peak: Peak operations in a second, over all chips.
       memory: Memory of a chip.
-      cost: Cycles of a step on a device; None: the compiler made no program, because it
-        would not fit.
-      clock: Cycles in a second, or 0 if that is not known.
+      cost: Cycles of a step on a device; None if the compiler refused the program.
+      clock: Cycles in a second; 0 if unknown.
       traffic: Collectives of a step.
       compile_seconds: Time of the compilation on this machine.
     """
@@ -125,44 +124,43 @@ class PhasePlan:
 
     @property
     def cycles(self) -> float:
-        """The compiler's estimate of a step, with the kernels; 0 if refused."""
+        """Estimated cycles of a step, kernels included; 0 if refused."""
         return self.cost.estimated + self.cost.kernel_cycles if self.cost else 0.0
 
     @property
     def estimated_seconds(self) -> float:
-        """The compiler's estimate of a step without its collectives; 0: not known."""
+        """Estimated time of a step without collectives; 0 if unknown."""
         return self.cycles / self.clock if self.clock else 0.0
 
     @property
     def estimated_utilisation(self) -> float:
-        """That this estimate would mean; 0: not known."""
-        return self._utilisation(self.estimated_seconds)
+        return self.utilisation(self.estimated_seconds)
 
     @property
     def scheduled_seconds(self) -> float:
-        """A step by the compiler's schedules, likewise; 0: not known."""
+        """Scheduled time of a step without collectives; 0 if unknown."""
         scheduled = self.cost.scheduled if self.cost else None
         return scheduled / self.clock if scheduled and self.clock else 0.0
 
     @property
     def scheduled_utilisation(self) -> float:
-        """That these would mean; 0: not known."""
-        return self._utilisation(self.scheduled_seconds)
+        return self.utilisation(self.scheduled_seconds)
 
-    def _utilisation(self, seconds: float) -> float:
+    def utilisation(self, seconds: float) -> float:
+        """Return the utilisation of a step of this time; 0 if unknown."""
         return self.seconds_at_peak / seconds if seconds else 0.0
 
 
 def plan_phase(
     run: Run, phase: Phase, topology: Topology, dump: Dump | None = None
 ) -> PhasePlan:
-    """Compile the step of a phase and say what it needs.
+    """Compile the step of a phase and return its plan.
 
     Args:
       run: Run on a mesh of the topology's devices.
       phase: Phase of the run.
-      topology: What the mesh was made of.
-      dump: Where the compiler writes its schedules, if it was asked for them.
+      topology: Topology of the mesh.
+      dump: Folder of the compiler's schedules, if requested.
     """
     state = run.state_shapes()
     begin = time.perf_counter()
@@ -174,7 +172,7 @@ def plan_phase(
             )
             compiled = lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        memory = _memory_refused(_needed(error), state, topology)
+        memory = _memory(_needed(error), state, topology)
     seconds = time.perf_counter() - begin
     cost, traffic = None, ()
     peak = hardware.peak_flops(topology.device_kind)
@@ -203,7 +201,7 @@ def plan_phase(
 
 @contextlib.contextmanager
 def _no_cache() -> Iterator[None]:
-    """Without JAX's cache: it can write programs for absent devices, not read them."""
+    """Disable JAX's cache: it cannot read back programs for absent devices."""
     before = jax.config.jax_enable_compilation_cache
     jax.config.update("jax_enable_compilation_cache", False)
     compilation_cache.reset_cache()
@@ -215,7 +213,7 @@ def _no_cache() -> Iterator[None]:
 
 
 def _needed(error: jax.errors.JaxRuntimeError) -> int:
-    """Bytes that the compiler says a program needs, if that is what went wrong."""
+    """Return the bytes that a refused program needs, or raise the error again."""
     size = _NEEDED.search(str(error))
     if "RESOURCE_EXHAUSTED" not in str(error) or not size:
         raise error
@@ -224,49 +222,41 @@ def _needed(error: jax.errors.JaxRuntimeError) -> int:
 
 
 def _memory(
-    compiled: jax.stages.Compiled, state: step_lib.TrainState, topology: Topology
+    compiled: jax.stages.Compiled | int, state: step_lib.TrainState, topology: Topology
 ) -> Memory:
-    per_chip = topology.devices_per_chip
-    analysis = compiled.memory_analysis()
+    """Return the memory of a chip.
+
+    Args:
+      compiled: The program, or the bytes that the compiler asked for when it refused.
+      state: Shapes of the train state.
+      topology: Topology that the program is for.
+    """
     parameters = sharding.bytes_of_device(state.params)
     optimizer = sharding.bytes_of_device(state.opt_state)
-    # The outputs that take the place of inputs are counted with these.
-    arrays = (
-        analysis.argument_size_in_bytes
-        + analysis.output_size_in_bytes
-        - analysis.alias_size_in_bytes
-    )
-    rest = arrays - parameters - optimizer + analysis.generated_code_size_in_bytes
-    return Memory(
-        parameters=per_chip * parameters,
-        optimizer=per_chip * optimizer,
-        temporaries=per_chip * analysis.temp_size_in_bytes,
-        rest=per_chip * rest,
-        available=per_chip * topology.generation.hbm,
-    )
-
-
-def _memory_refused(
-    needed: int, state: step_lib.TrainState, topology: Topology
-) -> Memory:
-    per_chip = topology.devices_per_chip
-    parameters = sharding.bytes_of_device(state.params)
-    optimizer = sharding.bytes_of_device(state.opt_state)
-    return Memory(
-        parameters=per_chip * parameters,
-        optimizer=per_chip * optimizer,
-        temporaries=per_chip * (needed - parameters - optimizer),
-        rest=0,
-        available=per_chip * topology.generation.hbm,
-    )
+    if isinstance(compiled, int):
+        temporaries, rest = compiled - parameters - optimizer, 0
+    else:
+        analysis = compiled.memory_analysis()
+        temporaries = analysis.temp_size_in_bytes
+        # Outputs that alias inputs are counted with the inputs.
+        rest = (
+            analysis.argument_size_in_bytes
+            + analysis.output_size_in_bytes
+            - analysis.alias_size_in_bytes
+            + analysis.generated_code_size_in_bytes
+            - parameters
+            - optimizer
+        )
+    sizes = parameters, optimizer, temporaries, rest, topology.generation.hbm
+    return Memory(*(topology.devices_per_chip * size for size in sizes))
 
 
 def _traffic(
     program: hlo.Program, devices: Sequence[jax.Device], topology: Topology
 ) -> tuple[Traffic, ...]:
-    """Collectives, added up by kind and network, the largest first."""
+    """Add up collectives by kind and network, the largest first."""
     if topology.slices > 1:
-        # The program is that of one slice, and numbers the devices of one.
+        # The program covers one slice, and numbers its devices.
         first = devices[0].slice_index
         devices = [device for device in devices if device.slice_index == first]
     chips = [tuple(device.coords) for device in devices]

@@ -1,11 +1,10 @@
-"""What the TPU compiler scheduled, read from its dump.
+"""Schedules of the TPU compiler, read from its dump.
 
-For each fusion and each kernel of a program the compiler can write the bundles of
-instructions that a core issues, one a cycle, and how often each loop of them turns.
-That is its last word on arithmetic, and says nothing of waiting for memory. For kernels
-there is nothing else: the compiler has no estimate of their cycles.
+For each fusion and kernel the compiler can write the bundles of instructions that a
+core issues, one a cycle, and the trip counts of their loops. Waiting for memory is not
+included. Kernels have no other estimate of their cycles.
 
-The form of these files is nowhere documented; it was seen with libtpu 0.0.42.1.
+The form of these files is undocumented; this is the form of libtpu 0.0.42.1.
 """
 
 import atexit
@@ -30,14 +29,14 @@ _LOOP_BODY = "LB"
 
 @dataclasses.dataclass
 class _Loop:
-    """Bundles of the body of a loop, without those of loops inside of it."""
+    """Number of bundles in the body of a loop, inner loops excluded."""
 
     parent: "_Loop | None"
     bundles: int = 0
-    turns: int = 1  # where the compiler's text has no number
+    turns: int = 1  # if the text has no trip count
 
     def cycles(self) -> int:
-        """Of all turns, also those of the loops around it."""
+        """Return the bundles times the trip counts, enclosing loops included."""
         cycles, loop = self.bundles, self
         while loop is not None:
             cycles, loop = cycles * loop.turns, loop.parent
@@ -45,13 +44,12 @@ class _Loop:
 
 
 def scheduled_cycles(text: str) -> int:
-    """Bundles that a fusion or kernel issues, each as often as its loops turn.
+    """Return the cycles of a fusion or kernel: its bundles times their trip counts.
 
-    A loop whose number of turns is not in the text counts once; such are short loops
-    that wait or move registers. Of the sides of a branch, all are counted.
+    Loops without a trip count are short and count once. All sides of a branch count.
 
     Args:
-      text: A file of the dump.
+      text: File of the dump.
     """
     outside, loops = 0, []
     current: dict[int, _Loop] = {}  # by depth
@@ -63,8 +61,8 @@ def scheduled_cycles(text: str) -> int:
         if not depth:
             outside += 1
             continue
-        # The branch back to a loop's begin is written outside of it, and its last
-        # bundles behind that: only a body's begin makes a new one.
+        # The branch back to the start of a loop is written outside of it, before its
+        # last bundles: only the start of a body opens a new loop.
         if bundle[1] == _LOOP_BODY or depth not in current:
             current[depth] = _Loop(current.get(depth - 1))
             loops.append(current[depth])
@@ -77,10 +75,10 @@ def scheduled_cycles(text: str) -> int:
 
 
 class Dump:
-    """A folder that the compiler writes its schedules to."""
+    """Temporary folder that the compiler writes its schedules to."""
 
     def __init__(self) -> None:
-        """Ask for it; before the compiler is loaded, which reads its flags once."""
+        """Set the compiler's flags. The compiler must not be loaded yet."""
         self._folder = pathlib.Path(tempfile.mkdtemp(prefix="schedules_"))
         # The compiler may write until the end.
         atexit.register(shutil.rmtree, self._folder, ignore_errors=True)
@@ -89,12 +87,12 @@ class Dump:
         os.environ["LIBTPU_INIT_ARGS"] = " ".join(flags)
 
     def take(self) -> dict[str, int]:
-        """Cycles of what was compiled since the last call, by names in the program.
+        """Return the cycles of instructions compiled since the last call, by name.
 
-        Of operations that are the same but for their names, one has a file.
+        Of instructions that differ in names only, one is included.
 
         Raises:
-          RuntimeError: There is nothing: the compiler was loaded before.
+          RuntimeError: The compiler wrote nothing, because it was loaded before.
         """
         cycles = {}
         for path in self._folder.iterdir():

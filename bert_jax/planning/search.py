@@ -1,4 +1,4 @@
-"""What would fit: other batch sizes, and other ways to compute the same."""
+"""Search for batch sizes and settings that fit."""
 
 import dataclasses
 import math
@@ -12,17 +12,17 @@ from bert_jax.planning.phase import PhasePlan
 from bert_jax.planning.plan import Plan, Planner
 from bert_jax.training import sharding
 
-# More than this many compilations in one search are not worth the wait.
+# Most compilations in one search.
 _SEARCH_COMPILATIONS = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """A variant that was compiled.
+    """Compiled variant of a phase.
 
     Attributes:
-      change: Flag that asks for it on the command line.
-      phase: What it needs.
+      change: Flag that selects the variant.
+      phase: Plan of the variant.
     """
 
     change: str
@@ -34,12 +34,12 @@ def search_batch(
 ) -> Iterator[Trial]:
     """Look for the largest batch of a phase that fits.
 
-    Compiles a few sizes: first the given one and its double or half, then where a
-    straight line through the memory of two that fit leads, then between what fits and
-    what does not, until these are a sixteenth apart, or after eight compilations.
+    Compile the given size and its double or half, then extrapolate the memory of two
+    sizes that fit, then bisect until the sizes that fit and do not fit are a sixteenth
+    apart, or until `_SEARCH_COMPILATIONS`.
 
     Yields:
-      Each size that was tried.
+      Each compiled size.
     """
     phase = config.phases[index]
     pieces = sharding.batch_parts(planner.run(config).mesh) * phase.micro_batches
@@ -52,7 +52,7 @@ def search_batch(
         change = f"--config.phases[{index}].batch_size={units * unit}"
         return Trial(change, planner.plan_phase(changed, index))
 
-    fitting: dict[int, int] = {}  # units to bytes that are left
+    fitting: dict[int, int] = {}  # from units to free bytes
     too_many = 0
     units = max(1, phase.batch_size // unit)
     for _ in range(_SEARCH_COMPILATIONS):
@@ -74,7 +74,7 @@ def _next_units(fitting: dict[int, int], most: int, too_many: int) -> int:
     low, high = sorted(fitting)[-2:]
     slope = (fitting[low] - fitting[high]) / (high - low)
     guess = high + int(fitting[high] / slope) if slope > 0 else 2 * high
-    # What is far too large takes the compiler long: it tries to make it fit.
+    # The compiler is slow for much too large programs: it tries to make them fit.
     guess = min(guess, 8 * high)
     if not too_many:
         return max(guess, high + 1)
@@ -86,7 +86,7 @@ def _next_units(fitting: dict[int, int], most: int, too_many: int) -> int:
 def alternatives(
     planner: Planner, config: config_lib.PretrainConfig, index: int
 ) -> dict[str, config_lib.PretrainConfig]:
-    """What may make a phase fit that does not: flags, and the config they give."""
+    """Return flags that may make a phase fit, and the config of each."""
     phase, mesh = config.phases[index], config.mesh
 
     def with_pieces(pieces: int) -> config_lib.PretrainConfig:
@@ -135,12 +135,12 @@ def search(
     plan: Plan,
     say: Callable[[str], None],
 ) -> Iterator[Trial]:
-    """Compile variants of all phases of a plan, and say what comes of each.
+    """Compile variants of all phases, and report each.
 
-    Of a phase that does not fit, what may make it fit; of each, the largest batch.
+    Try `alternatives` for a phase that does not fit, and `search_batch` for each phase.
 
     Yields:
-      What was compiled.
+      Each compiled variant.
     """
 
     def describe(trial: Trial) -> None:
@@ -181,7 +181,7 @@ def _largest(tried: list[Trial]) -> str:
 def suggestions(
     planner: Planner, config: config_lib.PretrainConfig, plan: Plan
 ) -> list[str]:
-    """Flags that may make the phases fit that do not; not tried."""
+    """Return flags that may make phases fit, without compiling them."""
     changes = [
         change
         for i, phase in enumerate(plan.phases)

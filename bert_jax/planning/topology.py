@@ -1,4 +1,4 @@
-"""TPU slices by name, and as devices that programs can be compiled for without a TPU.
+"""TPU slices by name, with devices that programs can be compiled for without a TPU.
 
 A name is a generation and the chips along each side, `v4:4x4x8`, as in the pages of
 Google's documentation. The compiler is libtpu's; it comes with `pip install
@@ -20,16 +20,16 @@ from bert_jax.planning.cost import Rates
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """What is the same for all slices of a generation.
+    """Properties of a TPU generation.
 
     Attributes:
       sides: Numbers in the name of a slice.
       largest: Chips of the largest slice.
-      examples: Names of slices that one can have.
+      examples: Shapes of slices that exist.
       hbm: Bytes of memory of a JAX device that a program can use.
       bandwidth: Bytes in a second between a JAX device and its memory.
-      clock: Cycles in a second; 0 where they are not published.
-      chip_config: Option of the compiler for the devices that a real slice shows; "":
+      clock: Cycles in a second; 0 if unknown.
+      chip_config: Option of the compiler that gives the devices of a real slice; "" for
         the default.
     """
 
@@ -42,10 +42,10 @@ class Generation:
     chip_config: str = ""
 
     def rates(self, peak_flops: float) -> Rates:
-        """What a device does in a cycle.
+        """Return the rates of a device.
 
         Args:
-          peak_flops: Operations of a device in a second.
+          peak_flops: Peak operations of a device in a second.
         """
         if not self.clock:
             return Rates(0.0, 0.0)
@@ -56,8 +56,8 @@ def _gib(size: float) -> int:
     return int(size * 2**30)
 
 
-# `hbm` is what the compiler of libtpu 0.0.42 says a program for that device has too
-# much of: "exceeds available HBM (15.75G)" (benchmarks/plan_tables.py limits).
+# `hbm`: the limit that libtpu 0.0.42 names for a program that is too large, "exceeds
+# available HBM (15.75G)" (benchmarks/plan_tables.py limits).
 # `largest` and `examples`: cloud.google.com/tpu/docs, the page of each generation.
 # `clock`: v2 and v3, Norrie et al. 2021, "The design process for Google's training
 # chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the peak of the data
@@ -143,14 +143,14 @@ class Topology:
 
 
 def open_topology(name: str, slices: int = 1) -> Topology:
-    """The devices of a slice, or of several, for the compiler.
+    """Return the devices of one slice or several, for the compiler.
 
     Args:
       name: Name of a slice, such as "v4:4x4x8".
       slices: Number of slices, with a slower network between them.
 
     Raises:
-      UserError: There is no such slice, or no compiler.
+      UserError: The slice does not exist, or the compiler is missing.
     """
     generation, shape = _parse(name)
     if slices < 1:
@@ -162,7 +162,7 @@ def open_topology(name: str, slices: int = 1) -> Topology:
     if math.prod(shape) == 1:
         options["chips_per_host_bounds"] = (1, 1, 1)
     elif shape == (2, 4) and name.startswith(("v5e:", "v6e:")):
-        # The one slice of these that comes as a single host of eight.
+        # The only slice with a single host of eight chips.
         options["chips_per_host_bounds"] = (2, 4, 1)
     if slices > 1:
         options["num_slices"] = slices
@@ -175,10 +175,10 @@ def open_topology(name: str, slices: int = 1) -> Topology:
             raise UserError(
                 "run.plan needs the TPU compiler; pip install -e '.[tpu]'"
             ) from error
-        # The compiler's own words end with where in its source they were said.
+        # The first line, without the error code; the rest is a trace.
         reason = str(error).split(": ", 1)[-1].splitlines()[0]
         raise UserError(
-            f"--topology={name}: {reason}; such are {_examples(name)}"
+            f"--topology={name}: {reason}; sizes are {_examples(name)}"
         ) from error
     return Topology(name, slices, generation, shape, tuple(devices))
 
@@ -188,8 +188,8 @@ def _parse(name: str) -> tuple[Generation, tuple[int, ...]]:
     if kind not in GENERATIONS:
         known = ", ".join(GENERATIONS)
         raise UserError(
-            f"--topology={name}: there is no TPU {kind!r}; known are {known}, with the "
-            "chips along each side, such as v4:4x4x8 or v5e:16x16"
+            f"--topology={name}: unknown TPU {kind!r}; expected one of {known}, with "
+            "the chips along each side, such as v4:4x4x8 or v5e:16x16"
         )
     generation = GENERATIONS[kind]
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", sides) or (
@@ -197,14 +197,14 @@ def _parse(name: str) -> tuple[Generation, tuple[int, ...]]:
     ):
         wanted = "x".join("ABC"[: generation.sides])
         raise UserError(
-            f"--topology={name}: the chips of a {kind} are given as {kind}:{wanted}; "
-            f"such are {_examples(name)}"
+            f"--topology={name}: expected the form {kind}:{wanted}, such as "
+            f"{_examples(name)}"
         )
     shape = tuple(int(side) for side in sides.split("x"))
     if math.prod(shape) > generation.largest:
         raise UserError(
             f"--topology={name}: the largest {kind} slice has {generation.largest} "
-            f"chips; such are {_examples(name)}; for more, --slices=N"
+            f"chips; use --slices=N for more; sizes are {_examples(name)}"
         )
     return generation, shape
 
@@ -214,14 +214,13 @@ def _examples(name: str) -> str:
 
 
 def _prepare() -> None:
-    """Settings that compiling for absent devices needs, before libtpu is loaded."""
-    # The compiler is asked by name; as a platform it would look for chips.
+    """Set the environment for absent devices, before libtpu is loaded."""
+    # As a platform, libtpu would look for chips.
     jax.config.update("jax_platforms", "cpu")
-    # Nobody answers questions about a machine that is not there, ...
+    # There is no metadata server to query.
     os.environ.setdefault("TPU_SKIP_MDS_QUERY", "1")
-    # ... and these answers, which no compilation uses, spare a page of warnings.
+    # No compilation uses these; they avoid a page of warnings.
     os.environ.setdefault("TPU_WORKER_HOSTNAMES", "localhost")
     os.environ.setdefault("TPU_ACCELERATOR_TYPE", "v4-8")
-    # Its lock is for the chips, of which there are none: compilers can run beside
-    # each other.
+    # The lock is for chips. Without any, compilers can run concurrently.
     os.environ.setdefault("ALLOW_MULTIPLE_LIBTPU_LOAD", "1")

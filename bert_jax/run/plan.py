@@ -1,11 +1,11 @@
-r"""Say what a pretraining run needs of a TPU slice, on a machine without a TPU.
+r"""Plan of a pretraining run on a TPU slice, made without a TPU.
 
   python -m bert_jax.run.plan --config=configs/bert_large.py --topology=v4:4x4x4
 
-compiles the step that run.pretrain would run, for the devices of that slice, and prints
-one page: memory, arithmetic, what goes over which network, time and chip-hours. It
-needs the TPU compiler, `pip install -e '.[tpu]'`, and no TPU. A compilation takes from
-half a minute to some minutes; --config.encoder.scan_layers=True is the fastest.
+compiles the step of run.pretrain for the devices of that slice, and prints one page:
+memory, arithmetic, collectives by network, time and chip-hours. It needs the TPU
+compiler, `pip install -e '.[tpu]'`, and no TPU. Compiling takes half a minute to some
+minutes; --config.encoder.scan_layers=True is the fastest.
 
 `docs/plan.md` has examples. Exit status: 0 if the run fits into the memory, 3 if not.
 """
@@ -36,26 +36,26 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "step_ms",
         [],
-        "Milliseconds of a step in each phase, to say what utilisation that would be.",
+        "Milliseconds of a step in each phase, to compute the utilisation.",
     )
     flags.DEFINE_bool("json", False, "Print JSON instead of the page.")
     flags.DEFINE_bool(
         "search",
         False,
-        "Also find, by compiling, the largest batch that fits; for a phase that does "
-        "not fit, what would make it fit.",
+        "Also compile a few batch sizes to find the largest that fits, and changes "
+        "that may make a phase fit.",
     )
     flags.DEFINE_bool(
         "schedule",
         False,
-        "Also read what the compiler scheduled, a second gauge beside its estimate, "
-        "and the only one for kernels.",
+        "Also read the compiler's schedule, the second gauge beside its estimate, and "
+        "the only one for kernels.",
     )
     flags.adopt_module_key_flags(command_line)
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Run the entrypoint."""
     values = flags.FLAGS
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     name = command_line.required(
@@ -78,7 +78,7 @@ def main() -> int:
     planner = Planner(open_topology(name, values.slices), make_run, dump)
     path, _, variant = values["config"].config_filename.partition(":")
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
-    plan = planner.plan(config, recipe, corpora, terminal.say)
+    plan = planner.plan(config, recipe, terminal.say)
     suggestions = search.suggestions(planner, config, plan)
     report = {**page.to_dict(plan, step_ms), "suggestions": suggestions}
     if not values.json:
@@ -90,7 +90,7 @@ def main() -> int:
             dataclasses.asdict(trial) | {"fits": trial.phase.fits} for trial in trials
         ]
     elif not plan.fits and not values.json:
-        print("\nWhat may make it fit; not tried, --search compiles them:")
+        print("\nChanges that may make it fit; --search compiles them:")
         print(*(f"  {change}" for change in suggestions), sep="\n")
     if values.json:
         print(json.dumps(report, indent=1))

@@ -354,16 +354,6 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     return np.unique(np.concatenate(rows))
 
 
-def rows_of_processes(mesh: Mesh, batch_size: int) -> dict[int, np.ndarray]:
-    """Return `local_rows` of each process, by its index."""
-    rows: dict[int, list[np.ndarray]] = {}
-    indices = batch_sharding(mesh).devices_indices_map((batch_size,))
-    for device, index in indices.items():
-        held = np.arange(batch_size)[index[0]]
-        rows.setdefault(device.process_index, []).append(held)
-    return {process: np.unique(parts) for process, parts in rows.items()}
-
-
 def to_devices(
     mesh: Mesh, batch: dict[str, np.ndarray], rows: np.ndarray, batch_size: int
 ) -> dict[str, jax.Array]:

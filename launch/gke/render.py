@@ -33,10 +33,10 @@ KUBECTL = ("kubectl", "apply", "-f", "-")
 
 
 def render(values: argparse.Namespace) -> str:
-    """The JobSet as YAML.
+    """Return the JobSet as YAML.
 
     Raises:
-      ValueError: The values do not fit each other.
+      ValueError: A value is invalid.
     """
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", values.name):
         raise ValueError(
@@ -127,9 +127,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def main() -> int:
-    """The entrypoint."""
-    values = _parser().parse_args()
+def main(arguments: list[str] | None = None) -> int:
+    """Run the entrypoint."""
+    values = _parser().parse_args(arguments)
     try:
         manifest = render(values)
     except ValueError as error:
