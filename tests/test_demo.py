@@ -223,7 +223,7 @@ def test_commands(finished, tmp_path):
         ({"finetune": {"batch_size": 0}}, r"finetune\.batch_size=0 must"),
         (
             {"finetune": {"init_from": "x"}},
-            "init_from='x': the demo makes this itself",
+            "init_from='x': the demo sets this field",
         ),
     ],
 )

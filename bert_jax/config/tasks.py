@@ -1,11 +1,11 @@
-"""What an encoder is fine-tuned for: one dataclass for each module of `tasks/`."""
+"""Configs of fine-tuning tasks: a dataclass for each module of `tasks/`."""
 
 import dataclasses
 
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
-# The tasks of GLUE (Wang et al. 2019), with the folder that its download makes of each.
+# The tasks of GLUE (Wang et al. 2019), with the folders that its download creates.
 GLUE = {
     "cola": "CoLA",
     "sst2": "SST-2",
@@ -21,30 +21,30 @@ GLUE = {
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ClassificationConfig:
-    """Classes or numbers for texts or pairs of texts (`tasks/classification.py`)."""
+    """Classification or regression of texts or text pairs (tasks/classification.py)."""
 
     kind: str = "classification"
     # A task of GLUE, such as "glue/mrpc", read from `folder`; "": the files below.
     name: str = knob("", choices=("", *(f"glue/{name}" for name in GLUE)))
-    # Folder of the task as GLUE's download makes it, or the one above it. "tfds:DIR":
-    # as TensorFlow Datasets prepared it in DIR; "tfds:": in its default folder.
+    # Folder of the task from GLUE's download, or its parent. "tfds:DIR": data that
+    # TensorFlow Datasets prepared in DIR; "tfds:": in its default folder.
     folder: str = knob("", free=True)
     # Files with named columns: TSV, CSV or JSON lines, plain or ending in .gz.
     train: str = knob("", free=True)
     eval: str = knob("", free=True)
     # Texts to predict for, without labels; "": none.
     test: str = knob("", free=True)
-    # Names of their columns; "": text_a or text, text_b if there is one, and label.
+    # Names of columns; "": text_a or text, text_b if it exists, and label.
     text_a: str = ""
     text_b: str = ""
     label: str = ""
-    # What a label is: "class", or "number", which is predicted by regression.
+    # Type of the labels: "class", or "number" for regression.
     target: str = knob("class", choices=("class", "number"))
-    # Weights of classes in the loss: "none", or "balanced": as if all were as frequent.
+    # Weights of classes in the loss: "none", or "balanced", inversely to frequency.
     class_weights: str = knob("none", choices=("none", "balanced"))
-    # Share of the probability that goes to all classes alike.
+    # Share of the probability that is spread over all classes.
     label_smoothing: float = knob(0.0, at_least=0, less_than=1)
-    fingerprint: str = ""  # of all examples with labels; "": whatever they are
+    fingerprint: str = ""  # of all examples with labels; "": not checked
     # Tokens in a sequence; longer examples are truncated.
     length: int = knob(128, at_least=8)
 
@@ -54,11 +54,11 @@ class ClassificationConfig:
         return self.target == "number" or self.name == "glue/stsb"
 
     def check(self, where: str) -> None:
-        """Examples have one source, and numbers no classes."""
+        """Check that examples have one source, and that numbers have no classes."""
         if self.folder and not self.name:
             raise UserError(
                 f"{where}folder={self.folder!r} is for a task of GLUE; pass "
-                f"--config.{where}name=glue/..., too"
+                f"--config.{where}name=glue/... too"
             )
         for field in ("train", "eval", "test", "text_a", "text_b", "label"):
             if self.name and getattr(self, field):
@@ -71,14 +71,14 @@ class ClassificationConfig:
         for field, off in (("class_weights", "none"), ("label_smoothing", 0.0)):
             if self.predicts_numbers and getattr(self, field) != off:
                 raise UserError(
-                    f"{where}{field}={getattr(self, field)!r} is for classes, and "
-                    "numbers are to be predicted"
+                    f"{where}{field}={getattr(self, field)!r} is for classes, but "
+                    "this task predicts numbers"
                 )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class SquadConfig:
-    """Answers in a context, SQuAD's files (`tasks/squad/`).
+    """Question answering with SQuAD's files (`tasks/squad/`).
 
     Defaults: google-research/bert, run_squad.py.
     """
@@ -91,7 +91,7 @@ class SquadConfig:
     no_answers: bool = False
     # Tokens in a window of question and context.
     length: int = knob(384, at_least=16)
-    # Tokens from the beginning of a window of the context to that of the next.
+    # Tokens between the beginnings of two windows of the context.
     stride: int = knob(128, at_least=1)
     # Tokens of a question; longer ones are truncated.
     max_question: int = knob(64, at_least=1)
@@ -99,12 +99,12 @@ class SquadConfig:
     max_answer: int = knob(30, at_least=1, free=True)
     # Answers in nbest_predictions.json.
     nbest: int = knob(20, at_least=1, free=True)
-    # With no_answers: a question has none if its null odds exceed this.
+    # With no_answers: a question has no answer if its null odds exceed this.
     null_threshold: float = knob(0.0, free=True)
-    fingerprint: str = ""  # of all examples; "": whatever they are
+    fingerprint: str = ""  # of all examples; "": not checked
 
     def check(self, where: str) -> None:
-        """A window has room for a part of the context."""
+        """Check that a window has room for a part of the context."""
         longest = self.length - 5  # [CLS], up to three [SEP], one token of the context
         if self.max_question > longest:
             raise UserError(
@@ -115,7 +115,7 @@ class SquadConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class TaggingConfig:
-    """A tag for each word, files in CoNLL columns (`tasks/tagging.py`)."""
+    """Tagging of words, with files in CoNLL columns (`tasks/tagging.py`)."""
 
     kind: str = "tagging"
     # Files with a word and its tag in each line, and blank lines between sentences;
@@ -127,16 +127,16 @@ class TaggingConfig:
     # Columns of words and of tags, from 0; -1 is the last.
     word_column: int = knob(0, at_least=0)
     tag_column: int = knob(-1, at_least=-1)
-    # How tags name entities; "none": they do not, as parts of speech; "": found out.
+    # Scheme of entity tags; "none": tags are not entities; "": detect it.
     scheme: str = knob("", choices=("", "none", "IOB1", "IOB2", "BIOES"))
     # Tokens in a window of a sentence.
     length: int = knob(128, at_least=8)
-    fingerprint: str = ""  # of `train` and `eval`; "": whatever they are
+    fingerprint: str = ""  # of `train` and `eval`; "": not checked
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ChoiceConfig:
-    """One of several answers to a question (`tasks/choice.py`)."""
+    """Choice among several answers to a question (`tasks/choice.py`)."""
 
     kind: str = "choice"
     # SWAG's CSV, ARC's CSV, or JSON lines, plain or ending in .gz.
@@ -146,7 +146,7 @@ class ChoiceConfig:
     test: str = knob("", free=True)
     # Tokens in a sequence of question and choice; longer ones are truncated.
     length: int = knob(128, at_least=8)
-    fingerprint: str = ""  # of `train` and `eval`; "": whatever they are
+    fingerprint: str = ""  # of `train` and `eval`; "": not checked
 
 
 TaskConfig = ClassificationConfig | SquadConfig | TaggingConfig | ChoiceConfig
