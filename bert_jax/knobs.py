@@ -56,8 +56,8 @@ def knob(
     Args:
       default: Default value.
       choices: All values of a str.
-      free: Whether the field may differ between a run and its continuation: it is about
-        how the run is computed and watched, not about what it learns.
+      free: Whether the field may differ between a run and its continuation, because it
+        affects computation and reports only.
       regularisation: Whether the field is about initial values or dropout.
       adaptable: Whether parameters of a checkpoint can be adapted to another value of
         this field of the architecture, such as the rows of a table.
@@ -291,7 +291,7 @@ def differences(
 
 
 def architecture(config: Any) -> list[dataclasses.Field]:
-    """Return the fields of a model's config that say what its architecture is."""
+    """Return the fields of a model's config that define its architecture."""
     return [
         field
         for field in dataclasses.fields(config)

@@ -17,7 +17,6 @@ Run:    python -m bert_jax.run.pretrain --config=configs/albert.py:base \
         run.train_tokenizer --kind=sentencepiece --vocab_size=30000. `run.plan` finds
         the number N that a chip needs of '--config.phases[0].micro_batches=N'.
 Cost:   not run yet.
-Smoke:  --config=configs/albert.py:base,smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

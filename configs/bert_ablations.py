@@ -20,7 +20,6 @@ Source: everything but the change is configs/bert_base.py.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_ablations.py:no_nsp \
             --config.data.corpus=DIR --workdir=DIR
 Cost:   as BERT-Base. Not run yet.
-Smoke:  --config=configs/bert_ablations.py:no_nsp,smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

@@ -7,7 +7,6 @@ Run:    python -m bert_jax.run.pretrain --config=configs/bert_base.py \
             --config.data.corpus=DIR --workdir=DIR
 Cost:   the authors' run took four days on 16 TPU chips (A.2). Not run yet;
         docs/results.md has the time of a step on a CPU.
-Smoke:  --config=configs/bert_base.py:smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

@@ -6,7 +6,6 @@ Source: Devlin et al. 2018, A.2: batch 256, a million steps, 10,000 of them warm
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_large.py \
             --config.data.corpus=DIR --workdir=DIR
 Cost:   the authors' run took four days on 64 TPU chips (A.2). Not run yet.
-Smoke:  --config=configs/bert_large.py:smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

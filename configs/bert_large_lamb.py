@@ -27,7 +27,6 @@ Run:    python -m bert_jax.run.pretrain --config=configs/bert_large_lamb.py:64k 
         many on v5e. The model is replicated on all chips, which is best except for 32k
         on v4:8x8x8: there, use --config.mesh.fsdp=8 (docs/sharding.md).
 Cost:   not run yet.
-Smoke:  --config=configs/bert_large_lamb.py:smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

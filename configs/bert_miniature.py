@@ -13,7 +13,6 @@ Run:    python -m bert_jax.run.pretrain --config=configs/bert_miniature.py:mini 
             --config.data.corpus=DIR --workdir=DIR
 Cost:   not run yet in full. docs/results.md has half an hour of Mini on two CPU
         cores, with the overrides for it.
-Smoke:  --config=configs/bert_miniature.py:smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

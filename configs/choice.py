@@ -9,7 +9,6 @@ Run:    python -m bert_jax.run.finetune_choice --config=configs/choice.py \
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 Cost:   not measured for a model of this size. A question costs as much as its answers
         do as sequences: four times a sequence for SWAG.
-Smoke:  --config=configs/choice.py:smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

@@ -9,7 +9,6 @@ Run:    python -m bert_jax.run.finetune_classifier --config=configs/classifier.p
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 Cost:   not measured on a task of the usual size. docs/results.md has the demo, which
         fine-tunes six times.
-Smoke:  --config=configs/classifier.py:smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

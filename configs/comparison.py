@@ -23,7 +23,6 @@ Run:    python -m bert_jax.run.pretrain --config=configs/comparison.py:electra \
         `python benchmarks/compare_objectives.py --help` describes the comparison.
 Cost:   8,000 steps of BERT take about four minutes of one processor core, all nine half
         an hour to an hour. docs/comparison.md has the results.
-Smoke:  --config=configs/comparison.py:electra,smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

@@ -16,8 +16,6 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         the rows for the former kind of text. Use `run.extend_vocabulary` first to add
         the words of a domain. Moments and schedule begin anew.
 Cost:   not run yet.
-Smoke:  --config=configs/continued.py:smoke, with a checkpoint and a corpus, runs three
-        steps with the checkpoint's encoder.
 """
 
 from bert_jax import config as config_lib

@@ -1,4 +1,4 @@
-r"""ELECTRA: a generator fills blanks, and the encoder finds what it made up.
+r"""ELECTRA: a generator replaces tokens, and the encoder detects them.
 
 Source: Clark et al. 2020 and google-research/electra, configure_pretraining.py: a
         million steps, 10,000 of them warmup (base: 766,000; large: 400,000), the
@@ -14,7 +14,6 @@ Run:    python -m bert_jax.run.pretrain --config=configs/electra.py:small \
         Fine-tuning takes the discriminator.
 Cost:   the authors' small took four days on one V100 GPU (their Table 1). We have not
         run it.
-Smoke:  --config=configs/electra.py:small,smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

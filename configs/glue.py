@@ -26,7 +26,6 @@ Run:    python -m bert_jax.run.finetune_classifier --config=configs/glue.py:mrpc
             --config.task.folder=GLUE --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 Cost:   not measured for Base and Large. Hugging Face reports 1h03m for all tasks and
         Base on a TPU v3-8.
-Smoke:  --config=configs/glue.py:mrpc,smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

@@ -9,7 +9,6 @@ Run:    python -m bert_jax.run.pretrain --config=configs/multilingual.py \
         of all languages. Evaluations report each corpus under the name of its folder,
         and their weighted mean (docs/data.md).
 Cost:   as configs/bert_base.py. Not run yet.
-Smoke:  --config=configs/multilingual.py:smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

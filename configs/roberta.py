@@ -28,7 +28,6 @@ Run:    python -m bert_jax.run.train_tokenizer --input='FILES' --kind=byte_bpe \
         chip needs: '--config.phases[0].micro_batches=N'.
 Cost:   the authors' run of Large with less text, 100,000 steps, took a day on 1,024
         V100 GPUs (section 5). Not run yet.
-Smoke:  --config=configs/roberta.py:base,smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

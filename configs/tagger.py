@@ -11,7 +11,6 @@ Run:    python -m bert_jax.run.finetune_tagger --config=configs/tagger.py \
             --config.task.test=TEST.conll \
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 Cost:   not measured for a model of this size.
-Smoke:  --config=configs/tagger.py:smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

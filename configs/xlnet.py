@@ -20,7 +20,6 @@ Run:    python -m bert_jax.run.train_tokenizer --kind=sentencepiece \
         python -m bert_jax.run.pretrain --config=configs/xlnet.py:base \
             --config.data.corpus=CORPUS --workdir=DIR
 Cost:   the authors' large took 5.5 days on 512 TPU v3 chips (3.1). Not run yet.
-Smoke:  --config=configs/xlnet.py:base,smoke takes seconds on a CPU.
 """
 
 from bert_jax import config as config_lib

@@ -1,11 +1,11 @@
-"""The recipes that ship, and the record of what they resolve to.
+"""All recipes, and the record of their resolved configs.
 
     python tests/recipes.py
 
 writes the record, which `test_recipes.py` compares with. It has a section for each
-recipe with the fields that differ from the defaults, and one for each class of configs
-with these defaults. So a new field adds one line to the section of its class, and a
-changed default changes one.
+recipe, with the fields that differ from the defaults, and a section for each class of
+configs, with these defaults. So a new field adds one line to the section of its class,
+and a changed default changes one. A recipe with variants has them in `VARIANTS`.
 """
 
 import dataclasses
@@ -77,7 +77,7 @@ def record() -> dict[str, str]:
 
 
 def read_record() -> dict[str, str]:
-    """Read what `write_record` wrote."""
+    """Read the record."""
     sections = RECORD.read_text().split("\n[")
     parts = (section.partition("]\n") for section in sections[1:])
     return {name: lines for name, _, lines in parts}
@@ -136,7 +136,7 @@ def _differences(value, default, path):
 
 
 def _classes(types_of_fields) -> set[type]:
-    """Return the classes of configs among some types, and those of their fields."""
+    """Return the config classes among some types and, recursively, their fields."""
     found = set()
     for cls in types_of_fields:
         if dataclasses.is_dataclass(cls):

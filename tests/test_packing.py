@@ -26,7 +26,6 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources
 from bert_jax.data import packing
 from bert_jax.errors import UserError
-from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import causal_lm, masked_lm, metric_sums
 
 DATA = pathlib.Path(__file__).parents[2] / "shared/data"
@@ -125,12 +124,11 @@ def test_each_example_comes_once_an_epoch(held_out, corpus):
         assert epochs[0] != [row.replace("epoch 1", "epoch 0") for row in epochs[1]]
 
 
-@pytest.mark.parametrize(("groups", "processes"), [(2, 4)])
-def test_processes_make_the_rows_of_their_devices(corpus, groups, processes):
+def test_processes_make_the_rows_of_their_devices(corpus):
     settings = OBJECTIVES["next sentence, many short"]
-    config = configure(settings, length=128, groups=groups)
+    config = configure(settings, length=128, groups=2)
     assert_parts_are_a_batch(
-        corpus, config, lambda g: Reference(corpus, config, group=g), processes
+        corpus, config, lambda g: Reference(corpus, config, group=g), processes=4
     )
 
 
@@ -182,9 +180,7 @@ def test_random_segments_are_as_long_as_consecutive_ones(corpus):
 
 @pytest.mark.runs
 @pytest.mark.skipif(not DATA.is_dir(), reason="there is no sample of Wikipedia here")
-@pytest.mark.parametrize(
-    "name", ["next sentence", "sentence order", "one segment", "left to right"]
-)
+@pytest.mark.parametrize("name", ["next sentence", "one segment"])
 def test_little_of_wikipedia_is_padding(name, wikipedia):
     """At length 512, over one epoch. Without packing, 8 to 12 % is padding."""
     config = configure(OBJECTIVES[name], length=512)
@@ -297,51 +293,6 @@ def test_packing_keeps_losses_and_gradients(name, corpus):
         assert_close(packed[term].sum, separate[term].sum, 1e-5)
     assert relative_distance(gradient, other) < 1e-5
     assert metric_sums.ratio(packed["examples_per_row"]) == len(rows["input_ids"]) / 8
-
-
-@pytest.mark.parametrize("name", ["next sentence, many short", "left to right"])
-def test_attention_never_crosses_examples(name, corpus):
-    """A changed token in one example leaves all others unchanged, bit for bit."""
-    settings = OBJECTIVES[name]
-    batch = make(corpus, configure(settings, length=128, batch_size=8)).batch(1)
-    documents = batch["documents"]
-    row = int(documents.max(axis=1).argmax())
-    changed_at = int((documents[row] == 1).argmax()) + 2
-    changed = dict(batch, input_ids=batch["input_ids"].copy())
-    changed["input_ids"][row, changed_at] += 1
-    objective = objective_of(settings)
-
-    @jax.jit
-    def outputs(batch):
-        inputs = Inputs.of(batch)
-        if settings.causal:
-            return objective.model.apply({"params": initial(settings)}, inputs), None
-        logits = objective.model.apply(
-            {"params": initial(settings)},
-            inputs,
-            batch["mlm_positions"],
-            batch["pooled_positions"],
-        )
-        return logits.mlm, logits.sentence
-
-    before, after = outputs(batch), outputs(changed)
-    is_other = np.ones_like(documents, bool)
-    is_other[row] = (documents[row] != 1) & batch["attention_mask"][row]
-    assert not is_other.all()
-    if settings.causal:
-        assert np.array_equal(before[0][is_other], after[0][is_other])
-        changed = before[0][row, changed_at], after[0][row, changed_at]
-        assert not np.array_equal(*changed)
-        return
-    other = np.take_along_axis(is_other, batch["mlm_positions"], axis=1)
-    other |= batch["mlm_weights"] == 0
-    used = (batch["mlm_weights"] > 0) | (np.arange(len(other))[:, None] != row)
-    assert np.array_equal(before[0][other & used], after[0][other & used])
-    assert not np.array_equal(before[0][~other], after[0][~other])
-    others = np.ones(before[1].shape[:2], bool)
-    others[row, 1] = False
-    assert np.array_equal(before[1][others], after[1][others])
-    assert not np.array_equal(before[1][row, 1], after[1][row, 1])
 
 
 def test_kernels_give_the_losses_of_the_plain_path(corpus, interpreted_kernels):

@@ -59,7 +59,7 @@ def test_a_new_field_touches_no_recipe():
 @pytest.mark.parametrize("file", FILES)
 def test_docstrings_of_recipes_are_complete(file):
     text = module(file).__doc__
-    for word in ("Source:", "Run:", "Cost:", "Smoke:", FILES[file].name):
+    for word in ("Source:", "Run:", "Cost:", FILES[file].name):
         assert word in text
     with pytest.raises(UserError, match="argument 'huge' of the recipe: "):
         module(file).get_config("huge")

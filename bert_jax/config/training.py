@@ -9,7 +9,7 @@ from bert_jax.knobs import knob
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Optimizer and learning rate. The defaults are those of google-research/bert.
+    """Optimizer and learning rate, with the defaults of google-research/bert.
 
     Source: google-research/bert, optimization.py. `training/optimizer.py` and
     `training/muon.py` have the sources of the other optimizers.

@@ -140,23 +140,17 @@ class CorpusRows:
     def _examples(self, items: order.Items) -> dict[str, tf.Tensor]:
         """Make rows of one chunk each."""
         keys_for = functools.partial(self._row_keys, items)
-        rows = self._segments(items.index, keys_for(Purpose.SEGMENTS))
+        features = self._segments(items.index, keys_for(Purpose.SEGMENTS))
         weights = tf.cast(items.is_real, tf.float32)
-        features = {
-            "input_ids": rows.input_ids,
-            "attention_mask": rows.attention_mask,
-        }
-        if rows.segment_ids is not None:
-            features["segment_ids"] = rows.segment_ids
         if self._question:
-            is_pair = tf.cast(rows.is_pair, tf.float32)
-            features[f"{self._question}_labels"] = rows.labels
+            is_pair = tf.cast(features.pop("is_pair"), tf.float32)
+            features[f"{self._question}_labels"] = features.pop("labels")
             features[f"{self._question}_weights"] = weights * is_pair
         if self._masking:
-            features |= self._masking(rows.input_ids, keys_for)
+            features |= self._masking(features["input_ids"], keys_for)
             features["mlm_weights"] *= weights[:, None]
         elif self._permutations:
-            features |= self._permutations(rows.input_ids, keys_for)
+            features |= self._permutations(features["input_ids"], keys_for)
             features["target_weights"] *= weights[:, None]
         else:
             features["weights"] = weights

@@ -165,9 +165,9 @@ class _Layout:
 def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
     """Return the row of each example, as `Packing` defines it: int64 [examples].
 
-    All examples of one size go to rows of one room at a time. The result is that of one
-    by one: an example that goes to the row with the least room leaves it with the least
-    room of all, so the next example of its size follows, until the row is full.
+    All examples of one size go to rows of one room at a time, with the same result as
+    one by one: an example that goes to the row with the least room leaves it with the
+    least room of all, so the next example of its size follows, until the row is full.
 
     Args:
       sizes: int64 [examples], falling.

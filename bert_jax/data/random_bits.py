@@ -2,8 +2,8 @@
 
 A generator with state would tie batches to the order in which threads call it. Here
 each draw has an address instead. All of it is integer arithmetic modulo 2**64, so any
-implementation agrees to the bit. The mixing function is that of SplitMix64 (Steele, Lea
-and Flood 2014, Fast splittable pseudorandom number generators).
+implementation agrees to the bit. The mixing function is SplitMix64's (Steele, Lea and
+Flood 2014, Fast splittable pseudorandom number generators).
 """
 
 import enum

@@ -7,7 +7,6 @@ import tensorflow as tf
 
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits, segments
-from bert_jax.data.segments import Rows
 
 # Words of a row's stream of random words.
 _CUT, _IS_CHANGED, _OTHER_DOCUMENT, _OTHER_START, _TRIM = range(
@@ -62,7 +61,7 @@ class Consecutive(segments.Segments):
         self._end_piece = tf.constant(chunks.end_piece)
         self._document = tf.constant(chunks.document)
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         return self._assemble(*self._trim(*self._cut(chunk, goal, key), room, key))
@@ -123,9 +122,7 @@ class Consecutive(segments.Segments):
             )
         return trimmed[0], trimmed[1]
 
-    def _assemble(
-        self, a: _Segment, b: _Segment, labels: tf.Tensor | None = None
-    ) -> Rows:
+    def _assemble(self, a: _Segment, b: _Segment) -> dict[str, tf.Tensor]:
         column = tf.range(self._length, dtype=tf.int64)[None, :]
         a_length, b_length = a.length[:, None], b.length[:, None]  # [B, 1]
         first_sep = a_length + 1
@@ -143,7 +140,16 @@ class Consecutive(segments.Segments):
         is_real = column <= last_sep
         ids = tf.where(is_real, ids, self._tokenizer.pad_id)
         in_b = (column > first_sep) & is_real
-        return Rows(ids, is_real, tf.cast(in_b, tf.int32), labels, b.length > 0)
+        return {
+            "input_ids": ids,
+            "attention_mask": is_real,
+            "segment_ids": tf.cast(in_b, tf.int32),
+        }
+
+    def _ask(self, a: _Segment, b: _Segment, label: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Assemble rows with a question, whose answer is `label`, bool [B]."""
+        answer = {"labels": tf.cast(label, tf.int32), "is_pair": b.length > 0}
+        return self._assemble(a, b) | answer
 
 
 class NextSentence(Consecutive):
@@ -173,7 +179,7 @@ class NextSentence(Consecutive):
         self._by_size = tf.constant(falling)
         self._places = tf.constant(np.argsort(falling))
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         a, b = self._cut(chunk, goal, key)
@@ -181,8 +187,7 @@ class NextSentence(Consecutive):
         is_random |= b.length == 0
         other = self._other_segment(chunk, goal - a.length, key)
         b = _select(is_random, other, b)
-        a, b = self._trim(a, b, room, key)
-        return self._assemble(a, b, tf.cast(is_random, tf.int32))
+        return self._ask(*self._trim(a, b, room, key), is_random)
 
     def _other_segment(
         self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
@@ -232,15 +237,14 @@ class SentenceOrder(Consecutive):
     two.
     """
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         a, b = self._cut(chunk, goal, key)
         is_swapped = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
         is_swapped &= b.length > 0
         first, second = _select(is_swapped, b, a), _select(is_swapped, a, b)
-        first, second = self._trim(first, second, room, key)
-        return self._assemble(first, second, tf.cast(is_swapped, tf.int32))
+        return self._ask(*self._trim(first, second, room, key), is_swapped)
 
 
 def _select(condition: tf.Tensor, a: _Segment, b: _Segment) -> _Segment:

@@ -8,8 +8,6 @@ Packing (`packing.py`) needs the size of each row before anything is drawn. In p
 rows, the lengths that chunks aim at are therefore drawn once, for all epochs.
 """
 
-import dataclasses
-
 import numpy as np
 import tensorflow as tf
 
@@ -20,27 +18,6 @@ from bert_jax.data import random_bits
 # Words of a row's stream of random words; each kind continues from here.
 _SHORT, _SHORT_LENGTH = 0, 1
 NEXT_WORD = 2
-
-
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """Rows of tokens.
-
-    Attributes:
-      input_ids: int32 [B, L]; special tokens included, padded.
-      attention_mask: bool [B, L]; True where there is no padding.
-      segment_ids: int32 [B, L]; 1 in the second segment and its [SEP], else 0. None:
-        there is one segment.
-      labels: int32 [B]; answers to the question about the two segments. None: there is
-        no question.
-      is_pair: bool [B]; whether there are two segments to ask about.
-    """
-
-    input_ids: tf.Tensor
-    attention_mask: tf.Tensor
-    segment_ids: tf.Tensor | None = None
-    labels: tf.Tensor | None = None
-    is_pair: tf.Tensor | None = None
 
 
 class Segments:
@@ -95,12 +72,17 @@ class Segments:
         self.chunk_documents = chunks.document
         self._prepare(table, pieces, chunks)
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make rows from chunks.
 
         Args:
           chunk: int64 [B].
           key: uint64 [B]; key of the draws of each row.
+
+        Returns:
+          input_ids, attention_mask and, for two segments, segment_ids, as in
+          `PretrainingBatches`; for a question also labels int32 [B], and is_pair bool
+          [B], False where there is no second segment to ask about.
         """
         raise NotImplementedError
 

@@ -45,7 +45,7 @@ class DocSentences(segments.Segments):
         self._start = tf.constant(chunk_starts)
         self._chunk_length = tf.constant(stops[chunks.end_piece - 1] - chunk_starts)
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> segments.Rows:
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make rows from chunks; see `Segments`."""
         start = tf.gather(self._start, chunk)
         tokens = tf.gather(self._chunk_length, chunk)
@@ -64,7 +64,7 @@ class DocSentences(segments.Segments):
         ids = tf.where(column == last + 1, self._tokenizer.sep_id, ids)
         is_real = column <= last + 1
         ids = tf.where(is_real, ids, self._tokenizer.pad_id)
-        return segments.Rows(ids, is_real)
+        return {"input_ids": ids, "attention_mask": is_real}
 
 
 class FullSentences(DocSentences):

@@ -3,12 +3,10 @@
 A part that is done is not repeated.
 """
 
-import contextlib
 import dataclasses
 import json
 import pathlib
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -152,16 +150,6 @@ def _sequences_per_second(
     return trained[-1]["sequences_per_sec"]
 
 
-@contextlib.contextmanager
-def _new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """Yield a temporary folder that is renamed to `folder` when it is complete."""
-    temporary = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    yield temporary
-    temporary.rename(folder)
-
-
 def _task(
     config: DemoConfig, path: pathlib.Path
 ) -> tuple[list[texts.Example], list[texts.Example]]:
@@ -172,9 +160,14 @@ def _task(
             iterable=python_docs.source_files(), desc="gathering labels", unit="file"
         )
         train, held_out = parameter_pairs.collect(bar, config.held_out)
-        with storage.writing(folder), _new_folder(folder) as temporary:
+        with storage.writing(folder):
+            # The folder is renamed when it is complete.
+            temporary = folder.with_name("task.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
             texts.write_tsv(temporary / "train.tsv", train[: config.train_examples])
             texts.write_tsv(temporary / "eval.tsv", held_out)
+            temporary.rename(folder)
     return text_files.read(folder / "train.tsv"), text_files.read(folder / "eval.tsv")
 
 
