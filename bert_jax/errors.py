@@ -1,15 +1,15 @@
-"""Exceptions that are no mistakes of the program, and so get no traceback."""
+"""Exceptions that are not bugs of the program, and so get no traceback."""
 
-# Exit status of a run that was asked to stop, and that the same command continues;
-# "temporary failure" in sysexits.h.
+# Exit status of an interrupted run, which the same command continues; "temporary
+# failure" in sysexits.h.
 EXIT_CONTINUE = 75
 
 
 class UserError(Exception):
-    """Something the user gave cannot work: a flag, a config field, a file.
+    """An error in the user's input: a flag, a config field, a file.
 
-    The message is one line that says what is wrong, where, and what would be right.
-    Entrypoints print it without a traceback; an internal mistake keeps its own.
+    The message is one line that says what is wrong, where, and what to do. Entrypoints
+    print it without a traceback.
 
     Attributes:
       everywhere: Whether all processes of the run raise it, in the same call.
@@ -19,15 +19,15 @@ class UserError(Exception):
 
 
 class Unavailable(Exception):
-    """Something outside the run does not answer now, and may later: a store, a network.
+    """An outage outside of the run, such as of a store or a network, that may end.
 
-    One line without a traceback, like a `UserError`, but with the exit status of a
-    crash, so that whatever launched the run starts it again.
+    It is printed as one line without a traceback, like a `UserError`, but with the exit
+    status of a crash, so that the launcher restarts the run.
     """
 
 
 class Interrupted(Exception):
-    """A run was asked to stop, and saved itself; the same command continues it.
+    """The end of a run that was asked to stop, and that the same command continues.
 
     All processes of a run raise it, after the same step.
     """

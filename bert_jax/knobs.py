@@ -1,18 +1,21 @@
-"""What a knob is: a field of a frozen dataclass with a default and its limits.
+"""Knobs: fields of frozen dataclasses with defaults and limits.
 
-A config is a tree of such dataclasses. This module knows none of them by name. It turns
-configs into `ml_collections.ConfigDict`s for recipes and the command line, into plain
-dicts for JSON, and both back; it checks limits and compares two configs.
+A config is a tree of such dataclasses. This module knows none of them by name. It
+converts configs to `ml_collections.ConfigDict`s for recipes and the command line, to
+plain dicts for JSON, and back; it checks limits and compares configs.
 
 A field may be a bool, an int, a float, a str, another dataclass, a tuple of one of
-these, or one of several dataclasses. Dataclasses that stand for one another have a
-field `kind`, which says which of them a dict is.
+these, or a union of dataclasses. The dataclasses of a union have a field `kind`, which
+tells their dicts apart.
 """
 
 import dataclasses
+import functools
 import math
+import operator
 import types
 import typing
+from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
 import ml_collections
@@ -21,59 +24,49 @@ from bert_jax.errors import UserError
 
 T = TypeVar("T")
 
-# Integers become int32 on devices; beyond that something is a slip of the finger.
+# Integers become int32 on devices. A larger one is a typing error.
 _INT_LIMIT = 2**31
-
-
-@dataclasses.dataclass(frozen=True)
-class Limits:
-    """Which values a knob takes; None: no such limit."""
-
-    at_least: float | None
-    more_than: float | None
-    at_most: float | None
-    less_than: float | None
-    choices: tuple[str, ...]
+_BOUNDS = {
+    "at_least": operator.ge,
+    "more_than": operator.gt,
+    "at_most": operator.le,
+    "less_than": operator.lt,
+}
 
 
 def knob(
     default: Any,
     *,
-    at_least: float | None = None,
-    more_than: float | None = None,
-    at_most: float | None = None,
-    less_than: float | None = None,
     choices: tuple[str, ...] = (),
     free: bool = False,
     regularisation: bool = False,
     adaptable: bool = False,
+    **bounds: float,
 ) -> Any:
     """Declare a field of a config.
 
     A field with a plain default has no limits, except that numbers are finite and
     integers fit 32 bits.
 
-    In the config of a model, a field says one of three things. `free` fields say how
-    the model is computed; `regularisation` fields how it is initialised and
-    regularised; all others say what its architecture is. A model that begins with the
-    parameters of a checkpoint has the checkpoint's architecture (`architecture`).
+    The fields of a model's config have three roles. `free` fields say how the model is
+    computed, and `regularisation` fields how it is initialised and regularised; all
+    others are its architecture. A model that begins with the parameters of a checkpoint
+    has the checkpoint's architecture (`architecture`).
 
     Args:
-      default: Value of the field where nobody sets it.
-      at_least: Smallest value.
-      more_than: Bound that all values exceed.
-      at_most: Largest value.
-      less_than: Bound that no value reaches.
+      default: Default value.
       choices: All values of a str.
-      free: Whether the field may differ between a run and its continuation: it is about
-        how the run is computed and watched, not about what it learns.
+      free: Whether the field may differ between a run and its continuation, because it
+        affects computation and reports only.
       regularisation: Whether the field is about initial values or dropout.
       adaptable: Whether parameters of a checkpoint can be adapted to another value of
         this field of the architecture, such as the rows of a table.
+      **bounds: `at_least`, `more_than`, `at_most` and `less_than`.
     """
-    limits = Limits(at_least, more_than, at_most, less_than, choices)
+    assert bounds.keys() <= _BOUNDS.keys()
     metadata = {
-        "limits": limits,
+        "choices": choices,
+        "bounds": bounds,
         "free": free,
         "regularisation": regularisation,
         "adaptable": adaptable,
@@ -85,15 +78,15 @@ def knob(
 
 
 def to_configdict(config: Any) -> ml_collections.ConfigDict:
-    """A mutable, typed copy for recipes and the command line."""
+    """Return a mutable, typed copy for recipes and the command line."""
     return ml_collections.ConfigDict(_convert(config, ml_collections.ConfigDict))
 
 
 def from_configdict(cls: type[T], cfg: ml_collections.ConfigDict) -> T:
-    """The frozen and checked form of a recipe.
+    """Convert a recipe to its frozen form, and check it.
 
     Raises:
-      UserError: A field is unknown, missing, of the wrong type, or cannot work.
+      UserError: A field is unknown, missing, of the wrong type, or out of range.
     """
     config = _rebuild(cls, cfg.to_dict(), "", complete=True)
     check(config)
@@ -101,18 +94,18 @@ def from_configdict(cls: type[T], cfg: ml_collections.ConfigDict) -> T:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Plain dicts, lists and scalars; what `config.json` holds."""
+    """Convert a config to plain dicts, lists and scalars, as in `config.json`."""
     return _convert(config, dict)
 
 
 def from_dict(cls: type[T], values: Any) -> T:
-    """Rebuild a config from what `to_dict` made, and check it.
+    """Rebuild a config from the output of `to_dict`, and check it.
 
-    A field that is missing has its default: what was saved before a field existed stays
-    readable.
+    A missing field gets its default, so configs that were saved before a field existed
+    stay readable.
 
     Raises:
-      UserError: A field is unknown, of the wrong type, or cannot work.
+      UserError: A field is unknown, of the wrong type, or out of range.
     """
     config = _rebuild(cls, values, "", complete=False)
     check(config)
@@ -133,7 +126,7 @@ def _convert(value: Any, mapping: type) -> Any:
 
 def _rebuild(expected: Any, value: Any, where: str, *, complete: bool) -> Any:
     if isinstance(expected, types.UnionType):
-        expected = _member(typing.get_args(expected), value, where)
+        expected = _union_member(typing.get_args(expected), value, where)
     if dataclasses.is_dataclass(expected):
         return _rebuild_dataclass(expected, value, where, complete=complete)
     if typing.get_origin(expected) is tuple:
@@ -167,24 +160,21 @@ def _rebuild_dataclass(cls: type, value: Any, where: str, *, complete: bool) -> 
         raise UserError(f"unknown config field {prefix}{name}; known here: {known}")
     for name in fields.keys() - value.keys() if complete else ():
         raise UserError(f"config field {prefix}{name} is missing")
-    return cls(
-        **{
-            name: _rebuild(
-                fields[name].type, value[name], prefix + name, complete=complete
-            )
-            for name in value
-        }
-    )
+    rebuilt = {
+        name: _rebuild(fields[name].type, item, prefix + name, complete=complete)
+        for name, item in value.items()
+    }
+    return cls(**rebuilt)
 
 
 def kind_of(cls: type) -> str:
-    """The `kind` of a dataclass that has one."""
+    """Return the `kind` of a dataclass that has this field."""
     (field,) = (f for f in dataclasses.fields(cls) if f.name == "kind")
     return field.default
 
 
-def _member(classes: tuple[type, ...], value: Any, where: str) -> type:
-    """The dataclass of a union that a dict is of."""
+def _union_member(classes: tuple[type, ...], value: Any, where: str) -> type:
+    """Return the dataclass of a union that a dict belongs to."""
     by_kind = {kind_of(cls): cls for cls in classes}
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind not in by_kind:
@@ -197,23 +187,24 @@ def _member(classes: tuple[type, ...], value: Any, where: str) -> type:
 
 
 def check(config: Any, where: str = "") -> None:
-    """Check all that can be checked without data and devices.
+    """Check everything that can be checked without data and devices.
 
-    First each field has its own limits; then each dataclass that has a method
+    The limits of each field come first. Then each dataclass that has a method
     `check(where)` is asked, with the path of its fields for messages, such as
     "encoder.".
 
     Raises:
-      UserError: Names the field, its value, and what would be right.
+      UserError: Names the field, its value, and a value that would work.
     """
     for field in dataclasses.fields(config):
-        limits = field.metadata.get("limits")
-        _check_value(f"{where}{field.name}", getattr(config, field.name), limits)
+        value = getattr(config, field.name)
+        _check_value(f"{where}{field.name}", value, field.metadata)
     if hasattr(config, "check"):
         config.check(where)
 
 
-def _check_value(name: str, value: Any, limits: Limits | None) -> None:
+def _check_value(name: str, value: Any, limits: Mapping[str, Any]) -> None:
+    choices, bounds = limits.get("choices"), limits.get("bounds", {})
     if dataclasses.is_dataclass(value):
         check(value, f"{name}.")
     elif isinstance(value, tuple):
@@ -223,71 +214,84 @@ def _check_value(name: str, value: Any, limits: Limits | None) -> None:
         raise UserError(f"{name}={value} must be a finite number")
     elif type(value) is int and not -_INT_LIMIT <= value < _INT_LIMIT:
         raise UserError(f"{name}={value} must be less than {_INT_LIMIT}")
-    elif limits:
-        _check_limits(name, value, limits)
-
-
-def _check_limits(name: str, value: Any, limits: Limits) -> None:
-    if limits.choices and value not in limits.choices:
-        known = ", ".join(map(repr, limits.choices))
+    elif choices and value not in choices:
+        known = ", ".join(map(repr, choices))
         raise UserError(f"{name}={value!r} must be one of {known}")
-    wanted = []
-    is_inside = True
-    for words, bound, holds in (
-        ("at least", limits.at_least, lambda bound: value >= bound),
-        ("more than", limits.more_than, lambda bound: value > bound),
-        ("at most", limits.at_most, lambda bound: value <= bound),
-        ("less than", limits.less_than, lambda bound: value < bound),
-    ):
-        if bound is not None:
-            wanted.append(f"{words} {bound}")
-            is_inside &= holds(bound)
-    if not is_inside:
+    elif not all(_BOUNDS[bound](value, limit) for bound, limit in bounds.items()):
+        wanted = (
+            f"{bound.replace('_', ' ')} {limit}" for bound, limit in bounds.items()
+        )
         raise UserError(f"{name}={value} must be {' and '.join(wanted)}")
+
+
+def require(
+    config: Any, where: str, requirements: Iterable[tuple[str, Any, str]]
+) -> None:
+    """Check fields that depend on each other.
+
+    Args:
+      config: Config that has the fields.
+      where: Path of its fields, for messages.
+      requirements: Path of a field, its only possible value, and the path of the field
+        that requires this value.
+
+    Raises:
+      UserError: A field has another value.
+    """
+    for path, wanted, reason in requirements:
+        value, cause = (operator.attrgetter(p)(config) for p in (path, reason))
+        if value != wanted:
+            raise UserError(
+                f"{where}{path}={value} does not go with {where}{reason}={cause}; it "
+                f"must be {wanted}"
+            )
 
 
 # ---- a run and its continuation
 
 
-def differences(old: Any, new: Any, *, free: bool, where: str = "") -> list[str]:
-    """Fields that differ between two configs of one type, as lines for a message.
+def differences(
+    old: Any, new: Any, *, free: bool, where: str = "", is_free: bool = False
+) -> list[str]:
+    """Return the fields that differ between two configs, as lines for a message.
 
     Args:
-      old: What the workdir holds.
-      new: What is asked for now.
+      old: Config in the workdir.
+      new: Config of the command.
       free: Whether to list the fields that may change between a run and its
-        continuation, or those that may not.
-      where: Path of the two inside a larger config, for the lines.
+        continuation, or the other fields.
+      where: Path of the two values inside a larger config.
+      is_free: Whether the field that has these values may change.
     """
-    if type(old) is not type(new) or (isinstance(old, tuple) and len(old) != len(new)):
-        return [] if free else [f"{where}: was {old!r}, is now {new!r}"]
-    if isinstance(old, tuple):
-        pairs = [
-            (a, b, f"{where}[{i}]", False)
-            for i, (a, b) in enumerate(zip(old, new, strict=True))
-        ]
-    else:
+    children = []
+    if type(old) is type(new) and dataclasses.is_dataclass(old):
         prefix = f"{where}." if where else ""
-        pairs = [
-            (
-                getattr(old, f.name),
-                getattr(new, f.name),
-                prefix + f.name,
-                f.metadata.get("free", False),
-            )
+        children = [
+            (prefix + f.name, getattr(old, f.name), getattr(new, f.name), f.metadata)
             for f in dataclasses.fields(old)
         ]
-    lines = []
-    for a, b, name, is_free in pairs:
-        if _holds_configs(a):
-            lines += differences(a, b, free=free, where=name)
-        elif a != b and is_free == free:
-            lines.append(f"{name}: was {a!r}, is now {b!r}")
-    return lines
+    elif (
+        isinstance(old, tuple)
+        and any(map(dataclasses.is_dataclass, old))
+        and len(old) == len(new)
+    ):
+        children = [
+            (f"{where}[{i}]", *pair, {})
+            for i, pair in enumerate(zip(old, new, strict=True))
+        ]
+    elif old != new and is_free == free:
+        return [f"{where}: was {old!r}, is now {new!r}"]
+    return [
+        line
+        for name, a, b, metadata in children
+        for line in differences(
+            a, b, free=free, where=name, is_free=metadata.get("free", False)
+        )
+    ]
 
 
 def architecture(config: Any) -> list[dataclasses.Field]:
-    """Return the fields of a model's config that say what its architecture is."""
+    """Return the fields of a model's config that define its architecture."""
     return [
         field
         for field in dataclasses.fields(config)
@@ -295,34 +299,25 @@ def architecture(config: Any) -> list[dataclasses.Field]:
     ]
 
 
-def _holds_configs(value: Any) -> bool:
-    if isinstance(value, tuple):
-        return any(dataclasses.is_dataclass(item) for item in value)
-    return dataclasses.is_dataclass(value)
-
-
 def filled_in(config: T, path: str, value: Any, reason: str) -> T:
-    """A config in which a field that was left open has the value at hand.
+    """Return a config with a value in place of an open field.
 
-    A field is left open by a value that counts as false: 0 or "".
+    A field is open if its value counts as false: 0 or "".
 
     Args:
       config: Config with the field.
       path: Path of the field, such as "encoder.vocab_size".
-      value: Value at hand.
+      value: Value to fill in.
       reason: Why no other value is possible, for the message.
 
     Raises:
       UserError: The field has another value.
     """
-    *parents, name = path.split(".")
-    nodes = [config]
-    for parent in parents:
-        nodes.append(getattr(nodes[-1], parent))
-    given = getattr(nodes[-1], name)
+    names = path.split(".")
+    nodes = [functools.reduce(getattr, names[:i], config) for i in range(len(names))]
+    given = getattr(nodes[-1], names[-1])
     if given and given != value:
         raise UserError(f"{path}={given}, but {reason}")
-    new = dataclasses.replace(nodes.pop(), **{name: value})
-    for node, field in zip(reversed(nodes), reversed(parents), strict=True):
-        new = dataclasses.replace(node, **{field: new})
-    return new
+    for node, name in zip(reversed(nodes), reversed(names), strict=True):
+        value = dataclasses.replace(node, **{name: value})
+    return value

@@ -1,4 +1,4 @@
-"""Variants of recipes: the argument that chooses one, and the small form of each."""
+"""Helpers of recipes: their argument, the encoder's size, and the small form."""
 
 from collections.abc import Sequence
 
@@ -8,23 +8,23 @@ from bert_jax.errors import UserError
 
 
 def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
-    """What a recipe's argument asks for.
+    """Parse a recipe's argument.
 
     Args:
-      arg: A variant, or "smoke" for one that takes seconds, or both: "mini,smoke".
-      variants: Variants of the recipe; with none of them there is one form.
+      arg: A variant, or "smoke" for a run of seconds, or both: "mini,smoke".
+      variants: Variants of the recipe; empty if there is one form only.
 
     Returns:
-      The variant, "" if there are none; and whether it is to be small.
+      The variant, "" if there are none; and whether the recipe is to be small.
 
     Raises:
-      UserError: The argument asks for something else, or for no variant.
+      UserError: The argument is unknown, or names no variant.
     """
     words = [word for word in arg.split(",") if word]
     smoke = "smoke" in words
     chosen = [word for word in words if word != "smoke"]
     if smoke and not chosen:
-        chosen = list(variants[:1])  # they differ in little when they are small
+        chosen = list(variants[:1])  # small variants differ in little
     if len(chosen) == bool(variants) and set(chosen) <= set(variants):
         return "".join(chosen), smoke
     if variants:
@@ -34,11 +34,22 @@ def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
     raise UserError(f"argument {arg!r} of the recipe: {wanted} for a run of seconds")
 
 
-def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
-    """Make a recipe small enough for a few seconds on a processor.
+def set_size(
+    cfg: ml_collections.ConfigDict, num_layers: int, hidden_size: int, num_heads: int
+) -> None:
+    """Set the encoder's size, with BERT's ratio of the feed-forward network's width.
 
-    Number of phases, optimizer, schedule and objective stay. So does the encoder of a
-    recipe that begins with a checkpoint, which decides on its shape.
+    The vocabulary is left open: it is the corpus's.
+    """
+    cfg.encoder.update(vocab_size=0, num_layers=num_layers, num_heads=num_heads)
+    cfg.encoder.update(hidden_size=hidden_size, intermediate_size=4 * hidden_size)
+
+
+def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
+    """Make a recipe small enough for a few seconds on a CPU.
+
+    The number of phases, the optimizer, the schedule and the objective stay. So does
+    the encoder of a recipe that begins with a checkpoint, which determines its shape.
     """
     cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
     if not cfg.init_from:
@@ -51,7 +62,7 @@ def shrink_pretraining(cfg: ml_collections.ConfigDict) -> None:
 
 
 def shrink_finetuning(cfg: ml_collections.ConfigDict) -> None:
-    """`shrink_pretraining` for a recipe of fine-tuning."""
+    """Make a fine-tuning recipe small enough for a few seconds on a CPU."""
     cfg.loop.update(log_every=1, eval_every=2, eval_batches=2, checkpoint_every=2)
     cfg.update(batch_size=8, epochs=1.0, lengths=1)
     cfg.task.length = 32

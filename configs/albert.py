@@ -13,18 +13,17 @@ Source: Lan et al. 2019 and google-research/albert: LAMB at learning rate 1.76e-
         xxlarge  12      4,096        64     222.6 M
 Run:    python -m bert_jax.run.pretrain --config=configs/albert.py:base \
             --config.data.corpus=DIR --workdir=DIR
-        with a corpus whose tokenizer is of 30,000 SentencePiece tokens:
-        run.train_tokenizer --kind=sentencepiece --vocab_size=30000. Set
-        '--config.phases[0].micro_batches=N' to what `run.plan` says a chip can hold.
-Cost:   we have not run it.
-Smoke:  --config=configs/albert.py:base,smoke takes seconds on a processor.
+        with a corpus whose tokenizer has 30,000 SentencePiece tokens:
+        run.train_tokenizer --kind=sentencepiece --vocab_size=30000. `run.plan` finds
+        the number N that a chip needs of '--config.phases[0].micro_batches=N'.
+Cost:   not run yet.
 """
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads.
-_SIZES = {
+VARIANTS = {
     "base": (12, 768, 12),
     "large": (24, 1024, 16),
     "xlarge": (24, 2048, 16),
@@ -33,14 +32,12 @@ _SIZES = {
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is a variant, with ",smoke" for seconds."""
-    variant, smoke = recipe_variants.parse(arg, tuple(_SIZES))
-    layers, hidden_size, heads = _SIZES[variant]
+    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     phases = (config_lib.PhaseConfig(steps=125_000, length=512, batch_size=4096),)
     cfg = knobs.to_configdict(config_lib.PretrainConfig(phases=phases))
-    cfg.encoder.update(vocab_size=0, embedding_size=128, num_layer_groups=1)
-    cfg.encoder.update(num_layers=layers, hidden_size=hidden_size, num_heads=heads)
-    cfg.encoder.intermediate_size = 4 * hidden_size
+    recipe_variants.set_size(cfg, *VARIANTS[variant])
+    cfg.encoder.update(embedding_size=128, num_layer_groups=1)
     if variant == "xxlarge":
         cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
     cfg.objective.segments = "sentence_order"

@@ -16,12 +16,10 @@ Source: everything but the change is configs/bert_base.py.
         mask_falling    30, 25, 20 %, and 15 % of long sequences      Ankner et al. 2023
         packed          rows are filled with up to eight examples     Krell et al. 2021
 
-        All variants that mask tokens have 15 % of held-out text masked, so that their
-        losses can be compared.
+        All variants that mask tokens mask 15 % of held-out text, to compare losses.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_ablations.py:no_nsp \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   that of BERT-Base. We have not run it.
-Smoke:  --config=configs/bert_ablations.py:no_nsp,smoke takes seconds on a processor.
+Cost:   as BERT-Base. Not run yet.
 """
 
 from bert_jax import config as config_lib
@@ -29,7 +27,7 @@ from bert_jax import knobs, recipe_variants
 
 _MASKED = config_lib.MaskedLmConfig
 _MASKING = config_lib.MaskingConfig
-_OBJECTIVES = {
+VARIANTS = {
     "no_nsp": _MASKED(segments="consecutive"),
     "left_to_right": config_lib.CausalLmConfig(segments="consecutive"),
     "whole_words": _MASKED(masking=_MASKING(unit="word")),
@@ -56,19 +54,18 @@ _FALLING = tuple(
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is a variant, followed by ",smoke" for a run of seconds."""
-    variant, smoke = recipe_variants.parse(arg, tuple(_OBJECTIVES))
-    objective = _OBJECTIVES[variant]
+    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
+    objective = VARIANTS[variant]
     short = _FALLING if variant == "mask_falling" else (_SHORT,)
     cfg = knobs.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(*short, _LONG))
     )
-    cfg.encoder.vocab_size = 0  # that of the corpus
+    cfg.encoder.vocab_size = 0  # the corpus's
     cfg.encoder.causal = objective.causal
     if objective.segments in config_lib.SINGLE_SEGMENTS:
         cfg.encoder.type_vocab_size = 0
-    cfg.optimizer.learning_rate = 1e-4
-    cfg.optimizer.warmup_fraction = 0.01
+    cfg.optimizer.update(learning_rate=1e-4, warmup_fraction=0.01)
     if smoke:
         recipe_variants.shrink_pretraining(cfg)
     return cfg

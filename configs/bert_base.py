@@ -5,9 +5,8 @@ Source: Devlin et al. 2018, A.2: batch 256, a million steps, 10,000 of them warm
         one run of two phases.
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_base.py \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   the authors' run took four days on 16 TPU chips (A.2). We have not run
-        it; docs/results.md has the time of a step on a processor.
-Smoke:  --config=configs/bert_base.py:smoke takes seconds on a processor.
+Cost:   the authors' run took four days on 16 TPU chips (A.2). Not run yet;
+        docs/results.md has the time of a step on a CPU.
 """
 
 from bert_jax import config as config_lib
@@ -15,16 +14,11 @@ from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is "" or "smoke"."""
+    """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
     cfg = knobs.to_configdict(config_lib.PretrainConfig())
-    cfg.encoder.vocab_size = 0  # that of the corpus
-    cfg.encoder.num_layers = 12
-    cfg.encoder.hidden_size = 768
-    cfg.encoder.num_heads = 12
-    cfg.encoder.intermediate_size = 3072
-    cfg.optimizer.learning_rate = 1e-4
-    cfg.optimizer.warmup_fraction = 0.01
+    recipe_variants.set_size(cfg, num_layers=12, hidden_size=768, num_heads=12)
+    cfg.optimizer.update(learning_rate=1e-4, warmup_fraction=0.01)
     cfg.phases[0].update(steps=900_000, length=128, batch_size=256)
     cfg.phases[1].update(steps=100_000, length=512, batch_size=256)
     if smoke:

@@ -11,16 +11,15 @@ Source: the shapes are four of google-research/bert's miniatures (Turc et al. 20
 
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_miniature.py:mini \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   we have not run it in full. docs/results.md has half an hour of Mini on two
-        processor cores, with the overrides that this takes.
-Smoke:  --config=configs/bert_miniature.py:smoke takes seconds on a processor.
+Cost:   not run yet in full. docs/results.md has half an hour of Mini on two CPU
+        cores, with the overrides for it.
 """
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads.
-_SHAPES = {
+VARIANTS = {
     "tiny": (2, 128, 2),
     "mini": (4, 256, 4),
     "small": (4, 512, 8),
@@ -29,15 +28,11 @@ _SHAPES = {
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is a size, followed by ",smoke" for a run of seconds."""
-    size, smoke = recipe_variants.parse(arg, tuple(_SHAPES))
+    """Return the recipe; `arg` is a size, with ",smoke" for seconds."""
+    size, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     cfg = knobs.to_configdict(config_lib.PretrainConfig())
-    cfg.encoder.vocab_size = 0  # that of the corpus
-    layers, hidden, heads = _SHAPES[size]
-    cfg.encoder.update(num_layers=layers, hidden_size=hidden, num_heads=heads)
-    cfg.encoder.intermediate_size = 4 * hidden
-    cfg.optimizer.learning_rate = 1e-4
-    cfg.optimizer.warmup_fraction = 0.01
+    recipe_variants.set_size(cfg, *VARIANTS[size])
+    cfg.optimizer.update(learning_rate=1e-4, warmup_fraction=0.01)
     cfg.phases[0].update(steps=900_000, length=128, batch_size=256)
     cfg.phases[1].update(steps=100_000, length=512, batch_size=256)
     if smoke:

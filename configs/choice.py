@@ -9,7 +9,6 @@ Run:    python -m bert_jax.run.finetune_choice --config=configs/choice.py \
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 Cost:   not measured for a model of this size. A question costs as much as its answers
         do as sequences: four times a sequence for SWAG.
-Smoke:  --config=configs/choice.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
@@ -17,14 +16,12 @@ from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is "" or "smoke"."""
+    """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
     task = config_lib.ChoiceConfig(length=128)
     cfg = knobs.to_configdict(config_lib.FinetuneConfig(task=task))
-    cfg.batch_size = 16
-    cfg.epochs = 3.0
-    cfg.optimizer.learning_rate = 2e-5
-    cfg.optimizer.warmup_fraction = 0.1
+    cfg.update(batch_size=16, epochs=3.0)
+    cfg.optimizer.update(learning_rate=2e-5, warmup_fraction=0.1)
     if smoke:
         recipe_variants.shrink_finetuning(cfg)
     return cfg

@@ -9,7 +9,6 @@ Run:    python -m bert_jax.run.finetune_classifier --config=configs/classifier.p
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 Cost:   not measured on a task of the usual size. docs/results.md has the demo, which
         fine-tunes six times.
-Smoke:  --config=configs/classifier.py:smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
@@ -17,13 +16,11 @@ from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is "" or "smoke"."""
+    """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
     cfg = knobs.to_configdict(config_lib.FinetuneConfig())
-    cfg.batch_size = 32
-    cfg.epochs = 3.0
-    cfg.optimizer.learning_rate = 5e-5
-    cfg.optimizer.warmup_fraction = 0.1
+    cfg.update(batch_size=32, epochs=3.0)
+    cfg.optimizer.update(learning_rate=5e-5, warmup_fraction=0.1)
     if smoke:
         recipe_variants.shrink_finetuning(cfg)
     return cfg

@@ -1,11 +1,12 @@
-r"""Nine objectives on one small encoder: what docs/comparison.md compares.
+r"""Nine objectives on one small encoder, compared in docs/comparison.md.
 
 Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dropout.
-        Batch, rate and schedule are alike for all; how many steps, the comparison says.
-        No row aims at a shorter length, so that all see about the same tokens. Initial
-        weights have a deviation of 0.05, as 0.02 would be if 768 columns were 128.
+        All variants have one batch size, learning rate and schedule; the comparison
+        sets the number of steps. No row aims at a shorter length, so that all see about
+        the same tokens. Initial weights have a deviation of 0.05, BERT's 0.02 scaled
+        from 768 to 128 columns.
 
-        variant         what is asked
+        variant         objective
         bert            masked tokens, next sentence
         no_nsp          masked tokens of two segments, no question
         whole_words     as bert, words are masked as a whole
@@ -19,10 +20,9 @@ Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dr
         Segments keep their embedding where there is one: fine-tuning needs it.
 Run:    python -m bert_jax.run.pretrain --config=configs/comparison.py:electra \
             --config.data.corpus=DIR --workdir=DIR
-        python benchmarks/compare_objectives.py --help has all of them, and what follows
+        `python benchmarks/compare_objectives.py --help` describes the comparison.
 Cost:   8,000 steps of BERT take about four minutes of one processor core, all nine half
-        an hour to an hour. docs/comparison.md has what came out.
-Smoke:  --config=configs/comparison.py:electra,smoke takes seconds on a processor.
+        an hour to an hour. docs/comparison.md has the results.
 """
 
 from bert_jax import config as config_lib
@@ -34,7 +34,7 @@ _NGRAMS = config_lib.MaskedLmConfig(
     short_sequence_rate=0.0,
     masking=config_lib.MaskingConfig(unit="ngram"),
 )
-_OBJECTIVES = {
+VARIANTS = {
     "bert": config_lib.MaskedLmConfig(short_sequence_rate=0.0),
     "no_nsp": config_lib.MaskedLmConfig(
         segments="consecutive", short_sequence_rate=0.0
@@ -55,9 +55,9 @@ _OBJECTIVES = {
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is a variant, followed by ",smoke" for a run of seconds."""
-    variant, smoke = recipe_variants.parse(arg, tuple(_OBJECTIVES))
-    objective = _OBJECTIVES[variant]
+    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
+    objective = VARIANTS[variant]
     phase = config_lib.PhaseConfig(steps=8000, length=64, batch_size=16)
     cfg = knobs.to_configdict(
         config_lib.PretrainConfig(
@@ -69,9 +69,9 @@ def get_config(arg: str = ""):
             phases=(phase,),
         )
     )
-    cfg.encoder.update(num_layers=2, hidden_size=128, num_heads=2)
-    cfg.encoder.update(intermediate_size=512, max_position_embeddings=phase.length)
-    cfg.encoder.update(vocab_size=0, dtype="float32", initializer_range=0.05)
+    recipe_variants.set_size(cfg, num_layers=2, hidden_size=128, num_heads=2)
+    cfg.encoder.max_position_embeddings = phase.length
+    cfg.encoder.update(dtype="float32", initializer_range=0.05)
     cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
     if variant == "albert":
         cfg.encoder.update(embedding_size=32, num_layer_groups=1)

@@ -1,9 +1,9 @@
-r"""Pretraining that goes on from a checkpoint, on text of one's own.
+r"""Pretraining that continues from a checkpoint, on your own text.
 
-Source: google-research/bert, README: from a checkpoint on, a learning rate of 2e-5; the
-        rest is the paper's (A.2). Gururangan et al. 2020, Don't stop pretraining, find
-        that 12,500 steps of 2,048 sequences help tasks of a domain; here are as many
-        tokens in smaller batches of shorter sequences.
+Source: google-research/bert, README: a learning rate of 2e-5 for continued pretraining;
+        the rest is the paper's (A.2). Gururangan et al. 2020, Don't stop pretraining,
+        find that 12,500 steps of 2,048 sequences help tasks of a domain; this recipe
+        has as many tokens in smaller batches of shorter sequences.
 Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
             --config.init_from=CHECKPOINT --config.data.corpus=DIR --workdir=DIR
         The checkpoint is a workdir, a checkpoint in it, or a folder of another project.
@@ -13,11 +13,9 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         lacks begin with initial values.
         The corpus is one of the checkpoint's tokenizer, or several:
         --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
-        the rows for text like that of before. `run.extend_vocabulary` gives a
-        checkpoint the words of a domain first. Moments and schedule begin anew.
-Cost:   we have not run it.
-Smoke:  --config=configs/continued.py:smoke, with a checkpoint and a corpus, is three
-        steps; the encoder is that of the checkpoint, and takes what it takes.
+        the rows for the former kind of text. Use `run.extend_vocabulary` first to add
+        the words of a domain. Moments and schedule begin anew.
+Cost:   not run yet.
 """
 
 from bert_jax import config as config_lib
@@ -25,12 +23,12 @@ from bert_jax import knobs, recipe_variants
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is "" or "smoke"."""
+    """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
     phases = (config_lib.PhaseConfig(steps=400_000, length=128, batch_size=256),)
     cfg = knobs.to_configdict(config_lib.PretrainConfig(phases=phases))
-    cfg.init_from = "CHECKPOINT"  # has to be given: without one this is another recipe
-    cfg.encoder.vocab_size = 0  # that of the checkpoint
+    cfg.init_from = "CHECKPOINT"  # a placeholder that must be set
+    cfg.encoder.vocab_size = 0  # the checkpoint's
     cfg.optimizer.update(learning_rate=2e-5, warmup_fraction=0.01, schedule="linear")
     cfg.optimizer.bias_correction = True  # few steps, and moments from zero
     if smoke:

@@ -1,4 +1,4 @@
-r"""ELECTRA: a generator fills blanks, and the encoder finds what it made up.
+r"""ELECTRA: a generator replaces tokens, and the encoder detects them.
 
 Source: Clark et al. 2020 and google-research/electra, configure_pretraining.py: a
         million steps, 10,000 of them warmup (base: 766,000; large: 400,000), the
@@ -14,14 +14,13 @@ Run:    python -m bert_jax.run.pretrain --config=configs/electra.py:small \
         Fine-tuning takes the discriminator.
 Cost:   the authors' small took four days on one V100 GPU (their Table 1). We have not
         run it.
-Smoke:  --config=configs/electra.py:small,smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads, columns of the embeddings.
-_SIZES = {
+VARIANTS = {
     "small": (12, 256, 4, 128),
     "base": (12, 768, 12, 768),
     "large": (24, 1024, 16, 1024),
@@ -35,23 +34,17 @@ _TRAINING = {
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is a variant, with ",smoke" for seconds."""
-    variant, smoke = recipe_variants.parse(arg, tuple(_SIZES))
-    layers, hidden_size, heads, embedding_size = _SIZES[variant]
+    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
+    *size, embedding_size = VARIANTS[variant]
     steps, length, batch_size, rate, generator_size, masked = _TRAINING[variant]
+    objective = config_lib.ReplacedTokensConfig(generator_size=generator_size)
+    phase = config_lib.PhaseConfig(steps=steps, length=length, batch_size=batch_size)
     cfg = knobs.to_configdict(
-        config_lib.PretrainConfig(
-            objective=config_lib.ReplacedTokensConfig(generator_size=generator_size),
-            phases=(
-                config_lib.PhaseConfig(
-                    steps=steps, length=length, batch_size=batch_size
-                ),
-            ),
-        )
+        config_lib.PretrainConfig(objective=objective, phases=(phase,))
     )
-    cfg.encoder.update(vocab_size=0, activation="gelu_erf")
-    cfg.encoder.update(num_layers=layers, hidden_size=hidden_size, num_heads=heads)
-    cfg.encoder.update(embedding_size=embedding_size, intermediate_size=4 * hidden_size)
+    recipe_variants.set_size(cfg, *size)
+    cfg.encoder.update(embedding_size=embedding_size, activation="gelu_erf")
     cfg.objective.masking.rate = masked
     cfg.optimizer.update(learning_rate=rate, warmup_fraction=10_000 / steps)
     if smoke:

@@ -4,9 +4,9 @@ Variants: cola, sst2, mrpc, stsb, qqp, mnli, qnli, rte, wnli.
 
 Source: Devlin et al. 2019, 4.1: batch 32, 3 epochs, the best of the learning rates
         5e-5, 4e-5, 3e-5 and 2e-5 on the evaluation set, the best of several runs for
-        BERT-Large on small sets. Here 2e-5, which google-research/bert takes for MRPC
-        and MNLI; the others: --config.optimizer.learning_rate=3e-5. Length 128 and a
-        tenth of the steps warmup: run_classifier.py.
+        BERT-Large on small sets. Here 2e-5, google-research/bert's rate for MRPC and
+        MNLI; --config.optimizer.learning_rate=3e-5 changes it. Length 128 and a warmup
+        of a tenth of the steps: run_classifier.py.
 Published, on the test sets (paper, table 1; F1 for QQP and MRPC, Spearman for STS-B,
 Matthews for CoLA, otherwise accuracy; WNLI is left out there):
 
@@ -26,23 +26,21 @@ Run:    python -m bert_jax.run.finetune_classifier --config=configs/glue.py:mrpc
             --config.task.folder=GLUE --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 Cost:   not measured for Base and Large. Hugging Face reports 1h03m for all tasks and
         Base on a TPU v3-8.
-Smoke:  --config=configs/glue.py:mrpc,smoke takes seconds on a processor.
 """
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, recipe_variants
 
+VARIANTS = tuple(config_lib.GLUE)
+
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is the name of a task, with ",smoke" for seconds."""
-    task, smoke = recipe_variants.parse(arg, tuple(config_lib.GLUE))
+    """Return the recipe; `arg` is the name of a task, with ",smoke" for seconds."""
+    task, smoke = recipe_variants.parse(arg, VARIANTS)
     cfg = knobs.to_configdict(config_lib.FinetuneConfig())
-    cfg.task.name = f"glue/{task}"
-    cfg.task.length = 128
-    cfg.batch_size = 32
-    cfg.epochs = 3.0
-    cfg.optimizer.learning_rate = 2e-5
-    cfg.optimizer.warmup_fraction = 0.1
+    cfg.task.update(name=f"glue/{task}", length=128)
+    cfg.update(batch_size=32, epochs=3.0)
+    cfg.optimizer.update(learning_rate=2e-5, warmup_fraction=0.1)
     if smoke:
         recipe_variants.shrink_finetuning(cfg)
     return cfg

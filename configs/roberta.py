@@ -7,13 +7,12 @@ r"""RoBERTa: BERT without next sentences, with large batches and byte-level BPE.
 Source: Liu et al. 2019, table 9: batches of 8,192 sequences of 512 tokens, Adam with
         betas of 0.9 and 0.98 and an epsilon of 1e-6, weight decay 0.01, a linear rise
         and fall of the rate, dropout 0.1, no clipping. Full sentences (4.2), masks
-        drawn afresh (4.1) and counted as fairseq does. From fairseq's code: moments
-        that are corrected for bias, GELU by the error function, layer norms with an
-        epsilon of 1e-5, no segments. fairseq's own example of pretraining Base is a
-        smaller run (125,000 updates with batches of 2,048, 5e-4, 10,000 of warmup);
-        here is the paper's, whose results are those that people compare with.
-        Ours differs in that biases and layer norms are not decayed, and in that
-        initial values are cut off at two standard deviations.
+        drawn afresh (4.1) and counted as in fairseq. From fairseq's code: moments
+        corrected for bias, exact GELU, layer norms with an epsilon of 1e-5, no
+        segments. (fairseq's example of pretraining Base is a smaller run: 125,000
+        updates with batches of 2,048, 5e-4, 10,000 of warmup.) Differences: biases and
+        layer norms are not decayed, and initial values are truncated at two standard
+        deviations.
 Published: development set (fairseq, examples/roberta), base and large: MNLI 87.6 and
         90.2, QNLI 92.8 and 94.7, QQP 91.9 and 92.2, RTE 78.7 and 86.6, SST-2 94.8 and
         96.4, MRPC 90.2 and 90.9, CoLA 63.6 and 68.0, STS-B 91.2 and 92.4; with 160 GB
@@ -25,25 +24,24 @@ Run:    python -m bert_jax.run.train_tokenizer --input='FILES' --kind=byte_bpe \
         python -m bert_jax.run.pretrain --config=configs/roberta.py:base \
             --config.data.corpus=DIR --workdir=DIR
         A folder with the published vocab.json and merges.txt is a tokenizer, too. A
-        batch goes through in 8 pieces; '--config.phases[0].micro_batches=N' with what
-        `run.plan` says a chip can hold.
+        batch is accumulated from 8 micro-batches. `run.plan` finds the number that a
+        chip needs: '--config.phases[0].micro_batches=N'.
 Cost:   the authors' run of Large with less text, 100,000 steps, took a day on 1,024
-        V100 GPUs (section 5). We have not run it.
-Smoke:  --config=configs/roberta.py:base,smoke takes seconds on a processor.
+        V100 GPUs (section 5). Not run yet.
 """
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads; peak of the learning rate, steps of warmup.
-_VARIANTS = {"base": (12, 768, 12, 6e-4, 24_000), "large": (24, 1024, 16, 4e-4, 30_000)}
+VARIANTS = {"base": (12, 768, 12, 6e-4, 24_000), "large": (24, 1024, 16, 4e-4, 30_000)}
 _STEPS = 500_000
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is "base" or "large", with ",smoke" for seconds."""
-    variant, smoke = recipe_variants.parse(arg, tuple(_VARIANTS))
-    layers, hidden, heads, rate, warmup = _VARIANTS[variant]
+    """Return the recipe; `arg` is "base" or "large", with ",smoke" for seconds."""
+    variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
+    *size, rate, warmup = VARIANTS[variant]
     objective = config_lib.MaskedLmConfig(
         segments="full_sentences",
         short_sequence_rate=0.0,
@@ -55,9 +53,7 @@ def get_config(arg: str = ""):
     cfg = knobs.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(phase,))
     )
-    cfg.encoder.vocab_size = 0  # that of the corpus
-    cfg.encoder.update(num_layers=layers, hidden_size=hidden, num_heads=heads)
-    cfg.encoder.intermediate_size = 4 * hidden
+    recipe_variants.set_size(cfg, *size)
     cfg.encoder.update(type_vocab_size=0, activation="gelu_erf")
     cfg.encoder.layer_norm_epsilon = 1e-5
     cfg.optimizer.update(schedule="linear", bias_correction=True, clip_norm=0.0)

@@ -6,30 +6,27 @@ Source: the paper, 4.2 and 4.3: v1 with batch 32, learning rate 5e-5 and 3 epoch
         The README of google-research/bert has, on the development set of 1.1,
         EM 81.2 and F1 88.4 for Base (batch 12, 3e-5, 2 epochs) and EM 84.4 and F1 90.9
         for Large (batch 24), where F1 is between 90.5 and 91.0 from run to run.
-        Large has EM 79.0 and F1 81.8 on that of 2.0 (README of ALBERT).
+        On 2.0, Large has EM 79.0 and F1 81.8 (README of ALBERT).
 Run:    python -m bert_jax.run.finetune_squad --config=configs/squad.py:v1 \
             --config.task.train=train-v1.1.json --config.task.eval=dev-v1.1.json \
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 Cost:   not measured yet.
-Smoke:  --config=configs/squad.py:v1,smoke takes seconds on a processor, with files as
-        small.
 """
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, recipe_variants
 
-_BATCH_SIZE = {"v1": 32, "v2": 48}
-_EPOCHS = {"v1": 3.0, "v2": 2.0}
+# Batch size, epochs.
+VARIANTS = {"v1": (32, 3.0), "v2": (48, 2.0)}
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is the version, "v1" or "v2", and maybe "smoke"."""
-    version, smoke = recipe_variants.parse(arg, tuple(_EPOCHS))
+    """Return the recipe; `arg` is the version, "v1" or "v2", and maybe "smoke"."""
+    version, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     cfg = knobs.to_configdict(config_lib.FinetuneConfig(task=config_lib.SquadConfig()))
-    cfg.batch_size = _BATCH_SIZE[version]
-    cfg.epochs = _EPOCHS[version]
-    cfg.optimizer.learning_rate = 5e-5
-    cfg.optimizer.warmup_fraction = 0.1
+    batch_size, epochs = VARIANTS[version]
+    cfg.update(batch_size=batch_size, epochs=epochs)
+    cfg.optimizer.update(learning_rate=5e-5, warmup_fraction=0.1)
     cfg.task.update(length=384, stride=128, max_question=64, max_answer=30)
     cfg.task.no_answers = version == "v2"
     if smoke:

@@ -19,15 +19,14 @@ Run:    python -m bert_jax.run.train_tokenizer --kind=sentencepiece \
             --input=TEXT --output=CORPUS
         python -m bert_jax.run.pretrain --config=configs/xlnet.py:base \
             --config.data.corpus=CORPUS --workdir=DIR
-Cost:   the authors' large took 5.5 days on 512 TPU v3 chips (3.1). We have not run it.
-Smoke:  --config=configs/xlnet.py:base,smoke takes seconds on a processor.
+Cost:   the authors' large took 5.5 days on 512 TPU v3 chips (3.1). Not run yet.
 """
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, heads.
-_SIZES = {"base": (12, 768, 12), "large": (24, 1024, 16)}
+VARIANTS = {"base": (12, 768, 12), "large": (24, 1024, 16)}
 # Steps, batch, learning rate, steps of warmup.
 _TRAINING = {
     "base": (1_000_000, 256, 1e-4, 10_000),
@@ -36,9 +35,8 @@ _TRAINING = {
 
 
 def get_config(arg: str = ""):
-    """The recipe; `arg` is a variant, with ",smoke" for seconds."""
-    variant, smoke = recipe_variants.parse(arg, tuple(_SIZES))
-    layers, hidden_size, heads = _SIZES[variant]
+    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
     steps, batch_size, rate, warmup = _TRAINING[variant]
     cfg = knobs.to_configdict(
         config_lib.PretrainConfig(
@@ -49,8 +47,7 @@ def get_config(arg: str = ""):
             ),
         )
     )
-    cfg.encoder.update(vocab_size=0, num_layers=layers, num_heads=heads)
-    cfg.encoder.update(hidden_size=hidden_size, intermediate_size=4 * hidden_size)
+    recipe_variants.set_size(cfg, *VARIANTS[variant])
     cfg.optimizer.update(learning_rate=rate, warmup_fraction=warmup / steps)
     cfg.optimizer.schedule = "linear"
     if smoke:

@@ -1,6 +1,7 @@
-"""Batches of pretraining with one thing or another changed, for tests."""
+"""Configs of pretraining, their batches, and the comparison with the restatement."""
 
 import numpy as np
+from restatement import Reference
 
 from bert_jax import config as config_lib
 from bert_jax.data import batches as batches_lib
@@ -9,8 +10,9 @@ MASKED = config_lib.MaskedLmConfig()
 
 
 def configure(objective=MASKED, *, length=64, seed=3, groups=1, batch_size=32, steps=9):
-    """Two phases of one shape."""
+    """Return a config with two phases of one shape."""
     is_permuted = isinstance(objective, config_lib.PermutationLmConfig)
+    phase = config_lib.PhaseConfig(steps=steps, length=length, batch_size=batch_size)
     return config_lib.PretrainConfig(
         seed=seed,
         objective=objective,
@@ -19,15 +21,13 @@ def configure(objective=MASKED, *, length=64, seed=3, groups=1, batch_size=32, s
             positions="relative" if is_permuted else "absolute",
         ),
         data=config_lib.DataConfig(shard_groups=groups),
-        phases=(
-            config_lib.PhaseConfig(steps=steps, length=length, batch_size=batch_size),
-        )
-        * 2,
+        phases=(phase, phase),
     )
 
 
 def make(corpus, config, phase=0, **options):
-    return batches_lib.PretrainingBatches([corpus], config, phase, **options)
+    corpora = corpus if isinstance(corpus, list) else [corpus]
+    return batches_lib.PretrainingBatches(corpora, config, phase, **options)
 
 
 def assert_rows_equal(batch, reference, positions, where=""):
@@ -37,3 +37,31 @@ def assert_rows_equal(batch, reference, positions, where=""):
         for name, value in expected.items():
             got = batch[name][row]
             assert np.array_equal(got, value), (where, row, name, got, value)
+
+
+def assert_as_restated(corpus, config, steps, phase=0, *, split="train"):
+    """Compare the batches of some steps; "border" is a step that lies in two epochs."""
+    made = make(corpus, config, phase, held_out=split == "held_out")
+    reference = Reference(corpus, config, phase, split=split)
+    size = config.phases[phase].batch_size
+    count = len(reference.rows)
+    border = (count - reference.begin % count) // size
+    for step in steps:
+        step = border if step == "border" else step
+        positions = step * size + np.arange(size)
+        if split == "held_out":
+            positions = positions[positions < count]
+        assert_rows_equal(made.batch(step), reference, positions, step)
+
+
+def assert_parts_are_a_batch(corpus, config, reference_of, processes):
+    """Check that processes together make the batch that the restatement makes."""
+    parts = [
+        make(corpus, config, rows=rows).batch(9)
+        for rows in np.arange(32).reshape(processes, -1)
+    ]
+    batch = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
+    size = 32 // config.data.shard_groups
+    for group in range(config.data.shard_groups):
+        own = {n: x[group * size : (group + 1) * size] for n, x in batch.items()}
+        assert_rows_equal(own, reference_of(group), 9 * size + np.arange(size))

@@ -1,11 +1,11 @@
-"""The recipes that ship, and the record of what they resolve to.
+"""All recipes, and the record of their resolved configs.
 
     python tests/recipes.py
 
 writes the record, which `test_recipes.py` compares with. It has a section for each
-recipe with the fields that differ from the defaults, and one for each class of configs
-with these defaults. So a new field adds one line to the section of its class, and a
-changed default changes one.
+recipe, with the fields that differ from the defaults, and a section for each class of
+configs, with these defaults. So a new field adds one line to the section of its class,
+and a changed default changes one. A recipe with variants has them in `VARIANTS`.
 """
 
 import dataclasses
@@ -24,54 +24,6 @@ ROOT = pathlib.Path(__file__).parents[1]
 RECORD = pathlib.Path(__file__).parent / "fixtures/recipes.txt"
 FILES = {path.stem: path for path in (ROOT / "configs").glob("*.py")}
 FILES["demo"] = pathlib.Path(recipe.__file__)
-MINIATURES = ("tiny", "mini", "small", "medium")
-ROBERTA = ("base", "large")
-ABLATIONS = (
-    "no_nsp",
-    "left_to_right",
-    "whole_words",
-    "ngrams",
-    "sentence_order",
-    "full_sentences",
-    "doc_sentences",
-    "fairseq",
-    "mask_40",
-    "mask_falling",
-    "packed",
-)
-ALBERTS = ("base", "large", "xlarge", "xxlarge")
-ELECTRAS = ("small", "base", "large")
-XLNETS = ("base", "large")
-COMPARED = (
-    "bert",
-    "no_nsp",
-    "whole_words",
-    "ngrams",
-    "full_sentences",
-    "left_to_right",
-    "electra",
-    "albert",
-    "xlnet",
-)
-# As in --config=configs/NAME.py:VARIANT.
-PRETRAINING = (
-    *(f"bert_miniature:{size}" for size in MINIATURES),
-    "bert_base",
-    "bert_large",
-    "continued",
-    "multilingual",
-    "bert_large_lamb:64k",
-    "bert_large_lamb:32k",
-    *(f"bert_ablations:{variant}" for variant in ABLATIONS),
-    *(f"albert:{size}" for size in ALBERTS),
-    *(f"electra:{size}" for size in ELECTRAS),
-    *(f"roberta:{size}" for size in ROBERTA),
-    *(f"xlnet:{size}" for size in XLNETS),
-    *(f"comparison:{name}" for name in COMPARED),
-)
-GLUE = tuple(f"glue:{task}" for task in config.GLUE)
-FINETUNING = ("classifier", *GLUE, "squad:v1", "squad:v2", "tagger", "choice")
-NAMES = (*PRETRAINING, *FINETUNING, "demo")
 _PROGRAMS = (config.PretrainConfig, config.FinetuneConfig, DemoConfig)
 
 
@@ -82,6 +34,18 @@ def module(file):
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     return loaded
+
+
+def names(file: str) -> list[str]:
+    """Return a recipe's name, or the names of its variants: FILE:VARIANT."""
+    variants = getattr(module(file), "VARIANTS", ())
+    return [f"{file}:{variant}" for variant in variants] or [file]
+
+
+NAMES = tuple(name for file in sorted(FILES) for name in names(file))
+ABLATIONS = tuple(module("bert_ablations").VARIANTS)
+COMPARED = tuple(module("comparison").VARIANTS)
+MINIATURES = tuple(module("bert_miniature").VARIANTS)
 
 
 def load(name, *more):
@@ -113,7 +77,7 @@ def record() -> dict[str, str]:
 
 
 def read_record() -> dict[str, str]:
-    """Read what `write_record` wrote."""
+    """Read the record."""
     sections = RECORD.read_text().split("\n[")
     parts = (section.partition("]\n") for section in sections[1:])
     return {name: lines for name, _, lines in parts}
@@ -172,7 +136,7 @@ def _differences(value, default, path):
 
 
 def _classes(types_of_fields) -> set[type]:
-    """Return the classes of configs among some types, and those of their fields."""
+    """Return the config classes among some types and, recursively, their fields."""
     found = set()
     for cls in types_of_fields:
         if dataclasses.is_dataclass(cls):

@@ -1,7 +1,7 @@
-"""The definition of a batch once more, in plain Python.
+"""A restatement of the definition of batches, in plain Python.
 
-It makes one example at a time, with lists and loops, and drops tokens one by one as the
-original does. It shares no code with the package beyond reading shards.
+It makes one example at a time, with lists and loops, and drops tokens one by one like
+the original. It shares only the reader of shards with the package.
 """
 
 import math
@@ -51,7 +51,7 @@ def permute(index, size, key):
 
 
 def read_documents(corpus, split, group=0, groups=1):
-    """Documents as lists of sentences, which are lists of ids."""
+    """Return documents as lists of sentences, which are lists of ids."""
     all_shards = corpus.shards[split]
     chosen = [
         s for i, s in enumerate(all_shards) if i * groups // len(all_shards) == group
@@ -75,7 +75,7 @@ def read_documents(corpus, split, group=0, groups=1):
 
 
 def key_of(config, *path):
-    """The key of a split, phase and group."""
+    """Return the key at a path of split, phase and group."""
     key = 0
     for index in (config.seed, *path):
         key = word(key, index)
@@ -83,13 +83,13 @@ def key_of(config, *path):
 
 
 def phases_before(config, phase):
-    """Earlier phases of the length of a phase."""
+    """Return the earlier phases with the length of a phase."""
     length = config.phases[phase].length
     return [i for i in range(phase) if config.phases[i].length == length]
 
 
 def rows_of_phase(config, phase):
-    """Rows of all batches of a phase, in one group of shards."""
+    """Return the number of rows of a phase in one group of shards."""
     phase = config.phases[phase]
     return phase.steps * phase.batch_size // config.data.shard_groups
 
@@ -98,13 +98,12 @@ class Mixture:
     """The rows of a phase of several corpora, for one group of the shards of each."""
 
     def __init__(self, corpora, config, weights, phase=0, *, group=0):
-        """`weights` are the shares of the corpora, up to a factor."""
         self.config, self.group = config, group
         self.parts = [
             Reference(corpus, config, phase, group=group, number=i)
             for i, corpus in enumerate(corpora)
         ]
-        # Rows that come first, and the one from which on all come then.
+        # Rows to take first, and the first row to take after these.
         self.left, self.next = [[] for _ in corpora], [0 for _ in corpora]
         self.begin, self.weights = 0, None
         for i in [*phases_before(config, phase), phase]:
@@ -117,7 +116,7 @@ class Mixture:
                 self.begin += rows_of_phase(config, i)
 
     def begin_mixing(self, phase, weights):
-        """Mix with other weights from here on."""
+        """Begin a mixture with other weights."""
         self.begin, self.weights = 0, weights
         self.key = word(key_of(self.config, 0, phase, self.group), MIXING)
         exact = [Fraction(w) / sum(map(Fraction, weights)) * 2**16 for w in weights]
@@ -127,7 +126,7 @@ class Mixture:
             self.counts[i] += 1
 
     def end_mixing(self):
-        """Find what is left of each corpus: first the rest of the block."""
+        """Find the rows that are left of each corpus: first the rest of the block."""
         end = (self.begin // 2**16 + 1) * 2**16
         left = [[] for _ in self.parts]
         for position in range(self.begin, end):
@@ -140,7 +139,7 @@ class Mixture:
             self.left[number] = left[number] + untouched
 
     def at(self, position):
-        """The corpus of a row, and which row of its order it is."""
+        """Return the corpus at a position, and the row of this corpus."""
         block, place = divmod(position, 2**16)
         place = permute(place, 2**16, word(self.key, block))
         number = 0
@@ -154,7 +153,7 @@ class Mixture:
         return number, self.next[number] + own - len(left)
 
     def row(self, position):
-        """The row at a position of the phase."""
+        """Return the row at a position of the phase."""
         number, own = self.at(self.begin + position)
         return self.parts[number].row_in_order(own)
 
@@ -202,7 +201,7 @@ class Reference:
         return not self.objective.segments.endswith("sentences")
 
     def cut(self, documents):
-        """Sentences that are too long, in equal parts."""
+        """Cut long sentences into equal parts."""
         target = self.length - (3 if self.is_pair else 2)
         return [
             [
@@ -215,7 +214,7 @@ class Reference:
         ]
 
     def make_chunks(self):
-        """(document, list of pieces); of full sentences, of (document, piece)."""
+        """Return (document, list of pieces); for one segment, of (document, piece)."""
         if self.objective.segments == "full_sentences":
             pieces = [(d, p) for d, ps in enumerate(self.documents) for p in ps]
             return self.fill([pieces])
@@ -244,7 +243,7 @@ class Reference:
         return self.length - (3 if self.is_pair else 2)
 
     def aim(self, number):
-        """Tokens that a chunk reaches that begins with a piece."""
+        """Return the target of a chunk that begins with a piece."""
         if self.S == 1:
             return self.target
         return self.goal(word(word(self.key, AIMS), number), self.target)
@@ -257,7 +256,7 @@ class Reference:
         return min(max(count, 2 if self.is_pair else 1), self.target)
 
     def pack(self):
-        """Best fit, decreasing, one example after the other: lists of chunks."""
+        """Return rows, as lists of chunks, by best fit, decreasing, one by one."""
         size = [
             self.tokens_of(c) + self.length - self.target
             for c in range(len(self.chunks))
@@ -283,7 +282,7 @@ class Reference:
         return rows
 
     def packed_row(self, examples):
-        """Examples end to end."""
+        """Return a row of examples, end to end."""
         row = {"documents": [], "positions": [], "pooled_positions": []}
         for number, example in enumerate(examples):
             before = len(row["positions"])
@@ -330,7 +329,7 @@ class Reference:
         return chunks
 
     def joined(self, chunk):
-        """Tokens of pieces, with [SEP] between two documents."""
+        """Return the tokens of pieces, with [SEP] between two documents."""
         tokens = []
         for i, (document, piece) in enumerate(chunk):
             if i and document != chunk[i - 1][0]:
@@ -339,23 +338,23 @@ class Reference:
         return tokens
 
     def row_at(self, position):
-        """Epoch and chunks of the row at a position in the order."""
+        """Return epoch and chunks of the row at a position in the order."""
         epoch, index = divmod(position, len(self.rows))
         order = word(word(self.key, ORDER), epoch)
         return epoch, self.rows[permute(index, len(self.rows), order)]
 
     def row(self, position):
-        """The row at a position of the phase."""
+        """Return the row at a position of the phase."""
         return self.row_in_order(self.begin + position)
 
     def row_in_order(self, position):
-        """The row at a position in the order."""
+        """Return the row at a position in the order."""
         epoch, chunks = self.row_at(position)
         examples = [self.example(c, epoch) for c in chunks]
         return self.packed_row(examples) if self.S > 1 else examples[0]
 
     def example(self, c, epoch):
-        """What a chunk makes."""
+        """Return the example of a chunk."""
         keys = [word(word(word(self.key, p), epoch), c) for p in range(10)]
         t = self.tokenizer
         row = {}
@@ -405,7 +404,7 @@ class Reference:
         return target
 
     def stretch(self, c, key):
-        """Tokens of one segment."""
+        """Return the tokens of one segment."""
         tokens = self.joined(self.chunks[c][1])
         if self.S == 1:
             return tokens[: self.goal(key, self.target)]
@@ -414,7 +413,7 @@ class Reference:
         return tokens[front : front + self.target]
 
     def room(self, c):
-        """Tokens of a pair, at most."""
+        """Return the largest number of tokens of a pair."""
         return self.target if self.S == 1 else self.tokens_of(c)
 
     def pair(self, c, key):
@@ -486,7 +485,7 @@ class Reference:
         return min(self.P, max(1, round(self.rate * n)))
 
     def words(self, ids):
-        """Lists of positions, in runs between special tokens."""
+        """Return words as lists of positions, in runs between special tokens."""
         runs, previous = [[]], False
         for i in range(len(ids)):
             if self.special(i, ids) and self.objective.masking.convention == "original":
@@ -501,7 +500,7 @@ class Reference:
         return [run for run in runs if run]
 
     def units(self, ids, key):
-        """What is masked as a whole: lists of positions."""
+        """Return the units of masking, as lists of positions."""
         masking = self.objective.masking
         runs = self.words(ids)
         if masking.unit == "token":
@@ -552,7 +551,7 @@ class Reference:
     # ---- permutations
 
     def permutation(self, ids, keys):
-        """Which positions are predicted, and the place of each token in the order."""
+        """Return the predicted positions, and the rank of each token."""
         text = [i for i in range(len(ids)) if not self.special(i, ids)]
         context, targets = self.objective.context, []
         goal = min(max(1, len(text) // context), len(text) - 1)

@@ -1,9 +1,9 @@
-"""Execute the notebooks, and store what their cells show.
+"""Execute the notebooks, and store their outputs.
 
     pip install nbclient ipykernel
     python tests/stored_notebooks.py [NAME.ipynb ...]
 
-What goes to standard error is left out: progress, which has times and paths.
+Standard error is left out, because progress has times and paths.
 """
 
 import base64
@@ -17,12 +17,12 @@ FOLDER = pathlib.Path(__file__).parents[1] / "notebooks"
 
 
 def read(name):
-    """A notebook as nested dicts and lists."""
+    """Return a notebook as nested dicts and lists."""
     return json.loads((FOLDER / name).read_text(encoding="utf-8"))
 
 
 def source(notebook):
-    """Its code, from top to bottom."""
+    """Return the code of a notebook."""
     cells = [c["source"] for c in notebook["cells"] if c["cell_type"] == "code"]
     return "\n\n".join("".join(cell) for cell in cells)
 
@@ -53,7 +53,7 @@ def execute(name):
 
 
 def smaller(png):
-    """A picture in base64 with 256 colours, which is less than half as large."""
+    """Reduce a picture in base64 to 256 colours, less than half of its size."""
     from PIL import Image
 
     with Image.open(io.BytesIO(base64.b64decode(png))) as picture:

@@ -1,4 +1,4 @@
-"""The attention kernel, interpreted, beside the plain path; and compiled for TPUs."""
+"""The attention kernel for TPUs: equal to the plain path, and compiled."""
 
 import dataclasses
 import functools
@@ -23,7 +23,7 @@ from bert_jax.training import sharding
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """A shape, and which positions attend to which."""
+    """A shape, and an attention pattern."""
 
     heads: int
     head_size: int
@@ -62,7 +62,7 @@ class Case:
         )
 
     def arrays(self):
-        """Queries, keys and values, and the gradient of what comes of them."""
+        """Return queries, keys and values, and the gradient of the output."""
         rng = np.random.default_rng(0)
         shape = self.rows, self.length, self.heads, self.head_size
         return [jnp.asarray(rng.normal(size=shape), self.dtype) for _ in range(4)]
@@ -126,8 +126,8 @@ def test_kernel_equals_the_plain_path(case, tolerance):
 
 
 def test_kernel_draws_the_dropout_of_the_plain_path():
-    # Values that are rows of an identity show the probabilities; with equal scores
-    # they are all the same, so what is zero was dropped.
+    # With an identity as values, outputs are probabilities. With equal scores these are
+    # equal, so zeros were dropped.
     case = Case(3, 128, rate=0.3)
     zeros = jnp.zeros((2, 128, 3, 128))
     eye = jnp.broadcast_to(jnp.eye(128)[:, None], zeros.shape)
@@ -139,7 +139,7 @@ def test_kernel_draws_the_dropout_of_the_plain_path():
 
 @functools.cache
 def module_results(kernels, remat="none", mesh=None):
-    """Output and gradients of the module, with everything on."""
+    """Return output and gradients of the module, with all features."""
     encoder = config.EncoderConfig(
         vocab_size=11,
         hidden_size=256,
@@ -172,25 +172,25 @@ def module_results(kernels, remat="none", mesh=None):
         return jax.tree.leaves(jax.jit(run, in_shardings=(split, rows))(params, x))
 
 
-def test_each_device_has_its_rows_and_heads(interpreted_kernels):
+def test_kernels_run_on_the_rows_and_heads_of_a_device(interpreted_kernels):
     expected = module_results("off")
     assert interpreted_kernels == []
     axes = config.MeshConfig(data=2, fsdp=2, tensor=2)
     kernel = module_results("auto", mesh=sharding.make_mesh(axes))
     assert set(interpreted_kernels) == {"attention"}
     for a, b in zip(kernel, expected, strict=True):
-        # The keys' bias moves all scores alike: its gradient is only rounding.
+        # The keys' bias shifts all scores: its gradient is only rounding.
         assert np.abs(a - b).max() <= 3e-6 * max(np.abs(b).max(), 1.0)
 
 
-def test_processors_have_the_plain_path():
+def test_cpus_use_the_plain_path():
     auto = module_results("auto", remat="attention")
     for a, b in zip(auto, module_results("off"), strict=True):
         np.testing.assert_array_equal(a, b)
 
 
 def decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, **fields):
-    """The decision for TPUs, checked against the program that is compiled for them."""
+    """Return the decision for TPUs, after a check with the program for them."""
     encoder = config.EncoderConfig(
         hidden_size=heads * head_size, num_heads=heads, **fields
     )
@@ -218,7 +218,7 @@ def decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, **fie
     return str(decided)
 
 
-def test_tpus_have_the_kernel_where_shapes_allow():
+def test_tpus_use_the_kernel_where_shapes_allow():
     assert decision() == "TPU kernel"
     assert decision(length=256, tensor=2) == "TPU kernel"
     rows = "plain operations (rows of {} tokens; the kernel takes multiples of 128 up "
@@ -234,13 +234,17 @@ def test_tpus_have_the_kernel_where_shapes_allow():
 
 
 @pytest.mark.plans
-@pytest.mark.parametrize("name", ["v4:2x2x1", "v5e:1x1", "v6e:1x1"])
 @pytest.mark.parametrize(
-    "case",
+    ("name", "case"),
     [
-        Case(4, 64, rate=0.1, dtype="bfloat16"),
-        Case(1, 32, length=100, rate=0.1, documents=True, causal=True),
-        Case(2, 64, length=256, window=64),
+        ("v4:2x2x1", Case(4, 64, rate=0.1, dtype="bfloat16")),
+        ("v5e:1x1", Case(4, 64, rate=0.1, dtype="bfloat16")),
+        ("v6e:1x1", Case(4, 64, rate=0.1, dtype="bfloat16")),
+        (
+            "v5e:1x1",
+            Case(1, 32, length=100, rate=0.1, documents=True, causal=True),
+        ),
+        ("v4:2x2x1", Case(2, 64, length=256, window=64)),
     ],
     ids=str,
 )

@@ -1,6 +1,7 @@
 """Attention by cuDNN: its call, its conditions, and its result on a GPU."""
 
 import re
+import types
 
 import jax
 import jax.numpy as jnp
@@ -36,7 +37,7 @@ def make_pattern(*, packed, causal=False):
 
 
 def output_and_gradients(attend, pattern, dtype):
-    """Of tokens; nothing reads the output of padding."""
+    """Return output and gradients of tokens; nothing reads the output of padding."""
     rng = np.random.default_rng(0)
     shape = ROWS, LENGTH, HEADS, HEAD_SIZE
     query, key, value, g = (jnp.asarray(rng.normal(size=shape), dtype) for _ in "qkvg")
@@ -78,7 +79,7 @@ masks = pytest.mark.parametrize(
 
 
 @masks
-def test_it_is_asked_for_what_the_plain_path_computes(packed, causal):
+def test_the_call_describes_what_the_plain_path_computes(packed, causal):
     assert_equals_plain(
         "float32", 2e-6, packed=packed, causal=causal, implementation="xla"
     )
@@ -102,7 +103,7 @@ def test_cudnn_equals_the_plain_path(packed, causal):
     ],
     ids=str,
 )
-def test_programs_for_gpus_have_it(packed, causal, call, mask, monkeypatch):
+def test_programs_for_gpus_call_cudnn(packed, causal, call, mask, monkeypatch):
     """Lowered without a GPU: all that tracing asks for is the version of cuDNN."""
     version = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
     monkeypatch.setattr(version, lambda: 91_300)
@@ -139,7 +140,7 @@ def test_programs_for_gpus_have_it(packed, causal, call, mask, monkeypatch):
     ],
     ids=str,
 )
-def test_gpus_have_cudnn_where_it_computes_the_same(case, reason, monkeypatch):
+def test_gpus_use_cudnn_where_it_applies(case, reason, monkeypatch):
     monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
     case = {"length": LENGTH, "is_local": False, "has_dropout": False} | case
     names = ("length", "is_local", "has_dropout")
@@ -156,29 +157,23 @@ def test_gpus_have_cudnn_where_it_computes_the_same(case, reason, monkeypatch):
     assert reason in got.reason
 
 
-class Client:
-    def __init__(self, version):
-        self.platform_version = version
-
-
-class Device:
-    def __init__(self, platform, version, capability):
-        self.platform, self.client = platform, Client(version)
-        self.compute_capability = capability
+def device(platform, version, capability):
+    return types.SimpleNamespace(
+        platform=platform,
+        client=types.SimpleNamespace(platform_version=version),
+        compute_capability=capability,
+    )
 
 
 @pytest.mark.parametrize(
-    ("device", "available"),
+    ("description", "available"),
     [
-        (Device("gpu", "PJRT C API\ncuda 13000", "9.0"), True),
-        (Device("gpu", "PJRT C API\ncuda 12090", "8.0"), True),
-        (Device("gpu", "PJRT C API\ncuda 12090", "7.5"), False),
-        (Device("gpu", "PJRT C API\nrocm 60000", "gfx942"), False),
-        (Device("tpu", "PJRT C API", None), False),
-        (Device("cpu", "cpu", None), False),
+        (("gpu", "PJRT C API\ncuda 12090", "8.0"), True),
+        (("gpu", "PJRT C API\ncuda 12090", "7.5"), False),
+        (("gpu", "PJRT C API\nrocm 60000", "gfx942"), False),
+        (("cpu", "cpu", None), False),
     ],
-    ids=lambda x: "",
 )
-def test_only_where_the_devices_have_it(device, available, monkeypatch):
-    monkeypatch.setattr(jax, "devices", lambda: [device])
+def test_cudnn_needs_a_recent_nvidia_gpu(description, available, monkeypatch):
+    monkeypatch.setattr(jax, "devices", lambda: [device(*description)])
     assert decisions.is_cudnn_available() == available

@@ -1,4 +1,4 @@
-"""What docs/data.md says about the code is so."""
+"""docs/data.md agrees with the code."""
 
 import importlib.util
 import pathlib
@@ -21,7 +21,7 @@ def show_batches():
 
 
 @pytest.mark.runs
-def test_the_table_of_batches_is_what_the_script_prints(show_batches):
+def test_the_table_of_batches_equals_the_script_s_output(show_batches):
     table = TEXT.split("<!-- batches-table -->\n")[1]
     assert table.split("<!-- /batches-table -->")[0] == show_batches.table()
 
@@ -31,7 +31,7 @@ def test_the_table_has_every_kind_of_batch(show_batches):
     assert set(show_batches.RECIPES) == {"bert_base", *ablations, "xlnet:base"}
 
 
-def test_files_that_are_named_exist():
+def test_named_files_exist():
     named = set(re.findall(r"`([\w/]+\.(?:py|ipynb))`", TEXT))
     assert "bert_jax/data/batches.py" in named
     folders = ROOT, ROOT / "bert_jax", ROOT / "bert_jax/data"

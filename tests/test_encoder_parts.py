@@ -1,4 +1,4 @@
-"""The parts of the encoder, beside a restatement in NumPy and float64."""
+"""The parts of the encoder, compared with a restatement in NumPy and float64."""
 
 import dataclasses
 import functools
@@ -15,7 +15,7 @@ from jax.extend import core
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
-from bert_jax.model import flops, heads, layer_stack, parameters, randomness
+from bert_jax.model import flops, heads, parameters, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm
 
@@ -240,11 +240,10 @@ def packed_rows():
     )
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize("name", FAMILIES)
-def test_a_family_of_parts_equals_its_restatement(name, scan_layers):
+def test_families_equal_the_restatement(name):
     """Hidden states of all layers and logits, of packed rows with padding."""
-    c = family(name, scan_layers=scan_layers)
+    c = family(name)
     params, inputs = random_params(c), packed_rows()
     encoder = heads.make_encoder(c)
     states = encoder.apply(
@@ -269,11 +268,11 @@ def test_a_family_of_parts_equals_its_restatement(name, scan_layers):
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{"scan_layers": True}, {"remat": "attention"},
-     {"remat": "layer", "scan_layers": True}, {"kernels": "off"}],
+    ("name", "change"),
+    [("modernbert", {"scan_layers": True}), ("ultrabert", {"scan_layers": True}),
+     ("eurobert", {"scan_layers": True}), ("modernbert", {"remat": "attention"}),
+     ("ultrabert", {"remat": "layer", "scan_layers": True})],
 )  # fmt: skip
-@pytest.mark.parametrize("name", ["modernbert", "ultrabert"])
 def test_loops_and_recomputation_change_nothing(name, change):
     """Loss and gradients, with dropout, where layers differ in kind."""
 
@@ -294,8 +293,8 @@ def test_loops_and_recomputation_change_nothing(name, change):
         assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
 
 
-def test_a_loop_over_layers_goes_over_repeating_groups():
-    """Layer 0, three times (local, local, global), and the last local layer."""
+def test_a_loop_repeats_groups_of_layers():
+    """Layer 0, three groups (local, local, global), and the last local layer."""
     c = family("modernbert", num_layers=11, scan_layers=True)
     encoder, inputs = heads.make_encoder(c), packed_rows()
     params = jax.eval_shape(encoder.init, jax.random.key(0), inputs)
@@ -336,7 +335,7 @@ def test_a_norm_that_the_first_layer_lacks_has_no_gradient():
 
 
 def dimensions(name):
-    """Names and sizes of the dimensions of each parameter, by path."""
+    """Return names and sizes of the dimensions of each parameter, by path."""
     objective = masked_lm.MaskedLm(
         family(name), config.MaskedLmConfig(segments="full_sentences")
     )
@@ -347,7 +346,7 @@ def dimensions(name):
     }
 
 
-def test_parameter_paths_are_those_on_record():
+def test_parameter_paths_equal_the_record():
     """Checkpoints, converters and optimizers depend on them."""
     lines = []
     for name in FAMILIES:
@@ -359,36 +358,20 @@ def test_parameter_paths_are_those_on_record():
 
 @pytest.mark.parametrize("name", FAMILIES)
 def test_parameters_with_a_row_for_each_token(name):
-    """Those whose first dimension is named so."""
+    """They are the parameters whose first dimension is "vocab"."""
     paths = dimensions(name)
     expected = {path for path, sizes in paths.items() if next(iter(sizes)) == "vocab"}
     assert len(expected) > 0
     assert set(filter(parameters.has_row_for_each_token, paths)) == expected
 
 
-@pytest.mark.parametrize(
-    ("name", "num_layers", "expected"),
-    [
-        ("modernbert", 7, [1, 0, 0, 1, 0, 0, 1]),
-        ("ultrabert", 7, [0, 0, 1, 0, 0, 1, 0]),
-        ("eurobert", 3, [1, 1, 1]),
-    ],
-)
-def test_kinds_of_layers(name, num_layers, expected):
-    c = family(name, num_layers=num_layers)
-    kinds = [layer_stack.kind_of(c, i) for i in range(num_layers)]
-    assert [kind.is_global for kind in kinds] == list(map(bool, expected))
-    lacks = [i for i, kind in enumerate(kinds) if not kind.has_attention_norm]
-    assert lacks == ([0] if name == "modernbert" else [])
-
-
 def test_initial_kernels_that_write_to_the_residuals_scale_with_depth():
-    """ModernBERT: by 1 / sqrt(2 N), and the head's dense layer, too."""
+    """ModernBERT divides by sqrt(2 N), also in the head's dense layer."""
     c = family("modernbert", hidden_size=256, num_heads=8, intermediate_size=512)
     objective = masked_lm.MaskedLm(c, config.MaskedLmConfig(segments="full_sentences"))
     params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
     layers = params["encoder"]["layers"]
-    # The standard deviation of a normal distribution cut off at two of its own.
+    # The standard deviation of a normal distribution truncated at two deviations.
     full = 0.02 * 0.8796
     for path, scale in (
         (layers["intermediate"], 1),
@@ -401,7 +384,7 @@ def test_initial_kernels_that_write_to_the_residuals_scale_with_depth():
         assert np.std(path["kernel"]) == pytest.approx(full / scale, rel=0.02)
 
 
-def test_operations_of_parts():
+def test_flops_of_parts():
     """Products counted by hand, for 24 tokens."""
     c = family("ultrabert", num_layers=3, num_key_value_heads=2)
     # Windows of 4 + 1 + 4 keys, less 4 + 3 + 2 + 1 at either end of the row.
@@ -431,17 +414,16 @@ def test_operations_of_parts():
     ],
     ids=str,
 )
-def test_fields_that_do_not_fit_together(changes, message):
+def test_contradicting_fields_are_refused(changes, message):
     with pytest.raises(UserError, match=message):
         knobs.check(dataclasses.replace(SMALL, **changes))
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_a_variant_of_the_encoder(scan_layers, monkeypatch):
+def test_a_variant_of_the_encoder(monkeypatch):
     """The toy's parallel blocks, in a masked language model."""
     monkeypatch.setattr(heads, "make_encoder", toy_encoder.make_toy_encoder)
     c = toy_encoder.ToyEncoderConfig(
-        **vars(family("eurobert", scan_layers=scan_layers, num_layers=2))
+        **vars(family("eurobert", scan_layers=True, num_layers=2))
     )
     params = random_params(c)
     encoder, inputs = heads.make_encoder(c), packed_rows()

@@ -1,4 +1,4 @@
-"""Batches of labelled examples: which rows, in which order, cut to which length."""
+"""Batches of labelled examples: their rows, order and length."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ from bert_jax.data import examples as examples_lib
 LENGTHS = (16, 32, 64)
 
 
-def test_each_example_once_an_epoch_in_another_order():
+def test_epochs_have_each_example_once_in_another_order():
     arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
     made = examples_lib.Examples(arrays, batch_size=4, seed=5)
     got = np.concatenate([batch["x"] for batch in made.batches(0, 10)])
@@ -20,7 +20,7 @@ def test_each_example_once_an_epoch_in_another_order():
     assert np.array_equal(part.batch(7)["x"], got[28:32][rows])
 
 
-def test_held_out_examples_in_order_with_weightless_filling():
+def test_held_out_examples_keep_their_order():
     arrays = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
     made = examples_lib.Examples(arrays, batch_size=4, seed=5, held_out=True)
     batches = list(made.batches(0, made.num_batches))
@@ -32,7 +32,7 @@ def test_held_out_examples_in_order_with_weightless_filling():
 
 
 def of_lengths(count, seed=0):
-    """Rows of up to 64 tokens, most of them short, and an array [rows, 2, L]."""
+    """Return rows of up to 64 tokens, most of them short, and an array [rows, 2, L]."""
     used = np.random.default_rng(seed).geometric(0.06, count).clip(1, 64)
     mask = np.arange(64) < used[:, None]
     arrays = {
@@ -50,7 +50,7 @@ def of_lengths(count, seed=0):
     return arrays, used, {"lengths": LENGTHS, "shapes": shapes}
 
 
-def test_batches_are_cut_to_the_smallest_length_that_holds_them():
+def test_batches_are_trimmed_to_the_smallest_length():
     arrays, used, lengths = of_lengths(300)
     made = examples_lib.Examples(arrays, batch_size=8, seed=3, steps=100, **lengths)
     batches = list(made.batches(0, 100))
@@ -59,10 +59,10 @@ def test_batches_are_cut_to_the_smallest_length_that_holds_them():
         wanted = next(n for n in LENGTHS if n >= longest)
         assert batch["input_ids"].shape == (8, wanted)
         assert batch["pairs"].shape == (8, 2, wanted)
-        # Nothing but padding is cut off.
+        # Only padding is trimmed.
         assert np.array_equal(batch["attention_mask"].sum(1), used[batch["x"]])
         assert (batch["input_ids"].max(1) == batch["x"] + 1).all()
-    # Less padding than in any order of the rows, as of one length each or not.
+    # Little more padding than with a length for each row.
     padded = sum(batch["attention_mask"].size for batch in batches)
     real = sum(batch["attention_mask"].sum() for batch in batches)
     rows = np.searchsorted(LENGTHS, used)
@@ -90,7 +90,7 @@ def test_sorted_batches_are_a_function_of_the_step():
     assert set(times.tolist()) == {2, 3}
 
 
-def test_lengths_come_mixed():
+def test_lengths_are_mixed_over_the_run():
     arrays, _, lengths = of_lengths(4000)
     made = examples_lib.Examples(arrays, batch_size=8, seed=3, steps=500, **lengths)
     sizes = [batch["input_ids"].shape[1] for batch in made.batches(0, 128)]
@@ -98,7 +98,7 @@ def test_lengths_come_mixed():
     assert max(halves) < 1.5 * min(halves)
 
 
-def test_held_out_rows_are_sorted_and_come_back_in_order():
+def test_held_out_rows_are_sorted_by_length():
     arrays, used, lengths = of_lengths(61)
     made = examples_lib.Examples(arrays, batch_size=8, seed=3, held_out=True, **lengths)
     batches = list(made.batches(0, made.num_batches))

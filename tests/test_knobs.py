@@ -1,4 +1,4 @@
-"""Knobs, tried on configs that nothing else knows."""
+"""Knobs, on configs that exist only here."""
 
 import dataclasses
 
@@ -50,7 +50,7 @@ class Album:
 CHANGED = Drawing(shape=Square(color="blue"), points=(Point(x=1), Point(y=7)))
 
 
-def test_there_and_back():
+def test_conversions_are_inverse():
     cfg = knobs.to_configdict(Album(first=CHANGED))
     cfg.first.points[1].y = 8
     cfg.first.weights = (1, 0.25)
@@ -94,25 +94,19 @@ def test_there_and_back():
         ({"points": [{}] * 4}, "points: at most three"),
     ],
 )
-def test_what_does_not_fit_is_refused(values, message):
+def test_wrong_values_are_refused(values, message):
     with pytest.raises(UserError, match=message):
         knobs.from_dict(Drawing, values)
 
 
-def test_messages_have_the_whole_path():
-    values = {"first": {"points": [{}] * 4}}
-    with pytest.raises(UserError, match="^first.points: at most three"):
-        knobs.from_dict(Album, values)
-
-
-def test_recipes_are_complete():
+def test_a_recipe_needs_all_fields():
     cfg = knobs.to_configdict(Drawing())
     del cfg.points[0].x
     with pytest.raises(UserError, match=r"config field points\[0\]\.x is missing"):
         knobs.from_configdict(Drawing, cfg)
 
 
-def test_differences_are_listed_by_whether_they_matter():
+def test_differences_are_free_or_not():
     new = dataclasses.replace(CHANGED, points=(Point(x=2), Point(y=9)), weights=(0.5,))
     assert knobs.differences(CHANGED, new, free=False) == [
         "points[0].x: was 1, is now 2",
@@ -130,5 +124,14 @@ def test_open_fields_are_filled_in():
     album = Album(first=Drawing(shape=Circle()))
     filled = knobs.filled_in(album, "first.bold", True, "")
     assert filled.first.bold
+    assert knobs.filled_in(filled, "first.bold", True, "") == filled
     with pytest.raises(UserError, match=r"^first\.bold=True, but it is not$"):
         knobs.filled_in(filled, "first.bold", False, "it is not")
+
+
+def test_required_values_of_other_fields():
+    requirements = [("shape.kind", "circle", "points")]
+    knobs.require(Drawing(), "first.", requirements)
+    message = r"^first\.shape\.kind=square does not go with first\.points=.* be circle"
+    with pytest.raises(UserError, match=message):
+        knobs.require(CHANGED, "first.", requirements)

@@ -1,4 +1,4 @@
-"""Horizontal lines in pictures: what a run compares its evaluations with."""
+"""Horizontal lines of pictures: baselines of the evaluations."""
 
 from bert_jax.training import comparison, curves
 
@@ -19,7 +19,7 @@ def records_of(entropy, loss, accuracy, name="mlm"):
 
 
 def horizontal(axis):
-    """Height of each labelled line from edge to edge."""
+    """Return the heights of horizontal lines by label."""
     return {
         line.get_label(): line.get_ydata()[0]
         for line in axis.lines
@@ -31,15 +31,15 @@ def legend(axis):
     return [text.get_text() for text in axis.get_legend().get_texts()]
 
 
-def test_the_picture_of_a_run_has_the_lines():
+def test_the_picture_of_a_run_has_its_baselines():
     loss, accuracy = curves.draw(records_of(6.4, 5.8, 0.15), "T").axes
     assert horizontal(loss) == {"unigram entropy": 6.4, "without context": 5.8}
     assert horizontal(accuracy) == {"without context": 0.15}
     assert {"unigram entropy", "without context"} <= set(legend(loss))
-    # From left to right, the two are one.
+    # For left-to-right models, the two baselines are equal.
     loss, _ = curves.draw(records_of(6.4, 6.4, 0.06, name="lm"), "T").axes
     assert horizontal(loss) == {"unigram entropy": 6.4}
-    # Runs of before have none.
+    # Records of earlier versions have no baselines.
     before = [
         {k: v for k, v in r.items() if "context" not in k and "entropy" not in k}
         for r in records_of(6.4, 5.8, 0.15)
@@ -47,7 +47,7 @@ def test_the_picture_of_a_run_has_the_lines():
     assert all(not horizontal(axis) for axis in curves.draw(before, "T").axes)
 
 
-def test_the_picture_of_several_has_the_lines_of_each():
+def test_the_picture_of_several_runs_has_all_baselines():
     runs = {"a": records_of(6.4, 5.8, 0.15), "b": records_of(6.3, 5.7, 0.15)}
     loss, accuracy, nsp = curves.compare(runs).axes
     heights = [
@@ -59,7 +59,7 @@ def test_the_picture_of_several_has_the_lines_of_each():
     assert legend(nsp) == ["a", "b"]
 
 
-def test_the_table_of_several_has_them(tmp_path):
+def test_the_table_of_several_runs_has_all_baselines(tmp_path):
     compared = [
         comparison.Compared(name, {}, records_of(entropy, 5.8, 0.15))
         for name, entropy in (("a", 6.4), ("b", 6.3))

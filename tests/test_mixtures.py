@@ -1,4 +1,4 @@
-"""Several corpora in one run: whose rows there are, how many, and in which order."""
+"""Mixtures of several corpora: their rows, shares and order."""
 
 import dataclasses
 import json
@@ -6,7 +6,12 @@ import json
 import numpy as np
 import pytest
 from commands import assert_refused, call
-from made_batches import assert_rows_equal, configure
+from made_batches import (
+    assert_parts_are_a_batch,
+    assert_rows_equal,
+    configure,
+    make,
+)
 from recipes import load
 from restatement import Mixture
 from runs import metrics
@@ -14,7 +19,6 @@ from runs import metrics
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
 from bert_jax.corpus import build, mixture, shards, sources, vocabulary
-from bert_jax.data import batches as batches_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import unigram_baseline
 
@@ -24,16 +28,12 @@ OBJECTIVES = {
         segments="full_sentences", masking=config_lib.MaskingConfig(unit="word")
     ),
     "packed": config_lib.MaskedLmConfig(examples_per_row=4, short_sequence_rate=0.5),
-    "permutations": config_lib.PermutationLmConfig(),
-    "left to right": config_lib.CausalLmConfig(segments="doc_sentences"),
 }
-# What the others have in common with them, they share with each other.
-SLOW = "permutations", "left to right"
 
 
 @pytest.fixture(scope="module")
 def corpora(three_corpora):
-    """Those called "large", "small" and "tiny"."""
+    """Return three corpora, called "large", "small" and "tiny"."""
     return three_corpora
 
 
@@ -41,34 +41,24 @@ def mixed(config, **data):
     return dataclasses.replace(config, data=dataclasses.replace(config.data, **data))
 
 
-def make(corpora, config, phase=0, **options):
-    return batches_lib.PretrainingBatches(corpora, config, phase, **options)
-
-
 # ---- batches
 
 
-@pytest.mark.parametrize(
-    "name",
-    [
-        pytest.param(name, marks=pytest.mark.slow if name in SLOW else ())
-        for name in OBJECTIVES
-    ],
-)
-def test_batches_are_those_of_the_restatement(name, corpora):
+@pytest.mark.parametrize("name", OBJECTIVES)
+def test_batches_equal_the_restatement(name, corpora):
     weights = (0.5, 3.0, 1.0)
     config = mixed(configure(OBJECTIVES[name]), weights=weights)
     for phase in range(2):
         made = make(corpora, config, phase)
         reference = Mixture(corpora, config, weights, phase)
-        # The first, one in two blocks (of the first phase), one far out.
+        # The first step, one in two blocks (of the first phase), and a distant one.
         for step in (0, 2**16 // 32, 10**6):
             positions = step * 32 + np.arange(32)
             assert_rows_equal(made.batch(step), reference, positions, step)
 
 
-def test_phases_with_weights_of_their_own(corpora):
-    """In the middle of blocks, and more than once; groups of shards, too."""
+def test_weights_of_phases_equal_the_restatement(corpora):
+    """Weights change in the middle of blocks, with two groups of shards."""
     config = configure(groups=2)
     shapes = [
         (4000, 64, (0.5, 3.0)),
@@ -140,37 +130,25 @@ def test_a_block_may_end_in_the_middle_of_a_batch(corpora):
     assert_rows_equal(make(corpora, config).batch(step), reference, positions)
 
 
-@pytest.mark.parametrize(
-    ("groups", "processes"),
-    [
-        (1, 2),
-        pytest.param(1, 4, marks=pytest.mark.slow),
-        pytest.param(2, 2, marks=pytest.mark.slow),
-        (2, 4),
-    ],
-)
-def test_processes_make_the_rows_they_own(corpora, groups, processes):
-    """Any number of processes, together, make the batch that one process makes."""
+def test_processes_make_the_rows_of_their_devices(corpora):
     weights = (1.0, 2.0)
-    config = mixed(configure(groups=groups), weights=weights)
-    of_processes = [
-        make(corpora[:2], config, rows=rows)
-        for rows in np.arange(32).reshape(processes, -1)
+    config = mixed(configure(groups=2), weights=weights)
+    assert_parts_are_a_batch(
+        corpora[:2],
+        config,
+        lambda group: Mixture(corpora[:2], config, weights, group=group),
+        processes=4,
+    )
+    names = [
+        name
+        for rows in np.arange(32).reshape(4, -1)
+        for name in make(corpora[:2], config, rows=rows).row_names(9)
     ]
-    parts = [made.batch(9) for made in of_processes]
-    batch = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-    per_group = 32 // groups
-    for group in range(groups):
-        reference = Mixture(corpora[:2], config, weights, group=group)
-        own = slice(group * per_group, (group + 1) * per_group)
-        part = {name: values[own] for name, values in batch.items()}
-        assert_rows_equal(part, reference, 9 * per_group + np.arange(per_group))
-    names = [name for made in of_processes for name in made.row_names(9)]
     assert names == make(corpora[:2], config).row_names(9)
 
 
 def test_a_process_may_have_rows_of_one_corpus_only(corpora):
-    """Or of another at the next step: rows of a process are few."""
+    """The corpus may change from step to step."""
     config = mixed(configure(OBJECTIVES["packed"]), weights=(1.0, 1.0, 1.0))
     alone, all_rows = make(corpora, config, rows=[5]), make(corpora, config)
     for step in range(6):
@@ -179,20 +157,11 @@ def test_a_process_may_have_rows_of_one_corpus_only(corpora):
             assert np.array_equal(values, whole[name][5:6]), (step, name)
 
 
-def test_reading_on_or_resuming_gives_the_same(corpora):
-    config = configure()
-    straight = list(make(corpora, config).batches(0, 12))
-    resumed = list(make(corpora, config).batches(7, 12))
-    for a, b in zip(straight[7:], resumed, strict=True):
-        for name in a:
-            assert np.array_equal(a[name], b[name])
+# ---- shares
 
 
-# ---- how many rows of each
-
-
-def test_sizes_count_to_a_power(corpora):
-    """By hand: shares to the power, normalised (multilingual.md)."""
+def test_weights_are_sizes_to_a_power(corpora):
+    """As in multilingual.md: shares to the power, normalised."""
     sizes = np.array([corpus.count("train", "tokens") for corpus in corpora])
     assert sizes[0] > 3 * sizes[1] > 9 * sizes[2]
     for exponent in (1.0, 0.7, 0.0):
@@ -206,9 +175,7 @@ def test_sizes_count_to_a_power(corpora):
 
 
 def test_shares_are_exact_in_a_block_and_random_within(corpora):
-    """No corpus has runs or gaps: counts of stretches are those of drawing without
-    replacement, to 4 sigma.
-    """
+    """Counts in stretches are those of draws without replacement, to 4 sigma."""
     config = mixed(configure(batch_size=64), weights=(3.0, 2.0, 1.0))
     made = make(corpora, config)
     (group,) = made._groups
@@ -237,37 +204,27 @@ def test_shares_are_exact_in_a_block_and_random_within(corpora):
     assert abs(agree - expected) < 4 * np.sqrt(expected * (1 - expected) / 2**16)
 
 
-def test_each_corpus_goes_through_its_epochs(corpora):
-    """In whole blocks: the rows of a corpus are its epochs, one after the other."""
+def test_epochs_of_each_corpus_are_described(corpora):
     config = mixed(configure(batch_size=4096), weights=(3.0, 2.0, 1.0))
     made = make(corpora, config)
-    names = [name for step in range(16) for name in made.row_names(step)]
-    for i, corpus in enumerate(("large", "small", "tiny")):
-        own = [name.split() for name in names if name.startswith(f"{corpus} ")]
-        count = made._groups[0].corpora[i].order.count
-        epochs = np.bincount([int(words[-1]) for words in own])
-        assert (epochs[:-1] == count).all() and epochs[-1] <= count
-        chunks = np.bincount([int(words[-3]) for words in own])
-        assert chunks.max() - chunks.min() <= 1
-    assert len(own) == 10923
-    described = made.describe(16).splitlines()
-    assert described[2] == (
+    count = made._groups[0].corpora[2].order.count
+    assert made.describe(16).splitlines()[2] == (
         f"corpus tiny: about 10,923 rows, {10923 / count:.2f} epochs of {count:,}"
     )
 
 
-# ---- mistakes
+# ---- refused configs
 
 
-def test_what_cannot_be_mixed(corpora, documents, tmp_path):
+def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     folders = [str(corpus.folder) for corpus in corpora]
     other = vocabulary.train_wordpiece(documents, 500)
     (tmp_path / "a.txt").write_text("\n\n".join(documents[:3]))
     source = sources.Source(str(tmp_path / "a.txt"), "text")
-    theirs = build.build(source, build.Settings(0.0), other, tmp_path / "b", workers=1)
+    unlike = build.build(source, build.Settings(0.0), other, tmp_path / "b", workers=1)
     with pytest.raises(UserError) as refused:
-        mixture.open_corpora([folders[0], str(theirs.folder)])
-    for text in ("large", str(theirs.folder), "tokenizers", other.fingerprint):
+        mixture.open_corpora([folders[0], str(unlike.folder)])
+    for text in ("large", str(unlike.folder), "tokenizers", other.fingerprint):
         assert text in str(refused.value)
     with pytest.raises(UserError, match="small and .*small are the same corpus; give"):
         mixture.open_corpora([folders[1], folders[1]])
@@ -290,10 +247,10 @@ def test_what_cannot_be_mixed(corpora, documents, tmp_path):
         ),
         ({"weights": (1.0, 0.0)}, r"data.weights\[1\]=0.0 must be more than 0"),
         ({"weight_exponent": 1.5}, "weight_exponent=1.5 must be .* at most 1"),
-        ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 is of no use beside"),
+        ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 has no effect beside"),
     ],
 )
-def test_weights_that_cannot_work(data, message):
+def test_wrong_weights_are_refused(data, message):
     config = config_lib.PretrainConfig(
         data=config_lib.DataConfig(corpus="a, b", **data)
     )
@@ -302,7 +259,7 @@ def test_weights_that_cannot_work(data, message):
         knobs.check(config)
 
 
-def test_weights_of_a_phase_that_cannot_work():
+def test_wrong_weights_of_a_phase_are_refused():
     phase = config_lib.PhaseConfig(corpus_weights=(1.0, 2.0, 3.0))
     config = config_lib.PretrainConfig(phases=(config_lib.PhaseConfig(), phase))
     knobs.check(config)  # the folders may be given later
@@ -314,7 +271,7 @@ def test_weights_of_a_phase_that_cannot_work():
         knobs.check(dataclasses.replace(config, data=data))
 
 
-def test_corpora_whose_folders_have_one_name(corpora, tmp_path):
+def test_corpora_with_folders_of_one_name_have_their_paths_as_names(corpora, tmp_path):
     folders = [tmp_path / language / "corpus" for language in ("en", "de")]
     for folder, corpus in zip(folders, corpora, strict=False):
         folder.parent.mkdir()
@@ -329,7 +286,7 @@ def test_corpora_whose_folders_have_one_name(corpora, tmp_path):
 
 @pytest.fixture(scope="module")
 def run(corpora, tmp_path_factory):
-    """A run of the recipe; its workdir, config and command."""
+    """Return workdir and config of a run of the recipe."""
     workdir = tmp_path_factory.mktemp("runs") / "run"
     cfg = load("multilingual", "smoke")
     cfg.data.corpus = ",".join(str(corpus.folder) for corpus in corpora)
@@ -340,7 +297,7 @@ def run(corpora, tmp_path_factory):
 
 @pytest.mark.runs
 def test_a_run_reports_each_corpus_and_all_together(run, corpora):
-    """Together as they are trained on; the one without held-out text is left out."""
+    """The mean has the weights of training, without corpora that hold nothing out."""
     workdir, config = run
     assert config.data.fingerprint.split(",") == [c.fingerprint for c in corpora]
     weights = mixture.weights(config.data, corpora)[:2]
@@ -370,7 +327,7 @@ def test_a_run_reports_each_corpus_and_all_together(run, corpora):
 
 @pytest.mark.runs
 def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
-    """On the same rows with the same masks, so that runs on others compare."""
+    """Runs on other mixtures are evaluated on the same rows with the same masks."""
     workdir, config = run
     rows = np.arange(8)
     data = pretraining.open_data(config, corpora, 0, rows)
@@ -381,7 +338,7 @@ def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
         for a, b in zip(part.batches(), single.batches(), strict=True):
             assert all(np.array_equal(a[name], b[name]) for name in a)
         assert part.levels == single.levels
-    # Levels of all together: by tokens of a row of each, as often as it is trained on.
+    # Baselines of the mixture weigh each corpus by its rows in training.
     frequencies = 0
     for corpus, weight in zip(
         corpora[:2], mixture.weights(config.data, corpora), strict=False
@@ -404,7 +361,9 @@ def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
         ({"corpus": slice(0, 2)}, "data.fingerprint: was "),
     ],
 )
-def test_a_run_goes_on_with_what_it_began_with(data, message, run, corpora):
+def test_a_run_continues_with_its_first_corpora_and_weights(
+    data, message, run, corpora
+):
     workdir, _ = run
     folders = [str(corpus.folder) for corpus in corpora]
     data = {"corpus": slice(None)} | data
@@ -424,7 +383,7 @@ def test_a_run_goes_on_with_what_it_began_with(data, message, run, corpora):
 
 @pytest.mark.runs
 def test_weights_and_epochs_are_reported_at_the_start(run, corpora, tmp_path):
-    """And the folders may move, as that of a single corpus may."""
+    """The folders may move, as the folder of a single corpus may."""
     workdir, config = run
     moved = tmp_path / "elsewhere"
     moved.symlink_to(corpora[0].folder.parent)

@@ -1,3 +1,5 @@
+"""BERT: parity with Hugging Face, sizes, invariances and losses."""
+
 import dataclasses
 import functools
 import pathlib
@@ -7,7 +9,6 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
-import published
 import pytest
 from toy import (
     TINY,
@@ -54,7 +55,7 @@ def loss_and_grads(encoder, params, batch, keys=None):
 
 
 def form_of(encoder):
-    """`BertForPreTraining`."""
+    """Return the form of `BertForPreTraining`."""
     return huggingface.Form(
         families.BERT, families.family.NEXT_SENTENCE, encoder, pad_id=0
     )
@@ -62,10 +63,10 @@ def form_of(encoder):
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize(
-    ("activation", "theirs"),
+    ("activation", "published"),
     [("gelu_erf", "gelu"), ("gelu_tanh", "gelu_pytorch_tanh")],
 )
-def test_agrees_with_hugging_face(activation, theirs, scan_layers):
+def test_agrees_with_hugging_face(activation, published, scan_layers):
     """Logits, both losses, and the gradient of every parameter."""
     stored = np.load(FIXTURES / "huggingface_bert.npz")
     encoder = dataclasses.replace(TINY, activation=activation, scan_layers=scan_layers)
@@ -80,37 +81,23 @@ def test_agrees_with_hugging_face(activation, theirs, scan_layers):
         {"params": params}, Inputs.of(batch), batch["mlm_positions"]
     )
     mlm_logits = logits.mlm[..., : encoder.vocab_size]
-    assert_close(mlm_logits, stored[f"{theirs}/mlm_logits"], 1e-5)
-    assert_close(logits.sentence, stored[f"{theirs}/nsp_logits"], 1e-5)
+    assert_close(mlm_logits, stored[f"{published}/mlm_logits"], 1e-5)
+    assert_close(logits.sentence, stored[f"{published}/nsp_logits"], 1e-5)
     (loss, got), grads = loss_and_grads(encoder, params, batch)
-    assert loss == pytest.approx(stored[f"{theirs}/loss"].item(), rel=1e-5)
+    assert loss == pytest.approx(stored[f"{published}/loss"].item(), rel=1e-5)
     for name in ("mlm_loss", "nsp_loss"):
-        expected = stored[f"{theirs}/{name}"].item()
+        expected = stored[f"{published}/{name}"].item()
         assert metric_sums.ratio(got[name]) == pytest.approx(expected, rel=1e-5)
     grads = huggingface.to_huggingface(grads, form)
-    # The keys' bias moves all scores of a row alike: its gradient is only rounding.
+    # The keys' bias shifts all scores of a row: its gradient is only rounding.
     keys = {name for name in grads if name.endswith("attention.self.key.bias")}
     assert len(keys) == 3
     assert max(np.abs(grads[name]).max() for name in keys) < 1e-7
     for name in grads.keys() - keys:
-        assert_close(grads[name], stored[f"{theirs}/grad/{name}"], 1e-5)
-    assert {f"{theirs}/grad/{name}" for name in grads} == {
-        name for name in stored if name.startswith(f"{theirs}/grad/")
+        assert_close(grads[name], stored[f"{published}/grad/{name}"], 1e-5)
+    assert {f"{published}/grad/{name}" for name in grads} == {
+        name for name in stored if name.startswith(f"{published}/grad/")
     }
-
-
-def test_hugging_face_names_round_trip():
-    params = init(TINY)
-    form = form_of(TINY)
-    state = huggingface.to_huggingface(params, form)
-    back = published.from_state(state, params, form)
-    padding = TINY.padded_vocab_size - TINY.vocab_size
-    assert padding == 27
-    for path, value in flax.traverse_util.flatten_dict(back, sep="/").items():
-        expected = flax.traverse_util.flatten_dict(params, sep="/")[path]
-        if value.shape[0] == TINY.padded_vocab_size:
-            value, expected = value[:-padding], expected[:-padding]
-        assert np.array_equal(value, expected)
 
 
 # ---- sizes
@@ -120,8 +107,6 @@ def test_hugging_face_names_round_trip():
     ("hidden", "layers", "heads_", "count"),
     [
         (128, 2, 2, 4_433_468),
-        (256, 4, 4, 11_267_900),
-        (512, 4, 8, 29_058_876),
         (512, 8, 8, 41_668_412),
         (768, 12, 12, 110_106_428),
         (1024, 24, 16, 336_226_108),
@@ -176,11 +161,11 @@ def test_initial_values_and_loss():
 # ---- one result, however it is computed
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "change",
-    [{"scan_layers": True}, {"remat": "layer"}, {"remat": "attention"},
-     {"remat": "layer", "scan_layers": True}],
+    ("change", "dtype"),
+    [({"scan_layers": True}, "float32"), ({"remat": "layer"}, "float32"),
+     ({"remat": "attention"}, "float32"),
+     ({"remat": "layer", "scan_layers": True}, "bfloat16")],
 )  # fmt: skip
 def test_loops_and_recomputation_change_nothing(change, dtype):
     encoder = dataclasses.replace(TINY, dtype=dtype)
@@ -189,10 +174,10 @@ def test_loops_and_recomputation_change_nothing(change, dtype):
     plain, grads = loss_and_grads(encoder, params, batch, keys)
     changed = dataclasses.replace(encoder, **change)
     other, other_grads = loss_and_grads(changed, params, batch, keys)
-    # Sums are taken in another order, whose rounding depends on the processor.
+    # Sums have another order, and their rounding depends on the CPU.
     tolerance = 3e-6 if dtype == "float32" else 0.02
     assert_trees_close(other, plain, tolerance)
-    # The keys' bias moves all scores of a row alike: its gradient is only rounding.
+    # The keys' bias shifts all scores of a row: its gradient is only rounding.
     for tree in (grads, other_grads):
         del tree["encoder"]["layers"]["attention"]["key"]["bias"]
     assert_trees_close(other_grads, grads, tolerance)
@@ -238,12 +223,7 @@ def test_padding_of_the_vocabulary_is_never_predicted():
     assert padded == pytest.approx(float(loss), rel=1e-6)
 
 
-def test_vocabulary_must_be_known():
-    with pytest.raises(ValueError, match="vocab_size is 0"):
-        init(dataclasses.replace(TINY, vocab_size=0))
-
-
-# ---- what an encoder is given and gives back
+# ---- inputs and outputs of the encoder
 
 
 @functools.cache
@@ -282,7 +262,7 @@ def test_hidden_states_and_attention_on_request(scan_layers):
 
 
 def test_documents_of_a_packed_row_do_not_see_one_another():
-    """Two documents in one row, positions from 0 in each, as if each were alone."""
+    """Two documents in one row have the hidden states of rows of their own."""
     params, batch = init(TINY), random_batch(size=4, length=16)
     full = jnp.ones((4, 16), bool)
     alone = Inputs(batch["input_ids"], full, batch["segment_ids"])
@@ -297,7 +277,7 @@ def test_documents_of_a_packed_row_do_not_see_one_another():
     assert np.abs(seen - expected).max() > 0.01
 
 
-def test_positions_as_they_stand_need_not_be_given():
+def test_positions_default_to_columns():
     params, inputs = init(TINY), Inputs.of(random_batch())
     given = inputs._replace(positions=jnp.broadcast_to(jnp.arange(24), (8, 24)))
     plain, _, _ = encoder_of(TINY)(params, inputs)
@@ -329,10 +309,11 @@ def test_a_causal_encoder_does_not_look_ahead(scan_layers):
     assert_close(pooled, expected, 1e-5)
 
 
-@pytest.mark.parametrize("remat", ["none", "layer", "attention"])
-@pytest.mark.parametrize("causal", [False, True])
-def test_vectors_of_some_positions_are_those_among_all(causal, remat):
-    """With dropout, in several documents: values, and gradients of all parameters."""
+@pytest.mark.parametrize(
+    ("causal", "remat"), [(False, "none"), (True, "layer"), (False, "attention")]
+)
+def test_read_at_gives_the_states_of_the_full_row(causal, remat):
+    """With dropout and documents: values, and gradients of all parameters."""
     config = dataclasses.replace(TINY, causal=causal, remat=remat)
     params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
     rows, length = inputs.input_ids.shape
@@ -362,7 +343,7 @@ def test_vectors_of_some_positions_are_those_among_all(causal, remat):
 
 
 @pytest.mark.parametrize("all_of", ["return_hidden_states", "return_attention"])
-def test_all_vectors_are_not_those_of_some_positions(all_of):
+def test_read_at_excludes_all_states(all_of):
     params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
     read_at = jnp.zeros((8, 1), jnp.int32)
     with pytest.raises(ValueError, match="read_at excludes all hidden states"):
@@ -415,7 +396,7 @@ def test_cross_entropy_and_its_gradient():
     assert np.allclose(pullback(g)[0], expected_pullback(g)[0], atol=1e-6)
 
 
-def test_of_equal_logits_the_first_is_predicted():
+def test_ties_predict_the_first_class():
     logits = jax.random.randint(jax.random.key(0), (500, 7), 0, 3).astype(jnp.float32)
     logits = logits.at[:, 5:].set(-1e9)  # as the padding of a vocabulary
     labels = jnp.arange(500) % 7

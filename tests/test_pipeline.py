@@ -3,11 +3,10 @@ import tensorflow as tf
 from bert_jax.data import pipeline
 
 
-def test_a_stream_is_not_tuned_while_it_runs(monkeypatch):
-    """So that it ends at once: the last thing that a run waits for when it stops.
+def test_streams_are_not_autotuned(monkeypatch):
+    """Without autotuning a stream ends at once.
 
-    The thread of tf.data's autotuning ended only when its own clock next came round,
-    after up to a minute, in one case of ten on processors that are busy.
+    Its thread took up to a minute to end, in one of ten cases on busy CPUs.
     """
     monkeypatch.setattr(tf.data.Dataset, "as_numpy_iterator", lambda dataset: dataset)
     made = pipeline.Pipeline(lambda step: {"step": step})

@@ -1,4 +1,4 @@
-"""Random bits inside of the model, and dropout made of them."""
+"""Random bits of the model, and its dropout."""
 
 import dataclasses
 
@@ -17,7 +17,7 @@ def row_keys(count, *, seed=0, purpose="dropout", step=1):
 
 
 def mix(x):
-    """Wellons' function, restated with Python integers."""
+    """Restate Wellons' hash with Python integers."""
     x = ((x ^ x >> 16) * 0x7FEB352D) & 0xFFFFFFFF
     x = ((x ^ x >> 15) * 0x846CA68B) & 0xFFFFFFFF
     return x ^ x >> 16
@@ -30,7 +30,7 @@ def test_bits_mix_as_published():
 
 
 def test_bits_are_addressed_by_seed_purpose_step_row_place_and_position():
-    """All of it restated with Python integers; CRC-32 by its polynomial."""
+    """Compare with Python integers, and CRC-32 by its polynomial."""
 
     def number(name):
         crc = 0xFFFFFFFF
@@ -54,8 +54,8 @@ def test_bits_are_addressed_by_seed_purpose_step_row_place_and_position():
         assert got[row].ravel().tolist() == expected
 
 
-def stirred(word):
-    """The words of dropout, restated with Python integers."""
+def mixed(word):
+    """Restate the hash of dropout with Python integers."""
     for down, up in ((6, 5), (3, 7), (13, 17)):
         word ^= word >> down
         word = (word + (word << up)) % 2**32
@@ -67,9 +67,9 @@ def stirred(word):
     [((4, 5), 0.5), ((40,), 0.1), ((2, 3, 77), 1 / 3), ((3, 16), 0.9)],
 )
 def test_two_positions_share_a_word(shape, rate):
-    """The mask, restated: one has a whole word, as a signed number, one its lower half.
+    """The first position has the whole word, as a signed number, the second its half.
 
-    The second is as far behind as there are words, which are a multiple of 8.
+    Their distance is the number of words, a multiple of 8.
     """
     keys = row_keys(2)
     got = np.asarray(dropout.mask(keys, shape, rate))
@@ -80,7 +80,7 @@ def test_two_positions_share_a_word(shape, rate):
         row = np.ravel_multi_index(place[1:], shape[:-1]) if place[1:] else 0
         index = row * count + column % count
         key = int(keys[place[0]])
-        word = stirred((key + int(index) * 0x9E3779B9) % 2**32)
+        word = mixed((key + int(index) * 0x9E3779B9) % 2**32)
         if column >= count:
             word = (word & 0xFFFF) << 16
         signed = word - 2**32 if word >= 2**31 else word
@@ -89,9 +89,9 @@ def test_two_positions_share_a_word(shape, rate):
 
 @pytest.mark.parametrize("rate", [0.1, 0.5])
 def test_no_two_positions_are_correlated_at_any_distance(rate):
-    """Of a long row: its first half, its second, and the one with the other.
+    """Correlate the halves of a long row with themselves and each other.
 
-    All distances at once, as a correlation of sequences by Fourier transforms.
+    Fourier transforms give the correlations at all distances.
     """
     size = 2**18
     keys = row_keys(6)
@@ -116,7 +116,7 @@ def test_rate_scale_and_independence():
     dropped = y == 0
     error = np.sqrt(0.1 * 0.9 / y.size)
     assert abs(dropped.mean() - 0.1) < 4 * error
-    # Neighbours along every dimension; other steps, purposes and places: independent.
+    # Neighbours along each dimension, other steps, purposes and places are independent.
     others = [np.roll(dropped, 1, axis) for axis in range(3)]
     for other_keys in (
         row_keys(16, step=2),
@@ -166,7 +166,7 @@ def test_dropout_is_off_without_keys_and_on_with_them():
 
 
 def test_every_place_draws_masks_of_its_own(monkeypatch):
-    """In each layer and beside them: no two dropouts of a step get the same keys."""
+    """No two dropouts of a step have the same keys."""
     seen = []
     real = dropout._dropout
 
@@ -186,9 +186,3 @@ def test_every_place_draws_masks_of_its_own(monkeypatch):
     jax.effects_barrier()
     assert len(seen) == 1 + 3 * TINY.num_layers
     assert len(set(seen)) == len(seen)
-
-
-@pytest.mark.parametrize("keys", [None, "given"])
-def test_places_of_no_randomness_have_none(keys):
-    given = row_keys(2) if keys else None
-    assert (randomness.fold_in(given, "here") is None) == (given is None)

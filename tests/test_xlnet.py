@@ -1,4 +1,4 @@
-"""The encoder of relative positions, and its second stream (Yang et al. 2019)."""
+"""XLNet: relative positions and two streams (Yang et al. 2019)."""
 
 import dataclasses
 import functools
@@ -19,70 +19,17 @@ from toy import TINY, assert_close, assert_trees_close, relative_distance
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, prediction
 from bert_jax.errors import UserError
-from bert_jax.interop import convert
+from bert_jax.interop import convert, families, huggingface
 from bert_jax.model import parameters, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.make_encoder import make_encoder
 from bert_jax.model.xlnet.encoder import Targets
-from bert_jax.objectives import metric_sums, permutation_lm
+from bert_jax.objectives import permutation_lm
 from bert_jax.training import optimizer, sharding, step
 
 FIXTURE = pathlib.Path(__file__).parent / "fixtures/xlnet.npz"
 XLNET = dataclasses.replace(TINY, positions="relative")
-# Ours: theirs, in each layer; and theirs with dimensions in another order.
-OF_LAYERS = {
-    "attention/query/kernel": "rel_attn.q",
-    "attention/key/kernel": "rel_attn.k",
-    "attention/value/kernel": "rel_attn.v",
-    "attention/distance_kernel": "rel_attn.r",
-    "attention/output/kernel": "rel_attn.o",
-    "attention/content_bias": "rel_attn.r_w_bias",
-    "attention/position_bias": "rel_attn.r_r_bias",
-    "attention/segment_bias": "rel_attn.r_s_bias",
-    "attention/segment_embedding": "rel_attn.seg_embed",
-    "attention_layer_norm/scale": "rel_attn.layer_norm.weight",
-    "attention_layer_norm/bias": "rel_attn.layer_norm.bias",
-    "intermediate/kernel": "ff.layer_1.weight",
-    "intermediate/bias": "ff.layer_1.bias",
-    "output/kernel": "ff.layer_2.weight",
-    "output/bias": "ff.layer_2.bias",
-    "output_layer_norm/scale": "ff.layer_norm.weight",
-    "output_layer_norm/bias": "ff.layer_norm.bias",
-}
-OTHERS = {
-    "encoder/embeddings/token_embedding": "transformer.word_embedding.weight",
-    "target_embedding": "transformer.mask_emb",
-    "lm_head/output_bias": "lm_loss.bias",
-}
-TRANSPOSED = {
-    "attention/output/kernel": (1, 2, 0),
-    "intermediate/kernel": (1, 0),
-    "output/kernel": (1, 0),
-}
-
-
-def from_theirs(arrays, prefix):
-    """Parameters or gradients of theirs as a tree of ours; what is missing is 0."""
-    padding = XLNET.padded_vocab_size - XLNET.vocab_size
-    flat = {}
-    for ours, theirs in OTHERS.items():
-        value = arrays.get(prefix + theirs)
-        if ours == "target_embedding":
-            value = np.zeros(32) if value is None else value.reshape(-1)
-        elif value is None:
-            value = np.zeros(XLNET.padded_vocab_size)
-        else:
-            value = np.pad(value, [(0, padding), *[(0, 0)] * (value.ndim - 1)])
-        flat[ours] = value
-    for ours, theirs in OF_LAYERS.items():
-        layers = [
-            arrays[f"{prefix}transformer.layer.{i}.{theirs}"]
-            for i in range(XLNET.num_layers)
-        ]
-        axes = TRANSPOSED.get(ours)
-        layers = [layer if axes is None else layer.transpose(axes) for layer in layers]
-        flat[f"encoder/layers/{ours}"] = np.stack(layers)
-    return parameters.unflatten(jax.tree.map(jnp.float32, flat))
+FORM = huggingface.Form(families.XLNET, families.family.PERMUTATION_LM, XLNET, pad_id=0)
 
 
 @functools.cache
@@ -90,8 +37,23 @@ def stored():
     return dict(np.load(FIXTURE))
 
 
+def with_prefix(prefix):
+    """Return the stored arrays under a prefix."""
+    return {
+        name.removeprefix(prefix): values
+        for name, values in stored().items()
+        if name.startswith(prefix)
+    }
+
+
+def stored_params():
+    template = nn.unbox(permutation_lm.PermutationLm(XLNET).init(jax.random.key(0)))
+    params = huggingface.from_huggingface(with_prefix("state/"), template, FORM)
+    return jax.tree.map(jnp.asarray, params)
+
+
 def cls_first(values, axis=1):
-    """Rows of theirs as rows of ours: [CLS] is moved from behind the last token."""
+    """Move [CLS] from behind the last token to the front."""
     rows = np.moveaxis(values, axis, 1).copy()
     for row, n in zip(rows, stored()["attention_mask"].sum(1), strict=True):
         row[:n] = np.roll(row[:n], 1, axis=0)
@@ -120,18 +82,18 @@ def logits_of(config, params, batch):
     return model.apply({"params": params}, Inputs.of(batch), *targets)
 
 
-def assert_same_gradients(got, expected):
-    got, expected = parameters.flatten(got), parameters.flatten(expected)
-    assert got.keys() <= expected.keys()
-    for path, value in got.items():
-        assert_close(value, expected[path], 1e-5)
+def assert_same_gradients(got, prefix):
+    got, expected = huggingface.to_huggingface(got, FORM), with_prefix(prefix)
+    assert expected.keys() <= got.keys()
+    for name, value in expected.items():
+        assert_close(got[name], value, 1e-5)
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 def test_plain_rows_agree_with_hugging_face(scan_layers):
     """Hidden states and attention of each layer, and all gradients."""
     config = dataclasses.replace(XLNET, activation="gelu_erf", scan_layers=scan_layers)
-    params = from_theirs(stored(), "state/")["encoder"]
+    params = stored_params()["encoder"]
     rows = inputs()
     is_token = np.asarray(rows.attention_mask)
     weights = jnp.sin(jnp.arange(32.0)) * is_token[..., None]
@@ -148,29 +110,24 @@ def test_plain_rows_agree_with_hugging_face(scan_layers):
     (_, (states, attention)), grads = loss(params)
     expected = stored()["plain/hidden_states"]
     assert len(states) == 4
-    for got, theirs in zip(states, expected, strict=True):
-        assert_close(np.asarray(got)[is_token], cls_first(theirs)[is_token], 1e-5)
+    for got, published in zip(states, expected, strict=True):
+        assert_close(np.asarray(got)[is_token], cls_first(published)[is_token], 1e-5)
     of_tokens = np.broadcast_to(is_token[:, None], (4, 4, 24))  # B H L
-    for got, theirs in zip(attention, stored()["plain/attention"], strict=True):
-        theirs = cls_first(cls_first(theirs, axis=2), axis=3)
-        assert_close(np.asarray(got)[of_tokens], theirs[of_tokens], 1e-5)
-    grads_of_theirs = from_theirs(stored(), "plain/grad/")["encoder"]
-    assert_same_gradients(grads, grads_of_theirs)
+    for got, published in zip(attention, stored()["plain/attention"], strict=True):
+        published = cls_first(cls_first(published, axis=2), axis=3)
+        assert_close(np.asarray(got)[of_tokens], published[of_tokens], 1e-5)
+    assert_same_gradients({"encoder": grads}, "plain/grad/")
 
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize(
-    ("activation", "theirs"), [("gelu_erf", "gelu"), ("gelu_tanh", "gelu_new")]
+    ("activation", "published"), [("gelu_erf", "gelu"), ("gelu_tanh", "gelu_new")]
 )
-def test_two_streams_agree_with_hugging_face(activation, theirs, scan_layers):
+def test_two_streams_agree_with_hugging_face(activation, published, scan_layers):
     """Both streams after each layer, logits, loss, and all gradients."""
     config = dataclasses.replace(XLNET, activation=activation, scan_layers=scan_layers)
-    expected = {
-        name.removeprefix(f"{theirs}/"): values
-        for name, values in stored().items()
-        if name.startswith(f"{theirs}/")
-    }
-    params = from_theirs(stored(), "state/")
+    expected = with_prefix(f"{published}/")
+    params = stored_params()
     rows, used = inputs(), stored()["target_weights"] > 0
     batch = batch_of_targets()
     is_token = np.asarray(rows.attention_mask)
@@ -189,8 +146,8 @@ def test_two_streams_agree_with_hugging_face(activation, theirs, scan_layers):
     assert len(states) == 4
     for i, both in enumerate(np.asarray(states)):
         tokens, targets = both[:, :24], both[:, 24:]
-        of_theirs = cls_first(expected["tokens"][i])
-        assert_close(tokens[is_token], of_theirs[is_token], 1e-5)
+        of_published = cls_first(expected["tokens"][i])
+        assert_close(tokens[is_token], of_published[is_token], 1e-5)
         assert_close(targets[used], expected["targets"][i][used], 1e-5)
     objective = permutation_lm.PermutationLm(config)
     logits = logits_of(config, params, batch)[..., :101]
@@ -205,14 +162,14 @@ def test_two_streams_agree_with_hugging_face(activation, theirs, scan_layers):
 
     value, grads = loss(params)
     assert value == pytest.approx(expected["loss"].item(), rel=1e-5)
-    assert_same_gradients(grads, from_theirs(expected, "grad/"))
+    assert_same_gradients(grads, f"{published}/grad/")
 
 
 # ---- one result, however it is computed
 
 
 def random_params(config):
-    """Parameters far from initial ones, of a model with two streams."""
+    """Return parameters far from initial ones, of a model with two streams."""
     model = permutation_lm.PermutationLm(config)
     params = nn.unbox(jax.jit(model.init)(jax.random.key(0)))
     rng = np.random.default_rng(1)
@@ -234,14 +191,13 @@ def compiled(config):
     return jax.jit(jax.value_and_grad(loss))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
 @pytest.mark.parametrize(
-    "change",
-    [{"scan_layers": True}, {"remat": "attention"},
-     {"remat": "layer", "scan_layers": True}],
+    ("change", "dtype"),
+    [({"scan_layers": True}, "float32"), ({"remat": "attention"}, "float32"),
+     ({"remat": "layer", "scan_layers": True}, "bfloat16")],
 )  # fmt: skip
 def test_loops_and_recomputation_change_nothing(change, dtype):
-    """With dropout on; in a loop, the last layer computes more than is read."""
+    """With dropout. In a loop, the last layer computes all positions."""
     config = dataclasses.replace(XLNET, dtype=dtype)
     params, batch = random_params(config), batch_of_targets()
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
@@ -263,8 +219,7 @@ def test_bfloat16_is_near_float32():
     assert relative_distance(got[1], exact[1]) < 0.03
 
 
-def test_dropout_of_what_is_read_is_that_among_all():
-    """As for other encoders: vectors at some positions are those that all would be."""
+def test_dropout_does_not_depend_on_read_at():
     params = random_params(XLNET)["encoder"]
     rows = inputs()
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
@@ -291,8 +246,8 @@ def test_operations_of_two_streams():
     assert got == 3 * (keys_and_values + queries * of_one + head)
 
 
-def test_what_comes_later_is_not_seen():
-    """Logits of a target depend neither on what stands there nor on later places."""
+def test_targets_do_not_see_later_tokens():
+    """Logits of a target depend neither on its token nor on later ranks."""
     params, batch = random_params(XLNET), batch_of_targets()
 
     @jax.jit
@@ -313,7 +268,7 @@ def test_what_comes_later_is_not_seen():
 
 
 def test_rows_without_tokens_and_of_one():
-    """Choices that are missing, and the first batch of an initialisation."""
+    """Missing choices have no tokens, and initialisation has one."""
     params = random_params(XLNET)["encoder"]
     ids = jnp.arange(8).reshape(2, 4) + 5
     mask = jnp.array([[False] * 4, [True, False, False, False]])
@@ -321,7 +276,7 @@ def test_rows_without_tokens_and_of_one():
     assert np.isfinite(encoded.hidden).all()
 
 
-# ---- what is refused, and sizes
+# ---- refused configs, and sizes
 
 
 @pytest.mark.parametrize(
@@ -335,35 +290,42 @@ def test_rows_without_tokens_and_of_one():
         ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 .* must be even"),
     ],
 )
-def test_what_does_not_go_with_relative_positions(change, message):
+def test_fields_that_contradict_relative_positions(change, message):
     with pytest.raises(UserError, match=message):
         knobs.check(dataclasses.replace(XLNET, **change))
 
 
-def test_packed_rows_do_not_go_with_relative_positions():
-    asked = config_lib.PretrainConfig(
-        objective=config_lib.MaskedLmConfig(examples_per_row=2),
-        encoder=config_lib.EncoderConfig(positions="relative"),
-    )
-    with pytest.raises(UserError, match="examples_per_row=2 .* it must be 1"):
-        knobs.check(asked)
-
-
-def test_permutations_need_relative_positions():
-    asked = config_lib.PretrainConfig(
-        encoder=dataclasses.replace(XLNET, positions="absolute"),
-        objective=config_lib.PermutationLmConfig(),
+@pytest.mark.parametrize(
+    ("positions", "objective", "message"),
+    [
+        (
+            "relative",
+            config_lib.MaskedLmConfig(examples_per_row=2),
+            "examples_per_row=2 .* it must be 1",
+        ),
+        (
+            "absolute",
+            config_lib.PermutationLmConfig(),
+            "positions=absolute .* it must be relative",
+        ),
+    ],
+)
+def test_objectives_that_need_other_positions(positions, objective, message):
+    encoder = dataclasses.replace(XLNET, positions=positions)
+    config = config_lib.PretrainConfig(
+        encoder=encoder,
+        objective=objective,
         phases=(config_lib.PhaseConfig(length=32),),
     )
-    with pytest.raises(UserError, match="positions=absolute .* it must be relative"):
-        knobs.check(asked)
+    with pytest.raises(UserError, match=message):
+        knobs.check(config)
 
 
 @pytest.mark.parametrize(
     ("hidden", "layers", "count"), [(768, 12, 116_718_336), (1024, 24, 360_268_800)]
 )
 def test_parameter_counts(hidden, layers, count):
-    """Of `transformers` XLNetModel with the shapes of the authors: base and large."""
+    """Base and large, as `transformers` counts them for XLNetModel."""
     config = config_lib.EncoderConfig(
         vocab_size=32_000,
         vocab_multiple=1,
@@ -378,50 +340,6 @@ def test_parameter_counts(hidden, layers, count):
     )
     del shapes["lm_head"]
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
-
-
-# ---- learning
-
-
-def counting(rng, rows=32):
-    """Rows that count up from anywhere, so that any token and its distance tell all."""
-    ids = 5 + (rng.integers(16, size=(rows, 1)) + np.arange(20)) % 16
-    ids[:, 0] = 2
-    columns = np.tile(np.arange(1, 20), (rows, 1))
-    positions = np.sort(rng.permuted(columns, axis=1)[:, :3], axis=1)
-    ranks = np.full(ids.shape, -1)
-    ranks[:, 0] = 3
-    places = rng.permuted(np.tile([0, 1, 2], (rows, 1)), axis=1)
-    np.put_along_axis(ranks, positions, places, axis=1)
-    batch = {
-        "input_ids": ids,
-        "ranks": ranks,
-        "target_positions": positions,
-        "target_labels": np.take_along_axis(ids, positions, axis=1),
-    }
-    batch = {name: jnp.asarray(values, jnp.int32) for name, values in batch.items()}
-    weights = {"attention_mask": ids > 0, "target_weights": np.ones((rows, 3), "f4")}
-    return batch | weights
-
-
-def test_a_prediction_learns_from_distances():
-    config = dataclasses.replace(
-        XLNET, num_layers=2, dropout_rate=0.0, attention_dropout_rate=0.0
-    )
-    asked = config_lib.OptimizerConfig(
-        learning_rate=3e-3, schedule="linear", bias_correction=True
-    )
-    objective = permutation_lm.PermutationLm(config)
-    tx = optimizer.make_optimizer(asked, optimizer.make_schedule(asked, 300))
-    init = functools.partial(step.init_state, objective, tx)
-    state = nn.unbox(jax.jit(init)(jax.random.key(0)))
-    train = jax.jit(step.make_train_step(objective, tx, seed=1))
-    rng = np.random.default_rng(0)
-    for i in range(300):
-        if i == 250:
-            state = dataclasses.replace(state, terms=metric_sums.zeros(state.terms))
-        state, _ = train(state, counting(rng))
-    assert metric_sums.ratio(state.terms["plm_accuracy"]) > 0.9
 
 
 # ---- on many devices
@@ -463,18 +381,18 @@ def test_a_mesh_gives_the_losses_of_one_device():
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
-def test_every_name_has_a_rule():
+def test_every_dimension_name_has_a_rule():
     boxes = jax.eval_shape(permutation_lm.PermutationLm(XLNET).init, jax.random.key(0))
     used = {name for box in parameters.flatten(boxes).values() for name in box.names}
     assert used <= {name for name, _ in sharding.RULES}
 
 
-# ---- what is done with a checkpoint
+# ---- checkpoints
 
 
 @pytest.fixture(scope="module")
 def workdir(corpus, tmp_path_factory):
-    """A checkpoint of two streams."""
+    """Return a checkpoint with two streams."""
     folder = tmp_path_factory.mktemp("workdir")
     cfg = recipes.load("xlnet:base", "smoke")
     cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
@@ -486,7 +404,7 @@ def workdir(corpus, tmp_path_factory):
 
 
 def test_features_are_those_of_rows_with_cls_last(workdir, corpus):
-    """The vector of [CLS] comes first, and has seen all; padding changes nothing."""
+    """The vector of [CLS] comes first; padding changes nothing."""
     model = prediction.load(str(workdir))
     texts = ["The value of a module.", "It returns an object. " * 3]
     short, long = model.features(texts)
@@ -497,11 +415,11 @@ def test_features_are_those_of_rows_with_cls_last(workdir, corpus):
     assert_close(pooled.values[0], short.values[0, 0], 1e-5)
 
 
-def test_what_a_checkpoint_is_not_for(workdir, tmp_path):
+def test_conversion_of_a_checkpoint(workdir, tmp_path):
     with pytest.raises(UserError, match="corresponds to XLNetLMHeadModel"):
         convert.convert(str(workdir), str(tmp_path / "original"), "tensorflow")
     assert not (tmp_path / "original").exists()
-    done = convert.convert(str(workdir), str(tmp_path / "theirs"), "huggingface")
+    done = convert.convert(str(workdir), str(tmp_path / "published"), "huggingface")
     assert done.name == "XLNetLMHeadModel" and not done.ignored
     assert "transformer.mask_emb" in done.written
     done = convert.convert(str(workdir), str(tmp_path / "ours"), "ours")
@@ -513,7 +431,7 @@ def test_what_a_checkpoint_is_not_for(workdir, tmp_path):
 
 @pytest.mark.slow
 def test_fine_tuning_begins_with_a_checkpoint(workdir, tmp_path):
-    """A class that is in one word of a text; the pooled vector is that of [CLS]."""
+    """One word of a text determines its class."""
     rng = np.random.default_rng(0)
     words = np.array(["the", "a", "value", "name", "is", "of", "to", "in"])
     for name, count in (("train", 300), ("eval", 60)):

@@ -1,8 +1,8 @@
-"""An encoder that the package lacks: parallel blocks (Wang and Komatsuzaki 2021).
+"""A variant of the encoder: parallel blocks (Wang and Komatsuzaki 2021).
 
-All that a variant of the encoder needs, in one file. In the package, the config's field
-would be in config/model.py, the classes in a package of their own beside model/xlnet/,
-and the choice of the class a line in model/make_encoder.py.
+This file has everything that a variant needs. In the package, the config's field would
+be in config/model.py, the classes in a package beside model/xlnet/, and the choice of
+the class a line in model/make_encoder.py.
 """
 
 import dataclasses
@@ -64,7 +64,7 @@ class ParallelEncoder(Encoder):
 
 
 def make_toy_encoder(config, shared_embeddings=None):
-    """As `make_encoder`, with one class more."""
+    """Like `make_encoder`, with one more class."""
     if getattr(config, "parallel", False):
         return ParallelEncoder(config, shared_embeddings)
     return make_encoder.make_encoder(config, shared_embeddings)

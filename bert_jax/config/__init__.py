@@ -1,12 +1,12 @@
-"""Every knob of the project, declared once: its default, its limits and its reason.
+"""All knobs of the project, each with its default, limits and reason.
 
-Recipes in `configs/` turn these dataclasses into an `ml_collections.ConfigDict`, change
-what differs, and return it; the command line overrides fields of it; entrypoints turn
-it back with `knobs.from_configdict`, which checks it. Inside the project only the
-frozen dataclasses travel.
+Recipes in `configs/` convert these dataclasses to an `ml_collections.ConfigDict`,
+change some fields, and return it. The command line overrides fields. Entrypoints
+convert it back with `knobs.from_configdict`, which checks it. Inside the project only
+the frozen dataclasses are used.
 
-Limits of one field stand at the field. What must hold between fields is in the method
-`check` of the dataclass that has them; its argument `where` is the path of the fields
+The limits of a field stand at the field. Conditions on several fields are in the method
+`check` of the dataclass that has them. Its argument `where` is the path of the fields
 inside the whole config, such as "encoder.", for messages.
 """
 
@@ -35,29 +35,3 @@ from bert_jax.config.tasks import (
     TaskConfig,
 )
 from bert_jax.config.training import LoopConfig, MeshConfig, OptimizerConfig
-
-__all__ = [
-    "BERT_VOCAB_SIZE",
-    "GLUE",
-    "PAIR_QUESTIONS",
-    "SINGLE_SEGMENTS",
-    "CausalLmConfig",
-    "ChoiceConfig",
-    "ClassificationConfig",
-    "DataConfig",
-    "EncoderConfig",
-    "FinetuneConfig",
-    "LoopConfig",
-    "MaskedLmConfig",
-    "MaskingConfig",
-    "MeshConfig",
-    "OptimizerConfig",
-    "PermutationLmConfig",
-    "PhaseConfig",
-    "PredictionHeadConfig",
-    "PretrainConfig",
-    "ReplacedTokensConfig",
-    "SquadConfig",
-    "TaggingConfig",
-    "TaskConfig",
-]

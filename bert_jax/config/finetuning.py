@@ -1,4 +1,4 @@
-"""What the `run.finetune_*` train."""
+"""Config of the `run.finetune_*`."""
 
 import dataclasses
 
@@ -14,10 +14,10 @@ from bert_jax.knobs import knob
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class FinetuneConfig:
-    """Fine-tuning. Defaults: google-research/bert, run_classifier.py.
+    """Config of fine-tuning. Defaults: google-research/bert, run_classifier.py.
 
-    Unlike there, moments are corrected for their bias: without, some seeds fail on
-    small sets (Mosbach et al. 2021, Zhang et al. 2021).
+    Unlike there, moments are corrected for their bias. Without the correction, some
+    seeds fail on small sets (Mosbach et al. 2021, Zhang et al. 2021).
     """
 
     kind: str = "finetuning"
@@ -26,13 +26,13 @@ class FinetuneConfig:
     repeats: int = knob(1, at_least=1, at_most=1000)
     # Workdir of a run, one checkpoint in it, or a folder of another project.
     init_from: str = knob("", free=True)
-    init_fingerprint: str = ""  # of its parameters; "": whatever they are
-    # Take only shape and tokenizer from there: a baseline.
+    init_fingerprint: str = ""  # of its parameters; "": not checked
+    # Whether to load only shape and tokenizer, for a baseline.
     random_init: bool = False
-    # Top layers that begin anew, and the pooler with them (Zhang et al. 2021); layers
+    # Top layers to reinitialise, together with the pooler (Zhang et al. 2021). Layers
     # that share their parameters count as one.
     reinit_layers: int = knob(0, at_least=0)
-    # Whether the encoder stays as it is, and only the head is trained.
+    # Whether only the head is trained.
     frozen: bool = False
     # Type of activations; "": as pretrained.
     dtype: str = knob("", choices=("", "bfloat16", "float32"), free=True)
@@ -44,12 +44,12 @@ class FinetuneConfig:
     epochs: float = knob(3.0, more_than=0, at_most=10_000)
     batch_size: int = knob(32, at_least=1)
     micro_batches: int = knob(1, at_least=1, free=True)
-    # Number of lengths that batches are padded to, chosen for the rows to train on; one
-    # more follows if held-out rows are longer. A batch has the smallest that holds its
-    # rows. Each is compiled.
+    # Number of lengths that batches are padded to, chosen for the training rows; one
+    # more is added if held-out rows are longer. A batch has the smallest length that
+    # holds its rows. A step is compiled for each.
     lengths: int = knob(6, at_least=1, at_most=16)
-    # Metric of the evaluations by which the best parameters are kept, such as
-    # "accuracy", or "loss"; "": those of the last step are.
+    # Keep the parameters that evaluate best by this metric, such as "accuracy", or
+    # "loss"; "": keep the parameters of the last step.
     keep_best: str = ""
     task: TaskConfig = ClassificationConfig()
     optimizer: OptimizerConfig = OptimizerConfig(
@@ -61,5 +61,5 @@ class FinetuneConfig:
     )
 
     def check(self, where: str) -> None:
-        """Pieces of a batch are of one size."""
+        """Check that micro-batches have equal sizes."""
         check_micro_batches(where, self.batch_size, self.micro_batches)

@@ -5,10 +5,11 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
-# The vocabulary of BERT uncased. What `vocab_size=0` means before a corpus is known.
+# The vocabulary of BERT uncased, used for `vocab_size=0` before a corpus is known.
 BERT_VOCAB_SIZE = 30_522
 
 # Fields that keep their defaults in XLNet's encoder.
@@ -158,22 +159,12 @@ class EncoderConfig:
         Raises:
           UserError: They do not.
         """
-        for name, size, by, parts in (
-            ("hidden_size", self.hidden_size, "num_heads", self.num_heads),
-            (
-                "num_heads",
-                self.num_heads,
-                "num_key_value_heads",
-                self.key_value_heads,
-            ),
-            (
-                "num_layers",
-                self.num_layers,
-                "num_layer_groups",
-                self.num_distinct_layers,
-            ),
+        for name, by, parts in (
+            ("hidden_size", "num_heads", self.num_heads),
+            ("num_heads", "num_key_value_heads", self.key_value_heads),
+            ("num_layers", "num_layer_groups", self.num_distinct_layers),
         ):
-            if size % parts:
+            if (size := getattr(self, name)) % parts:
                 raise UserError(
                     f"{where}{by}={parts} does not divide {where}{name}={size}"
                 )
@@ -192,13 +183,7 @@ class EncoderConfig:
                 f"{where}first_global_layer={self.first_global_layer} must be less "
                 f"than {where}global_layer_every={self.global_layer_every}"
             )
-        for name, wanted, field in self._requirements():
-            value = getattr(self, name)
-            if value != wanted:
-                raise UserError(
-                    f"{where}{name}={value} does not go with "
-                    f"{where}{field}={getattr(self, field)}; it must be {wanted}"
-                )
+        knobs.require(self, where, self._requirements())
 
     def _requirements(self) -> Iterator[tuple[str, Any, str]]:
         """Yield (field, its only possible value, the field that requires it)."""

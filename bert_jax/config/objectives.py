@@ -1,4 +1,4 @@
-"""What pretraining asks of a model, and of which rows."""
+"""Configs of pretraining objectives, and of the rows that they are trained on."""
 
 import dataclasses
 import math
@@ -8,8 +8,8 @@ from bert_jax.config.model import EncoderConfig
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
-# Kinds of sequences with two segments and a question about them, with the short name of
-# the question; and kinds with one segment.
+# Kinds of rows with two segments and a question about them, with the short name of the
+# question; and kinds of rows with one segment.
 PAIR_QUESTIONS = {"next_sentence": "nsp", "sentence_order": "sop"}
 SINGLE_SEGMENTS = ("full_sentences", "doc_sentences")
 MAX_EXAMPLES_PER_ROW = 64
@@ -17,28 +17,30 @@ MAX_EXAMPLES_PER_ROW = 64
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskingConfig:
-    """Which tokens are predicted, and what stands in their place (paper, 3.1)."""
+    """The choice of predicted tokens, and of their replacements (paper, 3.1)."""
 
-    # Share of the tokens that are predicted; padding does not count. A phase may have a
-    # rate of its own (`PhaseConfig.masking_rate`).
+    # Share of the tokens that are predicted, without padding. A phase may have a rate
+    # of its own (`PhaseConfig.masking_rate`).
     rate: float = knob(0.15, more_than=0, at_most=1)
-    # The same for held-out text, in all phases, so that runs with other rates compare.
+    # The same for held-out text, in all phases, to compare runs with different rates.
     eval_rate: float = knob(0.15, more_than=0, at_most=1)
-    # What is masked as a whole: "token"; "word": a token with those that continue it;
+    # Unit that is masked as a whole: "token"; "word": a token and its continuations;
     # "ngram": 1 to max_ngram words.
     unit: str = knob("token", choices=("token", "word", "ngram"))
     max_ngram: int = knob(3, at_least=1, at_most=16)
-    # How predictions are counted, and what may be among them; see data/masking.py.
+    # Number of predictions, and whether special tokens are among them; see
+    # data/masking.py.
     convention: str = knob("original", choices=("original", "fairseq"))
-    # Predictions in an example, at most; 0: as many as the higher rate asks for.
+    # Predictions in an example, at most; 0: as many as the higher of the two rates
+    # gives.
     max_predictions: int = knob(0, at_least=0)
-    # Of the predicted tokens, the shares that become [MASK] and a random token; the
-    # others stay as they are.
+    # Shares of the predicted tokens that become [MASK] and a random token; the rest
+    # stay unchanged.
     mask_token_rate: float = knob(0.8, at_least=0, at_most=1)
     random_token_rate: float = knob(0.1, at_least=0, at_most=1)
 
     def check(self, where: str) -> None:
-        """Check that the shares of what predicted tokens become add up."""
+        """Check that the shares of replacements do not exceed 1."""
         if self.mask_token_rate + self.random_token_rate > 1:
             raise UserError(
                 f"{where}mask_token_rate={self.mask_token_rate} and "
@@ -53,25 +55,25 @@ class MaskingConfig:
           length: Tokens in a row.
           examples: Examples in a row, at most.
         """
-        # Rounded first: 0.1 * 30 is a little more than 3.
+        # Round first: 0.1 * 30 is a little more than 3.
         wanted = math.ceil(round(max(self.rate, self.eval_rate) * length, 6))
         if examples == 1:
             return min(length, self.max_predictions or wanted)
-        # The number of each example is rounded, to less than one more.
+        # Rounding may add a prediction to each example.
         wanted += examples - 1
         return min(length, wanted, examples * self.max_predictions or wanted)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLmConfig:
-    """Masked tokens, and a question about pairs of segments if these ask one.
+    """Masked language modelling, with or without a question about two segments.
 
-    What a sequence is (data/segments.py):
-    "next_sentence": two segments that follow one another or do not (paper, 3.1);
-    "sentence_order": two that do, in order or swapped (ALBERT);
-    "consecutive": two that do, in order, and no question;
-    "full_sentences", "doc_sentences": as much text as there is room for, across
-    documents or of one (RoBERTa).
+    Kinds of rows, `segments` (data/segments.py):
+    "next_sentence": two segments that are consecutive or not (paper, 3.1);
+    "sentence_order": two consecutive segments, in order or swapped (ALBERT);
+    "consecutive": two consecutive segments, and no question;
+    "full_sentences": as much text as fits, across documents (RoBERTa);
+    "doc_sentences": as much text of one document as fits (RoBERTa).
     """
 
     kind: str = "masked_lm"
@@ -81,21 +83,21 @@ class MaskedLmConfig:
     )
     # Share of the sequences that aim at a random shorter length (paper, A.2).
     short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
-    # More than 1: rows are packed with up to so many examples, each with its own [CLS],
-    # positions and attention (data/packing.py). 1: each example has a row.
+    # Examples in a row, at most. 1: no packing. More: rows are packed with examples
+    # that have their own [CLS], positions and attention (data/packing.py).
     examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
     masking: MaskingConfig = MaskingConfig()
 
     def check(self, where: str) -> None:
-        """What is packed are examples of one document."""
+        """Check that packed examples do not cross documents."""
         _check_packing(self, where)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class CausalLmConfig:
-    """Each token from those before it: left to right (paper, 5.1, "LTR").
+    """Left-to-right language modelling (paper, 5.1, "LTR").
 
-    `segments` as for `MaskedLmConfig`, those without a question.
+    `segments` as for `MaskedLmConfig`, without the kinds that have a question.
     """
 
     kind: str = "causal_lm"
@@ -108,7 +110,7 @@ class CausalLmConfig:
     examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
 
     def check(self, where: str) -> None:
-        """What is packed are examples of one document."""
+        """Check that packed examples do not cross documents."""
         _check_packing(self, where)
 
 
@@ -116,17 +118,17 @@ def _check_packing(objective: MaskedLmConfig | CausalLmConfig, where: str) -> No
     if objective.examples_per_row > 1 and objective.segments == "full_sentences":
         raise UserError(
             f"{where}examples_per_row={objective.examples_per_row} packs examples of "
-            f"one document, and {where}segments='full_sentences' fills rows across "
-            "documents; take doc_sentences, or 1 example"
+            f"one document, but {where}segments='full_sentences' crosses documents; "
+            f"use {where}segments='doc_sentences', or {where}examples_per_row=1"
         )
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ReplacedTokensConfig:
-    """Which tokens a small generator has replaced (Clark et al. 2020, ELECTRA).
+    """Detection of tokens that a small generator replaced (Clark et al. 2020, ELECTRA).
 
-    `segments` as for `MaskedLmConfig`, those without a question. Masked tokens are what
-    the generator fills in; by default 15 % of them show what it has to predict.
+    `segments` as for `MaskedLmConfig`, without the kinds that have a question. The
+    generator fills in masked tokens; by default 15 % of them stay unchanged.
     """
 
     kind: str = "replaced_tokens"
@@ -136,17 +138,18 @@ class ReplacedTokensConfig:
     # Share of the sequences that aim at a random shorter length.
     short_sequence_rate: float = knob(0.05, at_least=0, at_most=1)
     masking: MaskingConfig = MaskingConfig(mask_token_rate=0.85, random_token_rate=0.0)
-    # Of the encoder's hidden size, feed-forward part and number of heads.
+    # Hidden size, feed-forward size and number of heads of the generator, as a share of
+    # the encoder's.
     generator_size: float = knob(0.25, more_than=0, at_most=1)
-    # Of the encoder's number of layers.
+    # Number of layers of the generator, as a share of the encoder's.
     generator_layers: float = knob(1.0, more_than=0, at_most=1)
-    # Of the discriminator's loss in the sum; the generator's has 1.
+    # Weight of the discriminator's loss; the generator's loss has weight 1.
     discriminator_weight: float = knob(50.0, more_than=0)
 
     def generator(self, encoder: EncoderConfig) -> EncoderConfig:
-        """Shape of the generator beside an encoder, with heads of the same size.
+        """Return the generator's config, with heads of the encoder's head size.
 
-        `PretrainConfig.check` refuses a `generator_size` for which there is none.
+        `PretrainConfig.check` refuses a `generator_size` that does not allow this.
         """
         hidden_size = round(encoder.hidden_size * self.generator_size)
         return dataclasses.replace(
@@ -161,10 +164,10 @@ class ReplacedTokensConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PermutationLmConfig:
-    """Tokens in any order, each from those before it (Yang et al. 2019, XLNet).
+    """Prediction of tokens in a random order (Yang et al. 2019, XLNet).
 
-    `segments` as for `MaskedLmConfig`, those without a question. Nothing is masked: the
-    last tokens of the order are predicted, and attention hides what comes later.
+    `segments` as for `MaskedLmConfig`, without the kinds that have a question. Tokens
+    are not masked: attention hides tokens that are later in the order.
     """
 
     kind: str = "permutation_lm"
@@ -174,11 +177,11 @@ class PermutationLmConfig:
     segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length.
     short_sequence_rate: float = knob(0.0, at_least=0, at_most=1)
-    # Of this many tokens one is predicted (the paper's K).
+    # One of this many tokens is predicted (the paper's K).
     context: int = knob(6, at_least=2)
-    # Predicted tokens that stand together, at most.
+    # Tokens in a predicted span, at most.
     max_span: int = knob(5, at_least=1)
 
     def predictions(self, length: int) -> int:
-        """Predictions in a sequence, at most: the dimension P of a batch."""
+        """Return the largest number of predictions in a row: P of a batch."""
         return max(1, (length - 1) // self.context)

@@ -1,6 +1,7 @@
-"""The update, the devices, and the loop: the same for all that is trained."""
+"""Configs of optimizer, devices and loop, for pretraining and fine-tuning."""
 
 import dataclasses
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
@@ -8,7 +9,7 @@ from bert_jax.knobs import knob
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class OptimizerConfig:
-    """Optimizer and learning rate. The defaults are those of google-research/bert.
+    """Optimizer and learning rate, with the defaults of google-research/bert.
 
     Source: google-research/bert, optimization.py. `training/optimizer.py` and
     `training/muon.py` have the sources of the other optimizers.
@@ -46,22 +47,19 @@ class OptimizerConfig:
                     f"{where}decay_fraction={self.decay_fraction} has no effect with "
                     f"{where}schedule={self.schedule!r}; it needs {where}schedule='wsd'"
                 )
-        elif self.warmup_fraction + self.decay_fraction > 1:
-            raise UserError(
-                f"{where}warmup_fraction={self.warmup_fraction} and "
-                f"{where}decay_fraction={self.decay_fraction} must not add up to more "
-                "than 1"
-            )
+        else:
+            check_shares(where, self)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MeshConfig:
-    """How devices are laid out. Sizes multiply to the number of devices.
+    """Mesh of devices. The product of its sizes is the number of devices.
 
-    Slices of a TPU, with a slower network between them, split `data` and nothing else.
+    TPU slices, with a slower network between them, split `data` and nothing else.
     """
 
-    # Copies of the model, each with a part of the batch. In all three, -1 is the rest.
+    # Copies of the model, each with a part of the batch. One of the three sizes may be
+    # -1, for the remaining devices.
     data: int = knob(-1, at_least=-1, free=True)
     # Parts of parameters and batch.
     fsdp: int = knob(1, at_least=-1, free=True)
@@ -73,7 +71,7 @@ class MeshConfig:
     gradient_sum: str = knob("float32", choices=("float32", "bfloat16"), free=True)
 
     def check(self, where: str) -> None:
-        """An axis has a size, and at most one has what the others leave."""
+        """Check that axes have sizes, and that at most one is -1."""
         for axis in ("data", "fsdp", "tensor"):
             if getattr(self, axis) == 0:
                 raise UserError(
@@ -86,7 +84,7 @@ class MeshConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class LoopConfig:
-    """How often a run logs, evaluates and saves, and what it does in trouble."""
+    """Intervals of logging, evaluation and checkpoints, and handling of faults."""
 
     log_every: int = knob(100, at_least=1, free=True)  # steps
     # Steps; 0: only at the end of each phase.
@@ -109,9 +107,19 @@ class LoopConfig:
 
 
 def check_micro_batches(where: str, batch_size: int, micro_batches: int) -> None:
-    """Pieces of a batch are of one size."""
+    """Check that micro-batches have equal sizes."""
     if batch_size % micro_batches:
         raise UserError(
             f"{where}micro_batches={micro_batches} does not divide "
             f"{where}batch_size={batch_size}"
+        )
+
+
+def check_shares(where: str, config: Any) -> None:
+    """Check that warmup and decay of a schedule do not overlap."""
+    if config.warmup_fraction + config.decay_fraction > 1:
+        raise UserError(
+            f"{where}warmup_fraction={config.warmup_fraction} and "
+            f"{where}decay_fraction={config.decay_fraction} must not add up to more "
+            "than 1"
         )

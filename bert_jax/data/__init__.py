@@ -1,11 +1,11 @@
-"""Token shards to batches, with tf.data. The only home of TensorFlow."""
+"""Token shards to batches, with tf.data. The only package that imports TensorFlow."""
 
 import os
 
-# TensorFlow greets on standard error unless this is set before it is imported. The
-# second is about float products, of which there are none here.
+# Without this, TensorFlow prints a greeting to standard error when it is imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")
+# Avoid a message about float products, which are not used here.
 os.environ.setdefault("TF_ENABLE_ONEDNN_OPTS", "0")
-# With Keras it would import scikit-learn and matplotlib, which takes as long as itself.
-# So it looks for an older Keras, finds none, and goes on.
+# With Keras 3, TensorFlow would import scikit-learn and matplotlib, which takes as long
+# as TensorFlow itself. It looks for Keras 2 instead, finds none, and goes on.
 os.environ.setdefault("TF_USE_LEGACY_KERAS", "1")

@@ -1,61 +1,59 @@
-"""The batches of pretraining: rows of one corpus or of several, in order.
+"""The batches of pretraining: rows of one or several corpora, in order.
 
 Batch *s* is a pure function of (corpora, seed, *s*). A row has a position among the
-rows of all phases of its length. The position says which corpus the row is of
-(`mixing.py`) and which chunk of it (`order.py`), and the chunk what is in it
-(`corpus_rows.py`). Draws are addressed by (seed, split, first phase of this length,
-group, purpose, epoch, chunk). Nothing else enters: neither processes nor threads nor
-what was read before. All of it runs as graph operations over whole batches.
+rows of all phases of its length. The position determines the row's corpus (`mixing.py`)
+and its chunk (`order.py`), and the chunk its content (`corpus_rows.py`). Draws are
+addressed by (seed, split, first phase of this length, group, purpose, epoch, chunk).
+Processes, threads and earlier batches have no influence. All of it runs as graph
+operations over whole batches.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
 from bert_jax import config as config_lib
 from bert_jax.corpus import mixture, shards
-from bert_jax.data import corpus_rows, mixing, order, pipeline, random_bits
-
-# Purpose of the draws that say which corpus rows are of; corpus_rows.py has the others.
-_MIXING = 10
+from bert_jax.data import corpus_rows, mixing, pipeline, random_bits
 
 
-class PretrainingBatches:
+class PretrainingBatches(pipeline.Pipeline):
     """The batches of one phase of pretraining, or of held-out evaluation.
 
-    A batch is a dict of arrays, `B` rows of length `L` with `P` predictions and, where
-    rows are packed, up to `S` examples:
-      input_ids       int32 [B, L]   special tokens included, corrupted, padded
-      attention_mask  bool [B, L]    true where there is no padding
-    of rows with two segments
-      segment_ids     int32 [B, L]   0 up to and with the first [SEP], then 1; padding 0
-    and a question about them, "nsp" or "sop" for next sentence and sentence order
+    A batch is a dict of arrays with `B` rows of length `L`, `P` predictions and, in
+    packed rows, up to `S` examples. All rows:
+      input_ids       int32 [B, L]   with special tokens, masked, padded
+      attention_mask  bool [B, L]    True where there is no padding
+    Rows with two segments:
+      segment_ids     int32 [B, L]   0 up to the first [SEP], then 1; padding 0
+    Rows with a question about them, next sentence ("nsp") or sentence order ("sop"):
       nsp_labels      int32 [B]      0: B follows A, 1: it does not
-      nsp_weights     float32 [B]    1; 0 where there is no pair, and for the filling of
-                                     the last held-out batch
-    of rows with masks
+      nsp_weights     float32 [B]    1; 0 without a pair, and in rows that fill up the
+                                     last held-out batch
+    Rows with masks:
       mlm_positions   int32 [B, P]   ascending; 0 where there is no prediction
-      mlm_labels      int32 [B, P]   what stood there; 0 where there is no prediction
+      mlm_labels      int32 [B, P]   original tokens; 0 where there is no prediction
       mlm_weights     float32 [B, P] 1 for a prediction, else 0
-    of rows with an order of factorisation
-      ranks           int32 [B, L]   places in the order, from 0 on; -1 for what all see
-      target_*                       positions, labels and weights, as of masks
-    and of rows with neither
-      weights         float32 [B]    1; 0 for the filling of the last held-out batch
-    of packed rows, in addition
+    Rows with a factorisation order:
+      ranks           int32 [B, L]   rank in the order, from 0 on; -1: seen by all
+      target_*                       positions, labels and weights, as for masks
+    Rows with neither:
+      weights         float32 [B]    1; 0 in rows that fill up the last held-out batch
+    Packed rows have in addition:
       positions       int32 [B, L]   of each token in its example; padding 0
-      documents       int32 [B, L]   number of its example in the row; padding 0
-    where labels and weights of a question are [B, S], with 0 for what is not there, and
-      pooled_positions int32 [B, S]  [CLS] of each example; 0 where there is none
+      documents       int32 [B, L]   index of the example in the row; padding 0
+      pooled_positions int32 [B, S]  [CLS] of each example, with a question only; 0
+                                     where there is none
+    Their labels and weights of a question are [B, S], with 0 where there is no example.
 
     The modules of segments define the rows, `masking.py` and `permutations.py` the
     predictions.
 
     Attributes of the held-out split:
       num_batches: Number of batches.
-      num_rows: Number of rows, those that only fill up the last batch left out.
-      token_counts: int64 [V]; how often each token occurs in its text.
+      num_rows: Number of rows, without those that fill up the last batch.
+      token_counts: int64 [V]; occurrences of each token in its text.
     """
 
     def __init__(
@@ -70,13 +68,13 @@ class PretrainingBatches:
         """Load what the rows of this process need.
 
         Args:
-          corpora: Where the tokens are; for the held-out split, one corpus.
+          corpora: Sources of the tokens; for the held-out split, one corpus.
           config: Objective, shape of the batches, weights, shard groups, and seed.
           phase: Index of the phase. It continues the order of earlier phases of its
             length. Phases of different lengths draw independently.
           held_out: Whether to make the held-out split: one epoch in a fixed random
-            order, with fixed draws, the last batch filled up with rows of weight 0. It
-            is always one shard group.
+            order, with fixed draws. The last batch is filled up with rows of weight 0.
+            The split is always one shard group.
           rows: Ascending int [rows]; the rows of each batch to make; all by default.
 
         Raises:
@@ -106,24 +104,19 @@ class PretrainingBatches:
             self.num_rows = made.order.count
             self.num_batches = made.order.num_batches(batch_size)
             self.token_counts = made.token_counts
-        self._pipeline = pipeline.Pipeline(self._make)
-
-    def batch(self, step: int) -> dict[str, np.ndarray]:
-        """The batch of a step, counted from 0 at the beginning of the phase."""
-        return self._pipeline.batch(step)
-
-    def batches(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """The batches of steps `start` to `stop - 1`, made ahead on several cores."""
-        return self._pipeline.batches(start, stop)
+        super().__init__(self._make)
 
     def row_names(self, step: int) -> Sequence[str]:
-        """What each row of the batch of a step is made from, for people."""
+        """Name the source of each row of the batch of a step, for messages."""
         return [name for group in self._groups for name in group.row_names(step)]
 
     def describe(self, steps: int) -> str:
-        """How often so many steps go through each corpus of several, a line for each.
+        """Return the number of epochs of each of several corpora, a line for each.
 
-        Of the groups of shards that this process reads.
+        This counts the groups of shards that this process reads.
+
+        Args:
+          steps: Number of steps.
         """
         rows = steps * sum(group.batch_rows for group in self._groups)
         lines = []
@@ -144,12 +137,12 @@ class PretrainingBatches:
 
 
 class _Group:
-    """The rows of a batch that come from one group of the shards of each corpus.
+    """The rows of a batch that come from one group of shards of each corpus.
 
     Attributes:
       corpora: Rows of each corpus.
-      mixing: Which corpus each row is of; None for a single corpus.
-      batch_rows: Rows of a batch that are of this group, over all processes.
+      mixing: Mixture of the corpora; None for a single corpus.
+      batch_rows: Rows of a batch that come from this group, over all processes.
     """
 
     def __init__(
@@ -166,7 +159,7 @@ class _Group:
         rows: np.ndarray,
     ):
         def key_of(phase: int, corpus: int = 0) -> tf.Tensor:
-            # The groups of a further corpus have the numbers that follow.
+            # Groups are numbered through all corpora.
             number = corpus * num_groups + group
             return random_bits.stream(
                 config.seed, shards.SPLITS.index(split), phase, number
@@ -217,7 +210,7 @@ class _Group:
                 counts = mixture.rows_of_block(config.of_phase(phase).data, corpora)
                 if self.mixing is None or (counts != self.mixing.counts).any():
                     rest = self.mixing.rest(self._begin) if self.mixing else None
-                    key = random_bits.word(key_of(phase), _MIXING)
+                    key = random_bits.word(key_of(phase), random_bits.Purpose.MIXING)
                     self.mixing, self._begin = mixing.Mixing(counts, key, rest), 0
             if phase != phases[-1]:
                 shape = config.phases[phase]
@@ -225,7 +218,7 @@ class _Group:
 
     def make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make the rows of the batch of a step of the phase, int64 []."""
-        places, positions = self._deal(step)
+        indices, positions = self._deal(step)
         parts = [
             corpus.make(position)
             for corpus, position in zip(self.corpora, positions, strict=True)
@@ -233,34 +226,35 @@ class _Group:
         if not self.mixing:
             return parts[0]
         return {
-            name: tf.dynamic_stitch(places, [part[name] for part in parts])
+            name: tf.dynamic_stitch(indices, [part[name] for part in parts])
             for name in parts[0]
         }
 
     def row_names(self, step: int) -> list[str]:
-        """What the rows of the batch at `step` are made from, for people."""
-        places, positions = self._deal(tf.constant(step, tf.int64))
+        """Name the sources of the rows of the batch of a step."""
+        indices, positions = self._deal(tf.constant(step, tf.int64))
         named = {}
-        for corpus, place, position in zip(
-            self.corpora, places, positions, strict=True
+        for corpus, index, position in zip(
+            self.corpora, indices, positions, strict=True
         ):
             names = corpus.row_names(position)
-            named |= zip(place.numpy().tolist(), names, strict=True)
+            named |= zip(index.numpy().tolist(), names, strict=True)
         return [named[i] for i in range(len(named))]
 
     def _deal(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
-        """Return the rows of a batch that are of each corpus.
+        """Divide the rows of a batch among the corpora.
 
         Returns:
-          For each corpus int32 [rows], which rows of this process they are; and int64
-          [rows], their positions in the order of the corpus.
+          For each corpus, indices of its rows among the rows of this process, int32
+          [rows], and their positions in the order of the corpus, int64 [rows].
         """
-        position = order.positions(step, self.batch_rows, self._rows) + self._begin
+        rows = tf.constant(self._rows, tf.int64)
+        position = step * self.batch_rows + rows + self._begin
         if not self.mixing:
             return [tf.range(len(self._rows))], [position]
         corpus, row = self.mixing.at(position)
-        places = [tf.where(corpus == i)[:, 0] for i in range(len(self.corpora))]
+        indices = [tf.where(corpus == i)[:, 0] for i in range(len(self.corpora))]
         return (
-            [tf.cast(place, tf.int32) for place in places],
-            [tf.gather(row, place) for place in places],
+            [tf.cast(index, tf.int32) for index in indices],
+            [tf.gather(row, index) for index in indices],
         )

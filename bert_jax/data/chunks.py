@@ -1,8 +1,8 @@
-"""A corpus split as flat arrays, cut into the chunks that examples are made from.
+"""Chunks of a corpus, from which rows are made.
 
 NumPy only. A token table holds the documents of one group of shards end to end. For a
-sequence length, sentences are cut into pieces and pieces are joined to chunks, each of
-which makes one row; every token is in exactly one chunk.
+sequence length, sentences are cut into pieces, and pieces are joined to chunks. Each
+chunk makes one row, and each token is in exactly one chunk.
 """
 
 import dataclasses
@@ -12,7 +12,7 @@ import numpy as np
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 
-# Below so many parts, Python's own loop is faster than NumPy's.
+# Below so many parts, a loop in Python is faster than NumPy.
 _FEW_PARTS = 16
 
 
@@ -22,9 +22,10 @@ class TokenTable:
 
     Attributes:
       tokens: uint16 or int32 [tokens].
-      sentence_starts: int64 [sentences + 1], into `tokens`; the last is their number.
-      document_sentences: int64 [documents + 1], each document's first sentence, and
-        the number of sentences.
+      sentence_starts: int64 [sentences + 1], index of each sentence's first token, and
+        the number of tokens.
+      document_sentences: int64 [documents + 1], index of each document's first
+        sentence, and the number of sentences.
     """
 
     tokens: np.ndarray
@@ -35,25 +36,25 @@ class TokenTable:
 def group_shards(
     corpus: shards.Corpus, split: str, group: int, num_groups: int
 ) -> list[shards.Shard]:
-    """The shards of one of `num_groups` groups: contiguous, similar in number.
+    """Return the shards of one of `num_groups` contiguous groups of similar size.
 
     Raises:
       UserError: There are fewer shards than groups.
     """
-    of_split = corpus.shards[split]
-    count = len(of_split)
+    split_shards = corpus.shards[split]
+    count = len(split_shards)
     if count < num_groups:
         raise UserError(
             f"data.shard_groups={num_groups}, but {corpus.folder} has {count} "
-            f"{split} shards; build it with a smaller --shard_megabytes"
+            f"{split} shards; build the corpus with a smaller --shard_megabytes"
         )
-    return [s for i, s in enumerate(of_split) if i * num_groups // count == group]
+    return [s for i, s in enumerate(split_shards) if i * num_groups // count == group]
 
 
 def load_tokens(
     corpus: shards.Corpus, split: str, group: int = 0, num_groups: int = 1
 ) -> TokenTable:
-    """Read one group of shards into memory, checking their checksums.
+    """Read one group of shards into memory, and verify their checksums.
 
     Raises:
       UserError: A shard is missing or damaged.
@@ -76,12 +77,12 @@ def load_tokens(
     return TokenTable(tokens, starts, documents)
 
 
-# `np.bincount` makes int64 of what it counts, of so many at a time.
+# `np.bincount` copies its argument to int64, so it gets a slice at a time.
 _COUNTED_AT_ONCE = 2**22
 
 
 def count_tokens(table: TokenTable, vocab_size: int) -> np.ndarray:
-    """How often each token occurs: int64 [vocab_size]."""
+    """Count the occurrences of each token: int64 [vocab_size]."""
     counts = np.zeros(vocab_size, np.int64)
     for begin in range(0, len(table.tokens), _COUNTED_AT_ONCE):
         part = table.tokens[begin : begin + _COUNTED_AT_ONCE]
@@ -91,16 +92,21 @@ def count_tokens(table: TokenTable, vocab_size: int) -> np.ndarray:
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
-    """Sentences, or parts of those that are longer than a row has room for.
+    """Sentences, or parts of sentences that are too long for a row.
 
     Attributes:
-      starts: int64 [pieces + 1], into the tokens; the last is their number.
-      of_document: int64 [documents + 1], each document's first piece; the last is the
+      starts: int64 [pieces + 1], index of each piece's first token, and the number of
+        tokens.
+      of_document: int64 [documents + 1], index of each document's first piece, and the
         number of pieces.
     """
 
     starts: np.ndarray
     of_document: np.ndarray
+
+    def tokens(self, chunks: "Chunks") -> np.ndarray:
+        """Return the number of tokens of each chunk: int64 [chunks]."""
+        return self.starts[chunks.end_piece] - self.starts[chunks.first_piece]
 
 
 def cut_into_pieces(table: TokenTable, target: int) -> Pieces:
@@ -119,11 +125,11 @@ def cut_into_pieces(table: TokenTable, target: int) -> Pieces:
 
 @dataclasses.dataclass(frozen=True)
 class Chunks:
-    """Runs of pieces, in order; every piece is in exactly one.
+    """Runs of pieces, in order; each piece is in exactly one chunk.
 
     Attributes:
       first_piece: int64 [chunks], the chunk's first piece.
-      end_piece: int64 [chunks], one past its last.
+      end_piece: int64 [chunks], one past the chunk's last piece.
       document: int64 [chunks], the document that it begins in.
     """
 
@@ -132,36 +138,37 @@ class Chunks:
     document: np.ndarray
 
 
-def reach(pieces: Pieces, target: int | np.ndarray, least: int = 2) -> Chunks:
-    """Runs of pieces of one document that reach `target` tokens.
+def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> Chunks:
+    """Join pieces of one document to chunks that reach `target` tokens.
 
     As in the original, a chunk takes pieces until it has `target` tokens or the
-    document ends, so that it may be longer by most of a piece; and it takes two if it
-    can, for two segments. Differs: sentences longer than `target` are cut into equal
-    parts first, where the original would truncate them, and lose the rest.
+    document ends, so it may be longer by most of a piece; and it takes two if it can,
+    for two segments. One difference: sentences longer than `target` are cut into equal
+    parts first. The original would truncate them.
 
     Args:
       pieces: The documents.
-      target: Tokens to reach; an array has those of a chunk that begins at each piece.
-      least: Pieces of a chunk, at least, if the document has so many left.
+      target: Tokens to reach, or int64 [pieces], the target of a chunk that begins at
+        each piece.
+      min_pieces: Pieces of a chunk, at least, if the document has so many left.
 
     Source: google-research/bert, create_pretraining_data.py,
     create_instances_from_document.
     """
     starts = pieces.starts
     ends = np.searchsorted(starts, starts[:-1] + target)
-    ends = np.maximum(ends, np.arange(len(ends)) + least)
+    ends = np.maximum(ends, np.arange(len(ends)) + min_pieces)
     return _walk(ends, pieces.of_document)
 
 
 def fill(pieces: Pieces, target: int, separator: int | None) -> Chunks:
-    """Runs of pieces that have at most `target` tokens.
+    """Join pieces to chunks of at most `target` tokens.
 
     Args:
-      pieces: Of at most `target` tokens each.
+      pieces: Pieces of at most `target` tokens each.
       target: Tokens in a chunk, at most.
-      separator: Tokens between two documents of one chunk; None: a chunk is of one
-        document.
+      separator: Tokens between two documents in a chunk; None: chunks do not cross
+        documents.
     """
     document = np.repeat(
         np.arange(len(pieces.of_document) - 1), np.diff(pieces.of_document)
@@ -175,19 +182,14 @@ def fill(pieces: Pieces, target: int, separator: int | None) -> Chunks:
     return dataclasses.replace(chunks, document=document[chunks.first_piece])
 
 
-def sizes(pieces: Pieces, chunks: Chunks) -> np.ndarray:
-    """Tokens of each chunk, int64 [chunks]."""
-    return pieces.starts[chunks.end_piece] - pieces.starts[chunks.first_piece]
-
-
 def _walk(ends: np.ndarray, boundaries: np.ndarray) -> Chunks:
-    """Chunks one after the other in each part of the pieces.
+    """Cut each part of the pieces into chunks, one after the other.
 
     Args:
       ends: int64 [pieces], the end of a chunk that would begin at each piece.
-      boundaries: int64 [parts + 1], first pieces of parts that no chunk leaves.
+      boundaries: int64 [parts + 1], first piece of each part; no chunk crosses them.
     """
-    # All parts in step: first all first chunks, then all second ones.
+    # Vectorised over parts: the first chunk of each part, then the second, and so on.
     firsts, lasts, owners = [], [], []
     owner = np.arange(len(boundaries) - 1)
     first, limit = boundaries[:-1], boundaries[1:]
@@ -198,7 +200,7 @@ def _walk(ends: np.ndarray, boundaries: np.ndarray) -> Chunks:
         owners.append(owner)
         goes_on = last < limit
         first, limit, owner = last[goes_on], limit[goes_on], owner[goes_on]
-    # What is left of few parts, one by one: a part may be all of the corpus.
+    # The last few parts one by one: a part may be the whole corpus.
     rest = []
     for part, begin, stop in zip(owner, first.tolist(), limit.tolist(), strict=True):
         while begin < stop:

@@ -1,10 +1,11 @@
-"""Rows made from one corpus, or from one group of its shards: segments and masks.
+"""Rows of one corpus, or of one group of its shards: segments and masks.
 
-A row is made from the chunk that the order says, and each of its draws is addressed by
-a key, the purpose of the draw, epoch and chunk. A packed row is made of several chunks
-in the same way (`packing.py`).
+A row is made from the chunk at its position in the order. Its draws are addressed by a
+key, the purpose of the draw, the epoch and the chunk. A packed row is made from several
+chunks in the same way (`packing.py`).
 """
 
+import functools
 import itertools
 
 import numpy as np
@@ -23,20 +24,10 @@ from bert_jax.data import (
     segments,
     single_segments,
 )
+from bert_jax.data.random_bits import Purpose
 from bert_jax.errors import UserError
 
-# Purposes of the streams of random words.
-_ORDER, _SEGMENTS = 0, 1
-_MASKING = {
-    masking.POSITION: 2,
-    masking.ACTION: 3,
-    masking.SPAN: 4,
-    masking.COUNT: 5,
-}
-_AIMS, _PACKING = 6, 7
-_PERMUTATIONS = {permutations.SPAN: 8, permutations.ORDER: 9}
-
-# By the names that configs give them.
+# Classes by their names in configs.
 _KINDS: dict[str, type[segments.Segments]] = {
     "next_sentence": segment_pairs.NextSentence,
     "sentence_order": segment_pairs.SentenceOrder,
@@ -50,8 +41,8 @@ class CorpusRows:
     """Rows of one group of shards.
 
     Attributes:
-      order: The order of what rows are made from.
-      token_counts: int64 [V]; how often each token occurs, in the held-out split.
+      order: Order of the chunks, or of the packed rows.
+      token_counts: int64 [V]; occurrences of each token, in the held-out split.
     """
 
     def __init__(
@@ -69,14 +60,14 @@ class CorpusRows:
         """Read the shards, and prepare what does not depend on the rows.
 
         Args:
-          corpus: Where the tokens are.
+          corpus: Source of the tokens.
           config: Config of the phase (`PretrainConfig.of_phase`).
           length: Tokens in a row.
-          split: Which documents of the corpus.
-          group: Number of the group of shards.
-          num_groups: Number of all groups.
+          split: Split of the corpus.
+          group: Index of the group of shards.
+          num_groups: Number of groups.
           key: uint64; key of all draws.
-          name: What the corpus is called in the names of rows; "" for nothing.
+          name: Name of the corpus in the names of rows; "" to leave it out.
 
         Raises:
           UserError: There are too few documents, or a shard is damaged.
@@ -102,7 +93,7 @@ class CorpusRows:
             length=length,
             short_sequence_rate=objective.short_sequence_rate,
             tokenizer=corpus.tokenizer,
-            aim_key=random_bits.word(key, _AIMS) if is_packed else None,
+            aim_key=random_bits.word(key, Purpose.CHUNK_AIMS) if is_packed else None,
         )
         self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
         self._masking = self._permutations = None
@@ -127,14 +118,14 @@ class CorpusRows:
                 max_examples=max_examples,
                 max_predictions=mask.predictions(length, max_examples) if mask else 0,
                 pad_id=corpus.tokenizer.pad_id,
-                key=random_bits.word(key, _PACKING),
+                key=random_bits.word(key, Purpose.PACKING),
             )
             count = self._packing.num_rows
         self._name = f"{name} group {group}" if name else f"group {group}"
         self._key = key
         self.order = order.Order(
             count=count,
-            key=random_bits.word(key, _ORDER),
+            key=random_bits.word(key, Purpose.ORDER),
             once=split == shards.HELD_OUT,
         )
 
@@ -148,42 +139,30 @@ class CorpusRows:
 
     def _examples(self, items: order.Items) -> dict[str, tf.Tensor]:
         """Make rows of one chunk each."""
-        rows = self._segments(items.index, self._row_keys(_SEGMENTS, items))
+        keys_for = functools.partial(self._row_keys, items)
+        features = self._segments(items.index, keys_for(Purpose.SEGMENTS))
         weights = tf.cast(items.is_real, tf.float32)
-        features = {
-            "input_ids": rows.input_ids,
-            "attention_mask": rows.attention_mask,
-        }
-        if rows.segment_ids is not None:
-            features["segment_ids"] = rows.segment_ids
         if self._question:
-            is_pair = tf.cast(rows.is_pair, tf.float32)
-            features[f"{self._question}_labels"] = rows.labels
+            is_pair = tf.cast(features.pop("is_pair"), tf.float32)
+            features[f"{self._question}_labels"] = features.pop("labels")
             features[f"{self._question}_weights"] = weights * is_pair
         if self._masking:
-            keys = self._keys_by_purpose(_MASKING, items)
-            features |= self._masking(rows.input_ids, keys)
+            features |= self._masking(features["input_ids"], keys_for)
             features["mlm_weights"] *= weights[:, None]
         elif self._permutations:
-            keys = self._keys_by_purpose(_PERMUTATIONS, items)
-            features |= self._permutations(rows.input_ids, keys)
+            features |= self._permutations(features["input_ids"], keys_for)
             features["target_weights"] *= weights[:, None]
         else:
             features["weights"] = weights
         return features
 
-    def _keys_by_purpose(
-        self, streams: dict[int, int], items: order.Items
-    ) -> dict[int, tf.Tensor]:
-        return {key: self._row_keys(stream, items) for key, stream in streams.items()}
-
-    def _row_keys(self, purpose: int, items: order.Items) -> tf.Tensor:
-        """Keys of the draws for one purpose: uint64 [B]."""
-        of_epoch = random_bits.word(random_bits.word(self._key, purpose), items.epoch)
-        return random_bits.word(of_epoch, items.index)
+    def _row_keys(self, items: order.Items, purpose: Purpose) -> tf.Tensor:
+        """Return the keys of the draws for one purpose: uint64 [B]."""
+        purpose_key = random_bits.word(self._key, purpose)
+        return random_bits.word(random_bits.word(purpose_key, items.epoch), items.index)
 
     def row_names(self, position: tf.Tensor) -> list[str]:
-        """What the rows at positions in the order are made from, for people."""
+        """Name the sources of the rows at positions in the order, for messages."""
         items = self.order.at(position)
         count = np.ones(len(items.index), np.int64)
         if self._packing:

@@ -1,6 +1,6 @@
 """Batches of labelled examples that fit in memory, for fine-tuning."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -11,18 +11,22 @@ from bert_jax.data import order, pipeline, random_bits
 _WINDOW = 64
 
 
-class Examples:
+class Examples(pipeline.Pipeline):
     """Batches from arrays with one row for each example.
 
-    Training: example *i* of the run is row `permute(i % rows)` of epoch `i // rows`, so
-    that each row comes once an epoch and batch *s* is a pure function of (arrays, seed,
-    *s*). Held out: the rows in their order, once; the last batch is filled up with rows
-    of weight 0.
+    In training, example *i* of the run is row `permute(i % rows)` of epoch `i // rows`.
+    So each row comes once an epoch, and batch *s* is a pure function of (arrays, seed,
+    *s*). Held-out rows keep their order and come once; the last batch is filled up with
+    rows of weight 0.
 
-    With several lengths, a batch is cut to the smallest that holds its rows, and rows
-    of about one length come in one batch: in training, those of each `_WINDOW` batches
-    are sorted by length, dealt out, and the batches shuffled; held out, all rows are
-    sorted, and `index` says which row each is.
+    With several lengths, a batch is trimmed to the smallest length that holds its rows,
+    and rows of similar length share a batch. In training, the rows of each `_WINDOW`
+    batches are sorted by length and cut into batches, which are shuffled. Held-out rows
+    are all sorted.
+
+    Attributes:
+      index: int64 [rows]; index in `arrays` of each row in the order of evaluation.
+      num_batches: Number of batches in an epoch.
     """
 
     def __init__(
@@ -40,16 +44,15 @@ class Examples:
         """Hold the arrays.
 
         Args:
-          arrays: Arrays with a row for each example; one of them is called `weights`,
-            and with several lengths one `attention_mask`, bool [rows, ..., L].
+          arrays: Arrays with a row for each example: `weights` and, with several
+            lengths, `attention_mask`, bool [rows, ..., L], are needed.
           batch_size: Rows of a batch over all processes.
           seed: Seed for the order.
-          steps: Batches in a run of training; needed with several lengths, for the last
-            window to end with it.
+          steps: Batches in a run of training; with several lengths, the last window
+            ends there.
           held_out: Whether the examples are for evaluation.
-          rows: Which rows of each batch to make; all by default.
-          lengths: Lengths that batches may have, ascending; none to leave the arrays as
-            they are.
+          rows: Rows of each batch to make; all by default.
+          lengths: Lengths that batches may have, ascending; none to keep the arrays'.
           shapes: For each length, the shape of a row of each array.
         """
         self._rows = np.arange(batch_size) if rows is None else rows
@@ -78,18 +81,10 @@ class Examples:
             once=held_out,
         )
         self.num_batches = self._order.num_batches(batch_size)
-        self._pipeline = pipeline.Pipeline(self._make)
-
-    def batch(self, step: int) -> dict[str, np.ndarray]:
-        """The batch of a step."""
-        return self._pipeline.batch(step)
-
-    def batches(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """The batches of steps `start` to `stop - 1`, made ahead on several cores."""
-        return self._pipeline.batches(start, stop)
+        super().__init__(self._make)
 
     def row_names(self, step: int) -> list[str]:
-        """What the rows of a batch are, for people."""
+        """Name the rows of a batch, for messages."""
         items, _ = self._items(tf.constant(step, tf.int64))
         return [f"example {self.index[i]}" for i in items.index.numpy()]
 
@@ -102,20 +97,20 @@ class Examples:
         batch["weights"] *= tf.cast(items.is_real, tf.float32)
         if self._sorts:
             batch = {
-                name: _cut(values, self._shapes[name][size])
+                name: _trim(values, self._shapes[name][size])
                 for name, values in batch.items()
             }
         return batch
 
     def _items(self, step: tf.Tensor) -> tuple[order.Items, tf.Tensor | None]:
-        """The rows of a batch that this process makes, and the number of its length."""
+        """Return a batch's rows for this process, and the index of its length."""
         if not self._sorts or self._held_out:
-            own = order.positions(step, self._batch_size, self._rows)
-            items = self._order.at(own)
+            positions = step * self._batch_size + tf.constant(self._rows, tf.int64)
+            items = self._order.at(positions)
             if not self._sorts:
                 return items, None
             last = tf.minimum((step + 1) * self._batch_size, self._order.count) - 1
-            return items, self._sizes[last]  # they are sorted
+            return items, self._sizes[last]  # the longest, as rows are sorted
         window = step // _WINDOW
         batches = tf.minimum(self._steps - window * _WINDOW, _WINDOW)
         first = window * _WINDOW * self._batch_size
@@ -132,14 +127,14 @@ class Examples:
 
 
 def _sizes(mask: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """For each row, the number of the smallest length that holds it."""
+    """Return the index of the smallest length that holds each row."""
     mask = mask.reshape(len(mask), -1, mask.shape[-1]).any(axis=1)
     used = mask.shape[1] - mask[:, ::-1].argmax(axis=1)
     used = np.where(mask.any(axis=1), used, 0)
     return np.searchsorted(lengths, used).astype(np.int32)
 
 
-def _cut(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Rows cut to a shape."""
+def _trim(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
+    """Trim rows to a shape."""
     size = tf.concat([tf.shape(values)[:1], shape], axis=0)
     return tf.slice(values, tf.zeros_like(size), size)

@@ -1,13 +1,12 @@
-"""Which corpus each row of a run is made from, where there are several.
+"""The mixture of several corpora: which corpus each row of a run is made from.
 
-The positions of a run are cut into blocks. In each block a corpus has the same number
-of rows, by its weight (`corpus/mixture.py`), and they stand in random order. So the
-shares are exact in the long run, and a position says at once which row of which corpus
-it is: nothing is counted on the way.
+The positions of a run are cut into blocks. Each block has the same number of rows of a
+corpus, by its weight (`corpus/mixture.py`), in random order. So shares are exact in the
+long run, and a position determines the row of a corpus without counting earlier rows.
 
 A phase with other weights begins new blocks, mostly in the middle of a block of the
-phase before. The rest of that block is laid out once, and its rows are the first that
-the new phase takes of each corpus. So no chunk is left out, and none comes twice.
+phase before. The new phase takes the rows that are left of that block first. So no
+chunk is left out, and none comes twice.
 """
 
 from typing import NamedTuple
@@ -23,8 +22,8 @@ class Rest(NamedTuple):
     """Rows of each corpus that earlier phases have not taken.
 
     Attributes:
-      left: int64 [rows] for each corpus; they come first, in this order.
-      begin: For each corpus the row from which on all rows come then.
+      left: int64 [rows] for each corpus; rows to take first, in this order.
+      begin: For each corpus, the first of the rows to take after these.
     """
 
     left: list[np.ndarray]
@@ -44,14 +43,14 @@ class Mixing:
         Args:
           counts: int64 [corpora]; rows of each in a block, in sum `BLOCK`.
           key: uint64; key of the orders of the blocks.
-          rest: What earlier phases have left; None: all rows.
+          rest: Rows that earlier phases have left; None: all rows.
         """
         self.counts = counts
         self._ends = tf.constant(np.cumsum(counts))
         self._key = key
         empty = np.zeros(0, np.int64)
         self._rest = rest or Rest([empty] * len(counts), [0] * len(counts))
-        # One more, so that there is something to gather.
+        # One more element, because an empty array cannot be gathered from.
         self._left = tf.constant(np.concatenate([*self._rest.left, [0]]))
         sizes = np.array([len(left) for left in self._rest.left])
         self._sizes = tf.constant(sizes)
@@ -61,8 +60,8 @@ class Mixing:
     def at(self, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the corpus at each position, and the row of this corpus.
 
-        A corpus with n rows in a block has its rows n b to n b + n - 1 in block b,
-        counted from the first that earlier phases have left.
+        Block b has rows n b to n b + n - 1 of a corpus with n rows in a block. Row 0 is
+        the first row that earlier phases have left.
 
         Args:
           position: int64 [B], counted from the first phase with these weights.
@@ -81,7 +80,7 @@ class Mixing:
         return corpus, tf.where(row < size, tf.gather(self._left, left), new)
 
     def rest(self, position: int) -> Rest:
-        """Return what is left when all positions before this one are taken."""
+        """Return the rows that are left when all positions before this are taken."""
         end = (position // BLOCK + 1) * BLOCK
         corpus, row = (
             x.numpy() for x in self.at(tf.range(position, end, dtype=tf.int64))

@@ -1,13 +1,12 @@
-"""Several examples in one row: which ones, and how they are laid out.
+"""Packing: the choice of the examples that share a row, and their layout.
 
-An example is what would be a row of its own: the tokens that a chunk makes, with its
-masks and its label. A packed row holds whole examples, end to end, with padding behind
-the last. Each has its own positions from 0 on, its own [CLS], and attends to itself
-alone.
+An example is a row of its own before packing: the tokens of a chunk, with masks and a
+label. A packed row holds whole examples, end to end, with padding behind the last. Each
+example has positions from 0 on, its own [CLS], and attends to itself only.
 
-Which examples share a row depends on their sizes and a key, and on no draw of an epoch.
-So it is settled when the chunks are cut, a table of the same kind as theirs, and rows
-take the place of chunks in the order of an epoch (`order.py`).
+The choice depends on the sizes of the examples and a key, and not on the draws of an
+epoch. So it is made once, when the chunks are cut, and the order of an epoch
+(`order.py`) is an order of packed rows.
 """
 
 import numpy as np
@@ -17,12 +16,11 @@ from bert_jax.data import order, random_bits
 
 
 class Packing:
-    """Rows of chunks whose sizes fit together.
+    """Chunks packed into rows by best fit, decreasing.
 
-    Best fit, decreasing: chunks come by falling size, in random order where sizes are
-    equal; each goes to the row with the least room that has room for it, the earliest
-    of such rows, and begins a new row if there is none. No row has more than
-    `max_examples`.
+    Chunks come by falling size, in random order where sizes are equal. Each chunk goes
+    to the row with the least room that is enough, to the earliest of several such rows,
+    and to a new row if there is none. No row has more than `max_examples`.
 
     Attributes:
       num_rows: Number of rows.
@@ -38,7 +36,7 @@ class Packing:
         pad_id: int,
         key: tf.Tensor,
     ):
-        """Decide which chunks share rows.
+        """Choose the chunks that share a row.
 
         Args:
           sizes: int64 [chunks], tokens of each chunk's example, at most `length`.
@@ -46,14 +44,14 @@ class Packing:
           max_examples: Examples in a row, at most: S.
           max_predictions: Predictions in a row, at most: P.
           pad_id: The id of [PAD].
-          key: uint64; key of the order of chunks of one size.
+          key: uint64; key of the order of chunks of equal size.
         """
         draws = random_bits.word(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
         falling = np.lexsort((draws, -sizes))
         row = _best_fit(sizes[falling], length, max_examples)
         starts = np.concatenate([[0], np.cumsum(np.bincount(row))])
         self.num_rows = len(starts) - 1
-        # All chunks, row by row, and where those of each row begin.
+        # All chunks, row by row, and the index of each row's first chunk.
         self._chunks = tf.constant(falling[np.argsort(row, kind="stable")])
         self._starts = tf.constant(starts)
         self._length = length
@@ -62,21 +60,21 @@ class Packing:
         self._pad_id = pad_id
 
     def examples(self, rows: order.Items) -> tuple[order.Items, tf.Tensor]:
-        """The examples of some rows, row by row, and their number in each row.
+        """Return the examples of some rows.
 
         Args:
-          rows: Items that are rows of this packing.
+          rows: Items that are packed rows.
 
         Returns:
-          Items that are chunks, [examples]; int64 [B].
+          Items that are chunks, [examples], row by row; and the number of examples in
+          each row, int64 [B].
         """
         begin = tf.gather(self._starts, rows.index)
         end = tf.gather(self._starts, rows.index + 1)
-        places = tf.ragged.range(begin, end).values
         count = end - begin
         chunks = order.Items(
             epoch=tf.repeat(rows.epoch, count),
-            index=tf.gather(self._chunks, places),
+            index=tf.gather(self._chunks, tf.ragged.range(begin, end).values),
             is_real=tf.repeat(rows.is_real, count),
         )
         return chunks, count
@@ -86,10 +84,10 @@ class Packing:
         examples: dict[str, tf.Tensor],
         count: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """Rows of the examples that `examples` gave.
+        """Pack examples into rows.
 
         Args:
-          examples: Arrays of a batch whose rows are the examples.
+          examples: Arrays of a batch whose rows are the examples from `examples`.
           count: int64 [B]; examples of each row.
 
         Returns:
@@ -97,7 +95,7 @@ class Packing:
         """
         examples = dict(examples)
         sizes = tf.math.count_nonzero(examples.pop("attention_mask"), axis=1)
-        tokens = _Places(sizes, count, self._max_examples, self._length)
+        tokens = _Layout(sizes, count, self._max_examples, self._length)
         packed = {
             "attention_mask": tokens.is_used,
             "positions": tf.cast(tokens.offset, tf.int32),
@@ -109,42 +107,42 @@ class Packing:
         if "mlm_weights" in examples:
             examples["mlm_positions"] += tf.cast(tokens.before, tf.int32)[:, None]
             used = tf.math.count_nonzero(examples["mlm_weights"], axis=1)
-            slots = _Places(used, count, self._max_examples, self._max_predictions)
+            slots = _Layout(used, count, self._max_examples, self._max_predictions)
             for name in ("mlm_positions", "mlm_labels", "mlm_weights"):
                 packed[name] = slots.take(examples.pop(name))
-        if "weights" in examples:  # the same for all of a row
+        if "weights" in examples:  # equal for all examples of a row
             first = tf.cumsum(count, exclusive=True)
             packed["weights"] = tf.gather(examples.pop("weights"), first)
-        if examples:  # a question about each
+        if examples:  # labels and weights of a question
             examples["pooled_positions"] = tf.cast(tokens.before, tf.int32)
             one = tf.ones_like(sizes)
-            each = _Places(one, count, self._max_examples, self._max_examples)
+            questions = _Layout(one, count, self._max_examples, self._max_examples)
             for name, values in examples.items():
-                packed[name] = each.take(values[:, None])
+                packed[name] = questions.take(values[:, None])
         return packed
 
 
-class _Places:
-    """Where in rows of one width the parts of the examples are, end to end.
+class _Layout:
+    """Layout of parts of examples, such as tokens, end to end in rows of W columns.
 
     Attributes:
       is_used: bool [B, W].
-      number: int64 [B, W], number of the example in its row; 0 where there is none.
-      offset: int64 [B, W], the place in the example; 0 where there is none.
-      before: int64 [examples], places of the row before each example.
+      number: int64 [B, W], index of the example in its row; 0 where there is none.
+      offset: int64 [B, W], index in the example; 0 where there is none.
+      before: int64 [examples], columns of the row before each example.
     """
 
     def __init__(self, sizes: tf.Tensor, count: tf.Tensor, most: int, width: int):
         """Lay out the examples of some rows.
 
         Args:
-          sizes: int64 [examples], places of each, row by row.
+          sizes: int64 [examples], columns of each example, row by row.
           count: int64 [B], examples of each row.
-          most: Examples in a row, at most.
-          width: Places in a row, W.
+          most: Examples in a row, at most: S.
+          width: Columns of a row, W.
         """
         in_rows = tf.RaggedTensor.from_row_lengths(sizes, count, validate=False)
-        in_rows = in_rows.to_tensor(shape=[None, most])
+        in_rows = in_rows.to_tensor(shape=[None, most])  # [B, S]
         ends = tf.cumsum(in_rows, axis=1)
         begins = ends - in_rows
         self.before = tf.boolean_mask(begins, tf.sequence_mask(count, most))
@@ -158,18 +156,18 @@ class _Places:
         self._example = tf.cumsum(count, exclusive=True)[:, None] + self.number
 
     def take(self, values: tf.Tensor, padding: int = 0) -> tf.Tensor:
-        """[B, W] of the first values of each example, of [examples, ...]."""
-        place = self._example * values.shape[1] + self.offset
-        taken = tf.gather(tf.reshape(values, [-1]), place)
+        """Gather the first values of each example: [examples, N] to [B, W]."""
+        index = self._example * values.shape[1] + self.offset
+        taken = tf.gather(tf.reshape(values, [-1]), index)
         return tf.where(self.is_used, taken, tf.cast(padding, values.dtype))
 
 
 def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
-    """The row of each example: int64 [examples]; see `Packing`.
+    """Return the row of each example, as `Packing` defines it: int64 [examples].
 
-    As one by one, but all of one size and one room at a time: an example that goes to
-    the row with the least room leaves it with the least room of all, so the next one of
-    its size goes there, too, until there is no more room.
+    All examples of one size go to rows of one room at a time, with the same result as
+    one by one: an example that goes to the row with the least room leaves it with the
+    least room of all, so the next example of its size follows, until the row is full.
 
     Args:
       sizes: int64 [examples], falling.
@@ -177,8 +175,8 @@ def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
       max_examples: Examples in a row, at most.
     """
     rows = np.empty(len(sizes), np.int64)
-    # Rows that take more examples, by the room that is left: their numbers, ascending,
-    # and how many examples each has.
+    # Rows that take more examples, by the room that is left: their indices, ascending,
+    # and their numbers of examples.
     open_rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
     num_rows = done = 0
     values, counts = np.unique(-sizes, return_counts=True)
@@ -207,7 +205,7 @@ def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
 
 
 def _reopen(open_rows, row, held, room, max_examples):
-    """Put rows where what is left in them says."""
+    """File rows under the room that is left in them."""
     for value in np.unique(room[held < max_examples]).tolist():
         chosen = (room == value) & (held < max_examples)
         parts = [(row[chosen], held[chosen])]

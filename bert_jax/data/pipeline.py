@@ -1,7 +1,7 @@
-"""From a function of the step to a stream of batches.
+"""A stream of batches from a function of the step, with tf.data.
 
-range -> map -> prefetch. The state of the pipeline is the step, so that a run resumes
-at any step at no cost.
+The stages are range, map and prefetch. The state of the pipeline is the step, so a run
+resumes at any step at no cost.
 """
 
 from collections.abc import Callable, Iterator
@@ -9,11 +9,11 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-# Batches are made by the processor; an accelerator belongs to JAX.
+# Batches are made on the CPU; an accelerator belongs to JAX.
 tf.config.set_visible_devices([], "GPU")
 
 _BATCHES_AHEAD = 4
-# One core makes 100,000 sequences a second; more calls at a time than cores do no harm.
+# One core makes 100,000 sequences a second. More calls than cores do no harm.
 _PARALLEL_CALLS = 8
 
 
@@ -26,25 +26,25 @@ class Pipeline:
         Args:
           make: from int64 [] to a batch, in graph operations.
         """
-        # Without autograph: rewriting Python that is operations already takes seconds.
+        # Without autograph, which takes seconds to rewrite code that needs no rewrite.
         graph = tf.function(make, autograph=False)
-        self._make = graph.get_concrete_function(tf.TensorSpec([], tf.int64))
+        self._graph = graph.get_concrete_function(tf.TensorSpec([], tf.int64))
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
-        """The batch of a step."""
+        """Return the batch of a step, counted from 0 where the phase begins."""
         return next(self.batches(step, step + 1))
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
-        """The batches of steps `start` to `stop - 1`, made ahead on several cores."""
+        """Return the batches of steps `start` to `stop - 1`, prefetched."""
         dataset = tf.data.Dataset.range(start, stop)
         dataset = dataset.map(
-            self._make, num_parallel_calls=_PARALLEL_CALLS, deterministic=True
+            self._graph, num_parallel_calls=_PARALLEL_CALLS, deterministic=True
         )
         options = tf.data.Options()
-        # Whoever drops a stream waits for the thread that tunes it, and that one may
-        # miss the call to end and sleep on, a minute in a long run: TensorFlow marks
-        # the cancellation after it wakes those who look for the mark
-        # (`CancellationManager`, `Model::OptimizeLoop`).
+        # Closing a stream waits for the autotuning thread, which may miss the request
+        # to end and sleep for up to a minute: TensorFlow marks the cancellation only
+        # after it wakes the threads that look for it (`CancellationManager`,
+        # `Model::OptimizeLoop`).
         options.autotune.enabled = False
         dataset = dataset.prefetch(_BATCHES_AHEAD).with_options(options)
         return dataset.as_numpy_iterator()

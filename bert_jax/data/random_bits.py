@@ -1,21 +1,39 @@
 """Random numbers and orders as pure functions of a key and an index.
 
-A generator with state would tie batches to the order in which threads ask for them;
-here every draw has an address. All of it is integer arithmetic modulo 2**64, so that
-any implementation agrees to the bit. The mixing function is that of SplitMix64
-(Steele, Lea and Flood 2014, Fast splittable pseudorandom number generators).
+A generator with state would tie batches to the order in which threads call it. Here
+each draw has an address instead. All of it is integer arithmetic modulo 2**64, so any
+implementation agrees to the bit. The mixing function is SplitMix64's (Steele, Lea and
+Flood 2014, Fast splittable pseudorandom number generators).
 """
 
+import enum
 import math
 
+import numpy as np
 import tensorflow as tf
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _ROUNDS = 6
 
 
+class Purpose(enum.IntEnum):
+    """Index of the substream for each purpose of the draws of pretraining batches."""
+
+    ORDER = 0
+    SEGMENTS = 1
+    MASK_POSITIONS = 2
+    REPLACEMENTS = 3
+    NGRAMS = 4
+    MASK_COUNT = 5
+    CHUNK_AIMS = 6
+    PACKING = 7
+    TARGET_SPANS = 8
+    RANKS = 9
+    MIXING = 10
+
+
 def word(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """The `index`-th random word of the stream `key`; also the key of a substream.
+    """Return the `index`-th random word of stream `key`, also the key of a substream.
 
     Args:
       key: uint64 [...].
@@ -31,7 +49,7 @@ def word(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
 
 
 def stream(*path: int) -> tf.Tensor:
-    """The key at a path of indices from the root, such as (seed, split, phase)."""
+    """Return the key at a path of indices, such as (seed, split, phase)."""
     key = _uint64(0)
     for index in path:
         key = word(key, index)
@@ -39,41 +57,78 @@ def stream(*path: int) -> tf.Tensor:
 
 
 def below(random: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-    """A word brought to an integer in [0, bound).
+    """Map words to integers in [0, bound).
 
     Args:
-      random: uint64, from `word`; its upper half is used.
+      random: uint64, from `word`; only the upper half is used.
       bound: positive, less than 2**32, any integer type.
 
     Returns:
-      int64. The probabilities differ by less than bound / 2**32 of each other.
+      int64. Probabilities differ by a factor of less than 1 + bound / 2**32.
     """
     product = _shift(random, 32) * tf.cast(bound, tf.uint64)
     return tf.cast(_shift(product, 32), tf.int64)
 
 
 def chance(random: tf.Tensor, probability: float) -> tf.Tensor:
-    """A word brought to a bool that is true with the given probability."""
+    """Map words to bools that are True with a probability."""
     return _shift(random, 32) < _uint64(math.floor(probability * 2**32))
 
 
 def fraction(random: tf.Tensor) -> tf.Tensor:
-    """A word brought to a float64 in [0, 1)."""
+    """Map words to float64 in [0, 1)."""
     return tf.cast(_shift(random, 32), tf.float64) / 2.0**32
 
 
 def lower_half(random: tf.Tensor) -> tf.Tensor:
-    """The half that `below` and `chance` do not use, moved to where they look."""
+    """Move the lower half of words, which `below` and `chance` ignore, to the upper."""
     return tf.bitwise.left_shift(random, _uint64(32))
 
 
-def permute(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
-    """Where `index` goes in a permutation of [0, size) that the key chooses.
+def harmonic(random: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
+    """Map words to integers n in [1, limit], with probabilities proportional to 1 / n.
 
-    A Feistel network over pairs (left, right) of a rectangle that is barely larger than
-    `size`; results outside go through again until they are inside (Black and Rogaway
-    2002, Ciphers with arbitrary finite domains). So the order of an epoch needs no
-    memory and any element of it costs the same.
+    Args:
+      random: uint64, from `word`.
+      limit: int32 or int64 in [1, maximum], broadcast against `random`.
+      maximum: Largest limit.
+
+    Returns:
+      Integers of the type of `limit`.
+    """
+    totals = np.cumsum([1 / n for n in range(1, maximum + 1)])
+    reached = fraction(random) * tf.gather(tf.constant(totals), limit - 1)
+    size = tf.ones_like(reached, limit.dtype)
+    for total in totals[:-1]:
+        size += tf.cast(reached >= total, limit.dtype)
+    return size
+
+
+def column_ranks(key: tf.Tensor, length: int) -> tf.Tensor:
+    """Return distinct random ranks of the columns of rows.
+
+    The lowest bits of a rank are its column: rank % 2**(length - 1).bit_length().
+
+    Args:
+      key: uint64 [B].
+      length: Number of columns, L.
+
+    Returns:
+      int64 [B, L], at least 0.
+    """
+    bits = (length - 1).bit_length()
+    column = tf.range(length, dtype=tf.int64)[None, :]
+    random = _shift(word(key[:, None], column), bits + 1)
+    return tf.cast(random, tf.int64) * 2**bits + column
+
+
+def permute(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
+    """Return the position of `index` under the keyed permutation of [0, size).
+
+    A Feistel network over pairs (left, right) of a rectangle barely larger than `size`.
+    Results outside of [0, size) are permuted again until they are inside (Black and
+    Rogaway 2002, Ciphers with arbitrary finite domains). So the order of an epoch needs
+    no memory, and each element costs the same.
 
     Args:
       index: int64 [...], in [0, size).

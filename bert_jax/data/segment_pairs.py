@@ -5,14 +5,12 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits, segments
-from bert_jax.data.segments import NEXT_WORD, Rows, short_goal
 
 # Words of a row's stream of random words.
 _CUT, _IS_CHANGED, _OTHER_DOCUMENT, _OTHER_START, _TRIM = range(
-    NEXT_WORD, NEXT_WORD + 5
+    segments.NEXT_WORD, segments.NEXT_WORD + 5
 )
 
 
@@ -24,66 +22,38 @@ class _Segment:
     length: tf.Tensor
 
 
-class Consecutive:
-    """[CLS] A [SEP] B [SEP]; B follows A, and nothing is asked about them.
+class Consecutive(segments.Segments):
+    """[CLS] A [SEP] B [SEP]; B follows A, and there is no question about them.
 
     Rows as in the original (google-research/bert, create_pretraining_data.py), for the
     paper's "No NSP" (5.1) and, with changes, for `NextSentence` and `SentenceOrder`.
-    How a row is made, and where that differs from the original:
+    Rows are made as follows, with these differences to the original:
 
     * Chunks are fixed stretches of a document that reach L - 3 tokens, each visited
       once an epoch. The original also gives back to the next chunk what a random second
-      segment left over; then chunks depend on draws, and none has an address.
+      segment left over. Its chunks depend on draws, so they have no address.
     * Some rows (`short_sequence_rate`) aim at a length from 2 to L - 3. The original
       draws this once for each document, here it is drawn for each row.
     * Segment A is the first 1 to n - 1 of the n sentences, B the rest. A chunk of a
       single sentence is cut in two at a random token; the original makes all such pairs
-      random. Only a single token alone is no pair: there is no B.
+      random. Only a chunk of a single token is no pair: it has no B.
     * Tokens beyond L - 3 are dropped from the longer segment, one by one, at the front
       or the back with equal chance, as in the original.
-    * In packed rows a chunk reaches what it aims at, L - 3 tokens or a shorter length
-      drawn for all epochs, and the row has as many tokens as the chunk, or L - 3.
+    * In packed rows a chunk reaches its aim, L - 3 tokens or a shorter length drawn for
+      all epochs, and the row has as many tokens as the chunk, or L - 3.
     """
 
-    min_documents = 1
+    _special_tokens = 3
+    _min_pieces = 2
 
-    def __init__(
-        self,
-        table: chunks_lib.TokenTable,
-        *,
-        length: int,
-        short_sequence_rate: float,
-        tokenizer: tokenizer_lib.Tokenizer,
-        aim_key: tf.Tensor | None = None,
-    ):
-        """Cut the documents into chunks.
+    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> chunks_lib.Chunks:
+        return chunks_lib.reach(pieces, self._target, self._min_pieces)
 
-        Args:
-          table: Documents of a group of shards.
-          length: Tokens in a row.
-          short_sequence_rate: Share of rows that aim at a random shorter length.
-          tokenizer: For the special tokens.
-          aim_key: Key of the draws of these lengths for all epochs, uint64, for rows
-            that are to be packed; None: each row draws its own.
-        """
-        target = length - 3
-        pieces = chunks_lib.cut_into_pieces(table, target)
-        self.sizes = self._aim = None
-        if aim_key is None:
-            chunks = chunks_lib.reach(pieces, target)
-        else:
-            count = len(pieces.starts) - 1
-            aims = segments.aims(aim_key, short_sequence_rate, target, count)
-            chunks = chunks_lib.reach(pieces, aims)
-            tokens = chunks_lib.sizes(pieces, chunks)
-            # A pair has two tokens at least: another document may give the second.
-            aim = np.clip(tokens, 2, target)
-            self.sizes, self._aim = aim + 3, tf.constant(aim)
-        self.chunk_documents = chunks.document
+    def _prepare(self, table, pieces, chunks):
+        self._aim = None
+        if self.sizes is not None:
+            self._aim = tf.constant(self.sizes - self._special_tokens)
         self._tokens = tf.constant(table.tokens)
-        self._length = length
-        self._short_sequence_rate = short_sequence_rate
-        self._tokenizer = tokenizer
         self._num_documents = len(table.document_sentences) - 1
         self._piece_starts = tf.constant(pieces.starts)
         self._document_pieces = tf.constant(pieces.of_document)
@@ -91,31 +61,29 @@ class Consecutive:
         self._end_piece = tf.constant(chunks.end_piece)
         self._document = tf.constant(chunks.document)
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
-        """Rows made from chunks; see `Segments`."""
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         return self._assemble(*self._trim(*self._cut(chunk, goal, key), room, key))
 
     def _goal(self, chunk: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Tokens that each row aims at, and tokens that it has at most."""
+        """Return the tokens that each row aims at, and its largest number of tokens."""
         if self._aim is not None:
             aim = tf.gather(self._aim, chunk)
             return aim, aim
-        target = self._length - 3
-        goal = short_goal(key, self._short_sequence_rate, target)
-        return goal, tf.constant(target, tf.int64)
+        return self._draw_aims(key), tf.constant(self._target, tf.int64)
 
     def _cut(
         self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
     ) -> tuple[_Segment, _Segment]:
-        """Two segments of each chunk, which together aim at some tokens."""
+        """Cut each chunk into two segments with about `goal` tokens together."""
         first = tf.gather(self._first_piece, chunk)
         limit = tf.gather(self._end_piece, chunk)
         start = tf.gather(self._piece_starts, first)
         end = self._reach(start + goal, tf.minimum(first + 2, limit), limit)
         count = end - first
         stop = tf.gather(self._piece_starts, end)
-        # A: some of several pieces, or a part of the only one.
+        # A takes some of several pieces, or a part of the only piece.
         draw = random_bits.word(key, _CUT)
         cut = first + 1 + random_bits.below(draw, tf.maximum(count - 1, 1))
         inside = start + 1 + random_bits.below(draw, tf.maximum(stop - start - 1, 1))
@@ -124,18 +92,19 @@ class Consecutive:
         return _Segment(start, middle - start), _Segment(middle, stop - middle)
 
     def _reach(self, position: tf.Tensor, least: tf.Tensor, most: tf.Tensor):
-        """The first piece that begins at or after a position, within bounds."""
+        """Return the first piece at or after a token position, clipped to bounds."""
         piece = tf.searchsorted(self._piece_starts, position, out_type=tf.int64)
         return tf.clip_by_value(piece, least, most)
 
     def _trim(
         self, a: _Segment, b: _Segment, room: tf.Tensor, key: tf.Tensor
     ) -> tuple[_Segment, _Segment]:
-        """Drop what is too much from the longer segment, token by token.
+        """Drop surplus tokens from the longer segment, token by token.
 
-        In closed form: first the longer one comes down to the shorter one, then both go
-        down in turn, B first. Each token goes from the front or the back by one random
-        bit, so the number that goes from the front is a count of bits.
+        In closed form: first the longer segment shrinks to the length of the shorter
+        one, then both shrink in turn, B first. One random bit for each token says
+        whether it is dropped at the front or the back, so the number dropped at the
+        front is a count of bits.
         """
         excess = tf.maximum(a.length + b.length - room, 0)
         from_longer = tf.minimum(excess, tf.abs(a.length - b.length))
@@ -143,7 +112,7 @@ class Consecutive:
         a_is_longer = a.length > b.length
         from_a = in_turn // 2 + tf.where(a_is_longer, from_longer, 0)
         from_b = excess - from_a
-        words = -(-(self._length - 3) // 64)
+        words = -(-self._target // 64)
         trimmed = []
         for i, (segment, dropped) in enumerate(((a, from_a), (b, from_b))):
             indices = _TRIM + i * words + np.arange(words)
@@ -153,18 +122,16 @@ class Consecutive:
             )
         return trimmed[0], trimmed[1]
 
-    def _assemble(
-        self, a: _Segment, b: _Segment, labels: tf.Tensor | None = None
-    ) -> Rows:
+    def _assemble(self, a: _Segment, b: _Segment) -> dict[str, tf.Tensor]:
         column = tf.range(self._length, dtype=tf.int64)[None, :]
-        a_length, b_length = a.length[:, None], b.length[:, None]
+        a_length, b_length = a.length[:, None], b.length[:, None]  # [B, 1]
         first_sep = a_length + 1
         last_sep = first_sep + b_length + tf.cast(b_length > 0, tf.int64)
         source = tf.where(
             column <= a_length,
             a.start[:, None] + column - 1,
             b.start[:, None] + column - first_sep - 1,
-        )
+        )  # [B, L]
         source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
         ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
         ids = tf.where(column == 0, self._tokenizer.cls_id, ids)
@@ -173,7 +140,16 @@ class Consecutive:
         is_real = column <= last_sep
         ids = tf.where(is_real, ids, self._tokenizer.pad_id)
         in_b = (column > first_sep) & is_real
-        return Rows(ids, is_real, tf.cast(in_b, tf.int32), labels, b.length > 0)
+        return {
+            "input_ids": ids,
+            "attention_mask": is_real,
+            "segment_ids": tf.cast(in_b, tf.int32),
+        }
+
+    def _ask(self, a: _Segment, b: _Segment, label: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Assemble rows with a question, whose answer is `label`, bool [B]."""
+        answer = {"labels": tf.cast(label, tf.int32), "is_pair": b.length > 0}
+        return self._assemble(a, b) | answer
 
 
 class NextSentence(Consecutive):
@@ -185,16 +161,15 @@ class NextSentence(Consecutive):
     another document and may end with the same; here it is always another. A chunk of a
     single token always gets a random B.
 
-    In packed rows a random B is as long as the one that follows: it is of a document
-    that has enough tokens, or of the longest other one, and begins at a sentence that
-    has enough behind it, or at the first.
+    In packed rows a random B is as long as the one that follows. It is from a document
+    that has enough tokens, or from the longest other one, and begins at a sentence with
+    enough tokens from there on, or at the first.
     """
 
     min_documents = 2
 
-    def __init__(self, table: chunks_lib.TokenTable, **options):
-        """Cut the documents into chunks; arguments as for `Consecutive`."""
-        super().__init__(table, **options)
+    def _prepare(self, table, pieces, chunks):
+        super()._prepare(table, pieces, chunks)
         if self._aim is None:
             return
         sizes = np.diff(table.sentence_starts[table.document_sentences])
@@ -204,24 +179,20 @@ class NextSentence(Consecutive):
         self._by_size = tf.constant(falling)
         self._places = tf.constant(np.argsort(falling))
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
-        """Rows made from chunks; see `Segments`."""
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         a, b = self._cut(chunk, goal, key)
         is_random = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
         is_random |= b.length == 0
         other = self._other_segment(chunk, goal - a.length, key)
-        b = _Segment(
-            tf.where(is_random, other.start, b.start),
-            tf.where(is_random, other.length, b.length),
-        )
-        a, b = self._trim(a, b, room, key)
-        return self._assemble(a, b, tf.cast(is_random, tf.int32))
+        b = _select(is_random, other, b)
+        return self._ask(*self._trim(a, b, room, key), is_random)
 
     def _other_segment(
         self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
     ) -> _Segment:
-        """Pieces of another document up to `goal` tokens, at least one."""
+        """Return pieces of another document with up to `goal` tokens, at least one."""
         other = self._other_document(tf.gather(self._document, chunk), goal, key)
         first = tf.gather(self._document_pieces, other)
         limit = tf.gather(self._document_pieces, other + 1)
@@ -241,12 +212,12 @@ class NextSentence(Consecutive):
     def _other_document(
         self, document: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
     ) -> tf.Tensor:
-        """A document that is not this one; for packed rows, one with enough tokens."""
+        """Draw another document; for packed rows, one with enough tokens."""
         draw = random_bits.word(key, _OTHER_DOCUMENT)
         if self._aim is None:
             other = random_bits.below(draw, self._num_documents - 1)
             return other + tf.cast(other >= document, tf.int64)
-        # Among the longest, of which this one may be.
+        # Draw among the longest documents, and skip this one if it is among them.
         size, place = (
             tf.gather(x, document) for x in (self._document_sizes, self._places)
         )
@@ -261,34 +232,34 @@ class SentenceOrder(Consecutive):
     """[CLS] A [SEP] B [SEP]; two consecutive segments, in order or swapped.
 
     Label: 0 if B follows A, 1 if A follows B, each for half of the rows (ALBERT, Lan et
-    al. 2019, 3.1; google-research/albert, create_pretraining_data.py). Differs: there a
-    chunk of a single sentence gets a random second segment and the label 1; here it is
-    cut in two.
+    al. 2019, 3.1; google-research/albert, create_pretraining_data.py). There, a chunk
+    of a single sentence gets a random second segment and the label 1; here it is cut in
+    two.
     """
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
-        """Rows made from chunks; see `Segments`."""
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         a, b = self._cut(chunk, goal, key)
         is_swapped = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
         is_swapped &= b.length > 0
-        first, second = (
-            _Segment(
-                tf.where(is_swapped, there.start, here.start),
-                tf.where(is_swapped, there.length, here.length),
-            )
-            for here, there in ((a, b), (b, a))
-        )
-        first, second = self._trim(first, second, room, key)
-        return self._assemble(first, second, tf.cast(is_swapped, tf.int32))
+        first, second = _select(is_swapped, b, a), _select(is_swapped, a, b)
+        return self._ask(*self._trim(first, second, room, key), is_swapped)
+
+
+def _select(condition: tf.Tensor, a: _Segment, b: _Segment) -> _Segment:
+    """Return segment `a` of the rows where the condition holds, and `b` elsewhere."""
+    return _Segment(
+        tf.where(condition, a.start, b.start), tf.where(condition, a.length, b.length)
+    )
 
 
 def _count_bits(words: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """Ones among the lowest `count` bits of each row: uint64 [B, W] to int64 [B]."""
+    """Count ones among the lowest `count` bits: uint64 [B, W] to int64 [B]."""
     before = tf.range(words.shape[1], dtype=tf.int64)[None, :] * 64
     used = tf.clip_by_value(count[:, None] - before, 0, 64)
     all_ones = tf.constant(2**64 - 1, tf.uint64)
-    # A shift by 64 is undefined, so none is asked for.
+    # A shift by 64 bits is undefined, so it is avoided.
     mask = tf.bitwise.left_shift(all_ones, tf.cast(tf.minimum(used, 63), tf.uint64))
     mask = tf.where(used == 64, all_ones, tf.bitwise.invert(mask))
     ones = tf.raw_ops.PopulationCount(x=words & mask)

@@ -1,20 +1,18 @@
-"""From chunks of the corpus to rows of tokens, before anything is masked.
+"""Rows of tokens made from chunks of the corpus, before masking.
 
-Each kind is a class, which makes rows from a group of shards: it cuts the documents
-into chunks, and makes a row of a chunk and a key. What a row holds depends on these two
-alone. `segment_pairs.py` and `single_segments.py` have the kinds.
+A kind of segments is a class. It cuts the documents of a group of shards into chunks,
+and makes a row from a chunk and a key. The row depends on these two alone.
+`segment_pairs.py` and `single_segments.py` have the kinds.
 
-Rows that are to be packed with others (`packing.py`) have sizes that are known before
-anything is drawn. So, where each row would draw how many tokens it aims at, chunks of
-these kinds are cut to aims that were drawn for all epochs.
+Packing (`packing.py`) needs the size of each row before anything is drawn. In packed
+rows, the lengths that chunks aim at are therefore drawn once, for all epochs.
 """
-
-import dataclasses
-from typing import Protocol
 
 import numpy as np
 import tensorflow as tf
 
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits
 
 # Words of a row's stream of random words; each kind continues from here.
@@ -22,66 +20,92 @@ _SHORT, _SHORT_LENGTH = 0, 1
 NEXT_WORD = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class Rows:
-    """Rows of tokens.
+class Segments:
+    """Base class of all kinds.
 
     Attributes:
-      input_ids: int32 [B, L]; special tokens included, padded.
-      attention_mask: bool [B, L]; true where there is no padding.
-      segment_ids: int32 [B, L]; 1 in the second segment and its [SEP], else 0. None:
-        there is one segment.
-      labels: int32 [B]; what is asked about the two segments. None: nothing is.
-      is_pair: bool [B]; whether there are two segments to ask about.
-    """
-
-    input_ids: tf.Tensor
-    attention_mask: tf.Tensor
-    segment_ids: tf.Tensor | None = None
-    labels: tf.Tensor | None = None
-    is_pair: tf.Tensor | None = None
-
-
-class Segments(Protocol):
-    """What batches ask of each kind.
-
-    Attributes:
-      min_documents: Number of documents without which no row can be made.
+      min_documents: Number of documents needed to make rows.
       chunk_documents: int64 [chunks], the document that each chunk begins in.
-      sizes: int64 [chunks], tokens of the row that each chunk makes, at most, special
-        tokens included; of kinds made with an `aim_key`, else None.
+      sizes: int64 [chunks], tokens of the row of each chunk, at most, special tokens
+        included; None unless the rows are to be packed.
     """
 
-    min_documents: int
-    chunk_documents: np.ndarray
-    sizes: np.ndarray | None
+    min_documents = 1
+    # Special tokens in a row, and pieces in a chunk, at least.
+    _special_tokens: int
+    _min_pieces: int
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> Rows:
-        """Rows made from chunks.
+    def __init__(
+        self,
+        table: chunks_lib.TokenTable,
+        *,
+        length: int,
+        short_sequence_rate: float,
+        tokenizer: tokenizer_lib.Tokenizer,
+        aim_key: tf.Tensor | None = None,
+    ):
+        """Cut the documents into chunks.
+
+        Args:
+          table: Documents of a group of shards.
+          length: Tokens in a row.
+          short_sequence_rate: Share of rows that aim at a random shorter length.
+          tokenizer: For the special tokens.
+          aim_key: For rows that are to be packed, uint64, key of the aims of all
+            epochs; None: each row draws its own.
+        """
+        self._length = length
+        self._target = length - self._special_tokens
+        self._short_sequence_rate = short_sequence_rate
+        self._tokenizer = tokenizer
+        pieces = chunks_lib.cut_into_pieces(table, self._target)
+        self.sizes = None
+        if aim_key is None:
+            chunks = self._cut_into_chunks(pieces)
+        else:
+            index = tf.range(len(pieces.starts) - 1, dtype=tf.int64)
+            aims = self._draw_aims(random_bits.word(aim_key, index)).numpy()
+            chunks = chunks_lib.reach(pieces, aims, self._min_pieces)
+            # A row has a token in each segment at least: another document may give B.
+            tokens = np.clip(pieces.tokens(chunks), self._min_pieces, self._target)
+            self.sizes = tokens + self._special_tokens
+        self.chunk_documents = chunks.document
+        self._prepare(table, pieces, chunks)
+
+    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
+        """Make rows from chunks.
 
         Args:
           chunk: int64 [B].
           key: uint64 [B]; key of the draws of each row.
+
+        Returns:
+          input_ids, attention_mask and, for two segments, segment_ids, as in
+          `PretrainingBatches`; for a question also labels int32 [B], and is_pair bool
+          [B], False where there is no second segment to ask about.
         """
+        raise NotImplementedError
 
+    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> chunks_lib.Chunks:
+        """Cut pieces into chunks for rows that are not packed."""
+        raise NotImplementedError
 
-def aims(key: tf.Tensor, rate: float, target: int, count: int) -> np.ndarray:
-    """Tokens that a chunk aims at which begins at each of `count` pieces: int64.
+    def _prepare(
+        self,
+        table: chunks_lib.TokenTable,
+        pieces: chunks_lib.Pieces,
+        chunks: chunks_lib.Chunks,
+    ) -> None:
+        """Keep what is needed of the tables to make rows."""
+        raise NotImplementedError
 
-    Args:
-      key: uint64; key of the draws.
-      rate: Share of the chunks that aim at a random shorter length.
-      target: Tokens that the others aim at.
-      count: Number of pieces.
-    """
-    of_pieces = random_bits.word(key, tf.range(count, dtype=tf.int64))
-    return short_goal(of_pieces, rate, target).numpy()
-
-
-def short_goal(key: tf.Tensor, rate: float, target: int) -> tf.Tensor:
-    """Tokens that each row aims at: `target`, or, at a rate, 2 to `target`."""
-    return tf.where(
-        random_bits.chance(random_bits.word(key, _SHORT), rate),
-        2 + random_bits.below(random_bits.word(key, _SHORT_LENGTH), target - 1),
-        target,
-    )
+    def _draw_aims(self, key: tf.Tensor) -> tf.Tensor:
+        """Draw the tokens that each row aims at: the target, or, at a rate, fewer."""
+        return tf.where(
+            random_bits.chance(
+                random_bits.word(key, _SHORT), self._short_sequence_rate
+            ),
+            2
+            + random_bits.below(random_bits.word(key, _SHORT_LENGTH), self._target - 1),
+            self._target,
+        )

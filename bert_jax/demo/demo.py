@@ -1,10 +1,12 @@
-"""The parts of the demo, one after the other; what is done is not done again."""
+"""The demo: a corpus, pretraining, fine-tuning, and a report.
 
-import contextlib
+A part that is done is not repeated.
+"""
+
 import dataclasses
+import json
 import pathlib
 import shutil
-from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -30,15 +32,15 @@ BLANKS = (
 
 
 def demo(config: DemoConfig, folder: str) -> str:
-    """Do, or continue, all of it.
+    """Run or continue the demo.
 
     Args:
       config: Config of all parts.
-      folder: Folder for what they make; a part that is done there is not done again.
+      folder: Folder for the output of all parts.
 
     Returns:
-      The report for people; it is also in the folder, as report.txt, beside
-      results.json and curves.png.
+      The report, which is also written to report.txt, beside results.json and
+      curves.png.
 
     Raises:
       UserError: The folder holds another demo, or cannot be written.
@@ -46,8 +48,7 @@ def demo(config: DemoConfig, folder: str) -> str:
     """
     with workdir.claim(folder, config, terminal.say) as path:
         if not jax.config.jax_compilation_cache_dir:
-            # Fine-tuning from the checkpoint and from random weights, and all that is
-            # continued, compile once.
+            # So that all fine-tuning runs, and continued runs, compile once.
             jax.config.update("jax_compilation_cache_dir", str(path / "compiled"))
         _heading(1, "vocabulary and corpus from the documentation of Python packages")
         corpus = _corpus(config, path)
@@ -62,34 +63,35 @@ def demo(config: DemoConfig, folder: str) -> str:
         pretrained = metrics_file.read(path / "pretrain")
 
         _heading(3, "fine-tuning: does a parameter's description belong to a function?")
-        task = _task(config, path)
-        accuracies, finetuned = _finetune(config, path, task)
+        train, held_out = _task(config, path)
+        accuracies, finetuned = _finetune(config, path)
 
         _heading(4, "results")
-        results = report.make_results(corpus, pretrained, task, accuracies)
+        results = report.make_results(corpus, pretrained, train, held_out, accuracies)
         filled = prediction.load(str(path / "pretrain")).fill(list(BLANKS))
         blanks = report.describe_blanks(BLANKS, filled)
         text = f"{report.table(results)}\n\n{blanks}\n"
         with storage.writing(path):
-            report.write_json(results, path / "results.json")
+            numbers = json.dumps(dataclasses.asdict(results), indent=2)
+            storage.write_text(path / "results.json", f"{numbers}\n")
             report.draw(results, pretrained, finetuned).savefig(path / "curves.png")
             storage.write_text(path / "report.txt", text)
         return text
 
 
-def _heading(number: int, what: str) -> None:
-    terminal.say(f"[{number}/4] {what}")
+def _heading(number: int, title: str) -> None:
+    terminal.say(f"[{number}/4] {title}")
 
 
 def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
     if (path / "corpus" / shards.MANIFEST).exists():
-        # Packages may have been installed since; the demo stays with what it has.
+        # Keep the corpus if packages have been installed since.
         return shards.open_corpus(path / "corpus")
     if not tokenizer_lib.is_unfinished(path / "tokenizer"):
         tokenizer = tokenizer_lib.Tokenizer.load(path / "tokenizer")
     else:
         tokenizer = vocabulary.learn(
-            # Small splits make a good sample.
+            # Small splits give a better sample.
             sources.Source("", "python_docs", split_bytes=500_000),
             "wordpiece",
             config.vocab_size,
@@ -106,16 +108,16 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
     )
 
 
-# Enough to see how fast the others will be.
+# Steps of the run that measures the speed.
 _TRIAL_STEPS = 100
 
 
 def _in_minutes(
     config: config_lib.PretrainConfig, minutes: float, path: pathlib.Path
 ) -> config_lib.PretrainConfig:
-    """Pretraining with as many steps as this machine does in some minutes.
+    """Set the number of pretraining steps that this machine does in some minutes.
 
-    A run that has begun keeps its steps, wherever it goes on.
+    A run that has begun keeps its number of steps on any machine.
     """
     (phase,) = config.phases
     begun = workdir.read_config(path / "pretrain", config_lib.PretrainConfig)
@@ -132,13 +134,13 @@ def _in_minutes(
 def _sequences_per_second(
     config: config_lib.PretrainConfig, folder: pathlib.Path
 ) -> float:
-    """The speed of the second half of a short run, which is thrown away."""
+    """Measure the speed of the second half of a short run, and delete the run."""
     phase = dataclasses.replace(config.phases[0], steps=_TRIAL_STEPS)
     loop = dataclasses.replace(
         config.loop, log_every=_TRIAL_STEPS // 2, eval_every=0, eval_batches=1
     )
     trial = dataclasses.replace(config, phases=(phase,), loop=loop)
-    terminal.say(f"{_TRIAL_STEPS} steps to see how fast this machine is")
+    terminal.say(f"measuring the speed of this machine in {_TRIAL_STEPS} steps")
     shutil.rmtree(folder, ignore_errors=True)
     try:
         pretraining.pretrain(trial, str(folder))
@@ -148,38 +150,35 @@ def _sequences_per_second(
     return trained[-1]["sequences_per_sec"]
 
 
-@contextlib.contextmanager
-def _new_folder(folder: pathlib.Path) -> Iterator[pathlib.Path]:
-    """A folder to write into that appears as a whole or not at all."""
-    temporary = folder.with_name(folder.name + ".tmp")
-    shutil.rmtree(temporary, ignore_errors=True)
-    temporary.mkdir()
-    yield temporary
-    temporary.rename(folder)
-
-
-def _task(config: DemoConfig, path: pathlib.Path) -> report.Task:
-    """The files of the classification task, made if they are not there."""
+def _task(
+    config: DemoConfig, path: pathlib.Path
+) -> tuple[list[texts.Example], list[texts.Example]]:
+    """Return training and evaluation examples, whose files are made if missing."""
     folder = path / "task"
     if not folder.exists():
         bar = terminal.progress_bar(
             iterable=python_docs.source_files(), desc="gathering labels", unit="file"
         )
         train, held_out = parameter_pairs.collect(bar, config.held_out)
-        with storage.writing(folder), _new_folder(folder) as temporary:
-            train = train[: config.train_examples]
-            texts.write_tsv(temporary / "train.tsv", train)
+        with storage.writing(folder):
+            # The folder is renamed when it is complete.
+            temporary = folder.with_name("task.tmp")
+            shutil.rmtree(temporary, ignore_errors=True)
+            temporary.mkdir()
+            texts.write_tsv(temporary / "train.tsv", train[: config.train_examples])
             texts.write_tsv(temporary / "eval.tsv", held_out)
-    return report.Task(
-        text_files.read(folder / "train.tsv"),
-        text_files.read(folder / "eval.tsv"),
-    )
+            temporary.rename(folder)
+    return text_files.read(folder / "train.tsv"), text_files.read(folder / "eval.tsv")
 
 
 def _finetune(
-    config: DemoConfig, path: pathlib.Path, task: report.Task
+    config: DemoConfig, path: pathlib.Path
 ) -> tuple[dict[str, list[float]], dict[str, list[list[dict[str, Any]]]]]:
-    """Accuracies and records of metrics.jsonl, by beginning and seed."""
+    """Fine-tune from pretrained and from random weights, with several seeds.
+
+    Returns:
+      Accuracies and records of metrics.jsonl, by initial weights and seed.
+    """
     files = dataclasses.replace(
         config.finetune.task,
         train=str(path / "task/train.tsv"),
@@ -190,14 +189,14 @@ def _finetune(
     )
     accuracies: dict[str, list[float]] = {}
     records: dict[str, list[list[dict[str, Any]]]] = {}
-    for beginning in (report.PRETRAINED, report.RANDOM):
-        accuracies[beginning], records[beginning] = [], []
+    for weights in (report.PRETRAINED, report.RANDOM):
+        accuracies[weights], records[weights] = [], []
         for seed in range(base.seed, base.seed + config.repeats):
-            terminal.say(f"fine-tuning, {beginning} weights, seed {seed}")
-            is_random = beginning == report.RANDOM
+            terminal.say(f"fine-tuning, {weights} weights, seed {seed}")
+            is_random = weights == report.RANDOM
             run = dataclasses.replace(base, seed=seed, random_init=is_random)
-            folder = path / "finetune" / f"{beginning}-{seed}"
+            folder = path / "finetune" / f"{weights}-{seed}"
             results = finetuning.finetune(run, str(folder))
-            accuracies[beginning].append(results["accuracy"])
-            records[beginning].append(metrics_file.read(folder))
+            accuracies[weights].append(results["accuracy"])
+            records[weights].append(metrics_file.read(folder))
     return accuracies, records

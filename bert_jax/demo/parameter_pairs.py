@@ -1,14 +1,13 @@
-"""A task on pairs of texts whose labels are real and need no download.
+"""A classification task from the documentation of installed Python packages.
 
-Scientific Python packages document each parameter of a function with a description of
-its own (numpydoc). The task: given what a function does, in its first paragraph, and
-the description of a parameter, does the parameter belong to that function, or to one
-of another module? Half of the pairs are of each kind.
+Scientific Python packages describe each parameter of a function (numpydoc). The task:
+given the summary of a function and the description of a parameter, does the parameter
+belong to this function, or to a function of another module? Half of the pairs are of
+each kind.
 
-It is related to next sentence prediction, and so it shows what that has taught: both
-ask whether two texts belong together. It is not the same: the two texts do not stand
-next to each other, and evaluation pairs come from modules that the corpus of the same
-documentation holds out.
+The task is related to next sentence prediction: both ask whether two texts belong
+together. But the two texts are not consecutive, and evaluation pairs come from modules
+that the corpus of the same documentation holds out.
 """
 
 import hashlib
@@ -26,7 +25,7 @@ _MIN_SUMMARY_WORDS, _MIN_DESCRIPTION_WORDS = 4, 6
 def collect(
     paths: Iterable[str], held_out: float
 ) -> tuple[list[Example], list[Example]]:
-    """Examples for training and for evaluation from Python source files.
+    """Collect examples for training and for evaluation from Python source files.
 
     Args:
       paths: Source files.
@@ -34,10 +33,10 @@ def collect(
 
     Returns:
       Examples for training and for evaluation: `text_a` is a function's summary,
-      `text_b` a description. A hash of the description decides the order, so that any
-      first part is a sample. No description comes twice, and no text of the evaluation
-      examples is a summary or a description in a module for training: packages copy
-      from each other. Copies elsewhere in such modules are not looked for.
+      `text_b` a description. They are ordered by a hash of the description, so that
+      any prefix is a random sample. No description comes twice. No text of the
+      evaluation examples is also a summary or a description in a training module, as
+      packages copy from each other.
 
     Raises:
       UserError: Too few parameters are documented in these files.
@@ -50,7 +49,7 @@ def collect(
         if not parameters:
             continue
         texts = list(python_docs.read_module(path, lambda line: None))
-        # A module whose text is too short is in no corpus; it may serve for training.
+        # A module with too little text is in no corpus, and is used for training.
         is_held_out = bool(texts) and splits.is_held_out(texts[0], held_out)
         for parameter in parameters:
             by_description[is_held_out].setdefault(parameter.description, parameter)
@@ -72,12 +71,12 @@ def _is_long_enough(parameter: python_docs.Parameter) -> bool:
 
 
 def _pairs(parameters: Iterable[python_docs.Parameter]) -> list[Example]:
-    """Every other parameter with its own function, the rest with a random one."""
+    """Pair every other parameter with its function, and the rest with random ones."""
     ordered = sorted(parameters, key=lambda p: _hash(p.description))
     if len({p.module for p in ordered}) < 2:
         raise UserError(
-            "too few of the Python packages at hand document their parameters as "
-            "numpydoc does to make a task of it; numpy and matplotlib do"
+            "too few of the Python packages installed here document parameters in "
+            "numpydoc's format; install numpy and matplotlib"
         )
     return [
         Example(p.summary, p.description, SAME)
@@ -90,7 +89,7 @@ def _pairs(parameters: Iterable[python_docs.Parameter]) -> list[Example]:
 def _from_elsewhere(
     parameter: python_docs.Parameter, ordered: Sequence[python_docs.Parameter]
 ) -> str:
-    """The summary of a function of another module, chosen by a hash."""
+    """Return the summary of a function of another module, chosen by a hash."""
     start = _hash("pair " + parameter.description) % len(ordered)
     candidates = itertools.chain(ordered[start:], ordered[:start])
     return next(p.summary for p in candidates if p.module != parameter.module)

@@ -1,8 +1,6 @@
-"""What the demo ends with: numbers, a table, and a picture with the curves."""
+"""The demo's report: numbers, a table, and a picture with curves."""
 
 import dataclasses
-import json
-import pathlib
 import textwrap
 from collections.abc import Sequence
 from typing import Any
@@ -17,32 +15,25 @@ from bert_jax.objectives import unigram_baseline
 from bert_jax.tasks.texts import Example
 from bert_jax.training import curves
 
-# Names of the two ways to begin fine-tuning; also the folders they are in.
+# The two ways to begin fine-tuning; also names of their folders.
 PRETRAINED, RANDOM = "pretrained", "random"
 
 
 @dataclasses.dataclass(frozen=True)
-class Task:
-    """Examples of the classification task."""
-
-    train: list[Example]
-    held_out: list[Example]
-
-
-@dataclasses.dataclass(frozen=True)
 class Results:
-    """The numbers of the demo; saved as results.json.
+    """The numbers of the demo, saved as results.json.
 
     Attributes:
-      documentation: Tokens for training and held out.
+      documentation: Tokens of the training and of the held-out split.
       held_out: `mlm_loss` (nats), `mlm_accuracy` and `nsp_accuracy` of pretraining.
-      unigram_entropy: Nats; the loss of a model that knows how often each token occurs
-        in the held-out text, and no more (objectives/unigram_baseline.py).
-      most_frequent_token: Its share of the held-out text.
-      accuracies: Accuracy of the fine-tuned classifier by seed, from either beginning.
-      most_frequent_class: Its share of the evaluation examples.
-      train_examples: Number of examples that the classifier was fine-tuned on.
-      eval_examples: Number of examples that it was evaluated on.
+      unigram_entropy: Nats; the loss of a model that knows only how often each token
+        occurs in the held-out text (objectives/unigram_baseline.py).
+      most_frequent_token: Share of the most frequent token of the held-out text.
+      accuracies: Accuracies of the fine-tuned classifier by seed, with pretrained and
+        with random weights.
+      most_frequent_class: Share of the most frequent class of the evaluation examples.
+      train_examples: Number of training examples of the classifier.
+      eval_examples: Number of evaluation examples.
     """
 
     documentation: dict[str, int]
@@ -58,7 +49,8 @@ class Results:
 def make_results(
     corpus: shards.Corpus,
     pretrained: Sequence[dict[str, Any]],
-    task: Task,
+    train: Sequence[Example],
+    held_out: Sequence[Example],
     accuracies: dict[str, list[float]],
 ) -> Results:
     """Gather the numbers.
@@ -66,12 +58,15 @@ def make_results(
     Args:
       corpus: Text of pretraining.
       pretrained: Records of metrics.jsonl of pretraining.
-      task: Examples of fine-tuning.
-      accuracies: Accuracies of fine-tuning, by beginning and seed.
+      train: Training examples of the classifier.
+      held_out: Evaluation examples of the classifier.
+      accuracies: See `Results`.
     """
     last = [record for record in pretrained if record["split"] == "eval"][-1]
-    frequencies = token_frequencies(corpus, shards.HELD_OUT)
-    labels = [example.label for example in task.held_out]
+    table = chunks.load_tokens(corpus, shards.HELD_OUT)
+    counts = chunks.count_tokens(table, corpus.tokenizer.vocab_size)
+    frequencies = counts / counts.sum()
+    labels = [example.label for example in held_out]
     return Results(
         documentation={s: corpus.count(s, "tokens") for s in shards.SPLITS},
         held_out={n: last[n] for n in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")},
@@ -79,22 +74,9 @@ def make_results(
         most_frequent_token=float(frequencies.max()),
         accuracies=accuracies,
         most_frequent_class=max(map(labels.count, labels)) / len(labels),
-        train_examples=len(task.train),
-        eval_examples=len(task.held_out),
+        train_examples=len(train),
+        eval_examples=len(held_out),
     )
-
-
-def token_frequencies(corpus: shards.Corpus, split: str) -> np.ndarray:
-    """Share of each token in the text of a split, [vocabulary]."""
-    table = chunks.load_tokens(corpus, split)
-    counts = chunks.count_tokens(table, corpus.tokenizer.vocab_size)
-    return counts / counts.sum()
-
-
-def write_json(results: Results, path: pathlib.Path) -> None:
-    """Save the numbers."""
-    text = json.dumps(dataclasses.asdict(results), indent=2) + "\n"
-    path.write_text(text, encoding="utf-8")
 
 
 def draw(
@@ -102,13 +84,7 @@ def draw(
     pretrained: Sequence[dict[str, Any]],
     finetuned: dict[str, list[list[dict[str, Any]]]],
 ) -> figure.Figure:
-    """Curves of pretraining and of fine-tuning.
-
-    Args:
-      results: What the curves are compared with.
-      pretrained: Records of metrics.jsonl of pretraining.
-      finetuned: Records of fine-tuning, by beginning and seed.
-    """
+    """Draw the curves of pretraining and fine-tuning from records of metrics.jsonl."""
     levels = {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),
         "nsp_accuracy": (0.5, "chance"),
@@ -122,9 +98,9 @@ def draw(
 
 
 def table(results: Results) -> str:
-    """The results for people."""
+    """Format the results as a table with an explanation."""
     held_out = results.held_out
-    gain = np.mean(results.accuracies[PRETRAINED]) - np.mean(results.accuracies[RANDOM])
+    pretrained, random = (results.accuracies[name] for name in (PRETRAINED, RANDOM))
     rows = [
         ("held-out text", "this model", "to compare with"),
         (
@@ -140,27 +116,19 @@ def table(results: Results) -> str:
         ("next sentence, accuracy", f"{held_out['nsp_accuracy']:.1%}", "50.0%  chance"),
         ("", "", ""),
         ("fine-tuned", "from the checkpoint", "from random weights"),
-        (
-            f"accuracy, mean of {len(results.accuracies[RANDOM])} seeds",
-            _mean(results.accuracies[PRETRAINED]),
-            _mean(results.accuracies[RANDOM]),
-        ),
-        (
-            "  by seed",
-            _each(results.accuracies[PRETRAINED]),
-            _each(results.accuracies[RANDOM]),
-        ),
+        (f"accuracy, mean of {len(random)} seeds", _mean(pretrained), _mean(random)),
+        ("  by seed", _each(pretrained), _each(random)),
     ]
     lines = [f"{name:<30}{a:<23}{b}".rstrip() for name, a, b in rows]
+    gain = 100 * (np.mean(pretrained) - np.mean(random))
     note = (
-        "The task: given what a function does and the description of a parameter, both "
-        "from the documentation, say whether they belong together or come from two "
-        f"modules; {results.train_examples:,} pairs to learn from, "
-        f"{results.eval_examples:,} to evaluate on, from modules held out of "
-        f"pretraining too; always the same answer is right in "
-        f"{results.most_frequent_class:.1%}. It is related to next sentence "
-        f"prediction. Pretraining gives {100 * gain:+.1f} points: in so few steps and "
-        "from so few pairs, random weights learn next to nothing."
+        "The task: given the summary of a function and the description of a parameter, "
+        "both from the documentation, do they belong together or to different modules? "
+        f"{results.train_examples:,} training pairs and {results.eval_examples:,} "
+        "evaluation pairs, from modules held out of pretraining; the most frequent "
+        f"class has {results.most_frequent_class:.1%}. The task is related to next "
+        f"sentence prediction. Pretraining gains {gain:+.1f} points. With so few steps "
+        "and pairs, random weights learn next to nothing."
     )
     return "\n".join([*lines, "", *textwrap.wrap(note, 78)])
 
@@ -168,7 +136,7 @@ def table(results: Results) -> str:
 def describe_blanks(
     texts: Sequence[str], filled: Sequence[list[list[prediction.Guess]]]
 ) -> str:
-    """Texts, and below each a line of guesses for each of its blanks."""
+    """Format texts, each with a line of guesses for each of its blanks."""
     lines = []
     for text, blanks in zip(texts, filled, strict=True):
         lines.append(text)

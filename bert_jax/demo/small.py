@@ -1,6 +1,6 @@
-"""A corpus and a model that are made in seconds, for notebooks that are given none.
+"""A corpus and a model for notebooks, made in seconds.
 
-The text is the reference of the Python language, which Python itself comes with.
+The text is the Python language reference, which is part of Python.
 """
 
 import dataclasses
@@ -14,13 +14,13 @@ from bert_jax.corpus import build, shards, sources, vocabulary
 
 CONFIG = config_lib.PretrainConfig(
     encoder=config_lib.EncoderConfig(
-        vocab_size=0,  # that of the corpus
+        vocab_size=0,  # the corpus's
         num_layers=2,
         hidden_size=128,
         num_heads=4,
         intermediate_size=512,
         max_position_embeddings=128,
-        dropout_rate=0.0,  # nothing is seen often enough to be learnt by heart
+        dropout_rate=0.0,  # the text is seen too rarely to overfit
         attention_dropout_rate=0.0,
         dtype="float32",
     ),
@@ -36,11 +36,7 @@ CONFIG = config_lib.PretrainConfig(
 
 
 def make_corpus(folder: str | os.PathLike) -> shards.Corpus:
-    """A corpus of the reference, with a vocabulary learnt from it.
-
-    Args:
-      folder: Folder for the text and the corpus, which goes to FOLDER/corpus.
-    """
+    """Build a corpus of the reference in FOLDER/corpus, with its own vocabulary."""
     path = pathlib.Path(folder)
     text = "\n\n".join(
         "\n".join(line for line in topic.splitlines() if line.strip())
@@ -61,20 +57,11 @@ def make_corpus(folder: str | os.PathLike) -> shards.Corpus:
 
 
 def pretrain(folder: str | os.PathLike, steps: int = CONFIG.total_steps) -> str:
-    """A small model of the reference.
-
-    Args:
-      folder: Folder for corpus and run.
-      steps: Steps of the run.
-
-    Returns:
-      The workdir.
-    """
-    make_corpus(folder)
+    """Build the corpus, pretrain a small model on it, and return the workdir."""
+    corpus = make_corpus(folder)
     workdir = str(pathlib.Path(folder) / "run")
     phase = dataclasses.replace(CONFIG.phases[0], steps=steps)
-    data = dataclasses.replace(CONFIG.data, corpus=str(pathlib.Path(folder) / "corpus"))
-    pretraining.pretrain(
-        dataclasses.replace(CONFIG, phases=(phase,), data=data), workdir
-    )
+    data = dataclasses.replace(CONFIG.data, corpus=str(corpus.folder))
+    config = dataclasses.replace(CONFIG, phases=(phase,), data=data)
+    pretraining.pretrain(config, workdir)
     return workdir

@@ -1,4 +1,4 @@
-"""Which positions attend to which."""
+"""Attention patterns: the positions that each position attends to."""
 
 import dataclasses
 

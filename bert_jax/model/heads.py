@@ -42,7 +42,7 @@ class PredictionHead(nn.Module):
     def __call__(
         self, x: Float[Array, "B P D"], token_embedding: Float[Array, "V E"]
     ) -> Float[Array, "B P V"]:
-        """Return float32 logits; those of the vocabulary's padding are -1e9."""
+        """Return float32 logits, which are -1e9 for the vocabulary's padding."""
         c, head = self.config, self.head or self.config.prediction_head
         dense = functools.partial(
             Linear,
@@ -254,7 +254,7 @@ class SpanModel(nn.Module):
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "B L 2"]:
-        """Return float32 logits; those of padding are meaningless."""
+        """Return float32 logits, which are meaningless at padding."""
         keys = randomness.fold_in(dropout_keys, "encoder")
         encoded = self.encoder(inputs, dropout_keys=keys)
         return self.span_classifier(encoded.hidden)

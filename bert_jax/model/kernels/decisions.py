@@ -23,7 +23,7 @@ QUERY_CHUNK = 128
 # Longer rows need an online softmax, which the kernel does not have.
 MAX_LENGTH = 512
 HEAD_SIZES = (32, 64, 128)
-# Rows of a block of the TPU's residual kernel: those of a bfloat16 register.
+# Rows of a block of the TPU's residual kernel, as many as a bfloat16 register has.
 ROW_CHUNK = 16
 
 

@@ -261,7 +261,7 @@ def backward(
             of_query = jnp.zeros((1, k.shape[1]), jnp.float32)
         if step.first:
             dqs = []
-            # The sum of p * dp for each query equals that of output * gradient.
+            # For each query, the sums of p * dp and of output * gradient are equal.
             inner = output[0, chunk, columns].astype(jnp.float32)
             inner = (inner * gradient[0, chunk, columns].astype(jnp.float32) * kept).T
         p = jnp.exp2(scores * options.exponent - logs)

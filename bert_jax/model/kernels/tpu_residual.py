@@ -256,7 +256,7 @@ def _forward(options, length, keys, x, y, scale, offset, out):
 
 
 def _backward(options, length, keys, x, y, *more):
-    """Write the gradients of a block, and partial sums of those of the vectors."""
+    """Write the gradients of a block, and partial sums for bias, scale and offset."""
     gradients, more = more[: options.consumers], more[options.consumers :]
     scale, dx, dy, *sums = more
     chunks = _Chunks(options, length, keys, x, y)

@@ -22,7 +22,7 @@ from bert_jax.model.kernels import attention as kernels
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class RelativePattern(AttentionPattern):
-    """Which tokens each row of hidden states sees, and how the rows relate.
+    """Attention pattern of tokens and targets, with positions, segments and ranks.
 
     The `rows` are the L tokens and, behind them, P targets, which no row sees.
 
