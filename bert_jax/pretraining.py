@@ -14,7 +14,7 @@ from bert_jax.corpus import mixture, shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.objectives import (
-    PretrainingObjective,
+    Objective,
     causal_lm,
     masked_lm,
     permutation_lm,
@@ -266,14 +266,16 @@ def _levels(
 ) -> dict[str, float]:
     """Return the baselines of evaluations, computed from held-out token counts."""
     frequencies = token_counts / token_counts.sum()
-    known = _objective(config).without_context(frequencies)
+    known = unigram_baseline.by_metric(
+        _objective(config).losses, frequencies, config.objective.masking
+    )
     return {
         metrics_file.UNIGRAM_ENTROPY: unigram_baseline.entropy(frequencies),
         **{name + metrics_file.WITHOUT_CONTEXT: value for name, value in known.items()},
     }
 
 
-def _objective(config: config_lib.PretrainConfig) -> PretrainingObjective:
+def _objective(config: config_lib.PretrainConfig) -> Objective:
     return OBJECTIVES[config.objective.kind](config.encoder, config.objective)
 
 

@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import pathlib
 
 import flax.linen as nn
 import jax
@@ -21,7 +20,6 @@ from bert_jax.objectives import choice as objective_lib
 from bert_jax.tasks import choice, choice_files
 from bert_jax.tasks.choice_files import Question
 
-ARC = pathlib.Path(__file__).parents[2] / "shared/data/arc"
 # As the files of SWAG begin.
 SWAG = (
     ",video-id,fold-ind,startphrase,sent1,sent2,gold-source,"
@@ -236,7 +234,7 @@ def test_dropout_depends_on_row_and_choice_alone(batch, params):
     """Equal choices drop apart; rows in another order, and other numbers, do not."""
     objective = objective_lib.Choice(TINY, CHOICES)
     keys = randomness.row_keys(0, "dropout", jnp.int32(0), jnp.arange(ROWS))
-    logits = jax.jit(objective._logits)
+    logits = jax.jit(objective.logits)
     same = {
         name: batch[name][:1, :1].repeat(CHOICES, 1).repeat(ROWS, 0)
         for name in ("input_ids", "attention_mask", "segment_ids")
@@ -248,7 +246,7 @@ def test_dropout_depends_on_row_and_choice_alone(batch, params):
     turned = logits(params, {n: x[::-1] for n, x in same.items()}, keys[::-1])
     assert_close(np.asarray(turned)[::-1], scores, 1e-5)
     fewer = objective_lib.Choice(TINY, 2)
-    less = jax.jit(fewer._logits)(params, {n: x[:, :2] for n, x in same.items()}, keys)
+    less = jax.jit(fewer.logits)(params, {n: x[:, :2] for n, x in same.items()}, keys)
     assert_close(less, scores[:, :2], 1e-5)
 
 
@@ -306,25 +304,3 @@ def test_the_fingerprint_is_of_questions_and_answers(files, wordpiece, tmp_path)
     assert make(files, wordpiece).fingerprint != first
     with pytest.raises(UserError, match=r"pass --config.task.eval=FILE.csv or FILE.js"):
         make(files, wordpiece, eval="")
-
-
-@pytest.mark.skipif(not ARC.exists(), reason="the questions of ARC are not here")
-def test_arc_easy(wordpiece):
-    files = {
-        "train": str(ARC / "ARC-E/dev-arc_easy_dev.csv.gz"),
-        "eval": str(ARC / "ARC-E/test-arc_easy_test.csv.gz"),
-    }
-    task = make(files, wordpiece, length=128)
-    rows = []
-    for name in ("train", "eval"):
-        text = gzip.decompress(pathlib.Path(files[name]).read_bytes()).decode()
-        rows.append(list(csv.reader(text.splitlines())))
-    # Questions with letters have their answers, those with numbers have lost them.
-    usable = [sum(row[-1] in "ABCD" for row in part) for part in rows]
-    assert usable == [2147, 549]
-    about = task.description
-    assert [about["train_examples"], about["examples"]] == usable
-    assert about["skipped"] == {"train": 2251 - 2147, "eval": 570 - 549}
-    logits = np.eye(4, dtype=np.float32)[task.held_out["eval"]["labels"]]
-    predictions = task.decode({"eval": {"logits": logits}})
-    assert task.scores(predictions) == {"accuracy": 1.0}

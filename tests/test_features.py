@@ -67,7 +67,7 @@ def saved(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def expected(saved):
-    """Hidden states [T, states, D] of each text, alone and without padding."""
+    """Compute hidden states [T, states, D] of each text, alone and without padding."""
 
     @jax.jit
     def encode(*inputs):
@@ -89,7 +89,7 @@ def expected(saved):
 
 @pytest.mark.parametrize("batch_size", [1, 3, 32])
 @pytest.mark.parametrize("reverse", [False, True])
-def test_vectors_are_those_of_each_text_alone(batch_size, reverse, saved, expected):
+def test_vectors_match_each_text_alone(batch_size, reverse, saved, expected):
     model = prediction.load(str(saved[0]))
     order = list(range(len(TEXTS)))[:: -1 if reverse else 1]
     layers = [*range(STATES), -1, -STATES]
@@ -120,7 +120,7 @@ def test_pooled_vectors(pool, reference, saved, expected):
         np.testing.assert_allclose(features.values, wanted, atol=1e-5)
 
 
-def test_what_is_too_long_is_cut(saved):
+def test_long_texts_are_truncated(saved):
     model = prediction.load(str(saved[0]))
     given = ["ab ac ad ae af", ("ab ac ad ae", "af"), "ab ac", " ".join(["ab"] * 50)]
     got = list(model.features(given, length=6))
@@ -136,7 +136,6 @@ def test_what_is_too_long_is_cut(saved):
 
 
 def test_texts_are_read_a_few_batches_ahead(saved):
-    """However many there are, and whatever their lengths."""
     read = 0
 
     def many():
@@ -158,20 +157,20 @@ def test_texts_are_read_a_few_batches_ahead(saved):
         ({"layers": ()}, "layers is empty"),
         ({"layers": (4,)}, "no layer 4; the encoder has 3: 1 to 3, or -3 to -1, and 0"),
         ({"layers": (-5,)}, "there is no layer -5"),
-        ({"layers": (-1, 1, -1)}, "layers=-1,1,-1 has one twice"),
+        ({"layers": (-1, 1, -1)}, "layers=-1,1,-1 contains a duplicate"),
         ({"pool": "sum"}, "pool='sum' must be one of none, cls, mean, max"),
         ({"length": 2}, "length=2 must be from 3 to the 40 positions"),
         ({"length": 41}, "length=41 must be from 3 to the 40 positions"),
         ({"batch_size": 0}, "batch_size=0 must be at least 1"),
     ],
 )
-def test_arguments_that_cannot_work(options, message, saved):
-    """Refused by the call, not by the first vector."""
+def test_invalid_arguments_are_refused(options, message, saved):
+    """The call raises, not the first iteration."""
     with pytest.raises(UserError, match=message):
         prediction.load(str(saved[0])).features(TEXTS, **options)
 
 
-def test_the_first_token_of_an_encoder_from_left_to_right_is_refused(tmp_path):
+def test_cls_of_a_causal_encoder_is_refused(tmp_path):
     encoder = config.EncoderConfig(
         **{**{k: getattr(TINY, k) for k in ("vocab_size", "hidden_size", "num_layers",
            "num_heads", "intermediate_size", "max_position_embeddings", "dtype")},
@@ -179,7 +178,7 @@ def test_the_first_token_of_an_encoder_from_left_to_right_is_refused(tmp_path):
     )  # fmt: skip
     save(tmp_path, causal_lm.CausalLm(encoder), config.PretrainConfig(), TOKENIZER)
     model = prediction.load(str(tmp_path))
-    with pytest.raises(UserError, match="from left to right"):
+    with pytest.raises(UserError, match="causal encoder"):
         model.features(TEXTS, pool="cls")
     [features] = model.features(["ab"], pool="mean")
     assert np.isfinite(features.values).all()
@@ -196,29 +195,22 @@ def made(saved):
 
 
 def test_json_lines_in_the_format_of_the_original(made, tmp_path):
-    path, features = tmp_path / "a.jsonl", made("none")
-    feature_files.write(str(path), features, (-1, 2), pooled=False)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [line["linex_index"] for line in lines] == list(range(len(TEXTS)))
-    for line, each in zip(lines, features, strict=True):
-        assert line.keys() == {"linex_index", "features"}
-        assert [token["token"] for token in line["features"]] == each.tokens
-        for token, values in zip(line["features"], each.values, strict=True):
-            assert token.keys() == {"token", "layers"}
-            assert [layer["index"] for layer in token["layers"]] == [-1, 2]
-            got = [layer["values"] for layer in token["layers"]]
-            np.testing.assert_allclose(got, values, atol=5.1e-7)
-
-
-def test_json_lines_of_pooled_vectors(made, tmp_path):
-    path, features = tmp_path / "a.jsonl", made("mean")
-    feature_files.write(str(path), features, (-1, 2), pooled=True)
-    lines = [json.loads(line) for line in path.read_text().splitlines()]
-    for i, (line, each) in enumerate(zip(lines, features, strict=True)):
-        assert line.keys() == {"linex_index", "layers"} and line["linex_index"] == i
-        assert [layer["index"] for layer in line["layers"]] == [-1, 2]
-        got = [layer["values"] for layer in line["layers"]]
-        np.testing.assert_allclose(got, each.values, atol=5.1e-7)
+    for pool, pooled in (("none", False), ("mean", True)):
+        path, features = tmp_path / "a.jsonl", made(pool)
+        feature_files.write(str(path), features, (-1, 2), pooled=pooled)
+        lines = [json.loads(line) for line in path.read_text().splitlines()]
+        assert [line.pop("linex_index") for line in lines] == list(range(len(TEXTS)))
+        for line, each in zip(lines, features, strict=True):
+            tokens, values = [line], each.values[None]
+            if not pooled:
+                assert line.keys() == {"features"}
+                tokens, values = line["features"], each.values
+                assert [token.pop("token") for token in tokens] == each.tokens
+            for token, vectors in zip(tokens, values, strict=True):
+                assert token.keys() == {"layers"}
+                assert [layer["index"] for layer in token["layers"]] == [-1, 2]
+                got = [layer["values"] for layer in token["layers"]]
+                np.testing.assert_allclose(got, vectors, atol=5.1e-7)
 
 
 def test_numpy_files(made, tmp_path):
@@ -269,7 +261,7 @@ def test_parquet_files(made, tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize("ending", ["jsonl", "npz", "parquet"])
-def test_a_file_appears_when_it_is_complete(ending, made, tmp_path):
+def test_incomplete_files_are_not_written(ending, made, tmp_path):
     path = tmp_path / f"a.{ending}"
     path.write_bytes(b"earlier")
 
@@ -324,7 +316,7 @@ def test_columns(tmp_path):
         (b"x" * (1 << 24), (), "a.txt, line 1 is longer than 16,777,216 bytes"),
     ],
 )
-def test_files_that_cannot_be_read(content, columns, message, tmp_path):
+def test_unreadable_files_are_refused(content, columns, message, tmp_path):
     path = tmp_path / "a.txt"
     path.write_bytes(content)
     with pytest.raises(UserError) as error:
@@ -332,7 +324,7 @@ def test_files_that_cannot_be_read(content, columns, message, tmp_path):
     assert f"{tmp_path}/{message}" in str(error.value)
 
 
-def test_a_packed_file_that_was_cut_off(tmp_path):
+def test_truncated_gzip_file_is_refused(tmp_path):
     path = tmp_path / "a.gz"
     whole = gzip.compress("".join(f"line {i}\n" for i in range(9999)).encode())
     path.write_bytes(whole[: len(whole) // 2])
@@ -345,7 +337,7 @@ def test_a_packed_file_that_was_cut_off(tmp_path):
 # ---- the program
 
 
-def test_the_program_writes_and_counts(saved, expected, tmp_path):
+def test_command_writes_and_counts(saved, expected, tmp_path):
     (tmp_path / "a.txt").write_text("ab ac ad\nab ||| ad ae\n\n" + "ab " * 90)
     files = f"--input={tmp_path}/a.txt", f"--output={tmp_path}/a.npz"
     done = call(
@@ -372,14 +364,14 @@ def test_the_program_writes_and_counts(saved, expected, tmp_path):
             ["--input=a", "--output=a.txt"],
             "a.txt must end in one of .jsonl, .npz, .par",
         ),
-        (["--input=a", "--output=a.npz", "--layers=last"], "--layers=last must be num"),
+        (["--input=a", "--output=a.npz", "--layers=last"], "--layers=last must be int"),
         (["--input=a", "--output=a.npz", "--text_b=a"], "--text_b needs --text_a"),
         (["--input=/nowhere", "--output={}/a.npz"], "/nowhere cannot be read"),
         (["--input={}/a.txt", "--output=/nowhere/a.npz"], "cannot write to /nowhere/a"),
         (["--input={}/a.txt", "--output={}/a.npz"], "a.txt, line 2 is not UTF-8"),
     ],
 )
-def test_flags_and_files_that_cannot_work(flags, message, saved, tmp_path):
+def test_invalid_flags_and_files_are_refused(flags, message, saved, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"ab\n\xff\n")
     flags = [flag.format(tmp_path) for flag in flags]
     done = call("extract_features", f"--init_from={saved[0]}", *flags)

@@ -60,7 +60,7 @@ def finetuned(pretrained, task, tmp_path_factory):
     return folder, results
 
 
-def test_the_encoder_has_what_the_config_of_fine_tuning_says():
+def test_config_overrides_dropout_and_dtype_of_the_encoder():
     pretrained = config.EncoderConfig(
         num_layers=3, dtype="float32", remat="layer", initializer_range=0.5
     )
@@ -75,7 +75,7 @@ def test_the_encoder_has_what_the_config_of_fine_tuning_says():
     assert initialise.encoder(asked, pretrained) == expected
 
 
-def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained, task):
+def test_simple_task_is_learned_and_reported(finetuned, pretrained, task):
     folder, results = finetuned
     assert results["accuracy"] > 0.9
     assert results["examples"] == 40
@@ -101,8 +101,8 @@ def test_a_simple_task_is_learnt_and_reported(finetuned, pretrained, task):
 
 @pytest.mark.slow
 @pytest.mark.runs
-def test_numbers_are_predicted(pretrained, tmp_path):
-    """The same words decide; the number is not centred, and no class."""
+def test_regression(pretrained, tmp_path):
+    """The same words decide; the numbers are not centred."""
     rng = np.random.default_rng(0)
     words = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
     rows = []
@@ -133,7 +133,7 @@ def test_numbers_are_predicted(pretrained, tmp_path):
     assert len(lines) == 2
 
 
-def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsys):
+def test_encoder_is_loaded_from_the_checkpoint(pretrained, task, tmp_path, capsys):
     source = restore.find(pretrained)
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
     one_step = make_config(pretrained, task, **still)
@@ -169,7 +169,7 @@ def test_the_encoder_comes_from_the_checkpoint(pretrained, task, tmp_path, capsy
     assert not np.array_equal(other[path], expected[path])
 
 
-def test_the_same_call_again_reports(finetuned, pretrained, task):
+def test_finished_run_reports_again(finetuned, pretrained, task):
     folder, results = finetuned
     before = (folder / "metrics.jsonl").read_text()
     again = finetuning.finetune(make_config(pretrained, task), str(folder))
@@ -177,8 +177,8 @@ def test_the_same_call_again_reports(finetuned, pretrained, task):
     assert (folder / "metrics.jsonl").read_text() == before
 
 
-def test_a_run_keeps_the_checkpoint_it_began_with(pretrained, task, tmp_path):
-    """Whatever becomes of the folder that it was taken from."""
+def test_continuation_keeps_its_initial_checkpoint(pretrained, task, tmp_path):
+    """The source folder may change or vanish."""
     source = tmp_path / "source"
     shutil.copytree(pretrained, source)
     short = make_config(source, task, epochs=0.3)
@@ -192,8 +192,7 @@ def test_a_run_keeps_the_checkpoint_it_began_with(pretrained, task, tmp_path):
     assert finetuning.finetune(short, str(tmp_path / "run")) == first
 
 
-def test_a_classifier_gives_its_encoder_only(finetuned, task, tmp_path, capsys):
-    """Its head may have been for other labels."""
+def test_head_of_another_classifier_is_not_loaded(finetuned, task, tmp_path, capsys):
     folder, _ = finetuned
     short = make_config(folder, task, epochs=0.1)
     finetuning.finetune(short, str(tmp_path / "run"))
@@ -202,12 +201,7 @@ def test_a_classifier_gives_its_encoder_only(finetuned, task, tmp_path, capsys):
     assert "ignored: 2 parameters (classifier)" in reported
 
 
-def test_workdirs_and_recipes_of_other_programs(pretrained, task):
-    with pytest.raises(UserError, match="config for 'pretraining', not 'finetuning'"):
-        finetuning.finetune(make_config(pretrained, task), str(pretrained))
-
-
-def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path):
+def test_changed_examples_are_refused(finetuned, pretrained, task, tmp_path):
     folder, _ = finetuned
     rows = [("a class", "about class"), ("a statement", "about statement")] * 30
     changed = {**task, "train": write_tsv(tmp_path / "t.tsv", rows)}
@@ -221,13 +215,13 @@ def test_changed_examples_are_another_run(finetuned, pretrained, task, tmp_path)
         ({"init_from": "/nowhere"}, "/nowhere is no folder"),
         ({"init_from": str(pathlib.Path(__file__).parent)}, "holds no complete check"),
         ({"task": {"length": 65}}, "task.length=65 is more than the 64 positions"),
-        ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 layers"),
+        ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 distinct layers"),
         ({"keep_best": "f1"}, "keep_best='f1' must be one of 'loss', 'classification"),
         ({"keep_best": "padding_fraction"}, "must be one of .* 'accuracy'$"),
         ({"batch_size": 12}, "batch_size=12 is not a multiple of the 8 parts"),
     ],
 )
-def test_what_cannot_work(changes, message, pretrained, task, tmp_path):
+def test_invalid_configs_are_refused(changes, message, pretrained, task, tmp_path):
     with pytest.raises(UserError, match=message):
         finetuning.finetune(make_config(pretrained, task, **changes), str(tmp_path))
 
@@ -240,7 +234,7 @@ def test_from_the_command_line(pretrained, task, tmp_path):
         f"--config.init_from={pretrained}",
         f"--workdir={tmp_path / 'run'}",
     ]
-    done = run("finetune_classifier", *flags)
+    done = call("finetune_classifier", *flags)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["examples"] == 40
     missing = [flag for flag in flags if "train=" not in flag]
@@ -257,11 +251,11 @@ def test_from_the_command_line(pretrained, task, tmp_path):
     assert "Failed to get metadata" not in refused.stderr
 
 
-# ---- what makes it work the first time
+# ---- options of fine-tuning
 
 
 def params_of(workdir, prefix=""):
-    """Parameters of the checkpoint that a workdir means, by path."""
+    """Return the parameters of a workdir's checkpoint, by path."""
     return {
         path: values
         for path, values in runs.params(workdir).items()
@@ -269,7 +263,7 @@ def params_of(workdir, prefix=""):
     }
 
 
-def test_a_frozen_encoder_stays_and_the_head_learns(pretrained, task, tmp_path):
+def test_frozen_encoder_does_not_change(pretrained, task, tmp_path):
     results = finetuning.finetune(
         make_config(pretrained, task, frozen=True, epochs=0.5), str(tmp_path)
     )
@@ -285,7 +279,7 @@ def test_a_frozen_encoder_stays_and_the_head_learns(pretrained, task, tmp_path):
     assert sum(len(shape) > 0 for shape in moments) == 4
 
 
-def test_layers_on_top_begin_anew(pretrained, task, tmp_path):
+def test_top_layers_are_reinitialised(pretrained, task, tmp_path):
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
     changed = make_config(pretrained, task, **still, reinit_layers=1)
     finetuning.finetune(changed, str(tmp_path))
@@ -304,7 +298,7 @@ def test_layers_on_top_begin_anew(pretrained, task, tmp_path):
 
 
 @pytest.mark.runs
-def test_the_best_evaluation_is_kept(pretrained, task, tmp_path):
+def test_best_checkpoint_is_kept(pretrained, task, tmp_path):
     """A rate that is far too high after a good start: the end is not the best."""
     changes = {"epochs": 4.0, "keep_best": "loss", "loop": {"eval_every": 5}}
     config = make_config(pretrained, task, **changes)
@@ -315,7 +309,7 @@ def test_the_best_evaluation_is_kept(pretrained, task, tmp_path):
     assert results["step"] == best["step"]
     assert results["accuracy"] == pytest.approx(best["accuracy"])
     assert [p.name for p in (tmp_path / "best").iterdir()] == [str(best["step"])]
-    # It is what others begin with.
+    # Later runs load it.
     assert restore.find(tmp_path) == tmp_path / "best" / str(best["step"])
     assert finetuning.finetune(config, str(tmp_path)) == results
 
@@ -342,14 +336,13 @@ def test_several_seeds(pretrained, task, tmp_path):
     best = tmp_path / results["best"]["run"]
     with pytest.raises(UserError, match=f"3 runs; give the best of them, {best}$"):
         prediction.load(tmp_path)
-    # The seed that is an argument of the program is the seed of a run of its own.
     alone = make_config(pretrained, task, epochs=0.5, seed=6)
     finetuning.finetune(alone, str(tmp_path / "alone"))
     runs.assert_same_end(tmp_path / "seed-6", tmp_path / "alone")
 
 
-def test_the_folder_of_several_seeds_is_no_checkpoint(tmp_path):
-    """Neither to ask nor to begin with; the message says which run is."""
+def test_folder_of_several_seeds_is_not_a_checkpoint(tmp_path):
+    """The message names the best run."""
     for seed in (9, 10, 11):
         (tmp_path / f"seed-{seed}/checkpoints").mkdir(parents=True)
     run = config.FinetuneConfig(init_from=str(tmp_path))
@@ -374,8 +367,8 @@ def test_the_folder_of_several_seeds_is_no_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16])
-def test_lengths_pad_least(count):
-    """Against all choices."""
+def test_lengths_minimise_padding(count):
+    """Compare with all choices."""
     rng = np.random.default_rng(count)
     for _ in range(10):
         used = rng.integers(1, rng.integers(10, 60), 50)
@@ -404,10 +397,10 @@ def test_lengths_pad_least(count):
     ],
 )
 def test_lengths_of_a_task(longest, length, expected):
-    """With enough of them, all multiples that some row needs."""
+    """With no limit on their number, all multiples that some row needs."""
     ends = np.arange(1, longest + 1)
     train = {"attention_mask": np.arange(length) < np.array([*ends[:-1], 1])[:, None]}
-    # One of held-out examples is the longest, and has two choices.
+    # The longest row is a held-out example with two choices.
     mask = np.arange(length) < np.array([[3, longest]])[..., None]
     task = types.SimpleNamespace(
         train=train, held_out={"eval": {"attention_mask": mask}}, length=length
@@ -416,8 +409,8 @@ def test_lengths_of_a_task(longest, length, expected):
     assert set(got) == expected and list(got) == sorted(got)
 
 
-def test_longer_rows_held_out_change_no_length_to_train_on():
-    """A test file may come when a run continues, which must end with the same bits."""
+def test_longer_held_out_rows_do_not_change_training_lengths():
+    """A test file may be added when a run continues, which must not change."""
     used = np.random.default_rng(0).geometric(0.07, 500).clip(1, 70)
     train = {"attention_mask": np.arange(128) < used[:, None]}
     lengths = {}
@@ -430,8 +423,7 @@ def test_longer_rows_held_out_change_no_length_to_train_on():
 
 
 @pytest.mark.runs
-def test_lengths_change_nothing_but_the_order(pretrained, tmp_path):
-    """The same results for the same parameters, whatever batches are padded to."""
+def test_lengths_do_not_change_results(pretrained, tmp_path):
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}, "lengths": 1}
     rows = [("the value " * (1 + i % 12), f"about {i % 2}") for i in range(60)]
     files = {

@@ -1,4 +1,4 @@
-"""Fine-tuning that is killed: the same command ends at the same bits, for each task."""
+"""Fine-tuning that is killed ends bitwise as if undisturbed."""
 
 import json
 import random
@@ -15,53 +15,36 @@ pytestmark = [pytest.mark.faults, pytest.mark.slow]
 WORDS = ["the", "a", "object", "value", "name", "is", "of", "to", "in", "class"]
 
 
-def sentence(rng):
-    """Words with a tag each, in columns."""
-    words = rng.choice(WORDS, rng.integers(3, 40))
-    tags = ["B-x" if word == "class" else "O" for word in words]
-    return "".join(f"{w}\t{t}\n" for w, t in zip(words, tags, strict=True)) + "\n"
-
-
 def labelled(rng):
     text = rng.choice(WORDS, rng.integers(3, 25))
     return " ".join(text) + f"\t{'yes' if 'class' in text else 'no'}\n"
 
 
-def asked(rng):
-    choices = [" ".join(rng.choice(WORDS, 3)) for _ in range(4)]
-    return ",".join(["which", *choices, "ABCD"[rng.integers(4)]]) + "\n"
-
-
 def files(task, folder):
-    """Files to train and to evaluate on."""
+    """Write files for training and evaluation."""
     if task == "squad":
         return questions.write_pair(folder, no_answers=False)
-    suffix, make, header = {
-        "classifier": ("tsv", labelled, "text\tlabel\n"),
-        "tagger": ("conll", sentence, ""),
-        "choice": ("csv", asked, ""),
-    }[task]
     rng = np.random.default_rng(0)
     paths = {}
     for name, count in (("train", 64), ("eval", 16)):
-        paths[name] = str(folder / f"{name}.{suffix}")
-        text = header + "".join(make(rng) for _ in range(count))
-        (folder / f"{name}.{suffix}").write_text(text)
+        text = "text\tlabel\n" + "".join(labelled(rng) for _ in range(count))
+        (folder / f"{name}.tsv").write_text(text)
+        paths[name] = str(folder / f"{name}.tsv")
     return paths
 
 
 def left_behind(workdir):
-    """Results and predictions, by name of the file."""
+    """Return results and prediction files by name."""
     return {
         path.name: path.read_bytes()
         for path in workdir.iterdir()
-        if path.suffix in (".tsv", ".conll")
+        if path.suffix in (".tsv",)
         or path.name in ("results.json", "predictions.json", "nbest_predictions.json")
     }
 
 
-@pytest.mark.parametrize("task", ["classifier", "squad", "tagger", "choice"])
-def test_killed_three_times_ends_like_undisturbed(task, pretrained, tmp_path):
+@pytest.mark.parametrize("task", ["classifier", "squad"])
+def test_run_killed_three_times_ends_like_undisturbed(task, pretrained, tmp_path):
     recipe = "squad.py:v1,smoke" if task == "squad" else f"{task}.py:smoke"
     flags = [
         f"--config={ROOT}/configs/{recipe}",

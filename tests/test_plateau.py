@@ -1,15 +1,12 @@
-"""The line about a run that has learned nothing from context."""
+"""The notice about a run that has learned nothing from context."""
 
-import dataclasses
 import shutil
 
-import numpy as np
 import pod_recipe
 import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
-from bert_jax.corpus import build, sources, vocabulary
 from bert_jax.training import metrics_file, plateau
 
 
@@ -19,7 +16,7 @@ def describe(step, loss, earlier=(), total=100):
     return plateau.describe(step, total, values | levels, earlier)
 
 
-def test_a_run_is_asked_at_the_first_evaluation_after_a_fifth():
+def test_notice_at_the_first_evaluation_after_a_fifth_of_the_steps():
     assert describe(19, 5.5) == ""
     line = describe(20, 5.5)
     assert line.startswith(
@@ -27,12 +24,12 @@ def test_a_run_is_asked_at_the_first_evaluation_after_a_fifth():
     )
     assert "\n" not in line and "nsp" not in line
     assert describe(35, 5.5, earlier=[10, 19, 35]) == describe(35, 5.5) != ""
-    # Not again, nor of one that did better then.
+    # Not again.
     assert describe(36, 5.5, earlier=[20]) == describe(36, 5.5, earlier=[35]) == ""
     # A little below is chance.
     assert describe(20, 4.97) and describe(20, 5.0)
     assert describe(20, 4.9) == ""
-    # Fine-tuning has nothing to compare with.
+    # Fine-tuning has no baseline.
     assert plateau.describe(50, 100, {"loss": 9.0, "spans_loss": 9.0}, []) == ""
 
 
@@ -45,7 +42,7 @@ def config_of(corpus, rate, **loop):
 
 
 def pretrain(config, folder, capsys):
-    """The lines that a run said, each by its beginning."""
+    """Return the lines that a run printed."""
     pretraining.pretrain(config, str(folder))
     return capsys.readouterr().err.splitlines()
 
@@ -54,7 +51,7 @@ NOTICE = "not clearly below"
 
 
 @pytest.mark.runs
-def test_a_run_that_cannot_learn_says_so_once(corpus, tmp_path, capsys):
+def test_run_that_cannot_learn_prints_one_notice(corpus, tmp_path, capsys):
     config = config_of(corpus, 0.0, eval_every=3, checkpoint_every=7)
     said = pretrain(config, tmp_path, capsys)
     (at,) = [i for i, line in enumerate(said) if NOTICE in line]
@@ -74,41 +71,3 @@ def test_a_run_that_cannot_learn_says_so_once(corpus, tmp_path, capsys):
     assert any(line.startswith("eval step 36/40") for line in again)
     assert not any(NOTICE in line for line in again)
     assert [r for r in metrics_file.read(tmp_path) if r["split"] == "eval"] == records
-
-
-@pytest.fixture(scope="module")
-def echoes(tmp_path_factory):
-    """Documents of one word each, which the word before gives away."""
-    rng = np.random.default_rng(0)
-    words = ["oak", "elm", "ash", "fir", "yew", "box", "bay", "fig"]
-    texts = [
-        "\n".join(" ".join([word] * 12) + "." for _ in range(3))
-        for word in rng.choice(words, 200)
-    ]
-    folder = tmp_path_factory.mktemp("echoes")
-    # Copies of a document count once.
-    texts = [f"{text}\n{i}." for i, text in enumerate(texts)]
-    (folder / "text.txt").write_text("\n\n".join(texts))
-    return build.build(
-        sources.Source(str(folder / "text.txt"), "text"),
-        build.Settings(held_out=0.2),
-        vocabulary.train_wordpiece(texts, 60),
-        folder / "corpus",
-        workers=1,
-    )
-
-
-@pytest.mark.runs
-@pytest.mark.slow
-def test_a_run_that_learns_says_nothing(echoes, tmp_path, capsys):
-    config = config_of(echoes, 1e-2, eval_every=0, eval_batches=0)
-    config = dataclasses.replace(
-        config,
-        encoder=dataclasses.replace(config.encoder, causal=True),
-        objective=config_lib.CausalLmConfig(),
-        phases=(dataclasses.replace(config.phases[0], steps=300),),
-    )
-    said = pretrain(config, tmp_path, capsys)
-    last = metrics_file.read(tmp_path)[-1]
-    assert last["lm_loss"] < last["lm_loss_without_context"] - 0.3
-    assert not any(NOTICE in line for line in said)

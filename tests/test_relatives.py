@@ -1,4 +1,4 @@
-"""What ALBERT and ELECTRA add to the encoder."""
+"""ALBERT and ELECTRA: sizes, shared layers, generator, discriminator."""
 
 import dataclasses
 
@@ -112,7 +112,7 @@ def test_shared_layers_are_copies_of_one(dropout):
 
 
 @pytest.mark.parametrize("groups", [0, 1, 2])
-def test_a_loop_over_shared_layers_changes_nothing(groups):
+def test_scan_over_shared_layers_matches_unrolled_layers(groups):
     encoder = dataclasses.replace(ALBERT, num_layer_groups=groups)
     in_a_loop = dataclasses.replace(encoder, scan_layers=True)
     params = init(encoder)
@@ -133,12 +133,12 @@ def test_projection_by_hand():
     assert_close(states[0], x, 1e-5)
 
 
-def test_groups_that_are_no_equal_parts_are_refused():
+def test_unequal_layer_groups_are_refused():
     with pytest.raises(UserError, match=r"num_layer_groups=3 .* num_layers=4"):
         knobs.check(dataclasses.replace(ALBERT, num_layer_groups=3))
 
 
-def test_lower_layers_of_albert_learn_more_slowly():
+def test_lower_layers_of_albert_have_lower_learning_rates():
     """Two groups with depths 2 and 1; embeddings and their projection 3; heads 0."""
     params = init(ALBERT)
     gradient = jax.tree.map(jnp.ones_like, params)
@@ -192,7 +192,7 @@ def test_generators_have_the_shapes_of_the_authors():
 @pytest.mark.parametrize(
     ("size", "columns"), [(0.3, 230), (0.27, 207), (0.05, 38), (1e-4, 0)]
 )
-def test_a_generator_of_broken_heads_is_refused(size, columns):
+def test_generator_with_a_fraction_of_a_head_is_refused(size, columns):
     asked = config.PretrainConfig(
         objective=config.ReplacedTokensConfig(generator_size=size)
     )
@@ -225,7 +225,7 @@ def test_noise_is_finite_and_rises_with_the_word():
     np.testing.assert_allclose(noise, -np.log(-np.log(u)), rtol=1e-5)
 
 
-def test_what_counts_as_replaced():
+def test_replaced_tokens_by_hand():
     """By hand: two rows of six; the last slot of each is empty."""
     batch = {
         "input_ids": jnp.array([[2, 4, 9, 7, 3, 0], [2, 4, 4, 8, 6, 3]]),

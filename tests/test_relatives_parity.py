@@ -1,4 +1,4 @@
-"""Relatives of BERT agree with `transformers`: states, logits, losses, gradients."""
+"""Parity of ALBERT, RoBERTa, ELECTRA and XLNet with `transformers`."""
 
 import dataclasses
 
@@ -29,7 +29,7 @@ DISCRIMINATOR_WEIGHT = 50
 
 @pytest.fixture
 def read(tmp_path):
-    """Gives the checkpoint of a case, and its parameters as a tree."""
+    """Function that returns the checkpoint of a case and its parameters."""
 
     def make(case):
         folder = published.write(case, tmp_path / case)
@@ -39,12 +39,12 @@ def read(tmp_path):
 
 
 def with_loop(encoder):
-    """The same, of which a program is compiled sooner."""
+    """Return an equal encoder that compiles faster."""
     return dataclasses.replace(encoder, scan_layers=True)
 
 
 def masked_batch(case):
-    """A batch in which each position is a prediction, of weight 1 where it is one."""
+    """Return a batch with a prediction at each position, of weight 1 where masked."""
     inputs, labels = published.inputs(case), published.arrays(case, "labels")
     is_masked = labels["labels"] >= 0
     rows, length = is_masked.shape
@@ -69,7 +69,7 @@ def loss_and_gradients(objective, params, batch):
 
 
 def assert_gradients_agree(got, form, case):
-    """All of them, by name; a key's bias has a gradient of rounding only."""
+    """Compare all gradients by name; a key's bias has only rounding errors."""
     got = huggingface.to_huggingface(got, form)
     expected = published.arrays(case, "grad")
     assert got.keys() == expected.keys()
@@ -84,7 +84,7 @@ def assert_gradients_agree(got, form, case):
 
 
 def assert_states_agree(encoder, params, case):
-    """Of all layers, where there is text; and the pooled vectors."""
+    """Compare hidden states of all layers, except padding, and pooled vectors."""
     inputs, expected = published.inputs(case), published.arrays(case, "out")
     pooled, states = jax.jit(lambda p: published.encode(encoder, p, inputs))(params)
     is_text = np.asarray(inputs.attention_mask)
@@ -152,7 +152,7 @@ def test_both_halves_of_electra_agree(read, monkeypatch):
     }
     batch = {name: value for name, value in batch.items() if value is not None}
 
-    # What they say.
+    # Logits.
     model, inputs = objective.model, Inputs.of(batch)
     logits = model.apply(
         {"params": params}, inputs, batch["mlm_positions"], method=model.generate
@@ -247,14 +247,14 @@ def test_tasks_agree(case, make, read):
 
 
 def given(inputs):
-    """What inputs have, by name."""
+    """Return the arrays of `Inputs` that are present, by name."""
     return {
         name: value for name, value in inputs._asdict().items() if value is not None
     }
 
 
 def test_the_head_of_an_xlnet_agrees(read):
-    """Of any vector of the encoder; `test_xlnet.py` has the two streams."""
+    """Compare logits of the content stream; `test_xlnet.py` has both streams."""
     case = "xlnet_language_model"
     stored, params = read(case)
     assert stored.metadata.config["objective"]["kind"] == "permutation_lm"

@@ -1,4 +1,4 @@
-"""The loss of spans, in NumPy and at other lengths; and fine-tuning on them."""
+"""The span objective, compared with NumPy, and fine-tuning on spans."""
 
 import json
 
@@ -82,7 +82,7 @@ def test_loss_and_accuracies_in_numpy(params, batch):
     assert some["exact"] == some["end_accuracy"] == pytest.approx(4 / 5)
 
 
-def test_length_does_not_matter(params, batch):
+def test_padding_does_not_matter(params, batch):
     """More padding gives the same loss and the same answers."""
     padded = {
         name: np.pad(values, ((0, 0), (0, 8))) if values.ndim == 2 else values
@@ -118,7 +118,7 @@ def test_fine_tuning_from_the_command_line(pretrained, tmp_path):
     ]
     answered = model.answer(*zip(*asked, strict=True))
     assert [answer.text for answer in answered] == list(predictions.values())
-    # None is answered, by the same checkpoint.
+    # With another threshold, the same checkpoint answers nothing.
     again = run("finetune_squad", *flags, "--config.task.null_threshold=-1e6")
     assert again.returncode == 0, again.stderr
     predictions = json.loads((tmp_path / "run/predictions.json").read_text())

@@ -1,4 +1,4 @@
-"""Taggers and choices fine-tuned by their programs: what they learn and leave."""
+"""Taggers and multiple choice, fine-tuned by their commands."""
 
 import json
 
@@ -68,7 +68,7 @@ def test_a_tagger(pretrained, files, tmp_path):
     assert results["f1"] > 0.9 and results["test_f1"] > 0.9
     assert results["sentences_in_windows"]["eval"] > 0
     assert (results["examples"], results["train_examples"]) == (40, 200)
-    # The predictions are those that were scored, and none is missing.
+    # The predictions file has all words, with the scored tags.
     text = (tmp_path / "predictions.conll").read_text()
     rows = [line.split("\t") for line in text.splitlines() if line]
     given = (files / "eval.conll").read_text().splitlines()
@@ -79,7 +79,7 @@ def test_a_tagger(pretrained, files, tmp_path):
     # Each word counts once in the loop's evaluation, windows or not.
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] == pytest.approx(results["accuracy"])
-    # The same sentences are tagged alike, though the program was another.
+    # `Model.tag` gives the same tags.
     sentences = [
         [line.split("\t") for line in sentence.splitlines()]
         for sentence in text.strip().split("\n\n")
@@ -117,10 +117,10 @@ def test_a_choice(pretrained, files, tmp_path):
 
 
 @pytest.mark.parametrize(("recipe", "kind"), [("tagger", "tagging"), ("choice",) * 2])
-def test_a_recipe_of_the_task_is_asked_for(recipe, kind):
+def test_recipe_of_another_task_is_refused(recipe, kind):
     done = call(
         f"finetune_{recipe}",
         f"--config={ROOT}/configs/classifier.py",
         "--workdir=/nowhere",
     )
-    assert_refused(done, f"is for; give it a recipe with {kind!r}")
+    assert_refused(done, f"does not fit this command; use a recipe with {kind!r}")

@@ -2,7 +2,6 @@
 
 import gzip
 import itertools
-import pathlib
 
 import numpy as np
 import pytest
@@ -12,7 +11,6 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import conll, entities, tagging
 
-WNUT = pathlib.Path(__file__).parents[2] / "shared/data/wnut17"
 SCHEMES = ("IOB1", "IOB2", "BIOES")
 
 
@@ -433,25 +431,3 @@ def test_the_fingerprint_is_of_words_and_tags(files, wordpiece, tmp_path):
     assert make(files, wordpiece).fingerprint != first
     with pytest.raises(UserError, match=r"pass --config.task.train=FILE.conll"):
         make(files, wordpiece, train="")
-
-
-@pytest.mark.skipif(not WNUT.exists(), reason="the data of WNUT-17 is not here")
-def test_wnut_17(wordpiece):
-    files = {
-        "train": str(WNUT / "train.conll.gz"),
-        "eval": str(WNUT / "dev.conll.gz"),
-        "test": str(WNUT / "test.conll.gz"),
-    }
-    task = make(files, wordpiece, length=64)
-    assert task.settings["scheme"] == "IOB2"
-    assert (task.description["train_examples"], task.description["examples"]) == (
-        3394,
-        1009,
-    )
-    assert len(task.settings["tags"]) == 13
-    assert sum(task.description["invalid_transitions"].values()) == 0
-    labels = {n: {"predictions": r["labels"]} for n, r in task.held_out.items()}
-    scores = task.scores(task.decode(labels))
-    assert scores["f1"] == scores["test_f1"] == 1.0
-    # As many as there are tags that begin with B.
-    assert sum(t["entities"] for t in scores["test_types"].values()) == 1079

@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import choice, regression, spans, tagging
-from bert_jax.prediction import batching
+from bert_jax.prediction.trained import BATCH_SIZE
 from bert_jax.tasks.squad import answers, windows
 
 TOKENIZER = metadata().tokenizer
@@ -177,7 +177,7 @@ def test_long_contexts_and_long_questions(saved):
         length=24, stride=5, max_question=4, max_answer=3, nbest=4
     )
     made = windows.make(questions, contexts, TOKENIZER, task)
-    assert len(made.rows["input_ids"]) > batching.BATCH_SIZE
+    assert len(made.rows["input_ids"]) > BATCH_SIZE
     outputs = jax.jit(spans.Spans(TINY).outputs)(params, made.rows)
     ranked = answers.rank(made, jax.device_get(outputs), task)
     assert [a.text for a in got] == [ranking.answers[0].text for ranking in ranked]
@@ -325,7 +325,7 @@ def test_numbers_are_those_of_the_model(saved):
 )
 def test_a_checkpoint_of_another_task(other, kind, program, ask, saved):
     message = (
-        f"is no checkpoint of {kind}: it was fine-tuned for {other}; give a workdir "
+        f"is not a checkpoint of {kind}: it was fine-tuned for {other}; use a workdir "
         f"of run.finetune_{program}$"
     )
     with pytest.raises(UserError, match=message):
@@ -337,12 +337,12 @@ def test_a_checkpoint_of_another_task(other, kind, program, ask, saved):
     [
         ("squad", lambda m: m.answer("ab", "ac"), "'ab' is one text; give a list"),
         ("squad", lambda m: m.answer(["ab"], "a"), "'a' is one text; give a list"),
-        ("squad", lambda m: m.answer(["ab"], []), "contexts are lists of one length"),
+        ("squad", lambda m: m.answer(["ab"], []), "contexts must have the same length"),
         ("tagging", lambda m: m.tag("ab ac"), "'ab ac' is one text; give a list"),
         ("choice", lambda m: m.choose("a", [["b"]]), "'a' is one text; give a list"),
         ("choice", lambda m: m.choose(["a"], ["bc"]), "'bc' is one text; give a list"),
-        ("choice", lambda m: m.choose(["a"], []), "choices are lists of one length"),
-        ("choice", lambda m: m.choose(["a"], [["b"]]), "'a' has 1 choices, and needs"),
+        ("choice", lambda m: m.choose(["a"], []), "choices must have the same length"),
+        ("choice", lambda m: m.choose(["a"], [["b"]]), "'a' has 1 choices; at least"),
     ],
 )
 def test_arguments_that_cannot_be(kind, ask, message, saved):

@@ -1,4 +1,4 @@
-"""What evaluations are compared with: what a model scores without context."""
+"""Baseline of a model that knows token frequencies and no context."""
 
 import dataclasses
 
@@ -15,7 +15,7 @@ from bert_jax.training import metrics_file
 
 
 def table(p, mask_token_rate, random_token_rate):
-    """P(w, y) of each visible token w, [MASK] last, and each label y, restated."""
+    """Return P(w, y) of visible token w, [MASK] last, and label y, by loops."""
     size = len(p)
     joint = np.zeros((size + 1, size))
     for y in range(size):
@@ -35,7 +35,7 @@ def rates(mask_token_rate, random_token_rate):
 @pytest.mark.parametrize(
     "given", [(0.8, 0.1), (0.8, 0.0), (0.9, 0.1), (0.0, 0.0), (1.0, 0.0), (0.0, 1.0)]
 )
-def test_masked_tokens_as_a_table_gives_them(given):
+def test_masked_token_baseline_matches_a_table(given):
     weights = np.array([9.0, 0.0, 4.0, 3.0, 0.5, 0.0, 0.25])
     p = weights / weights.sum()
     joint = table(p, *given)
@@ -51,7 +51,8 @@ def test_entropy_by_hand():
     # Four tokens, one of them never seen: 1.5 bits.
     p = np.array([0.5, 0.25, 0.25, 0.0])
     assert unigram_baseline.entropy(p) == pytest.approx(1.5 * np.log(2))
-    assert unigram_baseline.next_token(p) == pytest.approx((1.5 * np.log(2), 0.5))
+    got = unigram_baseline.by_metric(["plm_loss", "other_loss"], p, None)
+    assert got == pytest.approx({"plm_loss": 1.5 * np.log(2), "plm_accuracy": 0.5})
     # All masked tokens are [MASK], or all are as they were.
     masked = unigram_baseline.masked_token(p, rates(1.0, 0.0))
     assert masked == pytest.approx((1.5 * np.log(2), 0.5))
@@ -59,7 +60,7 @@ def test_entropy_by_hand():
 
 
 def frequencies(corpus):
-    """Of the held-out text, from the files alone."""
+    """Count tokens of the held-out files."""
     counts = np.zeros(corpus.tokenizer.vocab_size)
     for path in corpus.folder.glob("held_out-*.arrow"):
         with pyarrow.ipc.open_file(path) as file:
@@ -81,7 +82,7 @@ def levels_of(config, corpus, rows=range(16)):
 
 
 @pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])
-def test_what_a_run_compares_with(objective, corpus):
+def test_baselines_of_a_run(objective, corpus):
     config, p = config_of(corpus), frequencies(corpus)
     entropy = -(p[p > 0] * np.log(p[p > 0])).sum()
     if objective == "causal_lm":
@@ -98,7 +99,7 @@ def test_what_a_run_compares_with(objective, corpus):
     expected = {name + metrics_file.WITHOUT_CONTEXT: v for name, v in expected.items()}
     got = levels_of(config, corpus)
     assert got == pytest.approx({"unigram_entropy": entropy, **expected})
-    # Whatever the rows of a process.
+    # The rows of a process do not matter.
     assert levels_of(config, corpus, rows=[3, 5]) == got
 
 
@@ -109,8 +110,7 @@ def left_to_right(config):
 
 
 @pytest.mark.parametrize("convention", ["original", "fairseq"])
-def test_real_batches_give_no_more_than_the_table(convention, corpus):
-    """A model that is the table, on what the pipeline makes of held-out text."""
+def test_masked_token_baseline_on_real_batches(convention, corpus):
     p = frequencies(corpus)
     joint = table(p, 0.8, 0.1)
     masking = config_lib.MaskingConfig(convention=convention)

@@ -1,8 +1,7 @@
-"""An objective that no module of the package knows, in one file.
+"""A complete objective outside of the package.
 
-Some tokens are replaced by random ones, drawn inside of the model's step, and the
-encoder says which. What adding it takes: a config, a class, and an entry in
-`pretraining.OBJECTIVES`.
+Some tokens are replaced by random ones, sampled in the step, and the encoder predicts
+which. It needs a config, a class, and an entry in `pretraining.OBJECTIVES`.
 """
 
 import dataclasses
@@ -76,9 +75,6 @@ class Replaced:
 
     def _weights(self, batch):
         return batch["attention_mask"] * batch["weights"][:, None]
-
-    def without_context(self, frequencies):
-        return {}
 
     def terms(self, params, batch, *, dropout_keys, sampling_keys):
         ids = batch["input_ids"]

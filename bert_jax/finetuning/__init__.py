@@ -1,4 +1,4 @@
-"""Fine-tuning: from a pretrained encoder and a task to a run, and the run itself."""
+"""Fine-tuning of a pretrained encoder on a task."""
 
 import contextlib
 import dataclasses
@@ -19,17 +19,18 @@ from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise, repeats
 from bert_jax.interop import checkpoints
 from bert_jax.tasks import choice, classification, squad, tagging
-from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import (
+    inference,
     optimizer,
     processes,
     restore,
     session,
     sharding,
 )
+from bert_jax.training import metadata as metadata_lib
 from bert_jax.training.run import Phase, Run
 
-# The class of a task by the kind of its config.
+# Class of each task, by the kind of its config.
 TASKS = {
     "classification": classification.Classification,
     "squad": squad.Squad,
@@ -39,20 +40,20 @@ TASKS = {
 
 
 def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
-    """Run, or continue, fine-tuning, and evaluate the result.
+    """Start or continue fine-tuning, and evaluate the result.
 
-    Several runs (`config.repeats`) have a folder each, such as `FOLDER/seed-0`.
+    With `config.repeats`, each run has its own folder, such as `FOLDER/seed-0`.
 
     Args:
       config: Config of the run.
       folder: Workdir.
 
     Returns:
-      What results.json holds: of one run its scores, of several what they amount to.
+      The content of results.json: scores of one run, or a summary of several.
 
     Raises:
-      UserError: Config, files, checkpoint, devices or workdir do not fit.
-      Interrupted: The run was asked to stop, and has saved itself.
+      UserError: Config, files, checkpoint, devices or workdir are invalid.
+      Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
     if config.repeats == 1:
         return _finetune_once(config, folder)[1]
@@ -71,7 +72,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
 
 @contextlib.contextmanager
 def _compiling_once() -> Iterator[None]:
-    """Runs inside that differ in their seed are one program, compiled once."""
+    """Share compiled programs between runs that differ only in their seed."""
     if jax.config.jax_compilation_cache_dir:
         yield
         return
@@ -88,10 +89,10 @@ def _compiling_once() -> Iterator[None]:
 def _finetune_once(
     config: config_lib.FinetuneConfig, folder: str
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Scores, and what results.json holds."""
+    """Run once. Return the scores and the content of results.json."""
     with session.prepare(config.loop) as ledger:
         source, fingerprint = initialise.source(config, folder)
-        # A continuation has all it needs, whatever has become of the source.
+        # A continuation does not need the source, which may be gone.
         pretrained = checkpoints.read_metadata(
             source if checkpoints.exists(source) else restore.find(folder)
         )
@@ -110,7 +111,12 @@ def _finetune_once(
     )
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         state = opened.train(functools.partial(initialise.begin, config, run, source))
-        outputs = batches.predict(config, run, state.params, task, opened.heartbeat)
+        (phase,) = run.phases
+        engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
+        outputs = {
+            name: engine.outputs(rows, phase.batch_size, opened.heartbeat)
+            for name, rows in task.held_out.items()
+        }
         predictions = task.decode(outputs)
         scores = task.scores(predictions)
         results = {
@@ -137,11 +143,7 @@ def _write_results(folder: storage.Path, results: dict[str, Any]) -> None:
 def resolve(
     config: config_lib.FinetuneConfig, task: tasks.Task, source: epath.Path
 ) -> config_lib.FinetuneConfig:
-    """Fill in what a config leaves to the task and to the checkpoint.
-
-    Raises:
-      UserError: The config asks for other examples.
-    """
+    """Fill in the fields that task and checkpoint determine."""
     config = knobs.filled_in(
         config,
         "task.fingerprint",
@@ -157,11 +159,11 @@ def make_run(
     encoder: config_lib.EncoderConfig,
     task: tasks.Task,
 ) -> Run:
-    """All that training is.
+    """Build the run.
 
     Raises:
       UserError: The encoder is too short for the task, or model and batches cannot be
-        dealt out over the mesh.
+        sharded over the mesh.
     """
     if task.length > encoder.max_position_embeddings:
         raise UserError(
@@ -171,12 +173,10 @@ def make_run(
     if config.reinit_layers > encoder.num_distinct_layers:
         raise UserError(
             f"reinit_layers={config.reinit_layers} is more than the "
-            f"{encoder.num_distinct_layers} layers of the encoder"
-            + " that have parameters of their own"
-            * bool(encoder.num_layer_groups)
+            f"{encoder.num_distinct_layers} distinct layers of the encoder"
         )
     objective = task.objective(encoder)
-    # All that is measured, but for what says nothing of the parameters.
+    # The share of padding does not depend on the parameters.
     measured = ["loss", *(m for m in objective.metrics if m != "padding_fraction")]
     if config.keep_best not in ("", *measured):
         known = ", ".join(map(repr, measured))

@@ -1,4 +1,4 @@
-"""What fine-tuning begins with: a checkpoint, its encoder, and new parameters."""
+"""Initial parameters of fine-tuning, from a checkpoint and new ones."""
 
 import dataclasses
 import functools
@@ -19,7 +19,7 @@ from bert_jax.training.run import Run
 
 
 def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, str]:
-    """The checkpoint to begin with, and its fingerprint if that is known."""
+    """Return the initial checkpoint, and its fingerprint if that is known."""
     if not config.init_from:
         raise UserError(
             "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
@@ -30,10 +30,10 @@ def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, 
 def encoder(
     config: config_lib.FinetuneConfig, encoder: config_lib.EncoderConfig
 ) -> config_lib.EncoderConfig:
-    """Return the config of a pretrained encoder, changed for fine-tuning.
+    """Return the config of a pretrained encoder with the overrides of `FinetuneConfig`.
 
-    The architecture stays. Of the other fields, those that `FinetuneConfig` has, too,
-    are taken from there, unless they are empty: "as pretrained".
+    The architecture does not change. Other fields that are also in `FinetuneConfig` are
+    taken from it, unless they are "", which means "as pretrained".
     """
     fixed = {field.name for field in knobs.architecture(encoder)}
     others = vars(encoder).keys() - fixed
@@ -47,7 +47,7 @@ def begin(
     source: epath.Path,
     state: step_lib.TrainState,
 ) -> step_lib.TrainState:
-    """The initial state with the pretrained encoder in it."""
+    """Return the initial state with the pretrained encoder."""
     if config.random_init:
         return state
     loaded = checkpoints.load_params(
@@ -59,7 +59,7 @@ def begin(
     processes.say(loaded.describe(source))
     params = restore.merge(state.params, loaded)
     if config.reinit_layers:
-        processes.say(f"  new again: pooler, and {config.reinit_layers} layers on top")
+        processes.say(f"  reinitialised: pooler and top {config.reinit_layers} layers")
         params = _with_new_top(config, run, state.params, params)
     return dataclasses.replace(state, params=params)
 
@@ -67,7 +67,7 @@ def begin(
 def _with_new_top(
     config: config_lib.FinetuneConfig, run: Run, initial: Any, loaded: Any
 ) -> Any:
-    """Parameters that were loaded, with initial ones in the pooler and the top layers.
+    """Return loaded parameters with initial ones in the pooler and the top layers.
 
     Source: Zhang et al. 2021, Revisiting few-sample BERT fine-tuning.
     """

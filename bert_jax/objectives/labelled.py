@@ -1,29 +1,139 @@
-"""Batches of rows with labels, as fine-tuning has them."""
+"""Base class of the fine-tuning objectives: one head, one loss, labelled rows."""
 
-from typing import Any
+import dataclasses
+from typing import Any, ClassVar
 
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax.model import flops, heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import Batch, metric_sums
 
 
-def batch_shapes(
-    tokens: tuple[int, ...], **labels: tuple[tuple[int, ...], Any]
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of a batch.
+@dataclasses.dataclass(frozen=True)
+class LabelledObjective:
+    """Objective whose head gives logits for each row, or for each token of a row.
 
-    Args:
-      tokens: Shape of the tokens; its first number is that of the rows.
-      labels: Shape and type of each array of labels.
+    A subclass defines the abstract members below: the head, the labels, and the terms.
 
-    Returns:
-      Those of input_ids, segment_ids, attention_mask and the labels; and of weights,
-      which say what each row counts, 0 for one that only fills the batch.
+    Attributes:
+      encoder: Architecture of the encoder.
     """
-    shapes = {
-        "input_ids": (tokens, jnp.int32),
-        "segment_ids": (tokens, jnp.int32),
-        "attention_mask": (tokens, jnp.bool_),
-        **labels,
-        "weights": (tokens[:1], jnp.float32),
-    }
-    return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+
+    encoder: config_lib.EncoderConfig
+
+    encoder_path = "encoder"
+    loss_name: ClassVar[str]
+    # Metrics besides the loss and the share of padding.
+    metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
+    # Whether the head reads each token, or the pooled vector of the sequence.
+    per_token: ClassVar[bool] = False
+
+    # ---- defined by subclasses
+
+    @property
+    def model(self) -> nn.Module:
+        """Encoder with the head that this objective trains."""
+        raise NotImplementedError
+
+    @property
+    def num_logits(self) -> int:
+        """Number of logits for each position that the head reads."""
+        raise NotImplementedError
+
+    def label_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes and types of the label arrays."""
+        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return float32 logits [B, C]; see `tasks.TaskObjective`."""
+        return {"logits": self.logits(params, batch)}
+
+    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.Terms:
+        """Return the loss and the metrics in `metric_names`."""
+        labels, weights = batch["labels"], self.loss_weights(batch)
+        loss = metric_sums.cross_entropy(logits, labels)
+        correct = metric_sums.is_correct(logits, labels)
+        return {
+            self.loss_name: metric_sums.weighted(loss, weights),
+            "accuracy": metric_sums.weighted(correct, weights),
+        }
+
+    def loss_weights(self, batch: Batch) -> jax.Array:
+        """Return the weight of each labelled row or token in the loss."""
+        return batch["weights"]
+
+    # ---- the same for all
+
+    @property
+    def losses(self) -> dict[str, float]:
+        return {self.loss_name: 1.0}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return (self.loss_name, *self.metric_names, "padding_fraction")
+
+    def token_shape(self, batch_size: int, length: int) -> tuple[int, ...]:
+        """Return the shape of the token arrays."""
+        return batch_size, length
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return shapes and types. `weights` is 0 for rows that fill up a batch."""
+        tokens = self.token_shape(batch_size, length)
+        return {
+            "input_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
+            "segment_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
+            "attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_),
+            **self.label_shapes(batch_size, length),
+            "weights": jax.ShapeDtypeStruct((batch_size,), jnp.float32),
+        }
+
+    def sequence_flops(self, length: int) -> float:
+        """Return the FLOPs of encoder and head, forward and backward."""
+        head = flops.classifier(self.encoder, self.num_logits)
+        if self.per_token:
+            forward = flops.encoder(self.encoder, length) + length * head
+        else:
+            pooled = flops.encoder(self.encoder, length, positions=1)
+            forward = pooled + flops.pooler(self.encoder) + head
+        return flops.training(forward)
+
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters, boxed with the names of their dimensions."""
+        return heads.init(self.model, key)
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        """Return the total weight of a batch in the loss."""
+        return {self.loss_name: jnp.sum(self.loss_weights(batch))}
+
+    def logits(
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
+    ) -> jax.Array:
+        """Return the float32 logits of the head."""
+        return self.model.apply(
+            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
+        )
+
+    def terms(
+        self,
+        params: Any,
+        batch: Batch,
+        *,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
+    ) -> metric_sums.Terms:
+        """Return the loss and all metrics; see `Objective`."""
+        del sampling_keys  # These objectives sample nothing.
+        mask = batch["attention_mask"].reshape(-1, batch["attention_mask"].shape[-1])
+        return {
+            **self.measure(self.logits(params, batch, dropout_keys), batch),
+            "padding_fraction": metric_sums.padding_fraction(mask),
+        }

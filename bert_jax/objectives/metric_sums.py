@@ -1,4 +1,4 @@
-"""Sums and counts, and the cross entropy they mostly come from."""
+"""Sums and counts of losses and metrics, and the cross entropy."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
@@ -9,7 +9,7 @@ from jaxtyping import Array, Bool, Float, Int
 
 
 class Term(NamedTuple):
-    """A metric before division: float32 scalars."""
+    """Sum and count of a metric, before division: float32 scalars."""
 
     sum: Float[Array, ""]
     count: Float[Array, ""]
@@ -19,26 +19,40 @@ Terms = dict[str, Term]
 
 
 def zeros(names: Iterable[str]) -> Terms:
-    """Nothing measured yet."""
+    """Return terms with sum and count 0."""
     return {name: Term(jnp.zeros(()), jnp.zeros(())) for name in names}
 
 
 def weighted(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Term:
-    """The term of a weighted mean."""
+    """Return the term of a weighted mean."""
     return Term(jnp.sum(values * weights), jnp.sum(weights))
 
 
+def predictions(
+    name: str,
+    logits: Float[Array, "*rows V"],
+    labels: Int[Array, "*rows"],
+    weights: Float[Array, "*rows"],
+) -> Terms:
+    """Return the terms NAME_loss and NAME_accuracy of predicted classes."""
+    loss, correct = cross_entropy(logits, labels), is_correct(logits, labels)
+    return {
+        f"{name}_loss": weighted(loss, weights),
+        f"{name}_accuracy": weighted(correct, weights),
+    }
+
+
 def padding_fraction(attention_mask: Bool[Array, "B L"]) -> Term:
-    """The share of positions that are padding."""
+    """Return the term of the share of padding."""
     is_padding = 1.0 - attention_mask
     return Term(jnp.sum(is_padding), jnp.float32(is_padding.size))
 
 
 def total(losses: Mapping[str, float], values: Mapping[str, Any]) -> Any:
-    """The loss: the sum of the losses, weighted.
+    """Return the weighted sum of the losses.
 
     Args:
-      losses: Weights by name, from an objective.
+      losses: Weight of each loss, from an objective.
       values: Mean of each loss; arrays or floats.
     """
     return sum(weight * values[name] for name, weight in losses.items())
@@ -47,7 +61,7 @@ def total(losses: Mapping[str, float], values: Mapping[str, Any]) -> Any:
 def mean(sum: Float[Array, ""], count: Float[Array, ""]) -> Float[Array, ""]:
     """Divide a sum by its count. A count of 0 gives 0, not NaN.
 
-    Any other count is taken as it is: with class weights it may be less than 1.
+    With class weights, a count may be between 0 and 1.
     """
     return sum / jnp.where(count == 0, 1.0, count)
 
@@ -58,10 +72,10 @@ def ratio(term: Term) -> float:
 
 
 def report(losses: Mapping[str, float], terms: Terms) -> dict[str, float]:
-    """Values to report: the loss, and each term divided.
+    """Return the values to report: the loss, and the mean of each term.
 
     Args:
-      losses: Weights by name, from an objective.
+      losses: Weight of each loss, from an objective.
       terms: Sums and counts, on the host.
     """
     values = {name: ratio(term) for name, term in sorted(terms.items())}
@@ -71,11 +85,10 @@ def report(losses: Mapping[str, float], terms: Terms) -> dict[str, float]:
 def is_correct(
     logits: Float[Array, "*rows V"], labels: Int[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
-    """1.0 where the label is the argmax, the first of the highest logits; else 0.0.
+    """Return 1.0 where the label is the argmax (the first on ties), else 0.0.
 
-    Spelled out with the reductions of `cross_entropy`, and one more beside them. With
-    `jnp.argmax`, or the index of the maximum, the head for masked tokens takes a
-    quarter more cycles on a TPU (docs/log.md).
+    It uses the reductions of `cross_entropy` and one more. With `jnp.argmax`, the head
+    for masked tokens takes a quarter more cycles on a TPU (docs/log.md).
     """
     index = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
     is_earlier = index < labels[..., None]
@@ -89,10 +102,10 @@ def is_correct(
 def cross_entropy(
     logits: Float[Array, "*rows V"], labels: Int[Array, "*rows"]
 ) -> Float[Array, "*rows"]:
-    """-log softmax(logits)[label], in nats.
+    """Return -log softmax(logits)[label], in nats.
 
-    The derivative, softmax minus one-hot, is spelled out so that it is one loop over
-    the logits; JAX's own scatters into a second array of their size.
+    The custom derivative, softmax minus one-hot, is one loop over the logits. The
+    derivative that JAX generates scatters into a second array of their size.
     """
     return _cross_entropy_forward(logits, labels)[0]
 

@@ -5,22 +5,20 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.permutation_model import PermutationModel
-from bert_jax.objectives import Batch, metric_sums, row_shapes, unigram_baseline
+from bert_jax.objectives import Batch, metric_sums, row_shapes
 
 
 @dataclasses.dataclass(frozen=True)
 class PermutationLm:
-    """Mean loss of the last tokens of a random order, each from those before it.
+    """Mean loss of the last tokens in a random order, given all tokens before them.
 
     Source: zihangdai/xlnet, function_builder.py, two_stream_loss. The second stream has
-    vectors where something is predicted, and no others. The paper's memory (2.4) is
-    left out.
+    vectors at predicted positions only. The paper's memory (2.4) is not implemented.
     """
 
     encoder: config_lib.EncoderConfig
@@ -38,13 +36,13 @@ class PermutationLm:
 
     @property
     def model(self) -> PermutationModel:
-        """The model that this objective trains."""
+        """Model that this objective trains."""
         return PermutationModel(self.encoder)
 
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """What a batch looks like; `data/batches.py` says what is in it."""
+        """Return shapes and types; `data/batches.py` documents the arrays."""
         predictions = self.config.predictions(length)
         return {
             **row_shapes.shapes(self.config, batch_size, length),
@@ -53,7 +51,7 @@ class PermutationLm:
         }
 
     def sequence_flops(self, length: int) -> float:
-        """Return the operations of encoder and head, forward and backward."""
+        """Return the FLOPs of encoder and head, forward and backward."""
         predictions = self.config.predictions(length)
         return flops.training(
             flops.two_streams(self.encoder, length, predictions)
@@ -61,18 +59,13 @@ class PermutationLm:
         )
 
     def init(self, key: jax.Array) -> Any:
-        """Initial parameters, boxed with the names of their dimensions."""
+        """Return initial parameters, boxed with the names of their dimensions."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return heads.init(self.model, key, ids, ids)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Predicted tokens in a batch."""
+        """Return the number of predicted tokens in a batch."""
         return {"plm_loss": jnp.sum(batch["target_weights"])}
-
-    def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
-        """Of predicted tokens; see `PretrainingObjective`."""
-        loss, accuracy = unigram_baseline.next_token(frequencies)
-        return {"plm_loss": loss, "plm_accuracy": accuracy}
 
     def terms(
         self,
@@ -82,8 +75,8 @@ class PermutationLm:
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
     ) -> metric_sums.Terms:
-        """Loss, accuracy and the share of padding; see `Objective`."""
-        del sampling_keys  # nothing is drawn
+        """Return loss, accuracy and the share of padding; see `Objective`."""
+        del sampling_keys  # Nothing is sampled.
         logits = self.model.apply(
             {"params": params},
             Inputs.of(batch),
@@ -92,10 +85,5 @@ class PermutationLm:
             dropout_keys=dropout_keys,
         )
         labels, weights = batch["target_labels"], batch["target_weights"]
-        loss = metric_sums.cross_entropy(logits, labels)
-        correct = metric_sums.is_correct(logits, labels)
-        return {
-            "plm_loss": metric_sums.weighted(loss, weights),
-            "plm_accuracy": metric_sums.weighted(correct, weights),
-            **row_shapes.terms_of(batch),
-        }
+        terms = metric_sums.predictions("plm", logits, labels, weights)
+        return terms | row_shapes.terms_of(batch)

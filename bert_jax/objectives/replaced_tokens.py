@@ -1,8 +1,8 @@
 """Replaced token detection (Clark et al. 2020, ELECTRA).
 
-A small masked language model, the generator, fills blanks with what it samples. The
-encoder, the discriminator, says of each token whether it stood there before. Both train
-at once; no gradient passes through the samples.
+The generator, a small masked language model, samples tokens for the masked positions.
+The encoder, the discriminator, predicts for each token whether it was replaced. Both
+train together; no gradient passes through the samples.
 """
 
 import dataclasses
@@ -10,26 +10,25 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads, randomness
 from bert_jax.model import replaced_tokens as model_lib
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, metric_sums, row_shapes, unigram_baseline
+from bert_jax.objectives import Batch, metric_sums, row_shapes
 
 
 @dataclasses.dataclass(frozen=True)
 class ReplacedTokens:
-    """The generator's mean loss of masked tokens, and the discriminator's of all.
+    """Mean generator loss over masked tokens, plus mean discriminator loss over all.
 
-    A sampled token that is what stood there is not a replaced one. The discriminator's
-    loss is the mean over all tokens but padding, of rows in which something is masked.
+    A sampled token that equals the original is not a replaced one. The discriminator's
+    loss is the mean over all tokens except padding, in rows with masked tokens.
 
-    Source: google-research/electra, run_pretraining.py. There, positions to mask are
-    drawn with replacement, so that a row has fewer than it asks for, and 10 % of the
-    rows have one segment; here, rows and masks are those of `MaskedLm`.
+    Source: google-research/electra, run_pretraining.py. The original draws masked
+    positions with replacement, so that a row may have fewer, and 10 % of its rows have
+    one segment. Here rows and masks are the same as for `MaskedLm`.
     """
 
     encoder: config_lib.EncoderConfig
@@ -43,7 +42,7 @@ class ReplacedTokens:
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Precision and recall are of the tokens that were replaced."""
+        """Names of the terms; precision and recall are those of replaced tokens."""
         of_generator = "mlm_accuracy", "replaced_fraction"
         of_discriminator = "disc_accuracy", "disc_precision", "disc_recall"
         return (
@@ -55,24 +54,24 @@ class ReplacedTokens:
 
     @property
     def generator(self) -> config_lib.EncoderConfig:
-        """Shape of the generator."""
+        """Architecture of the generator."""
         return self.config.generator(self.encoder)
 
     @property
     def model(self) -> model_lib.ReplacedTokensModel:
-        """The model that this objective trains."""
+        """Model that this objective trains."""
         return model_lib.ReplacedTokensModel(self.encoder, self.generator)
 
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """What a batch looks like; `data/batches.py` says what is in it."""
+        """Return shapes and types; `data/batches.py` documents the arrays."""
         predictions = self.config.masking.predictions(length)
         shapes = row_shapes.shapes(self.config, batch_size, length)
         return shapes | row_shapes.of_predictions("mlm", batch_size, predictions)
 
     def sequence_flops(self, length: int) -> float:
-        """Both encoders and their heads, forward and backward."""
+        """Return the FLOPs of both encoders and heads, forward and backward."""
         predictions = self.config.masking.predictions(length)
         d = self.encoder.hidden_size
         return flops.training(
@@ -83,20 +82,15 @@ class ReplacedTokens:
         )
 
     def init(self, key: jax.Array) -> Any:
-        """Initial parameters, boxed with the names of their dimensions."""
+        """Return initial parameters, boxed with the names of their dimensions."""
         return heads.init(self.model, key, jnp.zeros((1, 1), jnp.int32))
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Masked tokens, and all tokens, in a batch."""
+        """Return the numbers of masked tokens and of all tokens in a batch."""
         return {
             "mlm_loss": jnp.sum(batch["mlm_weights"]),
             "disc_loss": jnp.sum(_token_weights(batch)),
         }
-
-    def without_context(self, frequencies: np.ndarray) -> dict[str, float]:
-        """Of the generator's masked tokens; see `PretrainingObjective`."""
-        loss, accuracy = unigram_baseline.masked_token(frequencies, self.config.masking)
-        return {"mlm_loss": loss, "mlm_accuracy": accuracy}
 
     def terms(
         self,
@@ -106,7 +100,7 @@ class ReplacedTokens:
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
     ) -> metric_sums.Terms:
-        """Losses, accuracies, and what is replaced and found; see `Objective`."""
+        """Return losses, accuracies, and shares of replaced and found tokens."""
         variables, model = {"params": params}, self.model
         labels, chosen = batch["mlm_labels"], batch["mlm_weights"]
         logits = model.apply(
@@ -128,12 +122,7 @@ class ReplacedTokens:
         is_right = (says_so == is_replaced).astype(jnp.float32)
         hits = (says_so & is_replaced).astype(jnp.float32)
         return {
-            "mlm_loss": metric_sums.weighted(
-                metric_sums.cross_entropy(logits, labels), chosen
-            ),
-            "mlm_accuracy": metric_sums.weighted(
-                metric_sums.is_correct(logits, labels), chosen
-            ),
+            **metric_sums.predictions("mlm", logits, labels, chosen),
             "disc_loss": metric_sums.weighted(
                 _binary_loss(found, is_replaced), weights
             ),
@@ -150,9 +139,9 @@ class ReplacedTokens:
 def sample(
     logits: Float[Array, "B P V"], keys: UInt32[Array, " B"]
 ) -> Int[Array, "B P"]:
-    """A token for each prediction, with the probabilities of a softmax.
+    """Sample a token for each prediction from the softmax of its logits.
 
-    The highest of logits plus Gumbel noise is such a draw.
+    The argmax of logits plus Gumbel noise is such a sample.
 
     Args:
       logits: Logits of the tokens.

@@ -1,6 +1,6 @@
-"""Rows of pretraining, whatever is predicted: their arrays, and what is measured.
+"""Arrays and metrics that the rows of all pretraining objectives share.
 
-`data/batches.py` says what is in the arrays.
+`data/batches.py` documents the arrays.
 """
 
 import jax
@@ -20,7 +20,7 @@ _Config = (
 def shapes(
     config: _Config, batch_size: int, length: int
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of the tokens, and of what says where examples are."""
+    """Return shapes and types of the tokens and of the boundaries of examples."""
     tokens = batch_size, length
     arrays = {
         "input_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
@@ -37,12 +37,12 @@ def shapes(
 def of_predictions(
     name: str, batch_size: int, count: int
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of what says which tokens are predicted.
+    """Return shapes and types of the arrays of predicted tokens.
 
     Args:
-      name: What the names begin with, such as "mlm".
+      name: Prefix of the names, such as "mlm".
       batch_size: Number of rows.
-      count: Predictions in a row, at most.
+      count: Largest number of predictions in a row.
     """
     types = {"positions": jnp.int32, "labels": jnp.int32, "weights": jnp.float32}
     return {
@@ -52,13 +52,13 @@ def of_predictions(
 
 
 def metrics(config: _Config) -> tuple[str, ...]:
-    """Names of what is measured of the rows."""
+    """Return the names of the metrics of rows."""
     packed = ("examples_per_row",) if config.examples_per_row > 1 else ()
     return ("padding_fraction", *packed)
 
 
 def terms_of(batch: Batch) -> metric_sums.Terms:
-    """The share of padding and, of packed rows, the examples in a row."""
+    """Return the share of padding and, for packed rows, the examples in a row."""
     measured = {
         "padding_fraction": metric_sums.padding_fraction(batch["attention_mask"])
     }

@@ -1,4 +1,4 @@
-"""A class for each token that has a label (BERT paper, 5.3)."""
+"""Classification of each token that has a label (BERT paper, 5.3)."""
 
 import dataclasses
 from typing import Any
@@ -6,95 +6,40 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import config as config_lib
-from bert_jax.model import flops, heads
-from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, metric_sums
+from bert_jax.model import heads
+from bert_jax.objectives import Batch, labelled
 
 
 @dataclasses.dataclass(frozen=True)
-class Tagging:
-    """Mean cross entropy of the classes, over all tokens with a label."""
+class Tagging(labelled.LabelledObjective):
+    """Mean cross entropy of the class, over all tokens with a label."""
 
-    encoder: config_lib.EncoderConfig
     num_classes: int
 
-    encoder_path = "encoder"
-
-    @property
-    def losses(self) -> dict[str, float]:
-        return {"tagging_loss": 1.0}
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return (*self.losses, "accuracy", "padding_fraction")
+    loss_name = "tagging_loss"
+    per_token = True
 
     @property
     def model(self) -> heads.TaggerModel:
-        """The model that this objective trains."""
         return heads.TaggerModel(self.encoder, self.num_classes)
+
+    @property
+    def num_logits(self) -> int:
+        return self.num_classes
 
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """What a batch looks like; a label below 0 is none."""
-        rows, tokens = (batch_size,), (batch_size, length)
-        shapes = {
-            "input_ids": (tokens, jnp.int32),
-            "attention_mask": (tokens, jnp.bool_),
-            "labels": (tokens, jnp.int32),
-            "weights": (rows, jnp.float32),
-        }
-        return {name: jax.ShapeDtypeStruct(*shape) for name, shape in shapes.items()}
+        """Return shapes and types. Rows have one segment; negative labels are none."""
+        shapes = super().batch_shapes(batch_size, length)
+        del shapes["segment_ids"]
+        return shapes | {"labels": shapes["input_ids"]}
 
-    def sequence_flops(self, length: int) -> float:
-        """Encoder and classifier, forward and backward."""
-        return flops.training(
-            flops.encoder(self.encoder, length)
-            + length * flops.classifier(self.encoder, self.num_classes)
-        )
-
-    def init(self, key: jax.Array) -> Any:
-        """Initial parameters, boxed with the names of their dimensions."""
-        return heads.init(self.model, key)
-
-    def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Tokens with a label in a batch."""
-        return {"tagging_loss": jnp.sum(_token_weights(batch))}
+    def loss_weights(self, batch: Batch) -> jax.Array:
+        """Return the weight of each token [B, L]; 0 without a label."""
+        return (batch["labels"] >= 0) * batch["weights"][:, None]
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
-        """The class of each token, int32 [B, L]."""
-        logits = self._logits(params, batch, None)
+        """Return the class of each token, int32 [B, L]."""
+        logits = self.logits(params, batch)
         return {"predictions": jnp.argmax(logits, axis=-1).astype(jnp.int32)}
-
-    def _logits(
-        self, params: Any, batch: Batch, dropout_keys: jax.Array | None
-    ) -> jax.Array:
-        return self.model.apply(
-            {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
-        )
-
-    def terms(
-        self,
-        params: Any,
-        batch: Batch,
-        *,
-        dropout_keys: jax.Array | None,
-        sampling_keys: jax.Array,
-    ) -> metric_sums.Terms:
-        """Loss, accuracy and the share of padding; see `Objective`."""
-        del sampling_keys  # nothing is drawn
-        logits = self._logits(params, batch, dropout_keys)
-        labels, weights = batch["labels"], _token_weights(batch)
-        loss = metric_sums.cross_entropy(logits, labels)
-        return {
-            "tagging_loss": metric_sums.weighted(loss, weights),
-            "accuracy": metric_sums.weighted(
-                metric_sums.is_correct(logits, labels), weights
-            ),
-            "padding_fraction": metric_sums.padding_fraction(batch["attention_mask"]),
-        }
-
-
-def _token_weights(batch: Batch) -> jax.Array:
-    return (batch["labels"] >= 0) * batch["weights"][:, None]

@@ -1,63 +1,68 @@
-"""What a model scores that knows how often each token occurs, and no context.
+"""Baseline of a model that knows token frequencies and no context.
 
-Every language model is there at first: frequencies need no more than the bias of the
-last layer. A model whose attention does not work stays there. So these values say
-whether a loss is good, which the loss alone does not: it depends on the vocabulary and
-on the text.
+Every language model starts at this level: frequencies need only the bias of the last
+layer. A model whose attention is broken stays there. The frequencies are those of the
+held-out text itself, so no model without context has a lower loss on that text
+(docs/what_to_expect.md has measurements).
 
-Frequencies are those of the held-out text itself, so that `entropy` is its plain
-unigram entropy and not its cross entropy under the frequencies of the training text.
-- It is a bound: of all models without context none scores less on that text, however it
-  came by its frequencies. There is no smoothing to choose, and no training text to read
-  or to sample, which may be large and on other hosts.
-- A model that learned its frequencies from the training text scores more: by 0.07 and
-  0.11 nats on 170,000 held-out tokens of novels, and by 0.65 on five articles, whose
-  words are not those of the others (docs/what_to_expect.md).
-
-Tokens are those of the text, each counted once, [UNK] among them. What batches make of
-the text differs a little, and these values know nothing of it: [CLS] and [SEP] are
-predicted where `masking.convention` is "fairseq", and [SEP] from left to right, at one
-to three positions of a row; and second segments of "next_sentence" are drawn from
-documents, so that text of short documents comes more often.
+The tokens of the text are counted, [UNK] included. Batches differ a little: some also
+predict [CLS] and [SEP], and "next_sentence" samples short documents more often.
 """
+
+from collections.abc import Collection
 
 import numpy as np
 
 from bert_jax import config as config_lib
 
 
-def entropy(frequencies: np.ndarray) -> float:
-    """-sum p log p, in nats.
+def by_metric(
+    losses: Collection[str],
+    frequencies: np.ndarray,
+    masking: config_lib.MaskingConfig | None,
+) -> dict[str, float]:
+    """Return the baseline of each metric that has one, such as "mlm_loss".
 
     Args:
-      frequencies: float64 [V], which add up to 1.
+      losses: Names of an objective's losses.
+      frequencies: float64 [V], the share of each token in held-out text.
+      masking: Masking of the objective, if it predicts masked tokens.
     """
+    values = {}
+    for name in ("mlm", "lm", "plm"):
+        if f"{name}_loss" not in losses:
+            continue
+        if name == "mlm":
+            loss, accuracy = masked_token(frequencies, masking)
+        else:
+            loss, accuracy = entropy(frequencies), float(frequencies.max())
+        values |= {f"{name}_loss": loss, f"{name}_accuracy": accuracy}
+    return values
+
+
+def entropy(frequencies: np.ndarray) -> float:
+    """Return -sum p log p, in nats, of float64 frequencies [V]."""
     return -_sum_x_log_x(frequencies)
-
-
-def next_token(frequencies: np.ndarray) -> tuple[float, float]:
-    """Loss (nats) and accuracy of predicting always the same frequencies."""
-    return entropy(frequencies), float(frequencies.max())
 
 
 def masked_token(
     frequencies: np.ndarray, config: config_lib.MaskingConfig
 ) -> tuple[float, float]:
-    """Loss (nats) and accuracy of a model that sees only what stands at the position.
+    """Return loss (nats) and accuracy of a model that sees only the masked position.
 
-    What stands there is [MASK], or the label itself, or a random token. With the usual
-    80, 10 and 10 % this tells much: a token that is frequent in text but one of many in
-    a random draw is most likely the label. Loss and accuracy are those of the best such
-    model, the conditional entropy of label y given the visible token w, with
+    The position holds [MASK], the label itself, or a random token. With the usual 80,
+    10 and 10 % this is informative: a visible token that is frequent in text is most
+    likely the label. The loss is the conditional entropy of label y given the visible
+    token w, with
 
         P(w, y) = p(y) (r / V + k [w = y])
 
-    for rates r of random tokens and k of kept ones. Special tokens among the random
-    ones, at most one in thousands, count as any other.
+    for rates r of random tokens and k of kept tokens. Special tokens among the random
+    ones are not excluded.
 
     Args:
-      frequencies: float64 [V], which add up to 1.
-      config: What becomes of predicted tokens.
+      frequencies: float64 [V], with sum 1.
+      config: Masking rates.
     """
     p, size = frequencies, len(frequencies)
     masked, random = config.mask_token_rate, config.random_token_rate / size

@@ -1,7 +1,7 @@
-"""Using a trained model: load a checkpoint, and ask it.
+"""Predictions of a trained model.
 
-`load("WORKDIR").fill(["The [MASK] sat on the mat."])` fills a blank; `Model` has what
-else can be asked, of a checkpoint of pretraining or of a task.
+`load("WORKDIR").fill(["The [MASK] sat on the mat."])` fills a blank. `Model` lists the
+methods for pretrained and fine-tuned checkpoints.
 """
 
 from bert_jax.prediction.answering import Answered

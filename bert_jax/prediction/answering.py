@@ -1,4 +1,4 @@
-"""Answers to questions in their contexts, from a model fine-tuned on SQuAD or alike."""
+"""Question answering with a model fine-tuned on data like SQuAD."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,17 +12,16 @@ from bert_jax.tasks.squad import answers, windows
 
 @dataclasses.dataclass(frozen=True)
 class Answered:
-    """What a model answers to a question.
+    """Answer to a question.
 
     Attributes:
       text: The answer, `context[begin:end]`; "" if there is none.
       begin: Its first character in the context.
-      end: The character behind its last one.
-      probability: Among the candidates.
-      candidates: The best answers, from the most probable down. With "" among them, the
-        null odds decide which is the answer, and it may be another than the first.
-      truncated: Whether the question was longer than those of the fine-tuning, and lost
-        tokens.
+      end: One more than its last character.
+      probability: Probability among the candidates.
+      candidates: The best answers, the most probable first. If "" is among them, the
+        null odds decide, and the answer may not be the first candidate.
+      truncated: Whether the question was longer than `max_question`.
     """
 
     text: str
@@ -37,9 +36,19 @@ def answer(
     model: Trained,
     questions: Sequence[str],
     contexts: Sequence[str],
-    null_threshold: float | None,
+    null_threshold: float | None = None,
 ) -> list[Answered]:
-    """See `Model.answer`."""
+    """Find the answer to each question in its context.
+
+    Answers are chosen as in the prediction files of the fine-tuning run.
+
+    Args:
+      model: Model that was fine-tuned for question answering.
+      questions: Questions.
+      contexts: Context of each question.
+      null_threshold: Null odds above which a question has no answer, if that is
+        allowed; None: the threshold of the fine-tuning run.
+    """
     rows_lib.check_list(questions)
     rows_lib.check_list(contexts)
     rows_lib.check_as_many(questions, contexts, "questions and contexts")

@@ -1,4 +1,4 @@
-"""Which of several answers to a question is true, from a model fine-tuned to choose."""
+"""Multiple choice with a fine-tuned model."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,14 +12,13 @@ from bert_jax.tasks import choice, choice_files
 
 @dataclasses.dataclass(frozen=True)
 class Chosen:
-    """What a model chooses.
+    """Choice among the answers to a question.
 
     Attributes:
-      index: Number of the most probable choice, from 0.
-      text: That choice.
+      index: Index of the most probable choice.
+      text: Text of that choice.
       probabilities: Probability of each choice.
-      truncated: Whether question and choices were longer than those of the fine-tuning,
-        and lost tokens.
+      truncated: Whether question and choices were longer than `task.length`.
     """
 
     index: int
@@ -31,7 +30,7 @@ class Chosen:
 def choose(
     model: Trained, questions: Sequence[str], choices: Sequence[Sequence[str]]
 ) -> list[Chosen]:
-    """See `Model.choose`."""
+    """Choose among the two or more answers to each question."""
     rows_lib.check_list(questions)
     rows_lib.check_as_many(questions, choices, "questions and choices")
     config, _ = model.task(config_lib.ChoiceConfig)
@@ -43,8 +42,8 @@ def choose(
         if len(texts) < 2:
             raise rows_lib.TextError(
                 i,
-                f"{rows_lib.shortened(question)} has {len(texts)} choices, and needs "
-                "two at least",
+                f"{rows_lib.shortened(question)} has {len(texts)} choices; at least "
+                "two are required",
             )
         asked.append(
             choice_files.Question(i + 1, question, tuple(texts), choice_files.UNKNOWN)

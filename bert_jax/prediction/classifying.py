@@ -1,4 +1,4 @@
-"""The class or number of a text or of a pair, from a model fine-tuned for it."""
+"""Classification and regression of texts or pairs with a fine-tuned model."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -14,13 +14,12 @@ from bert_jax.tasks import classification
 
 @dataclasses.dataclass(frozen=True)
 class Classified:
-    """What a model says of a text.
+    """Class of a text or pair.
 
     Attributes:
       label: The most probable label.
       probabilities: Probability of each label.
-      truncated: Whether the text was longer than those of the fine-tuning, and lost
-        tokens.
+      truncated: Whether the text was longer than `task.length`.
     """
 
     label: str
@@ -30,7 +29,7 @@ class Classified:
 
 @dataclasses.dataclass(frozen=True)
 class Measured:
-    """What a model says of a text that was fine-tuned to predict numbers.
+    """Number that a regression model predicts for a text or pair.
 
     Attributes:
       number: The number.
@@ -44,12 +43,15 @@ class Measured:
 def classify(
     model: Trained, texts: Sequence[rows_lib.Text]
 ) -> list[Classified] | list[Measured]:
-    """See `Model.classify`."""
+    """Classify texts or pairs.
+
+    A model that was fine-tuned to predict numbers returns a number for each.
+    """
     rows_lib.check_list(texts)
     config, settings = model.task(config_lib.ClassificationConfig)
     labels = settings.get("labels")
     if not labels and not config.predicts_numbers:
-        raise UserError(f"{model.source} has no names of classes; give another run")
+        raise UserError(f"{model.source} has no class names; use another run")
     if not texts:
         return []
     pairs = rows_lib.pairs_of(texts)

@@ -1,19 +1,19 @@
-"""Files of features, written as the features come: JSON lines, NumPy, Parquet.
+"""Files of feature vectors, written in a stream: JSON lines, NumPy, Parquet.
 
-`.jsonl`: an object for each text. Without pooling it has the original's format
-(google-research/bert, extract_features.py), values rounded to six decimals like there:
+`.jsonl`: an object for each text. Without pooling, the format is that of the original
+(google-research/bert, extract_features.py), with values rounded to six decimals:
 
   {"linex_index": 0, "features": [{"token": "[CLS]", "layers":
       [{"index": -1, "values": [0.1, ...]}, ...]}, ...]}
 
 and with pooling {"linex_index": 0, "layers": [{"index": -1, "values": [...]}, ...]}.
 
-`.npz`: `values`, float32, and `layers`, their numbers. `values` is [texts, layers, D]
-if pooled. Else it is [tokens, layers, D] for the tokens of all texts; `tokens` has the
-text of each, and those of text i are starts[i] to starts[i + 1].
+`.npz`: float32 `values` and the layer numbers `layers`. Pooled `values` are [texts,
+layers, D]. Otherwise they are [tokens, layers, D] for the tokens of all texts: `tokens`
+has their strings, and text i has tokens starts[i] to starts[i + 1].
 
-`.parquet`: a row for each text or token: `line`, which text; `position` and `token` if
-not pooled; and a list of D float32 for each layer, such as `layer_-1`.
+`.parquet`: a row for each text or token, with the text index `line`; `position` and
+`token` if not pooled; and a list of D float32 for each layer, such as `layer_-1`.
 """
 
 import array
@@ -32,24 +32,20 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.prediction.features import Features
 
-_BLOCK = 1 << 24  # bytes that are copied at once
-_ROWS = 1024  # of a row group
+_BLOCK = 1 << 24  # bytes per copy
+_ROWS = 1024  # per row group
 
 
 @dataclasses.dataclass(frozen=True)
 class Written:
-    """How many texts were written, and how many of them had lost tokens."""
+    """Number of texts written and number of texts truncated."""
 
     texts: int
     truncated: int
 
 
 def check_name(name: str) -> None:
-    """Check that the name says the format.
-
-    Raises:
-      UserError: It does not.
-    """
+    """Check that the name ends in a known format."""
     if storage.path(name).name.rpartition(".")[2] not in _FORMATS:
         endings = ", ".join(f".{ending}" for ending in _FORMATS)
         raise UserError(f"{name} must end in one of {endings}")
@@ -58,16 +54,16 @@ def check_name(name: str) -> None:
 def write(
     name: str, features: Iterable[Features], layers: Sequence[int], *, pooled: bool
 ) -> Written:
-    """Write features; the file appears when it is complete.
+    """Write features. The file appears when it is complete.
 
     Args:
-      name: Path or URL of the file. Its ending says the format.
-      features: What to write.
+      name: Path or URL of the file; its suffix selects the format.
+      features: Features of the texts.
       layers: Numbers of the layers.
-      pooled: Whether there is one vector for each text.
+      pooled: Whether features are one vector for each text.
 
     Raises:
-      UserError: The file cannot be written, or what the features raise.
+      UserError: The file cannot be written.
     """
     check_name(name)
     where = storage.path(name)
@@ -125,7 +121,7 @@ def _write_npz(
     layers: Sequence[int],
     pooled: bool,
 ) -> None:
-    """An array begins with its shape, so values wait in a file until all are there."""
+    """Write arrays via temporary files, because an array begins with its shape."""
     starts, vocabulary = array.array("q", [0]), {}
     shape: tuple[int, ...] = ()
     with (
@@ -162,7 +158,7 @@ def _write_npz(
 def _member(
     archive: zipfile.ZipFile, name: str, kind: str, shape: tuple[int, ...]
 ) -> BinaryIO:
-    """An array of a `.npz` file, up to its first value."""
+    """Begin an array of a `.npz` file: write all but its values."""
     member = archive.open(f"{name}.npy", "w", force_zip64=True)
     about = {"descr": kind, "fortran_order": False, "shape": shape}
     np.lib.format.write_array_header_1_0(member, about)

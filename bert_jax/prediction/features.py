@@ -1,11 +1,11 @@
-"""Vectors of an encoder for texts, as ELMo's are used (BERT paper, 5.3).
+"""Feature vectors of texts from the layers of an encoder (BERT paper, 5.3).
 
 Source: google-research/bert, extract_features.py.
 """
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -19,22 +19,22 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows as rows_lib
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained import BATCH_SIZE, Trained
 from bert_jax.tasks import texts as texts_lib
 
 POOLS = ("none", "cls", "mean", "max")
-# Texts are sorted by length among those of this many batches.
+# Batches of texts that are read ahead and sorted by length.
 WINDOW_BATCHES = 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Features:
-    """Vectors of a text or of a pair of texts.
+    """Feature vectors of a text or pair.
 
     Attributes:
-      tokens: Its tokens, special ones included.
+      tokens: Tokens, special tokens included.
       values: float32 [layers, D] if pooled, else [tokens, layers, D].
-      truncated: Whether it lost tokens.
+      truncated: Whether the text was too long.
     """
 
     tokens: list[str]
@@ -44,7 +44,7 @@ class Features:
 
 @dataclasses.dataclass(frozen=True)
 class Hidden:
-    """Hidden states of some layers; see `trained.Question` and `Model.features`."""
+    """Hidden states of some layers; see `inference.Question` and `extract`."""
 
     encoder: config_lib.EncoderConfig
     layers: tuple[int, ...]
@@ -55,20 +55,20 @@ class Hidden:
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Rows of one segment or two."""
+        """Return the shapes of rows with one or two segments."""
         return rows_lib.shapes(batch_size, length)
 
     def init(self, key: jax.Array) -> Any:
-        """Initial parameters, boxed with the names of their dimensions."""
+        """Return initial parameters, boxed with the names of their dimensions."""
         return {"encoder": heads.init(make_encoder(self.encoder), key)}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Float32 [B, K, D] if pooled, else [B, L, K, D], for K layers."""
+        """Return float32 [B, K, D] if pooled, else [B, L, K, D], for K layers."""
         encoded = make_encoder(self.encoder).apply(
             {"params": params["encoder"]}, Inputs.of(batch), return_hidden_states=True
         )
         states = [encoded.hidden_states[i] for i in self.layers]
-        values = jnp.stack(states, axis=2).astype(jnp.float32)
+        values = jnp.stack(states, axis=2).astype(jnp.float32)  # [B, L, K, D]
         is_token = batch["attention_mask"][:, :, None, None]
         if self.pool == "cls":
             values = values[:, 0]
@@ -79,15 +79,10 @@ class Hidden:
         return {"values": values}
 
 
-def check(asked: Hidden, length: int, batch_size: int) -> None:
-    """Check the arguments of `Model.features`.
-
-    Raises:
-      UserError: One of them cannot work.
-    """
+def _check(asked: Hidden, length: int, batch_size: int) -> None:
     depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
     if not asked.layers:
-        raise UserError("layers is empty; give one or several, such as -1")
+        raise UserError("layers is empty; give at least one, such as -1")
     for layer in asked.layers:
         if not -depth - 1 <= layer <= depth:
             raise UserError(
@@ -95,13 +90,15 @@ def check(asked: Hidden, length: int, batch_size: int) -> None:
                 f"-{depth} to -1, and 0 or -{depth + 1} for the embeddings"
             )
     if len(set(asked.layers)) < len(asked.layers):
-        raise UserError(f"layers={','.join(map(str, asked.layers))} has one twice")
+        raise UserError(
+            f"layers={','.join(map(str, asked.layers))} contains a duplicate"
+        )
     if asked.pool not in POOLS:
         raise UserError(f"pool={asked.pool!r} must be one of {', '.join(POOLS)}")
     if asked.pool == "cls" and asked.encoder.causal:
         raise UserError(
-            "pool='cls' is of no use with an encoder from left to right, whose [CLS] "
-            "sees no other token; give mean or max"
+            "pool='cls' does not work with a causal encoder, whose [CLS] attends to no "
+            "other token; use mean or max"
         )
     if length and not 3 <= length <= positions:
         raise UserError(
@@ -111,14 +108,45 @@ def check(asked: Hidden, length: int, batch_size: int) -> None:
         raise UserError(f"batch_size={batch_size} must be at least 1")
 
 
-def stream(
+def extract(
+    model: Trained,
+    texts: Iterable[rows_lib.Text],
+    layers: Sequence[int] = (-1,),
+    pool: str = "none",
+    length: int = 0,
+    batch_size: int = BATCH_SIZE,
+) -> Iterator[Features]:
+    """Extract feature vectors of the encoder, in the order of the texts.
+
+    Texts are read a few batches ahead, so that there may be any number of them.
+
+    Args:
+      model: Any trained model.
+      texts: Texts and pairs. An empty text has the vectors of [CLS] and [SEP].
+      layers: Layers: -1 is the last one, 1 the first one, and 0 the embeddings.
+      pool: "none" for a vector of each token. For a vector of each text: "cls" for that
+        of [CLS], "mean" or "max" over all tokens, [CLS] and [SEP] included.
+      length: Largest number of tokens, special tokens included; longer texts are
+        truncated. 0: the number of positions of the model.
+      batch_size: Largest number of texts in a batch.
+
+    Raises:
+      UserError: An argument is invalid.
+    """
+    rows_lib.check_list(texts)
+    asked = Hidden(model.encoder, tuple(layers), pool)
+    _check(asked, length, batch_size)
+    length = length or model.encoder.max_position_embeddings
+    return _stream(model, asked, texts, length, batch_size)
+
+
+def _stream(
     model: Trained,
     asked: Hidden,
     texts: Iterable[rows_lib.Text],
     length: int,
     batch_size: int,
 ) -> Iterator[Features]:
-    """See `Model.features`."""
     texts, names = iter(texts), model.tokenizer.tokens
     while window := list(itertools.islice(texts, WINDOW_BATCHES * batch_size)):
         rows, truncated = texts_lib.to_rows(
@@ -130,7 +158,7 @@ def stream(
             for index, vectors in zip(indices, answers["values"], strict=True):
                 if asked.pool == "none":
                     vectors = vectors[: counts[index]]
-                values[index] = vectors.copy()  # the rest of the batch can go
+                values[index] = vectors.copy()  # frees the batch
         for i, count in enumerate(counts):
             tokens = [names[token] for token in rows["input_ids"][i, :count]]
             yield Features(tokens, values[i], bool(truncated[i]))

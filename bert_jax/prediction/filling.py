@@ -1,4 +1,4 @@
-"""Filling blanks: the most probable words for each `[MASK]` of a text."""
+"""Masked word prediction: the most probable words for each `[MASK]` of a text."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -21,7 +21,7 @@ from bert_jax.prediction.trained import Trained
 
 @dataclasses.dataclass(frozen=True)
 class Guess:
-    """A word for a blank, and how probable the model finds it among all tokens."""
+    """A word for a blank, with its probability among all tokens."""
 
     word: str
     probability: float
@@ -29,12 +29,12 @@ class Guess:
 
 @dataclasses.dataclass(frozen=True)
 class Blanks:
-    """Which words are the most probable at some positions; see `trained.Question`.
+    """The most probable words at some positions; see `inference.Question`.
 
     Attributes:
-      encoder: Shape of the encoder.
-      tokenizer: Has the words.
-      top: Number of words.
+      encoder: Architecture of the encoder.
+      tokenizer: Tokenizer with the words.
+      top: Number of words for each position.
     """
 
     encoder: config_lib.EncoderConfig
@@ -50,7 +50,7 @@ class Blanks:
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Rows with one blank; there may be more in each."""
+        """Return the shapes of rows with one blank; rows may have more."""
         tokens = batch_size, length
         return {
             "input_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
@@ -59,30 +59,30 @@ class Blanks:
         }
 
     def init(self, key: jax.Array) -> Any:
-        """Initial parameters, boxed with the names of their dimensions."""
+        """Return initial parameters, boxed with the names of their dimensions."""
         return heads.init(self._model, key, jnp.zeros((1, 1), jnp.int32))
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Ids and probabilities [B, P, top], from the best word down."""
+        """Return ids and probabilities [B, P, top], the best word first."""
         probabilities = jax.nn.softmax(self._logits(params, batch))
         words = np.zeros(probabilities.shape[-1], bool)
         words[: self.tokenizer.vocab_size] = is_word(self.tokenizer)
-        # Of equal ones, those with the smaller id come first.
+        # On ties, the smaller id comes first.
         best, ids = jax.lax.top_k(jnp.where(words, probabilities, -1.0), self.top)
         return {"ids": ids, "probabilities": best}
 
     def _logits(self, params: Any, batch: Batch) -> jax.Array:
-        """Of the tokens at the blanks: [B, P, V]."""
+        """Return the logits of all tokens at the blanks: [B, P, V]."""
         inputs, positions = Inputs.of(batch), batch["mlm_positions"]
         return self._model.apply({"params": params}, inputs, positions).mlm
 
 
 @dataclasses.dataclass(frozen=True)
 class GeneratorBlanks(Blanks):
-    """The same of a checkpoint of ELECTRA, whose generator is what fills blanks.
+    """The most probable words according to the generator of an ELECTRA checkpoint.
 
     Attributes:
-      generator: Shape of the generator; `encoder` is that of the discriminator.
+      generator: Architecture of the generator; `encoder` is the discriminator.
     """
 
     generator: config_lib.EncoderConfig
@@ -92,7 +92,7 @@ class GeneratorBlanks(Blanks):
         return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
 
     def init(self, key: jax.Array) -> Any:
-        """Initial parameters of the generator and the embeddings that it shares."""
+        """Return initial parameters of the generator and of the shared embeddings."""
         ids = jnp.zeros((1, 1), jnp.int32)
         made = self._model.init(key, Inputs(ids, ids == 0), ids, method="generate")
         return made["params"]
@@ -105,13 +105,29 @@ class GeneratorBlanks(Blanks):
 
 
 def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
-    """bool[vocab_size]: whether a token is a whole word made of letters."""
+    """Return bool [vocab_size]: True for tokens that are whole words of letters."""
     are_letters = [text.isalpha() for text in tokenizer.texts]
     return np.array(are_letters) & ~tokenizer.continues_word
 
 
-def fill(model: Trained, texts: Sequence[str], top: int) -> list[list[list[Guess]]]:
-    """See `Model.fill`."""
+def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[Guess]]]:
+    """Predict the most probable words for each `[MASK]` of each text.
+
+    Only words that are one token of the vocabulary are predicted, not word pieces or
+    punctuation. The vocabulary's own mask token, such as RoBERTa's `<mask>`, marks a
+    blank too.
+
+    Args:
+      model: Model that was pretrained with masked tokens.
+      texts: Texts with at least one blank each.
+      top: Number of guesses for each blank.
+
+    Returns:
+      For each text, for each blank, guesses, the best first.
+
+    Raises:
+      TextError: A text has no blank or is too long.
+    """
     rows_lib.check_list(texts)
     tokenizer = model.tokenizer
     top = min(top, int(is_word(tokenizer).sum()))
@@ -125,7 +141,7 @@ def fill(model: Trained, texts: Sequence[str], top: int) -> list[list[list[Guess
         tokenizer, [_with_blanks(model, i, text) for i, text in enumerate(texts)]
     )
     blanks = [np.flatnonzero(row == tokenizer.mask_id) for row in rows["input_ids"]]
-    # A power of two, so that few shapes are compiled.
+    # Rounded up to a power of two, so that few shapes are compiled.
     most = 1 << (max(map(len, blanks)) - 1).bit_length()
     positions = np.zeros((len(texts), most), np.int32)
     for i, blank in enumerate(blanks):
@@ -147,7 +163,7 @@ def fill(model: Trained, texts: Sequence[str], top: int) -> list[list[list[Guess
 
 
 def _question(model: Trained, top: int) -> Blanks:
-    """Blanks for what the checkpoint was pretrained with."""
+    """Return the question for the objective that the checkpoint was pretrained with."""
     saved = model.metadata.config.get("objective")
     kind = knobs.kind_of(config_lib.ReplacedTokensConfig)
     if not isinstance(saved, dict) or saved.get("kind") != kind:
@@ -173,7 +189,7 @@ def _with_blanks(model: Trained, index: int, text: str) -> list[int]:
 
 
 def table(text: str, blanks: Sequence[Sequence[Guess]]) -> str:
-    """A text, and below it a table of the guesses, a column for each blank."""
+    """Format a text and, below it, a table of guesses with a column for each blank."""
     columns = []
     for number, guesses in enumerate(blanks, 1):
         cells = [(guess.word, f"{guess.probability:.1%}") for guess in guesses]

@@ -1,4 +1,4 @@
-"""Whether a text follows another: next sentence prediction (BERT paper, 3.1)."""
+"""Next sentence prediction (BERT paper, 3.1)."""
 
 import dataclasses
 from typing import Any
@@ -17,7 +17,7 @@ from bert_jax.tasks import texts
 
 @dataclasses.dataclass(frozen=True)
 class NextSentence:
-    """How probable it is that B follows A; see `trained.Question`."""
+    """Probability that segment B follows segment A; see `inference.Question`."""
 
     encoder: config_lib.EncoderConfig
 
@@ -30,16 +30,16 @@ class NextSentence:
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Rows of two segments."""
+        """Return the shapes of rows with two segments."""
         return rows_lib.shapes(batch_size, length)
 
     def init(self, key: jax.Array) -> Any:
-        """Initial parameters, boxed with the names of their dimensions."""
+        """Return initial parameters, boxed with the names of their dimensions."""
         return heads.init(self._model, key, jnp.zeros((1, 1), jnp.int32))
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Probabilities [B]."""
-        # The logits of this one token are not used, and so not compiled.
+        """Return probabilities [B]."""
+        # XLA drops the logits of this token, because nothing uses them.
         no_blanks = jnp.zeros((len(batch["input_ids"]), 1), jnp.int32)
         logits = self._model.apply({"params": params}, Inputs.of(batch), no_blanks)
         # Class 0 is "follows", see `data/segment_pairs.py`.
@@ -47,7 +47,7 @@ class NextSentence:
 
 
 def next_probability(model: Trained, first: str, second: str) -> float:
-    """See `Model.next_probability`."""
+    """Return the probability that the second text follows the first."""
     question = NextSentence(model.encoder)
     model.check_has(
         question,

@@ -1,4 +1,4 @@
-"""The tag of each word of a text, and what entities the tags name."""
+"""Tagging of words and recognition of entities with a fine-tuned model."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -12,16 +12,14 @@ from bert_jax.tasks import entities, tagging
 
 @dataclasses.dataclass(frozen=True)
 class Tagged:
-    """What a model says of the words of a text.
+    """Tags and entities of a text.
 
     Attributes:
       words: The words.
       tags: Tag of each word.
-      entities: What the tags name; none if they are parts of speech or alike. Of a text
-        that was given as one, `text` is as it stands there.
-      offsets: Where each word begins and ends in such a text; of words, [].
-      truncated: Whether a word was longer than a row of the fine-tuning, and lost
-        tokens.
+      entities: Entities that the tags describe; none for tags such as parts of speech.
+      offsets: Begin and end of each word in the text; [] if words were given.
+      truncated: Whether a word was longer than `task.length`.
     """
 
     words: list[str]
@@ -32,7 +30,14 @@ class Tagged:
 
 
 def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
-    """See `Model.tag`."""
+    """Tag the words of each text.
+
+    Args:
+      model: Model that was fine-tuned for tagging.
+      texts: Texts, or lists of words. A text is split into runs of letters and digits
+        and into single other characters. Give lists of words if the training file has
+        other words, such as "don't".
+    """
     rows_lib.check_list(texts)
     config, settings = model.task(config_lib.TaggingConfig)
     names, scheme = settings["tags"], settings["scheme"]

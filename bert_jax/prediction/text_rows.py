@@ -1,4 +1,4 @@
-"""Texts and pairs of texts to rows of tokens."""
+"""Checks of texts and their conversion to rows of tokens."""
 
 from collections.abc import Sequence
 
@@ -10,15 +10,15 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import Arrays
 
-# A text, or two that the model sees as two segments.
+# A text, or two texts that become two segments.
 Text = str | tuple[str, str]
 
 
 class TextError(UserError):
-    """One of several texts cannot be asked about.
+    """Error about one of several texts.
 
     Attributes:
-      index: Which of them.
+      index: Index of the text.
     """
 
     def __init__(self, index: int, message: str):
@@ -27,44 +27,31 @@ class TextError(UserError):
 
 
 def check_list(texts: Sequence[Text]) -> None:
-    """Refuse a text alone, whose characters would be taken for texts.
-
-    Raises:
-      UserError: It is one.
-    """
+    """Check that texts are a list and not one string."""
     if isinstance(texts, str):
         raise UserError(f"{shortened(texts)} is one text; give a list, [TEXT]")
 
 
 def check_as_many(first: Sequence, second: Sequence, names: str) -> None:
-    """Refuse two lists that do not go in pairs.
-
-    Args:
-      first: One list.
-      second: The other one.
-      names: What they hold, such as "questions and contexts".
-
-    Raises:
-      UserError: They have different lengths.
-    """
+    """Check that two lists, described by `names`, have the same length."""
     if len(first) != len(second):
         raise UserError(
-            f"{names} are lists of one length, not {len(first)} and {len(second)}"
+            f"{names} must have the same length, got {len(first)} and {len(second)}"
         )
 
 
 def shortened(text: str) -> str:
-    """A text in a message."""
+    """Shorten a text for a message."""
     return repr(text if len(text) <= 60 else f"{text[:56]} ...")
 
 
 def pairs_of(texts: Sequence[Text]) -> list[tuple[str, str]]:
-    """Texts and pairs, all as pairs; the second of a text alone is ""."""
+    """Return texts and pairs as pairs; the second text of a single one is ""."""
     return [(text, "") if isinstance(text, str) else tuple(text) for text in texts]
 
 
 def shapes(batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Shapes and types of what `tasks.texts.to_rows` makes."""
+    """Return the shapes and types of the arrays of `tasks.texts.to_rows`."""
     types = {"input_ids": np.int32, "segment_ids": np.int32, "attention_mask": bool}
     return {
         name: jax.ShapeDtypeStruct((batch_size, length), kind)
@@ -73,7 +60,7 @@ def shapes(batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
 
 
 def pad(tokenizer: tokenizer_lib.Tokenizer, rows: Sequence[Sequence[int]]) -> Arrays:
-    """input_ids and attention_mask [rows, longest] of rows of tokens."""
+    """Pad rows of tokens to input_ids and attention_mask [rows, longest]."""
     shape = len(rows), max(map(len, rows), default=0)
     ids = np.full(shape, tokenizer.pad_id, np.int32)
     mask = np.zeros(shape, bool)
@@ -86,11 +73,7 @@ def pad(tokenizer: tokenizer_lib.Tokenizer, rows: Sequence[Sequence[int]]) -> Ar
 def check_fits(
     encoder: config_lib.EncoderConfig, index: int, text: str, length: int
 ) -> None:
-    """Refuse a text that is longer than the model, where nothing may be cut off.
-
-    Raises:
-      TextError: It is.
-    """
+    """Check that a text, which must not be truncated, fits the model's positions."""
     if length > encoder.max_position_embeddings:
         raise TextError(
             index,

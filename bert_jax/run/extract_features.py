@@ -1,12 +1,12 @@
-r"""Write the vectors that an encoder gives to texts, as ELMo's are used (paper, 5.3).
+r"""Write the feature vectors of texts from an encoder (BERT paper, 5.3).
 
   python -m bert_jax.run.extract_features --init_from=WORKDIR --input=LINES.txt \
       --output=FEATURES.jsonl --layers=-1,-2,-3,-4
 
-Each line is a text, or a pair of texts, `A ||| B`; with --text_a and --text_b, the
-texts are in columns of a TSV file whose first line names them. The ending of the output
-says its format: .jsonl (that of the original's extract_features.py), .npz or .parquet;
-docs/tasks.md describes them. Input and output may be larger than the memory.
+Each line is a text, or a pair of texts `A ||| B`. With --text_a and --text_b, the texts
+are columns of a TSV file with a header. The suffix of the output selects its format:
+.jsonl (as in the original's extract_features.py), .npz or .parquet (docs/tasks.md).
+Input and output may be larger than the memory.
 """
 
 from absl import flags
@@ -52,19 +52,19 @@ def define_flags() -> None:
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Write the features and print the number of texts."""
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
     name = command_line.required("input", "give a file of texts, --input=FILE")
     output = command_line.required(
         "output", "give a file, --output=FILE.jsonl, .npz or .parquet"
     )
     if flags.FLAGS.text_b and not flags.FLAGS.text_a:
-        raise UserError("--text_b needs --text_a, the column with the first texts")
+        raise UserError("--text_b needs --text_a, the column of the first texts")
     try:
         layers = [int(layer) for layer in flags.FLAGS.layers]
     except ValueError as error:
         raise UserError(
-            f"--layers={','.join(flags.FLAGS.layers)} must be numbers, such as -1,-2"
+            f"--layers={','.join(flags.FLAGS.layers)} must be integers, such as -1,-2"
         ) from error
     terminal.say("importing JAX")
     from bert_jax import prediction

@@ -1,20 +1,19 @@
-r"""Fill blanks in sentences with a pretrained model, or say whether a text follows.
+r"""Fill blanks in sentences with a pretrained model, or predict next sentences.
 
   python -m bert_jax.run.fill_mask --init_from=PRETRAIN_WORKDIR \
       'The woman went to the store and bought a [MASK] of shoes.'
 
-With --next, the question is how probable it is that a text follows those given:
+With --next, print the probability that this text follows each of the given texts:
 
   python -m bert_jax.run.fill_mask --init_from=PRETRAIN_WORKDIR \
       'The man went to the store.' --next='He bought a gallon of milk.'
 
-Models with RoBERTa's vocabulary take `<mask>`, too. A text may have several blanks; a
-file, plain, .gz or .zst, has one text in each line.
+Models with RoBERTa's vocabulary accept `<mask>` too. A text may have several blanks. A
+file (plain, .gz or .zst) has one text per line.
 """
 
 import itertools
 import os
-from collections.abc import Iterator
 
 from absl import flags
 
@@ -23,7 +22,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
 
-_WINDOW = 256  # lines that are read ahead
+_WINDOW = 256  # texts that are read ahead
 
 
 def define_flags() -> None:
@@ -32,17 +31,13 @@ def define_flags() -> None:
         "init_from", "", "Workdir of a pretraining run, or one checkpoint in it."
     )
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
-    flags.DEFINE_string("next", "", "Text that may follow those given, which then "
-                        "have no blanks.")  # fmt: skip
+    flags.DEFINE_string("next", "", "Text whose probability to follow the given texts "
+                        "is printed; they must have no blanks.")  # fmt: skip
     flags.DEFINE_integer("top", 5, "Guesses for each blank.", lower_bound=1)
 
 
 def main(texts: list[str]) -> int:
-    """The entrypoint.
-
-    Args:
-      texts: What is asked about.
-    """
+    """Print guesses or probabilities for the texts given as arguments or in a file."""
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
     following = _decoded(flags.FLAGS.next)
     asked = [("", _decoded(text)) for text in texts]
@@ -58,9 +53,9 @@ def main(texts: list[str]) -> int:
 
     model = prediction.load(source)
     lines = texts_lib.read_lines(flags.FLAGS.file) if flags.FLAGS.file else ()
-    # Of next sentences one after the other: they are few.
+    texts = itertools.chain(asked, lines)
     size = 1 if following else _WINDOW
-    for window in _windows(itertools.chain(asked, lines), size):
+    while window := list(itertools.islice(texts, size)):
         for where, text in window:
             _check(where, text, following)
         try:
@@ -79,31 +74,20 @@ def main(texts: list[str]) -> int:
 
 
 def _check(where: str, text: str, following: str) -> None:
-    """Check that a text has blanks, or has none if the question is what follows it.
-
-    Raises:
-      UserError: It is not so.
-    """
-    # Which of them are blanks for the model is not known yet.
+    """Check that a text has blanks, or has none if --next is given."""
+    # The model, and so its own mask token, is not known yet.
     blanks = (tokenizer_lib.MASK,) if following else tokenizer_lib.BLANKS
     if any(blank in text for blank in blanks) == bool(following):
         problem = (
-            f"--next asks about texts without {tokenizer_lib.MASK}, not about {text!r}"
+            f"--next needs texts without {tokenizer_lib.MASK}, got {text!r}"
             if following
             else f"there is no {tokenizer_lib.MASK} in {text!r}"
         )
         raise UserError(f"{where}: {problem}" if where else problem)
 
 
-def _windows(
-    lines: Iterator[tuple[str, str]], size: int
-) -> Iterator[list[tuple[str, str]]]:
-    while window := list(itertools.islice(lines, size)):
-        yield window
-
-
 def _decoded(text: str) -> str:
-    """An argument as text, in a locale that is not UTF-8, too."""
+    """Decode an argument as UTF-8, whatever the locale."""
     try:
         return os.fsencode(text).decode("utf-8")
     except UnicodeDecodeError as error:

@@ -10,21 +10,9 @@ Shape and tokenizer come from the checkpoint. Leaves results.json and prediction
 in the workdir. The same command again continues a run that was stopped.
 """
 
-from absl import flags
-
 from bert_jax.run import command_line, finetune_command
 
-
-def define_flags() -> None:
-    """Define the flags of this entrypoint."""
-    finetune_command.define_flags("configs/choice.py")
-    flags.adopt_module_key_flags(finetune_command)
-
-
-def main() -> int:
-    """The entrypoint."""
-    return finetune_command.main("choice")
-
+main, define_flags = finetune_command.program("choice", "configs/choice.py")
 
 if __name__ == "__main__":
     command_line.main(main, define_flags)

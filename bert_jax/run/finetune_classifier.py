@@ -15,21 +15,9 @@ classes, confusion.png in the workdir; and predictions for test files, those of 
 the format for submission. The same command again continues a run that was stopped.
 """
 
-from absl import flags
-
 from bert_jax.run import command_line, finetune_command
 
-
-def define_flags() -> None:
-    """Define the flags of this entrypoint."""
-    finetune_command.define_flags("configs/classifier.py")
-    flags.adopt_module_key_flags(finetune_command)
-
-
-def main() -> int:
-    """The entrypoint."""
-    return finetune_command.main("classification")
-
+main, define_flags = finetune_command.program("classification", "configs/classifier.py")
 
 if __name__ == "__main__":
     command_line.main(main, define_flags)

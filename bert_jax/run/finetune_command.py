@@ -1,6 +1,9 @@
-"""What the programs that fine-tune share: flags, and from a recipe to results."""
+"""Implementation of the four fine-tuning commands."""
 
+import functools
 import json
+import sys
+from collections.abc import Callable
 
 from absl import flags
 
@@ -10,33 +13,32 @@ from bert_jax.errors import UserError
 from bert_jax.run import command_line
 
 
-def define_flags(recipe: str) -> None:
-    """Define the flags.
+def program(kind: str, recipe: str) -> tuple[Callable[[], int], Callable[[], None]]:
+    """Return `main` and `define_flags` of the command for a kind of task.
 
     Args:
-      recipe: Recipe of the task, for the help.
+      kind: Kind of the task.
+      recipe: Recipe of the task, for the help text.
     """
+    return functools.partial(_main, kind), functools.partial(_define_flags, recipe)
+
+
+def _define_flags(recipe: str) -> None:
     command_line.define_config(None, recipe)
     command_line.define_workdir()
     command_line.define_huge_pages()
     command_line.define_processes()
-    flags.adopt_module_key_flags(command_line)
+    # `--help` lists the flags that are registered for the program itself.
+    for flag in flags.FLAGS.get_key_flags_for_module(command_line):
+        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
 
-def main(kind: str) -> int:
-    """Fine-tune, and print the results.
-
-    Args:
-      kind: Kind of the task that this program is for.
-
-    Raises:
-      UserError: The recipe is for another task, or cannot work.
-    """
+def _main(kind: str) -> int:
     config = knobs.from_configdict(config_lib.FinetuneConfig, command_line.config())
     if config.task.kind != kind:
         raise UserError(
-            f"task.kind={config.task.kind!r} is not what this program is for; give it "
-            f"a recipe with {kind!r}"
+            f"task.kind={config.task.kind!r} does not fit this command; use a recipe "
+            f"with {kind!r}"
         )
     folder = command_line.workdir()
     command_line.use_huge_pages()

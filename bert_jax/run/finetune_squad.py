@@ -10,21 +10,9 @@ checkpoint. Leaves results.json, predictions.json, nbest_predictions.json and, f
 null_odds.json in the workdir. The same command again continues a run that was stopped.
 """
 
-from absl import flags
-
 from bert_jax.run import command_line, finetune_command
 
-
-def define_flags() -> None:
-    """Define the flags of this entrypoint."""
-    finetune_command.define_flags("configs/squad.py:v1")
-    flags.adopt_module_key_flags(finetune_command)
-
-
-def main() -> int:
-    """The entrypoint."""
-    return finetune_command.main("squad")
-
+main, define_flags = finetune_command.program("squad", "configs/squad.py:v1")
 
 if __name__ == "__main__":
     command_line.main(main, define_flags)

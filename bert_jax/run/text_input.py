@@ -1,4 +1,4 @@
-"""The flags that say which text to read; two entrypoints share them."""
+"""Flags for the text to read, shared by two commands."""
 
 import tempfile
 
@@ -11,7 +11,7 @@ from bert_jax.errors import UserError
 
 
 def define_input_flags() -> None:
-    """Define the flags that say what to read."""
+    """Define the flags for input files and formats."""
     flags.DEFINE_string("input", "", "Glob of files, local or gs://; in quotes.")
     flags.DEFINE_string(
         "format",
@@ -25,7 +25,7 @@ def define_input_flags() -> None:
 
 
 def define_flags() -> None:
-    """Define these, and those of the normalisation."""
+    """Define the flags for input and normalisation."""
     define_input_flags()
     flags.DEFINE_bool(
         "lower_case",
@@ -37,7 +37,7 @@ def define_flags() -> None:
 
 
 def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
-    """The source that --input, --format and --text_field describe.
+    """Return the source that --input, --format and --text_field describe.
 
     Args:
       split_bytes: See `sources.Source`.
@@ -48,14 +48,14 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     pattern = flags.FLAGS.input
     kind = flags.FLAGS.format or ("text" if pattern else "python_docs")
     if pattern and (kind == "python_docs" or kind.startswith("tfds:")):
-        raise UserError(f"--format={kind} reads no files; leave --input out")
+        raise UserError(f"--format={kind} reads no files; remove --input")
     if not pattern and kind in text_files.FORMATS:
         raise UserError(f"--format={kind} needs files; give --input='GLOB'")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
 
 
 def description() -> str:
-    """The input in words, to report before the search for it, which can take long."""
+    """Describe the input. The search for its files, which follows, can take long."""
     source = flags.FLAGS.input or flags.FLAGS.format
     if source in ("", "python_docs"):
         return "the documentation of installed Python packages"
@@ -63,13 +63,13 @@ def description() -> str:
 
 
 def normalisation(kind: str) -> tuple[bool, bool]:
-    """Whether to convert text to lower case, and whether to strip accents.
+    """Return whether to convert text to lower case, and whether to strip accents.
 
     Args:
       kind: Kind of the tokenizer.
 
     Raises:
-      UserError: The flags ask for what this kind does not do.
+      UserError: This kind of tokenizer does not normalise text.
     """
     lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
     if kind == "byte_bpe":
@@ -84,13 +84,13 @@ def normalisation(kind: str) -> tuple[bool, bool]:
 
 
 def check_new_folder(path: str) -> None:
-    """Check that a tokenizer can be written to a folder, before the work.
+    """Check that a tokenizer can be written to a folder, before the work starts.
 
-    For an object store, this checks that it answers, not that it can be written.
+    For an object store, only its availability is checked.
 
     Raises:
-      UserError: The folder is not empty or cannot be written, or it is a file.
-      Unavailable: The store does not answer now.
+      UserError: The folder is not empty, is a file, or cannot be written.
+      Unavailable: The store does not answer.
     """
     folder = storage.path(path)
     storage.check(folder)

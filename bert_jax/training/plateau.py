@@ -1,42 +1,39 @@
-"""Whether a run is still where every language model is at first."""
+"""Notice about a run whose loss stays at the unigram baseline."""
 
 from collections.abc import Iterable, Mapping
 
 from bert_jax.training import metrics_file
 
-# A run is asked at its first evaluation after so many of its steps, and then no more.
+# The first evaluation after this share of the steps decides.
 _SHARE = 1 / 5
-# Nats below the loss without context that are not yet progress: as much as losses of
-# some thousand held-out tokens differ by chance.
+# Nats below the baseline that are noise: a few thousand held-out tokens vary as much.
 _MARGIN = 0.05
 
 
 def describe(
     step: int, total_steps: int, values: Mapping[str, float], earlier: Iterable[int]
 ) -> str:
-    """A line about a run that has learned nothing from context yet; "" if it has.
+    """Return a line about a run that has learned nothing from context; "" otherwise.
 
-    It is a function of what the run reported, so that a restart does not repeat it.
+    The line depends on reported values only, so that a restart does not repeat it.
 
     Args:
       step: Step of an evaluation.
       total_steps: Steps of the run.
-      values: What was evaluated, with what to compare it with (`PhaseData.levels`).
-      earlier: Steps that were evaluated before.
+      values: Metrics of the evaluation, with their baselines (`PhaseData.levels`).
+      earlier: Steps of earlier evaluations.
     """
     first = total_steps * _SHARE
     if step < first or any(first <= other < step for other in earlier):
         return ""
     for name, value in values.items():
         level = values.get(name + metrics_file.WITHOUT_CONTEXT)
-        if level is None or not name.endswith("loss") or value < level - _MARGIN:
-            continue
-        return (
-            f"step {step:,} of {total_steps:,}: the held-out {name}, {value:.2f}, is "
-            f"not clearly below {level:.2f}, which a model has that knows how often "
-            "each token occurs, and no context. Every BERT is there at first, and the "
-            "steps may be too few yet; or the learning rate is too high or too low, "
-            "there is no warmup, attention, positions or mask are broken, or tokenizer "
-            "or token ids are wrong (docs/what_to_expect.md)"
-        )
+        if level is not None and name.endswith("loss") and value >= level - _MARGIN:
+            return (
+                f"step {step:,} of {total_steps:,}: the held-out {name}, {value:.2f}, "
+                f"is not clearly below {level:.2f}, the loss of predicting tokens by "
+                "frequency alone. More steps may help. Otherwise check the learning "
+                "rate and warmup, attention, positions and mask, tokenizer and token "
+                "ids (docs/what_to_expect.md)"
+            )
     return ""

@@ -1,0 +1,146 @@
+"""Inference on any mesh: rows in, outputs out, in batches of few shapes."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Protocol
+
+import jax
+import numpy as np
+
+from bert_jax.training import sharding
+
+
+class Question(Protocol):
+    """Function of a model; hashable. The objective of a fine-tuning task is one.
+
+    Attributes:
+      encoder_path: Path of the encoder in the parameters.
+    """
+
+    encoder_path: str
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes of the arrays that `outputs` reads, and maybe of more."""
+
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters, boxed with the names of their dimensions."""
+
+    def outputs(self, params: Any, batch: dict[str, jax.Array]) -> dict[str, jax.Array]:
+        """Return arrays with a row for each row of the batch."""
+
+
+class Engine:
+    """Compiled `outputs` of a question, for rows sorted into buckets by length."""
+
+    def __init__(
+        self,
+        question: Question,
+        params: Any,
+        mesh: jax.sharding.Mesh,
+        lengths: Sequence[int],
+    ):
+        """Prepare to compile; each batch shape is compiled at its first use.
+
+        Args:
+          question: Question to answer.
+          params: Parameters of the question, on the mesh.
+          mesh: Devices.
+          lengths: Lengths that batches may have, ascending. The last one must hold
+            every row.
+        """
+        self._params, self._mesh, self._lengths = params, mesh, lengths
+        self._compute = jax.jit(
+            question.outputs, out_shardings=sharding.replicated(mesh)
+        )
+        short, long = question.batch_shapes(1, 2), question.batch_shapes(1, 3)
+        self._length_axes = {
+            name: _differing_axis(short[name].shape, long[name].shape) for name in short
+        }
+
+    def outputs(
+        self,
+        rows: Mapping[str, np.ndarray],
+        batch_size: int,
+        heartbeat: Callable[[], None] = lambda: None,
+    ) -> dict[str, np.ndarray]:
+        """Return the outputs of all rows, in the order of the rows.
+
+        Outputs that depend on the length have the length of `rows`; padding that no
+        batch contained is zeros.
+
+        Args:
+          rows: Arrays with a row for each; `attention_mask` [R, ..., L] is required.
+          batch_size: Largest number of rows in a batch, over all devices.
+          heartbeat: Called after each batch.
+        """
+        whole = {
+            name: jax.ShapeDtypeStruct((batch_size, *values.shape[1:]), values.dtype)
+            for name, values in self._inputs(rows).items()
+        }
+        with sharding.use(self._mesh):
+            shapes = self._compute.eval_shape(self._params, whole)
+        count = len(rows["attention_mask"])
+        results = {
+            name: np.zeros((count, *shape.shape[1:]), shape.dtype)
+            for name, shape in shapes.items()
+        }
+        for indices, outputs in self.batches(rows, batch_size):
+            for name, values in outputs.items():
+                shape = results[name].shape[1:]
+                values = values[(slice(None), *map(slice, shape))]
+                missing = np.subtract(shape, values.shape[1:])
+                padding = [(0, 0), *((0, n) for n in missing)]
+                results[name][indices] = np.pad(values, padding)
+            heartbeat()
+        return results
+
+    def batches(
+        self, rows: Mapping[str, np.ndarray], batch_size: int
+    ) -> Iterator[tuple[np.ndarray, dict[str, np.ndarray]]]:
+        """Yield the row indices and the outputs of each batch, shortest rows first."""
+        inputs = self._inputs(rows)
+        buckets = np.searchsorted(self._lengths, row_lengths(rows["attention_mask"]))
+        order = np.argsort(buckets, kind="stable")
+        # A power of two where all rows fit in one batch, so that few are compiled.
+        parts = sharding.batch_parts(self._mesh)
+        enough = 1 << max(len(order) - 1, 0).bit_length()
+        size = min(batch_size, -(-enough // parts) * parts)
+        local = sharding.local_rows(self._mesh, size)
+        for start in range(0, len(order), size):
+            indices = order[start : start + size]
+            length = self._lengths[buckets[indices[-1]]]
+            # The last row is repeated to fill up the last batch.
+            filled = np.pad(indices, (0, size - len(indices)), mode="edge")[local]
+            batch = {
+                name: _fit(values[filled], self._length_axes[name], length)
+                for name, values in inputs.items()
+            }
+            on_devices = sharding.to_devices(self._mesh, batch, local, size)
+            with sharding.use(self._mesh):
+                outputs = jax.device_get(self._compute(self._params, on_devices))
+            yield indices, {name: x[: len(indices)] for name, x in outputs.items()}
+
+    def _inputs(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+        return {name: rows[name] for name in self._length_axes if name in rows}
+
+
+def row_lengths(attention_mask: np.ndarray) -> np.ndarray:
+    """Return the end of the last token in each row of a mask [R, ..., L]."""
+    ends = np.arange(1, attention_mask.shape[-1] + 1, dtype=np.int32)
+    axes = tuple(range(1, attention_mask.ndim))
+    return np.max(attention_mask * ends, axis=axes, initial=0)
+
+
+def _differing_axis(a: Sequence[int], b: Sequence[int]) -> int | None:
+    return next((i for i, (m, n) in enumerate(zip(a, b, strict=True)) if m != n), None)
+
+
+def _fit(values: np.ndarray, axis: int | None, length: int) -> np.ndarray:
+    """Truncate or pad an array to a length along an axis; None leaves it as it is."""
+    if axis is None:
+        return values
+    values = values[(slice(None),) * axis + (slice(length),)]
+    padding = [(0, 0)] * values.ndim
+    padding[axis] = (0, length - values.shape[axis])
+    return np.pad(values, padding)
