@@ -85,7 +85,7 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
     if (path / "corpus" / shards.MANIFEST).exists():
         # Packages may have been installed since; the demo stays with what it has.
         return shards.open_corpus(path / "corpus")
-    if not tokenizer_lib.is_unfinished(path / "tokenizer"):
+    if (path / "tokenizer" / tokenizer_lib.SETTINGS_FILE).exists():
         tokenizer = tokenizer_lib.Tokenizer.load(path / "tokenizer")
     else:
         tokenizer = vocabulary.learn(
