@@ -66,6 +66,7 @@ def module_name(path: str | pathlib.Path) -> str:
     return path.as_posix()
 
 
+@functools.cache
 def _roots() -> list[pathlib.Path]:
     # Packages come first, because they may be installed inside the standard library's
     # folder.
