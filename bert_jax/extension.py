@@ -1,4 +1,4 @@
-"""A checkpoint whose vocabulary has the words of a new text, to go on training with."""
+"""Checkpoints with words of a new text in their vocabulary, for further pretraining."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -16,13 +16,13 @@ from bert_jax.model import parameters
 
 @dataclasses.dataclass(frozen=True)
 class Extended:
-    """What became of a checkpoint.
+    """Result of extending a vocabulary.
 
     Attributes:
-      words: Words that were added, the most useful first.
-      replaced: Number of those that took the place of an unused token.
-      vocab_size: Number of tokens now.
-      share_saved: Share of the tokens of the text that they save.
+      words: Added words, the most useful first.
+      replaced: Number of added words that replaced an unused token.
+      vocab_size: New number of tokens.
+      share_saved: Fraction by which the text has fewer tokens.
     """
 
     words: list[new_words.NewWord]
@@ -42,35 +42,33 @@ def extend(
 ) -> Extended:
     """Add words of a text to the vocabulary of a checkpoint.
 
-    What is learned of a new word begins with the mean of what the checkpoint knows of
-    its pieces (Gee et al. 2022, Fast vocabulary transfer): a row of the embedding, and
-    a bias of the head. The output is a checkpoint of ours, with a folder `tokenizer`
-    to build a corpus with; pretraining goes on from it with `init_from`.
+    The embedding and the output bias of a new word are initialised with the mean over
+    its pieces (Gee et al. 2022, Fast vocabulary transfer). The output is a native
+    checkpoint, with a folder `tokenizer` for building a corpus; pretraining continues
+    from it with `init_from`.
 
     Args:
-      checkpoint: Checkpoint of ours or of another project, with a WordPiece vocabulary.
+      checkpoint: Native or published checkpoint with a WordPiece vocabulary.
       source: Source of the text.
       output: Folder to write; new or empty.
-      words: Number of words to add, at most.
-      min_count: How often the text has a word, at least.
-      sample_bytes: Amount of text to look at.
+      words: Largest number of words to add.
+      min_count: Smallest number of occurrences of a word.
+      sample_bytes: Amount of text to read.
 
     Raises:
       UserError: The checkpoint or the text cannot be used, there are no such words, or
         the folder cannot be written.
-      Unavailable: Checkpoint or text cannot be read now.
     """
     output_lib.check(output, local=True)
     model = lazy_checkpoint.read(checkpoint)
     tokenizer = model.metadata.tokenizer
-    new_words.check(tokenizer)
     texts = vocabulary.sample(source, sample_bytes)
     terminal.say(f"{checkpoint}: {tokenizer.vocab_size:,} tokens")
     found = new_words.find(tokenizer, texts, min_count)[:words]
     if not found:
         raise UserError(
-            f"the text has no word {min_count} times or more that the vocabulary of "
-            f"{checkpoint} lacks; give more text or a smaller min_count"
+            f"no word that occurs {min_count} times or more is missing in the "
+            f"vocabulary of {checkpoint}; give more text or a smaller min_count"
         )
     before = sum(map(len, tokenizer.encode_batch(texts)))
     extended, ids = new_words.extend(tokenizer, [new.word for new in found])
@@ -104,7 +102,7 @@ def extend(
 def _with_rows(
     array: Stored, words: Sequence[new_words.NewWord], ids: list[int], rows: int
 ) -> Stored:
-    """A parameter with a row for each token, with those of new words in it."""
+    """Extend a parameter with one row per token by rows for new words."""
     shape = (max(rows, array.shape[0]), *array.shape[1:])
 
     def read():

@@ -1,10 +1,16 @@
 """Local paths and object stores such as `gs://`, behind one interface.
 
-`path` turns either into an object with pathlib's methods; for a local path it is a
-`pathlib.Path`. An object store has no folders, so that none has to be made and none is
-empty. It cannot rename either, but an object appears only when it has arrived in full.
+`path` returns a `pathlib.Path` for a local path and a `RemotePath` for a URL. An object
+store has no folders, so none has to be made and none is empty. It cannot rename
+objects, but an object appears only when it is complete.
 
-Stores are reached through fsspec, which chooses the library: gcsfs for `gs://`.
+fsspec chooses the library for a store: gcsfs for `gs://`. `etils.epath` is no
+replacement: it takes every error to mean that an object is missing, it caches listings,
+and it cannot access fsspec's other stores.
+
+In this package, functions that read or write files raise `Unavailable` if a store does
+not answer now, and `UserError` for other failures, even if their docstrings do not say
+so.
 """
 
 import contextlib
@@ -27,7 +33,7 @@ from bert_jax.errors import Unavailable, UserError
 
 @dataclasses.dataclass(frozen=True)
 class RemotePath:
-    """A URL in an object store, with the methods of pathlib that are needed."""
+    """URL in an object store, with the methods of `pathlib.Path` that are in use."""
 
     url: str
 
@@ -45,7 +51,7 @@ class RemotePath:
         return self.url.rstrip("/").rpartition("/")[2]
 
     def exists(self) -> bool:
-        # fsspec's own `exists` takes every error to mean that it does not.
+        # fsspec's own `exists` returns false for every error.
         try:
             self._store.info(self.url)
         except FileNotFoundError:
@@ -68,12 +74,6 @@ class RemotePath:
     def read_text(self, encoding: str) -> str:
         return self.read_bytes().decode(encoding)
 
-    def write_bytes(self, data: bytes) -> None:
-        self._store.pipe_file(self.url, data)
-
-    def write_text(self, text: str, encoding: str) -> None:
-        self.write_bytes(text.encode(encoding))
-
     def unlink(self, missing_ok: bool = False) -> None:
         if self.exists() or not missing_ok:
             self._store.rm_file(self.url)
@@ -87,12 +87,12 @@ Path = pathlib.Path | RemotePath
 
 
 def is_remote(name: str | os.PathLike) -> bool:
-    """Whether this is the URL of an object store."""
+    """Return whether a path is the URL of an object store."""
     return "://" in os.fspath(name)
 
 
 def path(name: str | os.PathLike) -> Path:
-    """The path object for a path or URL.
+    """Return the path object for a path or URL.
 
     Raises:
       UserError: The store is unknown, or the library for it is missing.
@@ -109,7 +109,7 @@ def path(name: str | os.PathLike) -> Path:
 
 
 def check(where: Path) -> None:
-    """Send one request to a store, to fail early if it does not answer.
+    """Send one request to a store, to fail early if the store does not answer.
 
     Raises:
       UserError: The store refuses the request.
@@ -133,31 +133,31 @@ def _store(url: str) -> fsspec.AbstractFileSystem:
 
 
 def make_folder(folder: Path) -> None:
-    """Make a folder and its parents. In a store there is nothing to make."""
+    """Make a local folder and its parents. Do nothing in a store."""
     if not is_remote(folder):
         folder.mkdir(parents=True, exist_ok=True)
 
 
 def remove_folder(folder: Path) -> None:
-    """Remove a folder with its content."""
+    """Remove a folder and its content."""
     if not is_remote(folder):
         shutil.rmtree(folder)
         return
     store = _store(folder.url)
-    # Object by object: asked for a whole bucket, gcsfs would remove the bucket, too.
+    # One object at a time, because gcsfs would remove the bucket of a whole bucket.
     if names := store.find(folder.url):
         store.rm(names)
 
 
 def write_text(where: Path, text: str) -> None:
-    """Write a file in such a way that it appears in full or not at all."""
+    """Write a file atomically: it appears in full or not at all."""
     write_bytes(where, text.encode("utf-8"))
 
 
 def write_bytes(where: Path, data: bytes) -> None:
-    """Write a file in such a way that it appears in full or not at all."""
+    """Write a file atomically: it appears in full or not at all."""
     if is_remote(where):
-        where.write_bytes(data)
+        _store(where.url).pipe_file(where.url, data)
         return
     temporary = temporary_file(where)
     try:
@@ -172,9 +172,9 @@ def write_bytes(where: Path, data: bytes) -> None:
 
 
 def temporary_file(where: Path) -> pathlib.Path:
-    """A new local path for a file that `put` will move into place.
+    """Return a new local path for a file that `put` will move into place.
 
-    Every call gives another: on a cluster, two workers may write the same split.
+    The path is unique: on a cluster, two workers may write the same split.
     """
     name = f"{where.name}.{uuid.uuid4().hex[:12]}.tmp"
     if is_remote(where):
@@ -183,7 +183,7 @@ def temporary_file(where: Path) -> pathlib.Path:
 
 
 def put(temporary: pathlib.Path, where: Path) -> None:
-    """Move a local file into place; it appears there in full or not at all."""
+    """Move a local file into place atomically."""
     if not is_remote(where):
         os.replace(temporary, where)
         return
@@ -198,32 +198,30 @@ def get(where: Path, local: pathlib.Path) -> None:
     _store(where.url).get_file(where.url, str(local))
 
 
-# How libraries describe a failure that may pass.
+# Parts of libraries' messages about transient failures.
 _PASSING = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
 
 
 def is_passing(error: BaseException) -> bool:
-    """Whether an error may pass: a timeout may, a missing file does not."""
-    seen: BaseException | None = error
-    while seen is not None:
-        code = getattr(seen, "code", 0)  # gcsfs: the status of HTTP
+    """Return whether an error is transient: a timeout is, a missing file is not."""
+    for seen in _causes(error):
+        code = getattr(seen, "code", 0)  # of gcsfs: HTTP status
         if isinstance(code, int) and (code == 429 or 500 <= code < 600):
             return True
         if isinstance(seen, TimeoutError | ConnectionError | MemoryError):
             return True
-        # aiohttp's, which is there only where a store needs it.
+        # Of aiohttp, which is not always installed.
         if any(c.__name__ == "ClientConnectionError" for c in type(seen).__mro__):
             return True
         if getattr(seen, "errno", 0) == errno.ESTALE:
             return True
         if any(text in str(seen) for text in _PASSING):
             return True
-        seen = seen.__cause__ or seen.__context__
     return False
 
 
 def failure(error: BaseException) -> type[UserError] | type[Unavailable]:
-    """The exception to raise for an error of reading or writing."""
+    """Return the class of the exception to raise for an I/O error."""
     return Unavailable if is_passing(error) else UserError
 
 
@@ -231,20 +229,23 @@ _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACC
 
 
 def disk_error(error: BaseException) -> str:
-    """The system's message if an error or its cause is about the disk; otherwise "".
+    """Return the system's message if an error or its cause is about the disk, or "".
 
-    The library that writes the arrays of checkpoints has no error types of its own, but
-    its messages end with the system's.
+    TensorStore has no error types for this, but its messages end with the system's.
     """
-    seen: BaseException | None = error
-    while seen is not None:
+    for seen in _causes(error):
         for number in _DISK_ERRORS:
             if os.strerror(number) in str(seen) or (
                 isinstance(seen, OSError) and seen.errno == number
             ):
                 return os.strerror(number)
-        seen = seen.__cause__ or seen.__context__
     return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = error.__cause__ or error.__context__
 
 
 # ---- failures to write, and locks
@@ -252,22 +253,22 @@ def disk_error(error: BaseException) -> str:
 
 @contextlib.contextmanager
 def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
-    """Turn a failure to write into an error of one line.
+    """Context that turns a failure to write into an error of one line.
 
     Args:
       where: File or folder that is written.
-      hint: Advice for the end of the line.
+      hint: Advice for the end of the message.
 
     Raises:
       UserError: The disk is full, read-only, or fails in another way.
-      Unavailable: The failure may pass.
+      Unavailable: The failure is transient.
     """
     try:
         yield
     except (UserError, Unavailable):
         raise
     except Exception as error:
-        # The errors of stores have no common base class.
+        # Errors of stores have no common base class.
         if not isinstance(error, OSError) and not is_remote(where):
             raise
         reason = disk_error(error) or getattr(error, "strerror", None) or str(error)
@@ -279,14 +280,14 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
 
 @contextlib.contextmanager
 def locked(where: Path, busy: str) -> Iterator[None]:
-    """Hold a lock on a file that only one process can hold.
+    """Context that holds an exclusive lock on a file.
 
-    The system releases the lock when the process ends, however it ends. Object stores
-    and some network file systems have no locks; there, every process gets past.
+    The system releases the lock when the process ends. Object stores and some network
+    file systems have no locks; there, every process proceeds.
 
     Args:
       where: File to lock. It is created if needed, and not removed.
-      busy: Message for when another process holds the lock.
+      busy: Message if another process holds the lock.
 
     Raises:
       UserError: Another process holds the lock, or the file cannot be created.
@@ -306,12 +307,12 @@ def locked(where: Path, busy: str) -> Iterator[None]:
         yield
 
 
-# ---- finding and sampling files
+# ---- finding and reading files
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """A file that matches a glob.
+    """File that matches a glob.
 
     Attributes:
       name: Path or URL.
@@ -325,7 +326,7 @@ class File:
 
 
 def find(pattern: str) -> list[File]:
-    """Files that match a glob, sorted by name."""
+    """List the files that match a glob, sorted by name."""
     if is_remote(pattern):
         check(path(pattern))
         return _listing(_store(pattern), pattern)
@@ -339,7 +340,7 @@ def _listing(
     scheme = os.fspath(pattern).partition("://")[0]
     try:
         matched = store.glob(os.fspath(pattern), detail=True)
-    except FileNotFoundError:  # there is not even a bucket
+    except FileNotFoundError:  # the bucket is missing
         return []
     return [
         File(f"{scheme}://{name.lstrip('/')}", about["size"], _checksum(about))
@@ -349,17 +350,17 @@ def _listing(
 
 
 def _checksum(about: dict) -> str:
-    """Checksum of an object in a listing; those that copies share come first."""
+    """Return the checksum of an object; prefer checksums that copies share."""
     names = ("crc32c", "md5Hash", "ETag", "etag")
     return next((str(about[name]) for name in names if about.get(name)), "")
 
 
 def read_ranges(name: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """Read parts of a file.
+    """Yield the bytes of ranges of a file.
 
     Args:
       name: Path or URL.
-      ranges: Start and end of each part, in bytes; the end is exclusive.
+      ranges: Start and exclusive end of each range, in bytes.
     """
     if is_remote(name):
         store = _store(name)

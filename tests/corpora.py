@@ -1,13 +1,60 @@
-"""Files of corpora: how to damage and to compare them."""
+"""Helpers that build, damage and compare corpora."""
+
+import contextlib
+
+from bert_jax.corpus import build, sources
+
+
+class _StopError(Exception):
+    pass
+
+
+def build_reference(
+    text_file, tokenizer, output, *, stop_after=None, held_out=0.1, workers=1
+):
+    """Build the corpus of the fixture `corpus`.
+
+    Args:
+      text_file: Fixture of that name.
+      tokenizer: Tokenizer of the corpus.
+      output: Folder to write.
+      stop_after: Number of finished splits after which the build is interrupted.
+      held_out: Fraction of documents to hold out; 0.1 in the fixture.
+      workers: Number of processes.
+
+    Returns:
+      The counts of finished splits that the build reported.
+    """
+    reported = []
+
+    def on_split(done, total, result):
+        reported.append(done)
+        if done == stop_after:
+            raise _StopError
+
+    with contextlib.suppress(_StopError):
+        build.build(
+            sources.Source(str(text_file), "text", split_bytes=100_000),
+            build.Settings(held_out=held_out),
+            tokenizer,
+            output,
+            workers=workers,
+            on_split=on_split,
+        )
+    return reported
 
 
 def content(folder):
-    """Files in a folder, by name."""
-    return {p.name: p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+    """Return the content of all files below a folder, by relative path."""
+    return {
+        path.relative_to(folder).as_posix(): path.read_bytes()
+        for path in folder.rglob("*")
+        if path.is_file()
+    }
 
 
 def flipped(data, place):
-    """The bytes with one bit of one of them changed; from the end if negative."""
+    """Return the bytes with one bit flipped; a negative place counts from the end."""
     changed = bytearray(data)
     changed[place] ^= 1
     return bytes(changed)

@@ -1,4 +1,4 @@
-"""Byte-level BPE: against GPT-2's own code, and what only this kind does."""
+"""Byte-level BPE, compared with GPT-2's own code."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ import pytest
 from commands import assert_refused, call
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, shards, sources, splits
+from bert_jax.corpus import shards, splits
 from bert_jax.errors import UserError
 from bert_jax.tasks import tagging
 
@@ -22,7 +22,7 @@ TEXTS = STORED["texts"]
 
 @pytest.fixture
 def folder(tmp_path):
-    """As of a published RoBERTa."""
+    """Folder in the format of a published RoBERTa."""
     path = tmp_path / "published"
     path.mkdir()
     for name in ("vocab.json", "merges.txt"):
@@ -41,7 +41,7 @@ def spaced(published):
 
 
 def random_texts(count=300):
-    """Characters of all planes and sizes, and much white space."""
+    """Yield texts of characters of all sizes in UTF-8, and much white space."""
     rng = random.Random(0)
     limits = (0x80, 0x800, 0xD800, 0x110000)
     for _ in range(count):
@@ -50,8 +50,8 @@ def random_texts(count=300):
         yield text.replace("\x01", " ").replace("\x02", "\n ")
 
 
-def test_ids_are_those_of_the_original(published, spaced):
-    """Of encoder.py of openai/gpt-2, with whom RobertaTokenizer agreed."""
+def test_ids_equal_those_of_gpt2(published, spaced):
+    """The stored ids are from encoder.py of openai/gpt-2."""
     assert published.encode_batch(TEXTS) == STORED["ids"]
     assert [published.encode(text) for text in TEXTS] == STORED["ids"]
     assert spaced.encode_batch(TEXTS) == STORED["ids_after_a_space"]
@@ -75,7 +75,7 @@ def test_decoding_shows_special_tokens_and_cut_characters(published):
     assert t.decode(cut[:1]) == "\ufffd"
 
 
-def test_special_tokens_are_roberta_s(published, byte_bpe):
+def test_special_tokens_are_those_of_roberta(published, byte_bpe):
     assert published.special_tokens == ("<pad>", "<unk>", "<s>", "</s>", "<mask>")
     t = byte_bpe
     assert (t.cls_id, t.pad_id, t.sep_id, t.unk_id) == (0, 1, 2, 3)
@@ -85,8 +85,8 @@ def test_special_tokens_are_roberta_s(published, byte_bpe):
         assert special.isdisjoint(t.encode(text))
 
 
-def test_offsets_of_characters_that_are_cut(published, spaced):
-    """Each token of a character has all of it; the space before a word is not in it."""
+def test_offsets_of_split_characters(published, spaced):
+    """Each token of a character covers all of it, and no token the space before."""
     text = "a \U0001d54f\U0001d54f  the\n\u4e00 the"
     for tokenizer in (published, spaced):
         (encoding,) = tokenizer.encode_with_offsets([text])
@@ -101,7 +101,7 @@ def test_offsets_of_characters_that_are_cut(published, spaced):
         assert covered == {i for i, c in enumerate(text) if not c.isspace()}
 
 
-def test_words_are_what_stands_between_spaces(spaced):
+def test_words_are_separated_by_spaces(spaced):
     text = "the unparenthesised attributes, na\u00efve \u4e00\u4e8c x\u4e00 (the) end."
     words = []
     for i in spaced.encode(text):
@@ -115,7 +115,7 @@ def test_words_are_what_stands_between_spaces(spaced):
     assert spaced.continues_word[spaced.unk_id]
 
 
-def test_a_byte_that_the_vocabulary_lacks_is_unknown(folder):
+def test_byte_missing_in_the_vocabulary_is_unknown(folder):
     ids = json.loads(STORED["vocab.json"])
     lines = STORED["merges.txt"].split("\n")
     del ids["\u0141"]  # byte 255, which no UTF-8 has, ...
@@ -133,7 +133,6 @@ def test_a_byte_that_the_vocabulary_lacks_is_unknown(folder):
 
 
 def test_sentences_of_a_document_have_the_ids_of_their_text(published, spaced):
-    """Whatever the first word of the document gets: it is the text in one line."""
     segments = ["One two.  ", " \n", "the three\n   four!\r\n", "\tfive?", "\u4e00."]
     sentences = splits.in_one_line(segments)
     line = "One two. the three four! five? \u4e00."
@@ -146,7 +145,7 @@ def test_sentences_of_a_document_have_the_ids_of_their_text(published, spaced):
 
 
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_one_line_is_nothing_to_other_kinds(kind, request, documents):
+def test_leading_spaces_change_no_ids_of_other_kinds(kind, request, documents):
     tokenizer = request.getfixturevalue(kind)
     for document in documents[:30]:
         segments = [part + "\n " for part in document.split(". ")]
@@ -157,7 +156,7 @@ def test_one_line_is_nothing_to_other_kinds(kind, request, documents):
         assert tokenizer.encode_batch(words) == tokenizer.encode_batch(spaced)
 
 
-def test_words_of_a_list_have_the_ids_that_they_have_in_a_text(published, spaced):
+def test_words_of_a_list_have_the_same_ids_as_in_a_text(published, spaced):
     words = ["the", "unparenthesised", "\u4e00", "value", "."]
     for tokenizer in (published, spaced):
         rows = tagging.make_rows([words], tokenizer, 64)
@@ -183,7 +182,7 @@ def test_blanks_take_the_space_before_them(published, spaced):
         assert t.mask_id not in t.encode_with_blanks("no blank <s>")
 
 
-def test_a_blank_of_other_kinds_is_only_theirs(wordpiece):
+def test_mask_token_of_roberta_is_text_for_wordpiece(wordpiece):
     assert wordpiece.mask_id not in wordpiece.encode_with_blanks("the <mask> end")
     before, after = wordpiece.encode_batch(["the", "end"])
     ids = wordpiece.encode_with_blanks("the [MASK] end")
@@ -193,8 +192,7 @@ def test_a_blank_of_other_kinds_is_only_theirs(wordpiece):
 # ---- on disk
 
 
-def test_folders_are_as_published(byte_bpe, published, tmp_path):
-    """What is saved can be read as a published folder, and that gives the same."""
+def test_saved_folder_can_be_read_as_a_published_one(byte_bpe, published, tmp_path):
     for name, tokenizer in (("ours", byte_bpe), ("theirs", published)):
         tokenizer.save(tmp_path / name)
         assert tokenizer_lib.Tokenizer.load(tmp_path / name) == tokenizer
@@ -211,13 +209,15 @@ def test_folders_are_as_published(byte_bpe, published, tmp_path):
         config.write_text(f'{{"add_prefix_space": {value}}}')
         read = tokenizer_lib.from_published_bpe(tmp_path / "ours")
         assert read.add_prefix_space is expected
-    for value in ("[]", '{"add_prefix_space": 1}', "{"):
+    for value in ("[]", '{"add_prefix_space": "yes"}', "{"):
         config.write_text(value)
-        with pytest.raises(UserError, match="tokenizer_config|add_prefix_space is 1"):
+        with pytest.raises(
+            UserError, match="tokenizer_config|add_prefix_space must be"
+        ):
             tokenizer_lib.from_published_bpe(tmp_path / "ours")
 
 
-def test_how_the_files_are_written_does_not_matter(folder, published):
+def test_formatting_of_the_files_does_not_matter(folder, published):
     ids = json.loads(STORED["vocab.json"])
     shuffled = dict(sorted(ids.items()))
     (folder / "vocab.json").write_text(json.dumps(shuffled, indent=1))
@@ -231,21 +231,18 @@ def test_how_the_files_are_written_does_not_matter(folder, published):
     ("name", "change", "message"),
     [
         ("vocab.json", lambda s: s[:-9], "vocab.json is damaged: "),
-        ("vocab.json", lambda s: "[1]", "no JSON object of tokens and ids"),
         ("vocab.json", lambda s: '{"a": "b"}', "no JSON object of tokens and ids"),
-        ("vocab.json", lambda s: "[" * 10**5, "vocab.json is damaged: "),
         ("vocab.json", lambda s: s.replace('"the":', '"thex":'), "'the' is not in"),
         ("vocab.json", lambda s: s.replace('"<s>":0', '"<s>":1'), "ids are not 0 to"),
         ("vocab.json", lambda s: s.replace('"<mask>"', '"x<"'), "has no <mask>"),
         ("vocab.json", lambda s: s.replace('"the"', '"\\ud800"'), "not allowed"),
-        ("merges.txt", lambda s: s + "a b c\n", "line 741: 'a b c' is no pair of tok"),
-        ("merges.txt", lambda s: s + "a \n", "line 741: 'a ' is no pair of tokens"),
+        ("merges.txt", lambda s: s + "a \n", "line 741: 'a ' is not a pair"),
         ("merges.txt", lambda s: s + "q q\n", "line 741: 'qq' is not in vocab.json"),
         ("merges.txt", lambda s: s + "\udcff", "merges.txt is damaged: "),
     ],
-)  # fmt: skip
-def test_damaged_files(name, change, message, folder, published, tmp_path):
-    """In a published folder, and in one of ours."""
+)
+def test_damaged_files_are_refused(name, change, message, folder, published, tmp_path):
+    """In a published folder, and in a native one."""
     published.save(tmp_path / "ours")
     changed = change(STORED[name]).encode("utf-8", "surrogateescape")
     (folder / name).write_bytes(changed)
@@ -259,36 +256,11 @@ def test_damaged_files(name, change, message, folder, published, tmp_path):
         tokenizer_lib.Tokenizer.load(tmp_path / "ours")
 
 
-def test_a_save_that_was_killed(byte_bpe, tmp_path):
-    byte_bpe.save(tmp_path)
-    assert not tokenizer_lib.is_unfinished(tmp_path)
-    (tmp_path / "merges.txt").rename(tmp_path / "merges.txt.0123456789ab.tmp")
-    assert tokenizer_lib.is_unfinished(tmp_path)
-    (tmp_path / "vocab.json").unlink()
-    assert tokenizer_lib.is_unfinished(tmp_path)
-    (tmp_path / "tokenizer.json").unlink()
-    (tmp_path / "vocab.json").write_text("{}")
-    assert not tokenizer_lib.is_unfinished(tmp_path)
-
-
-def test_settings_of_other_kinds_are_refused(published, wordpiece):
-    for name in ("lower_case", "strip_accents"):
-        with pytest.raises(UserError, match=f"{name} is true, which byte_bpe does not"):
-            dataclasses.replace(published, **{name: True})
-    with pytest.raises(UserError, match="add_prefix_space is true, which wordpiece do"):
-        dataclasses.replace(wordpiece, add_prefix_space=True)
-    with pytest.raises(UserError, match="add_prefix_space is 1, not true or false"):
-        dataclasses.replace(published, add_prefix_space=1)
-    values = json.loads(published.dumps()) | {"add_prefix_space": True}
-    with pytest.raises(UserError, match="have changed since they were saved"):
-        tokenizer_lib.Tokenizer.loads(json.dumps(values))
-
-
 # ---- programs
 
 
-def test_a_corpus_with_a_published_vocabulary(folder, text_file, tmp_path, documents):
-    """Also where `tokenizer.json` is Hugging Face's, and read back as one of ours."""
+def test_corpus_with_a_published_vocabulary(folder, text_file, tmp_path, documents):
+    """Also if `tokenizer.json` is in the format of Hugging Face."""
     (folder / "tokenizer.json").write_text('{"version": "1.0", "model": {}}')
     flags = [f"--input={text_file}", "--held_out=0", "--workers=1"]
     done = call(
@@ -308,43 +280,13 @@ def test_a_corpus_with_a_published_vocabulary(folder, text_file, tmp_path, docum
     text = corpus.tokenizer.decode(tokens.tolist())
     given = "".join("".join(d.split()) for d in documents)
     assert "".join(text.split()) == given
-    done = call(
-        "build_corpus",
-        *flags,
-        f"--tokenizer={folder}",
-        "--lower_case",
-        f"--output={tmp_path / 'd'}",
-    )
-    assert_refused(done, "--lower_case is for a vocab.txt")
-    (folder / "tokenizer.json").write_text('{"kind": "byte_bpe"}')
-    done = call(
-        "build_corpus", *flags, f"--tokenizer={folder}", f"--output={tmp_path / 'd'}"
-    )
-    assert_refused(done, "published is damaged: lower_case is missing")
+    flags += [f"--tokenizer={folder}", f"--output={tmp_path / 'd'}"]
+    refused = call("build_corpus", *flags, "--lower_case")
+    assert_refused(refused, "--lower_case applies to a vocab.txt only")
 
 
 def test_training_does_not_lower_case(text_file, tmp_path):
-    flags = [f"--input={text_file}", "--kind=byte_bpe", "--vocab_size=600"]
+    flags = [f"--input={text_file}", "--kind=byte_bpe", f"--output={tmp_path / 't'}"]
     for flag in ("--lower_case", "--strip_accents"):
-        done = call("train_tokenizer", *flags, flag, f"--output={tmp_path / 't'}")
-        assert_refused(done, f"{flag} is not for byte_bpe, which keeps text as it is")
-    done = call(
-        "train_tokenizer", *flags, "--nolower_case", f"--output={tmp_path / 't'}"
-    )
-    assert done.returncode == 0, done.stderr
-
-
-def test_a_corpus_is_the_same_from_lines_that_are_broken_elsewhere(byte_bpe, tmp_path):
-    """Where lines are broken says nothing about words."""
-    tokens = []
-    for name, space in (("a", " "), ("b", "\n")):
-        (tmp_path / f"{name}.txt").write_text(
-            f"The cat{space}sat here. A dog{space}ran.\n"
-        )
-        source = sources.Source(str(tmp_path / f"{name}.txt"), "text")
-        corpus = build.build(
-            source, build.Settings(0.0), byte_bpe, tmp_path / name, workers=1
-        )
-        (rows,) = shards.read_shard(corpus.folder, corpus.shards[shards.TRAIN][0])
-        tokens.append(rows.tokens.tolist())
-    assert tokens[0] == tokens[1] == byte_bpe.encode("The cat sat here. A dog ran.")
+        done = call("train_tokenizer", *flags, flag)
+        assert_refused(done, f"{flag} does not apply to byte_bpe, which keeps text as")

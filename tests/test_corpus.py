@@ -3,16 +3,12 @@ import gzip
 import io
 import json
 import pathlib
-import subprocess
-import sys
-import time
 
 import numpy as np
 import pyarrow
 import pytest
 import zstandard
-from commands import assert_refused, call
-from corpora import content, flipped
+from corpora import build_reference, content, flipped
 
 from bert_jax.corpus import build, python_docs, shards, sources, splits, text_files
 from bert_jax.corpus.problems import Problems
@@ -22,7 +18,7 @@ DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 
 
 def read_all(source):
-    """Every document of a source, and what was wrong."""
+    """Return all documents of a source, and the problems."""
     problems = Problems()
     documents = [
         document
@@ -77,29 +73,18 @@ def test_documents_do_not_depend_on_where_a_file_is_cut(format, documents, tmp_p
         assert problems.count == 0
 
 
-@pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_compressed_files(suffix, documents, tmp_path):
-    path = tmp_path / f"input{suffix}"
-    text = "\n\n".join(documents[:30]).encode()
-    compression = {".gz": "gzip", ".zst": "zstd"}[suffix]
-    with pyarrow.output_stream(str(path), compression=compression) as stream:
-        stream.write(text)
-    got, _ = read_all(sources.Source(str(path), "text", split_bytes=1000))
-    assert [d.text.strip() for d in got] == [d.strip() for d in documents[:30]]
-
-
-def test_a_file_that_went_away_is_reported(tmp_path):
+def test_deleted_file_is_refused(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("text")
     source = sources.Source(str(tmp_path / "*.txt"), "text")
     [split] = sources.plan(source)
     (tmp_path / "b.txt").unlink()
-    with pytest.raises(UserError, match=r"b\.txt is gone, or not on each machine"):
+    with pytest.raises(UserError, match=r"b\.txt was deleted, or is not on all"):
         list(sources.read(split, source, Problems()))
 
 
 @pytest.mark.parametrize("suffix", [".gz", ".zst"])
-def test_a_truncated_file_keeps_what_can_be_read(suffix, documents, tmp_path):
+def test_documents_before_a_truncation_are_kept(suffix, documents, tmp_path):
     path = tmp_path / f"input{suffix}"
     compression = {".gz": "gzip", ".zst": "zstd"}[suffix]
     with pyarrow.output_stream(str(path), compression=compression) as stream:
@@ -121,34 +106,32 @@ def test_a_truncated_file_keeps_what_can_be_read(suffix, documents, tmp_path):
         (".gz", 11, "Error -3 while decompressing data"),  # in the deflate stream
         (".gz", -6, "CRC check failed"),
         (".zst", 0, "ZSTD decompress failed"),
-        (".zst", 60, "ZSTD decompress failed"),
         (".zst", -1, "ZSTD decompress failed: Restored data doesn't match checksum"),
     ],
 )
-def test_a_damaged_archive_costs_no_other_file(
+def test_damaged_archive_costs_no_other_file(
     suffix, place, reason, documents, tmp_path
 ):
-    text = "\n\n".join(documents[:100]).encode()
+    texts = [text.strip() for text in documents[:100]]
     whole = {
-        ".gz": gzip.compress(text, mtime=0),
-        ".zst": zstandard.ZstdCompressor(write_checksum=True).compress(text),
+        ".gz": gzip.compress("\n\n".join(texts).encode(), mtime=0),
+        ".zst": zstandard.ZstdCompressor(write_checksum=True).compress(
+            "\n\n".join(texts).encode()
+        ),
     }[suffix]
     (tmp_path / f"a{suffix}").write_bytes(flipped(whole, place))
     (tmp_path / f"b{suffix}").write_bytes(whole)
-    got, problems = read_all(sources.Source(f"{tmp_path}/*", "text"))
+    got, problems = read_all(sources.Source(f"{tmp_path}/*", "text", split_bytes=1000))
     kept = [d.text.strip() for d in got if d.source.startswith(f"{tmp_path}/a")]
-    rest = [d.text.strip() for d in got[len(kept) :]]
-    assert rest == [text.strip() for text in documents[:100]]
-    # What comes before the damage is the text that was compressed.
-    assert kept == rest[: len(kept)]
-    assert problems.count == 1
-    expected = f"{tmp_path}/a{suffix}: cannot be read to its end ({reason}"
-    assert problems.lines[0].startswith(expected)
-    assert f"kept the {len(kept)} documents" in problems.lines[0]
-    assert ("up to line" in problems.lines[0]) == bool(kept)
+    assert [d.text.strip() for d in got[len(kept) :]] == texts
+    assert kept == texts[: len(kept)]
+    (line,) = problems.lines
+    assert line.startswith(f"{tmp_path}/a{suffix}: cannot be read to its end ({reason}")
+    assert f"kept the {len(kept)} documents" in line
+    assert ("up to line" in line) == bool(kept)
 
 
-def test_a_store_that_stops_answering_ends_the_build(tmp_path, monkeypatch):
+def test_unavailable_store_ends_the_build(tmp_path, monkeypatch):
     """Leaving out the rest of the file would silently make another corpus."""
     (tmp_path / "a.txt").write_text("one\n\ntwo\n")
 
@@ -163,7 +146,7 @@ def test_a_store_that_stops_answering_ends_the_build(tmp_path, monkeypatch):
         read_all(sources.Source(f"{tmp_path}/*", "text"))
 
 
-def test_bad_lines_are_named_and_the_rest_is_kept(tmp_path):
+def test_bad_lines_are_reported_and_left_out(tmp_path):
     (tmp_path / "a.txt").write_bytes(b"good\n\xff\xfe bad\nmore\n\nnext\n")
     (tmp_path / "b.txt").write_bytes(b"")
     got, problems = read_all(sources.Source(str(tmp_path / "*.txt"), "text"))
@@ -179,13 +162,12 @@ def test_bad_lines_are_named_and_the_rest_is_kept(tmp_path):
     assert "c.jsonl, line 2: no JSON object with a text in 'text'" in problems.lines[0]
 
 
-def test_json_that_python_reads_and_cannot_use(tmp_path):
+def test_unusable_json_is_reported_and_left_out(tmp_path):
     lines = [
         '{"text": "good"}',
         r'{"text": "half \ud800"}',
         r'{"text": "whole \ud83d\ude00"}',
         "[" * 100_000,
-        '{"text": ' + "[" * 100_000,
         '{"text": ' + "9" * 5_000 + "}",
     ]
     (tmp_path / "a.jsonl").write_text("\n".join(lines) + "\n")
@@ -193,20 +175,19 @@ def test_json_that_python_reads_and_cannot_use(tmp_path):
     assert [d.text for d in got] == ["good", "whole \N{GRINNING FACE}"]
     where = f"{tmp_path}/a.jsonl, line"
     assert problems.lines == [
-        f"{where} 2: the text in 'text' has half of a surrogate pair; left out",
-        f"{where} 4: JSON that is nested too deep; left out",
-        f"{where} 5: JSON that is nested too deep; left out",
-        f"{where} 6: no JSON object with a text in 'text'; left out",
+        f"{where} 2: unpaired surrogate in 'text'; left out",
+        f"{where} 4: no JSON object with a text in 'text'; left out",
+        f"{where} 5: no JSON object with a text in 'text'; left out",
     ]
 
 
-def test_a_byte_order_mark_is_no_text(tmp_path):
+def test_byte_order_mark_is_removed(tmp_path):
     (tmp_path / "a.txt").write_bytes("\ufeffhello\n".encode())
     got, _ = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
     assert got[0].text == "hello\n"
 
 
-def test_endless_documents_and_lines_are_cut(tmp_path, monkeypatch):
+def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "_MAX_DOCUMENT_CHARS", 50)
     monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", 20)
     (tmp_path / "a.txt").write_text("ä" * 200)
@@ -214,15 +195,6 @@ def test_endless_documents_and_lines_are_cut(tmp_path, monkeypatch):
     assert "".join(d.text for d in got) == "ä" * 200
     assert max(len(d.text) for d in got) <= 50
     assert problems.count == 0
-
-
-def test_no_input_is_refused(tmp_path):
-    with pytest.raises(UserError, match="no file matches"):
-        sources.plan(sources.Source(str(tmp_path / "*.txt"), "text"))
-    with pytest.raises(UserError, match="unknown format 'csv'; known: text, jsonl"):
-        sources.plan(sources.Source("x", "csv"))
-    with pytest.raises(UserError, match="TFDS knows no dataset 'nonesuch'"):
-        sources.plan(sources.Source("", "tfds:nonesuch"))
 
 
 def test_wikiextractor_output():
@@ -234,7 +206,7 @@ def test_wikiextractor_output():
     assert problems.count == 0
 
 
-# With protobuf 6, that TFDS asks for a property in a way that protobuf 7 will not have.
+# TFDS reads a property of protobuf 6 that protobuf 7 will not have.
 @pytest.mark.filterwarnings(r"ignore:label\(\) is deprecated:DeprecationWarning")
 def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
     import tensorflow as tf
@@ -249,13 +221,15 @@ def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
         },
         data_dir=str(tmp_path),
     )
-    # What the variable TFDS_DATA_DIR does in a new process.
+    # TFDS_DATA_DIR does the same in a new process.
     monkeypatch.setattr(tfds.core.constants, "DATA_DIR", str(tmp_path))
     source = sources.Source("", "tfds:chapters", "body", split_bytes=10_000)
     assert len(sources.plan(source)) > 3
     got, _ = read_all(source)
     assert sorted(d.text for d in got) == sorted(documents[:30])
-    with pytest.raises(UserError, match="no feature 'text'; it has body"):
+    with pytest.raises(
+        UserError, match="no split 'train' with a text feature .* are: body"
+    ):
         sources.plan(sources.Source("", "tfds:chapters"))
     with pytest.raises(UserError, match=r"not prepared in .*tfds build lm1b"):
         sources.plan(sources.Source("", "tfds:lm1b"))
@@ -263,7 +237,7 @@ def test_tensorflow_datasets(tmp_path, documents, monkeypatch):
     records.write_bytes(flipped(records.read_bytes(), records.stat().st_size // 2))
     kept, problems = read_all(dataclasses.replace(source, split_bytes=10**9))
     assert 0 < len(kept) < 30
-    expected = f"chapters: example {len(kept)} and those up to 30 cannot be read"
+    expected = f"chapters: examples {len(kept)} to 30 cannot be read"
     assert problems.count == 1 and expected in problems.lines[0]
 
 
@@ -310,7 +284,7 @@ def test_docstrings_become_prose():
     ]
 
 
-def test_parameters_and_the_function_they_belong_to(tmp_path):
+def test_parameters_have_descriptions_and_summaries(tmp_path):
     (tmp_path / "m.py").write_text(
         'def f():\n    """Sum all\n    elements.\n\n    More of it.\n\n'
         "    Parameters\n    ----------\n"
@@ -325,7 +299,7 @@ def test_parameters_and_the_function_they_belong_to(tmp_path):
     assert list(python_docs.parameters(tmp_path / "n.py")) == []
 
 
-def test_half_characters_in_docstrings_are_dropped(tmp_path):
+def test_unpaired_surrogates_in_docstrings_are_dropped(tmp_path):
     words = "This sentence has a few words, and an escape \\ud800 in it. " * 5
     (tmp_path / "m.py").write_text(f'"""{words}"""')
     [text] = python_docs.read_module(tmp_path / "m.py", pytest.fail)
@@ -333,7 +307,7 @@ def test_half_characters_in_docstrings_are_dropped(tmp_path):
     assert text.encode("utf-8")
 
 
-def test_language_reference_and_packages_are_found():
+def test_language_reference_and_packages_are_listed():
     names = [python_docs.module_name(path) for path in python_docs.source_files()]
     assert "pydoc_data/topics.py" in names
     assert "numpy/__init__.py" in names
@@ -356,7 +330,7 @@ def all_documents(corpus, split):
                 yield tokens, starts, source
 
 
-def test_a_corpus_holds_every_document_once(corpus, documents, wordpiece):
+def test_corpus_holds_every_document_once(corpus, documents, wordpiece):
     expected = [tuple(wordpiece.encode(text)) for text in documents]
     got = {
         split: [tuple(t.tolist()) for t, _, _ in all_documents(corpus, split)]
@@ -370,7 +344,7 @@ def test_a_corpus_holds_every_document_once(corpus, documents, wordpiece):
         assert corpus.count(split, "tokens") == sum(map(len, got[split]))
 
 
-def test_sentences_are_where_they_begin(corpus, documents, wordpiece):
+def test_sentence_starts_are_those_of_the_sentences(corpus, documents, wordpiece):
     import sentencex
 
     by_tokens = {tuple(wordpiece.encode(text)): text for text in documents}
@@ -396,102 +370,42 @@ def test_copies_of_a_document_stay_on_one_side(tmp_path, wordpiece):
     assert 5 < len(sides["held_out"]) < 30
 
 
-def test_processes_change_nothing(corpus, text_file, wordpiece, tmp_path):
-    built = build.build(
-        sources.Source(str(text_file), "text", split_bytes=100_000),
-        build.Settings(held_out=0.1),
-        wordpiece,
-        tmp_path / "c",
-        workers=2,
-    )
-    assert content(built.folder) == content(corpus.folder)
+def test_number_of_processes_does_not_matter(corpus, text_file, wordpiece, tmp_path):
+    build_reference(text_file, wordpiece, tmp_path, workers=2)
+    assert content(tmp_path) == content(corpus.folder)
 
 
-def test_a_killed_build_continues(corpus, text_file, wordpiece, tmp_path):
-    """SIGKILL after some splits; the second call builds the rest, and only that."""
-    script = (
-        "import sys, time; from bert_jax import tokenizer;"
-        "from bert_jax.corpus import build, sources;"
-        "build.build(sources.Source(sys.argv[1], 'text', split_bytes=100_000),"
-        " build.Settings(held_out=0.1), tokenizer.Tokenizer.load(sys.argv[2]),"
-        " sys.argv[3], workers=1, on_split=lambda *a: time.sleep(0.3))"
-    )
-    wordpiece.save(tmp_path / "t")
-    folder = tmp_path / "c"
-    arguments = [str(text_file), str(tmp_path / "t"), str(folder)]
-    process = subprocess.Popen([sys.executable, "-c", script, *arguments])
-    while len(list(folder.glob("unfinished/split-*.json"))) < 2:
-        assert process.poll() is None
-        time.sleep(0.02)
-    process.kill()
-    process.wait()
-    assert not (folder / "corpus.json").exists()
-    with pytest.raises(UserError, match=r"corpus\.json is missing"):
-        shards.open_corpus(folder)
-    before = {p.name: p.stat().st_mtime_ns for p in folder.glob("train-0000[01].arrow")}
-    built = build.build(
-        sources.Source(str(text_file), "text", split_bytes=100_000),
-        build.Settings(held_out=0.1),
-        wordpiece,
-        folder,
-        workers=1,
-    )
-    after = {p.name: p.stat().st_mtime_ns for p in folder.glob("train-0000[01].arrow")}
-    assert before == after
-    assert content(built.folder) == content(corpus.folder)
-
-
-def test_a_folder_of_something_else_is_left_alone(
-    corpus, text_file, wordpiece, tmp_path
-):
-    source = sources.Source(str(text_file), "text", split_bytes=100_000)
+def test_folder_with_other_content_is_refused(corpus, text_file, wordpiece, tmp_path):
     before = content(corpus.folder)
     with pytest.raises(UserError, match=r"another corpus \(different held_out\)"):
-        build.build(source, build.Settings(held_out=0.2), wordpiece, corpus.folder)
-    # The same again is no mistake.
-    build.build(source, build.Settings(held_out=0.1), wordpiece, corpus.folder)
+        build_reference(text_file, wordpiece, corpus.folder, held_out=0.2)
+    # The same command again is allowed.
+    build_reference(text_file, wordpiece, corpus.folder)
     assert content(corpus.folder) == before
     (tmp_path / "mine").write_text("precious")
     with pytest.raises(UserError, match="is not empty and holds no corpus"):
-        build.build(source, build.Settings(), wordpiece, tmp_path)
+        build_reference(text_file, wordpiece, tmp_path)
 
 
-def test_languages_that_are_none_are_refused(text_file, wordpiece, tmp_path):
+def test_unknown_languages_are_refused():
     import sentencex
 
     for code in ("xx", "EN", "english", "de-at", ""):
-        with pytest.raises(UserError, match=f"unknown language '{code}'; give the two"):
+        with pytest.raises(UserError, match=f"unknown language '{code}'; give an ISO"):
             build.Settings(language=code)
-    # The splitter takes any code, but does not treat all alike: those are known.
+    # The splitter takes any code. Codes with rules of their own are known.
     text = (
         "Dr. No u.a. am 3. Okt. z.B. da. Sig. Rossi ecc. Hr. N. den 5. jan. Sra. P. "
         "art. 3 no. p. ej. nr. 4. M. Aa. Mme. B. etc. Ok; t.ex. bl.a. dvs. St. P. Ja."
     )
     usual = sentencex.segment("qqq", text)
     letters = "abcdefghijklmnopqrstuvwxyz"
-    special = {
-        a + b
-        for a in letters
-        for b in letters
-        if sentencex.segment(a + b, text) != usual
-    }
+    codes = {a + b for a in letters for b in letters}
+    special = {code for code in codes if sentencex.segment(code, text) != usual}
     assert {"da", "de", "es", "fr", "it"} <= special <= splits.LANGUAGES
-    wordpiece.save(tmp_path / "t")
-    flags = [f"--input={text_file}", f"--tokenizer={tmp_path / 't'}"]
-    flags += [f"--output={tmp_path / 'c'}", "--language=xx"]
-    done = call("build_corpus", *flags)
-    assert_refused(done, "unknown language 'xx'; give the two letters")
-    assert not (tmp_path / "c").exists()
 
 
-def test_nothing_to_train_on_is_refused(tmp_path, wordpiece):
-    (tmp_path / "a.txt").write_text("")
-    source = sources.Source(str(tmp_path / "a.txt"), "text")
-    with pytest.raises(UserError, match=r"no document for training .*a\.txt: empty"):
-        build.build(source, build.Settings(), wordpiece, tmp_path / "c")
-
-
-def test_damaged_shards_are_named(text_file, wordpiece, tmp_path):
+def test_damaged_shards_are_refused(text_file, wordpiece, tmp_path):
     source = sources.Source(str(text_file), "text")
     built = build.build(source, build.Settings(0.1), wordpiece, tmp_path / "c")
     shard = built.shards["train"][0]

@@ -1,4 +1,4 @@
-"""A vocabulary with the words of a new text, and a checkpoint that knows them."""
+"""Vocabularies and checkpoints extended by the words of a new text."""
 
 import collections
 
@@ -31,7 +31,7 @@ def source(path):
     return sources.Source(str(path), "text")
 
 
-def test_words_are_found_by_the_tokens_that_they_save(wordpiece):
+def test_new_words_are_found_with_the_tokens_that_they_save(wordpiece):
     found = new_words.find(wordpiece, TEXT.splitlines(), min_count=3)
     assert {new.word: new.count for new in found} == {
         "haemoglobin": 3,
@@ -43,8 +43,7 @@ def test_words_are_found_by_the_tokens_that_they_save(wordpiece):
     assert found[0].saved >= found[1].saved
 
 
-def test_counts_are_those_of_the_words_between_other_characters(wordpiece, documents):
-    """Against a count of runs of letters, for words of letters alone."""
+def test_counts_of_words_equal_counts_of_runs_of_letters(wordpiece, documents):
     texts = documents[:20]
     runs = collections.Counter()
     for text in texts:
@@ -64,8 +63,8 @@ def test_counts_are_those_of_the_words_between_other_characters(wordpiece, docum
     assert found == sorted(found, key=lambda n: (-n.saved, n.word))
 
 
-def test_unused_tokens_come_first(wordpiece):
-    """Then new rows; and no other token gets another id."""
+def test_unused_tokens_are_replaced_first(wordpiece):
+    """Then new rows are added. All other tokens keep their ids."""
     tokens = [*wordpiece.tokens, "[unused1]", "[unused99]"]
     tokens.insert(7, "[unused0]")
     model = "".join(f"{token}\n" for token in tokens).encode()
@@ -74,42 +73,43 @@ def test_unused_tokens_come_first(wordpiece):
     extended, ids = new_words.extend(roomy, words)
     assert ids == [7, len(tokens) - 2, len(tokens) - 1, len(tokens)]
     assert [extended.tokens[i] for i in ids] == words
-    others = [i for i in range(len(tokens)) if i not in ids]
-    assert [extended.tokens[i] for i in others] == [tokens[i] for i in others]
+    kept = [i for i in range(len(tokens)) if i not in ids]
+    assert [extended.tokens[i] for i in kept] == [tokens[i] for i in kept]
     assert extended.encode("Leukocyte haemoglobin") == [ids[3], ids[0]]
     assert extended.lower_case and extended.strip_accents
 
 
-def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
-    folder = tmp_path / "extended"
-    extended = extension.extend(
+def extend(pretrained, text, output, words, min_count):
+    return extension.extend(
         str(pretrained),
         source(text),
-        str(folder),
-        words=2,
-        min_count=2,
+        str(output),
+        words=words,
+        min_count=min_count,
         sample_bytes=9**9,
     )
-    assert {new.word for new in extended.words} == {"haemoglobin", "thrombocytopenia"}
-    before, after = (
-        lazy_checkpoint.read(str(pretrained)),
-        lazy_checkpoint.read(str(folder)),
-    )
+
+
+def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
+    extended = extend(pretrained, text, tmp_path / "e", words=2, min_count=2)
+    words = {"haemoglobin", "thrombocytopenia"}
+    assert {new.word for new in extended.words} == words
+    before = lazy_checkpoint.read(str(pretrained))
+    after = lazy_checkpoint.read(str(tmp_path / "e"))
     old, new = before.metadata.tokenizer, after.metadata.tokenizer
     assert after.metadata.encoder.vocab_size == new.vocab_size == old.vocab_size + 2
-    assert new == tokenizer_lib.Tokenizer.load(folder / "tokenizer")
+    assert new == tokenizer_lib.Tokenizer.load(tmp_path / "e/tokenizer")
     assert before.params.keys() == after.params.keys()
     changed = {"encoder/embeddings/token_embedding", "mlm_head/output_bias"}
     for path, array in after.params.items():
-        value = array.read()
+        value, rows = array.read(), before.params[path].read()
         if path not in changed:
-            np.testing.assert_array_equal(value, before.params[path].read())
+            np.testing.assert_array_equal(value, rows)
             continue
-        rows = before.params[path].read()
         np.testing.assert_array_equal(value[: old.vocab_size], rows[: old.vocab_size])
-        for word in ("haemoglobin", "thrombocytopenia"):
+        for word in words:
             (at,) = new.encode(word)
-            pieces = np.stack([rows[i] for i in old.encode(word)])
+            pieces = rows[old.encode(word)]
             np.testing.assert_allclose(value[at], pieces.mean(0), rtol=1e-6, atol=1e-9)
     texts = vocabulary.sample(source(text), 9**9)
     sizes = [sum(map(len, t.encode_batch(texts))) for t in (old, new)]
@@ -118,17 +118,10 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
 
 
 @pytest.mark.runs
-def test_pretraining_goes_on_with_the_new_words(pretrained, text_file, tmp_path):
-    """On a corpus of the new tokenizer; one of the old is refused."""
+def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_path):
+    """On a corpus of the new tokenizer. A corpus of the old tokenizer is refused."""
     folder = tmp_path / "extended"
-    extension.extend(
-        str(pretrained),
-        source(text_file),
-        str(folder),
-        words=200,
-        min_count=5,
-        sample_bytes=9**9,
-    )
+    extend(pretrained, text_file, folder, words=200, min_count=5)
     corpus = build.build(
         source(text_file),
         build.Settings(held_out=0.1),
@@ -148,21 +141,20 @@ def test_pretraining_goes_on_with_the_new_words(pretrained, text_file, tmp_path)
         pretraining.pretrain(built, str(tmp_path / "other"))
 
 
-def test_what_cannot_be_extended(pretrained, text, documents, tmp_path):
-    pieces = vocabulary.train_sentencepiece(documents[:20], 300)
-    with pytest.raises(UserError, match="WordPiece vocabulary only, not to a sentence"):
-        new_words.find(pieces, [TEXT], 1)
-    asked = dict(words=5, min_count=1000, sample_bytes=9**9)
-    with pytest.raises(UserError, match="no word 1000 times or more that"):
-        extension.extend(str(pretrained), source(text), str(tmp_path / "a"), **asked)
-    (tmp_path / "b").mkdir()
-    (tmp_path / "b" / "file").touch()
-    with pytest.raises(UserError, match="b is not empty; give a new folder"):
-        extension.extend(str(pretrained), source(text), str(tmp_path / "b"), **asked)
+def test_unusable_vocabularies_texts_and_folders_are_refused(
+    pretrained, text, sentencepiece, tmp_path
+):
+    with pytest.raises(UserError, match="WordPiece vocabulary only, .* sentencepiece"):
+        new_words.find(sentencepiece, [TEXT], 1)
+    with pytest.raises(UserError, match="no word that occurs 1000 times or more"):
+        extend(pretrained, text, tmp_path / "a", words=5, min_count=1000)
     assert not (tmp_path / "a").exists()
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match="is not empty; give a new folder"):
+        extend(pretrained, text, tmp_path, words=5, min_count=1)
 
 
-def test_from_the_command_line(pretrained, text, tmp_path):
+def test_command_line(pretrained, text, tmp_path):
     flags = [f"--init_from={pretrained}", f"--input={text}"]
     assert_refused(call("extend_vocabulary", *flags), "--output is missing")
     flags.append(f"--output={tmp_path / 'extended'}")
@@ -170,4 +162,4 @@ def test_from_the_command_line(pretrained, text, tmp_path):
     assert done.returncode == 0, done.stderr
     (line,) = done.stdout.splitlines()
     assert line.split("\t")[1] == "18"
-    assert "1 of them new, 0 in places that were unused; the text has " in done.stderr
+    assert "1 new words, of which 0 replace unused tokens; the text has " in done.stderr

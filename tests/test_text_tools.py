@@ -1,4 +1,4 @@
-"""The entrypoints that turn text into tokenizers and corpora, as a user runs them."""
+"""Entrypoints that turn text into tokenizers and corpora."""
 
 import gzip
 import json
@@ -8,7 +8,6 @@ import subprocess
 import sys
 
 import pytest
-import zstandard
 from commands import assert_refused, call, run
 
 from bert_jax import tokenizer as tokenizer_lib
@@ -19,12 +18,7 @@ HERE = pathlib.Path(__file__).parent
 
 
 def test_from_text_to_corpus(text_file, tmp_path):
-    """In processes of their own, and in this one."""
-    for kind, start in (
-        ("wordpiece", run),
-        ("sentencepiece", call),
-        ("byte_bpe", call),
-    ):
+    for kind, start in (("wordpiece", run), ("sentencepiece", call)):
         done = start(
             "train_tokenizer",
             f"--input={text_file}",
@@ -51,7 +45,7 @@ def test_from_text_to_corpus(text_file, tmp_path):
             assert f"{documents:,} documents" in done.stderr
 
 
-def test_a_published_vocabulary(text_file, wordpiece, tmp_path):
+def test_published_vocabulary(text_file, wordpiece, tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_bytes(wordpiece.model)
     flags = [f"--input={text_file}", f"--tokenizer={vocabulary}"]
@@ -66,13 +60,11 @@ def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, wordpiece):
     wordpiece.save(tmp_path / "t")
     (tmp_path / "a.txt").write_bytes(b"One good document.\n\nAn\xff other.\n\nThird.\n")
     (tmp_path / "b.txt").write_bytes(b"")
-    done = call(
-        "build_corpus",
-        f"--input={tmp_path}/*.txt",
-        f"--tokenizer={tmp_path / 't'}",
-        f"--output={tmp_path / 'c'}",
-        "--held_out=0",
-    )
+    flags = [f"--input={tmp_path}/*.txt"]
+    done = call("train_tokenizer", *flags, f"--output={tmp_path / 'v'}")
+    assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in done.stderr
+    flags += [f"--tokenizer={tmp_path / 't'}", f"--output={tmp_path / 'c'}"]
+    done = call("build_corpus", *flags, "--held_out=0")
     assert done.returncode == 0
     assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in done.stderr
     assert f"warning: {tmp_path}/b.txt: empty file" in done.stderr
@@ -80,27 +72,24 @@ def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, wordpiece):
     assert shards.open_corpus(tmp_path / "c").count("train", "documents") == 2
 
 
-def test_wikiextractor_output_that_is_read_as_text_is_reported(wordpiece, tmp_path):
+def test_wikiextractor_output_read_as_text_is_reported(wordpiece, tmp_path):
     wordpiece.save(tmp_path / "t")
     text = '<doc id="1" url="u" title="T">\nT\n\nSome text of it.\n\n</doc>\n'
     for name in ("wiki_00", "wiki_01"):
         (tmp_path / name).write_text(text * 3)
     source = f"--input={tmp_path}/wiki_*"
-    tokenizer = f"--tokenizer={tmp_path / 't'}"
-    hint = "--format=wikiextractor reads it"
-    done = call("build_corpus", source, tokenizer, f"--output={tmp_path / 'a'}")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count(hint) == 1
-    done = call("train_tokenizer", source, f"--output={tmp_path / 'b'}")
-    assert done.returncode == 0, done.stderr
-    assert done.stderr.count(hint) == 1
-    flags = [source, tokenizer, "--format=wikiextractor", "--held_out=0"]
-    done = call("build_corpus", *flags, f"--output={tmp_path / 'c'}")
-    assert done.returncode == 0, done.stderr
-    assert hint not in done.stderr
+    build = ["build_corpus", source, f"--tokenizer={tmp_path / 't'}"]
+    for arguments, count in (
+        ([*build, f"--output={tmp_path / 'a'}"], 1),
+        (["train_tokenizer", source, f"--output={tmp_path / 'b'}"], 1),
+        ([*build, "--format=wikiextractor", f"--output={tmp_path / 'c'}"], 0),
+    ):
+        done = call(*arguments)
+        assert done.returncode == 0, done.stderr
+        assert done.stderr.count("use --format=wikiextractor to read it") == count
 
 
-def test_text_that_the_vocabulary_does_not_cover(wordpiece, tmp_path):
+def test_vocabulary_that_does_not_cover_the_text_is_reported(wordpiece, tmp_path):
     wordpiece.save(tmp_path / "t")
     for i in range(2):
         (tmp_path / f"{i}.txt").write_text("One \N{SNOWMAN} two.\n\n" * 60_000)
@@ -117,20 +106,12 @@ def test_text_that_the_vocabulary_does_not_cover(wordpiece, tmp_path):
     assert manifest["held_out"]["unknown_tokens"] == 0
 
 
-@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
-def test_a_vocabulary_that_is_larger_than_the_text_gives(kind, tmp_path):
+def test_too_little_text_for_the_vocabulary_is_reported(tmp_path):
     (tmp_path / "a.txt").write_text("A few words, a few words more.\n" * 50)
-    output = tmp_path / "v"
-    done = call(
-        "train_tokenizer",
-        f"--input={tmp_path}/a.txt",
-        f"--kind={kind}",
-        f"--output={output}",
-    )
+    flags = [f"--input={tmp_path}/a.txt", f"--output={tmp_path / 'v'}"]
+    done = call("train_tokenizer", *flags)
     assert done.returncode == 0, done.stderr
-    size = tokenizer_lib.Tokenizer.load(output).vocab_size
-    least = 5 + 256 if kind == "byte_bpe" else 15
-    assert least < size < least + 45
+    size = tokenizer_lib.Tokenizer.load(tmp_path / "v").vocab_size
     (warning,) = [x for x in done.stderr.splitlines() if x.startswith("warning: ")]
     assert f"only {size} tokens, fewer than vocab_size=30522" in warning
 
@@ -139,26 +120,23 @@ ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
          "PYTHONIOENCODING": "ascii"}  # fmt: skip
 
 
-@pytest.mark.parametrize("variables", [{}, ASCII])
-def test_names_and_terminals_that_are_not_utf_8(variables, documents, tmp_path):
-    """In the source of documents, names of files are UTF-8 and hold no line breaks."""
+def test_file_names_and_terminals_that_are_not_utf_8(documents, tmp_path):
+    """Sources of documents are UTF-8 without line breaks."""
     place = os.fsencode(tmp_path) + b"/pl\xe4ce"
     os.mkdir(place)
     text = "\n\n".join(documents[:60]).encode()
-    for i in range(4):
+    for i in range(2):
         with open(place + b"/fi\xffle %d.txt" % i, "wb") as stream:
-            stream.write(text * 6 + b"\n\n\xff\n")
+            stream.write(text * 12 + b"\n\n\xff\n")
     with gzip.open(place + "/gepäck\n.txt.gz".encode(), "wb") as stream:
         stream.write(b"One.\n\nTwo\xff.\n\nThree.")
-    with open(place + b"/\xe9.txt.zst", "wb") as stream:
-        stream.write(zstandard.compress(b"One.\n\nTwo\xff.\n\nThree."))
 
     def run_there(name, *flags):
         command = [sys.executable, "-m", f"bert_jax.run.{name}"]
         done = subprocess.run(
             [*map(os.fsencode, command), b"--input=" + place + b"/*.txt*", *flags],
             capture_output=True,
-            env=os.environ | variables,
+            env=os.environ | ASCII,
         )
         assert done.returncode == 0, done.stderr.decode()
         return done.stderr.decode()
@@ -167,8 +145,7 @@ def test_names_and_terminals_that_are_not_utf_8(variables, documents, tmp_path):
     output = b"--output=" + place + b"/c"
     flags = [b"--tokenizer=" + place + b"/t", output, b"--held_out=0"]
     flags += [b"--workers=2", b"--shard_megabytes=1"]
-    for _ in range(2):
-        reported = run_there("build_corpus", *flags)
+    reported = run_there("build_corpus", *flags)
     assert rf"{tmp_path}/pl\xe4ce" in reported.replace(r"\udce4", r"\xe4")
     sources = []
     corpus = shards.open_corpus(os.fsdecode(place + b"/c"))
@@ -178,29 +155,23 @@ def test_names_and_terminals_that_are_not_utf_8(variables, documents, tmp_path):
     assert len(corpus.shards["train"]) > 1
     there = rf"{tmp_path}/pl\xe4ce"
     expected = {rf"{there}/fi\xffle 0.txt:1", rf"{there}/gepäck\n.txt.gz:1"}
-    assert expected | {rf"{there}/\xe9.txt.zst:2"} < set(sources)
+    assert expected < set(sources)
     problems = json.loads((corpus.folder / "corpus.json").read_text())["problems"]
-    assert problems["count"] == 6
+    assert problems["count"] == 3
     assert rf"{there}/gepäck\n.txt.gz, line 3: not UTF-8" in "".join(problems["first"])
-    refused = subprocess.run(
-        [sys.executable, "-m", "bert_jax.run.build_corpus", *flags,
-         b"--input=" + place + b"/no\xff*"],
-        capture_output=True, env=os.environ | variables,
-    )  # fmt: skip
-    assert refused.returncode == 2
-    assert refused.stderr.splitlines()[-1].startswith(b"error: no file matches")
 
 
 @pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])
-def test_something_is_shown_at_once(name, wordpiece, tmp_path, monkeypatch):
-    """Before the packages are looked through, which takes seconds."""
+def test_source_is_reported_before_the_slow_search(
+    name, wordpiece, tmp_path, monkeypatch
+):
     shown = []
 
-    def look_through(source):
+    def plan(source):
         shown.append(sys.stderr.getvalue())
         raise UserError("seen enough")
 
-    monkeypatch.setattr(sources, "plan", look_through)
+    monkeypatch.setattr(sources, "plan", plan)
     wordpiece.save(tmp_path / "t")
     flags = [f"--output={tmp_path / 'c'}"]
     if name == "build_corpus":
@@ -216,43 +187,31 @@ def test_something_is_shown_at_once(name, wordpiece, tmp_path, monkeypatch):
         (
             "build_corpus",
             [f"--input={HERE}"],
-            f"is a folder; give the files in it, such as --input='{HERE}/*'",
+            f"is a folder; give a pattern for its files, such as --input='{HERE}/*'",
         ),
         ("build_corpus", ["--input=x", "--format=csv"], "unknown format 'csv'"),
+        ("build_corpus", [f"--input={__file__}", "--language=xx"], "unknown langua"),
         ("build_corpus", ["--format=jsonl"], "--format=jsonl needs files"),
         ("build_corpus", ["--input=x", "--format=tfds:lm1b"], "reads no files"),
         ("build_corpus", ["--tokenizer=/nowhere"], "cannot read the vocabulary"),
         ("build_corpus", ["--tokenizer="], "--tokenizer is missing"),
         ("build_corpus", [f"--tokenizer={'x' * 300}"], "File name too long"),
-        ("build_corpus", ["--held_out=2"], "held_out"),
         ("build_corpus", [f"--input={__file__}", "--held_out=nan"], "held_out=nan"),
-        ("build_corpus", [f"--input={__file__}", "--held_out=1e999"], "held_out"),
-        ("train_tokenizer", ["--input=/nowhere/*"], "no file matches"),
         ("train_tokenizer", ["--output="], "--output is missing"),
-        ("train_tokenizer", ["--kind=bpe"], "kind"),
         ("train_tokenizer", [f"--output={__file__}"], "is a file"),
-        ("train_tokenizer", [f"--output={__file__}/sub"], "is a file"),
         ("train_tokenizer", [f"--output={HERE}"], "is not empty"),
-        ("train_tokenizer", [f"--input={__file__}", "--vocab_size=50"], "at least"),
-        ("train_tokenizer", ["--vocab_size=2000000000"], "vocab_size"),
-        ("train_tokenizer", [f"--vocab_size={2**70}"], "vocab_size"),
-        (
-            "train_tokenizer",
-            [f"--input={__file__}", "--vocab_size=20", "--kind=sentencepiece"],
-            "vocab_size=20 is too small for the characters of the text; give at least",
-        ),
-        (
-            "train_tokenizer",
-            [f"--input={__file__}", "--vocab_size=260", "--kind=byte_bpe"],
-            "vocab_size=260 is too small for the characters of the text; give at least",
-        ),
+        ("train_tokenizer", [f"--input={__file__}", "--vocab_size=50"], "must be"),
         ("build_corpus", [f"--input={__file__}", f"--output={__file__}"], "cannot wri"),
-        ("build_corpus", [f"--input={__file__}", "--nolower_case"], "is for a vocab"),
+        (
+            "build_corpus",
+            [f"--input={__file__}", "--nolower_case"],
+            "applies to a vocab",
+        ),
         ("build_corpus", [f"--input={__file__}", "--format=jsonl"], "no document"),
-        ("build_corpus", ["--format=tfds:no such"], "TFDS knows no dataset 'no such'"),
+        ("build_corpus", ["--format=tfds:no such"], "unknown TFDS dataset 'no such'"),
     ],
 )
-def test_mistakes_are_reported_in_one_line(name, flags, message, wordpiece, tmp_path):
+def test_user_errors_are_one_line(name, flags, message, wordpiece, tmp_path):
     wordpiece.save(tmp_path / "t")
     defaults = [f"--output={tmp_path / 'out'}"]
     if name == "build_corpus":

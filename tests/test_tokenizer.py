@@ -9,6 +9,7 @@ import sys
 import unicodedata
 
 import pytest
+from corpora import flipped
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import vocabulary
@@ -24,7 +25,7 @@ def tokenizer(request):
 
 
 def reference_wordpiece(tokenizer, text):
-    """The paper's tokenisation, restated: google-research/bert tokenization.py."""
+    """Restate WordPiece as in google-research/bert, tokenization.py."""
     vocabulary = {token: i for i, token in enumerate(tokenizer.tokens)}
     text = unicodedata.normalize("NFD", text.lower())
     text = "".join(c for c in text if unicodedata.category(c) != "Mn")
@@ -56,15 +57,18 @@ def test_wordpiece_agrees_with_a_restatement(wordpiece, documents):
         assert ids == reference_wordpiece(wordpiece, text)
 
 
-@pytest.mark.parametrize(
-    "text",
-    ["foo\x1cbar baz", "x\u2028y", "tab\tnew\x0bline", "\ufeffbom", "İstanbul ΑΣ'Σ"],
-)
-def test_word_memory_changes_nothing(wordpiece, text):
-    model = wordpiece_lib.WordPiece(wordpiece.model, True, True, 200)
-    direct = model.pipeline.encode(text, add_special_tokens=False).ids
-    assert wordpiece.encode(text) == direct
-    assert wordpiece.encode(text) == direct
+def test_cache_of_words_changes_no_ids(wordpiece):
+    pipeline = wordpiece_lib.WordPiece(wordpiece.model, True, True, 200).pipeline
+    odd = [
+        "foo\x1cbar baz",
+        "x\u2028y",
+        "tab\tnew\x0bline",
+        "\ufeffbom",
+        "İstanbul ΑΣ'Σ",
+    ]
+    for text in [*odd, *odd]:
+        direct = pipeline.encode(text, add_special_tokens=False).ids
+        assert wordpiece.encode(text) == direct
 
 
 def test_published_vocabularies():
@@ -88,7 +92,7 @@ def test_special_tokens_in_text_stay_text(tokenizer):
     assert special.isdisjoint(tokenizer.encode(text))
 
 
-def test_round_trip_through_folder_json_and_pickle(tokenizer, tmp_path, documents):
+def test_tokenizer_survives_folder_json_and_pickle(tokenizer, tmp_path, documents):
     expected = tokenizer.encode_batch(documents[:5])
     tokenizer.save(tmp_path / "t")
     copies = [
@@ -96,14 +100,15 @@ def test_round_trip_through_folder_json_and_pickle(tokenizer, tmp_path, document
         tokenizer_lib.Tokenizer.loads(tokenizer.dumps()),
         pickle.loads(pickle.dumps(tokenizer)),
     ]
+    cased = dataclasses.replace(tokenizer, longest_word=3)
+    assert cased.fingerprint != tokenizer.fingerprint
     for copy in copies:
         assert copy == tokenizer
         assert copy.fingerprint == tokenizer.fingerprint
         assert copy.encode_batch(documents[:5]) == expected
 
 
-def test_offsets_are_of_the_characters(tokenizer, documents):
-    """In the order of the text, and the characters of a token are its own."""
+def test_offsets_point_at_the_characters_of_tokens(tokenizer, documents):
     texts = ["", " \t two  spaces ", "NAÏVE Ὀδυσσεύς 東京 ½x… a\x00b", *documents[:20]]
     encoded = tokenizer.encode_with_offsets(texts)
     assert [e.ids for e in encoded] == tokenizer.encode_batch(texts)
@@ -118,7 +123,7 @@ def test_offsets_are_of_the_characters(tokenizer, documents):
                 assert text[begin:end].lower() == piece.lower()
 
 
-def test_decode_gives_words_back(tokenizer):
+def test_decoding_joins_words(tokenizer):
     text = "the value of the attribute is an object"
     assert tokenizer.decode(tokenizer.encode(text)) == text
     pad = tokenizer.pad_id
@@ -128,7 +133,7 @@ def test_decode_gives_words_back(tokenizer):
     assert tokenizer.decode(ids) == shown
 
 
-def test_continues_word_marks_all_pieces_but_the_first(tokenizer):
+def test_all_pieces_but_the_first_continue_a_word(tokenizer):
     ids = tokenizer.encode("the unparenthesised attributes")
     starts = [not tokenizer.continues_word[i] for i in ids]
     assert starts[0]
@@ -137,39 +142,26 @@ def test_continues_word_marks_all_pieces_but_the_first(tokenizer):
     assert not tokenizer.continues_word[list(special)].any()
 
 
-def words_of(tokenizer, text):
-    """Tokens of a text in groups: a token, and those after it that continue it."""
-    words = []
-    for i in tokenizer.encode(text):
-        if words and tokenizer.continues_word[i]:
-            words[-1].append(tokenizer.tokens[i])
-        else:
-            words.append([tokenizer.tokens[i]])
-    return words
-
-
-def test_words_are_what_stands_between_spaces(sentencepiece):
-    """Of SentencePiece; also where characters are unknown, or `▁` stands alone."""
+def test_words_of_sentencepiece(sentencepiece):
+    """Also with unknown characters, and where `▁` is a token of its own."""
     text = "the unparenthesised attributes, na\u4e00ve \u4e00\u4e8c x\u4e00 (the) end."
-    words = words_of(sentencepiece, text)
-    assert len(words) == len(text.split())
-    for word, expected in zip(words, text.split(), strict=True):
-        shown = "".join(word).removeprefix("\u2581")
-        known = re.sub("[\u4e00\u4e8c]+", "[UNK]", expected)
-        assert shown == known
-    assert ["\u2581", "[UNK]"] in words
-    shown = text.replace("\u4e00\u4e8c", "[UNK]").replace("\u4e00", "[UNK]")
+    words = []
+    for i in sentencepiece.encode(text):
+        if words and sentencepiece.continues_word[i]:
+            words[-1] += sentencepiece.tokens[i]
+        else:
+            words.append(sentencepiece.tokens[i])
+    shown = re.sub("[\u4e00\u4e8c]+", "[UNK]", text)
+    assert [word.removeprefix("\u2581") for word in words] == shown.split()
+    assert "\u2581[UNK]" in words
     assert sentencepiece.decode(sentencepiece.encode(text)) == shown
 
 
-def test_an_unknown_word_is_a_word(wordpiece):
-    assert words_of(wordpiece, "the \u4e00\u4e8c object") == [
-        ["the"],
-        ["[UNK]"],  # each of these characters is a word of its own
-        ["[UNK]"],
-        ["object"],
-    ]
-    assert not wordpiece.continues_word[wordpiece.unk_id]
+def test_unknown_word_is_a_word(wordpiece):
+    ids = wordpiece.encode("the \u4e00\u4e8c object")
+    # Each of these characters is a word of its own.
+    assert [wordpiece.tokens[i] for i in ids] == ["the", "[UNK]", "[UNK]", "object"]
+    assert not wordpiece.continues_word[ids].any()
 
 
 def test_case_and_accents_are_separate(wordpiece):
@@ -189,13 +181,6 @@ def test_case_and_accents_are_separate(wordpiece):
             text = tokenizer_lib.normalise("É é E e", lower, strip)
             text = unicodedata.normalize("NFC", text).replace(" ", "")
             assert text == tokens(lower, strip)
-
-
-def test_settings_are_part_of_the_fingerprint(wordpiece):
-    cased = dataclasses.replace(wordpiece, lower_case=False)
-    accents = dataclasses.replace(wordpiece, strip_accents=False)
-    prints = {t.fingerprint for t in (wordpiece, cased, accents)}
-    assert len(prints) == 3
 
 
 def test_training_is_the_same_in_every_process(
@@ -224,14 +209,9 @@ def test_too_little_text_gives_a_smaller_vocabulary(kind):
 
 
 @pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
-def test_sizes_and_texts_that_give_no_vocabulary(kind):
+def test_impossible_sizes_and_texts_are_refused(kind):
     train = getattr(vocabulary, f"train_{kind}")
-    for size in (10**6 + 1, 2 * 10**9, 2**70):
-        with pytest.raises(
-            UserError, match=f"vocab_size={size} must be at most 1000000"
-        ):
-            train(["a few words"], size)
-    with pytest.raises(UserError, match="vocab_size=9 is too small .* give at least"):
+    with pytest.raises(UserError, match="vocab_size=9 is too small .* be at least"):
         train(["a few words"], 9)
     nothing = ["  ", "\n"] if kind == "byte_bpe" else ["\u200b", "\x00"]
     for texts in ([], nothing, nothing[1:] * 3):
@@ -239,24 +219,24 @@ def test_sizes_and_texts_that_give_no_vocabulary(kind):
             train(texts, 100)
 
 
-def test_learning_can_be_stopped():
+@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+def test_learning_can_be_interrupted(kind):
     class Stopped(list):
         def __iter__(self):
             yield "a few words"
             raise KeyboardInterrupt
 
-    for kind in tokenizer_lib.KINDS:
-        with pytest.raises(KeyboardInterrupt):
-            getattr(vocabulary, f"train_{kind}")(Stopped(), 300)
+    with pytest.raises(KeyboardInterrupt):
+        getattr(vocabulary, f"train_{kind}")(Stopped(), 300)
 
 
-def test_one_long_line_is_text():
-    text = "the value of the attribute is an object " * 2000
+def test_sentencepiece_learns_from_one_long_line():
+    text = "the value of the attribute is an object " * 200  # the default: 4192 bytes
     tokenizer = vocabulary.train_sentencepiece([text], 25)
     assert tokenizer.unk_id not in tokenizer.encode(text)
 
 
-def test_bad_vocabulary_files(tmp_path):
+def test_bad_vocabulary_files_are_refused(tmp_path):
     path = tmp_path / "vocab.txt"
     for content, message in [
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n", r"has no \[MASK\]"),
@@ -266,92 +246,69 @@ def test_bad_vocabulary_files(tmp_path):
         path.write_bytes(content)
         with pytest.raises(UserError, match=message):
             tokenizer_lib.from_vocab_file(path, lower_case=True, strip_accents=True)
-    with pytest.raises(
-        UserError, match=r"no tokenizer in .* tokenizer\.json is missing"
-    ):
-        tokenizer_lib.Tokenizer.load(tmp_path)
-    with pytest.raises(UserError, match="no tokenizer in"):
-        tokenizer_lib.Tokenizer.load(path)
+    for missing in (tmp_path, path):
+        with pytest.raises(UserError, match=r"no tokenizer in .*\.json is missing"):
+            tokenizer_lib.Tokenizer.load(missing)
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda v: v.pop("kind"), "kind is None"),
-        (lambda v: v.pop("lower_case"), "lower_case is missing"),
+        (lambda v: v.pop("kind"), "kind"),
+        (lambda v: v.pop("lower_case"), "lower_case"),
         (lambda v: v.update(kind="bpe"), "kind is 'bpe'"),
-        (lambda v: v.update(kind=["wordpiece"]), r"kind is \['wordpiece'\]"),
-        (lambda v: v.update(lower_case="false"), "lower_case is 'false', not true or"),
-        (lambda v: v.update(strip_accents=None), "strip_accents is None, not true or"),
-        (lambda v: v.update(strip_accents=False), "have changed since they were saved"),
-        (lambda v: v.update(fingerprint=7), "have changed since they were saved"),
+        (lambda v: v.update(lower_case="false"), "lower_case must be true or false"),
+        (lambda v: v.update(strip_accents=True), "have changed since they were saved"),
+        (lambda v: v.update(lower_case=True), "have changed since they were saved"),
     ],
 )
-def test_settings_that_were_edited(change, message, tokenizer, tmp_path):
+def test_edited_settings_are_refused(change, message, sentencepiece, tmp_path):
     """In a folder, and in the text that a checkpoint carries."""
-    if tokenizer.kind == "byte_bpe":
-        pytest.skip("it has no such settings; test_byte_bpe.py has its own")
-    if tokenizer.kind == "sentencepiece":  # neither is dropped
-        tokenizer = dataclasses.replace(tokenizer, strip_accents=True)
-    tokenizer.save(tmp_path / "t")
-    path = tmp_path / "t/tokenizer.json"
-    for text, read in (
-        (path.read_text(), lambda text: path.write_text(text) and None),
-        (tokenizer.dumps(), tokenizer_lib.Tokenizer.loads),
+    sentencepiece.save(tmp_path)
+    path = tmp_path / "tokenizer.json"
+    for text, use in (
+        (path.read_text(), lambda text: tokenizer_lib.Tokenizer.load(tmp_path)),
+        (sentencepiece.dumps(), tokenizer_lib.Tokenizer.loads),
     ):
         values = json.loads(text)
         change(values)
-        with pytest.raises(UserError, match=message) as refusal:
-            read(json.dumps(values))
-            tokenizer_lib.Tokenizer.load(tmp_path / "t")
-        assert "damaged" in str(refusal.value)
+        path.write_text(json.dumps(values))
+        with pytest.raises(UserError, match=f"is damaged: .*{message}"):
+            use(json.dumps(values))
 
 
 @pytest.mark.parametrize("text", ["", "{", "[1]", "7", "[" * 100_000, '{"kind": 1}'])
-def test_settings_that_are_none(text, wordpiece, tmp_path):
-    wordpiece.save(tmp_path / "t")
-    (tmp_path / "t/tokenizer.json").write_text(text)
-    with pytest.raises(UserError, match=r"the tokenizer in .*t is damaged: "):
-        tokenizer_lib.Tokenizer.load(tmp_path / "t")
-    with pytest.raises(UserError, match=r"the saved tokenizer is damaged: "):
+def test_damaged_settings_are_refused(text, wordpiece, tmp_path):
+    wordpiece.save(tmp_path)
+    (tmp_path / "tokenizer.json").write_text(text)
+    with pytest.raises(UserError, match="the tokenizer in .* is damaged: "):
+        tokenizer_lib.Tokenizer.load(tmp_path)
+    with pytest.raises(UserError, match="the saved tokenizer is damaged: "):
         tokenizer_lib.Tokenizer.loads(text)
 
 
-def test_models_that_were_damaged(tokenizer, tmp_path):
-    if tokenizer.kind == "byte_bpe":
-        pytest.skip("it has two files; test_byte_bpe.py damages them")
-    tokenizer.save(tmp_path / "t")
-    name = {"wordpiece": "vocab.txt", "sentencepiece": "spm.model"}[tokenizer.kind]
+@pytest.mark.parametrize(
+    ("kind", "name"), [("wordpiece", "vocab.txt"), ("sentencepiece", "spm.model")]
+)
+def test_damaged_models_are_refused(kind, name, request, tmp_path):
+    tokenizer = request.getfixturevalue(kind)
+    tokenizer.save(tmp_path)
     model = tokenizer.model
-    flipped = model[:999] + bytes([model[999] ^ 1]) + model[1000:]
-    cuts = [0, 1, len(model) // 2, len(model) - 3, model.rindex(b"\n", 0, 900) + 1]
-    for damaged in [*(model[:cut] for cut in cuts), flipped, b"\xff" + model]:
-        (tmp_path / "t" / name).write_bytes(damaged)
-        with pytest.raises(UserError, match=r"the tokenizer in .*t is damaged: ") as at:
-            tokenizer_lib.Tokenizer.load(tmp_path / "t")
+    for damaged in (b"", model[: len(model) // 2], model[:-3], flipped(model, 999)):
+        (tmp_path / name).write_bytes(damaged)
+        with pytest.raises(UserError, match="the tokenizer in .* is damaged: ") as at:
+            tokenizer_lib.Tokenizer.load(tmp_path)
         assert "\n" not in str(at.value)
         values = json.loads(tokenizer.dumps())
         values["model"] = base64.b64encode(damaged).decode()
-        with pytest.raises(UserError, match=r"the saved tokenizer is damaged: "):
+        with pytest.raises(UserError, match="the saved tokenizer is damaged: "):
             tokenizer_lib.Tokenizer.loads(json.dumps(values))
-    (tmp_path / "t" / name).unlink()
+    (tmp_path / name).unlink()
     with pytest.raises(UserError, match="damaged: .*No such file"):
-        tokenizer_lib.Tokenizer.load(tmp_path / "t")
-    for text in (
-        tokenizer.dumps()[:-9],
-        tokenizer.dumps().replace('"model": "', '"model": "?'),
-    ):
-        with pytest.raises(UserError, match=r"the saved tokenizer is damaged: "):
-            tokenizer_lib.Tokenizer.loads(text)
+        tokenizer_lib.Tokenizer.load(tmp_path)
 
 
-def test_what_was_saved_without_a_fingerprint_is_read(tokenizer, tmp_path):
-    tokenizer.save(tmp_path / "t")
-    path = tmp_path / "t/tokenizer.json"
-    values = json.loads(path.read_text())
-    del values["fingerprint"]
-    path.write_text(json.dumps(values))
-    assert tokenizer_lib.Tokenizer.load(tmp_path / "t") == tokenizer
+def test_settings_of_older_versions_have_no_fingerprint(tokenizer):
     values = json.loads(tokenizer.dumps())
     del values["fingerprint"]
     assert tokenizer_lib.Tokenizer.loads(json.dumps(values)) == tokenizer

@@ -1,15 +1,13 @@
 """Build the splits of a corpus with Apache Beam, on a cluster or on this machine.
 
-`runner` gives a runner for `build.build`. Its workers call the same function for the
-same splits as local processes do, and it writes the same files to the same folder. Beam
-itself only handles numbers and locations of splits, so that it does not matter how it
-bundles them, or whether it repeats one.
+`runner` returns a runner for `build.build`. Its workers call the same function as local
+processes do, and write the same files to the same folder. Beam itself only handles
+numbers and locations of splits, so it does not matter how Beam bundles them, or whether
+it repeats one.
 
 Only `run.build_corpus` imports this module. It needs the extra `beam`.
 """
 
-import contextlib
-import io
 import re
 import shlex
 import traceback
@@ -22,20 +20,19 @@ from apache_beam.runners.runner import PipelineState
 from bert_jax.corpus import build, build_state, sources, splits
 from bert_jax.errors import Unavailable, UserError
 
-# These runners ask their job server which options exist.
-_PORTABLE_RUNNERS = ("PortableRunner", "FlinkRunner", "SparkRunner", "PrismRunner")
-
 
 def runner(options: str) -> build.Runner:
-    """A runner for `build.build`.
+    """Return a runner for `build.build`.
 
     Args:
       options: Beam's pipeline options, as on a command line.
-
-    Raises:
-      UserError: An option does not exist, is missing, or has a wrong value.
     """
-    pipeline = _pipeline(options)
+    try:
+        parsed = pipeline_options.PipelineOptions(shlex.split(options))
+        pipeline = apache_beam.Pipeline(options=parsed)
+    except ValueError as error:
+        message = " ".join(str(error).split())
+        raise UserError(f"--beam_options={options!r}: {message}") from error
 
     def run(
         job: build_state.Job, todo: Sequence[tuple[int, sources.Split]]
@@ -47,7 +44,7 @@ def runner(options: str) -> build.Runner:
         spread = splits | "Spread" >> apache_beam.Reshuffle()
         _ = spread | "Build" >> apache_beam.ParDo(_Build(job))
         _wait(pipeline)
-        yield from build_state.read_kept(job.output, [index for index, _ in todo])
+        yield from build_state.read_kept(job, [index for index, _ in todo])
 
     return run
 
@@ -56,7 +53,7 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
     try:
         state = pipeline.run().wait_until_finish()
     except Exception as error:
-        # Errors of other processes arrive as a RuntimeError with a traceback as text.
+        # Errors of workers arrive as a RuntimeError with a traceback as text.
         text = "".join(traceback.format_exception_only(error))
         line = re.search(
             r"(UserError|Unavailable): (.*?)(?: \[while running .*)?$",
@@ -72,7 +69,7 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
 
 
 class _Build(apache_beam.DoFn):
-    """Builds splits. The results are kept in the output folder."""
+    """Beam function that builds a split. The output folder keeps the result."""
 
     def __init__(self, job: build_state.Job):
         self._job = job
@@ -81,40 +78,9 @@ class _Build(apache_beam.DoFn):
         index, split = numbered
         if not build_state.is_begun(self._job):
             raise UserError(
-                f"{self._job.output} is another place on Beam's workers; give an "
+                f"Beam's workers do not see the build in {self._job.output}; give an "
                 "--output that all machines share"
             )
         # If one split of a bundle fails, Beam repeats the whole bundle.
         if not build_state.is_kept(self._job, index):
             build_state.build_and_keep(self._job, index, split)
-
-
-def _pipeline(text: str) -> apache_beam.Pipeline:
-    """An empty pipeline with checked options."""
-    where = f"--beam_options={text!r}"
-    complaint = io.StringIO()
-    try:
-        arguments = shlex.split(text)
-        if arguments and not arguments[0].startswith("--"):
-            raise ValueError("options are given as --name=value")
-        options = pipeline_options.PipelineOptions(arguments)
-        with contextlib.redirect_stderr(complaint):
-            _check_known(options)
-        return apache_beam.Pipeline(options=options)
-    except ValueError as error:
-        raise UserError(f"{where}: {_one_line(error)}") from error
-    except SystemExit as error:  # argparse's
-        reason = complaint.getvalue().rpartition("error: ")[2]
-        raise UserError(f"{where}: {_one_line(reason)}") from error
-
-
-def _check_known(options: pipeline_options.PipelineOptions) -> None:
-    given = options.get_all_options(retain_unknown_options=True)
-    unknown = given.keys() - options.get_all_options().keys()
-    engine = options.view_as(pipeline_options.StandardOptions).runner
-    if unknown and engine not in _PORTABLE_RUNNERS:
-        raise ValueError(f"Beam knows no option --{min(unknown)}")
-
-
-def _one_line(message: object) -> str:
-    return " ".join(str(message).split())

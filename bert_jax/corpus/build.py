@@ -1,8 +1,8 @@
-"""Build a corpus: plan its splits, let a runner build them, and complete it.
+"""Corpus builds: plan the splits, let a runner build them, and write the manifest.
 
-The state of the build is kept in its folder (`corpus/build_state.py`), so that a build
-that was interrupted continues, with the same runner or another. `corpus/local.py` is
-the runner that uses processes of this machine, `corpus/beam.py` the one for a cluster.
+The state of a build is kept in its folder (`corpus/build_state.py`), so that an
+interrupted build continues, with the same runner or another. `corpus/local.py` is the
+runner with local processes, `corpus/beam.py` the runner for a cluster.
 """
 
 import contextlib
@@ -16,7 +16,6 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import (
     build_state,
     local,
-    records,
     shard_writer,
     shards,
     sources,
@@ -27,20 +26,20 @@ from bert_jax.errors import UserError
 # For callers of `build`.
 Settings = splits.Settings
 
-# A runner calls `build_state.build_and_keep` for each of the numbered splits, in any
-# order and on any machine that reaches input and output. It yields the numbers and
-# results, and is closed when the build ends, completed or not.
+# A runner calls `build_state.build_and_keep` for each numbered split, in any order and
+# on any machine that can access input and output. It yields numbers and results, and is
+# closed when the build ends, completed or not.
 Runner = Callable[
     [build_state.Job, Sequence[tuple[int, sources.Split]]],
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
-# Called with the number of splits that are done, of all splits, and a new result.
+# Called with the number of finished splits, the number of all splits, and a new result.
 OnSplit = Callable[[int, int, splits.SplitResult], None]
 
 
 class _NothingToTrainOnError(UserError):
-    """There is no document for training."""
+    """The input has no document for training."""
 
 
 def build(
@@ -60,17 +59,13 @@ def build(
       settings: How to treat the text.
       tokenizer: Tokenizer for the text; the corpus gets a copy.
       output: Folder to write. It is new, empty, or holds the same build.
-      runner: Runner for the splits; None for processes of this machine.
-      workers: Number of these processes; 0 for one per core.
+      runner: Runner for the splits; None for local processes.
+      workers: Number of local processes; 0 for one per core.
       on_split: Function to call after each split.
 
-    Returns:
-      The complete corpus.
-
     Raises:
-      UserError: The input does not exist or has no document to train on, the folder
-        holds something else or cannot be written, or another build is running on it.
-      Unavailable: A store does not answer now.
+      UserError: The input has no document to train on, the folder holds something else
+        or cannot be written, or another build is running on it.
     """
     folder = storage.path(output)
     planned = sources.plan(source)
@@ -120,23 +115,12 @@ def _build_splits(
 
 
 def _is_complete(folder: storage.Path, identity: build_state.Identity) -> bool:
-    """Whether the folder holds the complete corpus.
-
-    Raises:
-      UserError: It holds another corpus, or a damaged one.
-    """
+    """Return whether the folder holds the complete corpus."""
     with storage.writing(folder):  # one of its parents may not be accessible
         if not (folder / shards.MANIFEST).exists():
             return False
     settings = shards.open_corpus(folder).settings
-    try:
-        complete = records.from_values(build_state.Identity, settings)
-    except ValueError as error:
-        raise UserError(
-            f"{folder / shards.MANIFEST} is damaged (settings: {error}); give a new "
-            "folder"
-        ) from error
-    build_state.check_same(folder, complete, identity)
+    build_state.check_same(folder, settings, identity)
     return True
 
 
@@ -146,27 +130,28 @@ def _finish(
     identity: build_state.Identity,
     results: list[splits.SplitResult],
 ) -> None:
-    """Complete the corpus from its shards."""
+    """Remove empty shards, and write the tokenizer and the manifest."""
+    problems = [line for result in results for line in result.problems]
     if not any(result.train.documents for result in results):
-        lines = [line for result in results for line in result.problems]
-        why = f" ({lines[0]})" if lines else ""
+        why = f" ({problems[0]})" if problems else ""
         raise _NothingToTrainOnError(f"no document for training in the input{why}")
     listed: dict[str, list[shards.Shard]] = {name: [] for name in shards.SPLITS}
     with storage.writing(folder, shard_writer.CONTINUES):
         for result in results:
-            for name, shard in zip(
-                shards.SPLITS, (result.train, result.held_out), strict=True
-            ):
+            for name in shards.SPLITS:
+                shard = getattr(result, name)
                 if shard.documents:
                     listed[name].append(shard)
                 else:
                     (folder / shard.file).unlink(missing_ok=True)
-        problems = shards.Problems(
-            sum(result.problem_count for result in results),
-            [line for result in results for line in result.problems][:100],
-        )
         tokenizer.save(folder / shards.TOKENIZER)
         for left in folder.glob("*.tmp"):  # by processes that were killed
             left.unlink()
-        settings = dataclasses.asdict(identity)
-        shards.write_manifest(folder, tokenizer, listed, settings, problems)
+        shards.write_manifest(
+            folder,
+            tokenizer,
+            listed,
+            dataclasses.asdict(identity),
+            problems[:100],
+            sum(result.problem_count for result in results),
+        )

@@ -1,6 +1,6 @@
-"""Several corpora that a run is trained on together, and how much of each.
+"""Mixtures: the corpora that a run is trained on, and their weights.
 
-Wherever a run has corpora, there may be one, and a single one has all of the weight.
+A run has one or more corpora. A single corpus has all of the weight.
 """
 
 from collections.abc import Sequence
@@ -12,16 +12,16 @@ from bert_jax.config import DataConfig
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 
-# A run has so many rows in a block, and weights are rounded to one of them.
+# Rows in a block. Weights are rounded to whole rows of a block.
 BLOCK = 2**16
 
 
 def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
-    """Open corpora of one tokenizer.
+    """Open corpora that share a tokenizer.
 
     Raises:
-      UserError: One cannot be opened, has another tokenizer, or is given twice.
-      Unavailable: A store does not answer now.
+      UserError: A corpus cannot be opened, has a different tokenizer, or is given
+        twice.
     """
     corpora = tuple(map(shards.open_corpus, folders))
     seen: dict[str, shards.Corpus] = {}
@@ -43,12 +43,12 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
 
 
 def fingerprint(corpora: Sequence[shards.Corpus]) -> str:
-    """What the batches of a run depend on: the corpora, in this order."""
+    """Return a fingerprint of the corpora, in their order."""
     return ",".join(corpus.fingerprint for corpus in corpora)
 
 
 def names(corpora: Sequence[shards.Corpus]) -> list[str]:
-    """A name for each, for people: that of its folder, or the path where two agree."""
+    """Return the names of the folders, or their paths if two names are equal."""
     short = [corpus.folder.name for corpus in corpora]
     if len(set(short)) < len(short):
         short = [str(corpus.folder) for corpus in corpora]
@@ -56,10 +56,11 @@ def names(corpora: Sequence[shards.Corpus]) -> list[str]:
 
 
 def weights(config: DataConfig, corpora: Sequence[shards.Corpus]) -> list[float]:
-    """Shares of the corpora in the rows of a run; they add up to 1.
+    """Return each corpus' share of the rows of a run. The shares add up to 1.
 
-    Without weights in the config they go by the tokens that are trained on, to a power
-    (google-research/bert, multilingual.md: "exponentially smoothed weighting").
+    Without weights in the config, a share is proportional to a power of the number of
+    training tokens (google-research/bert, multilingual.md: "exponentially smoothed
+    weighting").
     """
     given: Sequence[float] = config.weights
     if not given:
@@ -69,9 +70,9 @@ def weights(config: DataConfig, corpora: Sequence[shards.Corpus]) -> list[float]
 
 
 def rows_of_block(config: DataConfig, corpora: Sequence[shards.Corpus]) -> np.ndarray:
-    """Rows of each corpus in each block of a run: int64 [corpora], in sum `BLOCK`.
+    """Return the rows of each corpus in a block: int64 [corpora], with sum `BLOCK`.
 
-    By largest remainder; of equal ones, the first.
+    Shares are rounded by largest remainder; ties go to the first corpus.
 
     Raises:
       UserError: A corpus would have no row.
@@ -84,15 +85,15 @@ def rows_of_block(config: DataConfig, corpora: Sequence[shards.Corpus]) -> np.nd
     for name, share, count in zip(names(corpora), shares, counts, strict=True):
         if not count:
             raise UserError(
-                f"the corpus {name} would be {share:.2g} of the rows, less than one in "
-                f"{BLOCK:,}; leave it out, or give it more weight, or set a smaller "
+                f"the corpus {name} would have a share of {share:.2g}, less than one "
+                f"row in {BLOCK:,}; leave it out, increase its weight, or reduce "
                 "data.weight_exponent"
             )
     return counts
 
 
 def describe(config: DataConfig, corpora: Sequence[shards.Corpus]) -> str:
-    """What the corpora are, and the share of each: a line for each."""
+    """Return one line per corpus: its name, its share of the rows, and its size."""
     lines = []
     for name, corpus, count in zip(
         names(corpora), corpora, rows_of_block(config, corpora), strict=True

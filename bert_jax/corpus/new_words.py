@@ -1,4 +1,4 @@
-"""Words of a text that a vocabulary lacks, and the vocabulary with them."""
+"""Addition of the frequent words of a text to a WordPiece vocabulary."""
 
 import collections
 import dataclasses
@@ -11,18 +11,18 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import Tokenizer
 
-# What google-research/bert left room with: its vocabularies have about a thousand.
+# Placeholders in the vocabularies of google-research/bert, about a thousand.
 _UNUSED = re.compile(r"\[unused\d+\]")
 
 
 @dataclasses.dataclass(frozen=True)
 class NewWord:
-    """A word that is not in a vocabulary.
+    """Word that is not in a vocabulary.
 
     Attributes:
-      word: As the tokenizer normalises it.
-      count: How often the text has it.
-      pieces: Ids that stand for it now.
+      word: Normalised word.
+      count: Number of occurrences in the text.
+      pieces: Ids of its pieces in the current vocabulary.
     """
 
     word: str
@@ -31,25 +31,29 @@ class NewWord:
 
     @property
     def saved(self) -> int:
-        """Tokens that the text has fewer with it; an unknown word counts as two."""
+        """Number of tokens that the word saves; an unknown word counts as two."""
         return self.count * max(1, len(self.pieces) - 1)
 
 
 def find(tokenizer: Tokenizer, texts: Iterable[str], min_count: int) -> list[NewWord]:
-    """Words that consist of several pieces or are unknown, the most useful first.
+    """Find words that consist of several pieces or are unknown, the most useful first.
 
-    Useful is what makes the text shorter: how often a word comes, times the tokens that
-    it saves. Numbers, and what is too long for the tokenizer, are no words.
+    The most useful words save the most tokens: count times saved tokens per occurrence.
+    Numbers and words that are too long for the tokenizer are left out.
 
     Args:
-      tokenizer: A WordPiece tokenizer.
-      texts: Text to look at.
-      min_count: How often a word comes, at least.
+      tokenizer: WordPiece tokenizer.
+      texts: Texts to search.
+      min_count: Smallest number of occurrences of a word.
 
     Raises:
-      UserError: The tokenizer is of another kind.
+      UserError: The tokenizer is not a WordPiece tokenizer.
     """
-    check(tokenizer)
+    if tokenizer.kind != "wordpiece":
+        raise UserError(
+            "words can be added to a WordPiece vocabulary only, and the checkpoint has "
+            f"a {tokenizer.kind} vocabulary"
+        )
     between_spaces: collections.Counter[str] = collections.Counter()
     for text in texts:
         between_spaces.update(text.split())
@@ -61,15 +65,15 @@ def find(tokenizer: Tokenizer, texts: Iterable[str], min_count: int) -> list[New
         normal = pipeline.normalizer.normalize_str(text)
         for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(normal):
             counts[word] += count
+    known = frozenset(tokenizer.tokens)
     candidates = [
         word
         for word, count in counts.items()
         if count >= min_count
         and not word.isdigit()
         and len(word) <= tokenizer.longest_word
+        and word not in known
     ]
-    known = frozenset(tokenizer.tokens)
-    candidates = [word for word in candidates if word not in known]
     pieces = tokenizer.encode_batch(candidates)
     found = [
         NewWord(word, counts[word], tuple(ids))
@@ -79,42 +83,21 @@ def find(tokenizer: Tokenizer, texts: Iterable[str], min_count: int) -> list[New
 
 
 def extend(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, list[int]]:
-    """The tokenizer with words added, and the id of each of them.
+    """Return the tokenizer with words added, and the id of each word.
 
-    Words take the places of `[unused...]` tokens, then new ones at the end. All other
-    tokens keep their ids. Longer words that begin with a new one may be split in
-    another way than before: WordPiece takes the longest piece first.
+    Words replace `[unused...]` tokens first, then extend the vocabulary. All other
+    tokens keep their ids. Longer words that begin with a new word may be split
+    differently than before: WordPiece takes the longest piece first.
 
     Args:
-      tokenizer: A WordPiece tokenizer.
-      words: New words, as it normalises them.
-
-    Raises:
-      UserError: The tokenizer is of another kind.
+      tokenizer: WordPiece tokenizer.
+      words: New words, normalised.
     """
-    check(tokenizer)
     tokens = list(tokenizer.tokens)
     free = [i for i, token in enumerate(tokens) if _UNUSED.fullmatch(token)]
-    ids = []
-    for number, word in enumerate(words):
-        if number < len(free):
-            tokens[free[number]] = word
-            ids.append(free[number])
-        else:
-            ids.append(len(tokens))
-            tokens.append(word)
+    ids = [*free, *range(len(tokens), len(tokens) + len(words))][: len(words)]
+    tokens += [""] * (len(words) - len(free))
+    for i, word in zip(ids, words, strict=True):
+        tokens[i] = word
     model = "".join(f"{token}\n" for token in tokens).encode("utf-8")
     return dataclasses.replace(tokenizer, model=model), ids
-
-
-def check(tokenizer: Tokenizer) -> None:
-    """Check that words can be added.
-
-    Raises:
-      UserError: The tokenizer is of another kind than WordPiece.
-    """
-    if tokenizer.kind != "wordpiece":
-        raise UserError(
-            f"words can be added to a WordPiece vocabulary only, not to a "
-            f"{tokenizer.kind} one"
-        )

@@ -1,4 +1,6 @@
-"""What is reported about the input of a build."""
+"""Problems found in the input of a build."""
+
+_MAX_LINES = 20
 
 
 class Problems:
@@ -6,23 +8,22 @@ class Problems:
 
     Attributes:
       count: Number of problems. Each cost a line, or the rest of a file.
-      lines: The first problems, one line each, which names the file.
+      lines: Messages about the first problems; each names the file.
       hints: Possible mistakes in how the input is read. They cost nothing.
     """
 
-    def __init__(self, limit: int = 20):
+    def __init__(self):
         self.count = 0
         self.lines: list[str] = []
         self.hints: list[str] = []
-        self._limit = limit
 
     def add(self, line: str) -> None:
         """Report a part of the input that is left out."""
         self.count += 1
-        if len(self.lines) < self._limit:
+        if len(self.lines) < _MAX_LINES:
             self.lines.append(line)
 
     def hint(self, line: str) -> None:
-        """Report a possible mistake; the same one counts once."""
+        """Report a possible mistake once."""
         if line not in self.hints:
             self.hints.append(line)

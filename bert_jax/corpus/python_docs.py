@@ -1,11 +1,11 @@
-"""The documentation of installed Python packages: English that needs no download.
+"""Documentation of installed Python packages: English text that needs no download.
 
 It consists of the docstrings of the standard library and of all installed packages, and
 of the language reference that comes with Python. Source files are parsed, never
 imported. A document has all docstrings of a module, or is one topic of the reference.
 
-Docstrings also contain facts that can serve as labels: `parameters` reads from numpydoc
-sections which description belongs to which function.
+Docstrings also provide labels: `parameters` reads numpydoc sections, which assign
+descriptions of parameters to functions.
 """
 
 import ast
@@ -22,7 +22,7 @@ from bert_jax import terminal
 
 # Tests are half of all source text, and their docstrings say little.
 _SKIPPED_PARTS = {"test", "tests", "testing", "idle_test"}
-# Folders of packages, possibly of another environment, inside the standard library's.
+# Folders of packages inside the standard library, possibly of another environment.
 _SKIPPED_PARTS |= {"site-packages", "dist-packages"}
 _MIN_PARAGRAPH_WORDS = 4
 _MIN_LETTER_FRACTION = 0.75
@@ -46,7 +46,7 @@ _BULLET = re.compile(r"^([-*+•]|\d+[.)]) ")
 
 
 def source_files() -> list[pathlib.Path]:
-    """Python files of installed packages and of the standard library, sorted."""
+    """List the Python files of installed packages and of the standard library."""
     paths = set()
     for root in _roots():
         for path in root.rglob("*.py"):
@@ -58,7 +58,7 @@ def source_files() -> list[pathlib.Path]:
 
 
 def module_name(path: str | pathlib.Path) -> str:
-    """Path of a module, relative to the folder that packages are installed in."""
+    """Return the path of a module, relative to the folder with installed packages."""
     path = pathlib.Path(path)
     for root in _roots():
         if path.is_relative_to(root):
@@ -66,9 +66,10 @@ def module_name(path: str | pathlib.Path) -> str:
     return path.as_posix()
 
 
+@functools.cache
 def _roots() -> list[pathlib.Path]:
     # Packages come first, because they may be installed inside the standard library's
-    # folder. Those of other environments may be there, too; they are skipped by name.
+    # folder.
     names = ("purelib", "platlib", "stdlib")
     return list(dict.fromkeys(pathlib.Path(sysconfig.get_path(n)) for n in names))
 
@@ -76,14 +77,11 @@ def _roots() -> list[pathlib.Path]:
 def read_module(
     path: str | pathlib.Path, report: Callable[[str], None]
 ) -> Iterator[str]:
-    """Read the documents of one source file.
+    """Yield the texts of the documents in one source file.
 
     Args:
       path: Path of a Python source file.
-      report: Function to call with a line about a file that cannot be read.
-
-    Yields:
-      Texts of the documents.
+      report: Function to call with a message if the file cannot be read.
     """
     tree = _parse(path, report, _DOCUMENTED)
     if tree is None:
@@ -105,13 +103,13 @@ def _parse(
     report: Callable[[str], None],
     pattern: re.Pattern[bytes],
 ) -> ast.Module | None:
-    """The syntax tree of a file that matches; others are not worth the parsing."""
+    """Parse a file that matches a pattern; return None for other files."""
     try:
         text = pathlib.Path(path).read_bytes()
         if not pattern.search(text):
             return None
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # invalid escapes of other people
+            warnings.simplefilter("ignore")  # invalid escapes in packages
             return ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         report(f"{terminal.printable(str(path))}: cannot be parsed ({error})")
@@ -119,7 +117,7 @@ def _parse(
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Docstrings of a module, class or function and of what it contains, in order."""
+    """Yield the docstrings of a definition and of the definitions in it, in order."""
     for child in [node, *_definitions(node)]:
         if child is not node:
             yield from _docstrings(child)
@@ -128,7 +126,7 @@ def _docstrings(node: ast.AST) -> Iterator[str]:
 
 
 def _definitions(node: ast.AST) -> list[ast.AST]:
-    """Definitions directly below a node, or below an `if`, `try` or `with` there."""
+    """List the definitions directly below a node, or in its `if`, `try` or `with`."""
     definitions = []
     for child in ast.iter_child_nodes(node):
         if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
@@ -139,7 +137,7 @@ def _definitions(node: ast.AST) -> list[ast.AST]:
 
 
 def _prose(docstring: str) -> str:
-    """The prose of a docstring, one paragraph per line, without code and markup."""
+    """Extract the prose of a docstring, one paragraph per line, without markup."""
     paragraphs: list[list[str]] = [[]]
     in_fence = in_code = False
     code_indent = 0
@@ -150,25 +148,21 @@ def _prose(docstring: str) -> str:
         stripped = line.strip()
         indent = _indent(line)
         following = lines[i + 1].strip() if i + 1 < len(lines) else ""
+        is_left_out = True
         if stripped.startswith("```"):
             in_fence = not in_fence
-            paragraphs.append([])
-            continue
-        if in_code and stripped and indent <= code_indent:
-            in_code = False
-        if in_fence or in_code or not stripped:
-            paragraphs.append([])
-            continue
-        if stripped.startswith((">>>", "... ")) or _DIRECTIVE.match(line):
-            # The indented block below a prompt or a directive belongs to it.
-            in_code, code_indent = True, indent
-            paragraphs.append([])
-            continue
-        if _UNDERLINE.match(stripped) or _UNDERLINE.match(following):
-            paragraphs.append([])
-            continue
+        elif stripped:
+            in_code = in_code and indent > code_indent
+            begins_code = stripped.startswith((">>>", "... ")) or _DIRECTIVE.match(line)
+            if begins_code and not (in_fence or in_code):
+                # The indented block below a prompt or a directive belongs to it.
+                in_code, code_indent = True, indent
+            is_left_out = in_fence or in_code
         if (
-            _SECTION.match(stripped)
+            is_left_out
+            or _UNDERLINE.match(stripped)
+            or _UNDERLINE.match(following)
+            or _SECTION.match(stripped)
             or _TYPE_FIELD.match(stripped)
             or _is_declaration(lines, i)
         ):
@@ -206,11 +200,11 @@ def _is_prose(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """A parameter as its numpydoc section describes it.
+    """Parameter of a function, from its numpydoc section.
 
     Attributes:
-      description: Paragraph below its declaration, as prose on one line.
-      summary: First paragraph of the docstring, likewise.
+      description: Paragraph below the parameter's declaration, as one line of prose.
+      summary: First paragraph of the docstring, as one line of prose.
       module: Path of the module.
     """
 
@@ -220,7 +214,7 @@ class Parameter:
 
 
 def parameters(path: str | pathlib.Path) -> Iterator[Parameter]:
-    """Parameters in the numpydoc sections of one source file."""
+    """Yield the parameters in the numpydoc sections of one source file."""
     tree = _parse(path, lambda line: None, _NUMPYDOC)
     if tree is None:
         return
@@ -250,7 +244,7 @@ def _one_line(lines: Iterable[str]) -> str:
 
 
 def _is_declaration(lines: list[str], i: int) -> bool:
-    """Whether line `i` declares a parameter: `name : type`, text below."""
+    """Return whether line `i` declares a parameter: `name : type`, text below."""
     return (
         _DECLARATION.match(lines[i].strip()) is not None
         # "name : type" is numpydoc; "name: text" is a sentence that continues below.

@@ -1,4 +1,4 @@
-"""Progress, warnings and summary of a build, for people."""
+"""Progress, warnings and summary of a build, on the terminal."""
 
 import os
 
@@ -6,7 +6,7 @@ from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources, splits
 
-# Fraction of unknown tokens; with a vocabulary that fits the text it is far lower.
+# Fraction of unknown tokens that causes a warning; far above that of a good vocabulary.
 _MANY_UNKNOWN = 0.03
 
 
@@ -18,15 +18,15 @@ def build_with_progress(
     workers: int = 0,
     runner: build.Runner | None = None,
 ) -> shards.Corpus:
-    """`build.build` with a progress bar, or with plain lines away from a terminal."""
+    """Call `build.build`, and show a progress bar, or lines if there is no terminal."""
     with terminal.progress_bar(desc="building corpus", unit="split") as bar:
-        hints: dict[str, str] = {}
+        hinted: set[str] = set()
 
         def on_split(done: int, total: int, result: splits.SplitResult) -> None:
             terminal.warn(result.problem_count, result.problems)
             for kind, hint in _hints(result, tokenizer).items():
-                if kind not in hints:
-                    hints[kind] = hint
+                if kind not in hinted:  # warn once, at the first split that has it
+                    hinted.add(kind)
                     terminal.warn(1, [hint])
             bar.total = total
             bar.update(done - bar.n)
@@ -47,20 +47,20 @@ def build_with_progress(
 def _hints(
     result: splits.SplitResult, tokenizer: tokenizer_lib.Tokenizer
 ) -> dict[str, str]:
-    """Possible mistakes, by kind: each is reported at the first split that has it."""
-    hints = dict(zip(result.hints, result.hints, strict=True))
+    """Return warnings about possible mistakes, by kind."""
+    hints = {hint: hint for hint in result.hints}
     share = result.train.unknown_tokens / max(1, result.train.tokens)
     if share > _MANY_UNKNOWN:
         hints["unknown"] = (
             f"{share:.1%} of the tokens of {result.train.file} are "
             f"{tokenizer.special_tokens.unk}: the vocabulary does not cover this text; "
-            "run.train_tokenizer learns one that does"
+            "train one on it with run.train_tokenizer"
         )
     return hints
 
 
 def describe(corpus: shards.Corpus) -> str:
-    """The content of a corpus, in a line or two."""
+    """Return a summary of a corpus, in one or two lines."""
     train, held_out = (
         ", ".join(
             f"{corpus.count(split, what):,} {what}"
@@ -74,7 +74,7 @@ def describe(corpus: shards.Corpus) -> str:
     text = f"{corpus.folder}: {train}; held out: {held_out}"
     if corpus.count(shards.HELD_OUT, "documents") < 2:
         text += (
-            "\nwarning: fewer than two documents are held out, so there will be no "
-            "evaluation; a larger --held_out gives some"
+            "\nwarning: fewer than two documents are held out, too few for an "
+            "evaluation; increase --held_out"
         )
     return text

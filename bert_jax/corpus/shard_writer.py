@@ -1,4 +1,4 @@
-"""Writing a shard. `corpus/shards.py` describes the format."""
+"""Writer of a shard. `corpus/shards.py` describes the format."""
 
 import contextlib
 import itertools
@@ -13,15 +13,15 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards
 
 # Advice after a failure to write.
-CONTINUES = "what is built is kept, and the same command continues"
+CONTINUES = "finished splits are kept; run the same command again to continue"
 _BATCH_TOKENS = 1_000_000  # approximate size of a record batch
 
 
 class ShardWriter:
-    """Writes one shard, row by row, in bounded memory.
+    """Writer of one shard, row by row, in bounded memory.
 
-    The file appears at `close`. A writer is a context; on leaving, it removes a file
-    that was not closed.
+    The file appears at `close`. A writer is a context manager that removes a file that
+    was not closed.
     """
 
     def __init__(self, path: storage.Path, tokenizer: tokenizer_lib.Tokenizer):
@@ -59,11 +59,8 @@ class ShardWriter:
         """Append a document.
 
         Args:
-          sentences: Token ids of its sentences, none of them empty.
-          source: Place of the document in the input.
-
-        Raises:
-          UserError: The disk cannot be written.
+          sentences: Token ids of each sentence; no sentence is empty.
+          source: Location of the document in the input.
         """
         lengths = [len(sentence) for sentence in sentences]
         starts = np.cumsum([0, *lengths[:-1]], dtype=np.int32)
@@ -78,12 +75,7 @@ class ShardWriter:
             self._flush()
 
     def close(self) -> shards.Shard:
-        """Complete the file, and return what it holds.
-
-        Raises:
-          UserError: The disk or the store cannot be written.
-          Unavailable: The store does not answer now.
-        """
+        """Complete the file, and return its description."""
         self._flush()
         with storage.writing(self._where, CONTINUES):
             self._writer.close()

@@ -4,22 +4,22 @@ A row of a shard is one document:
   tokens           list of uint16 (int32 if the vocabulary has more than 65,536 tokens)
   sentence_starts  list of int32: index of each sentence's first token; the first is 0
   source           location of the document in the input
-Shards are Arrow IPC files. They are memory-mapped here, and pandas, polars and Hugging
-Face datasets read them as they are; from an object store they are fetched, one at a
-time. `corpus.json` has counts and a checksum for each.
+Shards are Arrow IPC files. Local shards are memory-mapped; shards in an object store
+are fetched one at a time. `corpus.json` has counts and a checksum for each shard.
 """
 
 import dataclasses
 import hashlib
+import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import pyarrow
 
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import records
 from bert_jax.errors import UserError
 
 TRAIN, HELD_OUT = "train", "held_out"
@@ -31,7 +31,7 @@ _FORMAT = "bert_jax corpus 1"
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One file, as `corpus.json` describes it.
+    """One shard, as `corpus.json` describes it.
 
     Attributes:
       file: Name of the file in the folder of the corpus.
@@ -39,8 +39,8 @@ class Shard:
       sentences: Number of sentences.
       tokens: Number of tokens.
       sha256: Checksum of the file, in hexadecimal.
-      unknown_tokens: Number of tokens that are `[UNK]`; None if the corpus was built
-        before they were counted.
+      unknown_tokens: Number of `[UNK]` tokens; None if the corpus was built before they
+        were counted.
     """
 
     file: str
@@ -52,78 +52,31 @@ class Shard:
 
 
 @dataclasses.dataclass(frozen=True)
-class Listing:
-    """The shards for training, or those held out, with their totals."""
-
-    documents: int
-    sentences: int
-    tokens: int
-    shards: tuple[Shard, ...]
-    unknown_tokens: int | None = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Problems:
-    """Parts of the input that were left out: their number, and the first in words."""
-
-    count: int
-    first: list[str]
-
-
-@dataclasses.dataclass(frozen=True)
-class Manifest:
-    """The content of `corpus.json`.
-
-    Attributes:
-      format: Name and version of the format.
-      fingerprint: Hash of tokenizer and shards.
-      tokenizer_fingerprint: Hash of the tokenizer.
-      vocab_size: Number of tokens of the vocabulary.
-      settings: Source and settings of the build (`unfinished.Identity`).
-      problems: Parts of the input that were left out.
-      train: Shards for training.
-      held_out: Shards for evaluation.
-    """
-
-    format: str
-    fingerprint: str
-    tokenizer_fingerprint: str
-    vocab_size: int
-    settings: dict
-    problems: Problems
-    train: Listing
-    held_out: Listing
-
-
-@dataclasses.dataclass(frozen=True)
 class Corpus:
     """An opened corpus: its manifest and its tokenizer, but no token ids."""
 
     folder: storage.Path
     tokenizer: tokenizer_lib.Tokenizer
     shards: dict[str, tuple[Shard, ...]]
-    settings: dict
+    settings: dict[str, Any]
     fingerprint: str
 
     def count(self, split: str, what: str) -> int:
-        """Total of `documents`, `sentences` or `tokens` of a split."""
+        """Return the total of `documents`, `sentences` or `tokens` of a split."""
         return sum(getattr(shard, what) for shard in self.shards[split])
 
     def unknown_share(self, split: str) -> float | None:
-        """Fraction of a split's tokens that are `[UNK]`; None if not counted."""
+        """Return the fraction of `[UNK]` tokens in a split; None if not counted."""
         unknown = _unknown_tokens(self.shards[split])
-        return (
-            None if unknown is None else unknown / max(1, self.count(split, "tokens"))
-        )
+        tokens = max(1, self.count(split, "tokens"))
+        return None if unknown is None else unknown / tokens
 
 
 def open_corpus(folder: str | os.PathLike) -> Corpus:
     """Read the manifest and the tokenizer of a corpus.
 
     Raises:
-      UserError: The folder holds no complete corpus, or a damaged one, or cannot be
-        reached.
-      Unavailable: A store does not answer now.
+      UserError: The folder holds no complete corpus, or a damaged one.
     """
     if not str(folder):
         raise UserError(
@@ -134,61 +87,68 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
     path = folder / MANIFEST
     storage.check(path)
     try:
-        manifest = _parse_manifest(path.read_text(encoding="utf-8"))
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+        if manifest["format"] != _FORMAT:
+            raise ValueError(f"format is {manifest['format']!r}, not {_FORMAT!r}")
+        shards = {
+            split: tuple(Shard(**shard) for shard in manifest[split]["shards"])
+            for split in SPLITS
+        }
+        tokenizer_fingerprint = manifest["tokenizer_fingerprint"]
+        if manifest["fingerprint"] != _fingerprint(tokenizer_fingerprint, shards):
+            raise ValueError("the fingerprint does not match the tokenizer and shards")
     except FileNotFoundError as error:
         raise UserError(
             f"no corpus in {folder}: {MANIFEST} is missing; run.build_corpus makes one"
         ) from error
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
+    except (OSError, ValueError, TypeError, KeyError) as error:
         raise storage.failure(error)(
-            f"{path} cannot be read as a corpus: {reason}; restore the file or build "
+            f"{path} cannot be read as a corpus: {error}; restore the file or build "
             "the corpus again"
         ) from error
     tokenizer = tokenizer_lib.Tokenizer.load(folder / TOKENIZER)
-    if (tokenizer.fingerprint, tokenizer.vocab_size) != (
-        manifest.tokenizer_fingerprint,
-        manifest.vocab_size,
-    ):
+    if tokenizer.fingerprint != tokenizer_fingerprint:
         raise UserError(f"{folder / TOKENIZER} is not the tokenizer of this corpus")
     return Corpus(
-        folder,
-        tokenizer,
-        {split: getattr(manifest, split).shards for split in SPLITS},
-        manifest.settings,
-        manifest.fingerprint,
+        folder, tokenizer, shards, manifest["settings"], manifest["fingerprint"]
     )
 
 
-def _parse_manifest(text: str) -> Manifest:
-    """Read the manifest, and check that its parts agree.
+def write_manifest(
+    folder: storage.Path,
+    tokenizer: tokenizer_lib.Tokenizer,
+    shards: Mapping[str, Sequence[Shard]],
+    settings: dict[str, Any],
+    problems: Sequence[str],
+    problem_count: int,
+) -> None:
+    """Write `corpus.json`, which completes a corpus.
 
-    Raises:
-      ValueError: The manifest is damaged or was edited.
+    Args:
+      folder: Folder of the corpus.
+      tokenizer: Tokenizer of the corpus.
+      shards: Shards of each split.
+      settings: Source and settings of the build.
+      problems: Messages about the first parts of the input that were left out.
+      problem_count: Number of all such parts.
     """
-    manifest = records.from_json(Manifest, text)
-    if manifest.format != _FORMAT:
-        raise ValueError(f"format is {manifest.format!r}, not {_FORMAT!r}")
-    shards = {split: getattr(manifest, split).shards for split in SPLITS}
+    manifest: dict[str, Any] = {
+        "format": _FORMAT,
+        "fingerprint": _fingerprint(tokenizer.fingerprint, shards),
+        "tokenizer_fingerprint": tokenizer.fingerprint,
+        "vocab_size": tokenizer.vocab_size,
+        "settings": settings,
+        "problems": {"count": problem_count, "first": problems},
+    }
     for split in SPLITS:
-        if getattr(manifest, split) != _listing(shards[split]):
-            raise ValueError(f"the totals of {split} are not the sums of its shards")
-    if manifest.fingerprint != _fingerprint(manifest.tokenizer_fingerprint, shards):
-        raise ValueError("the fingerprint is not that of tokenizer and shards")
-    return manifest
-
-
-def _listing(shards: Sequence[Shard]) -> Listing:
-    def total(what):
-        return sum(getattr(shard, what) for shard in shards)
-
-    return Listing(
-        total("documents"),
-        total("sentences"),
-        total("tokens"),
-        tuple(shards),
-        _unknown_tokens(shards),
-    )
+        listed = [dataclasses.asdict(shard) for shard in shards[split]]
+        totals = {
+            name: sum(shard[name] for shard in listed)
+            for name in ("documents", "sentences", "tokens")
+        }
+        unknown = _unknown_tokens(shards[split])
+        manifest[split] = totals | {"shards": listed, "unknown_tokens": unknown}
+    storage.write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
 def _unknown_tokens(shards: Sequence[Shard]) -> int | None:
@@ -201,44 +161,22 @@ def _fingerprint(tokenizer: str, shards: Mapping[str, Sequence[Shard]]) -> str:
     return hashlib.sha256("\n".join([tokenizer, *sums]).encode()).hexdigest()[:16]
 
 
-def write_manifest(
-    folder: storage.Path,
-    tokenizer: tokenizer_lib.Tokenizer,
-    shards: Mapping[str, Sequence[Shard]],
-    settings: dict,
-    problems: Problems,
-) -> None:
-    """Complete a corpus, so that `open_corpus` opens it."""
-    manifest = Manifest(
-        _FORMAT,
-        _fingerprint(tokenizer.fingerprint, shards),
-        tokenizer.fingerprint,
-        tokenizer.vocab_size,
-        settings,
-        problems,
-        _listing(shards[TRAIN]),
-        _listing(shards[HELD_OUT]),
-    )
-    text = records.to_json(manifest, indent=1) + "\n"
-    storage.write_text(folder / MANIFEST, text)
-
-
 def checksum(path: str | os.PathLike) -> str:
-    """SHA-256 of a local file, in hexadecimal."""
+    """Return the SHA-256 of a local file, in hexadecimal."""
     with open(path, "rb") as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Documents of one record batch, flat.
+    """Documents of one record batch, flattened.
 
     Attributes:
       tokens: uint16 or int32 [tokens].
       document_starts: int64 [documents + 1], into `tokens`.
       sentence_starts: int64 [sentences], into `tokens`.
       sentences_before: int64 [documents + 1], into `sentence_starts`.
-      sources: Place of each document in the input.
+      sources: Location of each document in the input.
     """
 
     tokens: np.ndarray
@@ -249,11 +187,7 @@ class Rows:
 
 
 def check_file(folder: storage.Path, shard: Shard) -> None:
-    """Check that a shard is the file that was built, or, in a store, that it exists.
-
-    Raises:
-      UserError: The file is missing or damaged.
-    """
+    """Check the checksum of a local shard, or that a shard in a store exists."""
     path = folder / shard.file
     if not storage.is_remote(path):
         _read_checked(path, shard)
@@ -262,7 +196,7 @@ def check_file(folder: storage.Path, shard: Shard) -> None:
 
 
 def _read_checked(path: storage.Path, shard: Shard) -> bytes | None:
-    """Check the checksum of a shard. Returns its content if it came from a store."""
+    """Check the checksum of a shard. Return its content if it is in a store."""
     content = None
     try:
         if storage.is_remote(path):
@@ -283,18 +217,14 @@ def _read_checked(path: storage.Path, shard: Shard) -> bytes | None:
 
 
 def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
-    """Check one shard and read its rows.
+    """Check one shard, and yield the documents of each of its record batches.
 
     Args:
       folder: Folder of the corpus.
       shard: Description of the shard.
 
-    Yields:
-      Documents of one record batch after the other.
-
     Raises:
-      UserError: The file is missing or has changed, or its description has.
-      Unavailable: A store does not answer now.
+      UserError: The file is missing, or does not match its description.
     """
     path = folder / shard.file
     content = _read_checked(path, shard)
@@ -302,40 +232,28 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
     with file or pyarrow.BufferReader(content) as stream:
         reader = pyarrow.ipc.open_file(stream)
         batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        _check_counts(folder, shard, batches)
+        sizes = (
+            sum(batch.num_rows for batch in batches),
+            sum(len(batch.column("sentence_starts").values) for batch in batches),
+            sum(len(batch.column("tokens").values) for batch in batches),
+        )
+        if sizes != (shard.documents, shard.sentences, shard.tokens):
+            raise UserError(
+                f"{folder / MANIFEST} has changed since the corpus was built: its "
+                f"counts for {shard.file} are wrong; restore the file or build the "
+                "corpus again"
+            )
         for batch in batches:
             tokens, starts, sources = batch.columns
             documents = tokens.offsets.to_numpy().astype(np.int64)
             sentences = starts.offsets.to_numpy().astype(np.int64)
-            local = starts.values.to_numpy().astype(np.int64)
-            per_document = np.repeat(documents[:-1], np.diff(sentences))
+            starts_in_document = starts.values.to_numpy().astype(np.int64)
+            # [sentences]: start of the document that each sentence is in
+            document_of = np.repeat(documents[:-1], np.diff(sentences))
             yield Rows(
                 tokens.values.to_numpy(),
                 documents,
-                local + per_document,
+                starts_in_document + document_of,
                 sentences,
                 sources.to_pylist(),
             )
-
-
-def _check_counts(
-    folder: storage.Path, shard: Shard, batches: Sequence[pyarrow.RecordBatch]
-) -> None:
-    actual = dataclasses.replace(
-        shard,
-        documents=sum(batch.num_rows for batch in batches),
-        sentences=sum(len(batch.column("sentence_starts").values) for batch in batches),
-        tokens=sum(len(batch.column("tokens").values) for batch in batches),
-    )
-    if actual != shard:
-        raise UserError(
-            f"{folder / MANIFEST} has changed since the corpus was built: it says "
-            f"{shard.file} holds {_counts(shard)}, but it holds {_counts(actual)}"
-        )
-
-
-def _counts(shard: Shard) -> str:
-    return (
-        f"{shard.documents:,} documents, {shard.sentences:,} sentences and "
-        f"{shard.tokens:,} tokens"
-    )

@@ -2,7 +2,7 @@
 
 `plan` divides the input into splits of similar size without reading it; `read` reads
 the documents of one split. Both are pure functions of their arguments and of the input,
-so that splits can be read in any order, on any machine, in bounded memory.
+so splits can be read in any order, on any machine, in bounded memory.
 
 Formats:
   text, jsonl, wikiextractor   files; see `corpus/text_files.py`.
@@ -23,7 +23,7 @@ from bert_jax.corpus import python_docs, text_files
 from bert_jax.corpus.problems import Problems
 from bert_jax.errors import Unavailable, UserError
 
-# How much of a file its fingerprint covers, in samples that are spread evenly.
+# Number of bytes of a file that its fingerprint covers, in evenly spread samples.
 _SAMPLED_BYTES = 1 << 20
 _SAMPLES = 64
 _READERS = 16  # threads that read samples
@@ -33,7 +33,7 @@ _COMPRESSION = 3
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """What to read and how.
+    """Input of a build and its format.
 
     Attributes:
       pattern: Glob of files; not used by `tfds:` and `python_docs`.
@@ -50,12 +50,13 @@ class Source:
 
 @dataclasses.dataclass(frozen=True)
 class Piece:
-    """A part of one input: bytes of a file, or examples of a dataset.
+    """Range of one input: bytes of a file, or examples of a dataset.
 
     Attributes:
       name: Path of the file, or name of the dataset.
       start: First byte or example.
-      end: One past the last. A document belongs to the piece in which it begins.
+      end: End of the range, exclusive. A document belongs to the piece in which it
+        begins.
       checksum: Checksum of the file from a store's listing; "" if there is none.
     """
 
@@ -86,8 +87,7 @@ def plan(source: Source) -> list[Split]:
     compressed.
 
     Raises:
-      UserError: The format is unknown, no file matches, or there is no such dataset.
-      Unavailable: A store does not answer now.
+      UserError: The format or the dataset is unknown, or no file matches.
     """
     if source.format.startswith("tfds:"):
         return _plan_tfds(source)
@@ -104,7 +104,7 @@ def plan(source: Source) -> list[Split]:
     matched = storage.find(source.pattern)
     if not matched and os.path.isdir(source.pattern):
         raise UserError(
-            f"{source.pattern} is a folder; give the files in it, such as "
+            f"{source.pattern} is a folder; give a pattern for its files, such as "
             f"--input='{os.path.join(source.pattern, '*')}'"
         )
     if not matched:
@@ -138,44 +138,35 @@ def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
 
 
 def fingerprint(source: Source, planned: list[Split]) -> str:
-    """A hash that differs if the input has changed.
+    """Return a hash of the input.
 
-    For files it covers names (without folders), sizes, how they are cut, and content:
-    the checksum from a store's listing, or else up to 1 MiB, in samples that are spread
-    over the file. A file that was moved, copied or touched has not changed. For
-    datasets and packages the hash covers names and sizes.
-
-    Raises:
-      Unavailable: A store does not answer now.
+    For files, it covers names (without folders), sizes, pieces, and content: the
+    checksum from a store's listing, or else up to 1 MiB of evenly spread samples.
+    Moving, copying or touching a file does not change it. For datasets and packages, it
+    covers names and sizes.
     """
     are_files = source.format in text_files.FORMATS
     content = {}
     if are_files:
-        # The end of the last piece is the size of the file.
+        # The last piece of a file ends at the size of the file.
         last = {piece.name: piece for split in planned for piece in split}
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
             content = dict(zip(last, pool.map(_content, last.values()), strict=True))
-    listing = [
-        [
-            (
-                os.path.basename(piece.name) if are_files else piece.name,
-                piece.start,
-                piece.end,
-                content.get(piece.name, ""),
-            )
-            for piece in split
-        ]
-        for split in planned
-    ]
+
+    def describe(piece):
+        name = os.path.basename(piece.name) if are_files else piece.name
+        return name, piece.start, piece.end, content.get(piece.name, "")
+
+    listing = [list(map(describe, split)) for split in planned]
     return hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:16]
 
 
 def _content(piece: Piece) -> str:
-    """Checksum of a file or of samples of it, given the last piece of the file."""
+    """Return the checksum of a file, or of samples of it, given its last piece."""
     if piece.checksum:
         return piece.checksum
     size = piece.end
-    # From a store, few large samples: each is a request.
+    # Read few large samples from a store, because each is a request.
     number = 2 if storage.is_remote(piece.name) else _SAMPLES
     sample = _SAMPLED_BYTES // number
     starts = [(size - sample) * i // (number - 1) for i in range(number)]
@@ -200,16 +191,10 @@ def _content(piece: Piece) -> str:
 def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]:
     """Read the documents of a split, in order.
 
-    Bad input is reported with file and line; it costs its line or the rest of the file.
-
     Args:
       split: Split to read.
       source: Source that the split was planned from.
-      problems: Problems to add to.
-
-    Raises:
-      UserError: A file does not exist any more.
-      Unavailable: A store does not answer now.
+      problems: Collects bad input, which costs its line or the rest of the file.
     """
     for piece in split:
         shown = terminal.printable(piece.name)
@@ -239,19 +224,14 @@ def _plan_tfds(source: Source) -> list[Split]:
     name = source.format.removeprefix("tfds:")
     builder = _tfds_builder(name)
     features = builder.info.features
-    if source.text_field not in features:
-        raise UserError(
-            f"the dataset {name} has no feature {source.text_field!r}; it has "
-            f"{', '.join(features)}; give one with --text_field"
-        )
-    if "train" not in builder.info.splits:
-        raise UserError(f"the dataset {name} has no split 'train'")
     import tensorflow_datasets as tfds
 
-    if not isinstance(features[source.text_field], tfds.features.Text):
+    texts = [n for n, kind in features.items() if isinstance(kind, tfds.features.Text)]
+    if source.text_field not in texts or "train" not in builder.info.splits:
         raise UserError(
-            f"feature {source.text_field!r} of the dataset {name} is not text; give "
-            "another with --text_field"
+            f"the dataset {name} has no split 'train' with a text feature "
+            f"{source.text_field!r}; its text features are: {', '.join(texts)}; choose "
+            "one with --text_field"
         )
     split = builder.info.splits["train"]
     count = max(1, round(split.num_bytes / source.split_bytes))
@@ -270,7 +250,7 @@ def _read_tfds(piece: Piece, source: Source, problems: Problems) -> Iterator[Doc
     try:
         for example in tfds.as_numpy(dataset):
             text = example[source.text_field].decode("utf-8", errors="replace")
-            for part in text_files.cut(text):
+            for part in text_files.join(text.splitlines(keepends=True)):
                 yield Document(part, f"{piece.name}:{following}")
             following += 1
     except Exception as error:
@@ -278,8 +258,8 @@ def _read_tfds(piece: Piece, source: Source, problems: Problems) -> Iterator[Doc
             raise
         reason = " ".join(str(error).split())
         problems.add(
-            f"{piece.name}: example {following} and those up to {piece.end} cannot be "
-            f"read ({reason})"
+            f"{piece.name}: examples {following} to {piece.end} cannot be read "
+            f"({reason})"
         )
 
 
@@ -289,10 +269,10 @@ def _tfds_builder(name: str):
     try:
         builder = tfds.builder(name)
     except (tfds.core.registered.DatasetNotFoundError, ValueError) as error:
-        raise UserError(f"TFDS knows no dataset {name!r}") from error
+        raise UserError(f"unknown TFDS dataset {name!r}") from error
     if not builder.info.splits:
         raise UserError(
-            f"the dataset {name} is not prepared in {builder.data_dir}; "
-            f"`tfds build {name}` prepares it, TFDS_DATA_DIR says where it is"
+            f"the dataset {name} is not prepared in {builder.data_dir}; prepare it "
+            f"with `tfds build {name}`, or set TFDS_DATA_DIR to its folder"
         )
     return builder

@@ -1,10 +1,10 @@
-"""Build one split of a corpus: from text to sentences to the token ids of two shards.
+"""One split of a corpus: from text to sentences to the token ids of two shards.
 
 `build_split` is a pure function of its arguments: it writes the same shards on every
 machine and under every runner.
 
 A hash of its text decides whether a document is held out. Copies of a document are
-therefore never on both sides, and neither order nor splits matter.
+therefore never in both shards, and neither order nor splits matter.
 """
 
 import contextlib
@@ -25,8 +25,8 @@ from bert_jax.errors import UserError
 
 _BATCH_SENTENCES = 2000  # sentences that are tokenised together
 _LINE_BREAK = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
-# The codes of ISO 639-1. `sentencex` has rules for some of these languages; for the
-# others it takes those of a related language or of English, and does not say which.
+# The codes of ISO 639-1. `sentencex` takes any code, and silently falls back to a
+# related language or to English.
 _ISO_639_1 = """
 aa ab ae af ak am an ar as av ay az ba be bg bi bm bn bo br bs ca ce ch co cr cs
 cu cv cy da de dv dz ee el en eo es et eu fa ff fi fj fo fr fy ga gd gl gn gu gv
@@ -41,14 +41,14 @@ LANGUAGES = frozenset(_ISO_639_1.split())
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """How a build treats its text. It is saved, and a build continues only with it.
+    """Settings for the text of a build. A build continues only with the same settings.
 
     Attributes:
-      held_out: Fraction of documents set apart for evaluation.
+      held_out: Fraction of documents held out for evaluation.
       language: ISO 639-1 code for the sentence splitter.
 
     Raises:
-      UserError: A value is not possible.
+      UserError: A value is invalid.
     """
 
     held_out: float = 0.01
@@ -59,22 +59,20 @@ class Settings:
             raise UserError(
                 f"held_out={self.held_out} must be a fraction, at least 0 and below 1"
             )
-        # The splitter would accept any text, and treat it as English.
         if self.language not in LANGUAGES:
             raise UserError(
-                f"unknown language {self.language!r}; give the two letters of its "
-                "code in ISO 639-1, such as en, de or zh"
+                f"unknown language {self.language!r}; give an ISO 639-1 code such as "
+                "en, de or zh"
             )
 
 
 @dataclasses.dataclass(frozen=True)
 class SplitResult:
-    """What building one split gave.
+    """Result of building one split.
 
     Attributes:
       train: Shard for training.
       held_out: Shard for evaluation.
-      text_bytes: Size of the text in UTF-8.
       problem_count: Number of problems in the input.
       problems: The first problems, one line each.
       hints: Possible mistakes in how the input is read, one line each.
@@ -82,14 +80,13 @@ class SplitResult:
 
     train: shards.Shard
     held_out: shards.Shard
-    text_bytes: int
     problem_count: int
     problems: list[str]
     hints: list[str]
 
 
 def is_held_out(text: str, fraction: float) -> bool:
-    """Whether a document is held out."""
+    """Return whether a document is held out."""
     digest = hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
 
@@ -105,42 +102,32 @@ def build_split(
     """Write the two shards of one split.
 
     Args:
-      index: Number of the split; the names of the shards contain it.
+      index: Number of the split, for the names of the shards.
       split: Part of the input to read.
       source: Source that the split was planned from.
       settings: How to treat the text.
       tokenizer: Tokenizer for the text.
       output: Folder for the shards.
-
-    Returns:
-      Counts, checksums, and the problems in the input.
-
-    Raises:
-      UserError: The input is gone, or the output cannot be written.
-      Unavailable: A store does not answer now.
     """
     folder = storage.path(output)
     problems = Problems()
-    text_bytes = 0
     documents = sources.read(split, source, problems)
     with contextlib.ExitStack() as stack:
-        train, kept_apart = (
+        train, held_out = (
             stack.enter_context(
                 shard_writer.ShardWriter(
                     folder / f"{name}-{index:05d}.arrow", tokenizer
                 )
             )
-            for name in (shards.TRAIN, shards.HELD_OUT)
+            for name in shards.SPLITS
         )
         for document, sentences in _tokenised(documents, settings, tokenizer):
-            text_bytes += len(document.text.encode("utf-8"))
             if sentences:
-                held_out = is_held_out(document.text, settings.held_out)
-                (kept_apart if held_out else train).add(sentences, document.source)
+                for_eval = is_held_out(document.text, settings.held_out)
+                (held_out if for_eval else train).add(sentences, document.source)
         return SplitResult(
             train.close(),
-            kept_apart.close(),
-            text_bytes,
+            held_out.close(),
             problems.count,
             problems.lines,
             problems.hints,
@@ -148,11 +135,11 @@ def build_split(
 
 
 def in_one_line(segments: Sequence[str]) -> list[str]:
-    """The sentences of a document as parts of one line; they join to it.
+    """Return the sentences of a document such that they concatenate to one line.
 
-    A line break becomes a space, and a space is in front of each sentence but at the
-    end of none. WordPiece and SentencePiece give the same ids either way; in byte-level
-    BPE, the space in front is a part of the first word.
+    Line breaks become spaces. Each sentence but the first begins with a space, and none
+    ends with one. WordPiece and SentencePiece give the same ids either way; in
+    byte-level BPE, the leading space is a part of the first word.
     """
     sentences: list[str] = []
     begun = False
@@ -168,7 +155,7 @@ def _tokenised(
     settings: Settings,
     tokenizer: tokenizer_lib.Tokenizer,
 ) -> Iterator[tuple[sources.Document, list[list[int]]]]:
-    """Documents with the ids of their sentences, without empty sentences."""
+    """Yield documents with the ids of their non-empty sentences."""
     waiting: list[tuple[sources.Document, int]] = []
     sentences: list[str] = []
     for document in itertools.chain(documents, [None]):

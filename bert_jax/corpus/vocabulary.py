@@ -1,4 +1,10 @@
-"""Learn a vocabulary from the text of a source."""
+"""Trainers that learn a vocabulary from the text of a source.
+
+The trainers take texts, the number of tokens, special tokens included, and the settings
+`lower_case` and `strip_accents` of `Tokenizer`. The vocabulary is smaller if the text
+gives fewer tokens. They raise a `UserError` if there is no text, or if the number of
+tokens is too small for its characters.
+"""
 
 import collections
 import io
@@ -17,9 +23,10 @@ from bert_jax.corpus.problems import Problems
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer, byte_bpe
 
-# More than any published vocabulary has; trainers abort at far larger sizes.
+# More than any published vocabulary has. Trainers crash at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
+_MAX_ALPHABET = 1000  # characters of a WordPiece vocabulary
 _NO_CHARACTERS = "the text has no characters to learn from"
 
 
@@ -37,17 +44,14 @@ def learn(
     Args:
       source: Source of the text.
       kind: "wordpiece", "sentencepiece" or "byte_bpe".
-      vocab_size: Number of tokens. If the text gives fewer, the vocabulary is smaller,
-        and a warning says so.
+      vocab_size: Number of tokens. A warning says if the text gives fewer.
       lower_case: See `Tokenizer`.
       strip_accents: See `Tokenizer`.
-      sample_bytes: Amount of text to learn from. It comes from splits in random order;
-        a split consists of files, or of a part of a large uncompressed file.
+      sample_bytes: Amount of text to learn from, taken from splits in random order.
 
     Raises:
       UserError: The input does not exist or holds no text, or `vocab_size` is too small
         or too large.
-      Unavailable: A store does not answer now.
     """
     texts = sample(source, sample_bytes)
     train = {
@@ -63,19 +67,13 @@ def learn(
     if tokenizer.vocab_size < vocab_size:
         terminal.say(
             f"warning: the text gives only {tokenizer.vocab_size:,} tokens, fewer than "
-            f"vocab_size={vocab_size}; the vocabulary has that many, and more text "
-            "gives more"
+            f"vocab_size={vocab_size}; give more text for a larger vocabulary"
         )
     return tokenizer
 
 
 def sample(source: sources.Source, sample_bytes: int) -> list[str]:
-    """Lines from splits in random order, up to an amount of text.
-
-    Raises:
-      UserError: The input does not exist, or holds no text.
-      Unavailable: A store does not answer now.
-    """
+    """Read lines from splits in random order, up to an amount of text."""
     lines: list[str] = []
     size = 0
     problems = Problems()
@@ -84,7 +82,7 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
         for split in planned:
             for document in sources.read(split, source, problems):
-                # Lines, because SentencePiece samples its texts if there are many.
+                # Lines rather than documents: SentencePiece samples from many texts.
                 lines += [x for x in document.text.split("\n") if x.strip()]
                 size += len(document.text)
                 bar.update(len(document.text))
@@ -95,7 +93,7 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     terminal.warn(problems.count, problems.lines)
     terminal.warn(len(problems.hints), problems.hints)
     if not lines:
-        raise UserError(f"there is no text in {source.pattern or source.format}")
+        raise UserError(f"no text in {source.pattern or source.format}")
     return lines
 
 
@@ -111,26 +109,19 @@ def train_wordpiece(
 ) -> Tokenizer:
     """Learn a WordPiece vocabulary by joining frequent pairs of pieces.
 
-    The original's trainer was never released; this is the one of Hugging Face's
-    `tokenizers`. On its own, it numbers the pieces of one character in the order of a
-    hash table with a random key, and ties between pairs follow that order: the same
-    text gives another vocabulary each time. Here these pieces are numbered beforehand.
-
-    Args:
-      texts: Texts to learn from; they are read twice.
-      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
-        if the text gives fewer.
-      lower_case: See `Tokenizer`.
-      strip_accents: See `Tokenizer`.
-
-    Raises:
-      UserError: There is no text, or `vocab_size` is too small for its characters or
-        larger than `MAX_VOCAB_SIZE`.
+    Google never released its trainer; this is the one of Hugging Face's `tokenizers`.
+    By default it numbers the pieces of one character in the order of a randomly seeded
+    hash table, and breaks ties between pairs by these numbers, so that the same text
+    gives a different vocabulary each time. Here these pieces are numbered beforehand.
     """
-    _check_vocab_size(vocab_size)
     model = tokenizers.models.WordPiece(unk_token=tokenizer_lib.UNK)
     pipeline = tokenizer_lib.wordpiece_pipeline(model, lower_case, strip_accents)
-    alphabet = _frequent_characters(pipeline.normalizer.normalize_str(t) for t in texts)
+    counts: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        counts.update(pipeline.normalizer.normalize_str(text))
+    characters = [c for c in counts if not c.isspace()]
+    by_count = sorted(characters, key=lambda c: (-counts[c], c))
+    alphabet = sorted(by_count[:_MAX_ALPHABET])
     if not alphabet:
         raise UserError(_NO_CHARACTERS)
     _check_room(len(SPECIAL_TOKENS) + 2 * len(alphabet), vocab_size)
@@ -149,14 +140,6 @@ def train_wordpiece(
     return Tokenizer("wordpiece", lower_case, strip_accents, text.encode("utf-8"))
 
 
-def _frequent_characters(texts: Iterable[str], limit: int = 1000) -> list[str]:
-    counts: collections.Counter[str] = collections.Counter()
-    for text in texts:
-        counts.update(text)
-    candidates = [c for c in counts if not c.isspace()]
-    return sorted(sorted(candidates, key=lambda c: (-counts[c], c))[:limit])
-
-
 def train_sentencepiece(
     texts: Collection[str],
     vocab_size: int,
@@ -167,23 +150,11 @@ def train_sentencepiece(
     """Learn a SentencePiece unigram vocabulary, as ALBERT and XLNet use.
 
     The special tokens are control symbols: no text can produce them.
-
-    Args:
-      texts: Texts to learn from; they are read twice if they give too few tokens.
-      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
-        if the text gives fewer.
-      lower_case: See `Tokenizer`.
-      strip_accents: See `Tokenizer`.
-
-    Raises:
-      UserError: There is no text, or `vocab_size` is too small for its characters or
-        larger than `MAX_VOCAB_SIZE`.
     """
-    _check_vocab_size(vocab_size)
     try:
         model = _sentencepiece_model(texts, vocab_size, lower_case, strip_accents)
     except RuntimeError as error:
-        # Too large a size is an error here, which names the largest that is possible.
+        # The error for too large a vocabulary names the largest possible size.
         limit = re.search(r"set it to a value <= (\d+)", str(error))
         if limit:
             size = int(limit[1])
@@ -193,7 +164,7 @@ def train_sentencepiece(
         needed = re.search(r"required_chars\. \d+ vs (\d+)", str(error))
         if needed:
             _check_room(int(needed[1]), vocab_size)
-        if "KeyboardInterrupt" in str(error):  # raised while it iterated over texts
+        if "KeyboardInterrupt" in str(error):  # raised while iterating over texts
             raise KeyboardInterrupt from error
         if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
             raise UserError(_NO_CHARACTERS) from error
@@ -222,9 +193,9 @@ def _sentencepiece_model(
         pad_piece=tokenizer_lib.PAD,
         unk_piece=tokenizer_lib.UNK,
         control_symbols=[tokenizer_lib.CLS, tokenizer_lib.SEP, tokenizer_lib.MASK],
-        # If there are more lines, a random sample of as many is enough.
+        # Of more lines, a random sample of this size is enough.
         input_sentence_size=2_000_000,
-        # Longer lines are left out, and the default would leave out whole paragraphs.
+        # Longer lines are left out. The default would leave out whole paragraphs.
         max_sentence_length=_MAX_LINE_BYTES,
         minloglevel=2,
     )
@@ -240,23 +211,12 @@ def train_byte_bpe(
 ) -> Tokenizer:
     """Learn a byte-level BPE vocabulary, as GPT-2 and RoBERTa use.
 
-    The special tokens are where RoBERTa's published vocabulary has them: `<s>`,
-    `<pad>`, `</s>` and `<unk>` first, then bytes and what is joined of them, and
-    `<mask>` at the end. Unlike RoBERTa's, the tokenizer has `add_prefix_space`, so that
-    a word has the same ids wherever it stands.
-
-    Args:
-      texts: Texts to learn from; white space around them is left out.
-      vocab_size: Number of tokens, special tokens included. The vocabulary is smaller
-        if the text gives fewer.
-      lower_case: Has to be false: ids give the text back as it was.
-      strip_accents: Has to be false.
-
-    Raises:
-      UserError: There is no text, or `vocab_size` is too small for all bytes or larger
-        than `MAX_VOCAB_SIZE`.
+    The special tokens have the positions of RoBERTa's published vocabulary: `<s>`,
+    `<pad>`, `</s>` and `<unk>` first, then bytes and merged tokens, and `<mask>` at the
+    end. Unlike RoBERTa's, the tokenizer has `add_prefix_space`, so that a word has the
+    same ids everywhere in a text. White space around texts is stripped. `lower_case`
+    and `strip_accents` have to be false: ids give the text back unchanged.
     """
-    _check_vocab_size(vocab_size)
     if not any(text.strip() for text in texts):
         raise UserError(_NO_CHARACTERS)
     pad, unk, cls, sep, mask = byte_bpe.SPECIAL_TOKENS
@@ -283,10 +243,5 @@ def _check_room(needed: int, vocab_size: int) -> None:
     if needed > vocab_size:
         raise UserError(
             f"vocab_size={vocab_size} is too small for the characters of the text; "
-            f"give at least {needed}"
+            f"it must be at least {needed}"
         )
-
-
-def _check_vocab_size(vocab_size: int) -> None:
-    if vocab_size > MAX_VOCAB_SIZE:
-        raise UserError(f"vocab_size={vocab_size} must be at most {MAX_VOCAB_SIZE}")

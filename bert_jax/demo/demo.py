@@ -87,7 +87,7 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
     if (path / "corpus" / shards.MANIFEST).exists():
         # Keep the corpus if packages have been installed since.
         return shards.open_corpus(path / "corpus")
-    if not tokenizer_lib.is_unfinished(path / "tokenizer"):
+    if (path / "tokenizer" / tokenizer_lib.SETTINGS_FILE).exists():
         tokenizer = tokenizer_lib.Tokenizer.load(path / "tokenizer")
     else:
         tokenizer = vocabulary.learn(

@@ -4,18 +4,18 @@ r"""Turn text into a corpus to pretrain on.
       --tokenizer=DIR --output=DIR --held_out=0.01
 
 Without --input, the text is the documentation of installed Python packages. The same
-command continues a build that was interrupted. Bad input is reported by file and line
-and left out. docs/data.md describes the formats of --format.
+command continues an interrupted build. Bad input is reported by file and line, and left
+out. docs/data.md describes the formats of --format.
 
-On a cluster, with Apache Beam; the corpus is the same to the last byte:
+Apache Beam builds the same corpus on a cluster, byte for byte:
 
   python -m bert_jax.run.build_corpus --input='gs://BUCKET/books/*.txt.gz' \
       --tokenizer=DIR --output=gs://BUCKET/corpus --runner=beam --beam_options='
       --runner=DataflowRunner --project=PROJECT --region=REGION
       --temp_location=gs://BUCKET/tmp --sdk_container_image=IMAGE'
 
-All workers need access to input and output and have to have bert_jax installed, by an
-image or by --setup_file (docs/data.md). The tokenizer is sent to them.
+All workers need access to input and output, and need bert_jax installed, by an image or
+by --setup_file (docs/data.md). The tokenizer is sent to them.
 """
 
 import signal
@@ -30,11 +30,7 @@ from bert_jax.run import command_line, text_input
 
 
 def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
-    """The tokenizer in a folder of ours or of a published RoBERTa, or of a `vocab.txt`.
-
-    Raises:
-      UserError: There is no tokenizer, or a damaged one.
-    """
+    """Load a native tokenizer, a published byte-level BPE folder, or a `vocab.txt`."""
     try:
         is_folder = storage.path(path).is_dir()
         is_published = tokenizer_lib.is_published_bpe(storage.path(path))
@@ -46,7 +42,7 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
         for name in ("lower_case", "strip_accents"):
             if flags.FLAGS[name].present:
                 raise UserError(
-                    f"--{name} is for a vocab.txt; {path} has its own setting"
+                    f"--{name} applies to a vocab.txt only; {path} has its own setting"
                 )
         if is_published:
             return tokenizer_lib.from_published_bpe(path)
@@ -56,11 +52,7 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
 
 
 def beam_runner(options: str) -> build.Runner:
-    """A runner that builds the splits with Apache Beam.
-
-    Raises:
-      UserError: Beam is not installed, or does not know the options.
-    """
+    """Return a runner that builds the splits with Apache Beam."""
     terminal.say("importing Apache Beam")
     try:
         from bert_jax.corpus import beam
@@ -109,7 +101,7 @@ def define_flags() -> None:
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Run the program."""
     values = flags.FLAGS
     path = command_line.required(
         "tokenizer", "give a folder from run.train_tokenizer or a vocab.txt"
@@ -119,16 +111,16 @@ def main() -> int:
     if values.runner == "beam":
         if values["workers"].present:
             raise UserError(
-                "--workers is for local processes; the number of Beam's workers is "
-                "one of --beam_options"
+                "--workers is for local processes; set the number of Beam's workers in "
+                "--beam_options"
             )
         runner = beam_runner(values.beam_options)
     elif values.beam_options:
-        raise UserError("--beam_options is for --runner=beam")
+        raise UserError("--beam_options needs --runner=beam")
     source = text_input.source(values.shard_megabytes * 1_000_000)
     settings = build.Settings(values.held_out, values.language)
     terminal.say(f"reading {text_input.description()}")
-    # SIGTERM, which announces the end of a machine, stops the build like Ctrl-C.
+    # SIGTERM, sent before a machine is preempted, stops the build like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         corpus = report.build_with_progress(

@@ -3,12 +3,12 @@ r"""Add the words of a new text to the vocabulary of a checkpoint.
   python -m bert_jax.run.extend_vocabulary --init_from=WORKDIR --input='medical/*.txt' \
       --words=1000 --output=EXTENDED
 
-Then run.build_corpus builds a corpus with the tokenizer in EXTENDED/tokenizer, and
-run.pretrain goes on from EXTENDED with it; configs/continued.py is a recipe for that.
+Then build a corpus with the tokenizer in EXTENDED/tokenizer, and continue pretraining
+from EXTENDED with the recipe configs/continued.py.
 
-Words take the places of [unused] tokens first, then new rows. Their embeddings begin as
-the mean of those of the pieces that stood for them. The checkpoint is a workdir, a
-checkpoint in it, or a folder of another project (docs/interop.md).
+Words replace [unused] tokens first, then extend the vocabulary. Their embeddings are
+initialised with the mean over their former pieces. The checkpoint is a workdir, a
+checkpoint in it, or a published folder (docs/interop.md).
 """
 
 from absl import flags
@@ -22,18 +22,20 @@ def define_flags() -> None:
     text_input.define_input_flags()
     flags.adopt_module_key_flags(text_input)
     flags.DEFINE_string("init_from", "", "Checkpoint whose vocabulary to extend.")
-    flags.DEFINE_integer("words", 1000, "Most words to add.", lower_bound=1)
     flags.DEFINE_integer(
-        "min_count", 10, "How often the text has a word, at least.", lower_bound=1
+        "words", 1000, "Largest number of words to add.", lower_bound=1
     )
     flags.DEFINE_integer(
-        "sample_megabytes", 200, "Amount of text to look at.", lower_bound=1
+        "min_count", 10, "Smallest number of occurrences of a word.", lower_bound=1
+    )
+    flags.DEFINE_integer(
+        "sample_megabytes", 200, "Amount of text to read.", lower_bound=1
     )
     flags.DEFINE_string("output", "", "Folder to write; new or empty.")
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Run the program."""
     values = flags.FLAGS
     checkpoint = command_line.required(
         "init_from", "give a checkpoint, --init_from=DIR"
@@ -55,8 +57,8 @@ def main() -> int:
     for new in extended.words:
         print(f"{new.word}\t{new.count}")
     terminal.say(
-        f"{output}: {extended.vocab_size:,} tokens, {len(extended.words):,} of them "
-        f"new, {extended.replaced:,} in places that were unused; the text has "
+        f"{output}: {extended.vocab_size:,} tokens, with {len(extended.words):,} new "
+        f"words, of which {extended.replaced:,} replace unused tokens; the text has "
         f"{extended.share_saved:.1%} fewer tokens"
     )
     return 0

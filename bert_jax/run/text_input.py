@@ -1,17 +1,16 @@
-"""Flags for the text to read, shared by two commands."""
+"""Flags of the entrypoints that read text."""
 
 import tempfile
 
 from absl import flags
 
 from bert_jax import storage, terminal
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import sources, text_files
 from bert_jax.errors import UserError
 
 
 def define_input_flags() -> None:
-    """Define the flags for input files and formats."""
+    """Define the flags of the input."""
     flags.DEFINE_string("input", "", "Glob of files, local or gs://; in quotes.")
     flags.DEFINE_string(
         "format",
@@ -25,7 +24,7 @@ def define_input_flags() -> None:
 
 
 def define_flags() -> None:
-    """Define the flags for input and normalisation."""
+    """Define the flags of the input and of the normalisation."""
     define_input_flags()
     flags.DEFINE_bool(
         "lower_case",
@@ -39,23 +38,20 @@ def define_flags() -> None:
 def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     """Return the source that --input, --format and --text_field describe.
 
-    Args:
-      split_bytes: See `sources.Source`.
-
     Raises:
       UserError: The flags contradict each other.
     """
     pattern = flags.FLAGS.input
     kind = flags.FLAGS.format or ("text" if pattern else "python_docs")
     if pattern and (kind == "python_docs" or kind.startswith("tfds:")):
-        raise UserError(f"--format={kind} reads no files; remove --input")
+        raise UserError(f"--format={kind} reads no files; omit --input")
     if not pattern and kind in text_files.FORMATS:
         raise UserError(f"--format={kind} needs files; give --input='GLOB'")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
 
 
 def description() -> str:
-    """Describe the input. The search for its files, which follows, can take long."""
+    """Describe the input, to report it before the slow search for files."""
     source = flags.FLAGS.input or flags.FLAGS.format
     if source in ("", "python_docs"):
         return "the documentation of installed Python packages"
@@ -65,18 +61,15 @@ def description() -> str:
 def normalisation(kind: str) -> tuple[bool, bool]:
     """Return whether to convert text to lower case, and whether to strip accents.
 
-    Args:
-      kind: Kind of the tokenizer.
-
     Raises:
-      UserError: This kind of tokenizer does not normalise text.
+      UserError: This kind of tokenizer does not support the flags.
     """
     lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
     if kind == "byte_bpe":
         for name in ("lower_case", "strip_accents"):
             if flags.FLAGS[name].value:
                 raise UserError(
-                    f"--{name} is not for {kind}, which keeps text as it is"
+                    f"--{name} does not apply to {kind}, which keeps text as it is"
                 )
         return False, False
     lower_case = lower_case is not False
@@ -84,18 +77,17 @@ def normalisation(kind: str) -> tuple[bool, bool]:
 
 
 def check_new_folder(path: str) -> None:
-    """Check that a tokenizer can be written to a folder, before the work starts.
+    """Check that a tokenizer can be written to a folder, before it is learned.
 
-    For an object store, only its availability is checked.
+    For an object store, check only that it answers.
 
     Raises:
-      UserError: The folder is not empty, is a file, or cannot be written.
-      Unavailable: The store does not answer.
+      UserError: The path is a file, or the folder is not empty or cannot be written.
     """
     folder = storage.path(path)
     storage.check(folder)
     with storage.writing(folder):
-        if folder.is_dir() and not tokenizer_lib.is_unfinished(folder):
+        if folder.is_dir() and any(folder.glob("*")):
             raise UserError(f"{folder} is not empty; give a new folder")
         if storage.is_remote(folder):
             return

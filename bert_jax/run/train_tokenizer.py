@@ -3,8 +3,8 @@ r"""Learn a vocabulary from text.
   python -m bert_jax.run.train_tokenizer --input='books/*.txt.gz' \
       --kind=wordpiece --vocab_size=30522 --output=DIR
 
-Without --input, the text is the documentation of installed Python packages. Text that
-gives fewer tokens than --vocab_size makes a smaller vocabulary; a warning says so.
+Without --input, the text is the documentation of installed Python packages. If the text
+gives fewer tokens than --vocab_size, the vocabulary is smaller, with a warning.
 
 Kinds: wordpiece (BERT), sentencepiece (ALBERT, XLNet), byte_bpe (GPT-2, RoBERTa).
 """
@@ -36,7 +36,7 @@ def define_flags() -> None:
 
 
 def main() -> int:
-    """The entrypoint."""
+    """Run the program."""
     values = flags.FLAGS
     output = command_line.required("output", "give a folder, --output=DIR")
     text_input.check_new_folder(output)

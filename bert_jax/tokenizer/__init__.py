@@ -1,7 +1,7 @@
-"""Text to token ids and back: three kinds of tokenizers behind one interface.
+"""Tokenizers: text to token ids and back, three kinds behind one interface.
 
 On disk, a tokenizer is a folder with `tokenizer.json` (kind and normalisation) and with
-`vocab.txt` (WordPiece: one token per line, the format of the original), `spm.model`
+`vocab.txt` (WordPiece: one token per line, as in google-research/bert), `spm.model`
 (SentencePiece), or `vocab.json` and `merges.txt` (byte-level BPE, as RoBERTa's).
 Checkpoints carry it as one JSON text (`dumps`, `loads`).
 
@@ -9,6 +9,7 @@ Special tokens are only made from ids. Text that contains the characters `[MASK]
 tokenised like any other text.
 """
 
+import base64
 import dataclasses
 import functools
 import hashlib
@@ -16,13 +17,14 @@ import json
 import os
 import re
 from collections.abc import Iterable, Sequence
+from typing import Any
 
 import numpy as np
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import byte_bpe, models, saved
-from bert_jax.tokenizer.models import (
+from bert_jax.tokenizer import base, byte_bpe
+from bert_jax.tokenizer.base import (
     CLS,
     MASK,
     PAD,
@@ -32,7 +34,6 @@ from bert_jax.tokenizer.models import (
     Encoding,
     SpecialTokens,
 )
-from bert_jax.tokenizer.saved import is_published_bpe, is_unfinished
 from bert_jax.tokenizer.sentence_piece import SentencePiece, normalise
 from bert_jax.tokenizer.wordpiece import LONGEST_WORD, WordPiece, wordpiece_pipeline
 
@@ -51,39 +52,51 @@ __all__ = [
     "from_published_bpe",
     "from_vocab_file",
     "is_published_bpe",
-    "is_unfinished",
     "normalise",
     "wordpiece_pipeline",
 ]
 
-KINDS = tuple(saved.MODEL_FILES)
-# What may stand for a blank in a text that `encode_with_blanks` is given: BERT's text
-# for every tokenizer, and the text of its own mask token.
+SETTINGS_FILE = "tokenizer.json"
+_MODEL_FILES = {
+    "wordpiece": ("vocab.txt",),
+    "sentencepiece": ("spm.model",),
+    "byte_bpe": byte_bpe.FILES,
+}
+KINDS = tuple(_MODEL_FILES)
+# Texts of a blank for `encode_with_blanks`. [MASK] works with every tokenizer.
 BLANKS = (MASK, byte_bpe.SPECIAL_TOKENS.mask)
+
+
+_SETTINGS = ("kind", "lower_case", "strip_accents")
+# Settings that are saved only if they differ from these defaults.
+_OPTIONAL_SETTINGS = {"longest_word": LONGEST_WORD, "add_prefix_space": False}
+# Errors of a damaged tokenizer.
+_DAMAGE = (ValueError, TypeError, KeyError, RecursionError, UserError)
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """A vocabulary, and the normalisation of text before it is looked up.
+    """Vocabulary, and the normalisation of text before it is looked up.
 
     Attributes:
-      kind: "wordpiece" (paper, 3: normalise, split at spaces and punctuation, then
-        longest match first), "sentencepiece" (unigram pieces of raw text) or "byte_bpe"
-        (pairs of bytes joined, as GPT-2 and RoBERTa do; nothing is normalised).
+      kind: "wordpiece" (BERT paper, section 3: normalise, split at spaces and
+        punctuation, then longest match first), "sentencepiece" (unigram pieces of raw
+        text) or "byte_bpe" (merged pairs of bytes, as in GPT-2 and RoBERTa; text is not
+        normalised).
       lower_case: Whether text is converted to lower case.
-      strip_accents: Whether combining marks are removed after decomposition. The
-        original ties this to `lower_case`, which breaks languages in which accents
-        carry meaning; here it is a setting of its own.
+      strip_accents: Whether combining marks are removed after decomposition. Google's
+        code ties this to `lower_case`, which breaks languages in which accents carry
+        meaning.
       model: Content of `vocab.txt` or `spm.model`; or of `vocab.json`, in one line,
-        followed by that of `merges.txt`.
-      longest_word: Characters of a word, at most, for WordPiece; a longer one becomes
-        [UNK]. It is 200 in the original and 100 in `transformers`.
-      add_prefix_space: For byte-level BPE: whether a text that does not begin with
-        white space is treated as if a space stood before it, so that its first word has
-        the ids that it has elsewhere. RoBERTa was trained without.
+        followed by `merges.txt`.
+      longest_word: Most characters in a word, for WordPiece; a longer word becomes
+        [UNK]. It is 200 in google-research/bert and 100 in `transformers`.
+      add_prefix_space: For byte-level BPE: whether to put a space before a text that
+        does not begin with white space, so that its first word has the same ids as
+        elsewhere. RoBERTa was trained without.
 
     Raises:
-      UserError: A field has a wrong value, the model is damaged, or a special token is
+      UserError: A setting is invalid, the model is damaged, or a special token is
         missing.
     """
 
@@ -95,13 +108,19 @@ class Tokenizer:
     add_prefix_space: bool = False
 
     def __post_init__(self):
-        saved.check_kind(self.kind)
-        self._check_settings()
+        _check_kind(self.kind)
+        for name in ("lower_case", "strip_accents", "add_prefix_space"):
+            if type(getattr(self, name)) is not bool:
+                raise UserError(
+                    f"{name} must be true or false, got {getattr(self, name)!r}"
+                )
+        if type(self.longest_word) is not int or self.longest_word < 1:
+            raise UserError(f"longest_word is {self.longest_word!r}, not at least 1")
         try:
             tokens = self.tokens
         except (UnicodeDecodeError, RuntimeError) as error:
             reason = " ".join(str(error).split())
-            name = " or ".join(saved.MODEL_FILES[self.kind])
+            name = " or ".join(_MODEL_FILES[self.kind])
             raise UserError(f"{name} is damaged: {reason}") from error
         if "" in tokens:
             line = tokens.index("") + 1
@@ -110,52 +129,39 @@ class Tokenizer:
         if missing:
             raise UserError(f"the vocabulary has no {', '.join(missing)}")
 
-    def _check_settings(self):
-        if type(self.longest_word) is not int or self.longest_word < 1:
-            raise UserError(f"longest_word is {self.longest_word!r}, not at least 1")
-        switches = "lower_case", "strip_accents", "add_prefix_space"
-        for name in switches:
-            if type(getattr(self, name)) is not bool:
-                raise UserError(f"{name} is {getattr(self, name)!r}, not true or false")
-        is_bpe = self.kind == "byte_bpe"
-        for name in switches[:2] if is_bpe else switches[2:]:
-            if getattr(self, name):
-                raise UserError(f"{name} is true, which {self.kind} does not know")
-
     # ---- text and ids
 
     def encode(self, text: str) -> list[int]:
-        """Ids of a text, without special tokens around it."""
+        """Encode a text, without special tokens around it."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of each of many texts; several times faster than `encode` for each."""
+        """Encode texts; several times faster than `encode` for each text."""
         return self._model.encode_batch(texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Encoding]:
-        """Ids of each of many texts, and which characters each of them is from.
+        """Encode texts, and return the position of each token in its text.
 
-        The ids are those of `encode_batch`, which is several times faster.
+        `encode_batch` gives the same ids, and is several times faster.
         """
         return self._model.encode_with_offsets(texts)
 
     def encode_with_blanks(self, text: str) -> list[int]:
-        """Ids of a text in which `[MASK]` stands for a blank, which gets `mask_id`.
+        """Encode a text in which `[MASK]` marks a blank, which becomes `mask_id`.
 
-        The text of the vocabulary's own mask token, such as `<mask>`, does so, too. In
-        all other methods both are text.
+        The text of the vocabulary's own mask token, such as `<mask>`, is a blank, too.
+        In all other methods, both are plain text.
         """
         blanks = dict.fromkeys((MASK, self.special_tokens.mask))
         parts = re.split("|".join(map(re.escape, blanks)), text)
-        first, *others = self._model.encode_parts(parts)
-        return first + [i for part in others for i in (self.mask_id, *part)]
+        first, *following = self._model.encode_parts(parts)
+        return first + [i for part in following for i in (self.mask_id, *part)]
 
     def decode(self, ids: Iterable[int]) -> str:
-        """Readable text. Padding is omitted, other special tokens are shown.
+        """Return readable text. Padding is omitted, other special tokens are shown.
 
-        Byte-level BPE gives the text itself, to the last character; what are no
-        characters of UTF-8 is shown as U+FFFD. With `add_prefix_space` a space at the
-        beginning is lost.
+        Byte-level BPE gives the exact text. Bytes that are not UTF-8 are shown as
+        U+FFFD. With `add_prefix_space`, a leading space is lost.
         """
         return self._model.decode([i for i in ids if i != self.pad_id])
 
@@ -168,12 +174,12 @@ class Tokenizer:
 
     @property
     def texts(self) -> list[str]:
-        """What each token stands for, without what marks or separates words."""
+        """Text of each token, without markers such as `##` and without spaces."""
         return self._model.texts
 
     @property
     def special_tokens(self) -> SpecialTokens:
-        """What the special tokens are called in the vocabulary."""
+        """Texts of the special tokens in the vocabulary."""
         return self._model.special_tokens
 
     @property
@@ -184,12 +190,12 @@ class Tokenizer:
     def continues_word(self) -> np.ndarray:
         """bool[vocab_size]: whether a token continues the word of the token before.
 
-        A word is a token and all that follow and continue it. In WordPiece, tokens with
-        `##` continue, and `[UNK]` stands for a whole word. In SentencePiece, all tokens
-        continue but control symbols and those that begin with `▁`, as words do; `[UNK]`
-        stands for characters inside a word and continues it. In byte-level BPE, as in
-        fairseq, all continue but special tokens and those that begin with a space, `Ġ`;
-        `<unk>` stands for a byte and continues.
+        A word is a token and all following tokens that continue it. In WordPiece,
+        tokens with `##` continue, and `[UNK]` is a whole word. In SentencePiece, all
+        tokens continue except control symbols and tokens that begin with `▁`; `[UNK]`
+        is a part of a word and continues it. In byte-level BPE, as in fairseq, all
+        tokens continue except special tokens and tokens that begin with a space, `Ġ`;
+        `<unk>` is a byte and continues.
         """
         return self._model.continues_word
 
@@ -215,7 +221,7 @@ class Tokenizer:
 
     @property
     def pair_separators(self) -> list[int]:
-        """Ids between the two texts of a pair: one [SEP], or the two of RoBERTa.
+        """Ids between the two texts of a pair: one [SEP], or two for byte-level BPE.
 
         Source: facebookresearch/fairseq, models/roberta/hub_interface.py, encode.
         """
@@ -223,10 +229,10 @@ class Tokenizer:
 
     @functools.cached_property
     def _ids(self) -> dict[str, int]:
-        return models.first_ids(self.tokens)
+        return base.first_ids(self.tokens)
 
     @functools.cached_property
-    def _model(self) -> models.Model:
+    def _model(self) -> base.Model:
         if self.kind == "byte_bpe":
             return byte_bpe.ByteBpe(self.model, self.add_prefix_space)
         settings = self.model, self.lower_case, self.strip_accents
@@ -238,99 +244,103 @@ class Tokenizer:
 
     @functools.cached_property
     def fingerprint(self) -> str:
-        """A hash of everything that determines the ids of a text."""
+        """Hash of everything that determines the ids of a text."""
         values = [self.kind, self.lower_case, self.strip_accents]
         values += self._optional_settings().values()
         settings = json.dumps(values)
         return hashlib.sha256(settings.encode() + b"\0" + self.model).hexdigest()[:16]
 
     def dumps(self) -> str:
-        """The tokenizer as one JSON text."""
-        return saved.to_text(self._settings(), self.model)
+        """Return the tokenizer as one JSON text."""
+        encoded = base64.b64encode(self.model).decode("ascii")
+        return json.dumps(self._settings() | {"model": encoded})
 
     @classmethod
     def loads(cls, text: str) -> "Tokenizer":
-        """The inverse of `dumps`.
-
-        Raises:
-          UserError: The text is damaged.
-        """
-        return saved.from_text(text, cls._from_settings)
+        """Read the result of `dumps`."""
+        try:
+            settings = json.loads(text)
+            model = base64.b64decode(settings["model"], validate=True)
+            return cls._from_settings(settings, model)
+        except _DAMAGE as error:
+            raise UserError(f"the saved tokenizer is damaged: {error}") from error
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer's files, and create the folder if needed.
 
-        Raises:
-          UserError: The folder cannot be written.
-          Unavailable: A store does not answer now.
+        The settings are written last: a folder without them is incomplete.
         """
-        saved.write(folder, self._settings(), self.model)
+        folder = storage.path(folder)
+        first_line, _, rest = self.model.partition(b"\n")
+        contents = (
+            [first_line + b"\n", rest] if self.kind == "byte_bpe" else [self.model]
+        )
+        with storage.writing(folder):
+            storage.make_folder(folder)
+            for name, content in zip(_MODEL_FILES[self.kind], contents, strict=True):
+                storage.write_bytes(folder / name, content)
+            text = json.dumps(self._settings(), indent=2) + "\n"
+            storage.write_text(folder / SETTINGS_FILE, text)
 
     @classmethod
     def load(cls, folder: str | os.PathLike) -> "Tokenizer":
-        """Read what `save` wrote.
-
-        Raises:
-          UserError: The folder holds no tokenizer, or a damaged one.
-          Unavailable: A store does not answer now.
-        """
-        return saved.read(folder, cls._from_settings)
+        """Read a folder written by `save`."""
+        folder = storage.path(folder)
+        storage.check(folder)
+        hint = "run.train_tokenizer makes one"
+        try:
+            text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
+        except (FileNotFoundError, NotADirectoryError) as error:
+            raise UserError(
+                f"no tokenizer in {folder}: {SETTINGS_FILE} is missing; {hint}"
+            ) from error
+        except (OSError, ValueError) as error:
+            raise storage.failure(error)(
+                f"the tokenizer in {folder} cannot be read: {error}; {hint}"
+            ) from error
+        try:
+            settings = json.loads(text)
+            _check_kind(settings["kind"])
+            names = _MODEL_FILES[settings["kind"]]
+            model = b"".join((folder / name).read_bytes() for name in names)
+            return cls._from_settings(settings, model)
+        except (OSError, *_DAMAGE) as error:
+            raise storage.failure(error)(
+                f"the tokenizer in {folder} is damaged: {error}; {hint}"
+            ) from error
 
     @classmethod
-    def _from_settings(cls, settings: saved.Settings, model: bytes) -> "Tokenizer":
-        """Check settings and model against each other.
-
-        Raises:
-          UserError, ValueError: They are damaged, or do not belong together.
-        """
-        *fields, _ = saved.SETTINGS
-        saved.check_kind(settings.get("kind"))
-        missing = [name for name in fields if name not in settings]
-        if missing:
-            raise ValueError(f"{missing[0]} is missing")
-        tokenizer = cls(
-            *(settings[name] for name in fields),
-            model,
-            settings.get("longest_word", LONGEST_WORD),
-            settings.get("add_prefix_space", False),
-        )
+    def _from_settings(cls, settings: dict[str, Any], model: bytes) -> "Tokenizer":
+        optional = {n: settings[n] for n in _OPTIONAL_SETTINGS if n in settings}
+        tokenizer = cls(*(settings[n] for n in _SETTINGS), model, **optional)
         # Older versions did not save the fingerprint.
         if settings.get("fingerprint", tokenizer.fingerprint) != tokenizer.fingerprint:
             raise ValueError("settings or model have changed since they were saved")
         return tokenizer
 
-    def _settings(self) -> saved.Settings:
-        values = {name: getattr(self, name) for name in saved.SETTINGS}
+    def _settings(self) -> dict[str, Any]:
+        values = {name: getattr(self, name) for name in (*_SETTINGS, "fingerprint")}
         return values | self._optional_settings()
 
-    def _optional_settings(self) -> saved.Settings:
-        """Settings that most tokenizers do not have."""
-        values: saved.Settings = {}
-        if self.longest_word != LONGEST_WORD:
-            values["longest_word"] = self.longest_word
-        if self.add_prefix_space:
-            values["add_prefix_space"] = True
-        return values
+    def _optional_settings(self) -> dict[str, Any]:
+        """Return the optional settings that differ from their defaults."""
+        values = {name: getattr(self, name) for name in _OPTIONAL_SETTINGS}
+        return {n: v for n, v in values.items() if v != _OPTIONAL_SETTINGS[n]}
 
     def __getstate__(self):
-        # The model behind the cached property cannot be pickled.
+        # The cached models cannot be pickled.
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+
+
+def _check_kind(kind: str) -> None:
+    if kind not in KINDS:
+        raise UserError(f"kind is {kind!r}, not {' or '.join(map(repr, KINDS))}")
 
 
 def from_vocab_file(
     path: str | os.PathLike, lower_case: bool, strip_accents: bool
 ) -> Tokenizer:
-    """A WordPiece tokenizer from an existing `vocab.txt`, with one token per line.
-
-    Args:
-      path: Path or URL of the file.
-      lower_case: See `Tokenizer`.
-      strip_accents: See `Tokenizer`.
-
-    Raises:
-      UserError: The file cannot be read, is not UTF-8, or lacks a special token.
-      Unavailable: A store does not answer now.
-    """
+    """Make a WordPiece tokenizer from a `vocab.txt`, with one token per line."""
     try:
         text = storage.path(path).read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
@@ -344,21 +354,21 @@ def from_vocab_file(
         raise UserError(f"{path}: {error}") from error
 
 
-def from_published_bpe(folder: str | os.PathLike) -> Tokenizer:
-    """A byte-level BPE tokenizer from a `vocab.json` and a `merges.txt`.
+def is_published_bpe(folder: storage.Path) -> bool:
+    """Return whether a folder has `vocab.json`, `merges.txt` and no native settings.
 
-    Args:
-      folder: Path or URL of the folder, as of a published RoBERTa.
-
-    Raises:
-      UserError: A file cannot be read or is damaged, or a special token is missing.
-      Unavailable: A store does not answer now.
+    Its `tokenizer.json` may be Hugging Face's, which has a "model".
     """
+    if not all((folder / name).exists() for name in byte_bpe.FILES):
+        return False
+    path = folder / SETTINGS_FILE
+    return not path.exists() or '"model"' in path.read_text(encoding="utf-8")
+
+
+def from_published_bpe(folder: str | os.PathLike) -> Tokenizer:
+    """Make a byte-level BPE tokenizer from a `vocab.json` and a `merges.txt`."""
     try:
-        vocabulary, merges, add_prefix_space = saved.read_published_bpe(
-            storage.path(folder)
-        )
-        model = byte_bpe.content(*byte_bpe.parse(vocabulary, merges))
+        model, add_prefix_space = byte_bpe.read_published(storage.path(folder))
         return Tokenizer(
             "byte_bpe", False, False, model, add_prefix_space=add_prefix_space
         )

@@ -1,12 +1,12 @@
-"""Byte-level BPE: pairs of bytes joined in the order of a list, as in RoBERTa.
+"""Byte-level BPE tokenizer: pairs of bytes are merged in the order of a list.
 
-Text is split into words, numbers and other signs, each with the space before it; their
-bytes are joined, pair by pair, in the order in which pairs were learnt. No character is
-unknown, and ids give the text back exactly. In `vocab.json` and `merges.txt` each byte
-is written as a character that can be seen: a space is `Ġ`.
+Text is split into words, numbers and other characters, each with the space before it.
+Their bytes are merged, pair by pair, in the order in which the pairs were learned. No
+character is unknown, and ids give the text back exactly. In `vocab.json` and
+`merges.txt`, each byte is written as a visible character: a space is `Ġ`.
 
-The special tokens are RoBERTa's, wherever the vocabulary has them. No text gives the id
-of one: each has letters beside other signs, and these are never joined.
+The special tokens are RoBERTa's. No text gives their ids: they mix letters with other
+characters, which are never merged.
 
 Source: Radford et al. 2019 (GPT-2), 2.2, and encoder.py of openai/gpt-2; Liu et al.
 2019 (RoBERTa), 4.4.
@@ -14,33 +14,30 @@ Source: Radford et al. 2019 (GPT-2), 2.2, and encoder.py of openai/gpt-2; Liu et
 
 import functools
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 import tokenizers
 
+from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import models
+from bert_jax.tokenizer import base
 
-SPECIAL_TOKENS = models.SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
-# Distinct words whose ids are kept; the library's default is a tenth of it.
+FILES = ("vocab.json", "merges.txt")
+SPECIAL_TOKENS = base.SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+# Number of words in the cache; ten times the library's default.
 _KNOWN_WORDS = 100_000
 _FIRST_LINE = "#version: 0.2"
 
 Merges = Sequence[tuple[str, str]]
 
 
-class ByteBpe:
-    """The model of a `vocab.json` and a `merges.txt`; see `models.Model`."""
+class ByteBpe(base.Model):
+    """Model of a `vocab.json` and a `merges.txt`. Damaged files raise a UserError."""
 
     special_tokens = SPECIAL_TOKENS
 
     def __init__(self, model: bytes, add_prefix_space: bool):
-        """See `Tokenizer`.
-
-        Raises:
-          UserError: The model is damaged.
-        """
         vocabulary, _, merges = model.partition(b"\n")
         self.ids, self.merges = parse(vocabulary, merges)
         self._add_prefix_space = add_prefix_space
@@ -62,29 +59,28 @@ class ByteBpe:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._encode(texts, [self._needs_space(text) for text in texts])
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[models.Encoding]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[base.Encoding]:
         added = [self._needs_space(text) for text in texts]
         encoded = self._pipeline.encode_batch(_with_spaces(texts, added))
         encodings = []
         for text, shift, encoding in zip(texts, added, encoded, strict=True):
             offsets = []
             for begin, end in encoding.offsets:
-                # The space before a word is part of its first token, but not of the
-                # word.
+                # The space before a word is part of the token, but not of the word.
                 begin, end = max(0, begin - shift), end - shift
                 while begin < end and text[begin].isspace():
                     begin += 1
                 offsets.append((begin, end))
-            encodings.append(models.Encoding(encoding.ids, offsets))
+            encodings.append(base.Encoding(encoding.ids, offsets))
         return encodings
 
     def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
-        # The space before a blank belongs to what fills it, as to any word.
+        # The space before a blank belongs to the word that fills the blank.
         parts = [*(part.rstrip() for part in parts[:-1]), *parts[-1:]]
         first = self._needs_space(parts[0])
         return self._encode(parts, [first, *[False] * (len(parts) - 1)])
 
-    def decode(self, ids: Sequence[int]) -> str:
+    def decode(self, ids: Iterable[int]) -> str:
         text = self._decoder.decode([self.tokens[i] for i in ids])
         return text.removeprefix(" ") if self._add_prefix_space else text
 
@@ -108,7 +104,7 @@ class ByteBpe:
 
 
 def pipeline(model: tokenizers.models.BPE) -> tokenizers.Tokenizer:
-    """A BPE model behind GPT-2's split into words."""
+    """Return a pipeline of GPT-2's split into words and a BPE model."""
     result = tokenizers.Tokenizer(model)
     result.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(add_prefix_space=False)
     return result
@@ -122,11 +118,11 @@ def _with_spaces(texts: Sequence[str], added: Sequence[bool]) -> list[str]:
 
 
 def content(ids: Mapping[str, int], merges: Merges) -> bytes:
-    """Both files, one after the other; `vocab.json` is the first line.
+    """Concatenate both files; `vocab.json` is the first line.
 
     Args:
       ids: Id of each token.
-      merges: Pairs of tokens that are joined, the first ones first.
+      merges: Pairs of tokens to merge, in order.
     """
     by_id = dict(sorted(ids.items(), key=lambda item: item[1]))
     lines = [_FIRST_LINE, *(" ".join(pair) for pair in merges)]
@@ -135,19 +131,24 @@ def content(ids: Mapping[str, int], merges: Merges) -> bytes:
 
 
 def parse(vocabulary: bytes, merges: bytes) -> tuple[dict[str, int], Merges]:
-    """The inverse of `content`, of any such files.
-
-    Args:
-      vocabulary: Content of `vocab.json`.
-      merges: Content of `merges.txt`.
+    """Parse `vocab.json` and `merges.txt`.
 
     Returns:
-      Id of each token, in their order; and the pairs.
+      Id of each token, in the order of ids; and the pairs of tokens to merge.
 
     Raises:
-      UserError: A file is damaged, or they do not belong together.
+      UserError: A file is damaged, or the files do not belong together.
     """
-    ids = _vocabulary(vocabulary)
+    try:
+        ids = json.loads(vocabulary)
+        if not isinstance(ids, dict) or {type(i) for i in ids.values()} - {int}:
+            raise ValueError("no JSON object of tokens and ids")
+        "".join(ids).encode("utf-8")
+        if sorted(ids.values()) != list(range(len(ids))):
+            raise ValueError(f"the ids are not 0 to {len(ids) - 1}, each once")
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"vocab.json is damaged: {error}") from error
+    ids = dict(sorted(ids.items(), key=lambda item: item[1]))
     try:
         lines = merges.decode("utf-8").replace("\r\n", "\n").split("\n")
     except UnicodeDecodeError as error:
@@ -158,7 +159,9 @@ def parse(vocabulary: bytes, merges: bytes) -> tuple[dict[str, int], Merges]:
             continue
         pair = tuple(line.split(" "))
         if len(pair) != 2 or not all(pair):
-            raise UserError(f"merges.txt, line {number}: {line!r} is no pair of tokens")
+            raise UserError(
+                f"merges.txt, line {number}: {line!r} is not a pair of tokens"
+            )
         missing = [token for token in (*pair, "".join(pair)) if token not in ids]
         if missing:
             raise UserError(
@@ -168,19 +171,23 @@ def parse(vocabulary: bytes, merges: bytes) -> tuple[dict[str, int], Merges]:
     return ids, pairs
 
 
-def _vocabulary(text: bytes) -> dict[str, int]:
-    try:
-        ids = json.loads(text)
-    except (ValueError, RecursionError) as error:
-        raise UserError(f"vocab.json is damaged: {error}") from error
-    if not isinstance(ids, dict) or {type(i) for i in ids.values()} - {int}:
-        raise UserError("vocab.json is damaged: no JSON object of tokens and ids")
-    try:
-        "".join(ids).encode("utf-8")
-    except UnicodeEncodeError as error:
-        raise UserError(f"vocab.json is damaged: {error}") from error
-    if sorted(ids.values()) != list(range(len(ids))):
-        raise UserError(
-            f"vocab.json is damaged: the ids are not 0 to {len(ids) - 1}, each once"
-        )
-    return dict(sorted(ids.items(), key=lambda item: item[1]))
+def read_published(folder: storage.Path) -> tuple[bytes, bool]:
+    """Read a published folder, such as RoBERTa's.
+
+    Returns:
+      Both files as `content` has them, and `add_prefix_space`: the value in
+      `tokenizer_config.json`, or false, which is RoBERTa's.
+
+    Raises:
+      UserError: A file is damaged.
+      OSError: A file cannot be read.
+    """
+    vocabulary, merges = ((folder / name).read_bytes() for name in FILES)
+    add_prefix_space = False
+    if (folder / "tokenizer_config.json").exists():
+        text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
+        try:
+            add_prefix_space = json.loads(text).get("add_prefix_space") or False
+        except (ValueError, AttributeError) as error:
+            raise UserError(f"tokenizer_config.json is damaged: {error}") from error
+    return content(*parse(vocabulary, merges)), add_prefix_space

@@ -1,4 +1,4 @@
-"""SentencePiece: unigram pieces of raw text, as ALBERT and XLNet use them."""
+"""SentencePiece tokenizer: unigram pieces of raw text, as ALBERT and XLNet use."""
 
 import functools
 import unicodedata
@@ -7,20 +7,13 @@ from collections.abc import Sequence
 import numpy as np
 import sentencepiece
 
-from bert_jax.tokenizer import models
+from bert_jax.tokenizer import base
 
 
-class SentencePiece:
-    """The model of an `spm.model`; see `models.Model`."""
-
-    special_tokens = models.SPECIAL_TOKENS
+class SentencePiece(base.Model):
+    """Model of an `spm.model`. A damaged one raises a RuntimeError."""
 
     def __init__(self, model: bytes, lower_case: bool, strip_accents: bool):
-        """See `Tokenizer`.
-
-        Raises:
-          RuntimeError: The model is damaged.
-        """
         self._processor = sentencepiece.SentencePieceProcessor(model_proto=model)
         self._lower_case = lower_case
         self._strip_accents = strip_accents
@@ -41,7 +34,7 @@ class SentencePiece:
             [
                 not token.startswith("▁")
                 and not model.is_control(i)
-                and (token not in models.SPECIAL_TOKENS or model.is_unknown(i))
+                and (token not in base.SPECIAL_TOKENS or model.is_unknown(i))
                 for i, token in enumerate(self.tokens)
             ]
         )
@@ -49,46 +42,41 @@ class SentencePiece:
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         return self._processor.encode([self._normalise(t) for t in texts])
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[models.Encoding]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[base.Encoding]:
         return [self._pieces_with_offsets(text) for text in texts]
 
-    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
-        return self.encode_batch(parts)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        pieces = [self.texts[i] for i in ids]
-        return models.join_words(pieces, [self.continues_word[i] for i in ids])
-
-    def _pieces_with_offsets(self, text: str) -> models.Encoding:
-        # SentencePiece counts the bytes of what it is given, which is not the text but
-        # its normal form; both are traced to the characters of the text.
-        normal = [self._normalise(character) for character in text]
-        given = self._normalise(text)
-        if len(given) != sum(map(len, normal)):
-            raise ValueError(
-                f"the normal form of {text!r} is not that of its characters"
-            )
-        origin = [i for i, part in enumerate(normal) for _ in part] + [len(text)]
-        of_byte = [i for i, c in enumerate(given) for _ in c.encode("utf-8")]
-        of_byte.append(len(given))
-        proto = self._processor.encode(given, return_type="proto")
+    def _pieces_with_offsets(self, text: str) -> base.Encoding:
+        # SentencePiece counts bytes of the normalised text. Map a byte to a normalised
+        # character, and that to a character of the text.
+        by_character = [self._normalise(character) for character in text]
+        normalised = self._normalise(text)
+        if len(normalised) != sum(map(len, by_character)):
+            raise ValueError(f"normalising {text!r} joins or splits characters")
+        original = [i for i, part in enumerate(by_character) for _ in part]
+        origin = [
+            i
+            for i, c in zip(original, normalised, strict=True)
+            for _ in c.encode("utf-8")
+        ]
+        origin.append(len(text))
+        proto = self._processor.encode(normalised, return_type="proto")
         ids, offsets = [], []
         for piece in proto.pieces:
-            begin, end = origin[of_byte[piece.begin]], origin[of_byte[piece.end]]
-            if piece.end > piece.begin:  # a part of a character is all of it
-                end = max(end, origin[of_byte[piece.end - 1]] + 1)
+            begin, end = origin[piece.begin], origin[piece.end]
+            if piece.end > piece.begin:  # a part of a character counts as all of it
+                end = max(end, origin[piece.end - 1] + 1)
             while begin < end and text[begin].isspace():
                 begin += 1
             ids.append(piece.id)
             offsets.append((begin, end))
-        return models.Encoding(ids, offsets)
+        return base.Encoding(ids, offsets)
 
     def _normalise(self, text: str) -> str:
         return normalise(text, self._lower_case, self._strip_accents)
 
 
 def normalise(text: str, lower_case: bool, strip_accents: bool) -> str:
-    """Normalise text for SentencePiece, which then applies NFKC."""
+    """Normalise text before SentencePiece, which itself applies NFKC."""
     if lower_case:
         text = text.lower()
     if strip_accents:

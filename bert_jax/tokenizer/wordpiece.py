@@ -1,4 +1,4 @@
-"""WordPiece: longest match first inside words (paper, 3)."""
+"""WordPiece tokenizer: longest match first inside words (BERT paper, section 3)."""
 
 import functools
 import itertools
@@ -8,24 +8,21 @@ from collections.abc import Sequence
 import numpy as np
 import tokenizers
 
-from bert_jax.tokenizer import models
+from bert_jax.tokenizer import base
 
-# Google's: google-research/bert, tokenization.py. It is saved only if it is another.
+# Default of google-research/bert, tokenization.py. Other values are saved.
 LONGEST_WORD = 200
 _MAX_KNOWN_WORDS = 500_000
-# Characters that are white space for `str.split`, but that BERT's normaliser removes.
+# Characters that `str.split` splits at, but that BERT's normaliser removes.
 _ODD_SPACE = re.compile("[\x0b\x0c\x1c-\x1f\x85\u2028\u2029]")
 
 
-class WordPiece:
-    """The model of a `vocab.txt`; see `models.Model`."""
-
-    special_tokens = models.SPECIAL_TOKENS
+class WordPiece(base.Model):
+    """Model of a `vocab.txt`."""
 
     def __init__(
         self, model: bytes, lower_case: bool, strip_accents: bool, longest_word: int
     ):
-        """See `Tokenizer`."""
         self._model = model
         self._lower_case = lower_case
         self._strip_accents = strip_accents
@@ -34,7 +31,7 @@ class WordPiece:
 
     @functools.cached_property
     def tokens(self) -> list[str]:
-        # Not `splitlines`: it also splits at characters that tokens may hold.
+        # Not `splitlines`, which also splits at characters that tokens may contain.
         return self._model.decode("utf-8").removesuffix("\n").split("\n")
 
     @functools.cached_property
@@ -47,19 +44,19 @@ class WordPiece:
 
     @functools.cached_property
     def pipeline(self) -> tokenizers.Tokenizer:
-        """All of it, without a cache of words."""
+        """Complete pipeline, without the cache of words."""
         model = tokenizers.models.WordPiece(
-            models.first_ids(self.tokens),
-            unk_token=models.UNK,
+            base.first_ids(self.tokens),
+            unk_token=base.UNK,
             max_input_chars_per_word=self._longest_word,
         )
         return wordpiece_pipeline(model, self._lower_case, self._strip_accents)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of texts, with a cache of words, which makes it five times as fast.
+        """Encode texts with a cache of words, which is five times as fast.
 
-        WordPiece never looks across white space. What stands between two spaces can
-        therefore be looked up, and only new words go through the pipeline.
+        WordPiece never looks across white space. Words between two spaces can therefore
+        be cached, and only new words go through the pipeline.
         """
         words = [[text] if _ODD_SPACE.search(text) else text.split() for text in texts]
         known = self._known_words
@@ -74,22 +71,15 @@ class WordPiece:
             for w in words
         ]
 
-    def encode_with_offsets(self, texts: Sequence[str]) -> list[models.Encoding]:
+    def encode_with_offsets(self, texts: Sequence[str]) -> list[base.Encoding]:
         encoded = self.pipeline.encode_batch(texts, add_special_tokens=False)
-        return [models.Encoding(list(e.ids), list(e.offsets)) for e in encoded]
-
-    def encode_parts(self, parts: Sequence[str]) -> list[list[int]]:
-        return self.encode_batch(parts)
-
-    def decode(self, ids: Sequence[int]) -> str:
-        pieces = [self.texts[i] for i in ids]
-        return models.join_words(pieces, [self.continues_word[i] for i in ids])
+        return [base.Encoding(list(e.ids), list(e.offsets)) for e in encoded]
 
 
 def wordpiece_pipeline(
     model: tokenizers.models.WordPiece, lower_case: bool, strip_accents: bool
 ) -> tokenizers.Tokenizer:
-    """A WordPiece model behind BERT's normaliser and its split into words."""
+    """Return a pipeline of BERT's normaliser, its split into words, and a model."""
     pipeline = tokenizers.Tokenizer(model)
     pipeline.normalizer = tokenizers.normalizers.BertNormalizer(
         lowercase=lower_case, strip_accents=strip_accents
