@@ -240,7 +240,7 @@ def finetune(
 
 
 def random_folder(seed: int, values: argparse.Namespace) -> pathlib.Path:
-    """Where runs from random weights of BERT's shape are."""
+    """Return the folder of the runs from random weights of BERT's shape."""
     return pathlib.Path(values.output) / "random" / f"seed-{seed}"
 
 

@@ -50,7 +50,7 @@ class ClassificationConfig:
 
     @property
     def predicts_numbers(self) -> bool:
-        """Whether the task is regression."""
+        """True for regression, False for classes."""
         return self.target == "number" or self.name == "glue/stsb"
 
     def check(self, where: str) -> None:

@@ -1,4 +1,4 @@
-"""Several runs that differ in their seed."""
+"""Summary of several runs that differ in their seed."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import numpy as np
 
 
 def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """What several runs amount to.
+    """Summarise the scores of several runs.
 
     Args:
       scores: Scores of each run, by its name.

@@ -14,14 +14,14 @@ from bert_jax.prediction.text_rows import Text
 from bert_jax.tasks import task_files
 
 STDIN = "-"
-# What is longer is no text, and would not fit into memory.
+# A longer line is not text, and may not fit into memory.
 _MAX_LINE_BYTES = 1 << 24
-# google-research/bert, extract_features.py.
+# A text pair in one line, as in extract_features.py of google-research/bert.
 _PAIR = re.compile(r"(.*) \|\|\| (.*)")
 
 
 def read_lines(name: str) -> Iterator[tuple[str, str]]:
-    """The lines of a file, and where each is, such as "a.txt, line 3".
+    """Yield the lines of a file, each behind its place, such as "a.txt, line 3".
 
     Args:
       name: Path or URL, of a plain file or one that ends in .gz or .zst; "-" for
@@ -71,7 +71,7 @@ def _lines(
 
 
 def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
-    """The texts and pairs of texts of a file, as they are asked for.
+    """Yield the texts and text pairs of a file, read as they are needed.
 
     Args:
       name: See `read_lines`.
