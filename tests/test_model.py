@@ -9,6 +9,7 @@ import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
+import published
 import pytest
 from toy import (
     TINY,
@@ -63,10 +64,10 @@ def form_of(encoder):
 
 @pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize(
-    ("activation", "published"),
+    ("activation", "published_name"),
     [("gelu_erf", "gelu"), ("gelu_tanh", "gelu_pytorch_tanh")],
 )
-def test_agrees_with_hugging_face(activation, published, scan_layers):
+def test_agrees_with_hugging_face(activation, published_name, scan_layers):
     """Logits, both losses, and the gradient of every parameter."""
     stored = np.load(FIXTURES / "huggingface_bert.npz")
     encoder = dataclasses.replace(TINY, activation=activation, scan_layers=scan_layers)
@@ -81,12 +82,12 @@ def test_agrees_with_hugging_face(activation, published, scan_layers):
         {"params": params}, Inputs.of(batch), batch["mlm_positions"]
     )
     mlm_logits = logits.mlm[..., : encoder.vocab_size]
-    assert_close(mlm_logits, stored[f"{published}/mlm_logits"], 1e-5)
-    assert_close(logits.sentence, stored[f"{published}/nsp_logits"], 1e-5)
+    assert_close(mlm_logits, stored[f"{published_name}/mlm_logits"], 1e-5)
+    assert_close(logits.sentence, stored[f"{published_name}/nsp_logits"], 1e-5)
     (loss, got), grads = loss_and_grads(encoder, params, batch)
-    assert loss == pytest.approx(stored[f"{published}/loss"].item(), rel=1e-5)
+    assert loss == pytest.approx(stored[f"{published_name}/loss"].item(), rel=1e-5)
     for name in ("mlm_loss", "nsp_loss"):
-        expected = stored[f"{published}/{name}"].item()
+        expected = stored[f"{published_name}/{name}"].item()
         assert metric_sums.ratio(got[name]) == pytest.approx(expected, rel=1e-5)
     grads = huggingface.to_huggingface(grads, form)
     # The keys' bias shifts all scores of a row: its gradient is only rounding.
@@ -94,9 +95,9 @@ def test_agrees_with_hugging_face(activation, published, scan_layers):
     assert len(keys) == 3
     assert max(np.abs(grads[name]).max() for name in keys) < 1e-7
     for name in grads.keys() - keys:
-        assert_close(grads[name], stored[f"{published}/grad/{name}"], 1e-5)
-    assert {f"{published}/grad/{name}" for name in grads} == {
-        name for name in stored if name.startswith(f"{published}/grad/")
+        assert_close(grads[name], stored[f"{published_name}/grad/{name}"], 1e-5)
+    assert {f"{published_name}/grad/{name}" for name in grads} == {
+        name for name in stored if name.startswith(f"{published_name}/grad/")
     }
 
 
