@@ -137,7 +137,7 @@ def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_pat
     assert resolved.encoder.vocab_size == corpus.tokenizer.vocab_size == 1200
     cfg.init_from = str(pretrained)
     built = knobs.from_configdict(config.PretrainConfig, cfg)
-    with pytest.raises(UserError, match="has tokenizer .*, and .* has "):
+    with pytest.raises(UserError, match="has tokenizer .*, but .* has "):
         pretraining.pretrain(built, str(tmp_path / "other"))
 
 

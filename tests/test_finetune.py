@@ -218,7 +218,7 @@ def test_changed_examples_are_refused(finetuned, pretrained, task, tmp_path):
         ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 distinct layers"),
         ({"keep_best": "f1"}, "keep_best='f1' must be one of 'loss', 'classification"),
         ({"keep_best": "padding_fraction"}, "must be one of .* 'accuracy'$"),
-        ({"batch_size": 12}, "batch_size=12 is not a multiple of the 8 parts"),
+        ({"batch_size": 12, "mesh": {"data": 8}}, "batch_size=12 is not a multiple of"),
     ],
 )
 def test_invalid_configs_are_refused(changes, message, pretrained, task, tmp_path):

@@ -338,9 +338,7 @@ def test_the_share_of_predictions(name, numbered):
     assert_chance(chosen, candidate * (wanted / candidate.sum(axis=1))[:, None])
 
 
-@pytest.mark.parametrize(
-    "name", ["bert_ablations:mask_40", "bert_ablations:whole_words"]
-)
+@pytest.mark.parametrize("name", ["mask_40", "whole_words"])
 def test_replacements_are_80_10_10(name, numbered):
     before, now = predictions(numbered.draw(f"bert_ablations:{name}"))
     size = numbered.vocab_size

@@ -10,6 +10,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import published
 import pytest
 import recipes
 import saved
@@ -48,7 +49,7 @@ def with_prefix(prefix):
 
 def stored_params():
     template = nn.unbox(permutation_lm.PermutationLm(XLNET).init(jax.random.key(0)))
-    params = huggingface.from_huggingface(with_prefix("state/"), template, FORM)
+    params = published.from_state(with_prefix("state/"), template, FORM)
     return jax.tree.map(jnp.asarray, params)
 
 
@@ -110,12 +111,12 @@ def test_plain_rows_agree_with_hugging_face(scan_layers):
     (_, (states, attention)), grads = loss(params)
     expected = stored()["plain/hidden_states"]
     assert len(states) == 4
-    for got, published in zip(states, expected, strict=True):
-        assert_close(np.asarray(got)[is_token], cls_first(published)[is_token], 1e-5)
+    for got, state in zip(states, expected, strict=True):
+        assert_close(np.asarray(got)[is_token], cls_first(state)[is_token], 1e-5)
     of_tokens = np.broadcast_to(is_token[:, None], (4, 4, 24))  # B H L
-    for got, published in zip(attention, stored()["plain/attention"], strict=True):
-        published = cls_first(cls_first(published, axis=2), axis=3)
-        assert_close(np.asarray(got)[of_tokens], published[of_tokens], 1e-5)
+    for got, weights in zip(attention, stored()["plain/attention"], strict=True):
+        weights = cls_first(cls_first(weights, axis=2), axis=3)
+        assert_close(np.asarray(got)[of_tokens], weights[of_tokens], 1e-5)
     assert_same_gradients({"encoder": grads}, "plain/grad/")
 
 

@@ -18,6 +18,8 @@ def install() -> None:
 
 def _is_news(record: logging.LogRecord) -> bool:
     """Return False for errors that Orbax raises, and for damaged metadata."""
+    if record.name == "asyncio":  # its tasks are Orbax's reads, which also raise
+        return not record.getMessage().startswith("Task exception was never retrieved")
     if os.path.basename(record.pathname) == "orbax_layout.py":
         return not str(record.msg).startswith("Failed to get metadata")
     error = record.exc_info[1] if record.exc_info else None
