@@ -178,10 +178,10 @@ def test_other_pipes_that_break_are_errors():
 
 def test_streams_that_are_closed():
     command = f"{sys.executable} -m bert_jax.run.pretrain --help"
-    for closed, status in ((">&-", 1), ("2>&-", 1)):
+    for closed in (">&-", "2>&-"):
         shell = ["bash", "-c", f"{command} {closed}"]
         done = subprocess.run(shell, cwd=ROOT, capture_output=True)
-        assert (done.returncode, done.stderr) == (status, b"")
+        assert (done.returncode, done.stderr) == (0, b"")
         assert (b"Pretrain BERT" in done.stdout) == (closed == "2>&-")
 
 

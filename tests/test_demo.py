@@ -149,6 +149,18 @@ def test_minutes_are_for_one_phase():
         knobs.from_configdict(DemoConfig, cfg)
 
 
+@pytest.mark.parametrize(
+    ("flag", "message"),
+    [
+        ("--config.minute=5", "unknown config field minute; did you mean minutes?"),
+        ("--config.nosuch.thing=1", "unknown config field nosuch"),
+        ("--config.pretrain.seed=abc", "flag --config.pretrain.seed=abc: invalid"),
+    ],
+)
+def test_mistaken_overrides_are_reported_in_one_line(flag, message, tmp_path):
+    assert_refused(call("demo", f"--workdir={tmp_path}", flag), message)
+
+
 def test_the_default_recipe_is_found_from_any_folder(tmp_path):
     flags = (f"--workdir={tmp_path / 'run'}", "--config.repeats=0")
     assert_refused(run("demo", *flags, cwd=tmp_path), "repeats=0 must be at least 1")

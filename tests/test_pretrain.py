@@ -157,7 +157,9 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
         (["--config.phases[1].length=65"], "length=65 is more than"),
         (["--config.encoder.vocab_size=17"], "vocab_size=17, but the tokenizer has"),
         (["--config.encoder.hidden=5"], "--config.encoder.hidden=5"),
-        (["--config.phases[0].stps=5"], 'Did you mean "steps"'),
+        (["--config.phases[0].stps=5"], "field stps; did you mean steps?"),
+        (["--config.phases.steps=5"], "a list needs an index, such as phases[0].steps"),
+        (["--data.corpus=x"], "are set by --config.data.corpus"),
         (["--config.phases[7].steps=5"], "IndexError: tuple index out of range"),
         (["--config.seed=one"], "--config.seed=one"),
         (["--config.data.corpus=/nowhere"], "no corpus in /nowhere"),
@@ -173,6 +175,13 @@ def test_damaged_checkpoints_are_set_aside(undisturbed, corpus, tmp_path):
 def test_mistakes_are_reported_in_one_line(flags, message, corpus, tmp_path):
     assert_refused(call(corpus, tmp_path / "run", *flags), message)
     assert not (tmp_path / "run" / "checkpoints").exists()
+
+
+def test_corpus_is_no_workdir(corpus):
+    before = sorted(corpus.folder.iterdir())
+    refused = call(corpus, corpus.folder)
+    assert_refused(refused, f"{corpus.folder} holds a corpus; give another --workdir")
+    assert sorted(corpus.folder.iterdir()) == before
 
 
 def test_a_start_that_was_refused_can_be_corrected(tmp_path):

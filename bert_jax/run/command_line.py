@@ -1,11 +1,13 @@
 """Flags, errors and exit statuses of all entry points."""
 
+import contextlib
 import inspect
 import os
+import re
 import select
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TextIO
 
 import ml_collections
@@ -19,6 +21,7 @@ from bert_jax.run import huge_pages
 
 EXIT_CRASH = 1
 EXIT_USER_ERROR = 2
+_HELP = {"--help", "-help", "--helpfull", "--helpshort", "--helpxml"}
 
 
 def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> None:
@@ -68,7 +71,8 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
         return run()
 
     try:
-        define_flags()
+        with _reported_flag_errors():
+            define_flags()  # a recipe that is the default is read here
         app.run(call_run, flags_parser=_parse_flags)
     except (UserError, flags.CantOpenFlagFileError) as error:
         _report(f"error: {error}")
@@ -83,6 +87,10 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
         _report("stopped")
         _leave(EXIT_CONTINUE, stop)
     except BrokenPipeError:
+        raise
+    except SystemExit:
+        if _HELP.intersection(sys.argv):
+            sys.exit(0)  # absl exits with 1
         raise
     except Exception as error:
         _crash(error)
@@ -115,12 +123,19 @@ def _leave(status: int, error: BaseException) -> None:
 
 
 def _parse_flags(arguments: list[str]) -> list[str]:
-    """Parse flags, and report the ones that do not parse as user errors.
+    """Parse flags, and report the ones that do not parse as user errors."""
+    with _reported_flag_errors():
+        return flags.FLAGS(arguments)
+
+
+@contextlib.contextmanager
+def _reported_flag_errors() -> Iterator[None]:
+    """Turn errors in flags into user errors.
 
     An error in the recipe itself keeps its traceback.
     """
     try:
-        return flags.FLAGS(arguments)
+        yield
     except BrokenPipeError:  # --help prints while it is parsed
         raise
     except OSError as error:
@@ -135,11 +150,24 @@ def _parse_flags(arguments: list[str]) -> list[str]:
             cause = cause.__context__
         if cause is not None:
             raise cause from None
-        message = " ".join(str(error).split())
-        if not isinstance(error, flags.Error):
-            given = " ".join(a for a in arguments if a.startswith("--config"))
-            message = f"cannot apply {given}: {type(error).__name__}: {message}"
-        raise UserError(message) from error
+        raise UserError(_describe_flag_error(error)) from error
+
+
+def _describe_flag_error(error: Exception) -> str:
+    message = " ".join(str(error).split())
+    if isinstance(error, flags.UnrecognizedFlagError) and "." in error.flagname:
+        return f"{message}; fields of the recipe are set by --config.{error.flagname}"
+    if isinstance(error, flags.Error):
+        return message
+    given = " ".join(a for a in sys.argv if a.startswith("--config"))
+    # ConfigDict's error is only the quoted name, or that and a similar name.
+    unknown = re.match(r"[\\'\"]+(\w+)[\\n'\"]+(Did you mean .(\w+))?", message)
+    if isinstance(error, AttributeError | KeyError) and unknown:
+        hint = f"; did you mean {unknown[3]}?" if unknown[3] else ""
+        return f"cannot apply {given}: unknown config field {unknown[1]}{hint}"
+    if isinstance(error, TypeError) and "indices" in message:
+        return f"cannot apply {given}: a list needs an index, such as phases[0].steps"
+    return f"cannot apply {given}: {type(error).__name__}: {message}"
 
 
 def _unreadable_recipe(error: OSError) -> UserError:

@@ -63,7 +63,10 @@ def find(path: str | os.PathLike) -> epath.Path:
     """
     path = absolute(path)
     if not path.is_dir():
-        raise UserError(f"{path} is no folder; give a workdir or a checkpoint in it")
+        raise UserError(
+            f"{path} is no folder; give a workdir or a checkpoint (nothing is "
+            "downloaded)"
+        )
     folders = (path / "best", path / "checkpoints", path)
     steps = next(filter(None, map(steps_of, folders)), [])
     for candidate in steps or [path]:

@@ -13,6 +13,7 @@ import jax
 
 from bert_jax import knobs, storage
 from bert_jax.config import migrations
+from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.training import processes, restore
 
@@ -46,6 +47,8 @@ def claim(
     with contextlib.ExitStack() as held:
         with processes.fail_together():
             restore.check_name(folder)
+            if (folder / shards.MANIFEST).exists():
+                raise UserError(f"{folder} holds a corpus; give another --workdir")
             if processes.is_main():
                 held.enter_context(_locked(folder))
                 _compare(folder, config, say)
