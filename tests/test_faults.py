@@ -437,6 +437,7 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     resource.prlimit(watched.pid(0), resource.RLIMIT_FSIZE, (limit, limit))
     assert watched.end() == 2, watched.text
     assert "[0] error: cannot write checkpoint" in watched.text
+    assert "Traceback" not in watched.text, watched.text
     kept = runs.newest_step(workdir)
     assert f"the last complete one is {kept}" in watched.text
     ended = runs.run(runs.launch(1, 2, command))
@@ -457,6 +458,7 @@ def test_a_disk_that_is_full_for_the_only_checkpoint(corpus, tmp_path):
     assert watched.end() == 2, watched.text
     assert "error: cannot write checkpoint 40" in watched.text
     assert "File too large; there is no complete one; make room" in watched.text
+    assert "Traceback" not in watched.text, watched.text
 
 
 def test_a_workdir_that_cannot_be_written(corpus):
