@@ -117,6 +117,6 @@ def _everything_as_it_was():
 def assert_refused(done, message):
     """One line for a user's mistake, and the status for it."""
     assert done.returncode == 2, done.stderr
-    assert "Traceback" not in done.stderr
+    assert "Traceback" not in done.stderr, done.stderr
     (line,) = [x for x in done.stderr.splitlines() if x.startswith("error: ")]
     assert message in line
