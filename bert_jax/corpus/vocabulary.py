@@ -18,7 +18,7 @@ import tokenizers
 
 from bert_jax import terminal
 from bert_jax.corpus import sources
-from bert_jax.corpus.problems import Problems
+from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import Tokenizer, byte_bpe, sentence_piece, wordpiece_pipeline
 from bert_jax.tokenizer.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
