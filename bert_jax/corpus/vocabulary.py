@@ -17,11 +17,11 @@ import sentencepiece
 import tokenizers
 
 from bert_jax import terminal
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import sources
-from bert_jax.corpus.problems import Problems
+from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer, byte_bpe
+from bert_jax.tokenizer import Tokenizer, byte_bpe, sentence_piece, wordpiece_pipeline
+from bert_jax.tokenizer.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 # More than any published vocabulary has. Trainers crash at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
@@ -43,7 +43,7 @@ def learn(
 
     Args:
       source: Source of the text.
-      kind: "wordpiece", "sentencepiece" or "byte_bpe".
+      kind: See `Tokenizer`.
       vocab_size: Number of tokens. A warning says if the text gives fewer.
       lower_case: See `Tokenizer`.
       strip_accents: See `Tokenizer`.
@@ -114,8 +114,8 @@ def train_wordpiece(
     hash table, and breaks ties between pairs by these numbers, so that the same text
     gives a different vocabulary each time. Here these pieces are numbered beforehand.
     """
-    model = tokenizers.models.WordPiece(unk_token=tokenizer_lib.UNK)
-    pipeline = tokenizer_lib.wordpiece_pipeline(model, lower_case, strip_accents)
+    model = tokenizers.models.WordPiece(unk_token=UNK)
+    pipeline = wordpiece_pipeline(model, lower_case, strip_accents)
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(pipeline.normalizer.normalize_str(text))
@@ -181,7 +181,7 @@ def _sentencepiece_model(
     buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(
-            tokenizer_lib.normalise(t, lower_case, strip_accents) for t in texts
+            sentence_piece.normalise(t, lower_case, strip_accents) for t in texts
         ),
         model_writer=buffer,
         vocab_size=vocab_size,
@@ -190,9 +190,9 @@ def _sentencepiece_model(
         unk_id=1,
         bos_id=-1,
         eos_id=-1,
-        pad_piece=tokenizer_lib.PAD,
-        unk_piece=tokenizer_lib.UNK,
-        control_symbols=[tokenizer_lib.CLS, tokenizer_lib.SEP, tokenizer_lib.MASK],
+        pad_piece=PAD,
+        unk_piece=UNK,
+        control_symbols=[CLS, SEP, MASK],
         # Of more lines, a random sample of this size is enough.
         input_sentence_size=2_000_000,
         # Longer lines are left out. The default would leave out whole paragraphs.

@@ -124,7 +124,12 @@ def main() -> int:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         corpus = report.build_with_progress(
-            source, settings, load_tokenizer(path), output, values.workers, runner
+            source,
+            settings,
+            load_tokenizer(path),
+            output,
+            workers=values.workers,
+            runner=runner,
         )
     except KeyboardInterrupt as stop:
         if not runner:  # all workers have ended: only the exit is left
