@@ -42,7 +42,7 @@ def predictions(
     }
 
 
-def padding_fraction(attention_mask: Bool[Array, "B L"]) -> Term:
+def padding_fraction(attention_mask: Bool[Array, "*rows L"]) -> Term:
     """Return the term of the share of padding."""
     is_padding = 1.0 - attention_mask
     return Term(jnp.sum(is_padding), jnp.float32(is_padding.size))
