@@ -23,7 +23,6 @@ from bert_jax.errors import UserError
 from bert_jax.objectives import unigram_baseline
 
 OBJECTIVES = {
-    "next sentence": config_lib.MaskedLmConfig(),
     "full sentences, words": config_lib.MaskedLmConfig(
         segments="full_sentences", masking=config_lib.MaskingConfig(unit="word")
     ),
@@ -47,13 +46,14 @@ def mixed(config, **data):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_batches_equal_the_restatement(name, corpora):
     weights = (0.5, 3.0, 1.0)
-    config = mixed(configure(OBJECTIVES[name]), weights=weights)
+    config = configure(OBJECTIVES[name], batch_size=31)
+    config = mixed(config, weights=weights)
     for phase in range(2):
         made = make(corpora, config, phase)
         reference = Mixture(corpora, config, weights, phase)
         # The first step, one in two blocks (of the first phase), and a distant one.
-        for step in (0, 2**16 // 32, 10**6):
-            positions = step * 32 + np.arange(32)
+        for step in (0, 2**16 // 31, 10**6):
+            positions = step * 31 + np.arange(31)
             assert_rows_equal(made.batch(step), reference, positions, step)
 
 
@@ -119,15 +119,6 @@ def test_no_chunk_is_left_out_when_weights_change(corpora):
         count = made._groups[0].corpora[corpus].order.count
         epochs = np.bincount([int(name.split()[-1]) for name in own])
         assert (epochs[:-1] == count).all(), corpus
-
-
-def test_a_block_may_end_in_the_middle_of_a_batch(corpora):
-    config = mixed(configure(batch_size=31), weights=(1.0, 1.0, 1.0))
-    step = 2**16 // 31
-    assert step * 31 < 2**16 < (step + 1) * 31
-    reference = Mixture(corpora, config, (1, 1, 1))
-    positions = step * 31 + np.arange(31)
-    assert_rows_equal(make(corpora, config).batch(step), reference, positions)
 
 
 def test_processes_make_the_rows_of_their_devices(corpora):
@@ -197,11 +188,8 @@ def test_shares_are_exact_in_a_block_and_random_within(corpora):
                 # A variance of as many draws, to 4 sigma of its own.
                 sigma = np.sqrt(2 / len(off))
                 assert abs(np.mean(off**2) - 1) < 4 * sigma
-    # Other blocks have other orders.
     other = group.mixing.at(np.arange(2**16))[0].numpy()
-    agree = np.mean(other == of)
-    expected = np.sum((counts / 2**16) ** 2)
-    assert abs(agree - expected) < 4 * np.sqrt(expected * (1 - expected) / 2**16)
+    assert np.mean(other == of) < 0.5  # other blocks have other orders
 
 
 def test_epochs_of_each_corpus_are_described(corpora):
@@ -356,9 +344,7 @@ def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
     ("data", "message"),
     [
         ({"weight_exponent": 0.5}, "data.weight_exponent: was 0.7, is now 0.5"),
-        ({"weights": "1,2,3", "weight_exponent": 1.0}, "data.weights: was (), is now"),
         ({"corpus": slice(None, None, -1)}, "data.fingerprint: was "),
-        ({"corpus": slice(0, 2)}, "data.fingerprint: was "),
     ],
 )
 def test_a_run_continues_with_its_first_corpora_and_weights(

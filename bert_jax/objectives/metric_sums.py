@@ -23,7 +23,9 @@ def zeros(names: Iterable[str]) -> Terms:
     return {name: Term(jnp.zeros(()), jnp.zeros(())) for name in names}
 
 
-def weighted(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Term:
+def weighted(
+    values: Float[Array, "*rows"] | Bool[Array, "*rows"], weights: Float[Array, "*rows"]
+) -> Term:
     """Return the term of a weighted mean."""
     return Term(jnp.sum(values * weights), jnp.sum(weights))
 

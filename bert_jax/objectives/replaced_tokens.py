@@ -80,36 +80,33 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     def measure(self, params, batch, dropout_keys, sampling_keys):
         """Return losses, accuracies, and shares of replaced and found tokens."""
         variables, model = {"params": params}, self.model
-        labels, chosen = batch["mlm_labels"], batch["mlm_weights"]
         logits = model.apply(
             variables,
             Inputs.of(batch),
             batch["mlm_positions"],
             dropout_keys=dropout_keys,
             method=model.generate,
-        )
+        )  # [B, P, V]
         samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
         ids, is_replaced = filled(batch, samples)
-        found = model.apply(
+        scores = model.apply(
             variables,
             Inputs.of(batch)._replace(input_ids=ids),
             dropout_keys=dropout_keys,
             method=model.discriminate,
-        )
-        weights, says_so = _token_weights(batch), found > 0
-        is_right = (says_so == is_replaced).astype(jnp.float32)
-        hits = (says_so & is_replaced).astype(jnp.float32)
+        )  # [B, L]
+        weights, is_found = _token_weights(batch), scores > 0
+        hits = is_found & is_replaced
+        loss = _binary_loss(scores, is_replaced)
         return {
-            **metric_sums.predictions("mlm", logits, labels, chosen),
-            "disc_loss": metric_sums.weighted(
-                _binary_loss(found, is_replaced), weights
+            **metric_sums.predictions(
+                "mlm", logits, batch["mlm_labels"], batch["mlm_weights"]
             ),
-            "disc_accuracy": metric_sums.weighted(is_right, weights),
-            "disc_precision": metric_sums.weighted(hits, weights * says_so),
+            "disc_loss": metric_sums.weighted(loss, weights),
+            "disc_accuracy": metric_sums.weighted(is_found == is_replaced, weights),
+            "disc_precision": metric_sums.weighted(hits, weights * is_found),
             "disc_recall": metric_sums.weighted(hits, weights * is_replaced),
-            "replaced_fraction": metric_sums.weighted(
-                is_replaced.astype(jnp.float32), weights
-            ),
+            "replaced_fraction": metric_sums.weighted(is_replaced, weights),
         }
 
 
@@ -129,7 +126,7 @@ def sample(
 
 
 def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
-    """Gumbel noise, -log(-log(u)), from random words; finite for each of them.
+    """Map random words to Gumbel noise, -log(-log(u)), which is always finite.
 
     u is in the middle of one of 2**23 parts of (0, 1). Of twice as many, float32 would
     round the last middle to 1, and the noise would be infinite once in 2**24 words.
@@ -141,9 +138,9 @@ def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
 def filled(
     batch: Batch, samples: Int[Array, "B P"]
 ) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Tokens with samples where something is predicted, and which are replaced ones.
+    """Return the tokens with samples at predicted positions, and which were replaced.
 
-    A predicted token that is not blank gets its sample, too.
+    A predicted token that was left unmasked gets its sample, too.
     """
     ids, chosen = batch["input_ids"], batch["mlm_weights"] > 0
     # Slots without a prediction write behind the row, and are dropped.
@@ -158,11 +155,11 @@ def filled(
 def _binary_loss(
     logits: Float[Array, "B L"], labels: Bool[Array, "B L"]
 ) -> Float[Array, "B L"]:
-    """-log sigmoid(logits) where a label is true, else -log(1 - sigmoid(logits))."""
+    """Return -log sigmoid(logits) for true labels, else -log(1 - sigmoid(logits))."""
     return jax.nn.softplus(jnp.where(labels, -logits, logits))
 
 
 def _token_weights(batch: Batch) -> Float[Array, "B L"]:
-    """1 for each token that is not padding, of rows with a prediction."""
+    """Return 1 for each token, padding excluded, of rows with a prediction."""
     counts = jnp.max(batch["mlm_weights"], axis=1, keepdims=True)
     return batch["attention_mask"] * counts
