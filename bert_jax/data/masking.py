@@ -82,9 +82,8 @@ class Masking:
           keys_for: Function from a purpose to the keys of the rows' draws, uint64 [B].
 
         Returns:
-          input_ids int32 [B, L], mlm_positions int32 [B, P] (ascending; 0 where there
-          is no prediction), mlm_labels int32 [B, P] (the original tokens; 0 where there
-          is no prediction), mlm_weights float32 [B, P] (1 for a prediction, else 0).
+          input_ids [B, L] and mlm_positions, mlm_labels and mlm_weights [B, P], as in
+          `PretrainingBatches`.
         """
         positions, is_chosen = self._choose(ids, keys_for)
         rows, length = tf.shape(ids)[0], self._length
