@@ -226,8 +226,6 @@ def test_flops_grow_with_length(name):
     ("size", "length", "expected"),
     [
         ("base", 128, 69.9e9),
-        ("base", 512, 301e9),
-        ("large", 128, 240.6e9),
         ("large", 512, 1.020e12),
     ],
 )
