@@ -84,9 +84,9 @@ def pretrain(
     metadata = metadata_lib.of_run(config, run.objective, corpora[0].tokenizer)
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         if not source:
-            return opened.train(), config
+            return session.train(opened), config
         begin = functools.partial(warm_start.begin, run, source, pretrained.encoder)
-        return opened.train(begin), config
+        return session.train(opened, begin), config
 
 
 def _pretrained(source: epath.Path, folder: str) -> metadata_lib.Metadata:

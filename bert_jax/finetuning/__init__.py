@@ -110,7 +110,8 @@ def _finetune_once(
         config, run.objective, pretrained.tokenizer, task.settings
     )
     with session.open_session(run, folder, config, metadata, ledger) as opened:
-        state = opened.train(functools.partial(initialise.begin, config, run, source))
+        begin = functools.partial(initialise.begin, config, run, source)
+        state = session.train(opened, begin)
         (phase,) = run.phases
         engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
         rows_at_once = phase.batch_size // phase.micro_batches

@@ -13,19 +13,16 @@ with the step itself (`programs.HostSignals`).
 import collections
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bert_jax import storage
 from bert_jax.errors import Interrupted
 from bert_jax.objectives import metric_sums
 from bert_jax.training import (
-    checkpoint,
     evaluation,
-    goodput,
     interrupts,
     plateau,
     processes,
@@ -36,54 +33,10 @@ from bert_jax.training import (
     throughput,
 )
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Phase, Run
+from bert_jax.training.run import Phase
 
 # Steps that may be in flight while the next batch is made.
 _STEPS_AHEAD = 2
-
-
-def train(
-    run: Run,
-    state: step_lib.TrainState,
-    checkpoints: checkpoint.Checkpoints,
-    best: checkpoint.Checkpoints | None,
-    reporter: reporting.Reporter,
-    ledger: goodput.Ledger,
-    folder: storage.Path,
-    stop_requests: interrupts.StopRequests,
-    heartbeat: Callable[[], None],
-) -> step_lib.TrainState:
-    """Train from the step of `state` to the last step.
-
-    Args:
-      run: Run to train.
-      state: Initial or restored state, sharded; donated.
-      checkpoints: Checkpoints to save to.
-      best: Checkpoints for the state that evaluates best; None: not saved.
-      reporter: Reporter of metrics.
-      ledger: Account of wall time.
-      folder: Workdir.
-      stop_requests: Requests to stop this process.
-      heartbeat: Function from `watchdog.watch`, called whenever there is progress.
-
-    Returns:
-      The state after the last step, which has been saved.
-
-    Raises:
-      Interrupted: A process was asked to stop; the state is saved.
-      UserError: A loss or gradient is not finite, or a checkpoint cannot be written.
-    """
-    saver = saving.Saver(run, checkpoints, best, ledger, folder, heartbeat)
-    loop = _Loop(run, state, saver, reporter, ledger, folder, stop_requests, heartbeat)
-    begin = 0
-    for phase in run.phases:
-        loop.train_phase(phase, begin)
-        begin += phase.steps
-    saver.wait()
-    shares = {"goodput": ledger.fractions()["goodput"], **loop.totals.shares()}
-    summary = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-    reporter.say(f"{ledger.describe()}; {summary}")
-    return loop.state
 
 
 class _InFlight(NamedTuple):
@@ -95,50 +48,61 @@ class _InFlight(NamedTuple):
     terms: metric_sums.Terms | None
 
 
-class _Loop:
+class Loop:
     """Mutable state of the training loop."""
 
     def __init__(
         self,
-        run: Run,
-        state: step_lib.TrainState,
         saver: saving.Saver,
+        state: step_lib.TrainState,
         reporter: reporting.Reporter,
-        ledger: goodput.Ledger,
-        folder: storage.Path,
         stop_requests: interrupts.StopRequests,
-        heartbeat: Callable[[], None],
     ):
-        self.state = state
-        self.totals = throughput.Totals(run)
-        self._run = run
+        self._state = state
         self._saver = saver
         self._reporter = reporter
-        self._ledger = ledger
-        self._folder = folder
         self._stop_requests = stop_requests
-        self._heartbeat = heartbeat
+        self._run = saver.run
+        self._ledger = saver.ledger
+        self._totals = throughput.Totals(saver.run)
         self._is_profiling = False
         self._done = int(state.step)
         self._skipped = int(state.skipped)
         self._stopping = False
         self._in_flight: collections.deque[_InFlight] = collections.deque()
-        self._seed = programs.seed_array(run)
-        names = (*run.objective.metrics, "grad_norm")
-        self._zero_terms = programs.zero_terms(names, run.mesh)
+        self._seed = programs.seed_array(saver.run)
+        names = (*saver.run.objective.metrics, "grad_norm")
+        self._zero_terms = programs.zero_terms(names, saver.run.mesh)
+
+    def train(self) -> step_lib.TrainState:
+        """Train the remaining steps, and return the last state, which is saved.
+
+        Raises:
+          Interrupted: A process was asked to stop; the state is saved.
+          UserError: A loss or gradient is not finite, or a save failed.
+        """
+        end = 0
+        for phase in self._run.phases:
+            begin, end = end, end + phase.steps
+            self._train_phase(phase, begin, end)
+        self._saver.wait()
+        goodput = {"goodput": self._ledger.fractions()["goodput"]}
+        shares = (goodput | self._totals.shares()).items()
+        parts = [f"{name} {share:.1%}" for name, share in shares]
+        self._reporter.say(f"{self._ledger.describe()}; {', '.join(parts)}")
+        return self._state
 
     # ---- a phase
 
-    def train_phase(self, phase: Phase, begin: int) -> None:
-        """Train the remaining steps of the phase that starts after `begin` steps."""
-        end = begin + phase.steps
+    def _train_phase(self, phase: Phase, begin: int, end: int) -> None:
+        """Train the remaining steps of a phase, which goes from step begin to end."""
         owes_evaluation = begin < self._done <= end and self._owes_evaluation(end)
         if self._done >= end and not owes_evaluation:
             return
         self._phase, self._begin = phase, begin
-        self._window = throughput.Window(self._run, phase, self.totals)
+        self._window = throughput.Window(self._run, phase, self._totals)
         self._evaluator = evaluation.Evaluator(
-            self._run, phase, self._signals, self._heartbeat
+            self._run, phase, self._signals, self._saver.heartbeat
         )
         self._ledger.switch("init")
         self._announce("opening data")
@@ -146,7 +110,7 @@ class _Loop:
         self._data = None  # free the memory of the previous phase first
         with processes.fail_together():
             self._data = phase.open_data(self._rows)
-        self._heartbeat()
+        self._saver.heartbeat()
         if owes_evaluation:
             self._evaluate()
             self._stop_if_asked(end)
@@ -161,8 +125,8 @@ class _Loop:
             self._begin_profile()
             signals = self._signals(time.perf_counter() - ready)
             with jax.profiler.StepTraceAnnotation("train", step_num=self._done + 1):
-                self.state, report = steps[length](
-                    self.state, batch, signals, self._seed
+                self._state, report = steps[length](
+                    self._state, batch, signals, self._seed
                 )
             self._done += 1
             terms = self._terms_to_log(end)
@@ -178,7 +142,7 @@ class _Loop:
                     self._evaluate()
                 if saves or self._stopping:
                     self._reporter.flush()
-                    self._saver.save(self._done, self.state, self._phase)
+                    self._saver.save(self._done, self._state, self._phase)
                 self._window.restart()
             self._stop_if_asked(end)
             ready = time.perf_counter()
@@ -208,13 +172,13 @@ class _Loop:
             for length in self._phase.lengths:
                 shapes = self._run.batch_shapes(self._phase, length)
                 steps[length] = programs.lower_step(
-                    self._run, self._phase, self.state, shapes
+                    self._run, self._phase, self._state, shapes
                 ).compile()
-                self._heartbeat()
+                self._saver.heartbeat()
                 if self._data.held_out:
-                    self._evaluator.compile(self.state.params, shapes)
+                    self._evaluator.compile(self._state.params, shapes)
             processes.wait_for_all()
-            self._saver.compile(self.state)
+            self._saver.compile(self._state)
             processes.wait_for_all()
         self._ledger.switch("step")
         self._window.restart()
@@ -238,8 +202,8 @@ class _Loop:
             self._done, end, self._run.config.log_every
         ):
             return None
-        terms = self.state.terms
-        self.state = dataclasses.replace(self.state, terms=self._zero_terms())
+        terms = self._state.terms
+        self._state = dataclasses.replace(self._state, terms=self._zero_terms())
         return terms
 
     def _observe(self, limit: int) -> None:
@@ -247,7 +211,7 @@ class _Loop:
         while len(self._in_flight) > limit:
             step, length, report, terms = self._in_flight.popleft()
             report = jax.device_get(report)
-            self._heartbeat()
+            self._saver.heartbeat()
             self._reporter.advance(step, self._phase.name)
             self._window.count(length, report.signals)
             self._stopping |= programs.stop_requested(report.signals)
@@ -281,7 +245,11 @@ class _Loop:
         """
         rows = self._data.row_names(step - 1 - self._begin)
         what = reporting.describe_not_finite(
-            self._folder, step, float(report.loss), float(report.grad_norm), rows
+            self._saver.folder,
+            step,
+            float(report.loss),
+            float(report.grad_norm),
+            rows,
         )
         limit = self._run.config.max_skipped_steps
         if self._skipped <= limit:
@@ -314,7 +282,7 @@ class _Loop:
         self._reporter.advance(self._done, f"{self._phase.name}: evaluating")
         with self._ledger.counting("evaluation"):
             values = self._evaluator.evaluate(
-                self.state.params, self._data, self._to_devices
+                self._state.params, self._data, self._to_devices
             )
             if values is None:
                 self._stopping = True
@@ -324,7 +292,7 @@ class _Loop:
         if line := plateau.describe(self._done, self._run.total_steps, values, earlier):
             self._reporter.say(line)
         if self._run.best and self._is_best():
-            self._saver.save_best(self._done, self.state, self._phase)
+            self._saver.save_best(self._done, self._state, self._phase)
 
     def _is_best(self) -> bool:
         """Return whether this evaluation is better than all earlier ones."""
@@ -358,7 +326,7 @@ class _Loop:
         if self._done + 1 != self._run.config.profile_step:
             return
         self._observe(0)
-        folder = self._folder / "profile"
+        folder = self._saver.folder / "profile"
         if jax.process_count() > 1:  # files are named after the host, not the process
             folder = folder / f"process_{jax.process_index()}"
         with self._ledger.counting("profile"):
@@ -376,4 +344,4 @@ class _Loop:
             with self._ledger.counting("profile"):
                 jax.profiler.stop_trace()
             self._is_profiling = False
-            self._reporter.say(f"profile in {self._folder / 'profile'}")
+            self._reporter.say(f"profile in {self._saver.folder / 'profile'}")

@@ -134,9 +134,7 @@ def fail_together() -> Iterator[None]:
             if text.startswith(kind):
                 if kind == "i":
                     raise RuntimeError(f"process {process} failed: {text[1:]}")
-                agreed = UserError(text[1:])
-                agreed.everywhere = True
-                raise agreed from raised
+                raise UserError(text[1:], everywhere=True) from raised
 
 
 def on_main(function: Callable[[], Any]) -> Any:
