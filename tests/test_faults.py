@@ -457,7 +457,7 @@ def test_a_disk_that_is_full_for_the_only_checkpoint(corpus, tmp_path):
     resource.prlimit(watched.process.pid, resource.RLIMIT_FSIZE, (limit, limit))
     assert watched.end() == 2, watched.text
     assert "error: cannot write checkpoint 40" in watched.text
-    assert "File too large; there is no complete one; make room" in watched.text
+    assert "File too large; there is no complete one; run the same" in watched.text
     assert "Traceback" not in watched.text, watched.text
 
 

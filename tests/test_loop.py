@@ -385,7 +385,7 @@ def test_a_report_that_a_crash_cut_off_or_zeroed(tmp_path):
 def test_a_disk_that_has_no_room_for_a_report(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (
-        pytest.raises(UserError, match=r"metrics.jsonl: File too large; make room"),
+        pytest.raises(UserError, match=r"metrics.jsonl: File too large; run the"),
         reporting.Reporter(tmp_path, 10, 0) as reporter,
     ):
         reporter.write(1, "train", {"loss": 2.0})

@@ -190,18 +190,15 @@ class Checkpoints:
         everywhere = [text for text in processes.gather_text(reason) if text]
         reason = next((text for text in everywhere if text != "?"), "")
         if reason:
-            complete = restore.steps_of(self._folder)
-            last = (
-                f"the last complete one is {complete[0].name}"
-                if complete
-                else ("there is no complete one")
-            )
-            agreed = UserError(
+            newest = self.newest()
+            last = "there is no complete one"
+            if newest is not None:
+                last = f"the last complete one is {newest}"
+            raise UserError(
                 f"cannot write checkpoint {step} to {self._folder}: {reason}; {last}; "
-                "make room and run the same command"
-            )
-            agreed.everywhere = True
-            raise agreed from problem
+                "run the same command when it can be written again",
+                everywhere=True,
+            ) from problem
         if problem:
             raise problem
         if everywhere:

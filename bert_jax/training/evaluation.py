@@ -113,12 +113,8 @@ def _weighted_sum(
     weights: Sequence[float], of_parts: Sequence[metric_sums.Terms]
 ) -> metric_sums.Terms:
     """Add up the weighted sums and counts of all parts, on the host."""
-    return {
-        name: metric_sums.Term(
-            *(
-                np.dot(weights, [np.float64(terms[name][i]) for terms in of_parts])
-                for i in range(2)
-            )
-        )
-        for name in of_parts[0]
-    }
+
+    def add_up(*values):
+        return np.dot(weights, np.array(values, np.float64))
+
+    return jax.tree.map(add_up, *of_parts)

@@ -115,9 +115,7 @@ def train(
         step = int(state.step)
         if processes.is_main():
             _continue_account(saver, step)
-        reports = reporting.Reporter(
-            saver.folder, run.total_steps, step, silent=not processes.is_main()
-        )
+        reports = reporting.Reporter(saver.folder, run.total_steps, step)
         with sharding.use(run.mesh), reports as reporter:
             state = loop.Loop(saver, state, reporter, stop_requests).train()
         if saver.best:
