@@ -109,8 +109,10 @@ def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):
         assert adopted(padded, vocab_size=size).vocab_size == 1024
 
 
-@pytest.mark.parametrize("layers", [7, config.EncoderConfig.num_layers])
-def test_from_the_command_line(layers, corpus, pretrained, tmp_path):
+def test_a_default_that_was_typed_is_refused_from_the_command_line(
+    corpus, pretrained, tmp_path
+):
+    layers = config.EncoderConfig.num_layers
     done = call(
         "pretrain",
         f"--config={ROOT}/configs/continued.py:smoke",
@@ -120,9 +122,8 @@ def test_from_the_command_line(layers, corpus, pretrained, tmp_path):
         f"--workdir={tmp_path / 'run'}",
         "--nohuge_pages",
     )
-    assert_refused(
-        done, f"encoder.num_layers={layers}, but the checkpoint {pretrained}"
-    )
+    message = f"encoder.num_layers={layers}, but the checkpoint {pretrained}"
+    assert_refused(done, message)
     assert not (tmp_path / "run").exists()
 
 
