@@ -66,6 +66,10 @@ def test_a_ledger_adds_up_over_starts(clock):
         assert share == pytest.approx(expected.get(name, 0) / 120), name
     assert shares["goodput"] == shares["time_fraction_step"]
     assert second.describe().startswith("120 s in all: lost 33.3%, step 25.0%")
+    # A run that is done loses nothing more when it is started again.
+    done = goodput.Ledger()
+    done.continue_from(entry, first_start=990.0, is_done=True)
+    assert done.fractions()["time_fraction_lost"] == 0
     # Without a checkpoint, all was lost.
     third = goodput.Ledger()
     third.continue_from({}, first_start=800.0)

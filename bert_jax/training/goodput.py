@@ -28,18 +28,22 @@ class Ledger:
         self._bucket = "init"
         self._since = time.monotonic()
 
-    def continue_from(self, entry: dict[str, Any], first_start: float) -> None:
+    def continue_from(
+        self, entry: dict[str, Any], first_start: float, *, is_done: bool = False
+    ) -> None:
         """Add the time of the previous starts.
 
         Args:
           entry: `entry()` that was saved with the checkpoint; {} if there is no
             checkpoint, and all earlier time is lost.
           first_start: First start of the run, in seconds since 1970.
+          is_done: Whether the run has no steps left, so that no time was lost.
         """
         entry = entry or {"unix_time": first_start, "seconds": {}}
         for bucket in BUCKETS:
             self._seconds[bucket] += entry["seconds"].get(bucket, 0.0)
-        self._seconds["lost"] += max(self._started - entry["unix_time"], 0.0)
+        if not is_done:
+            self._seconds["lost"] += max(self._started - entry["unix_time"], 0.0)
 
     def entry(self) -> dict[str, Any]:
         """Return what is saved with a checkpoint, in JSON's types."""

@@ -33,10 +33,22 @@ from bert_jax.training import (
     throughput,
 )
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Phase
+from bert_jax.training.run import Phase, PhaseData, Run
 
 # Steps that may be in flight while the next batch is made.
 _STEPS_AHEAD = 2
+
+
+def open_data(run: Run, phase: Phase) -> PhaseData:
+    """Open the data of a phase, for the rows of a batch that this process makes.
+
+    Raises:
+      UserError: In all processes, if the data of one of them is missing or damaged.
+    """
+    processes.say(f"{phase.name}: opening data")
+    rows = sharding.local_rows(run.mesh, phase.batch_size)
+    with processes.fail_together():
+        return phase.open_data(rows)
 
 
 class _InFlight(NamedTuple):
@@ -55,10 +67,13 @@ class Loop:
         self,
         saver: saving.Saver,
         state: step_lib.TrainState,
+        data: PhaseData | None,
         reporter: reporting.Reporter,
         stop_requests: interrupts.StopRequests,
     ):
         self._state = state
+        # Data of the next phase, if it is open already.
+        self._opened = data
         self._saver = saver
         self._reporter = reporter
         self._stop_requests = stop_requests
@@ -105,11 +120,12 @@ class Loop:
             self._run, phase, self._signals, self._saver.heartbeat
         )
         self._ledger.switch("init")
-        self._announce("opening data")
+        self._reporter.advance(self._done, f"{phase.name}: opening data")
         self._rows = sharding.local_rows(self._run.mesh, phase.batch_size)
-        self._data = None  # free the memory of the previous phase first
-        with processes.fail_together():
-            self._data = phase.open_data(self._rows)
+        # Free the memory of the previous phase first.
+        self._data, self._opened = self._opened, None
+        if self._data is None:
+            self._data = open_data(self._run, phase)
         self._saver.heartbeat()
         if owes_evaluation:
             self._evaluate()

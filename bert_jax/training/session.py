@@ -11,6 +11,7 @@ from typing import Any
 import jax
 
 from bert_jax import config as config_lib
+from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.training import (
     checkpoint,
@@ -110,14 +111,23 @@ def train(
             processes.say(line)
         shapes = run.state_shapes()
         state = saver.checkpoints.restore(shapes, processes.say)
+        data = None
         if state is None:
-            state = _initialise(saver, shapes, begin)
+            _check_new(saver.folder)
+            # Before the parameters, which take longer: shards may be missing.
+            data = loop.open_data(run, run.phases[0])
+            saver.heartbeat()
+            processes.say("initialising the parameters")
+            key = jax.random.key(run.seed)
+            state = begin(sharding.initialise(run.init, shapes, key))
         step = int(state.step)
         if processes.is_main():
             _continue_account(saver, step)
         reports = reporting.Reporter(saver.folder, run.total_steps, step)
         with sharding.use(run.mesh), reports as reporter:
-            state = loop.Loop(saver, state, reporter, stop_requests).train()
+            training = loop.Loop(saver, state, data, reporter, stop_requests)
+            del data  # the loop closes it before it opens the next
+            state = training.train()
         if saver.best:
             # The result is the best state. The run itself resumes from its last.
             state = saver.best.restore(shapes, processes.say) or state
@@ -126,21 +136,18 @@ def train(
         return state
 
 
-def _initialise(
-    saver: saving.Saver,
-    shapes: step_lib.TrainState,
-    begin: Callable[[step_lib.TrainState], step_lib.TrainState],
-) -> step_lib.TrainState:
-    """Return the state of step 0, unless the run had a checkpoint."""
-    if processes.on_main(lambda: workdir.had_checkpoint(saver.folder)):
+def _check_new(folder: storage.Path) -> None:
+    """Check that a run without a checkpoint never had one.
+
+    Raises:
+      UserError: In all processes, if it had one.
+    """
+    if processes.on_main(lambda: workdir.had_checkpoint(folder)):
         raise UserError(
-            f"{saver.folder} had checkpoints, and now there is none; put them back, "
-            "or give another --workdir to start from step 0",
+            f"{folder} had checkpoints, and now there is none; put them back, or give "
+            "another --workdir to start from step 0",
             everywhere=True,
         )
-    processes.say("initialising the parameters")
-    key = jax.random.key(saver.run.seed)
-    return begin(sharding.initialise(saver.run.init, shapes, key))
 
 
 def _continue_account(saver: saving.Saver, step: int) -> None:
@@ -149,4 +156,6 @@ def _continue_account(saver: saving.Saver, step: int) -> None:
     if step:
         workdir.note_checkpoint(saver.folder)
         earlier = saver.checkpoints.metadata(step).time
-    saver.ledger.continue_from(earlier, workdir.first_start(saver.folder))
+    is_done = step >= saver.run.total_steps
+    begun = workdir.first_start(saver.folder)
+    saver.ledger.continue_from(earlier, begun, is_done=is_done)
