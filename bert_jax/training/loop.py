@@ -111,10 +111,10 @@ class Loop:
 
     def _train_phase(self, phase: Phase, begin: int, end: int) -> None:
         """Train the remaining steps of a phase, which goes from step begin to end."""
-        owes_evaluation = begin < self._done <= end and self._owes_evaluation(end)
+        self._phase, self._begin, self._end = phase, begin, end
+        owes_evaluation = begin < self._done <= end and self._owes_evaluation()
         if self._done >= end and not owes_evaluation:
             return
-        self._phase, self._begin = phase, begin
         self._window = throughput.Window(self._run, phase, self._totals)
         self._evaluator = evaluation.Evaluator(
             self._run, phase, self._signals, self._saver.heartbeat
@@ -129,15 +129,15 @@ class Loop:
         self._saver.heartbeat()
         if owes_evaluation:
             self._evaluate()
-            self._stop_if_asked(end)
+            self._stop_if_asked()
         if self._done < end:
-            self._train_to(end)
+            self._train_steps()
 
-    def _train_to(self, end: int) -> None:
-        steps = self._compile()
+    def _train_steps(self) -> None:
+        config, steps = self._run.config, self._compile()
         self._stop_requests.wait_for_saves()
         ready = time.perf_counter()
-        for length, batch in self._batches(end):
+        for length, batch in self._batches():
             self._begin_profile()
             signals = self._signals(time.perf_counter() - ready)
             with jax.profiler.StepTraceAnnotation("train", step_num=self._done + 1):
@@ -145,28 +145,29 @@ class Loop:
                     self._state, batch, signals, self._seed
                 )
             self._done += 1
-            terms = self._terms_to_log(end)
+            terms = self._terms_to_log()
             self._in_flight.append(_InFlight(self._done, length, report, terms))
             self._observe(_STEPS_AHEAD)
 
-            evaluates = self._data.held_out and self._evaluates_at(self._done, end)
-            saves = self._is_due(self._done, end, self._run.config.checkpoint_every)
-            if evaluates or saves or self._stopping or self._ends_profile(end):
+            evaluates = self._data.held_out and self._is_due(config.eval_every)
+            saves = self._is_due(config.checkpoint_every)
+            if evaluates or saves or self._stopping or self._ends_profile():
                 self._observe(0)
-                self._end_profile(end)
+                self._end_profile()
                 if evaluates and not self._stopping:
                     self._evaluate()
                 if saves or self._stopping:
                     self._reporter.flush()
                     self._saver.save(self._done, self._state, self._phase)
                 self._window.restart()
-            self._stop_if_asked(end)
+            self._stop_if_asked()
             ready = time.perf_counter()
 
-    def _batches(self, end: int) -> Iterator[tuple[int, step_lib.Batch]]:
-        """Yield length and batch of each step up to `end`, on the devices."""
-        batches = self._data.batches(self._done - self._begin, end - self._begin)
-        while self._done < end:
+    def _batches(self) -> Iterator[tuple[int, step_lib.Batch]]:
+        """Yield length and batch of each step of the phase, on the devices."""
+        steps = self._end - self._begin
+        batches = self._data.batches(self._done - self._begin, steps)
+        while self._done < self._end:
             with self._window.waiting(), self._ledger.counting("data_wait"):
                 batch = next(batches)
             yield batch["input_ids"].shape[-1], self._to_devices(batch)
@@ -182,7 +183,9 @@ class Loop:
         A preempted machine has half a minute to save. A request to stop after the first
         step would have to wait for a compilation that is under way.
         """
-        self._announce("compiling")
+        label = f"{self._phase.name}: compiling"
+        self._reporter.advance(self._done, label)
+        self._reporter.say(label)
         steps = {}
         with self._ledger.counting("compile"):
             for length in self._phase.lengths:
@@ -200,23 +203,15 @@ class Loop:
         self._window.restart()
         return steps
 
-    def _announce(self, what: str) -> None:
-        """Report the start of something slow."""
-        label = f"{self._phase.name}: {what}"
-        self._reporter.advance(self._done, label)
-        self._reporter.say(label)
-
     def _signals(self, host_seconds: float = 0.0) -> jax.Array:
         stop = float(self._stop_requests.is_set())
         return programs.HostSignals(stop, host_seconds).to_devices(self._run.mesh)
 
     # ---- reports
 
-    def _terms_to_log(self, end: int) -> metric_sums.Terms | None:
+    def _terms_to_log(self) -> metric_sums.Terms | None:
         """Return the metrics since the last report if one is due, and reset them."""
-        if self._done != 1 and not self._is_due(
-            self._done, end, self._run.config.log_every
-        ):
+        if self._done != 1 and not self._is_due(self._run.config.log_every):
             return None
         terms = self._state.terms
         self._state = dataclasses.replace(self._state, terms=self._zero_terms())
@@ -244,8 +239,7 @@ class Loop:
         # If all steps were skipped, there are no losses and metrics.
         if terms["grad_norm"].count:
             values |= metric_sums.report(self._phase.objective.losses, terms)
-        left = self._begin + self._phase.steps - step
-        if line := self._window.describe_rest(left):
+        if line := self._window.describe_rest(self._end - step):
             self._reporter.say(f"{self._phase.name}: {line}")
         values |= self._window.close(terms)
         values["learning_rate"] = float(report.learning_rate)
@@ -260,13 +254,7 @@ class Loop:
           UserError: Too many steps were skipped.
         """
         rows = self._data.row_names(step - 1 - self._begin)
-        what = reporting.describe_not_finite(
-            self._saver.folder,
-            step,
-            float(report.loss),
-            float(report.grad_norm),
-            rows,
-        )
+        what = reporting.describe_not_finite(self._saver.folder, step, report, rows)
         limit = self._run.config.max_skipped_steps
         if self._skipped <= limit:
             self._reporter.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
@@ -278,16 +266,14 @@ class Loop:
 
     # ---- evaluate, save, stop
 
-    @staticmethod
-    def _is_due(step: int, end: int, every: int) -> bool:
-        return step == end or (every > 0 and step % every == 0)
+    def _is_due(self, every: int) -> bool:
+        """Return whether the newest step ends the phase or is a multiple of `every`."""
+        at_multiple = every > 0 and self._done % every == 0
+        return self._done == self._end or at_multiple
 
-    def _evaluates_at(self, step: int, end: int) -> bool:
-        return self._is_due(step, end, self._run.config.eval_every)
-
-    def _owes_evaluation(self, end: int) -> bool:
+    def _owes_evaluation(self) -> bool:
         """Return whether the newest checkpoint still has to be evaluated."""
-        return self._evaluates_at(self._done, end) and not processes.on_main(
+        return self._is_due(self._run.config.eval_every) and not processes.on_main(
             lambda: self._done in self._reporter.records("eval")
         )
 
@@ -323,7 +309,7 @@ class Loop:
 
         return processes.on_main(is_best)
 
-    def _stop_if_asked(self, end: int) -> None:
+    def _stop_if_asked(self) -> None:
         """Stop if a process was asked to and steps remain. The newest step is saved.
 
         Raises:
@@ -333,7 +319,7 @@ class Loop:
             return
         self._saver.wait()
         total = self._run.total_steps
-        if self._done < total or (self._data.held_out and self._owes_evaluation(end)):
+        if self._done < total or (self._data.held_out and self._owes_evaluation()):
             raise Interrupted(f"saved at step {self._done} of {total}")
 
     # ---- profile
@@ -350,13 +336,15 @@ class Loop:
         self._is_profiling = True
         self._window.restart()
 
-    def _ends_profile(self, end: int) -> bool:
+    def _ends_profile(self) -> bool:
         config = self._run.config
         is_last = self._done >= config.profile_step + config.profile_steps - 1
-        return self._is_profiling and (is_last or self._stopping or self._done == end)
+        return self._is_profiling and (
+            is_last or self._stopping or self._done == self._end
+        )
 
-    def _end_profile(self, end: int) -> None:
-        if self._ends_profile(end):
+    def _end_profile(self) -> None:
+        if self._ends_profile():
             with self._ledger.counting("profile"):
                 jax.profiler.stop_trace()
             self._is_profiling = False

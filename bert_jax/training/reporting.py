@@ -9,7 +9,7 @@ from typing import Any
 import jax
 
 from bert_jax import storage, terminal
-from bert_jax.training import metrics_file, processes
+from bert_jax.training import metrics_file, processes, programs
 
 # Interval between writes to an object store, besides the one before each checkpoint.
 _FLUSH_SECONDS = 30.0
@@ -150,8 +150,7 @@ class Reporter:
 def describe_not_finite(
     folder: storage.Path,
     step: int,
-    loss: float,
-    grad_norm: float,
+    report: programs.StepReport,
     rows: Sequence[str],
 ) -> str:
     """Write a file about the batch of a step that is not finite, and describe it.
@@ -159,10 +158,10 @@ def describe_not_finite(
     Args:
       folder: Workdir.
       step: Number of the step.
-      loss: Its loss.
-      grad_norm: Norm of its gradient.
+      report: Its report.
       rows: Sources of the rows of its batch that this process made.
     """
+    loss, grad_norm = float(report.loss), float(report.grad_norm)
     path = folder / f"not_finite_step_{step}_process_{jax.process_index()}.json"
     details = {"step": step, "loss": str(loss), "grad_norm": str(grad_norm)}
     text = json.dumps({**details, "rows": list(rows)}, indent=1) + "\n"
