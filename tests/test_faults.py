@@ -79,7 +79,7 @@ def wait_for_moment(kind, watched, workdir, rng):
 
 
 def was_inside(kind, workdir):
-    """Whether a process that was killed left traces of a save or an evaluation."""
+    """Return whether a killed process left traces of a save or an evaluation."""
     if kind == "save":
         return bool(unfinished_saves(workdir))
     if kind == "evaluation":
@@ -96,7 +96,7 @@ def was_inside(kind, workdir):
 def test_killed_five_times_ends_like_undisturbed(
     processes, life, undisturbed, corpus, tmp_path
 ):
-    """Of four processes, one is killed. Twenty kills in four lives."""
+    """Twenty kills in four runs. Of four processes, one is killed."""
     rng = random.Random(time.time_ns())
     kinds = ["anywhere", "save", "evaluation", "save", "evaluation"]
     rng.shuffle(kinds)
@@ -122,7 +122,7 @@ def test_killed_five_times_ends_like_undisturbed(
 
 @pytest.mark.slow
 def test_sigterm_to_one_of_four_saves_all_at_one_step(undisturbed, corpus, tmp_path):
-    """And more SIGTERMs, in the middle of the save, harm nothing."""
+    """More SIGTERMs in the middle of the save do no harm."""
     workdir = tmp_path / "run"
     command = runs.launch(4, 2, runs.pretrain(corpus, workdir, *LONG))
     watched = runs.Watched(command)
@@ -338,7 +338,7 @@ def test_a_disk_that_is_full_for_one_of_two_processes(tmp_path):
 
 @pytest.mark.slow
 def test_damage_that_one_of_two_processes_meets(tmp_path):
-    """What is reported is the damage, not that the other process waited in vain."""
+    """The message names the damage, not the other process's timeout."""
     checkpoints_of_two(tmp_path, "save")
     for file in (tmp_path / "2" / "params" / "ocdbt.process_1" / "d").iterdir():
         file.write_bytes(file.read_bytes()[: file.stat().st_size // 2])

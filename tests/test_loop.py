@@ -1,4 +1,4 @@
-"""The loop itself: what it counts, and what it does not wait for."""
+"""The training loop: its account of time, its order, and its reports."""
 
 import dataclasses
 import gc
@@ -77,8 +77,8 @@ def test_a_ledger_adds_up_over_starts(clock):
     assert third.fractions()["time_fraction_lost"] == pytest.approx(310 / 410)
 
 
-def test_a_clock_that_is_set_back(clock):
-    """While a process runs, and between two."""
+def test_time_lost_is_never_negative(clock):
+    """The clock is set back while a process runs, and between two."""
     first = goodput.Ledger()
     clock.time = 1100.0
     clock.behind = 1e9
@@ -140,7 +140,7 @@ def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
 def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
     corpus, tmp_path, monkeypatch
 ):
-    """In a first start and a restart: a stop waits for no program of an evaluation."""
+    """A stop then waits for no compilation, in a first start and in a restart."""
     done = []
     compiled = "/jax/core/compile/backend_compile_duration"
 
@@ -186,7 +186,7 @@ def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
 
 @pytest.mark.runs
 def test_muon_resumes_bit_for_bit(corpus, tmp_path):
-    """With its momentum split over devices, from the checkpoint of step 5."""
+    """Its momentum is sharded over devices; the run resumes from step 5."""
     values = small_config(corpus, checkpoint_every=5)
     asked = dataclasses.replace(values.optimizer, name="muon")
     mesh = config.MeshConfig(fsdp=2, shard_optimizer=True)
@@ -274,7 +274,7 @@ def test_the_rest_of_a_phase_is_described_once(monkeypatch):
 
 
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
-    """Even if every loss and gradient was finite."""
+    """Losses and gradients may all have been finite."""
     seen = iter([True, True, False])  # the first one only compiles
     monkeypatch.setattr(programs, "is_finite", lambda mesh: lambda tree: next(seen))
     run_config = small_config(corpus, checkpoint_every=4)
@@ -283,7 +283,7 @@ def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypa
     assert not (tmp_path / "run" / "checkpoints" / "8").exists()
 
 
-def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
+def test_data_of_two_phases_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
     values = small_config(corpus)
     phase = dataclasses.replace(values.phases[0], steps=2)
     values = dataclasses.replace(values, phases=(phase, phase))
@@ -305,7 +305,7 @@ def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
 # ---- reports
 
 
-def test_a_report_that_a_crash_cut_off_or_zeroed(tmp_path):
+def test_a_report_that_a_crash_cut_off_or_zeroed_is_dropped(tmp_path):
     whole = [b'{"step": 1, "split": "train"}\n', b'{"step": 2, "split": "train"}\n']
     zeros = b"\0" * 40 + b"\n"
     for left in (whole[1][:9], zeros, zeros[:-1]):
@@ -315,7 +315,7 @@ def test_a_report_that_a_crash_cut_off_or_zeroed(tmp_path):
         assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(whole)
 
 
-def test_a_disk_that_has_no_room_for_a_report(tmp_path):
+def test_a_full_disk_is_reported_and_loses_one_report(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (
         pytest.raises(UserError, match=r"metrics.jsonl: File too large; run the"),
@@ -353,8 +353,8 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
 # ---- a workdir in an object store
 
 
-def test_reports_and_config_in_an_object_store(tmp_path):
-    """The store is in memory; it has no rename and no append either."""
+def test_an_object_store_keeps_reports_and_config(tmp_path):
+    """The store is in memory; like others it has neither rename nor append."""
     folder = storage.path(f"memory://runs/{tmp_path.name}")
     first = config.PretrainConfig()
     said = []

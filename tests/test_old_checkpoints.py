@@ -90,7 +90,7 @@ def test_a_run_with_memory_is_not_continued(unpacked):
 
 
 def test_metadata_has_no_field_of_earlier_versions(unpacked):
-    """What is exported or fine-tuned from a checkpoint is saved in today's form."""
+    """Exports and fine-tuned checkpoints are saved in today's form."""
     for name, cls in (
         ("bert", config.PretrainConfig),
         ("xlnet_memory", config.PretrainConfig),

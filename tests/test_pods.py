@@ -26,7 +26,7 @@ pytestmark = pytest.mark.pods
 
 @pytest.fixture(scope="module")
 def read_by_four(corpus, tmp_path_factory):
-    """What each of four processes with two devices read."""
+    """A folder with the rows that each of four processes read."""
     place = tmp_path_factory.mktemp("read")
     script = runs.ROOT / "tests" / "pod_batches.py"
     command = [sys.executable, str(script), str(place), str(corpus.folder)]
@@ -192,7 +192,7 @@ def test_a_slow_host_shows(corpus, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("slow", ["programs.lower_step", "saving.Saver.compile"])
 def test_a_process_may_compile_for_longer_than_gloo_waits(slow, corpus, tmp_path):
-    """It gives up after 30 seconds, if the others begin without the late one."""
+    """Gloo gives up after 30 seconds if one process is late."""
     wrapper = (
         "import sys, time; from bert_jax.training import programs, saving;"
         "from bert_jax.run import command_line, pretrain;"

@@ -31,7 +31,7 @@ TEXTS = ["The value of the expression.", "A class is an object, and a name is no
 
 @pytest.fixture(scope="module")
 def corpora(corpus, byte_bpe_corpus, text_file, sentencepiece, tmp_path_factory):
-    """By kind of tokenizer."""
+    """A corpus for each kind of tokenizer."""
     folder = tmp_path_factory.mktemp("corpora") / "sentencepiece"
     source = sources.Source(str(text_file), "text", split_bytes=100_000)
     settings = build.Settings(held_out=0.1)
@@ -78,7 +78,7 @@ def test_recipes_run(name, pretrained):
     "name", ["electra:small", "xlnet:base", "bert_ablations:packed", "multilingual"]
 )
 def test_a_run_resumes_bit_for_bit(name, pretrained, corpora, three_corpora, tmp_path):
-    """Without its last checkpoint, it ends at the same bits, and reports the same."""
+    """A run without its last checkpoint ends with the same bits and reports."""
     corpus = ",".join(str(corpus.folder) for corpus in three_corpora)
     if name != "multilingual":
         corpus = str(corpora[RELATIVES.get(name, "wordpiece")].folder)

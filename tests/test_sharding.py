@@ -71,7 +71,7 @@ def curve_on_one_device():
 
 @pytest.mark.parametrize("axes", MESHES)
 def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
-    """With dropout on and with micro-batches, over several steps."""
+    """Train several steps with dropout and micro-batches."""
     mesh = sharding.make_mesh(config.MeshConfig(**axes))
     curve, state = loss_curve(mesh)
     assert curve[-1] < curve[0]
@@ -88,7 +88,7 @@ def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
 
 
 def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
-    """Of three layers, over which the devices have to divide their work."""
+    """Three layers do not divide evenly among the devices."""
     mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
     expected, expected_state = loss_curve(mesh, name="muon")
     mesh = sharding.make_mesh(config.MeshConfig(**MESHES[-1]))
@@ -122,7 +122,7 @@ def flops_of_device(copies, name):
 
 
 def test_copies_of_the_model_share_the_products_of_muon():
-    """Of twelve layers, each of eight devices computes two at most."""
+    """Each of eight devices computes at most two of twelve layers."""
     one, eight = (
         flops_of_device(copies, "muon") - flops_of_device(copies, "adamw")
         for copies in (1, 8)
@@ -181,7 +181,7 @@ def test_every_name_has_a_rule_and_every_rule_a_use():
     assert used | activations == {name for name, _ in sharding.RULES}
 
 
-def test_rows_are_asked_of_the_sharding():
+def test_each_device_gets_its_rows_of_a_batch():
     mesh = sharding.make_mesh(config.MeshConfig(data=4, fsdp=2))
     assert sharding.local_rows(mesh, 16).tolist() == list(range(16))
     batch = {"x": np.arange(32).reshape(16, 2)}
@@ -197,12 +197,12 @@ def test_rows_are_asked_of_the_sharding():
         ({"fsdp": 3}, r"mesh\.data=-1, mesh\.fsdp=3"),
     ],
 )
-def test_meshes_that_do_not_fit(axes, message):
+def test_meshes_that_do_not_fit_are_refused(axes, message):
     with pytest.raises(UserError, match=message):
         sharding.make_mesh(config.MeshConfig(**axes))
 
 
-def test_models_and_batches_that_do_not_fit():
+def test_models_and_batches_that_do_not_fit_are_refused():
     mesh = sharding.make_mesh(config.MeshConfig(data=1, tensor=8))
     with pytest.raises(UserError, match=r"mesh\.tensor=8 .* encoder\.num_heads=4"):
         sharding.check_encoder(mesh, TINY)
