@@ -251,22 +251,23 @@ def differences(
       is_free: Whether the field that has these values may change.
     """
     children = []
+    is_list = isinstance(old, tuple) and any(map(dataclasses.is_dataclass, old + new))
     if type(old) is type(new) and dataclasses.is_dataclass(old):
         prefix = f"{where}." if where else ""
         children = [
             (prefix + f.name, getattr(old, f.name), getattr(new, f.name), f.metadata)
             for f in dataclasses.fields(old)
         ]
-    elif (
-        isinstance(old, tuple)
-        and any(map(dataclasses.is_dataclass, old))
-        and len(old) == len(new)
-    ):
+    elif is_list and len(old) == len(new):
         children = [
             (f"{where}[{i}]", *pair, {})
             for i, pair in enumerate(zip(old, new, strict=True))
         ]
     elif old != new and is_free == free:
+        if dataclasses.is_dataclass(old):
+            where, old, new = f"{where}.kind", old.kind, new.kind
+        elif is_list:
+            where, old, new = f"number of {where}", len(old), len(new)
         return [f"{where}: was {old!r}, is now {new!r}"]
     return [
         line

@@ -52,6 +52,11 @@ def find(config: config_lib.PretrainConfig, folder: str) -> Source:
       config: Config of the run.
       folder: Workdir of the run.
     """
+    if config.init_from == "CHECKPOINT":  # the placeholder of configs/continued.py
+        raise UserError(
+            "init_from is not set; pass --config.init_from=DIR: a workdir, a "
+            "checkpoint in it, or a folder of another project"
+        )
     path, fingerprint = checkpoints.of_run(config.init_from, folder, type(config))
     if checkpoints.exists(path):
         return Source(path, checkpoints.read_metadata(path), fingerprint)

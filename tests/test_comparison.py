@@ -84,7 +84,7 @@ def test_from_the_command_line(workdirs, tmp_path):
     )
     (workdirs[1] / "config.json").unlink()
     done = call("report", f"--workdir={first}", second)
-    assert_refused(done, f"cannot read {second}/config.json")
+    assert_refused(done, f"cannot read {second}/config.json: No such file or directory")
 
 
 # ---- baselines

@@ -30,8 +30,13 @@ def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     asked = make_config(corpus, source)
     with pytest.raises(UserError, match="build the corpus with the tokenizer that"):
         pretraining.pretrain(asked, str(tmp_path / "run"))
-    with pytest.raises(UserError, match="nowhere is no folder"):
-        pretraining.pretrain(make_config(corpus, "/nowhere"), str(tmp_path / "run"))
+    for init_from, message in (
+        ("/nowhere", "nowhere is no folder"),
+        ("CHECKPOINT", "init_from is not set; pass --config.init_from=DIR"),
+    ):
+        asked = make_config(corpus, init_from)
+        with pytest.raises(UserError, match=message):
+            pretraining.pretrain(asked, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 

@@ -12,12 +12,14 @@ import shutil
 import signal
 import sys
 import time
+import types
 
 import commands
 import jax
 import numpy as np
 import pytest
 import runs
+from orbax.checkpoint.experimental.v1._src.synchronization import compatibility
 from toy import TINY, metadata
 
 from bert_jax import config
@@ -369,6 +371,36 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
             restore.load_params(restore.find(folder / "2"), shapes.params)
     assert equal(checkpoints.restore(shapes, print), second)
     checkpoints.close()
+
+
+def test_a_checkpoint_of_another_model_is_named_by_a_parameter(two_checkpoints):
+    folder, shapes, _, _ = two_checkpoints
+    wider = jax.tree.map(lambda leaf: leaf.update(shape=(*leaf.shape, 2)), shapes)
+    said = []
+    checkpoints = open_checkpoints(folder)
+    with pytest.raises(UserError, match="none of the checkpoints"):
+        checkpoints.restore(wider, said.append)
+    checkpoints.close()
+    assert said[0] == (
+        "checkpoint 2 cannot be used: encoder/embeddings/layer_norm/bias has shape "
+        "(32,), the model wants (32, 2)"
+    )
+
+
+def test_a_large_checkpoint_may_take_longer_to_save(tmp_path, monkeypatch):
+    """Orbax's clock is six minutes ahead, as if each save took that long."""
+    clock = types.SimpleNamespace(time=lambda: time.time() + 360)
+    monkeypatch.setattr(compatibility, "time", clock)
+    _, state = make_state(1)
+    for size, name in ((0, "small"), (10**9, "large")):
+        checkpoints = checkpoint.Checkpoints(tmp_path / name, 1, metadata(), size=size)
+        checkpoints.save(1, state, TINY, {})
+        if size:
+            checkpoints.wait()
+        else:
+            with pytest.raises(TimeoutError):
+                checkpoints.wait()
+        checkpoints.close()
 
 
 # ---- disks and corpora

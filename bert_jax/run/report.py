@@ -54,7 +54,8 @@ def main(others: list[str]) -> int:
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {output}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot write {output}: {reason}") from error
     terminal.say(f"wrote {output}")
     return 0
 

@@ -73,12 +73,15 @@ def open_session(
         watchdog.watch(run.config.hang_seconds) as heartbeat,
         workdir.claim(folder, config, processes.say) as path,
     ):
+        leaves = jax.tree.leaves(run.state_shapes())
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        keep = run.config.keep_checkpoints
         checkpoints = checkpoint.Checkpoints(
-            path / "checkpoints", run.config.keep_checkpoints, metadata
+            path / "checkpoints", keep, metadata, size=size
         )
         best = None
         if run.best:
-            best = checkpoint.Checkpoints(path / "best", 1, metadata)
+            best = checkpoint.Checkpoints(path / "best", 1, metadata, size=size)
         yield saving.Saver(run, path, checkpoints, best, ledger, heartbeat)
 
 
