@@ -193,7 +193,7 @@ def test_each_device_gets_its_rows_of_a_batch():
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"data": 3}, r"mesh\.data=3, .* do not multiply to the 8 devices"),
+        ({"data": 3}, r"mesh\.data=3, .* must be the number of devices here, 8"),
         ({"fsdp": 3}, r"mesh\.data=-1, mesh\.fsdp=3"),
     ],
 )

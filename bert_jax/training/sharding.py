@@ -63,7 +63,10 @@ def make_mesh(
     shape = tuple(sizes.values())
     if math.prod(shape) != len(devices):
         asked = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
-        raise UserError(f"{asked} do not multiply to the {len(devices)} devices here")
+        raise UserError(
+            f"{asked}: the product of the sizes must be the number of devices here, "
+            f"{len(devices)}; -1 stands for the rest"
+        )
     slices = num_slices(devices)
     if shape[0] % slices:
         raise UserError(
