@@ -232,14 +232,9 @@ class Checkpoints:
 def save_parameters(
     folder: str | os.PathLike, params: Any, metadata: metadata_lib.Metadata
 ) -> None:
-    """Write the checkpoint of step 0 in a folder, with parameters only.
+    """Write a checkpoint of step 0 with parameters only, which are on one device.
 
     Runs can start from its parameters, but no run can be resumed from it.
-
-    Args:
-      folder: Folder of checkpoints.
-      params: Parameters, on one device.
-      metadata: Metadata of the checkpoint.
     """
     parts = {"params": params}
     parts["checksums"] = {"by_leaf": checksums.one_by_one(parts)}

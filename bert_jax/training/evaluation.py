@@ -43,12 +43,7 @@ class Evaluator:
         self._heartbeat = heartbeat
 
     def compile(self, params, shapes: dict[str, jax.ShapeDtypeStruct]) -> None:
-        """Compile the program for batches of one shape, once.
-
-        Args:
-          params: Parameters of the model.
-          shapes: Shapes and shardings of a batch.
-        """
+        """Compile the program for batches of one shape, once."""
         shape = shapes["input_ids"].shape
         if shape not in self._compiled:
             lowered = programs.lower_eval(self._run, self._phase, params, shapes)
@@ -62,12 +57,8 @@ class Evaluator:
         """Return the metrics to report; None if a process was asked to stop.
 
         For several `HeldOut`s, these are the weighted means, and the metrics of each
-        with the prefix "NAME/".
-
-        Args:
-          params: Parameters of the model.
-          data: Data with the held-out batches.
-          to_devices: Function that puts a batch of this process on the devices.
+        with the prefix "NAME/". `to_devices` puts a batch of this process on the
+        devices.
         """
         of_parts = []
         for part in data.held_out:

@@ -52,11 +52,7 @@ def of_run(
 ) -> Metadata:
     """Return the metadata of a run. Each checkpoint replaces `encoder` and `time`.
 
-    Args:
-      config: Config of the run, with all fields filled in.
-      objective: Training objective.
-      tokenizer: Tokenizer of the encoder.
-      task: Settings of the task, from `tasks.Task.settings`.
+    `task` are the settings of a fine-tuning task, from `tasks.Task.settings`.
     """
     return Metadata(
         config=knobs.to_dict(config),

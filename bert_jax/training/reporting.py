@@ -155,11 +155,7 @@ def describe_not_finite(
 ) -> str:
     """Write a file about the batch of a step that is not finite, and describe it.
 
-    Args:
-      folder: Workdir.
-      step: Number of the step.
-      report: Its report.
-      rows: Sources of the rows of its batch that this process made.
+    `rows` are the sources of the rows of the batch that this process made.
     """
     loss, grad_norm = float(report.loss), float(report.grad_norm)
     path = folder / f"not_finite_step_{step}_process_{jax.process_index()}.json"

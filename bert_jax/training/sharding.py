@@ -98,10 +98,7 @@ def check_encoder(
 ) -> None:
     """Check that the mesh axes divide the dimensions of an encoder.
 
-    Args:
-      mesh: Devices to train on.
-      encoder: Encoder config.
-      name: Prefix of its fields in messages.
+    `name` is the prefix of its fields in messages.
 
     Raises:
       UserError: A dimension is not divisible.
