@@ -167,14 +167,15 @@ def test_sigterm_during_evaluation_saves_at_once(undisturbed, corpus, tmp_path):
 OPTIMIZER = config.OptimizerConfig()
 
 
-def make_state(seed):
-    """A small state on a mesh of all devices."""
+def make_state(number):
+    """The shapes and values of a small state after a number of steps."""
     objective = masked_lm.MaskedLm(TINY)
     tx = optimizer.make_optimizer(OPTIMIZER, lambda step: 1e-3)
     init = functools.partial(step.init_state, objective, tx)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=4))
     shapes = sharding.state_shapes(init, mesh)
-    return shapes, sharding.initialise(init, shapes, jax.random.key(seed))
+    state = sharding.initialise(init, shapes, jax.random.key(number))
+    return shapes, dataclasses.replace(state, step=state.step + number)
 
 
 @pytest.fixture(scope="module")
@@ -273,11 +274,12 @@ def test_a_damaged_checkpoint_is_reported_and_the_one_before_is_used(
     assert said[0].startswith("checkpoint 2 cannot be used")
     assert said[1].startswith("checkpoint 2 is set aside as damaged-2")
     # The next save of that step goes through, and the good one is as it was.
-    checkpoints.save(2, state, TINY, {})
+    again_second = dataclasses.replace(state, step=state.step + 1)
+    checkpoints.save(2, again_second, TINY, {})
     checkpoints.close()
     assert all(p.read_bytes() == content for p, content in good.items())
     again = open_checkpoints(folder)
-    assert equal(again.restore(shapes, said.append), first)
+    assert equal(again.restore(shapes, said.append), again_second)
     assert len(said) == 2
     # If none can be used, all stay.
     for step_folder in ("1", "2"):
@@ -371,6 +373,17 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
             restore.load_params(restore.find(folder / "2"), shapes.params)
     assert equal(checkpoints.restore(shapes, print), second)
     checkpoints.close()
+
+
+def test_a_renamed_checkpoint_is_set_aside(two_checkpoints, tmp_path):
+    original, shapes, first, _ = two_checkpoints
+    folder, said = tmp_path / "checkpoints", []
+    shutil.copytree(original, folder)
+    (folder / "2").rename(folder / "9")
+    checkpoints = open_checkpoints(folder)
+    assert equal(checkpoints.restore(shapes, said.append), first)
+    checkpoints.close()
+    assert said[0].startswith("checkpoint 9 cannot be used: it is the checkpoint of st")
 
 
 def test_a_checkpoint_of_another_model_is_named_by_a_parameter(two_checkpoints):

@@ -135,7 +135,10 @@ class Checkpoints:
         parts = self._checkpointer.load_checkpointables(step, wanted)
         sums = np.asarray(parts.pop("checksums")["by_leaf"])
         checksums.verify(parts, dict(zip(parameters.paths(parts), sums, strict=True)))
-        return step_lib.TrainState(params=parts["params"], **parts["train"])
+        state = step_lib.TrainState(params=parts["params"], **parts["train"])
+        if int(state.step) != step:
+            raise UserError(f"it is the checkpoint of step {int(state.step)}, renamed")
+        return state
 
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""

@@ -139,8 +139,8 @@ def lower_eval(
     """Lower the evaluation step, which runs in the phase's micro-batches.
 
     It maps (params, batch, index of the batch, terms, signals, seed) to the sum of
-    `terms` and the terms of the batch, and the signals. `params` and `batch` are arrays,
-    or shapes with shardings.
+    `terms` and the terms of the batch, and the signals. Params and batch are arrays or
+    shapes with shardings.
     """
 
     def step_and_signals(params, batch, index, total: Terms, signals, seed):

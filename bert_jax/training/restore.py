@@ -120,7 +120,8 @@ def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
         return metadata_lib.from_json(stored.get("custom_metadata"))
     except (OSError, ValueError, RecursionError, UserError) as error:
         raise storage.failure(error)(
-            f"{checkpoint} cannot be used: {error}; give another checkpoint"
+            f"{checkpoint} cannot be used: {storage.reason(error)}; give another "
+            "checkpoint"
         ) from error
 
 

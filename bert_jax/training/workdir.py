@@ -86,7 +86,8 @@ def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise storage.failure(error)(f"{path} cannot be used: {error}") from error
+        reason = storage.reason(error)
+        raise storage.failure(error)(f"{path} cannot be used: {reason}") from error
     try:
         values = migrations.upgrade(json.loads(text), to_continue=True)
         return knobs.from_dict(cls, values)
