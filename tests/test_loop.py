@@ -184,6 +184,21 @@ def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
         jax.monitoring.unregister_event_duration_listener(hear)
 
 
+def test_evaluation_loops_over_the_micro_batches_of_its_phase(corpus):
+    loops = []
+    for micro_batches in (1, 4):
+        values = small_config(corpus)
+        phase = dataclasses.replace(values.phases[0], micro_batches=micro_batches)
+        values = dataclasses.replace(values, phases=(phase,))
+        values = pretraining.resolve(values, [corpus])
+        run = pretraining.make_run(values, sharding.make_mesh(values.mesh), [corpus])
+        (phase,) = run.phases
+        params, shapes = run.state_shapes().params, run.batch_shapes(phase, 16)
+        text = programs.lower_eval(run, phase, params, shapes).as_text()
+        loops.append(text.count("stablehlo.while"))
+    assert loops[1] == loops[0] + 1
+
+
 @pytest.mark.runs
 def test_muon_resumes_bit_for_bit(corpus, tmp_path):
     """Its momentum is sharded over devices; the run resumes from step 5."""
