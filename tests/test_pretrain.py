@@ -129,6 +129,7 @@ def test_killed_runs_end_like_undisturbed_ones(undisturbed, corpus, tmp_path):
         (["--config.seed=one"], "--config.seed=one"),
         (["--config.data.corpus=/nowhere"], "no corpus in /nowhere"),
         (["--config.data.corpus="], "no corpus given"),
+        (["--config.loop.profile_step=99"], "is more than the 6 steps of the run"),
         (["--config.mesh.tensor=3"], "must be the number of devices here, 8"),
         (["--config=nowhere.py"], "cannot read the recipe --config: [Errno 2] No such"),
         ([f"--config={ROOT}/configs/bert_miniature.py:smke"], "'smke' of the recipe: "),
@@ -179,6 +180,7 @@ def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
     assert metrics(undisturbed) == before
     (tmp_path / "file").write_text("")
     assert_refused(call(corpus, tmp_path / "file"), "file is not a folder; give")
+    assert_refused(call(corpus, tmp_path / ("x" * 300)), "File name too long")
 
 
 def test_two_runs_on_one_workdir(undisturbed, corpus):

@@ -69,6 +69,11 @@ def open_session(
     Raises:
       UserError: The folder cannot be written, is in use, or holds another run.
     """
+    if run.config.profile_step > run.total_steps:
+        raise UserError(
+            f"loop.profile_step={run.config.profile_step} is more than the "
+            f"{run.total_steps} steps of the run"
+        )
     with (
         watchdog.watch(run.config.hang_seconds) as heartbeat,
         workdir.claim(folder, config, processes.say) as path,

@@ -47,10 +47,11 @@ def claim(
     with contextlib.ExitStack() as held:
         with processes.fail_together():
             restore.check_name(folder)
-            if not storage.is_remote(folder) and folder.is_file():
-                raise UserError(f"{folder} is not a folder; give another --workdir")
-            if (folder / shards.MANIFEST).exists():
-                raise UserError(f"{folder} holds a corpus; give another --workdir")
+            with storage.writing(folder):
+                if not storage.is_remote(folder) and folder.is_file():
+                    raise UserError(f"{folder} is not a folder; give another --workdir")
+                if (folder / shards.MANIFEST).exists():
+                    raise UserError(f"{folder} holds a corpus; give another --workdir")
             if processes.is_main():
                 held.enter_context(_locked(folder))
                 _compare(folder, config, say)
