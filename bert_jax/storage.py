@@ -225,6 +225,11 @@ def failure(error: BaseException) -> type[UserError] | type[Unavailable]:
     return Unavailable if is_passing(error) else UserError
 
 
+def reason(error: BaseException) -> str:
+    """Return the message of an I/O error, without its number and path."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 

@@ -30,8 +30,13 @@ def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     asked = make_config(corpus, source)
     with pytest.raises(UserError, match="build the corpus with the tokenizer that"):
         pretraining.pretrain(asked, str(tmp_path / "run"))
-    with pytest.raises(UserError, match="nowhere is no folder"):
-        pretraining.pretrain(make_config(corpus, "/nowhere"), str(tmp_path / "run"))
+    for init_from, message in (
+        ("/nowhere", "nowhere is no folder"),
+        ("CHECKPOINT", "init_from is not set; pass --config.init_from=DIR"),
+    ):
+        asked = make_config(corpus, init_from)
+        with pytest.raises(UserError, match=message):
+            pretraining.pretrain(asked, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -109,8 +114,10 @@ def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):
         assert adopted(padded, vocab_size=size).vocab_size == 1024
 
 
-@pytest.mark.parametrize("layers", [7, config.EncoderConfig.num_layers])
-def test_from_the_command_line(layers, corpus, pretrained, tmp_path):
+def test_a_default_that_was_typed_is_refused_from_the_command_line(
+    corpus, pretrained, tmp_path
+):
+    layers = config.EncoderConfig.num_layers
     done = call(
         "pretrain",
         f"--config={ROOT}/configs/continued.py:smoke",
@@ -120,9 +127,8 @@ def test_from_the_command_line(layers, corpus, pretrained, tmp_path):
         f"--workdir={tmp_path / 'run'}",
         "--nohuge_pages",
     )
-    assert_refused(
-        done, f"encoder.num_layers={layers}, but the checkpoint {pretrained}"
-    )
+    message = f"encoder.num_layers={layers}, but the checkpoint {pretrained}"
+    assert_refused(done, message)
     assert not (tmp_path / "run").exists()
 
 
