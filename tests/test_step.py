@@ -101,6 +101,20 @@ def test_evaluation_adds_up_and_ignores_filling():
     assert again["nsp_loss"] == total["nsp_loss"]
 
 
+def test_evaluation_in_micro_batches_adds_up_the_same_in_less_memory():
+    batch, zeros = random_batch(size=64), metric_sums.zeros(OBJECTIVE.metrics)
+    params, totals, temporaries = initial_state().params, [], []
+    for micro_batches in (1, 8):
+        evaluate = jax.jit(
+            step.make_eval_step(OBJECTIVE, seed=1, micro_batches=micro_batches)
+        )
+        compiled = evaluate.lower(params, batch, 0, zeros).compile()
+        totals.append(compiled(params, batch, 0, zeros))
+        temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert_trees_close(totals[1], totals[0], 1e-6)
+    assert temporaries[1] < temporaries[0] / 4
+
+
 def test_a_step_that_is_not_finite_changes_nothing_but_its_count():
     batch = random_batch(size=8)
     state, _ = make(seed=1)

@@ -113,8 +113,9 @@ def _finetune_once(
         state = opened.train(functools.partial(initialise.begin, config, run, source))
         (phase,) = run.phases
         engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
+        rows_at_once = phase.batch_size // phase.micro_batches
         outputs = {
-            name: engine.outputs(rows, phase.batch_size, opened.heartbeat)
+            name: engine.outputs(rows, rows_at_once, opened.heartbeat)
             for name, rows in task.held_out.items()
         }
         predictions = task.decode(outputs)

@@ -34,8 +34,8 @@ class Evaluator:
             batch, see `programs.HostSignals`.
           heartbeat: Function from `watchdog.watch`.
         """
+        self._run, self._phase = run, phase
         self._losses = phase.objective.losses
-        self._step = programs.eval_step(run, phase)
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
         self._zeros = programs.zero_terms(phase.objective.metrics, run.mesh)
         self._signals = signals
@@ -51,10 +51,9 @@ class Evaluator:
         """
         shape = shapes["input_ids"].shape
         if shape not in self._compiled:
-            lowered = self._step.lower(
-                params, shapes, 0, self._zeros(), self._signals(), self._seed
-            )
+            lowered = programs.lower_eval(self._run, self._phase, params, shapes)
             self._compiled[shape] = lowered.compile()
+            self._zeros()  # compiles at its first call
             self._heartbeat()
 
     def evaluate(
@@ -99,7 +98,7 @@ class Evaluator:
             self.compile(params, batch)
             add_batch = self._compiled[batch["input_ids"].shape]
             terms, signals = add_batch(
-                params, batch, index, terms, self._signals(), self._seed
+                params, batch, np.int32(index), terms, self._signals(), self._seed
             )
             waiting.append(signals)
             if len(waiting) > _BATCHES_AHEAD:
