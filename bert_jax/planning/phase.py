@@ -8,22 +8,19 @@ import contextlib
 import dataclasses
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import jax
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.planning import cost as cost_lib
 from bert_jax.planning import hlo
+from bert_jax.planning.collectives import Traffic, traffic
 from bert_jax.planning.schedule import Dump
 from bert_jax.planning.topology import Topology
 from bert_jax.training import hardware, programs, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, Run
-
-# Networks that a collective can cross, from the nearest to the farthest.
-CHIP, ICI, DCN = "inside a chip", "ICI, inside a slice", "DCN, between slices"
 
 _NEEDED = re.compile(
     r"\(([\d.]+)([KMGT]?)\) exceeds available|Used ([\d.]+)([KMGT]?) of"
@@ -54,25 +51,6 @@ class Memory:
     def left(self) -> int:
         used = self.parameters + self.optimizer + self.temporaries + self.rest
         return self.available - used
-
-
-@dataclasses.dataclass(frozen=True)
-class Traffic:
-    """Collectives of one kind over one network, in a step.
-
-    Attributes:
-      kind: "all-reduce" and so on.
-      network: `CHIP`, `ICI` or `DCN`.
-      count: Number of collectives.
-      size: Bytes that a device contributes (all-gather: receives).
-      sent: Bytes that a device sends in a ring.
-    """
-
-    kind: str
-    network: str
-    count: int
-    size: int
-    sent: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,22 +111,10 @@ class PhasePlan:
         return self.cycles / self.clock if self.clock else 0.0
 
     @property
-    def estimated_utilisation(self) -> float:
-        return self.utilisation(self.estimated_seconds)
-
-    @property
     def scheduled_seconds(self) -> float:
         """Scheduled time of a step without collectives; 0 if unknown."""
         scheduled = self.cost.scheduled if self.cost else None
         return scheduled / self.clock if scheduled and self.clock else 0.0
-
-    @property
-    def scheduled_utilisation(self) -> float:
-        return self.utilisation(self.scheduled_seconds)
-
-    def utilisation(self, seconds: float) -> float:
-        """Return the utilisation of a step of this time; 0 if unknown."""
-        return self.seconds_at_peak / seconds if seconds else 0.0
 
 
 def plan_phase(
@@ -164,24 +130,16 @@ def plan_phase(
     """
     state = run.state_shapes()
     begin = time.perf_counter()
-    compiled = None
-    try:
-        with _no_cache():
-            lowered = programs.lower_step(
-                run, phase, state, run.batch_shapes(phase, phase.length)
-            )
-            compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        memory = _memory(_needed(error), state, topology)
+    batch = run.batch_shapes(phase, phase.length)
+    compiled = _compile(programs.lower_step(run, phase, state, batch))
     seconds = time.perf_counter() - begin
-    cost, traffic = None, ()
     peak = hardware.peak_flops(topology.device_kind)
-    if compiled is not None:
-        memory = _memory(compiled, state, topology)
+    cost, collectives = None, ()
+    if not isinstance(compiled, int):
         program = hlo.Program(compiled.as_text())
         rates = topology.generation.rates(peak)
         cost = cost_lib.measure(program, rates, dump.take() if dump else None)
-        traffic = _traffic(program, run.mesh.devices.flatten(), topology)
+        collectives = traffic(program, run.mesh.devices.flatten())
     return PhasePlan(
         name=phase.name,
         steps=phase.steps,
@@ -191,12 +149,21 @@ def plan_phase(
         micro_batches=phase.micro_batches,
         flops=run.flops(phase, phase.length),
         flops_at_peak=peak * len(topology.devices),
-        memory=memory,
+        memory=_memory(compiled, state, topology),
         cost=cost,
         clock=topology.generation.clock,
-        traffic=traffic,
+        traffic=collectives,
         compile_seconds=seconds,
     )
+
+
+def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | int:
+    """Compile a program, or return the bytes that it needs if they are too many."""
+    try:
+        with _no_cache():
+            return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        return _needed(error)
 
 
 @contextlib.contextmanager
@@ -249,27 +216,3 @@ def _memory(
         )
     sizes = parameters, optimizer, temporaries, rest, topology.generation.hbm
     return Memory(*(topology.devices_per_chip * size for size in sizes))
-
-
-def _traffic(
-    program: hlo.Program, devices: Sequence[jax.Device], topology: Topology
-) -> tuple[Traffic, ...]:
-    """Add up collectives by kind and network, the largest first."""
-    if topology.slices > 1:
-        # The program covers one slice, and numbers its devices.
-        first = devices[0].slice_index
-        devices = [device for device in devices if device.slice_index == first]
-    chips = [tuple(device.coords) for device in devices]
-    sums: dict[tuple[str, str], np.ndarray] = {}
-    for collective in program.collectives():
-        network = DCN
-        if collective.groups is not None:
-            network = ICI if hlo.spans(collective.groups, chips) else CHIP
-        addend = collective.times * np.array([1, collective.size, collective.sent])
-        key = collective.kind, network
-        sums[key] = sums.get(key, 0) + addend
-    traffic = [
-        Traffic(kind, network, *(int(value) for value in values))
-        for (kind, network), values in sums.items()
-    ]
-    return tuple(sorted(traffic, key=lambda t: -t.sent))

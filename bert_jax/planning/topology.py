@@ -57,7 +57,7 @@ def _gib(size: float) -> int:
 
 
 # `hbm`: the limit that libtpu 0.0.42 names for a program that is too large, "exceeds
-# available HBM (15.75G)" (benchmarks/plan_tables.py limits).
+# available HBM (15.75G)": x @ x + x with x float32 [2**18, 2**18].
 # `largest` and `examples`: cloud.google.com/tpu/docs, the page of each generation.
 # `clock`: v2 and v3, Norrie et al. 2021, "The design process for Google's training
 # chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the peak of the data
