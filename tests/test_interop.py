@@ -294,6 +294,12 @@ def test_the_vocabulary_of_an_xlnet(tmp_path):
         assert reference.encode(text, add_special_tokens=False).ids == ids, text
     settings = json.loads((again / "tokenizer_config.json").read_text())
     assert settings["padding_side"] == "left"
+    # A published folder has both files, with the published names in each.
+    pipeline = (again / "tokenizer.json").read_text()
+    for token in SPECIAL_TOKENS:
+        pipeline = pipeline.replace(token, f"<{token[1:-1].lower()}>")
+    (folder / "tokenizer.json").write_text(pipeline)
+    assert checkpoints.read_metadata(checkpoints.find(folder)).tokenizer == tokenizer
 
 
 def is_alike(text):

@@ -217,42 +217,6 @@ def test_arrays_of_other_shapes_are_refused(folder):
         refused(source, message)
 
 
-def test_vocabularies_that_do_not_fit_are_refused(folder):
-    source = folder("pretraining")
-    pipeline = json.loads((source / "tokenizer.json").read_text())
-    settings = source / "tokenizer_config.json"
-    edit(settings, tokenize_chinese_chars=False)
-    refused(source, "switches off the split of Chinese")
-    settings.unlink()  # then the defaults hold
-    assert checkpoints.read_metadata(checkpoints.find(source)).tokenizer.lower_case
-    vocabulary = pipeline["model"]["vocab"]
-    for change, message in (
-        ({"type": "Unigram"}, "unknown model type Unigram; expected WordPiece"),
-        ({"type": "BPE"}, "the byte-level BPE of GPT-2 only"),
-        ({"continuing_subword_prefix": "@@"}, "continuing_subword_prefix must be ##"),
-        ({"vocab": 3}, "the vocabulary is damaged"),
-        ({"vocab": {**vocabulary, "more": 77}}, "must be 0 to 45, each once"),
-    ):
-        changed = {**pipeline, "model": pipeline["model"] | change}
-        (source / "tokenizer.json").write_text(json.dumps(changed))
-        refused(source, message)
-    (source / "tokenizer.json").unlink()
-    refused(source, "has no vocabulary: no vocab.txt")
-    tokens = list(vocabulary)
-    (source / "vocab.txt").write_text("\n".join([*tokens, "more", "and more"]))
-    refused(source, "the vocabulary has 47 tokens, the model only 45")
-    (source / "vocab.txt").write_text("\n".join(t for t in tokens if t != "[MASK]"))
-    refused(source, r"the vocabulary has no \[MASK\]")
-    (source / "vocab.txt").write_text("\n".join(tokens[:-5]))
-    refused(source, "has 40 tokens, the model 45 .*resize_token_embeddings.40.")
-    # Tokens that users added are in another file.
-    added = source / "added_tokens.json"
-    added.write_text(json.dumps({tokens[-5 + i]: 40 + i for i in range(5)}))
-    assert checkpoints.read_metadata(source).tokenizer.tokens == tokens
-    added.write_text(json.dumps({"covid": 41}))
-    refused(source, "added_tokens.json: the ids must continue the 40 tokens")
-
-
 def test_embeddings_may_be_padded_to_a_power_of_two():
     for tokens, rows in (
         (30522, 30522),
@@ -272,47 +236,118 @@ def test_embeddings_may_be_padded_to_a_power_of_two():
             published_lib._check_vocabulary("x", "config.json", tokens, rows)
 
 
-def test_other_templates_of_pairs_are_refused(folder):
+def test_vocabularies_that_do_not_fit_are_refused(folder):
     source = folder("pretraining")
-    path = source / "tokenizer.json"
-    pipeline = json.loads(path.read_text())
-    bert = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
-    for processor, message in (
-        (
-            bert | {"type": "RobertaProcessing"},
-            r"joins text pairs as \[CLS\] A \[SEP\] \[SEP\] B \[SEP\]; with wordpiece",
-        ),
-        ({"type": "TemplateProcessing", "pair": [{"Sequence": {"id": "A"}}]}, "as A;"),
-        ({"type": "TemplateProcessing", "pair": 3}, "its post_processor is damaged"),
+    tokens = list(json.loads((source / "tokenizer.json").read_text())["model"]["vocab"])
+    (source / "tokenizer.json").unlink()
+    refused(
+        source, "there is no vocab.txt, tokenizer.json, spiece.model, or vocab.json"
+    )
+    (source / "vocab.txt").write_text("\r\n".join(tokens))
+    assert checkpoints.read_metadata(source).tokenizer.tokens == tokens
+    for changed, message in (
+        ([*tokens, "more", "and more"], "has 47 tokens, the model only 45"),
+        (tokens[:4] + tokens[5:], r"the vocabulary has no \[MASK\]"),
+        (tokens[:-5], "has 40 tokens, the model 45 .*resize_token_embeddings.40."),
     ):
-        nested = {"type": "Sequence", "processors": [{"type": "ByteLevel"}, processor]}
-        for each in (processor, nested):
-            path.write_text(json.dumps(pipeline | {"post_processor": each}))
-            refused(source, message)
-    for processor in (None, {"type": "ByteLevel"}, bert | {"type": "BertProcessing"}):
-        path.write_text(json.dumps(pipeline | {"post_processor": processor}))
+        (source / "vocab.txt").write_text("\n".join(changed))
+        refused(source, message)
+    (source / "added_tokens.json").write_text('{"covid": 40}')
+    refused(source, "has added tokens, such as 'covid'; .* found inside words")
+    edit(source / "tokenizer_config.json", tokenize_chinese_chars=False)
+    refused(source, "tokenize_chinese_chars is false in tokenizer_config.json")
+
+
+BERT = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
+NORMALIZER = {
+    "type": "BertNormalizer",
+    "clean_text": True,
+    "handle_chinese_chars": True,
+    "strip_accents": None,
+    "lowercase": True,
+}
+ADDED = dict.fromkeys(
+    ["single_word", "lstrip", "rstrip", "normalized", "special"], False
+)
+
+
+@pytest.mark.parametrize(
+    ("case", "part", "values", "message"),
+    [
+        ("bare", "model", {"type": "Unigram", "vocab": [["x", 0.0]]}, "is Unigram; .*"),
+        (
+            "bare",
+            "model",
+            {"type": "WordPiece", "vocab": 3},
+            "tokenizer.json cannot be",
+        ),
+        ("bare", "model", {"continuing_subword_prefix": "@@"}, "model is .*@@"),
+        ("bare", "vocab", {"more": 77}, "ids in tokenizer.json must be 0 to 45, each"),
+        ("bare", "normalizer", None, "normalizer is null; .*BertNormalizer"),
+        ("bare", "normalizer", {"type": "NFC"}, "NFC"),
+        (
+            "bare",
+            "normalizer",
+            {"type": "Sequence", "normalizers": [NORMALIZER]},
+            "Seq",
+        ),
+        ("bare", "normalizer", NORMALIZER | {"lowercase": False}, '"lowercase": false'),
+        (
+            "bare",
+            "pre_tokenizer",
+            {"type": "Whitespace"},
+            "is .*Whitespace.*BertPreTok",
+        ),
+        (
+            "bare",
+            "added_tokens",
+            [ADDED | {"id": 45, "content": "covid"}],
+            "has added tokens, such as 'covid'",
+        ),
+        (
+            "bare",
+            "post_processor",
+            BERT
+            | {"type": "RobertaProcessing", "trim_offsets": True}
+            | {"add_prefix_space": False},
+            r"joins text pairs as \[CLS\] A \[SEP\] \[SEP\] B \[SEP\]; with wordpiece, "
+            r"bert_jax supports \[CLS\] A \[SEP\] B \[SEP\] only",
+        ),
+        (
+            "roberta_bare",
+            "pre_tokenizer",
+            {"type": "Whitespace"},
+            "Whitespace.*ByteLevel",
+        ),
+        ("roberta_bare", "normalizer", {"type": "Lowercase"}, "Lowercase.* null only"),
+        ("roberta_bare", "model", {"merges": [["a", "z"]]}, "cannot be used: .*az"),
+        ("roberta_bare", "model", {"byte_fallback": True}, '"byte_fallback": true'),
+    ],
+)
+def test_other_pipelines_are_refused(case, part, values, message, folder):
+    """The library `tokenizers` would give other ids than bert_jax."""
+    source = folder(case)
+    pipeline = json.loads((source / "tokenizer.json").read_text())
+    if part == "vocab":
+        pipeline["model"]["vocab"] |= values
+    elif part == "model":
+        pipeline["model"] |= values
+    else:
+        pipeline[part] = values
+    (source / "tokenizer.json").write_text(json.dumps(pipeline))
+    refused(source, message)
+
+
+def test_pipelines_without_special_tokens_are_read(folder):
+    source = folder("pretraining")
+    byte_level = {"add_prefix_space": True, "trim_offsets": True, "use_regex": True}
+    for processor in (
+        None,
+        byte_level | {"type": "ByteLevel"},
+        BERT | {"type": "BertProcessing"},
+    ):
+        edit(source / "tokenizer.json", post_processor=processor)
         checkpoints.find(source)
-
-
-def test_other_byte_level_vocabularies_are_refused(folder):
-    source = folder("roberta_bare")
-    path = source / "tokenizer.json"
-    pipeline = json.loads(path.read_text())
-    model = pipeline["model"]
-    without = {t: i for t, i in model["vocab"].items() if t != "the"}
-    for change, message in (
-        (
-            {"pre_tokenizer": {"type": "Whitespace"}},
-            "the byte-level BPE of GPT-2 only",
-        ),
-        ({"normalizer": {"type": "Lowercase"}}, "normalises text"),
-        ({"model": model | {"merges": None}}, "the merges are damaged"),
-        ({"model": model | {"merges": [["a", "z"]]}}, "'az' is not in vocab.json"),
-        ({"model": model | {"vocab": without}}, "the ids are not 0 to 264, each once"),
-        ({"model": model | {"vocab": [3]}}, "the vocabulary is damaged"),
-    ):
-        path.write_text(json.dumps(pipeline | change))
-        refused(source, f"tokenizer.json.*{message}")
 
 
 def test_other_folders_are_read_as_native_checkpoints(tmp_path):
