@@ -29,12 +29,12 @@ CASES = (
     "choice",
 )
 # Other architectures with WordPiece, and with byte-level BPE.
+ELECTRA = ("electra_discriminator", "electra_generator")  # one model
 WITH_WORDPIECE = (
     "albert_pretraining",
     "albert_classification",
     "albert_bare",
-    "electra_discriminator",
-    "electra_generator",
+    *ELECTRA,
     "electra_tagging",
     "electra_answering",
 )
