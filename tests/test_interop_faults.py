@@ -29,78 +29,98 @@ def edit(path, **values):
     path.write_text(json.dumps(json.loads(path.read_text()) | values))
 
 
-def test_configs_that_do_not_fit_are_refused(folder):
-    bert = "pretraining"
-    for case, values, message in (
+GLOBAL, LOCAL = "full_attention", "sliding_attention"
+SCALED = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
+REFUSED_CONFIGS = {
+    "pretraining": [
         (
-            bert,
             {"model_type": "gpt2"},
-            "unknown model_type 'gpt2'; expected 'albert', 'bert', 'electra'",
+            "unknown model_type 'gpt2'; expected 'albert'",
         ),
-        (bert, {"hidden_act": "relu"}, "is 'relu'; bert_jax supports 'gelu'"),
-        (bert, {"position_embedding_type": "relative_key"}, "'absolute' only"),
-        (bert, {"add_cross_attention": True}, "is True; .* supports False"),
-        (bert, {"hidden_size": "32"}, "hidden_size must be of type int, got"),
+        ({"hidden_act": "relu"}, "is 'relu'; bert_jax supports 'gelu'"),
+        ({"position_embedding_type": "relative_key"}, "'absolute' only"),
+        ({"add_cross_attention": True}, "is True; .* supports False"),
+        ({"hidden_size": "32"}, "hidden_size must be of type int, got"),
+        ({"hidden_size": 48}, r"bias has shape \(32,\); expected \(48,\)"),
+        ({"num_attention_heads": 5}, "num_heads=5 does not divide hidden"),
+        ({"num_hidden_layers": 2}, "has arrays of 3 layers, but num_"),
+        ({"vocab_size": 44}, "has 45 tokens, the model only 44"),
+        ({"vocab_size": 46}, "has 45 tokens, the model 46 .* or the next"),
+        ({"vocab_size": 48}, r"\(45, 32\); expected \(48, 32\) from conf"),
+        ({"layer_norm_eps": -1.0}, "epsilon=-1.0 must be more than 0"),
         (
-            bert,
-            {"hidden_size": 48},
-            r"bias has shape \(32,\); expected \(48,\)",
+            {"architectures": ["BertForJointSlots"]},
+            "unknown class 'BertForJointSlots' in architectures; for BERT, bert_jax "
+            "reads BertForMaskedLM, .*, BertLMHeadModel, BertModel",
         ),
+    ],
+    "albert_bare": [
+        ({"inner_group_num": 2}, "_num is 2; .* supports 1 only"),
+        ({"num_hidden_groups": 1}, "2 groups of layers, but num_"),
+        ({"num_hidden_groups": 3}, "num_layer_groups=3 does not divide"),
+        ({"embedding_size": 24}, "ALBERT of transformers projects them"),
+        ({"is_decoder": True}, "causal; ALBERT of transformers has no"),
+    ],
+    "electra_generator": [({"hidden_act": "gelu_new"}, "head of ElectraForMaskedLM")],
+    "electra_tagging": [
+        ({"embedding_size": None}, "embedding_size must be of type"),
+        ({"embedding_size": 13}, r"expected \(24, 13\) from"),
+        ({"model_type": "bert", "architectures": None}, "has arrays of 0 layers, but"),
+    ],
+    "roberta_masked_lm": [
+        ({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in"),
+        ({"pad_token_id": None}, "pad_token_id must be of type int"),
+        ({"hidden_act": "gelu_new"}, "head of RobertaForMaskedLM"),
+    ],
+    "modernbert": [
+        ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
         (
-            bert,
-            {"num_attention_heads": 5},
-            "num_heads=5 does not divide hidden",
+            {"rope_parameters": {LOCAL: SCALED}},
+            "rope_type is 'yarn'; .* 'default'",
         ),
-        (bert, {"num_hidden_layers": 2}, "has arrays of 3 layers, but num_"),
-        (bert, {"num_hidden_layers": 4}, "has arrays of 3 layers"),
-        (bert, {"vocab_size": 44}, "has 45 tokens, the model only 44"),
+        ({"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'; .* 'default'"),
+        ({"rope_parameters": 3}, "rope_parameters must be of type dict, got 3"),
         (
-            bert,
-            {"vocab_size": 46},
-            "has 45 tokens, the model 46 .* or the next",
+            {"layer_types": [GLOBAL, GLOBAL, LOCAL, *[GLOBAL] * 5]},
+            "layer_types is full_attention, full_attention, sliding_attention, .* K-th",
         ),
-        (
-            bert,
-            {"vocab_size": 48},
-            r"\(45, 32\); expected \(48, 32\) from conf",
-        ),
-        (bert, {"layer_norm_eps": -1.0}, "epsilon=-1.0 must be more than 0"),
-        ("albert_bare", {"inner_group_num": 2}, "_num is 2; .* supports 1 only"),
-        (
-            "albert_bare",
-            {"num_hidden_groups": 1},
-            "2 groups of layers, but num_",
-        ),
-        ("albert_bare", {"num_hidden_groups": 3}, "num_layer_groups=3 does not divide"),
-        ("albert_bare", {"embedding_size": 24}, "ALBERT of transformers projects them"),
-        ("albert_bare", {"is_decoder": True}, "causal; ALBERT of transformers has no"),
-        ("electra_generator", {"hidden_act": "gelu_new"}, "head of ElectraForMaskedLM"),
-        ("electra_tagging", {"embedding_size": None}, "embedding_size must be of type"),
-        ("electra_tagging", {"embedding_size": 13}, r"expected \(24, 13\) from"),
-        ("electra_tagging", {"num_hidden_layers": 3}, "has arrays of 2 layers, but"),
-        (
-            "electra_tagging",
-            {"model_type": "bert", "architectures": None},
-            "has arrays of 0 layers, but",
-        ),
-        ("roberta_bare", {"pad_token_id": 0}, "pad_token_id, from which .* is 0 in"),
-        ("roberta_bare", {"pad_token_id": None}, "pad_token_id must be of type int"),
-        ("roberta_masked_lm", {"hidden_act": "gelu_new"}, "head of RobertaForMaskedLM"),
-    ):
-        source = folder(case)
+        ({"layer_types": [GLOBAL] * 7}, "layer_types must list 8 layers, got"),
+        ({"classifier_activation": "relu"}, "fier_activation is 'relu'; .*'gelu'"),
+        ({"hidden_activation": "relu"}, "hidden_activation is 'relu'; .*'gelu'"),
+        ({"local_attention": 1}, "does not go with attention_window=0"),
+        ({"norm_bias": 1}, "norm_bias must be of type bool, got 1"),
+    ],
+}
+
+
+@pytest.mark.parametrize("case", REFUSED_CONFIGS)
+def test_configs_that_do_not_fit_are_refused(case, folder):
+    source = folder(case)
+    original = (source / "config.json").read_text()
+    for values, message in REFUSED_CONFIGS[case]:
+        (source / "config.json").write_text(original)
         edit(source / "config.json", **values)
         refused(source, message)
 
 
-def test_of_a_classifier_of_electra_only_the_encoder_is_read(folder):
-    """Its pooler has a GELU, that of bert_jax a tanh."""
-    source = folder("electra_tagging")
-    edit(source / "config.json", architectures=["ElectraForSequenceClassification"])
-    arrays = published.arrays_of(source)
-    for name in ("weight", "bias"):
-        arrays[f"classifier.out_proj.{name}"] = arrays.pop(f"classifier.{name}")
-    arrays["classifier.dense.weight"] = np.zeros((24, 24), np.float32)
-    safetensors.write(source / "model.safetensors", arrays, arrays.items())
+def test_a_config_may_name_no_class(folder):
+    source = folder("pretraining")
+    edit(source / "config.json", architectures=None)
+    checkpoints.find(source)
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        # Its pooler has a GELU, and that of bert_jax a tanh.
+        ("electra_tagging", "ElectraForSequenceClassification"),
+        # Its head has the arrays of the head of a language model.
+        ("modernbert", "ModernBertForSequenceClassification"),
+    ],
+)
+def test_of_some_classifiers_only_the_encoder_is_read(case, name, folder):
+    source = folder(case)
+    edit(source / "config.json", architectures=[name])
     read = checkpoints.published(source)
     assert read.metadata.config == {"kind": "bare encoder"}
     assert {path.split("/")[0] for path in read.shapes} == {"encoder"}
@@ -115,18 +135,6 @@ def test_multi_label_classifiers_are_refused(folder):
     )
     edit(source / "config.json", architectures=["BertModel"])
     assert checkpoints.published(source).metadata.config == {"kind": "bare encoder"}
-
-
-def test_unknown_classes_are_refused(folder):
-    source = folder("pretraining")
-    edit(source / "config.json", architectures=["BertForJointSlots"])
-    refused(
-        source,
-        "config.json: unknown class 'BertForJointSlots' in architectures; for BERT, "
-        "bert_jax reads BertForMaskedLM, .*, BertLMHeadModel, BertModel",
-    )
-    edit(source / "config.json", architectures=None)
-    checkpoints.find(source)
 
 
 def test_weights_that_are_no_finite_numbers_are_refused(folder, tmp_path):
@@ -192,7 +200,7 @@ def test_missing_shards_are_refused(folder):
     )
     # A copy of another shard.
     shutil.copy(shards[1], shards[2])
-    refused(source, "index.json lists .*, and no file has it")
+    refused(source, "index.json lists .* in .*, which lacks it")
     shards[2].write_bytes(content)
     checkpoints.find(source)
     index = source / "model.safetensors.index.json"

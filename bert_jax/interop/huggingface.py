@@ -102,7 +102,7 @@ def names(path: str, form: Form) -> list[str]:
     return [f"{family.layer_prefix.format(i)}.{name}" for i in layers]
 
 
-def parts(path: str, form: Form) -> list[str]:
+def stacked_with(path: str, form: Form) -> list[str]:
     """Return the paths of the parameters that share this one's arrays, in order.
 
     Each array holds as many output rows of one parameter as of the next. Most arrays
@@ -117,7 +117,7 @@ def parts(path: str, form: Form) -> list[str]:
     return [f"{_STACKED}{k}{leaf}" for k in table if table[k] == table.get(key)]
 
 
-def optional(form: Form) -> dict[str, tuple[int, ...]]:
+def always_present(form: Form) -> dict[str, tuple[int, ...]]:
     """Return the shapes of arrays that every model of the class has.
 
     An encoder of bert_jax may lack them; they are zeros then. These are the segment
@@ -157,7 +157,7 @@ def _first_layer(path: str, form: Form) -> int:
 def array_shape(path: str, shape: Sequence[int], form: Form) -> tuple[int, ...]:
     """Return the shape of each array of a parameter of the given path and shape."""
     part, *_ = _part_arrays(path, np.broadcast_to(np.float32(0), shape), form)
-    return len(part) * len(parts(path, form)), *part.shape[1:]
+    return len(part) * len(stacked_with(path, form)), *part.shape[1:]
 
 
 def _views(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
@@ -208,7 +208,7 @@ def to_arrays(
       form: Class and config.
     """
     for path in paths:
-        together = parts(path, form)
+        together = stacked_with(path, form)
         if path != together[0]:
             continue
         by_part = [_part_arrays(each, read(each), form) for each in together]
@@ -230,7 +230,7 @@ def to_parameter(
     value = np.zeros(shape, np.float32)
     if path.endswith("scale"):
         value[: _first_layer(path, form)] = 1  # initial value; layer 0 does not use it
-    together = parts(path, form)
+    together = stacked_with(path, form)
     skipped = _skipped_rows(path, form)
     for view, array in zip(_views(path, value, form), arrays, strict=True):
         view[...] = np.split(array, len(together))[together.index(path)][skipped:]

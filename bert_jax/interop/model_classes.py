@@ -18,14 +18,13 @@ from bert_jax.interop.families.family import (
     CLASSIFICATION,
     MASKED_LM,
     NEXT_SENTENCE,
-    ONLY_NEXT_SENTENCE,
     PERMUTATION_LM,
     REPLACED_TOKENS,
     SENTENCE_ORDER,
     TAGGING,
     Family,
 )
-from bert_jax.interop.safetensors import Stored
+from bert_jax.interop.safetensors import LazyArray
 from bert_jax.objectives import (
     Objective,
     causal_lm,
@@ -67,7 +66,6 @@ _PRETRAINING: dict[str, tuple[Any, Any]] = {
 # Segments of the objective that has the heads of a class.
 _SEGMENTS = {
     NEXT_SENTENCE: "next_sentence",
-    ONLY_NEXT_SENTENCE: "next_sentence",
     SENTENCE_ORDER: "sentence_order",
     BARE: "next_sentence",  # has a pooler
 }
@@ -172,7 +170,7 @@ def metadata(
     form: huggingface.Form,
     config: configs.ConfigFile,
     tokenizer: Tokenizer,
-    arrays: dict[str, Stored],
+    arrays: dict[str, LazyArray],
 ) -> tuple[metadata_lib.Metadata, Objective]:
     """Build the metadata of a published checkpoint, in the form of native ones.
 
@@ -210,18 +208,18 @@ def _pretraining(
 ) -> tuple[dict[str, Any], Objective]:
     """Return the known part of a run's config, and the objective of the run."""
     segments = "consecutive" if encoder.type_vocab_size >= 2 else "full_sentences"
-    make, asked = _PRETRAINING.get(
+    make, settings = _PRETRAINING.get(
         purpose, (masked_lm.MaskedLm, config_lib.MaskedLmConfig())
     )
-    asked = dataclasses.replace(asked, segments=_SEGMENTS.get(purpose, segments))
-    objective = make(encoder, asked)
+    settings = dataclasses.replace(settings, segments=_SEGMENTS.get(purpose, segments))
+    objective = make(encoder, settings)
     if purpose == BARE:
         return {"kind": "bare encoder"}, objective
-    return {"kind": "pretraining", "objective": knobs.to_dict(asked)}, objective
+    return {"kind": "pretraining", "objective": knobs.to_dict(settings)}, objective
 
 
 def _finetuning(
-    form: huggingface.Form, config: configs.ConfigFile, arrays: dict[str, Stored]
+    form: huggingface.Form, config: configs.ConfigFile, arrays: dict[str, LazyArray]
 ) -> tuple[dict[str, Any], Objective, dict[str, Any]]:
     """Return the known part of a run's config, its objective and its task's labels."""
     purpose, encoder, values = form.purpose, form.encoder, config.values
