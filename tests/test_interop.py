@@ -12,6 +12,7 @@ import published
 import pytest
 import sentencepiece
 import tokenizers
+from commands import assert_refused, call
 from toy import TINY
 
 from bert_jax import config, prediction
@@ -190,6 +191,23 @@ def test_the_vocabulary_of_an_xlnet(tmp_path):
     assert checkpoints.read_metadata(checkpoints.find(folder)).tokenizer == tokenizer
 
 
+def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
+    (tmp_path / "text.txt").write_text("aa ab. ac\n\nad ae\n" * 9)
+    for case in ("pretraining", "xlnet_bare"):
+        folder = published.write(case, tmp_path / case)
+        (folder / "model.safetensors").unlink()
+        output = tmp_path / f"corpus_of_{case}"
+        flags = f"--input={tmp_path}/text.txt", "--format=text", f"--output={output}"
+        done = call("build_corpus", *flags, f"--tokenizer={folder}", "--workers=1")
+        assert done.returncode == 0, done.stderr
+        built = Tokenizer.load(output / "tokenizer")
+        assert built == vocabularies.read(folder)
+    (tmp_path / "pretraining/tokenizer.json").write_text('{"model": {}}')
+    flags = f"--input={tmp_path}/text.txt", "--format=text", f"--output={tmp_path}/x"
+    done = call("build_corpus", *flags, f"--tokenizer={tmp_path}/pretraining")
+    assert_refused(done, "pretraining/tokenizer.json cannot be used: ")
+
+
 def is_alike(text):
     """Whether `tokenizers` and SentencePiece give the same ids to a text.
 
@@ -253,6 +271,7 @@ def test_older_configs_of_modernbert_are_read(tmp_path):
     every = {"global_attn_every_n_layers": 3}
     assert encoder(newer, **older, **every) == expected
     assert encoder(newer, **older) == expected  # 3 is the default
+    assert encoder(position_embedding_type="sans_pos") == expected  # mmBERT's
     bases = encoder(newer)
     assert (bases.rotary_base, bases.local_rotary_base) == (160_000, 10_000)
     all_global = encoder(newer, global_attn_every_n_layers=1)

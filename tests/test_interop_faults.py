@@ -6,6 +6,7 @@ import shutil
 import numpy as np
 import published
 import pytest
+import tokenizers
 
 from bert_jax import prediction
 from bert_jax.errors import UserError
@@ -37,7 +38,13 @@ REFUSED_CONFIGS = {
             {"model_type": "gpt2"},
             "unknown model_type 'gpt2'; expected 'albert'",
         ),
+        ({"model_type": ["bert"]}, r"unknown model_type \['bert'\]; expected"),
         ({"hidden_act": "relu"}, "is 'relu'; bert_jax supports 'gelu'"),
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            "has a quantization_config",
+        ),
+        ({"architectures": "BertForSlots"}, "unknown class 'BertForSlots' in arch"),
         ({"position_embedding_type": "relative_key"}, "'absolute' only"),
         ({"add_cross_attention": True}, "is True; .* supports False"),
         ({"hidden_size": "32"}, "hidden_size must be of type int, got"),
@@ -103,10 +110,13 @@ def test_configs_that_do_not_fit_are_refused(case, folder):
         refused(source, message)
 
 
-def test_a_config_may_name_no_class(folder):
-    source = folder("pretraining")
+def test_a_config_may_name_one_class_or_none(folder):
+    source = folder("classification")
+    expected = checkpoints.read_metadata(source)
+    edit(source / "config.json", architectures="BertForSequenceClassification")
+    assert checkpoints.read_metadata(source) == expected
     edit(source / "config.json", architectures=None)
-    checkpoints.find(source)
+    assert checkpoints.published(source).metadata.config == {"kind": "bare encoder"}
 
 
 @pytest.mark.parametrize(
@@ -126,13 +136,12 @@ def test_of_some_classifiers_only_the_encoder_is_read(case, name, folder):
     assert {path.split("/")[0] for path in read.shapes} == {"encoder"}
 
 
-def test_multi_label_classifiers_are_refused(folder):
+def test_classifiers_of_several_labels_or_numbers_are_refused(folder):
     source = folder("classification")
-    multi_label = "multi_label_classification"
-    edit(source / "config.json", problem_type=multi_label)
-    refused(
-        source, f"config.json: problem_type is '{multi_label}'; .* set architectures"
-    )
+    for problem in ("multi_label_classification", "regression"):
+        edit(source / "config.json", problem_type=problem)
+        message = f"problem_type is '{problem}', with 3 outputs; .* set architectures"
+        refused(source, message)
     edit(source / "config.json", architectures=["BertModel"])
     assert checkpoints.published(source).metadata.config == {"kind": "bare encoder"}
 
@@ -168,7 +177,7 @@ def test_missing_and_damaged_files_are_refused(folder):
         (content[: 8 + length], "it is truncated: the arrays have 0 bytes"),
         (content[:100], "it ends inside its header"),
         (b"", "it ends inside its header"),
-        (content.replace(b"F32", b"X32"), "of type X32, not of"),
+        (content.replace(b"F32", b"X32"), "is of type X32; bert_jax reads F64, F32"),
         (content.replace(b'"shape":[45,32]', b'"shape":[45,33]'), "is said to have"),
     ):
         file.write_bytes(damaged)
@@ -262,7 +271,12 @@ def test_vocabularies_that_do_not_fit_are_refused(folder):
         refused(source, message)
     (source / "added_tokens.json").write_text('{"covid": 40}')
     refused(source, "has added tokens, such as 'covid'; .* found inside words")
-    edit(source / "tokenizer_config.json", tokenize_chinese_chars=False)
+    (source / "added_tokens.json").unlink()
+    settings = source / "tokenizer_config.json"
+    edit(settings, tokenizer_class="BertJapaneseTokenizer")
+    (source / "vocab.txt").write_text("\n".join(tokens))
+    refused(source, "tokenizer_class 'BertJapaneseTokenizer' splits texts in its own")
+    edit(settings, tokenize_chinese_chars=False)
     refused(source, "tokenize_chinese_chars is false in tokenizer_config.json")
 
 
@@ -322,6 +336,18 @@ ADDED = dict.fromkeys(
             r"bert_jax supports \[CLS\] A \[SEP\] B \[SEP\] only",
         ),
         (
+            "pretraining",
+            "post_processor",
+            json.loads(
+                tokenizers.processors.TemplateProcessing(
+                    single="[CLS] $A [SEP]",
+                    pair="[CLS] $A [SEP] $B [SEP]",
+                    special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+                ).__getstate__()
+            ),
+            r"the segments \[0, 0, 0, 0, 0\] to the pair .* \[0, 0, 0, 1, 1\] only",
+        ),
+        (
             "roberta_bare",
             "pre_tokenizer",
             {"type": "Whitespace"},
@@ -346,8 +372,14 @@ def test_other_pipelines_are_refused(case, part, values, message, folder):
     refused(source, message)
 
 
-def test_pipelines_without_special_tokens_are_read(folder):
+def test_pipelines_may_pad_or_add_no_special_tokens(folder):
     source = folder("pretraining")
+    pad = {"pad_id": 0, "pad_type_id": 0, "pad_token": "[PAD]", "direction": "Right"}
+    pad |= {"strategy": {"Fixed": 8}, "pad_to_multiple_of": None}
+    cut = {"max_length": 2, "strategy": "LongestFirst", "stride": 0}
+    cut |= {"direction": "Right"}
+    edit(source / "tokenizer.json", padding=pad, truncation=cut)
+    checkpoints.find(source)
     byte_level = {"add_prefix_space": True, "trim_offsets": True, "use_regex": True}
     for processor in (
         None,

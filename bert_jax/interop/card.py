@@ -58,7 +58,7 @@ model = {form.name}.from_pretrained("FOLDER")
 """
 
 
-def _run(source: str, config: dict[str, Any]) -> list[tuple[str, Any]]:
+def _run(source: str, saved: dict[str, Any]) -> list[tuple[str, Any]]:
     """Return rows about the run that saved the checkpoint WORKDIR/checkpoints/STEP."""
     name = pathlib.PurePath(source).name
     if not name.isdecimal():
@@ -71,9 +71,9 @@ def _run(source: str, config: dict[str, Any]) -> list[tuple[str, Any]]:
             f"{phase['steps']:,} of {phase['batch_size']} sequences of "
             f"{phase['length']} tokens",
         )
-        for phase in config.get("phases") or ()
+        for phase in saved.get("phases") or ()
     ]
-    if task := config.get("task"):
+    if task := saved.get("task"):
         rows.append(("fine-tuned for", task.get("name") or task.get("kind")))
     workdir = storage.path(source.rsplit("/", 2)[0])
     # The reports may be gone.

@@ -113,7 +113,7 @@ def _kept(model: Model, form: huggingface.Form) -> set[str]:
     Raises:
       UserError: The class lacks a parameter of the encoder.
     """
-    kept = {path for path in model.params if huggingface.names(path, form)}
+    kept = {path for path in model.params if huggingface.has(path, form)}
     for path in sorted(model.params.keys() - kept):
         if path.startswith("encoder/") and not path.startswith("encoder/pooler/"):
             raise UserError(

@@ -6,7 +6,7 @@ one array, such as query, key and value in ModernBERT's `Wqkv`.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,15 +91,16 @@ def names(path: str, form: Form) -> list[str]:
     There is one name, or one for each layer that has the array. The list is empty if
     the class has no such parameter.
     """
-    family = form.family
-    if not path.startswith(_STACKED):
-        name = _name(path, family.encoder) or _name(path, form.model_class.parts)
+    name = _name(path, form)
+    if not path.startswith(_STACKED) or not name:
         return [name] if name else []
-    name = _name(path.removeprefix(_STACKED), family.layer)
-    if not name:
-        return []
     layers = range(_first_layer(path, form), form.encoder.num_distinct_layers)
-    return [f"{family.layer_prefix.format(i)}.{name}" for i in layers]
+    return [f"{form.family.layer_prefix.format(i)}.{name}" for i in layers]
+
+
+def has(path: str, form: Form) -> bool:
+    """Return whether a class has a parameter, be it in arrays of no layer."""
+    return bool(_name(path, form))
 
 
 def stacked_with(path: str, form: Form) -> list[str]:
@@ -138,7 +139,11 @@ def always_present(form: Form) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _name(path: str, table: Mapping[str, str]) -> str:
+def _name(path: str, form: Form) -> str:
+    """Return the name of a parameter's array, within a layer if it is in one; or ""."""
+    table = {**form.family.encoder, **form.model_class.parts}
+    if path.startswith(_STACKED):
+        path, table = path.removeprefix(_STACKED), form.family.layer
     if path in table:
         return table[path]
     parent, _, leaf = path.rpartition("/")
@@ -245,5 +250,5 @@ def to_huggingface(params: Any, form: Form) -> dict[str, np.ndarray]:
       form: Class and config.
     """
     by_path = parameters.flatten(params)
-    paths = [path for path in by_path if names(path, form)]
+    paths = [path for path in by_path if has(path, form)]
     return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), form))

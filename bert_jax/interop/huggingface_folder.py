@@ -46,7 +46,7 @@ def read(folder: pathlib.Path) -> published.Published:
         )
     else:
         raise UserError(f"{folder} has no {ARRAYS}, and no {INDEX}")
-    tokenizer = vocabularies.read(folder, config.family)
+    tokenizer = vocabularies.read(folder)
     return published.make(str(folder), files, config, tokenizer, arrays)
 
 

@@ -51,7 +51,6 @@ _OBJECTIVES = {
     knobs.kind_of(config_lib.PermutationLmConfig): PERMUTATION_LM,
     knobs.kind_of(config_lib.ReplacedTokensConfig): REPLACED_TOKENS,
 }
-_MULTI_LABEL = "multi_label_classification"
 _QUESTIONS = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
 # Objectives and their configs; all other purposes have masked tokens.
 _PRETRAINING: dict[str, tuple[Any, Any]] = {
@@ -244,11 +243,14 @@ def _finetuning(
             task = config_lib.TaggingConfig(length=length)
             settings = {"tags": labels, "scheme": _scheme(labels)}
             objective = tagging.Tagging(encoder, count)
-        elif problem == _MULTI_LABEL:
+        elif problem == "multi_label_classification" or (
+            problem == "regression" and count > 1
+        ):
+            bare = form.family.classes[BARE].name
             raise UserError(
-                f"{config.path}: problem_type is {problem!r}; bert_jax predicts one "
-                "class for each text. To read only the encoder, set architectures to "
-                f'["{form.family.classes[BARE].name}"]'
+                f"{config.path}: problem_type is {problem!r}, with {count} outputs; "
+                "bert_jax predicts one class or one number for each text. To read only "
+                f'the encoder, set architectures to ["{bare}"]'
             )
         elif problem == "regression" or count == 1:
             task = config_lib.ClassificationConfig(target="number", length=length)

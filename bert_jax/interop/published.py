@@ -231,7 +231,7 @@ def _shapes(
     shapes = {}
     for path, leaf in parameters.flatten(initial).items():
         names = huggingface.names(path, form)
-        if not names:  # another class has this parameter
+        if not huggingface.has(path, form):  # another class has this parameter
             continue
         missing = [name for name in names if name not in arrays]
         is_encoder = path.startswith("encoder/") and "/pooler/" not in path
@@ -239,7 +239,7 @@ def _shapes(
             raise UserError(f"{source} has no array {missing[0]}")
         if missing:
             continue
-        wanted = huggingface.array_shape(path, leaf.shape, form)
+        wanted = huggingface.array_shape(path, leaf.shape, form) if names else ()
         for name in names:
             if arrays[name].shape != wanted:
                 raise UserError(

@@ -71,7 +71,9 @@ def _array(
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"its header is damaged at {name}") from error
     if code not in _DTYPES:
-        raise ValueError(f"{name} is of type {code}, not of {', '.join(_DTYPES)}")
+        raise UserError(
+            f"{path}: {name} is of type {code}; bert_jax reads {', '.join(_DTYPES)}"
+        )
     dtype = _DTYPES[code]
     if min((begin, *shape)) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name} of shape {shape} is said to have {end - begin} bytes")

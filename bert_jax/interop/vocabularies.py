@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import json
 import pathlib
+import re
 from typing import Any
 
 import tokenizers
@@ -18,7 +19,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files, sentencepiece_model
-from bert_jax.interop.families import BERT
+from bert_jax.interop.families import BERT, FAMILIES
 from bert_jax.interop.families.family import Family
 from bert_jax.tokenizer import UNK, Tokenizer, byte_bpe
 
@@ -28,6 +29,11 @@ _SENTENCEPIECE = "spiece.model"
 _ADDED = "added_tokens.json"
 # Longest word of `transformers`' BERT tokenizers, in characters.
 _LONGEST_WORD = 100
+# Classes of `transformers` that split texts as their model does, or as BERT's.
+_CLASSES = (
+    "(Albert|Bert|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
+    "|TokenizersBackend"
+)
 # Parts of a model that are compared as ids, or that concern unknown bytes only.
 _NOT_COMPARED = {"vocab", "merges", "unk_token", "fuse_unk"}
 
@@ -35,31 +41,48 @@ _NOT_COMPARED = {"vocab", "merges", "unk_token", "fuse_unk"}
 # ---- in
 
 
-def read(folder: pathlib.Path, family: Family = BERT) -> Tokenizer:
-    """Read the tokenizer of a folder.
+def is_published(folder: pathlib.Path) -> bool:
+    """Return whether a folder has a vocabulary that is no tokenizer of bert_jax."""
+    if (folder / _PIPELINE).exists():
+        return "kind" not in json_files.read(folder / _PIPELINE)
+    return any((folder / name).exists() for name in (_SENTENCEPIECE, "vocab.txt"))
 
-    Args:
-      folder: Folder.
-      family: Family of the model in the folder.
+
+def read(folder: pathlib.Path) -> Tokenizer:
+    """Read the tokenizer of a folder.
 
     Raises:
       UserError: The tokenizer is missing, damaged or unsupported.
     """
     settings = json_files.read_if_there(folder / SETTINGS)
+    model = json_files.read_if_there(folder / "config.json")
+    families = [each for each in FAMILIES if each.model_type == model.get("model_type")]
+    family = families[0] if families else BERT
     path, pipeline = folder / _PIPELINE, None
     if path.exists():
         try:
             pipeline = tokenizers.Tokenizer.from_file(str(path))
         except Exception as error:  # the library has no class of errors
             raise UserError(f"{path} cannot be used: {error}") from error
+        pipeline.no_padding()
+        pipeline.no_truncation()
     try:
         tokenizer = _read(folder, pipeline, settings, family)
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
     _check_added_tokens(folder, tokenizer, pipeline)
-    if pipeline:
+    if pipeline and tokenizer.kind != "sentencepiece":
         _check_steps(path, tokenizer, pipeline)
-        _check_pairs(path, tokenizer, pipeline, family.cls_is_last)
+    else:  # the class may split texts before its model does
+        name = settings.get("tokenizer_class") or model.get("tokenizer_class")
+        if name and not re.fullmatch(_CLASSES, str(name)):
+            raise UserError(
+                f"{folder}: the tokenizer_class {name!r} splits texts in its own way, "
+                "which bert_jax does not support"
+            )
+    if pipeline:
+        has_segments = model.get("type_vocab_size") not in (None, 0, 1)
+        _check_pairs(path, tokenizer, pipeline, family.cls_is_last, has_segments)
     return tokenizer
 
 
@@ -160,8 +183,6 @@ def _check_steps(
     path: pathlib.Path, tokenizer: Tokenizer, pipeline: tokenizers.Tokenizer
 ) -> None:
     """Check that a pipeline normalises and splits text as bert_jax does."""
-    if tokenizer.kind == "sentencepiece":  # ids come from its own model
-        return
     given, native = _steps(pipeline), _steps(_PIPELINES[tokenizer.kind](tokenizer))
     for step, expected in native.items():
         if given[step] != expected:
@@ -189,15 +210,23 @@ def _check_pairs(
     tokenizer: Tokenizer,
     pipeline: tokenizers.Tokenizer,
     cls_is_last: bool,
+    has_segments: bool,
 ) -> None:
     """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""
     texts = [pipeline.encode(text, add_special_tokens=False) for text in ("a", "b")]
     given = pipeline.post_process(*texts)
     native = _joined_texts(tokenizer, cls_is_last).process(*texts)
-    if any(given.special_tokens_mask) and given.ids != native.ids:
+    if not any(given.special_tokens_mask):
+        return
+    if given.ids != native.ids:
         raise UserError(
             f"{path} joins text pairs as {_template(given)}; with {tokenizer.kind}, "
             f"bert_jax supports {_template(native)} only"
+        )
+    if has_segments and given.type_ids != native.type_ids:
+        raise UserError(
+            f"{path} gives the segments {given.type_ids} to the pair "
+            f"{_template(given)}; bert_jax supports {native.type_ids} only"
         )
 
 
