@@ -82,7 +82,8 @@ def test_published_folders_come_back_bit_for_bit(tmp_path):
         *("pretraining", "causal_lm", "bare", "classification", "regression"),
         *("albert_pretraining", "electra_discriminator", "electra_answering"),
         *("roberta_classification", "roberta_bare", "xlnet_language_model"),
-        *("xlnet_classification", "modernbert_masked_lm"),
+        *("xlnet_classification", "modernbert_masked_lm", "distilbert_masked_lm"),
+        "distilbert_tagging",
     ):
         source, out = published.folder(case), tmp_path / case
         done = convert.convert(str(source), str(out), "huggingface")

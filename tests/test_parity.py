@@ -136,7 +136,7 @@ def assert_gradients_agree(got, form, expected):
     assert got.keys() == expected.keys()
     largest = max(np.abs(value).max() for value in expected.values())
     for name, gradient in expected.items():
-        if name.endswith("key.bias"):
+        if name.endswith(("key.bias", "k_lin.bias")):
             assert max(np.abs(x).max() for x in (got[name], gradient)) < 1e-6 * largest
         else:
             assert_close(got[name], gradient, 1e-5)
