@@ -91,7 +91,8 @@ def attend(
             jnp.pad(x, ((0, 0), (0, pad), *[(0, 0)] * (x.ndim - 2)))
             for x in (query, key, value, queries, keys)
         )
-    sources = query, key, value
+    # Rotated queries and keys are no products: their type may differ from the values'.
+    sources = tuple(x.astype(jnp.float32) for x in (query, key, value))
     y = _attend(sources, biases, queries, keys, counters, jnp.dtype(dtype), options)
     return y[:, :length] if pad else y
 
@@ -108,13 +109,12 @@ def _forward(sources, biases, queries, keys, counters, dtype, options):
     )
     inputs = *inputs, queries, keys, counters
     y, sums = _call_forward(*inputs, options)
-    return y, (*inputs, y, sums, sources[0][:0])
+    return y, (*inputs, y, sums)
 
 
 def _backward(dtype, options, residuals, g):
-    *residuals, like_sources = residuals
     *gradients, sums = _call_backward(*residuals, g, options)
-    gradients = tuple(x.astype(like_sources.dtype) for x in gradients)
+    gradients = tuple(x.astype(jnp.float32) for x in gradients)
     return gradients, tuple(jnp.sum(sums, axis=0)), None, None, None
 
 
