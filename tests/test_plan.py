@@ -388,7 +388,7 @@ def test_accuracy_needs_no_extra_pass_over_the_logits():
 
     def cycles(is_correct):
         def loss(x, table, bias, labels):
-            logits = products.transposed_linear(x, table, jnp.bfloat16)
+            logits = products.linear(x, table, jnp.bfloat16, transposed=True)
             logits = products.add_bias(logits, bias)
             losses = metric_sums.cross_entropy(logits, labels)
             return losses.mean(), is_correct(logits, labels)
