@@ -34,8 +34,8 @@ PARTS = {
     ],
     "parameters": [("bert_jax.training.sharding", "", "initialise")],
     "restore": [("bert_jax.training.checkpoint", "Checkpoints", "restore")],
-    "compile": [("bert_jax.training.loop", "_Loop", "_compile")],
-    "first step": [("bert_jax.training.loop", "_Loop", "_observe")],
+    "compile": [("bert_jax.training.loop", "Loop", "_compile")],
+    "first step": [("bert_jax.training.loop", "Loop", "_observe")],
 }
 
 
@@ -99,7 +99,7 @@ def measure():
                     else (sys.modules[module])
                 )
                 account.wrap(owner, name, part)
-        loop = sys.modules["bert_jax.training.loop"]._Loop
+        loop = sys.modules["bert_jax.training.loop"].Loop
         log = loop._log
 
         def report(self, step, *args):
