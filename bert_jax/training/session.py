@@ -44,10 +44,11 @@ def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
     """
     ledger, cache = goodput.Ledger(), config.compilation_cache
     with watchdog.watch(config.hang_seconds), processes.fail_together():
-        if cache:
+        if cache and not storage.is_remote(cache):
             # JAX itself ignores a folder that it cannot write.
             with storage.writing(cache):
                 storage.make_folder(storage.path(cache))
+        if cache:
             jax.config.update("jax_compilation_cache_dir", cache)
         yield ledger
 
