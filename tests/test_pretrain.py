@@ -129,6 +129,7 @@ def test_killed_runs_end_like_undisturbed_ones(undisturbed, corpus, tmp_path):
         (["--config.seed=one"], "--config.seed=one"),
         (["--config.data.corpus=/nowhere"], "no corpus in /nowhere"),
         (["--config.data.corpus="], "no corpus given"),
+        ([f"--config.loop.compilation_cache={__file__}"], "test_pretrain.py: File exi"),
         (["--config.loop.profile_step=99"], "is more than the 6 steps of the run"),
         (["--config.mesh.tensor=3"], "must be the number of devices here, 8"),
         (["--config=nowhere.py"], "cannot read the recipe --config: [Errno 2] No such"),

@@ -42,10 +42,14 @@ def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
     Raises:
       UserError: In all processes, if one process raised it.
     """
-    ledger = goodput.Ledger()
-    if config.compilation_cache:
-        jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
+    ledger, cache = goodput.Ledger(), config.compilation_cache
     with watchdog.watch(config.hang_seconds), processes.fail_together():
+        if cache and not storage.is_remote(cache):
+            # JAX itself ignores a folder that it cannot write.
+            with storage.writing(cache):
+                storage.make_folder(storage.path(cache))
+        if cache:
+            jax.config.update("jax_compilation_cache_dir", cache)
         yield ledger
 
 
