@@ -37,6 +37,7 @@ def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
         flops=flops,
         flops_at_peak=1e15,
         memory=dataclasses.replace(memory, rest=rest),
+        evaluation=dataclasses.replace(memory, rest=rest),
         cost=cost.Cost(1_050_000, 0, 0.0, None),
         clock=1.05e9,
         traffic=(collectives.Traffic("all-reduce", collectives.ICI, 2, 2**20, 2**21),),

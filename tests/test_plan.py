@@ -192,6 +192,10 @@ def test_data_parallelism_sums_all_gradients_once():
     assert memory.parameters == size
     assert memory.optimizer == pytest.approx(2 * size, rel=0.001)
     assert got.fits and memory.left > 0.99 * memory.available
+    # The state of the optimizer stays on the chip during evaluation.
+    evaluation = got.phases[0].evaluation
+    assert evaluation.parameters == size and evaluation.optimizer == memory.optimizer
+    assert 0 < evaluation.rest < memory.rest + 2**20
 
 
 @needs_compiler
@@ -273,6 +277,7 @@ def test_refused_step_has_a_memory_account():
     assert phase.refused and not phase.fits and phase.cycles == 0
     assert phase.memory.parameters == 4 * got.parameters
     assert phase.memory.left < 0 < phase.memory.temporaries
+    assert phase.evaluation.left < 0
 
 
 def test_only_errors_about_memory_count_as_refused():
@@ -322,6 +327,19 @@ def test_page_reports_missing_memory():
     assert reported["phases"][0]["memory_left"] == -3 * 2**29
     assert reported["phases"][0]["cycles"] is None
     assert reported["estimated_seconds_without_collectives"] is None
+
+
+def test_a_phase_fits_if_its_evaluation_fits():
+    """As before micro-batches of evaluation, which took more than training."""
+    phase = fake_phase(left=5.0)
+    larger = dataclasses.replace(phase.memory, temporaries=6 * 2**30)
+    got = fake_plan(dataclasses.replace(phase, evaluation=larger))
+    assert not got.fits
+    text = page.page(got)
+    assert "DOES NOT FIT, 1.00 GiB too much: a device needs 31.75" in text
+    rows = {line[:32].strip(): line[32:].split() for line in text.splitlines()}
+    assert rows["free"] == ["5.00"] and rows["evaluation: free"] == ["-1.00"]
+    assert page.to_dict(got)["phases"][0]["memory_left"] == -(2**30)
 
 
 # ---- the search

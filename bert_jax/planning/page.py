@@ -60,6 +60,7 @@ def _header(plan: Plan) -> list[str]:
 def _memory(plan: Plan) -> list[str]:
     topology, phases = plan.topology, plan.phases
     memories = [phase.memory for phase in phases]
+    evaluated = [phase.evaluation for phase in phases]
     available = gib(topology.devices_per_chip * topology.generation.hbm)
     rest = ("included" if p.refused else gib(p.memory.rest) for p in phases)
     return [
@@ -70,6 +71,8 @@ def _memory(plan: Plan) -> list[str]:
         _row("  activations, gradients, ...", (gib(m.temporaries) for m in memories)),
         _row("  batch, program, padding", rest),
         _row("  free", (gib(m.left) for m in memories)),
+        _row("  evaluation: activations, ...", (gib(m.temporaries) for m in evaluated)),
+        _row("  evaluation: free", (gib(m.left) for m in evaluated)),
         *(
             f"  {phase.name}: DOES NOT FIT, {describe_excess(phase, plan)}"
             for phase in phases
@@ -192,7 +195,7 @@ def _mib(size: int) -> str:
 def describe_excess(phase: PhasePlan, plan: Plan) -> str:
     """Say how much memory a device lacks for a phase."""
     available = plan.topology.generation.hbm
-    excess = -phase.memory.left / plan.topology.devices_per_chip
+    excess = -phase.left / plan.topology.devices_per_chip
     return (
         f"{gib(excess)} GiB too much: a device needs {gib(available + excess)} and "
         f"has {gib(available)}"
@@ -226,7 +229,7 @@ def _phase_to_dict(phase: PhasePlan) -> dict[str, Any]:
     return {
         **dataclasses.asdict(phase),
         "fits": phase.fits,
-        "memory_left": phase.memory.left,
+        "memory_left": phase.left,
         "seconds_at_peak": phase.seconds_at_peak,
         "refused": phase.refused,
         "cycles": phase.cycles or None,

@@ -1,7 +1,7 @@
-"""Plan of one phase: memory, collectives and cycles of its compiled step.
+"""Plan of one phase: memory, collectives and cycles of its compiled programs.
 
-The step is compiled as the training loop compiles it, for the absent devices of a
-`topology.Topology`.
+The training step and the evaluation step are compiled as the training loop compiles
+them, for the absent devices of a `topology.Topology`.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import dataclasses
 import re
 import time
 from collections.abc import Iterator
+from typing import Any
 
 import jax
 from jax.experimental.compilation_cache import compilation_cache
@@ -30,14 +31,14 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of a chip.
+    """Bytes of a chip while a program runs.
 
     Attributes:
       parameters: Parameters of the model.
-      optimizer: State of the optimizer.
+      optimizer: State of the optimizer, also during evaluation.
       temporaries: Activations, gradients and other arrays of a step. If the compiler
-        refused the step, the rest is included.
-      rest: The batch, the program, and the padding of the state to tiles.
+        refused the program, the rest is included.
+      rest: The batch, the program, and the padding of its arguments to tiles.
       available: Memory that programs can use.
     """
 
@@ -66,11 +67,12 @@ class PhasePlan:
       micro_batches: Micro-batches in a step.
       flops: Operations of a step, over all chips, by a formula.
       flops_at_peak: Peak operations in a second, over all chips.
-      memory: Memory of a chip.
+      memory: Memory of a chip in training.
+      evaluation: Memory of a chip in evaluation.
       cost: Cycles of a step on a device; None if the compiler refused the program.
       clock: Cycles in a second; 0 if unknown.
       traffic: Collectives of a step.
-      compile_seconds: Time of the compilation on this machine.
+      compile_seconds: Time of the compilations on this machine.
     """
 
     name: str
@@ -82,14 +84,20 @@ class PhasePlan:
     flops: float
     flops_at_peak: float
     memory: Memory
+    evaluation: Memory
     cost: cost_lib.Cost | None
     clock: float
     traffic: tuple[Traffic, ...]
     compile_seconds: float
 
     @property
+    def left(self) -> int:
+        """Free bytes of a chip, in training or in evaluation, whichever is less."""
+        return min(self.memory.left, self.evaluation.left)
+
+    @property
     def fits(self) -> bool:
-        return self.memory.left >= 0
+        return self.left >= 0
 
     @property
     def refused(self) -> bool:
@@ -120,7 +128,7 @@ class PhasePlan:
 def plan_phase(
     run: Run, phase: Phase, topology: Topology, dump: Dump | None = None
 ) -> PhasePlan:
-    """Compile the step of a phase and return its plan.
+    """Compile the training step and the evaluation step of a phase.
 
     Args:
       run: Run on a mesh of the topology's devices.
@@ -132,13 +140,17 @@ def plan_phase(
     begin = time.perf_counter()
     batch = run.batch_shapes(phase, phase.length)
     compiled = _compile(programs.lower_step(run, phase, state, batch))
+    schedules = dump.take() if dump and not isinstance(compiled, int) else None
+    evaluation = _compile(programs.lower_eval(run, phase, state.params, batch))
     seconds = time.perf_counter() - begin
+    if dump:
+        dump.clear()
     peak = hardware.peak_flops(topology.device_kind)
     cost, collectives = None, ()
     if not isinstance(compiled, int):
         program = hlo.Program(compiled.as_text())
         rates = topology.generation.rates(peak)
-        cost = cost_lib.measure(program, rates, dump.take() if dump else None)
+        cost = cost_lib.measure(program, rates, schedules)
         collectives = traffic(program, run.mesh.devices.flatten())
     return PhasePlan(
         name=phase.name,
@@ -149,7 +161,10 @@ def plan_phase(
         micro_batches=phase.micro_batches,
         flops=run.flops(phase, phase.length),
         flops_at_peak=peak * len(topology.devices),
-        memory=_memory(compiled, state, topology),
+        memory=_memory(
+            compiled, state, topology, arguments=(state.params, state.opt_state)
+        ),
+        evaluation=_memory(evaluation, state, topology, arguments=state.params),
         cost=cost,
         clock=topology.generation.clock,
         traffic=collectives,
@@ -189,7 +204,11 @@ def _needed(error: jax.errors.JaxRuntimeError) -> int:
 
 
 def _memory(
-    compiled: jax.stages.Compiled | int, state: step_lib.TrainState, topology: Topology
+    compiled: jax.stages.Compiled | int,
+    state: step_lib.TrainState,
+    topology: Topology,
+    *,
+    arguments: Any,
 ) -> Memory:
     """Return the memory of a chip.
 
@@ -197,11 +216,13 @@ def _memory(
       compiled: The program, or the bytes that the compiler asked for when it refused.
       state: Shapes of the train state.
       topology: Topology that the program is for.
+      arguments: Parts of the state that the program has as arguments.
     """
+    arguments = sharding.bytes_of_device(arguments)
     parameters = sharding.bytes_of_device(state.params)
     optimizer = sharding.bytes_of_device(state.opt_state)
     if isinstance(compiled, int):
-        temporaries, rest = compiled - parameters - optimizer, 0
+        temporaries, rest = compiled - arguments, 0
     else:
         analysis = compiled.memory_analysis()
         temporaries = analysis.temp_size_in_bytes
@@ -211,8 +232,7 @@ def _memory(
             + analysis.output_size_in_bytes
             - analysis.alias_size_in_bytes
             + analysis.generated_code_size_in_bytes
-            - parameters
-            - optimizer
+            - arguments
         )
     sizes = parameters, optimizer, temporaries, rest, topology.generation.hbm
     return Memory(*(topology.devices_per_chip * size for size in sizes))

@@ -99,9 +99,14 @@ class Dump:
             file = _FILE.fullmatch(path.name)
             if file and "schedule-analysis" not in path.name:
                 cycles[file[1]] = scheduled_cycles(path.read_text(errors="replace"))
-            path.unlink()
+        self.clear()
         if not cycles:
             raise RuntimeError(
                 "the TPU compiler wrote no schedules: it was loaded before it was asked"
             )
         return cycles
+
+    def clear(self) -> None:
+        """Delete what the compiler has written since the last call."""
+        for path in self._folder.iterdir():
+            path.unlink()

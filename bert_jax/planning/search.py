@@ -54,7 +54,7 @@ def search_batch(
         trial = Trial(change, planner.plan_phase(changed, index))
         yield trial
         if trial.phase.fits:
-            fitting[units] = trial.phase.memory.left
+            fitting[units] = trial.phase.left
         else:
             too_many = min(units, too_many or units)
         most = max(fitting, default=0)
@@ -159,7 +159,7 @@ def search(
 def _describe(trial: Trial, plan: Plan) -> str:
     phase = trial.phase
     result = (
-        f"fits, {page.gib(phase.memory.left)} GiB free, "
+        f"fits, {page.gib(phase.left)} GiB free, "
         f"{phase.cycles / 1e6:,.1f} million cycles"
         if phase.fits
         else page.describe_excess(phase, plan)
