@@ -198,7 +198,7 @@ class Checkpoints:
             )
             agreed = UserError(
                 f"cannot write checkpoint {step} to {self._folder}: {reason}; {last}; "
-                "make room and run the same command"
+                f"{storage.advice(reason)} and run the same command"
             )
             agreed.everywhere = True
             raise agreed from problem

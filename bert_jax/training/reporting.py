@@ -100,8 +100,8 @@ class Reporter:
                 if not reason:
                     raise
                 raise UserError(
-                    f"cannot write {self._path}: {reason}; make room and run the same "
-                    "command"
+                    f"cannot write {self._path}: {reason}; {storage.advice(reason)} "
+                    "and run the same command"
                 ) from error
         if self._tensorboard:
             for name, value in values.items():
