@@ -103,7 +103,9 @@ def _is_complete(folder: storage.Path, identity: dict[str, Any]) -> bool:
     with storage.writing(folder):  # one of its parents may not be accessible
         if not (folder / shards.MANIFEST).exists():
             return False
-    build_state.check_same(folder, shards.open_corpus(folder).settings, identity)
+    corpus = shards.open_corpus(folder)
+    build_state.check_same(folder, corpus.settings, identity)
+    shards.check_sizes(corpus)
     return True
 
 
