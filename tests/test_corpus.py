@@ -380,3 +380,18 @@ def test_shards_are_plain_arrow_files(corpus):
     assert table.column_names == ["tokens", "sentence_starts", "source"]
     assert table.schema.field("tokens").type == pyarrow.list_(pyarrow.uint16())
     assert table.num_rows == corpus.shards["train"][0].documents
+@pytest.mark.parametrize("mark", ["(1)", "\u2022", " \u25cf (iv)"])
+def test_sentences_end_behind_the_mark_of_a_list_item(mark):
+    """`sentencex` takes the rest of such a paragraph for one sentence."""
+    text = (
+        f"First one. Second one.\n{mark} Third one. Fourth\none. Fifth one.\nSixth.\n"
+    )
+    segments = splits.segment("en", text)
+    assert "".join(segments) == text
+    assert [s.strip() for s in segments] == [
+        *("First one.", "Second one.", f"{mark.strip()} Third one."),
+        *("Fourth\none.", "Fifth one.", "Sixth."),
+    ]
+    assert splits.segment("en", "Plain. Text.") == ["Plain. ", "Text."]
+
+
