@@ -337,12 +337,22 @@ class File:
 
 
 def find(pattern: str) -> list[File]:
-    """List the files that match a glob, sorted by name."""
-    if is_remote(pattern):
-        check(path(pattern))
-        return _listing(_store(pattern), pattern)
-    names = sorted(glob_lib.glob(pattern, recursive=True))
-    return [File(n, os.path.getsize(n), "") for n in names if os.path.isfile(n)]
+    """List the files that match a glob, sorted by name.
+
+    Brackets are taken literally if they match nothing as a glob.
+    """
+    matched: list[File] = []
+    for glob in dict.fromkeys((pattern, pattern.replace("[", "[[]"))):
+        if is_remote(glob):
+            check(path(glob))
+            matched = _listing(_store(glob), glob)
+        else:
+            names = sorted(glob_lib.glob(glob, recursive=True))
+            files = [name for name in names if os.path.isfile(name)]
+            matched = [File(name, os.path.getsize(name), "") for name in files]
+        if matched:
+            break
+    return matched
 
 
 def _listing(

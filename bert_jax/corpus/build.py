@@ -74,6 +74,12 @@ def build(
     if is_empty:
         # Nothing is worth keeping, and the corrected command needs the folder.
         storage.remove_folder(folder)
+        if held_out := sum(result.held_out.documents for result in results):
+            raise UserError(
+                f"no document is left for training: held_out={settings.held_out} "
+                f"holds out every document of the input ({held_out:,}); give more "
+                "text or a smaller fraction"
+            )
         why = f" ({problems[0]})" if problems else ""
         raise UserError(f"no document for training in the input{why}")
     storage.remove_folder(folder / build_state.FOLDER)

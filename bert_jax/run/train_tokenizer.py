@@ -41,7 +41,6 @@ def main() -> int:
     output = command_line.required("output", "give a folder, --output=DIR")
     text_input.check_new_folder(output)
     source = text_input.source()
-    terminal.say(f"reading {text_input.description()}")
     lower_case, strip_accents = text_input.normalisation(values.kind)
     tokenizer = vocabulary.learn(
         source,
