@@ -9,6 +9,8 @@ gives fewer tokens than --vocab_size, the vocabulary is smaller, with a warning.
 Kinds: wordpiece (BERT), sentencepiece (ALBERT, XLNet), byte_bpe (GPT-2, RoBERTa).
 """
 
+import signal
+
 from absl import flags
 
 from bert_jax import terminal
@@ -42,6 +44,8 @@ def main() -> int:
     text_input.check_new_folder(output)
     source = text_input.source()
     lower_case, strip_accents = text_input.normalisation(values.kind)
+    # The trainers do not return to Python while they learn. Nothing has to be saved.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     tokenizer = vocabulary.learn(
         source,
         values.kind,
