@@ -293,14 +293,23 @@ def test_sentencepiece_learns_from_one_long_line():
     assert tokenizer.unk_id not in tokenizer.encode(text)
 
 
+def test_byte_order_mark_and_line_ends_of_a_vocabulary_do_not_matter(
+    wordpiece, tmp_path
+):
+    path = tmp_path / "vocab.txt"
+    path.write_bytes(b"\xef\xbb\xbf" + wordpiece.model.replace(b"\n", b"\r\n"))
+    assert tokenizer_lib.from_vocab_file(path, True, True) == wordpiece
+
+
 def test_bad_vocabulary_files_are_refused(tmp_path):
     path = tmp_path / "vocab.txt"
     for content, message in [
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n", r"has no \[MASK\]"),
         (b"[PAD]\n\n[UNK]\n", "line 2: no token"),
         (b"\xff\xfe", "cannot read"),
+        (None, "cannot read the vocabulary .*: No such file or directory"),
     ]:
-        path.write_bytes(content)
+        path.write_bytes(content) if content else path.unlink()
         with pytest.raises(UserError, match=message):
             tokenizer_lib.from_vocab_file(path, lower_case=True, strip_accents=True)
     for missing in (tmp_path, path):
@@ -355,6 +364,17 @@ def test_damaged_models_are_refused(kind, name, request, tmp_path):
     (tmp_path / name).unlink()
     with pytest.raises(UserError, match="damaged: .*No such file"):
         tokenizer_lib.Tokenizer.load(tmp_path)
+
+
+def test_folder_of_hugging_face_is_refused_by_name(tmp_path):
+    for name, text in {
+        "tokenizer.json": '{"version": "1.0", "model": {"type": "WordPiece"}}',
+        "tokenizer_config.json": "{}",
+    }.items():
+        (tmp_path / name).write_text(text)
+        with pytest.raises(UserError, match="of Hugging Face; give its vocab.txt"):
+            tokenizer_lib.Tokenizer.load(tmp_path)
+        (tmp_path / name).unlink()
 
 
 def test_settings_of_older_versions_have_no_fingerprint(tokenizer):

@@ -18,6 +18,7 @@ All workers need access to input and output, and need bert_jax installed, by an 
 by --setup_file (docs/data.md). The tokenizer is sent to them.
 """
 
+import os
 import signal
 
 from absl import flags
@@ -47,6 +48,8 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
         if is_published:
             return tokenizer_lib.from_published_bpe(path)
         return tokenizer_lib.Tokenizer.load(path)
+    if os.path.basename(path) == tokenizer_lib.SETTINGS_FILE:
+        raise UserError(f"--tokenizer={path}: give the folder of this file")
     lower_case, strip_accents = text_input.normalisation("wordpiece")
     return tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
 
