@@ -61,6 +61,7 @@ def pretrain(
     source = None
     with session.prepare(config.loop) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
+        mixture.check_counts(config, corpora)
         if len(corpora) > 1:
             processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:

@@ -247,6 +247,16 @@ def disk_error(error: BaseException) -> str:
     return ""
 
 
+def advice(reason: str) -> str:
+    """Return what to do about a failure to write before trying again.
+
+    Args:
+      reason: Message of the system, as from `disk_error`.
+    """
+    denied = map(os.strerror, (errno.EROFS, errno.EACCES, errno.EPERM))
+    return "make it writable" if reason in denied else "make room"
+
+
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
@@ -262,7 +272,8 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
 
     Args:
       where: File or folder that is written.
-      hint: Advice for the end of the message.
+      hint: Advice for the end of the message. "make room" in it becomes "make it
+        writable" if the disk is not full.
 
     Raises:
       UserError: The disk is full, read-only, or fails in another way.
@@ -279,7 +290,7 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
         reason = disk_error(error) or getattr(error, "strerror", None) or str(error)
         line = f"cannot write to {where}: {' '.join(reason.split())}"
         if hint:
-            line += f"; {hint}"
+            line += f"; {hint.replace('make room', advice(reason))}"
         raise failure(error)(line) from error
 
 
@@ -331,12 +342,22 @@ class File:
 
 
 def find(pattern: str) -> list[File]:
-    """List the files that match a glob, sorted by name."""
-    if is_remote(pattern):
-        check(path(pattern))
-        return _listing(_store(pattern), pattern)
-    names = sorted(glob_lib.glob(pattern, recursive=True))
-    return [File(n, os.path.getsize(n), "") for n in names if os.path.isfile(n)]
+    """List the files that match a glob, sorted by name.
+
+    Brackets are taken literally if they match nothing as a glob.
+    """
+    matched: list[File] = []
+    for glob in dict.fromkeys((pattern, pattern.replace("[", "[[]"))):
+        if is_remote(glob):
+            check(path(glob))
+            matched = _listing(_store(glob), glob)
+        else:
+            names = sorted(glob_lib.glob(glob, recursive=True))
+            files = [name for name in names if os.path.isfile(name)]
+            matched = [File(name, os.path.getsize(name), "") for name in files]
+        if matched:
+            break
+    return matched
 
 
 def _listing(

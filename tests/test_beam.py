@@ -78,6 +78,23 @@ def build_and_keep(job, index, split):
 build_state.build_and_keep = build_and_keep
 show_error()
 """
+# The size of the graph of a job with many splits.
+GRAPH = """
+from bert_jax.corpus import splits
+beam._wait = lambda pipeline: print(len(pipeline.to_runner_api().SerializeToString()))
+job = splits.Job(sources.Source("*", "text"), build.Settings(), None, sys.argv[3])
+name = "gs://bucket/a/longer/name/of/a/file/" + "x" * 60
+todo = [(i, (sources.Piece(name, i, i + 1),)) for i in range(30_000)]
+try:
+    next(beam.runner("--runner=FnApiRunner")(job, todo))
+except Exception:
+    pass  # there are no results
+# Workers refuse an input that is not the same for them.
+try:
+    beam._plan([0], splits.Job(sources.Source(sys.argv[1], "text"), *[None] * 3), "?")
+except Exception as error:
+    print(type(error).__name__, error)
+"""
 
 
 def run_script(script, *arguments):
@@ -120,9 +137,21 @@ def test_errors_of_options_and_workers_are_one_line(text_file, saved, tmp_path):
         "Unavailable the store does not answer",
     ]
     lines = done.stdout.splitlines()
-    assert len(lines) == 5 and "while running" not in done.stdout
+    assert len(lines) == len(expected) and "while running" not in done.stdout
     for line, beginning in zip(lines, expected, strict=True):
         assert line.startswith(beginning)
+
+
+@needs_beam
+def test_graph_of_a_job_does_not_hold_the_splits(text_file, saved, tmp_path):
+    """Dataflow refuses graphs of more than 10 MB."""
+    done = run_script(GRAPH, text_file, saved, tmp_path / "c")
+    assert done.returncode == 0, done.stderr
+    size, refusal = done.stdout.splitlines()
+    assert int(size) < 500_000
+    assert refusal == (
+        f"UserError {text_file} has changed, or is not the same for Beam's workers"
+    )
 
 
 @needs_beam

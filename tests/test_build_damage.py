@@ -1,5 +1,7 @@
 """Damaged and edited files of corpora and builds."""
 
+import dataclasses
+import errno
 import functools
 import json
 import os
@@ -9,7 +11,9 @@ import pytest
 from commands import assert_refused, call
 from corpora import build_reference, content, flipped
 
-from bert_jax.corpus import build, shards, sources
+from bert_jax import config as config_lib
+from bert_jax import storage
+from bert_jax.corpus import build, build_state, mixture, shards, sources
 from bert_jax.errors import UserError
 
 
@@ -32,6 +36,18 @@ def go_on(interrupted, text_file, wordpiece, tmp_path):
 def finished(corpus, tmp_path):
     """Copy of the corpus."""
     return shutil.copytree(corpus.folder, tmp_path / "finished")
+
+
+@pytest.mark.parametrize(
+    ("number", "advice"),
+    [(errno.EROFS, "make it writable or"), (errno.ENOSPC, "make room or")],
+)
+def test_advice_fits_the_failure(number, advice):
+    with (
+        pytest.raises(UserError, match=f"to /x: {os.strerror(number)}; {advice} go"),
+        storage.writing("/x", "make room or go"),
+    ):
+        raise OSError(number, "")
 
 
 @pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])
@@ -116,6 +132,43 @@ def test_build_killed_before_the_manifest_continues(go_on, tmp_path, corpus, cap
     assert go_on() == []
     assert capfd.readouterr().err == ""
     assert content(tmp_path / "c") == content(corpus.folder)
+
+
+def test_build_is_not_continued_with_another_version(go_on, monkeypatch):
+    """Another version may split text differently."""
+    here = build_state.versions()
+    monkeypatch.setattr(build_state, "versions", lambda: here | {"tokenizers": "9.9"})
+    expected = f"begun with tokenizers {here['tokenizers']}, and this is tokenizers 9.9"
+    with pytest.raises(UserError, match=expected):
+        go_on()
+
+
+def test_missing_and_truncated_shards_are_found_when_a_corpus_is_opened(finished):
+    [corpus] = mixture.open_corpora([finished])
+    path = finished / corpus.shards["train"][1].file
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=rf"{path.name} is damaged \(\d+ bytes\); rest"):
+        mixture.open_corpora([finished])
+    path.unlink()
+    with pytest.raises(UserError, match=f"{path.name} is missing; restore the file or"):
+        mixture.open_corpora([finished])
+
+
+def test_corpora_with_too_few_shards_or_documents_are_refused(corpus):
+    def config(groups, segments="next_sentence"):
+        return config_lib.PretrainConfig(
+            data=config_lib.DataConfig(shard_groups=groups),
+            objective=config_lib.MaskedLmConfig(segments=segments),
+        )
+
+    mixture.check_counts(config(2), [corpus])
+    with pytest.raises(UserError, match=r"shard_groups=64, but .* shards for training"):
+        mixture.check_counts(config(64), [corpus])
+    one = dataclasses.replace(corpus.shards["train"][0], documents=1)
+    small = dataclasses.replace(corpus, shards=corpus.shards | {"train": (one,)})
+    mixture.check_counts(config(1, "doc_sentences"), [small])
+    with pytest.raises(UserError, match="has 1 document for training; .* least 2 in"):
+        mixture.check_counts(config(1), [small])
 
 
 def test_damaged_settings_are_refused(go_on, tmp_path):

@@ -180,6 +180,24 @@ def test_second_build_is_refused_and_killed_worker_is_reported(long_build, undis
     assert long_build.finish() == undisturbed
 
 
+def test_ctrl_c_ends_learning_at_once(tmp_path):
+    """The trainers do not return to Python while they learn."""
+    rng = random.Random(0)
+    words = ("".join(rng.choices(string.ascii_lowercase, k=900)) for _ in range(3000))
+    (tmp_path / "text.txt").write_text("\n".join(words))
+    flags = [f"--input={tmp_path}/text.txt", f"--output={tmp_path / 't'}"]
+    process = subprocess.Popen(
+        command("train_tokenizer", *flags), stderr=subprocess.PIPE, text=True
+    )
+    while "learning" not in (line := process.stderr.readline()):
+        assert line
+    time.sleep(1)
+    process.send_signal(signal.SIGINT)
+    _, errors = process.communicate(timeout=5)
+    assert process.returncode == -signal.SIGINT, errors
+    assert not (tmp_path / "t").exists()
+
+
 # ---- disks
 
 

@@ -1,7 +1,9 @@
+import bz2
 import dataclasses
 import gzip
 import io
 import json
+import lzma
 import pathlib
 
 import numpy as np
@@ -10,12 +12,26 @@ import pytest
 import sentencex
 import zstandard
 from corpora import build_reference, content, flipped
+from pyarrow import parquet
 
-from bert_jax.corpus import build, python_docs, shards, sources, splits, text_files
+from bert_jax.corpus import (
+    build,
+    python_docs,
+    report,
+    shards,
+    sources,
+    splits,
+    text_files,
+)
 from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import Unavailable, UserError
 
-ZSTD = zstandard.ZstdCompressor(write_checksum=True)
+COMPRESS = {
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.ZstdCompressor(write_checksum=True).compress,
+}
 DATA = pathlib.Path(__file__).parents[2] / "shared/data"
 
 
@@ -52,19 +68,38 @@ WRITERS = {
 }
 
 
-@pytest.mark.parametrize("format", WRITERS)
-def test_documents_do_not_depend_on_where_a_file_is_cut(format, documents, tmp_path):
+@pytest.mark.parametrize(
+    ("format", "line_end"),
+    [*((format, "\n") for format in WRITERS), ("text", "\r"), ("jsonl", "\r\n")],
+)
+def test_documents_do_not_depend_on_where_a_file_is_cut(
+    format, line_end, documents, tmp_path
+):
     path = tmp_path / "input"
     written = "".join(WRITERS[format](i, text) for i, text in enumerate(documents[:30]))
-    path.write_text(written, encoding="utf-8")
+    path.write_text(written.replace("\n", line_end), encoding="utf-8")
     expected = [" ".join(text.split()) for text in documents[:30]]
     whole = path.stat().st_size
-    for split_bytes in (whole, 20_000, 3_001, 97):
+    for split_bytes in (whole, 20_000, 997):
         source = sources.Source(str(path), format, split_bytes=split_bytes)
         assert len(sources.plan(source)) == round(whole / split_bytes)
         got, problems = read_all(source)
         assert [" ".join(d.text.split()) for d in got] == expected
         assert problems.count == 0
+    # At each byte of a short file.
+    texts = ["One.\nTwo.", "Three.", "\u00e9."]
+    written = "".join(WRITERS[format](i, text) for i, text in enumerate(texts))
+    path.write_text(written.replace("\n", line_end), encoding="utf-8")
+    size = path.stat().st_size
+    for cut in range(1, size):
+        got = [
+            " ".join(text.split())
+            for begin, end in ((0, cut), (cut, size))
+            for text in text_files.documents(
+                str(path), begin, end, format, "text", Problems()
+            )
+        ]
+        assert got == ["One. Two.", "Three.", "\u00e9."]
 
 
 def test_deleted_file_is_refused(tmp_path):
@@ -87,6 +122,9 @@ def test_deleted_file_is_refused(tmp_path):
         (".zst", 0, "ZSTD decompress failed"),
         (".zst", -1, "ZSTD decompress failed: Restored data doesn't match checksum"),
         (".zst", None, "Truncated compressed stream"),
+        (".bz2", None, "Compressed file ended before"),
+        (".xz", None, "Compressed file ended before"),
+        (".xz", 0, "Input format not supported by decoder"),
     ],
 )
 def test_damage_of_an_archive_costs_only_what_is_behind_it(
@@ -94,8 +132,7 @@ def test_damage_of_an_archive_costs_only_what_is_behind_it(
 ):
     """A bit is flipped at `place`, or the second half is missing."""
     texts = [text.strip() for text in documents[:100]]
-    compress = {".gz": gzip.compress, ".zst": ZSTD.compress}[suffix]
-    whole = compress("\n\n".join(texts).encode())
+    whole = COMPRESS[suffix]("\n\n".join(texts).encode())
     damaged = whole[: len(whole) // 2] if place is None else flipped(whole, place)
     (tmp_path / f"a{suffix}").write_bytes(damaged)
     (tmp_path / f"b{suffix}").write_bytes(whole)
@@ -103,7 +140,8 @@ def test_damage_of_an_archive_costs_only_what_is_behind_it(
     kept = [d.text.strip() for d in got if d.source.startswith(f"{tmp_path}/a")]
     assert [d.text.strip() for d in got[len(kept) :]] == texts
     assert kept == texts[: len(kept)]
-    assert (len(kept) > 10) or place is not None
+    # A block of .bz2 is larger than this text.
+    assert len(kept) > 10 or place is not None or suffix == ".bz2"
     (line,) = problems.lines
     assert line.startswith(f"{tmp_path}/a{suffix}: cannot be read to its end ({reason}")
     assert f"kept the {len(kept)} documents" in line
@@ -120,7 +158,9 @@ def test_unavailable_store_ends_the_build(tmp_path, monkeypatch):
                 return super().readline(size)
             raise TimeoutError("no answer")
 
-    monkeypatch.setattr(text_files, "unpacked", lambda name: Stream(b"one\n\ntwo\n"))
+    stream = Stream(b"one\n\ntwo\n")
+    stream.peek = lambda size: stream.getvalue()
+    monkeypatch.setattr(text_files, "unpacked", lambda name: stream)
     with pytest.raises(Unavailable, match=r"a\.txt cannot be read now: no answer"):
         read_all(sources.Source(f"{tmp_path}/*", "text"))
 
@@ -157,11 +197,73 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
 def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     monkeypatch.setattr(text_files, "_MAX_DOCUMENT_CHARS", 50)
     monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", 20)
-    (tmp_path / "a.txt").write_text("ä" * 200)
+    (tmp_path / "a.txt").write_text("a" + "ä" * 200)
     got, problems = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
-    assert "".join(d.text for d in got) == "ä" * 200
+    assert "".join(d.text for d in got) == "a" + "ä" * 200
     assert max(len(d.text) for d in got) <= 50
     assert problems.count == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "kind"),
+    [
+        (bz2.compress(bytes(range(256)) * 99), "compressed; let its name end in .bz2"),
+        (gzip.compress(b"text"), "compressed; let its name end in .gz"),
+        (b"PAR1\x15\x04\x15\x0e", "a Parquet file; use --format=parquet"),
+        (b"%PDF-1.7\n%\xe2\xe3\n1 0 obj\n", "a PDF document; extract its text"),
+        ("\ufeffDas ist Text.\n".encode("utf-16-le"), "UTF-16; convert it to UTF-8"),
+        (b"\x7fELF\x02\x01\x01" + bytes(60), "binary"),
+    ],
+)
+def test_files_that_are_not_text_are_refused_by_their_first_bytes(
+    content, kind, tmp_path
+):
+    (tmp_path / "a").write_bytes(content + b"\nrubbish\n\n" * 99)
+    (tmp_path / "b").write_text("text\n")
+    got, problems = read_all(sources.Source(f"{tmp_path}/*", "text", split_bytes=300))
+    assert [d.text for d in got] == ["text\n"]
+    assert problems.lines == [f"{tmp_path}/a: no text; the file is {kind}; left out"]
+
+
+@pytest.mark.parametrize("split_bytes", [10**9, 40_000])
+def test_parquet_files_are_read_by_row_groups(split_bytes, documents, tmp_path):
+    texts = [*documents[:60], None]
+    table = pyarrow.table({"id": range(61), "body": texts})
+    parquet.write_table(table, tmp_path / "a.parquet", row_group_size=7)
+    source = sources.Source(f"{tmp_path}/*", "parquet", "body", split_bytes)
+    assert (len(sources.plan(source)) > 3) == (split_bytes < 10**9)
+    got, problems = read_all(source)
+    assert [d.text for d in got] == documents[:60]
+    assert problems.lines == [
+        f"{tmp_path}/a.parquet, row 61: no text in 'body'; left out"
+    ]
+    with pytest.raises(UserError, match=r"no column 'text' of texts; it has body; cho"):
+        read_all(sources.Source(f"{tmp_path}/*", "parquet"))
+    whole = (tmp_path / "a.parquet").read_bytes()
+    (tmp_path / "a.parquet").write_bytes(whole[:-9])
+    got, problems = read_all(source)
+    assert got == [] and "a.parquet: cannot be read to its end" in problems.lines[0]
+
+
+def test_html_escapes_of_wikiextractor_are_undone(tmp_path):
+    (tmp_path / "a").write_text(
+        '<doc id="1" title="AT&amp;T">\nAT&amp;T\n\n'
+        "&lt;b&gt; is &quot;bold&quot; at AT&amp;T, &amp;amp; &copy stays.\n</doc>\n"
+    )
+    [got], _ = read_all(sources.Source(str(tmp_path / "a"), "wikiextractor"))
+    assert got.text == '<b> is "bold" at AT&T, &amp; &copy stays.\n'
+
+
+def test_brackets_in_names_are_literal_if_they_match_nothing_as_a_glob(tmp_path):
+    for name in ("a[1].txt", "a2.txt"):
+        (tmp_path / name).write_text(name)
+    for pattern, expected in {
+        "a[1].txt": ["a[1].txt"],
+        "a[2].txt": ["a2.txt"],
+        "a[1]*": ["a[1].txt"],
+    }.items():
+        got, _ = read_all(sources.Source(f"{tmp_path}/{pattern}", "text"))
+        assert [d.text for d in got] == expected
 
 
 def test_wikiextractor_output():
@@ -297,6 +399,21 @@ def test_modules_of_packages_and_of_the_standard_library_are_listed(
 # ---- building
 
 
+@pytest.mark.parametrize("mark", ["(1)", "\u2022", " \u25cf (iv)"])
+def test_sentences_end_behind_the_mark_of_a_list_item(mark):
+    """`sentencex` takes the rest of such a paragraph for one sentence."""
+    text = (
+        f"First one. Second one.\n{mark} Third one. Fourth\none. Fifth one.\nSixth.\n"
+    )
+    segments = splits.segment("en", text)
+    assert "".join(segments) == text
+    assert [s.strip() for s in segments] == [
+        *("First one.", "Second one.", f"{mark.strip()} Third one."),
+        *("Fourth\none.", "Fifth one.", "Sixth."),
+    ]
+    assert splits.segment("en", "Plain. Text.") == ["Plain. ", "Text."]
+
+
 def all_documents(corpus, split):
     for shard in corpus.shards[split]:
         for rows in shards.read_shard(corpus.folder, shard):
@@ -372,6 +489,17 @@ def test_unknown_languages_are_refused():
     codes = {a + b for a in letters for b in letters}
     special = {code for code in codes if sentencex.segment(code, text) != usual}
     assert {"da", "de", "es", "fr", "it"} <= special <= splits.LANGUAGES
+
+
+def test_nothing_to_train_on_is_explained(wordpiece, tmp_path):
+    (tmp_path / "a.txt").write_text("One document.")
+    source = sources.Source(f"{tmp_path}/*.txt", "text")
+    settings = build.Settings(held_out=1 - 1e-12)
+    with pytest.raises(UserError, match=r"held_out=0\.9+ holds out every document"):
+        build.build(source, settings, wordpiece, tmp_path / "c")
+    assert not (tmp_path / "c").exists()
+    built = build.build(source, build.Settings(0.0), wordpiece, tmp_path / "c")
+    assert ": 1 document, 1 sentence, " in report.describe(built)
 
 
 def test_shards_are_plain_arrow_files(corpus):

@@ -8,6 +8,7 @@ it repeats one.
 Only `run.build_corpus` imports this module. It needs the extra `beam`.
 """
 
+import hashlib
 import re
 import shlex
 import traceback
@@ -40,12 +41,15 @@ def runner(options: str) -> build.Runner:
     ) -> Generator[tuple[int, splits.SplitResult], None, None]:
         if not todo:
             return
-        numbered = pipeline | "Splits" >> apache_beam.Create(todo)
+        indices = [index for index, _ in todo]
+        # The graph of a job has a limited size, so the splits are planned in a worker.
+        begin = pipeline | "Begin" >> apache_beam.Create([indices])
+        numbered = begin | "Plan" >> apache_beam.FlatMap(_plan, job, _digest(todo))
         # Without a shuffle, all splits would stay on one worker.
         spread = numbered | "Spread" >> apache_beam.Reshuffle()
-        _ = spread | "Build" >> apache_beam.Map(_build_split, job)
+        versions = build_state.versions()
+        _ = spread | "Build" >> apache_beam.Map(_build_split, job, versions)
         _wait(pipeline)
-        indices = [index for index, _ in todo]
         results = build_state.read_results(storage.path(job.output), indices)
         yield from zip(indices, results, strict=True)
 
@@ -67,7 +71,27 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
         raise UserError(f"Beam's job ended as {state}; the same command continues")
 
 
-def _build_split(numbered: tuple[int, sources.Split], job: splits.Job) -> None:
+def _digest(numbered: Sequence[tuple[int, sources.Split]]) -> str:
+    return hashlib.sha256(repr(list(numbered)).encode("utf-8")).hexdigest()
+
+
+def _plan(
+    indices: list[int], job: splits.Job, digest: str
+) -> list[tuple[int, sources.Split]]:
+    """Return the numbered splits to build, in a worker."""
+    wanted = set(indices)
+    numbered = [(i, s) for i, s in enumerate(sources.plan(job.source)) if i in wanted]
+    if _digest(numbered) != digest:
+        raise UserError(
+            f"{job.source.pattern or job.source.format} has changed, or is not the "
+            "same for Beam's workers"
+        )
+    return numbered
+
+
+def _build_split(
+    numbered: tuple[int, sources.Split], job: splits.Job, versions: dict[str, str]
+) -> None:
     """Build a split, in a worker. The output folder keeps the result."""
     index, split = numbered
     folder = storage.path(job.output)
@@ -76,6 +100,7 @@ def _build_split(numbered: tuple[int, sources.Split], job: splits.Job) -> None:
             f"Beam's workers do not see the build in {folder}; give an --output that "
             "all machines share"
         )
+    build_state.check_versions(folder, versions)
     # If one split of a bundle fails, Beam repeats the whole bundle.
     if not build_state.result_path(folder, index).exists():
         build_state.build_and_keep(job, index, split)

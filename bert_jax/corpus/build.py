@@ -74,6 +74,12 @@ def build(
     if is_empty:
         # Nothing is worth keeping, and the corrected command needs the folder.
         storage.remove_folder(folder)
+        if held_out := sum(result.held_out.documents for result in results):
+            raise UserError(
+                f"no document is left for training: held_out={settings.held_out} "
+                f"holds out every document of the input ({held_out:,}); give more "
+                "text or a smaller fraction"
+            )
         why = f" ({problems[0]})" if problems else ""
         raise UserError(f"no document for training in the input{why}")
     storage.remove_folder(folder / build_state.FOLDER)
@@ -103,7 +109,9 @@ def _is_complete(folder: storage.Path, identity: dict[str, Any]) -> bool:
     with storage.writing(folder):  # one of its parents may not be accessible
         if not (folder / shards.MANIFEST).exists():
             return False
-    build_state.check_same(folder, shards.open_corpus(folder).settings, identity)
+    corpus = shards.open_corpus(folder)
+    build_state.check_same(folder, corpus.settings, identity)
+    shards.check_sizes(corpus)
     return True
 
 

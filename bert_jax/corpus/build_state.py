@@ -8,7 +8,9 @@ that was interrupted continues from there, with the same runner or another.
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib.metadata
 import json
+import unicodedata
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -37,6 +39,31 @@ def identity(
         "tokenizer": tokenizer.fingerprint,
         "input": sources.fingerprint(source, planned),
     }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that turns text into sentences and tokens."""
+    libraries = ("sentencepiece", "sentencex", "tokenizers")
+    found = {name: importlib.metadata.version(name) for name in libraries}
+    return found | {"Unicode": unicodedata.unidata_version}
+
+
+def check_versions(where: storage.Path | str, begun: dict[str, str]) -> None:
+    """Raise a `UserError` if this process would tokenise differently.
+
+    Args:
+      where: Folder of the build.
+      begun: Versions with which the build was begun.
+    """
+    here = versions()
+    names = [name for name in begun if begun[name] != here.get(name)]
+    if names:
+        expected = ", ".join(f"{name} {begun[name]}" for name in names)
+        actual = ", ".join(f"{name} {here.get(name)}" for name in names)
+        raise UserError(
+            f"the build in {where} was begun with {expected}, and this is {actual}; "
+            "install the same versions, or delete the folder to begin again"
+        )
 
 
 @contextlib.contextmanager
@@ -76,9 +103,10 @@ def begin(
                 f"cannot read {path}: {error}; delete {folder} and build again"
             ) from error
         check_same(folder, settings, identity)
+        check_versions(folder, settings.get("versions", {}))
     else:
         with storage.writing(path):
-            storage.write_text(path, json.dumps(identity))
+            storage.write_text(path, json.dumps(identity | {"versions": versions()}))
     names = {path.name for path in (folder / FOLDER).glob("split-*.json")}
     indices = [i for i in range(count) if result_path(folder, i).name in names]
     with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:

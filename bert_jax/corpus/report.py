@@ -56,7 +56,10 @@ def _hints(
 def describe(corpus: shards.Corpus) -> str:
     """Return a summary of a corpus, in one or two lines."""
     train, held_out = (
-        ", ".join(f"{corpus.count(split, what):,} {what}" for what in shards.COUNTS[:3])
+        ", ".join(
+            terminal.count(corpus.count(split, what), what.removesuffix("s"))
+            for what in shards.COUNTS[:3]
+        )
         for split in shards.SPLITS
     )
     unknown = corpus.count(shards.TRAIN, "unknown_tokens")

@@ -83,9 +83,12 @@ class ShardWriter:
             self._file.close()
         with open(self._temporary, "rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            size = stream.tell()
         with storage.writing(self._path, CONTINUES):
             storage.put(self._temporary, self._path)
-        return shards.Shard(file=self._path.name, sha256=digest, **self._counts)
+        return shards.Shard(
+            file=self._path.name, sha256=digest, size=size, **self._counts
+        )
 
     def _flush(self) -> None:
         if not self._rows:

@@ -9,7 +9,9 @@ are fetched one at a time. `corpus.json` has counts and a checksum for each shar
 """
 
 import dataclasses
+import glob
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -41,6 +43,7 @@ class Shard:
       tokens: Number of tokens.
       sha256: Checksum of the file, in hexadecimal.
       unknown_tokens: Number of `[UNK]` tokens.
+      size: Number of bytes of the file.
     """
 
     file: str
@@ -48,7 +51,9 @@ class Shard:
     sentences: int
     tokens: int
     sha256: str
-    unknown_tokens: int = 0  # not counted in corpora of early versions
+    # Not counted in corpora of early versions.
+    unknown_tokens: int = 0
+    size: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,6 +166,27 @@ class Rows:
     sentence_starts: np.ndarray
     sentences_before: np.ndarray
     sources: Sequence[str]
+
+
+def check_sizes(corpus: Corpus) -> None:
+    """Check that all shards exist and have their sizes, by a listing of the folder.
+
+    Raises:
+      UserError: A shard is missing or has another size.
+    """
+    pattern = glob.escape(os.fspath(corpus.folder))
+    sizes = {
+        os.path.basename(file.name): file.size
+        for file in storage.find(f"{pattern}/*.arrow")
+    }
+    for shard in itertools.chain.from_iterable(corpus.shards.values()):
+        size = sizes.get(shard.file)
+        if size is None or (shard.size and size != shard.size):
+            problem = "is missing" if size is None else f"is damaged ({size} bytes)"
+            raise UserError(
+                f"shard {corpus.folder / shard.file} {problem}; restore the file or "
+                "build the corpus again"
+            )
 
 
 def check_file(folder: storage.Path, shard: Shard) -> None:

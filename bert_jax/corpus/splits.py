@@ -22,6 +22,11 @@ from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import UserError
 
 _BATCH_SENTENCES = 2000  # sentences that are tokenised together
+# Marks of list items, after which `sentencex` takes the rest of a paragraph, lines and
+# all, for one sentence.
+_ITEM = re.compile(
+    r"^[ \t]*(?:(?:[•\u2043⁌⁍■□▪▫▶▸►◆◇○●◦★☆➢➣➤]|\(\w{1,6}\))[ \t]+)+", re.MULTILINE
+)
 _LINE_BREAK = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 # The codes of ISO 639-1. `sentencex` takes any code, and silently falls back to a
 # related language or to English.
@@ -112,6 +117,21 @@ def build_split(job: Job, index: int, split: sources.Split) -> SplitResult:
         return SplitResult(train.close(), held_out.close(), problems)
 
 
+def segment(language: str, text: str) -> list[str]:
+    """Split a text into sentences, which concatenate to the text.
+
+    The mark of a list item, such as "(1)", is a part of the sentence behind it.
+    """
+    marks = [match.span() for match in _ITEM.finditer(text)]
+    segments = []
+    begins = [(0, 0), *marks]
+    ends = [begin for begin, _ in marks] + [len(text)]
+    for (begin, behind), end in zip(begins, ends, strict=True):
+        first, *others = sentencex.segment(language, text[behind:end]) or [""]
+        segments += [text[begin:behind] + first, *others]
+    return segments
+
+
 def in_one_line(segments: Sequence[str]) -> list[str]:
     """Return the sentences of a document such that they concatenate to one line.
 
@@ -138,7 +158,7 @@ def _tokenised(
     sentences: list[str] = []
     for document in itertools.chain(documents, [None]):
         if document is not None:
-            segments = sentencex.segment(settings.language, document.text)
+            segments = segment(settings.language, document.text)
             waiting.append((document, len(segments)))
             sentences += in_one_line(segments)
         if document is None or len(sentences) >= _BATCH_SENTENCES:

@@ -67,7 +67,8 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             return run(arguments[1:])
         if len(arguments) > 1:
             raise UserError(
-                f"unexpected argument {arguments[1]!r}; flags are given as --name=value"
+                f"unexpected argument {arguments[1]!r}; flags are given as "
+                "--name=value, and globs in quotes"
             )
         return run()
 

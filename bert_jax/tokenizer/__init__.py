@@ -264,7 +264,10 @@ class Tokenizer:
         storage.check(folder)
         hint = "run.train_tokenizer makes one"
         try:
-            text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
+            is_published = (folder / "tokenizer_config.json").exists()
+            if not is_published:
+                text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
+                is_published = '"model"' in text and '"kind"' not in text
         except (FileNotFoundError, NotADirectoryError) as error:
             raise UserError(
                 f"no tokenizer in {folder}: {SETTINGS_FILE} is missing; {hint}"
@@ -273,6 +276,12 @@ class Tokenizer:
             raise storage.failure(error)(
                 f"the tokenizer in {folder} cannot be read: {error}; {hint}"
             ) from error
+        if is_published:
+            raise UserError(
+                f"{folder} has a tokenizer of Hugging Face; give its vocab.txt, or "
+                "convert the checkpoint with run.convert --to=ours and give the folder "
+                "`tokenizer` in the result"
+            )
         try:
             settings = json.loads(text)
             names = _MODEL_FILES.get(settings["kind"], ())
@@ -308,12 +317,13 @@ def from_vocab_file(
 ) -> Tokenizer:
     """Make a WordPiece tokenizer from a `vocab.txt`, with one token per line."""
     try:
-        text = storage.path(path).read_text(encoding="utf-8")
+        text = storage.path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise storage.failure(error)(
-            f"cannot read the vocabulary {path}: {error}"
+            f"cannot read the vocabulary {path}: {reason}"
         ) from error
-    model = (text.rstrip("\n") + "\n").encode("utf-8")
+    model = (text.replace("\r\n", "\n").rstrip("\n") + "\n").encode("utf-8")
     try:
         return Tokenizer("wordpiece", lower_case, strip_accents, model)
     except UserError as error:
