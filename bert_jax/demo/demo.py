@@ -49,6 +49,7 @@ def demo(config: DemoConfig, folder: str) -> str:
         if not jax.config.jax_compilation_cache_dir:
             # So that all fine-tuning runs, and continued runs, compile once.
             jax.config.update("jax_compilation_cache_dir", str(path / "compiled"))
+        jax.devices()  # fails here, and not after the corpus, if there are none
         _heading(1, "vocabulary and corpus from the documentation of Python packages")
         corpus = _corpus(config, path)
         terminal.say(corpus_report.describe(corpus))

@@ -25,8 +25,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "output",
         "",
-        "File to write: .png, .pdf, .svg. Default: WORKDIR/curves.png; here, if the "
-        "workdir is a URL, and compared.png here of several.",
+        "File or folder to write to: .png, .pdf, .svg. Default: WORKDIR/curves.png; "
+        "here, if the workdir is a URL, and compared.png here of several.",
     )
 
 
@@ -40,8 +40,12 @@ def main(others: list[str]) -> int:
         command_line.required("workdir", "give the folder of a run, --workdir=DIR")
     )
     local = pathlib.Path() if storage.is_remote(folder) else folder
-    default = "compared.png" if others else local / "curves.png"
+    default = pathlib.Path("compared.png") if others else local / "curves.png"
+    if "://" in flags.FLAGS.output:
+        raise UserError(f"--output={flags.FLAGS.output} must be a local file")
     output = pathlib.Path(flags.FLAGS.output or default)
+    if output.is_dir():
+        output /= default.name
     if not output.suffix:
         output = output.with_name(f"{output.name}.png")
     if others:
@@ -54,7 +58,8 @@ def main(others: list[str]) -> int:
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {output}: {error}") from error
+        reason = getattr(error, "strerror", None) or error
+        raise UserError(f"cannot write {output}: {reason}") from error
     terminal.say(f"wrote {output}")
     return 0
 
