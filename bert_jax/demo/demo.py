@@ -1,4 +1,4 @@
-"""The demo: a corpus, pretraining, fine-tuning, and a report.
+"""Program of the demo: a corpus, pretraining, fine-tuning, and a report.
 
 A part that is done is not repeated.
 """
@@ -32,10 +32,6 @@ BLANKS = (
 
 def demo(config: DemoConfig, folder: str) -> str:
     """Run or continue the demo.
-
-    Args:
-      config: Config of all parts.
-      folder: Folder for the output of all parts.
 
     Returns:
       The report, which is also written to report.txt, beside results.json and

@@ -42,11 +42,7 @@ class Generation:
     chip_config: str = ""
 
     def rates(self, peak_flops: float) -> Rates:
-        """Return the rates of a device.
-
-        Args:
-          peak_flops: Peak operations of a device in a second.
-        """
+        """Return the rates of a device, given its peak operations in a second."""
         if not self.clock:
             return Rates(0.0, 0.0)
         return Rates(peak_flops / self.clock, self.bandwidth / self.clock)
