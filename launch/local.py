@@ -28,6 +28,7 @@ import time
 
 # When one process dies, the others have this time to notice before they are killed.
 _GRACE_SECONDS = 5.0
+_MOST = 256
 _DONE, _CRASHED, _MISTAKE, _STOPPED = 0, 1, 2, 75
 
 
@@ -62,9 +63,11 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--dry_run", action="store_true", help="print the commands")
     parser.add_argument("command", nargs="+", help="after --")
     options = parser.parse_args()
-    if options.processes < 1 or options.devices < 1 or options.restarts < 0:
+    sizes = options.processes, options.devices
+    if not all(1 <= size <= _MOST for size in sizes) or options.restarts < 0:
         parser.error(
-            "--processes and --devices must be at least 1, and --restarts at least 0"
+            f"--processes and --devices must be from 1 to {_MOST}, and --restarts at "
+            "least 0"
         )
     if not options.dry_run and not shutil.which(options.command[0]):
         parser.error(f"there is no program {options.command[0]!r}")

@@ -25,6 +25,7 @@ required cluster "give the cluster, --cluster=CLUSTER"
 required type "give the TPU type, such as --type=v6e-64"
 required image "give a container image, --image=IMAGE"
 required_number slices max_restarts
+[[ $slices != 0 ]] || fail "--slices must be at least 1"
 (($#)) || fail "there is no program; give it after --"
 
 [[ $* != *$'\n'* ]] || fail "xpk takes no command of several lines"

@@ -38,18 +38,6 @@ def finished(corpus, tmp_path):
     return shutil.copytree(corpus.folder, tmp_path / "finished")
 
 
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [(errno.EROFS, "make it writable or"), (errno.ENOSPC, "make room or")],
-)
-def test_advice_fits_the_failure(number, advice):
-    with (
-        pytest.raises(UserError, match=f"to /x: {os.strerror(number)}; {advice} go"),
-        storage.writing("/x", "make room or go"),
-    ):
-        raise OSError(number, "")
-
-
 @pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])
 @pytest.mark.parametrize("output", ["/proc/nothing", "x" * 300])
 def test_unwritable_output_is_refused_before_the_work(

@@ -117,7 +117,9 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
     [
         ([], "--config is missing; give a recipe"),
         (["--config="], "--config is missing; give a recipe"),
-        (["--config=configs/none.py"], "[Errno 2] No such file or directory"),
+        (["--config=none.py"], "the recipe --config=none.py: No such file or direct"),
+        (["--config=configs"], "the recipe --config=configs: Is a directory"),
+        ([BASE, "--flagfile=none"], "error: Unable to open flagfile"),
         ([BASE, "--config.nosuch.thing=1"], "--config.nosuch.thing: unknown config"),
         ([BASE, "--config.phases[0].stepz=3"], "stepz: unknown config field; did you"),
         ([BASE, "--config.phases[9].steps=3"], "phases[9].steps: unknown config field"),
@@ -220,6 +222,16 @@ def test_streams_that_are_closed():
         assert (b"Pretrain BERT" in done.stdout) == (closed == "2>&-")
 
 
+@pytest.mark.parametrize("platform", ["banana", "cuda"])
+def test_a_platform_that_is_not_installed(platform):
+    """JAX raises different errors for unknown platforms and for missing plugins."""
+    lines = "import jax\nrun = lambda: jax.devices()"
+    done = script(lines, variables={"JAX_PLATFORMS": platform})
+    if platform == "cuda" and done.returncode == 0:
+        pytest.skip("there is a GPU")
+    assert error_of(done).startswith(f"error: JAX_PLATFORMS={platform} is not instal")
+
+
 # ---- imports that take long
 
 HEAVY = {"apache_beam", "flax", "jax", "jaxlib", "optax", "orbax", "tensorflow"}
@@ -234,12 +246,13 @@ def with_imports(name, *flags):
     ]
 
 
-def test_help_is_there_at_once():
+def test_help_is_there_at_once(monkeypatch):
     modules = [f"bert_jax.run.{name}" for name in sorted(ENTRYPOINTS)]
     done = run("-c", f"import sys, {', '.join(modules)}; print(*sys.modules)")
     assert HEAVY.isdisjoint(done.stdout.decode().split())
-    app.define_help_flags()  # absl does it once, and `call` would undo it
     for name in ENTRYPOINTS:
+        # absl defines its flags once, and `call` removes them.
+        monkeypatch.setattr(app, "_define_help_flags_called", False)
         assert commands.call(name, "--help").returncode == 0
 
 

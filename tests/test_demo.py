@@ -143,6 +143,14 @@ def test_blanks_and_curves_of_the_model(finished, tmp_path):
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     assert_refused(call("report", f"--workdir={tmp_path}"), "cannot read")
+    folder = tmp_path / "pictures"
+    folder.mkdir()
+    assert call("report", workdir, f"--output={folder}").returncode == 0
+    assert [path.name for path in folder.iterdir()] == ["curves.png"]
+    done = call("report", workdir, "--output=gs://bucket/a.png")
+    assert_refused(done, "--output=gs://bucket/a.png must be a local file")
+    done = call("report", workdir, f"--output={tmp_path}/none/a.png")
+    assert_refused(done, f"cannot write {tmp_path}/none/a.png: No such file or direct")
 
 
 @pytest.mark.parametrize(

@@ -230,6 +230,8 @@ MISTAKES = [
     (tpu_vm("run", "--max_restarts=08", "--", "python"), "takes a whole number"),
     (tpu_vm("install", "--commit=main", "--repo=r"), "takes the hash of a commit"),
     (xpk("--slices=two", "--", "python"), "takes a whole number"),
+    (xpk("--slices=0", "--", "python"), "--slices must be at least 1"),
+    ([sys.executable, "launch/local.py", "--processes=999", "--", "true"], "1 to 256"),
     (xpk("--", "python", "-c", "a\nb"), "several lines"),
     (slurm("--nodes=4", "--", "python"), "unknown argument '--nodes=4'"),
     (["bash", "launch/setup_worker.sh", "tpu"], "unknown argument 'tpu'"),
@@ -529,6 +531,7 @@ def render(*arguments) -> int:
         (["--topology=2x2", "--slices=2", "--", "python"], "each has several hosts"),
         (["--topology=1x1", "--", "python"], "has 1 chips, and a host has 4"),
         (["--name=Bert", "--", "python"], "lower-case letters"),
+        (["--image=", "--", "python"], "--image is empty"),
     ],
 )
 def test_mistakes_of_render(capsys, arguments, message):

@@ -1,4 +1,4 @@
-"""The demo: a corpus, pretraining, fine-tuning, and a report.
+"""Program of the demo: a corpus, pretraining, fine-tuning, and a report.
 
 A part that is done is not repeated.
 """
@@ -33,10 +33,6 @@ BLANKS = (
 def demo(config: DemoConfig, folder: str) -> str:
     """Run or continue the demo.
 
-    Args:
-      config: Config of all parts.
-      folder: Folder for the output of all parts.
-
     Returns:
       The report, which is also written to report.txt, beside results.json and
       curves.png.
@@ -49,6 +45,7 @@ def demo(config: DemoConfig, folder: str) -> str:
         if not jax.config.jax_compilation_cache_dir:
             # So that all fine-tuning runs, and continued runs, compile once.
             jax.config.update("jax_compilation_cache_dir", str(path / "compiled"))
+        jax.devices()  # fails here, and not after the corpus, if there are none
         _heading(1, "vocabulary and corpus from the documentation of Python packages")
         corpus = _corpus(config, path)
         terminal.say(corpus_report.describe(corpus))

@@ -130,11 +130,7 @@ def plan_phase(
 ) -> PhasePlan:
     """Compile the training step and the evaluation step of a phase.
 
-    Args:
-      run: Run on a mesh of the topology's devices.
-      phase: Phase of the run.
-      topology: Topology of the mesh.
-      dump: Folder of the compiler's schedules, if requested.
+    The devices of the run's mesh are those of the topology.
     """
     state = run.state_shapes()
     begin = time.perf_counter()
@@ -215,7 +211,7 @@ def _memory(
     Args:
       compiled: The program, or the bytes that the compiler asked for when it refused.
       state: Shapes of the train state.
-      topology: Topology that the program is for.
+      topology: Slices that the program is for.
       arguments: Parts of the state that the program has as arguments.
     """
     arguments = sharding.bytes_of_device(arguments)

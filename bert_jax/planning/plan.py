@@ -68,8 +68,8 @@ class Planner:
 
     Attributes:
       topology: Slices to run on.
-      make_run: Function of a resolved config and a mesh that returns the run. Its data
-        are never opened.
+      make_run: Function from a resolved config and a mesh to the run. Its data are
+        never opened.
       dump: Folder of the compiler's schedules, if requested.
     """
 
@@ -83,12 +83,7 @@ class Planner:
         recipe: str,
         say: Callable[[str], None] = lambda line: None,
     ) -> Plan:
-        """Compile all phases of a recipe.
-
-        Args:
-          config: Resolved config.
-          recipe: Name of the recipe.
-          say: Called with a line before each compilation.
+        """Compile all phases of a recipe, and report each one before.
 
         Raises:
           UserError: The run cannot be sharded over the devices.

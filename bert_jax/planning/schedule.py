@@ -44,12 +44,9 @@ class _Loop:
 
 
 def scheduled_cycles(text: str) -> int:
-    """Return the cycles of a fusion or kernel: its bundles times their trip counts.
+    """Return the cycles in a file of the dump: bundles times their trip counts.
 
     Loops without a trip count are short and count once. All sides of a branch count.
-
-    Args:
-      text: File of the dump.
     """
     outside, loops = 0, []
     current: dict[int, _Loop] = {}  # by depth

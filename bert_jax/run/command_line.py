@@ -77,7 +77,7 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             define_flags()  # a recipe that is the default is read here
         app.run(call_run, flags_parser=_parse_flags)
     except (UserError, flags.CantOpenFlagFileError) as error:
-        _report(f"error: {error}")
+        _report(f"error: {str(error).removeprefix('ERROR:: ')}")
         _leave(EXIT_USER_ERROR, error)
     except Unavailable as error:
         _report(f"error: {error}")
@@ -95,7 +95,24 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             sys.exit(0)  # absl exits with 1
         raise
     except Exception as error:
-        _crash(error)
+        if not _is_missing_platform(error):
+            _crash(error)
+        platforms = os.environ.get("JAX_PLATFORMS")
+        _report(
+            f"error: JAX_PLATFORMS={platforms} is not installed here; unset it, or "
+            "install the extra for that platform (README.md)"
+        )
+        _leave(EXIT_USER_ERROR, error)
+
+
+def _is_missing_platform(error: Exception) -> bool:
+    """Return whether JAX was asked for a platform that it does not know."""
+    if not os.environ.get("JAX_PLATFORMS"):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    in_jax = frames[-1].filename.endswith("xla_bridge.py")
+    unknown = "not in the list of known backends" in str(error)
+    return in_jax and (unknown or isinstance(error, AssertionError))
 
 
 def _crash(error: BaseException) -> None:
@@ -178,10 +195,12 @@ def _describe_flag_error(error: Exception) -> str:
             similar = re.search(r"Did you mean \W*(\w+)", message)
             hint = f"; did you mean {similar[1]}?" if similar else ""
             return f"--config.{path}: unknown config field{hint}"
-    given = next((a for a in sys.argv if a.startswith("--config=")), "--config")
+    given = re.search(r"--config\b([= ]\S+)?|$", " ".join(sys.argv))[0]
     # ml_collections puts its own words, or a traceback, before the reason.
     reason = str(error).strip().splitlines()[-1]
-    return f"cannot read the recipe {given}: {reason[max(0, reason.find('[Errno')) :]}"
+    if number := re.search(r"\[Errno \d+\] ([^:]+)", reason):
+        reason = number[1]
+    return f"cannot read the recipe {given}: {reason}"
 
 
 def define_config(default: str | None, example: str) -> None:

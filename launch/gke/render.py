@@ -43,6 +43,8 @@ def render(values: argparse.Namespace) -> str:
             f"--name={values.name}: expected up to 40 lower-case "
             "letters, digits and '-'"
         )
+    if not values.image.strip():
+        raise ValueError("--image is empty; give a container image, --image=IMAGE")
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", values.topology):
         raise ValueError(
             f"--topology={values.topology}: expected a form such as 4x4 or 4x4x8"
