@@ -1,7 +1,6 @@
 """Damaged and edited files of corpora and builds."""
 
 import dataclasses
-import errno
 import functools
 import json
 import os
@@ -12,7 +11,6 @@ from commands import assert_refused, call
 from corpora import build_reference, content, flipped
 
 from bert_jax import config as config_lib
-from bert_jax import storage
 from bert_jax.corpus import build, build_state, mixture, shards, sources
 from bert_jax.errors import UserError
 
