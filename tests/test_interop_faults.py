@@ -61,6 +61,16 @@ REFUSED_CONFIGS = {
             "reads BertForMaskedLM, .*, BertLMHeadModel, BertModel",
         ),
     ],
+    "classification": [
+        (
+            {"id2label": {"0": "a", "1": "b", "2": "a"}},
+            "id2label names two classes 'a'",
+        ),
+        (
+            {"id2label": {"0": "a", "1": "b"}},
+            "id2label must name the 3 classes of clas",
+        ),
+    ],
     "albert_bare": [
         ({"inner_group_num": 2}, "_num is 2; .* supports 1 only"),
         ({"num_hidden_groups": 1}, "2 groups of layers, but num_"),
@@ -265,6 +275,7 @@ def test_vocabularies_that_do_not_fit_are_refused(folder):
     for changed, message in (
         ([*tokens, "more", "and more"], "has 47 tokens, the model only 45"),
         (tokens[:4] + tokens[5:], r"the vocabulary has no \[MASK\]"),
+        ([*tokens[:9], "", *tokens[10:]], f"^{source}/vocab.txt: vocabulary, line 10"),
         (tokens[:-5], "has 40 tokens, the model 45 .*resize_token_embeddings.40."),
     ):
         (source / "vocab.txt").write_text("\n".join(changed))

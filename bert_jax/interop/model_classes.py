@@ -276,7 +276,10 @@ def _labels(
             f"{path}: id2label must name the {count} classes of {classifier}, 0 to "
             f"{count - 1}"
         )
-    return [str(names[str(i)]) for i in range(count)]
+    labels = [str(names[str(i)]) for i in range(count)]
+    if repeated := [label for i, label in enumerate(labels) if label in labels[:i]]:
+        raise UserError(f"{path}: id2label names two classes {repeated[0]!r}")
+    return labels
 
 
 def _scheme(tags: list[str]) -> str:

@@ -69,7 +69,9 @@ def read(folder: pathlib.Path) -> Tokenizer:
     try:
         tokenizer = _read(folder, pipeline, settings, family)
     except UserError as error:
-        raise UserError(f"{folder}: {error}") from error
+        reason = str(error).replace("spm.model", _SENTENCEPIECE)
+        where = "" if str(folder) in reason else f"{folder}: "
+        raise UserError(f"{where}{reason}") from error
     _check_added_tokens(folder, tokenizer, pipeline)
     if pipeline and tokenizer.kind != "sentencepiece":
         _check_steps(path, tokenizer, pipeline)
