@@ -408,7 +408,7 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
             raise OSError(errno.ENOSPC, "No space left on device")
 
         patched.setattr(vocabularies, "write", fail)
-        refused("out: No space left on device; make room, or give another folder")
+        refused("out: No space left on device; give another folder")
     assert_refused(call("convert", f"--output={out}"), "--input is missing")
     assert_refused(call("convert", f"--input={source}"), "--output is missing")
     out.mkdir()  # an empty folder is a new one

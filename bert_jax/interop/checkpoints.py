@@ -108,7 +108,7 @@ def _read_remote(
 
 
 def _copy(file: storage.File, local: pathlib.Path) -> None:
-    with storage.writing(local.parent, "make room, or set TMPDIR to another folder"):
+    with storage.writing(local.parent, "set TMPDIR to another folder"):
         storage.get(storage.path(file.name), local)
 
 

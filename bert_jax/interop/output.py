@@ -10,7 +10,7 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.training import restore
 
-_HINT = "make room, or give another folder"
+_HINT = "give another folder"
 
 
 def check(output: str, *, local: bool = False) -> storage.Path:

@@ -18,6 +18,7 @@ All workers need access to input and output, and need bert_jax installed, by an 
 by --setup_file (docs/data.md). The tokenizer is sent to them.
 """
 
+import os
 import signal
 
 from absl import flags
@@ -52,6 +53,8 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
         ):
             return vocabularies.read(storage.path(path))
         return tokenizer_lib.Tokenizer.load(path)
+    if os.path.basename(path) == tokenizer_lib.SETTINGS_FILE:
+        raise UserError(f"--tokenizer={path}: give the folder of this file")
     lower_case, strip_accents = text_input.normalisation("wordpiece")
     return tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
 
@@ -124,12 +127,16 @@ def main() -> int:
         raise UserError("--beam_options needs --runner=beam")
     source = text_input.source(values.shard_megabytes * 1_000_000)
     settings = build.Settings(values.held_out, values.language)
-    terminal.say(f"reading {text_input.description()}")
     # SIGTERM, sent before a machine is preempted, stops the build like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         corpus = report.build_with_progress(
-            source, settings, load_tokenizer(path), output, values.workers, runner
+            source,
+            settings,
+            load_tokenizer(path),
+            output,
+            workers=values.workers,
+            runner=runner,
         )
     except KeyboardInterrupt as stop:
         if not runner:  # all workers have ended: only the exit is left
