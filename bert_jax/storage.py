@@ -225,6 +225,11 @@ def failure(error: BaseException) -> type[UserError] | type[Unavailable]:
     return Unavailable if is_passing(error) else UserError
 
 
+def reason(error: BaseException) -> str:
+    """Return the message of an I/O error, without its number and path."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
@@ -242,16 +247,6 @@ def disk_error(error: BaseException) -> str:
     return ""
 
 
-def advice(reason: str) -> str:
-    """Return what to do about a failure to write before trying again.
-
-    Args:
-      reason: Message of the system, as from `disk_error`.
-    """
-    denied = map(os.strerror, (errno.EROFS, errno.EACCES, errno.EPERM))
-    return "make it writable" if reason in denied else "make room"
-
-
 def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
         yield error
@@ -267,8 +262,7 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
 
     Args:
       where: File or folder that is written.
-      hint: Advice for the end of the message. "make room" in it becomes "make it
-        writable" if the disk is not full.
+      hint: Advice for the end of the message.
 
     Raises:
       UserError: The disk is full, read-only, or fails in another way.
@@ -285,7 +279,7 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
         reason = disk_error(error) or getattr(error, "strerror", None) or str(error)
         line = f"cannot write to {where}: {' '.join(reason.split())}"
         if hint:
-            line += f"; {hint.replace('make room', advice(reason))}"
+            line += f"; {hint}"
         raise failure(error)(line) from error
 
 

@@ -1,7 +1,6 @@
 """Damaged and edited files of corpora and builds."""
 
 import dataclasses
-import errno
 import functools
 import json
 import os
@@ -12,7 +11,6 @@ from commands import assert_refused, call
 from corpora import build_reference, content, flipped
 
 from bert_jax import config as config_lib
-from bert_jax import storage
 from bert_jax.corpus import build, build_state, mixture, shards, sources
 from bert_jax.errors import UserError
 
@@ -36,18 +34,6 @@ def go_on(interrupted, text_file, wordpiece, tmp_path):
 def finished(corpus, tmp_path):
     """Copy of the corpus."""
     return shutil.copytree(corpus.folder, tmp_path / "finished")
-
-
-@pytest.mark.parametrize(
-    ("number", "advice"),
-    [(errno.EROFS, "make it writable or"), (errno.ENOSPC, "make room or")],
-)
-def test_advice_fits_the_failure(number, advice):
-    with (
-        pytest.raises(UserError, match=f"to /x: {os.strerror(number)}; {advice} go"),
-        storage.writing("/x", "make room or go"),
-    ):
-        raise OSError(number, "")
 
 
 @pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])

@@ -27,11 +27,12 @@ from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, report
 from bert_jax.errors import Interrupted, UserError
+from bert_jax.interop import vocabularies
 from bert_jax.run import command_line, text_input
 
 
 def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
-    """Load a native tokenizer, a published byte-level BPE folder, or a `vocab.txt`."""
+    """Load a native tokenizer, the one of a published folder, or a `vocab.txt`."""
     try:
         is_folder = storage.path(path).is_dir()
         is_published = tokenizer_lib.is_published_bpe(storage.path(path))
@@ -47,6 +48,10 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
                 )
         if is_published:
             return tokenizer_lib.from_published_bpe(path)
+        if not storage.is_remote(path) and vocabularies.is_published(
+            storage.path(path)
+        ):
+            return vocabularies.read(storage.path(path))
         return tokenizer_lib.Tokenizer.load(path)
     if os.path.basename(path) == tokenizer_lib.SETTINGS_FILE:
         raise UserError(f"--tokenizer={path}: give the folder of this file")
@@ -76,7 +81,7 @@ def define_flags() -> None:
         "tokenizer",
         "",
         "Folder from run.train_tokenizer; or a vocab.txt with --lower_case and "
-        "--strip_accents; or a folder with RoBERTa's vocab.json and merges.txt.",
+        "--strip_accents; or the folder of a published model (docs/interop.md).",
     )
     flags.DEFINE_string("output", "", "Folder to write: new, or of the same build.")
     flags.DEFINE_float(
