@@ -1,4 +1,4 @@
-"""A complete objective outside of the package.
+"""A complete objective outside of the package: detect randomly replaced tokens.
 
 Some tokens are replaced by random ones, sampled in the step, and the encoder predicts
 which. It needs a config, a class, and an entry in `pretraining.OBJECTIVES`.
