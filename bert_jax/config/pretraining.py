@@ -197,6 +197,7 @@ class PretrainConfig:
                     f"a generator of hidden_size={size}; it must be a multiple of the "
                     f"{encoder.head_size} columns of a head"
                 )
+            objective.generator(encoder).check(f"{where}generator's ")
         types = encoder.type_vocab_size
         if objective.segments not in SINGLE_SEGMENTS and types < 2:
             raise UserError(
