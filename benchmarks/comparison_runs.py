@@ -8,13 +8,15 @@ import pathlib
 import runpy
 import statistics
 import time
+from collections.abc import Callable
 
-import jax
+import interleaved_timing
+import steps as steps_lib
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, pretraining
 from bert_jax.corpus import shards
-from bert_jax.training import metrics_file, programs, sharding
+from bert_jax.training import metrics_file, sharding
 
 RECIPE = pathlib.Path(__file__).parents[1] / "configs/comparison.py"
 # By the names of the recipe's variants.
@@ -59,33 +61,21 @@ def recipe(name: str, steps: int, seed: int, values: argparse.Namespace):
     return pretraining.resolve(config, [shards.open_corpus(values.corpus)])
 
 
-class Timed:
-    """Pretraining run that times a few steps at a time."""
+def timed(config: config_lib.PretrainConfig, steps: int) -> Callable[[], float]:
+    """Return a function that trains, and returns the processor seconds of a step.
 
-    def __init__(self, config: config_lib.PretrainConfig):
-        corpus = shards.open_corpus(config.data.corpus)
-        run = pretraining.make_run(config, sharding.make_mesh(config.mesh), [corpus])
-        (self._phase,), self._mesh = run.phases, run.mesh
-        self._rows = sharding.local_rows(run.mesh, self._phase.batch_size)
-        data = self._phase.open_data(self._rows)
-        self._batches = data.batches(0, self._phase.steps)
-        shapes = run.state_shapes()
-        self._state = sharding.initialise(run.init, shapes, jax.random.key(0))
-        batch = run.batch_shapes(self._phase, self._phase.length)
-        lowered = programs.lower_step(run, self._phase, self._state, batch)
-        self._step, self._seed = lowered.compile(), programs.seed_array(run)
+    They are those of all threads, and include the batch.
+    """
+    corpus = shards.open_corpus(config.data.corpus)
+    run = pretraining.make_run(config, sharding.make_mesh(config.mesh), [corpus])
+    train = steps_lib.steps_of_run(run)
 
-    def seconds(self, steps: int) -> float:
-        """Return the processor seconds of a step, with all threads and its batch."""
-        signals = programs.HostSignals(0.0, 0.0).to_devices(self._mesh)
+    def seconds() -> float:
         start = time.process_time()
-        for batch in itertools.islice(self._batches, steps):
-            batch = sharding.to_devices(
-                self._mesh, batch, self._rows, self._phase.batch_size
-            )
-            self._state, _ = self._step(self._state, batch, signals, self._seed)
-        jax.block_until_ready(self._state)
+        train(steps)
         return (time.process_time() - start) / steps
+
+    return seconds
 
 
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
@@ -102,12 +92,12 @@ def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
     names = [name for name in OBJECTIVES if name in wanted | known.keys()]
     # As many steps as in pretraining, if that is enough, make the same program.
     steps = max(values.steps, (1 + values.rounds) * values.timed_steps)
-    timed = {name: Timed(recipe(name, steps, 0, values)) for name in names}
-    rounds = [
-        {name: one.seconds(values.timed_steps) for name, one in timed.items()}
-        for _ in range(1 + values.rounds)
-    ][1:]
-    seconds = {name: statistics.median(r[name] for r in rounds) for name in timed}
+    sides = {
+        name: timed(recipe(name, steps, 0, values), values.timed_steps)
+        for name in names
+    }
+    measured = interleaved_timing.rounds(sides, values.rounds)
+    seconds = {name: statistics.median(times) for name, times in measured.items()}
     file.write_text(json.dumps(seconds, indent=2) + "\n")
     return seconds
 

@@ -1,206 +1,179 @@
-r"""Compare fine-tuning and predictions with Hugging Face's `Trainer`, by their rates.
+r"""Compare fine-tuning and predictions with Hugging Face's model, by their rates.
 
     pip install -e '.[bench]' -c constraints.txt
     python benchmarks/finetune_vs_huggingface.py --sst2=DIR --vocabulary=vocab.txt
 
 SST-2 as GLUE's download has it, BERT-Mini with random weights, batches of 32, float32,
-dropout 0.1, all cores. `Trainer` pads each batch to its longest row, as its users are
-advised to. Each side trains for some steps, and then predicts for the evaluation set.
-Ours trains by the command that users give, with the huge pages that it takes, and
-predicts by the function for notebooks, without them. Predictions begin with texts. The
-sides take turns over several rounds, each time in a process of its own; medians of
-their rates are compared. Programs are compiled, and memory is set up, before the clock
-runs: the first two fifths of the steps, and a first round of predictions, do not count.
+dropout 0.1, all cores, huge pages. Both sides begin with the same checkpoint of Hugging
+Face. Its training is a plain loop with AdamW and clipping, and pads each batch to its
+longest row. bert_jax trains as `run.finetune_classifier` does, on rows of a few
+lengths. Predictions are for the evaluation set, and begin with texts.
+
+The sides take turns (`interleaved_timing.py`), first to train and then to predict.
+Programs are compiled before the clock runs.
 """
 
 import argparse
 import csv
-import functools
 import gzip
+import itertools
 import json
 import os
 import pathlib
-import statistics
-import subprocess
-import sys
 import tempfile
 import time
 
+import interleaved_timing
+import steps
+
+from bert_jax.run import huge_pages
+
 BATCH, LENGTH = 32, 128
-SIDES = ("bert_jax", "trainer")
-RECIPE = pathlib.Path(__file__).parent.parent / "configs" / "glue.py"
+CASES = ("training", "predictions")
+# Steps before the clock runs; among as many batches are all lengths.
+WARM_UP = 60
 
 
 def read_sst2(folder, name):
-    """Sentences and labels of a file, which may be compressed."""
+    """Return the sentences and the labels of a file, which may be compressed."""
     path = pathlib.Path(folder) / f"{name}.tsv"
-    if not path.exists():
-        path = path.with_name(f"{name}.tsv.gz")
-    opened = gzip.open if path.suffix == ".gz" else open
+    opened, path = (open, path) if path.exists() else (gzip.open, f"{path}.gz")
     with opened(path, "rt", encoding="utf-8") as file:
-        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))
-    return [(text, int(label)) for text, label in rows[1:]]
+        rows = list(csv.reader(file, delimiter="\t", quoting=csv.QUOTE_NONE))[1:]
+    return [text for text, _ in rows], [int(label) for _, label in rows]
 
 
-def bert_jax_rates(values):
-    """Examples a second in training and in predictions."""
-    from bert_jax import config as config_lib
-    from bert_jax import prediction
-    from bert_jax import tokenizer as tokenizer_lib
-
-    with tempfile.TemporaryDirectory() as folder:
-        source, workdir = pathlib.Path(folder) / "source", pathlib.Path(folder) / "run"
-        tokenizer = tokenizer_lib.from_vocab_file(values.vocabulary, True, True)
-        encoder = config_lib.EncoderConfig(
-            vocab_size=tokenizer.vocab_size,
-            hidden_size=256,
-            num_layers=4,
-            num_heads=4,
-            intermediate_size=1024,
-            dtype="float32",
-        )
-        save_random(encoder, tokenizer, source)
-        examples = len(read_sst2(values.sst2, "train"))
-        options = {
-            "init_from": source,
-            "random_init": True,
-            "batch_size": BATCH,
-            "epochs": values.steps * BATCH / examples,
-            "task.folder": values.sst2,
-            "task.length": LENGTH,
-            "loop.log_every": values.steps // 5,
-        }
-        command = [sys.executable, "-m", "bert_jax.run.finetune_classifier"]
-        command += [f"--config={RECIPE}:sst2", f"--workdir={workdir}"]
-        command += [f"--config.{name}={value}" for name, value in options.items()]
-        subprocess.run(command, stdout=sys.stderr, check=True)
-        lines = (workdir / "metrics.jsonl").read_text().splitlines()
-        records = [r for r in map(json.loads, lines) if r["split"] == "train"]
-        rates = [r["sequences_per_sec"] for r in records if r["step"] > 1]
-        texts = [text for text, _ in read_sst2(values.sst2, "dev")]
-        model = prediction.load(str(workdir))
-        model.classify(texts)
-        start = time.perf_counter()
-        model.classify(texts)
-        seconds = time.perf_counter() - start
-    return {"training": statistics.mean(rates[2:]), "inference": len(texts) / seconds}
-
-
-def save_random(encoder, tokenizer, folder):
-    """Write a checkpoint with random weights, for its shape and tokenizer."""
-    import jax
-
-    from bert_jax import config as config_lib
-    from bert_jax.objectives import masked_lm
-    from bert_jax.training import checkpoint, metadata, optimizer, sharding
-    from bert_jax.training import step as step_lib
-
-    config = config_lib.PretrainConfig(encoder=encoder)
-    objective = masked_lm.MaskedLm(encoder, config.objective)
-    update = optimizer.make_optimizer(config.optimizer, lambda step: 0.0)
-    init = functools.partial(step_lib.init_state, objective, update)
-    shapes = sharding.state_shapes(init, sharding.make_mesh(config.mesh))
-    state = sharding.initialise(init, shapes, jax.random.key(0))
-    about = metadata.of_run(config, objective, tokenizer)
-    checkpoints = checkpoint.Checkpoints(folder / "checkpoints", 1, about)
-    checkpoints.save(1, state, objective.encoder, {})
-    checkpoints.close()
-
-
-def trainer_rates(values):
-    """Likewise, of Hugging Face's `Trainer`."""
+def save_random(vocabulary, folder):
+    """Write a checkpoint of Hugging Face with random weights."""
     import transformers
 
-    tokenizer = transformers.BertTokenizerFast(vocab_file=values.vocabulary)
-
-    def encoded(name):
-        rows = read_sst2(values.sst2, name)
-        texts = tokenizer([t for t, _ in rows], truncation=True, max_length=LENGTH)
-        return [
-            {**{key: texts[key][i] for key in texts}, "labels": label}
-            for i, (_, label) in enumerate(rows)
-        ]
-
-    class Clock(transformers.TrainerCallback):
-        def __init__(self):
-            self.times = []
-
-        def on_step_end(self, arguments, state, control, **more):
-            self.times.append(time.perf_counter())
-
-    model = transformers.BertForSequenceClassification(
-        transformers.BertConfig(
-            vocab_size=len(tokenizer),
-            hidden_size=256,
-            num_hidden_layers=4,
-            num_attention_heads=4,
-            intermediate_size=1024,
-            num_labels=2,
-        )
+    tokenizer = transformers.BertTokenizerFast.from_pretrained(vocabulary)
+    tokenizer.save_pretrained(folder)
+    config = transformers.BertConfig(
+        vocab_size=len(tokenizer),
+        hidden_size=256,
+        num_hidden_layers=4,
+        num_attention_heads=4,
+        intermediate_size=1024,
+        id2label={0: "0", 1: "1"},
+        label2id={"0": 0, "1": 1},
     )
-    clock = Clock()
-    with tempfile.TemporaryDirectory() as folder:
-        trainer = transformers.Trainer(
-            model,
-            transformers.TrainingArguments(
-                folder,
-                use_cpu=True,
-                per_device_train_batch_size=BATCH,
-                per_device_eval_batch_size=BATCH,
-                max_steps=values.steps,
-                learning_rate=5e-5,
-                report_to=[],
-                save_strategy="no",
-                logging_strategy="no",
-                disable_tqdm=True,
-            ),
-            data_collator=transformers.DataCollatorWithPadding(tokenizer),
-            train_dataset=encoded("train"),
-            callbacks=[clock],
-        )
-        trainer.train()
-        trainer.predict(encoded("dev"))
-        start = time.perf_counter()
-        dev = encoded("dev")
-        trainer.predict(dev)
-        seconds = time.perf_counter() - start
-    first = values.steps * 2 // 5
-    counted = clock.times[first:]
-    rate = BATCH * (len(counted) - 1) / (counted[-1] - counted[0])
-    return {"training": rate, "inference": len(dev) / seconds}
+    transformers.BertForSequenceClassification(config).save_pretrained(folder)
+
+
+def bert_jax_side(values):
+    """Return a function that trains for some steps, or predicts some times."""
+    from bert_jax import config as config_lib
+    from bert_jax import finetuning, prediction
+    from bert_jax.finetuning import initialise
+    from bert_jax.training import sharding
+
+    model = prediction.load(values.model)
+    if values.case == "predictions":
+        texts, _ = read_sst2(values.sst2, "dev")
+        return lambda count: [model.classify(texts) for _ in range(count)]
+    config = config_lib.FinetuneConfig(
+        batch_size=BATCH,
+        epochs=100.0,
+        task=config_lib.ClassificationConfig(
+            name="glue/sst2", folder=values.sst2, length=LENGTH
+        ),
+    )
+    task = finetuning.TASKS[config.task.kind](config.task, model.tokenizer)
+    encoder = initialise.encoder(config, model.encoder)
+    mesh = sharding.make_mesh(config.mesh)
+    train = steps.steps_of_run(finetuning.make_run(config, mesh, encoder, task))
+    train(WARM_UP)
+    return train
+
+
+def huggingface_side(values):
+    """Return the same of Hugging Face's model."""
+    import torch
+    import transformers
+
+    torch.set_num_threads(len(os.sched_getaffinity(0)))
+    tokenizer = transformers.AutoTokenizer.from_pretrained(values.model)
+    model = transformers.AutoModelForSequenceClassification.from_pretrained(
+        values.model
+    )
+
+    def loader(name, **options):
+        texts, labels = read_sst2(values.sst2, name)
+        encoded = tokenizer(texts, truncation=True, max_length=LENGTH)
+        columns = {**encoded, "labels": labels}
+        rows = [
+            dict(zip(columns, row, strict=True))
+            for row in zip(*columns.values(), strict=True)
+        ]
+        collate = transformers.DataCollatorWithPadding(tokenizer)
+        return torch.utils.data.DataLoader(rows, BATCH, collate_fn=collate, **options)
+
+    def predict(count):
+        model.eval()
+        with torch.inference_mode():
+            for _ in range(count):
+                for batch in loader("dev"):
+                    model(**batch)
+
+    if values.case == "predictions":
+        return predict
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=5e-5, fused=True)
+    batches = itertools.chain.from_iterable(
+        itertools.repeat(loader("train", shuffle=True))
+    )
+
+    def train(count):
+        for batch in itertools.islice(batches, count):
+            model(**batch).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            optimizer.zero_grad()
+
+    return train
+
+
+SIDES = {"bert_jax": bert_jax_side, "huggingface": huggingface_side}
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--sst2", required=True, help="folder with train.tsv, dev.tsv")
     parser.add_argument("--vocabulary", required=True, help="vocab.txt of BERT uncased")
-    parser.add_argument("--steps", type=int, default=100)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--side", choices=SIDES, help=argparse.SUPPRESS)
+    parser.add_argument("--minutes", type=float, default=5.0, help="for both cases")
+    for name in ("side", "case", "model"):
+        parser.add_argument(f"--{name}", help=argparse.SUPPRESS)
     values = parser.parse_args()
     if values.side:
-        rates = bert_jax_rates if values.side == "bert_jax" else trainer_rates
-        print(json.dumps(rates(values)))
+        interleaved_timing.serve(lambda: SIDES[values.side](values))
         return
-    measured = {side: [] for side in SIDES}
-    for _ in range(values.rounds):
-        for side in SIDES:
-            command = [sys.executable, *sys.argv, f"--side={side}"]
-            environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
-            done = subprocess.run(
-                command, env=environment, stdout=subprocess.PIPE, check=True, text=True
-            )
-            measured[side].append(json.loads(done.stdout.splitlines()[-1]))
-            print(side, measured[side][-1], file=sys.stderr)
+    pages = {huge_pages.VARIABLE: huge_pages.VALUE}
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", **pages}
+    examples = {"training": BATCH, "predictions": len(read_sst2(values.sst2, "dev")[0])}
+    end = time.monotonic() + 60 * values.minutes
     report = {}
-    for what in ("training", "inference"):
-        rates = {
-            side: statistics.median(r[what] for r in measured[side]) for side in SIDES
-        }
-        report[what] = {
-            **{f"{side}, examples/s": round(rate, 1) for side, rate in rates.items()},
-            "ratio": round(rates["bert_jax"] / rates["trainer"], 2),
-        }
+    with tempfile.TemporaryDirectory() as folder:
+        save_random(values.vocabulary, folder)
+        flags = [f"--sst2={values.sst2}", f"--vocabulary={values.vocabulary}"]
+        flags.append(f"--model={folder}")
+        for i, case in enumerate(CASES):
+            commands = {
+                side: [__file__, *flags, f"--case={case}", f"--side={side}"]
+                for side in SIDES
+            }
+            deadline = interleaved_timing.share(end, [1] * len(CASES[i:]))
+            seconds, turns = interleaved_timing.medians(commands, environment, deadline)
+            rates = {side: examples[case] / s for side, s in seconds.items()}
+            report[case] = {
+                "examples_per_sec": {side: round(r, 1) for side, r in rates.items()},
+                "turns": turns,
+            }
+            if len(rates) == len(SIDES):
+                ratio = rates["bert_jax"] / rates["huggingface"]
+                report[case]["ratio"] = round(ratio, 2)
     print(json.dumps(report, indent=2))
 
 

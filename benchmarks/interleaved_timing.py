@@ -1,6 +1,7 @@
-"""Interleaved timing of the sides of a comparison, each in a process of its own.
+"""Interleaved timing of the sides of a comparison.
 
-The sides prepare together. Then one at a time works while the rest wait for input, so
+`rounds` times functions of this process. `medians` times sides that have a process
+each. They prepare together. Then one at a time works while the rest wait for input, so
 that all see the machine in the same state. The first step of a turn does not count: it
 takes longer, because memory that was free meanwhile has gone back to the system.
 """
@@ -14,6 +15,14 @@ import time
 # A turn has as many steps as fit into this, and one at least.
 TURN_SECONDS = 3.0
 MAX_TURNS = 8
+
+
+def rounds(functions, count):
+    """Call functions in turns. Return their results after a first, uncounted round."""
+    made = [
+        {n: measure() for n, measure in functions.items()} for _ in range(1 + count)
+    ]
+    return {name: [results[name] for results in made[1:]] for name in functions}
 
 
 def serve(prepare):

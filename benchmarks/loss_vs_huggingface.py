@@ -18,9 +18,9 @@ import argparse
 import dataclasses
 import json
 
-import flax.linen as nn
 import jax
 import numpy as np
+import steps as steps_lib
 import torch
 import transformers
 from matplotlib import figure
@@ -31,8 +31,6 @@ from bert_jax.data import batches as batches_lib
 from bert_jax.interop import huggingface
 from bert_jax.interop.families import bert, family
 from bert_jax.objectives import classification, masked_lm, metric_sums, spans, tagging
-from bert_jax.training import optimizer as optimizer_lib
-from bert_jax.training import step as step_lib
 
 LENGTH, BATCH, CLASSES = 64, 16, 5
 ENCODER = config_lib.EncoderConfig(
@@ -92,16 +90,8 @@ def random_batch(case, rng):
 
 def bert_jax_losses(objective, settings, batches):
     """Return the losses of bert_jax's trainer and its initial parameters."""
-    schedule = optimizer_lib.make_schedule(settings, len(batches))
-    optimizer = optimizer_lib.make_optimizer(settings, schedule)
-
-    @jax.jit
-    def init(key):
-        return step_lib.init_state(objective, optimizer, key)
-
-    state = nn.unbox(init(jax.random.key(0)))
-    initial = state.params
-    train_step = jax.jit(step_lib.make_train_step(objective, optimizer, seed=0))
+    state, train_step = steps_lib.begin_training(objective, settings, len(batches))
+    initial, train_step = state.params, jax.jit(train_step)
     losses = []
     for batch in batches:
         state, _ = train_step(state, batch)

@@ -6,6 +6,8 @@ positions. bfloat16 is the compute type; parameters and Adam stay float32 on bot
 """
 
 import dataclasses
+import functools
+import itertools
 import os
 
 import numpy as np
@@ -87,28 +89,30 @@ def bert_jax_objective(case):
     return masked_lm.MaskedLm(encoder)
 
 
-def bert_jax_steps(case):
-    """Return a function that runs a number of steps to completion."""
+def begin_training(objective, settings, steps):
+    """Return the initial state and the training step of an objective, on one device."""
     import flax.linen as nn
     import jax
 
-    from bert_jax import config as config_lib
     from bert_jax.training import optimizer as optimizer_lib
     from bert_jax.training import step as step_lib
 
-    objective = bert_jax_objective(case)
-    settings = config_lib.OptimizerConfig()
-    schedule = optimizer_lib.make_schedule(settings, 1000)
+    schedule = optimizer_lib.make_schedule(settings, steps)
     optimizer = optimizer_lib.make_optimizer(settings, schedule)
+    init = functools.partial(step_lib.init_state, objective, optimizer)
+    state = nn.unbox(jax.jit(init)(jax.random.key(0)))
+    return state, step_lib.make_train_step(objective, optimizer, seed=0)
 
-    @jax.jit
-    def init(key):
-        return step_lib.init_state(objective, optimizer, key)
 
-    state = nn.unbox(init(jax.random.key(0)))
-    train_step = jax.jit(
-        step_lib.make_train_step(objective, optimizer, seed=0), donate_argnums=0
-    )
+def bert_jax_steps(case):
+    """Return a function that runs a number of steps to completion."""
+    import jax
+
+    from bert_jax import config as config_lib
+
+    settings = config_lib.OptimizerConfig()
+    state, train_step = begin_training(bert_jax_objective(case), settings, 1000)
+    train_step = jax.jit(train_step, donate_argnums=0)
     batch = jax.tree.map(jax.numpy.asarray, make_batch(case))
 
     def run(count):
@@ -118,6 +122,35 @@ def bert_jax_steps(case):
         jax.block_until_ready(state)
 
     return run
+
+
+def steps_of_run(run):
+    """Return a function that trains a run of one phase for some steps, with batches."""
+    import jax
+
+    from bert_jax.training import programs, sharding
+
+    (phase,), mesh = run.phases, run.mesh
+    rows = sharding.local_rows(mesh, phase.batch_size)
+    batches = phase.open_data(rows).batches(0, phase.steps)
+    state = sharding.initialise(run.init, run.state_shapes(), jax.random.key(0))
+    signals = programs.HostSignals(0.0, 0.0).to_devices(mesh)
+    seed = programs.seed_array(run)
+
+    @functools.cache
+    def compiled(length):
+        shapes = run.batch_shapes(phase, length)
+        return programs.lower_step(run, phase, state, shapes).compile()
+
+    def train(count):
+        nonlocal state
+        for batch in itertools.islice(batches, count):
+            train_step = compiled(batch["input_ids"].shape[-1])
+            batch = sharding.to_devices(mesh, batch, rows, phase.batch_size)
+            state, _ = train_step(state, batch, signals, seed)
+        jax.block_until_ready(state)
+
+    return train
 
 
 def huggingface_steps(case, *, compiled):

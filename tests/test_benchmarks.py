@@ -1,20 +1,26 @@
-"""Benchmarks of training steps: interleaved timing, and one run of the script."""
+"""Benchmarks: interleaved timing, and short runs of two scripts."""
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import time
 
+import glue_files
 import pytest
 from commands import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
 
 
-@pytest.fixture
-def timing(monkeypatch):
+@pytest.fixture(autouse=True)
+def import_benchmarks(monkeypatch):
     monkeypatch.syspath_prepend(str(BENCHMARKS))
+
+
+@pytest.fixture
+def timing():
     import interleaved_timing
 
     return interleaved_timing
@@ -37,7 +43,7 @@ class Side:
         pass
 
 
-def test_ready_sides_take_turns(timing, monkeypatch):
+def test_ready_sides_take_turns_until_the_deadline(timing, monkeypatch):
     made = {}
     monkeypatch.setattr(timing, "Side", lambda s, _: made.setdefault(s, Side(s, _)))
     commands = {"fast": 0.01, "never": None, "slow": 5.0}
@@ -47,11 +53,14 @@ def test_ready_sides_take_turns(timing, monkeypatch):
     assert made[0.01].asked == [int(timing.TURN_SECONDS / 0.01)] * count
     assert made[5.0].asked == [1] * count
     assert not made[None].asked
-
-
-def test_no_turn_starts_after_the_deadline(timing, monkeypatch):
-    monkeypatch.setattr(timing, "Side", Side)
     assert timing.medians({"one": 1.0}, {}, time.monotonic() - 1) == ({}, 0)
+
+
+def test_the_first_round_does_not_count(timing):
+    called = []
+    sides = {n: lambda n=n: called.append(n) or len(called) for n in "ab"}
+    assert timing.rounds(sides, 2) == {"a": [3, 5], "b": [4, 6]}
+    assert called == ["a", "b"] * 3
 
 
 def test_cases_share_the_time_by_weight(timing):
@@ -78,18 +87,16 @@ def test_side_process_reports_step_times_and_failures(timing):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("accelerator", [False, True])
-def test_both_sides_run(accelerator, tmp_path):
+def test_step_vs_huggingface(accelerator, tmp_path):
     flags = ["--cases=tiny_float32_32", "--tokens=128", "--minutes=2"]
     if accelerator:
         flags.append("--accelerator")  # works without torch
     else:
         pytest.importorskip("torch")
     output = tmp_path / "report"
+    script = BENCHMARKS / "step_vs_huggingface.py"
     subprocess.run(
-        [
-            *(sys.executable, BENCHMARKS / "step_vs_huggingface.py"),
-            *(*flags, f"--output={output}"),
-        ],
+        [sys.executable, script, *flags, f"--output={output}"],
         check=True,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
@@ -97,3 +104,22 @@ def test_both_sides_run(accelerator, tmp_path):
     assert case["batch"] == 4
     assert case["sequences_per_sec"]["bert_jax"] > 0
     assert accelerator or case["ratio"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["training", "predictions"])
+def test_finetune_vs_huggingface(case, tmp_path):
+    """Both sides load the same checkpoint, without the package accelerate."""
+    pytest.importorskip("torch")
+    import finetune_vs_huggingface as script
+
+    (tmp_path / "data").mkdir()
+    glue_files.download(tmp_path / "data", "sst2")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "value"]
+    (tmp_path / "vocab.txt").write_text("\n".join(words))
+    script.save_random(str(tmp_path / "vocab.txt"), tmp_path / "model")
+    values = argparse.Namespace(
+        case=case, model=str(tmp_path / "model"), sst2=str(tmp_path / "data/SST-2")
+    )
+    for prepare in script.SIDES.values():
+        prepare(values)(2)

@@ -1,4 +1,4 @@
-"""The comparison of objectives, with models and tasks of the smallest size."""
+"""Comparison of objectives, with models and tasks of the smallest size."""
 
 import json
 import pathlib
@@ -26,7 +26,7 @@ def comparison(monkeypatch):
     return compare_objectives, comparison_runs
 
 
-def test_encoders_are_alike_where_the_method_allows(comparison):
+def test_encoders_differ_only_where_the_objective_requires(comparison):
     assert tuple(comparison[1].OBJECTIVES) == recipes.COMPARED
     bert = recipes.build("comparison:bert")
     for name in recipes.COMPARED:
@@ -41,7 +41,7 @@ def test_encoders_are_alike_where_the_method_allows(comparison):
             assert (getattr(built.encoder, field) != value) == (field in own), field
 
 
-def test_examples_are_taken_at_even_distances(comparison):
+def test_examples_are_sampled_at_even_distances(comparison):
     evenly = comparison[1].evenly
     assert evenly(list(range(10)), 5) == [0, 2, 4, 6, 8]
     assert evenly(list(range(3)), 5) == [0, 1, 2]
@@ -54,21 +54,15 @@ def make_data(folder):
     (folder / "glue").mkdir()
     glue_files.download(folder / "glue", "mrpc")
     (folder / "squad").mkdir()
+    asked = questions.CONTEXT, questions.QUESTIONS[:3]
     articles = [
-        {
-            "title": title,
-            "paragraphs": [
-                questions.paragraph(
-                    questions.CONTEXT, questions.QUESTIONS[:3], prefix=title
-                )
-            ],
-        }
+        {"title": title, "paragraphs": [questions.paragraph(*asked, prefix=title)]}
         for title in "abc"
     ]
     (folder / "squad/dev-v1.1.json").write_text(json.dumps({"data": articles}))
 
 
-def test_questions_to_train_and_to_evaluate_on_share_no_article(comparison, tmp_path):
+def test_squad_samples_share_no_article(comparison, tmp_path):
     make_data(tmp_path)
     comparison[1].sample_squad(tmp_path / "squad", tmp_path / "sample", 4)
     train, held_out = (
@@ -83,7 +77,7 @@ def test_questions_to_train_and_to_evaluate_on_share_no_article(comparison, tmp_
 @pytest.mark.runs
 @pytest.mark.slow
 def test_two_objectives_from_text_to_tables(comparison, corpus, tmp_path, capsys):
-    """And nothing that is done is done again."""
+    """A second call repeats nothing."""
     script, _ = comparison
     make_data(tmp_path)
     output = tmp_path / "out"
@@ -119,30 +113,26 @@ def test_two_objectives_from_text_to_tables(comparison, corpus, tmp_path, capsys
     assert (tmp_path / "picture.png").stat().st_size > 10_000
 
 
-def test_what_was_not_measured_is_measured_with_the_rest(
+def test_all_steps_are_timed_again_if_one_is_missing(
     comparison, corpus, tmp_path, monkeypatch
 ):
     script, runs = comparison
 
-    class Timed:
-        def __init__(self, config):
-            self._is_relative = config.encoder.positions == "relative"
+    def timed(config, steps):
+        return lambda: 1.0 + (config.encoder.positions == "relative")
 
-        def seconds(self, steps):
-            return 1.0 + self._is_relative
-
-    monkeypatch.setattr(runs, "Timed", Timed)
+    monkeypatch.setattr(runs, "timed", timed)
     (tmp_path / "seconds.json").write_text('{"albert": 5.0}')
     flags = [f"--corpus={corpus.folder}", "--data=none", f"--output={tmp_path}"]
     values = script.parse([*flags, "--objectives=xlnet"])
     expected = {"bert": 1.0, "albert": 1.0, "xlnet": 2.0}
     assert runs.seconds_of_steps(values) == expected
     assert runs.steps_of("compute", "xlnet", values) == values.steps // 2
-    monkeypatch.delattr(runs, "Timed")
+    monkeypatch.delattr(runs, "timed")
     assert runs.seconds_of_steps(values) == expected
 
 
-def test_what_has_not_been_run_is_left_open(comparison, corpus, tmp_path, capsys):
+def test_missing_runs_have_dashes_in_the_tables(comparison, corpus, tmp_path, capsys):
     script, _ = comparison
     seconds = {name: 1.0 for name in OBJECTIVES}
     (tmp_path / "seconds.json").write_text(json.dumps(seconds))

@@ -1,6 +1,5 @@
 """docs/data.md agrees with the code."""
 
-import importlib.util
 import pathlib
 import re
 
@@ -11,13 +10,12 @@ ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / "docs/data.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture(scope="module")
-def show_batches():
-    path = ROOT / "benchmarks/show_batches.py"
-    spec = importlib.util.spec_from_file_location("show_batches", path)
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+@pytest.fixture
+def show_batches(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import show_batches
+
+    return show_batches
 
 
 @pytest.mark.runs

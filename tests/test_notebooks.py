@@ -47,13 +47,10 @@ def run(checkpoint, tmp_path, monkeypatch):
 
 
 @pytest.mark.runs
-def test_look_inside(run, capsys):
+def test_an_untrained_model_has_the_loss_of_guessing(run, capsys):
     got = run("look_inside.ipynb")
-    assert got["logits"].mlm.shape == (
-        8,
-        20,
-        got["config"].encoder.padded_vocab_size,
-    )
+    vocabulary = got["config"].encoder.padded_vocab_size
+    assert got["logits"].mlm.shape == (8, 20, vocabulary)
     expected = np.log(2 * got["corpus"].tokenizer.vocab_size)
     assert float(got["value"]) == pytest.approx(expected, abs=0.3)
     assert "[CLS]" in capsys.readouterr().out
@@ -107,9 +104,8 @@ def test_nearest_sentences_and_words(run, monkeypatch, capsys):
     topics = dict(list(pydoc_data.topics.topics.items())[:20])
     monkeypatch.setattr(pydoc_data.topics, "topics", topics)
     got = run("features.ipynb")
-    made = list(
-        got["model"].features(got["everything"], layers=[got["LAYER"]], length=64)
-    )
+    layers = [got["LAYER"]]
+    made = list(got["model"].features(got["everything"], layers, length=64))
     means = np.stack([features.values[:, 0].mean(axis=0) for features in made])
     means -= means.mean(axis=0)
     count = len(got["texts"])
@@ -143,9 +139,8 @@ def test_answers_of_the_classifier_agree_with_its_evaluation(run, monkeypatch):
     labels = [example.label for example in got["examples"]]
     predicted = [answer.label for answer in got["answers"]]
     assert set(labels) == set(got["CHAPTERS"])
-    assert accuracy_score(labels, predicted) == pytest.approx(
-        got["results"]["accuracy"]
-    )
+    accuracy = accuracy_score(labels, predicted)
+    assert accuracy == pytest.approx(got["results"]["accuracy"])
     lines = (got["folder"] / "classifier/predictions.tsv").read_text().splitlines()
     assert [line.split("\t")[1] for line in lines[1:]] == predicted
     train = (got["folder"] / "train.tsv").read_text().splitlines()[1:]
@@ -192,14 +187,13 @@ def test_batch_of_step_is_the_batch_of_the_run(corpus, tmp_path, monkeypatch):
 
     monkeypatch.setattr(sharding, "to_devices", record)
     pretraining.pretrain(built, str(tmp_path))
+
+    def same(a, b):
+        return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
+
     assert same(pretraining.batch_of_step(built, 1), seen[1])
     # Step 5 is in the second phase, after evaluations.
     assert any(same(pretraining.batch_of_step(built, 5), other) for other in seen)
     for step in (-1, 6):
         with pytest.raises(UserError, match=f"step {step} is out of range"):
             pretraining.batch_of_step(built, step)
-
-
-def same(a, b):
-    equal = jax.tree.map(np.array_equal, a, b)
-    return all(jax.tree.leaves(equal))

@@ -1,261 +1,220 @@
-"""Asking models that were fine-tuned for a task: answers, tags, choices, numbers."""
+"""Predictions of fine-tuned models: classes, numbers, answers, tags and choices."""
 
+import dataclasses
 import functools
 import itertools
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
+from reference_logits import TOKENIZER, logits_of, softmax, words
 from saved import save
-from toy import TINY, metadata
+from toy import TINY
 
 from bert_jax import config, prediction
 from bert_jax.errors import UserError
 from bert_jax.model import heads
-from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import choice, regression, spans, tagging
+from bert_jax.objectives import choice, classification, regression, spans, tagging
 from bert_jax.prediction.trained import BATCH_SIZE
+from bert_jax.tasks import entities
 from bert_jax.tasks.squad import answers, windows
 
-TOKENIZER = metadata().tokenizer
-WORDS = TOKENIZER.tokens[5:]
+LABELS = ["left", "no side", "right"]
 TAGS = ["B-x", "I-x", "O"]
+SQUAD = config.SquadConfig(
+    length=24, stride=5, max_question=4, max_answer=3, nbest=4, no_answers=True
+)
+# Config, objective and settings of each task.
+TASKS = {
+    "classification": (
+        config.ClassificationConfig(length=12),
+        classification.Classification(TINY, len(LABELS)),
+        {"labels": LABELS},
+    ),
+    "regression": (
+        config.ClassificationConfig(name="glue/stsb", length=12),
+        regression.Regression(TINY),
+        {"labels": []},
+    ),
+    "squad": (SQUAD, spans.Spans(TINY), {}),
+    "tagging": (
+        config.TaggingConfig(length=12),
+        tagging.Tagging(TINY, len(TAGS)),
+        {"tags": TAGS, "scheme": "IOB2"},
+    ),
+    "choice": (config.ChoiceConfig(length=14), choice.Choice(TINY, 4), {}),
+}
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Saves a checkpoint of a task; gives its folder and parameters."""
+    """A function from a task to a model that was fine-tuned for it."""
 
     @functools.cache
     def make(kind):
-        task, objective, settings = {
-            "squad": (
-                config.SquadConfig(
-                    length=24, stride=5, max_question=4, max_answer=3, nbest=4,
-                    no_answers=True,
-                ),
-                spans.Spans(TINY),
-                {},
-            ),
-            "tagging": (
-                config.TaggingConfig(length=12),
-                tagging.Tagging(TINY, 3),
-                {"tags": TAGS, "scheme": "IOB2"},
-            ),
-            "choice": (config.ChoiceConfig(length=14), choice.Choice(TINY, 4), {}),
-            "classification": (
-                config.ClassificationConfig(name="glue/stsb", length=12),
-                regression.Regression(TINY),
-                {"labels": []},
-            ),
-        }[kind]  # fmt: skip
+        task, objective, settings = TASKS[kind]
         folder = tmp_path_factory.mktemp(kind)
         run = config.FinetuneConfig(task=task)
-        return str(folder), save(folder, objective, run, TOKENIZER, settings)
+        params = save(folder, objective, run, TOKENIZER, settings)
+        return prediction.load(str(folder)), params
 
     return make
 
 
-def words(number, seed=0):
-    """A text."""
-    return " ".join(np.random.default_rng(seed).choice(WORDS, number))
+# ---- classes and numbers
+
+TEXTS = [
+    "ab ac",
+    ("ab ac", "ad ae af"),
+    "",
+    ("ab", ""),
+    words(11),
+    ("ab", words(9)),
+]
+ROWS = [
+    (["ab", "ac"], []),
+    (["ab", "ac"], ["ad", "ae", "af"]),
+    ([], []),
+    (["ab"], []),
+    (words(11).split()[:10], []),
+    (["ab"], words(9).split()[:8]),
+]
 
 
-@functools.partial(jax.jit, static_argnames="model")
-def _apply(model, params, inputs):
-    return model.apply({"params": params}, inputs)
+def test_classes_match_the_model(saved):
+    model, params = saved("classification")
+    got = model.classify(TEXTS)
+    expected = softmax(logits_of(heads.ClassifierModel(TINY, 3), params, ROWS))
+    for classified, probabilities in zip(got, expected, strict=True):
+        assert list(classified.probabilities) == LABELS
+        assert list(classified.probabilities.values()) == pytest.approx(
+            probabilities.tolist(), rel=1e-4
+        )
+        assert classified.label == LABELS[probabilities.argmax()]
+    assert [each.truncated for each in got] == [False] * 4 + [True] * 2
+    assert model.classify([]) == []
 
 
-def logits_of(model, params, first, second=()):
-    """Of [CLS] first [SEP] second [SEP] alone, and of its tokens if of tokens.
-
-    One length for all, so that few programs are compiled.
-    """
-    first = ["[CLS]", *first, "[SEP]"]
-    second = [*second, "[SEP]"] if second else []
-    count = len(first) + len(second)
-    padding = [0] * (24 - count)
-    ids = [TOKENIZER.tokens.index(t) for t in [*first, *second]] + padding
-    segments = [0] * len(first) + [1] * len(second) + padding
-    mask = jnp.arange(24) < count
-    inputs = Inputs(jnp.array([ids]), mask[None], jnp.array([segments]))
-    logits = np.asarray(_apply(model, params, inputs))[0]
-    return logits[:count] if logits.ndim > 1 else logits
-
-
-def softmax(values):
-    odds = np.exp(np.array(values) - max(values))
-    return odds / odds.sum()
+def test_numbers_match_the_model(saved):
+    model, params = saved("regression")
+    got = model.classify(TEXTS)
+    expected = logits_of(heads.ClassifierModel(TINY, 1), params, ROWS)[:, 0]
+    assert [each.number for each in got] == pytest.approx(expected.tolist(), rel=1e-4)
+    assert [each.truncated for each in got] == [False] * 4 + [True] * 2
 
 
 # ---- answers
 
 
-def load_squad(folder, **changes):
-    """The model as if it had been fine-tuned with another config."""
-    model = prediction.load(folder)
-    model.metadata.config["task"].update(changes)
-    return model
+@pytest.fixture
+def squad(saved, monkeypatch):
+    """A function that loads a model as if its task had other settings."""
+    model, params = saved("squad")
+
+    def load(**changes):
+        task = {**model.metadata.config["task"], **changes}
+        monkeypatch.setitem(model.metadata.config, "task", task)
+        return model, params, dataclasses.replace(SQUAD, **changes)
+
+    return load
 
 
-@pytest.fixture(scope="module")
-def asked():
-    """Questions and contexts of one window each."""
-    return (
-        [words(1 + i % 3, i) for i in range(5)],
-        [" ".join(words(4 + i, 50 + i).split()) + "." for i in range(5)],
-    )
+QUESTIONS = [words(2 + i % 5, i) for i in range(24)]
+CONTEXTS = [words(6 + 7 * (i % 4), 80 + i) for i in range(24)]
 
 
-def scores_of(params, question, context):
-    """The score of each span of at most three words, and of none."""
-    tokens = context.rstrip(".").split()
-    both = logits_of(
-        heads.SpanModel(TINY), params, question.split(), [*tokens, "[UNK]"]
-    )
-    first = len(question.split()) + 2
-    start, end = both[first:-1].T
-    begins = list(itertools.accumulate([0, *(len(t) + 1 for t in tokens)]))
-    begins[-1] -= 1  # the full stop follows its word
-    ends = [*(b + len(t) for b, t in zip(begins, tokens, strict=False)), len(context)]
-    scores = {}
-    for i, j in itertools.product(range(len(begins)), repeat=2):
-        if i <= j < i + 3:
-            scores[begins[i], ends[j]] = start[i] + end[j]
-    return scores, both[0].sum()
+def rankings(params, task):
+    """Rank the answers from outputs of all windows, in one batch of full length."""
+    made = windows.make(QUESTIONS, CONTEXTS, TOKENIZER, task)
+    assert len(made.rows["input_ids"]) > BATCH_SIZE
+    outputs = jax.jit(spans.Spans(TINY).outputs)(params, made.rows)
+    return answers.rank(made, jax.device_get(outputs), task)
 
 
-def test_an_answer_is_the_best_span(saved, asked):
-    folder, params = saved("squad")
-    got = load_squad(folder, no_answers=False).answer(*asked)
-    assert len(got) == len(asked[0])
-    for answered, question, context in zip(got, *asked, strict=True):
-        scores, _ = scores_of(params, question, context)
-        best = sorted(scores, key=scores.get, reverse=True)
-        assert (answered.begin, answered.end) == best[0]
-        assert answered.text == context[slice(*best[0])]
-        assert [c.text for c in answered.candidates] == [
-            context[slice(*place)] for place in best[: len(answered.candidates)]
-        ]
-        expected = softmax([scores[place] for place in best[:4]])
-        assert [c.probability for c in answered.candidates] == pytest.approx(
-            expected.tolist(), rel=1e-3
-        )
-        assert answered.probability == answered.candidates[0].probability
-        assert not answered.truncated
+def test_answers_in_long_contexts_and_to_long_questions(squad):
+    model, params, task = squad(no_answers=False)
+    got = model.answer(QUESTIONS, CONTEXTS)
+    ranked = rankings(params, task)
+    for answered, ranking, context in zip(got, ranked, CONTEXTS, strict=True):
+        for candidate, wanted in zip(
+            [answered, *answered.candidates],
+            [ranking.answers[0], *ranking.answers],
+            strict=True,
+        ):
+            assert (candidate.begin, candidate.end) == (wanted.begin, wanted.end)
+            assert candidate.text == context[wanted.begin : wanted.end] != ""
+            assert candidate.probability == pytest.approx(wanted.probability, rel=1e-3)
+    assert [a.truncated for a in got] == [len(q.split()) > 4 for q in QUESTIONS]
+    assert model.answer(["ab"], [""])[0].text == ""
+    assert model.answer([], []) == []
 
 
-def test_a_question_may_have_no_answer(saved, asked):
-    """Then it is the odds of none that decide."""
-    folder, params = saved("squad")
-    odds = []
-    for question, context in zip(*asked, strict=True):
-        scores, null = scores_of(params, question, context)
-        odds.append(null - max(scores.values()))
+def test_a_question_has_no_answer_above_the_null_threshold(squad):
+    model, params, task = squad()
+    odds = [ranking.null_odds for ranking in rankings(params, task)]
     threshold = float(np.median(odds)) + 1e-3
-    got = prediction.load(folder).answer(*asked, null_threshold=threshold)
-    as_config = load_squad(folder, null_threshold=threshold).answer(*asked)
-    assert got == as_config
+    got = model.answer(QUESTIONS, CONTEXTS, null_threshold=threshold)
+    model, *_ = squad(null_threshold=threshold)
+    assert got == model.answer(QUESTIONS, CONTEXTS)
     assert [a.text == "" for a in got] == [value > threshold for value in odds]
     for answered in got:
         assert "" in [c.text for c in answered.candidates]
-        if not answered.text:
-            assert (answered.begin, answered.end) == (0, 0)
         total = sum(c.probability for c in answered.candidates)
         assert total == pytest.approx(1)
-
-
-def test_long_contexts_and_long_questions(saved):
-    """Windows of many questions are answered as the objective says of all at once."""
-    folder, params = saved("squad")
-    questions = [words(2 + i % 5, i) for i in range(24)]
-    contexts = [words(6 + 7 * (i % 4), 80 + i) for i in range(24)]
-    model = load_squad(folder, no_answers=False)
-    got = model.answer(questions, contexts)
-    task = config.SquadConfig(
-        length=24, stride=5, max_question=4, max_answer=3, nbest=4
-    )
-    made = windows.make(questions, contexts, TOKENIZER, task)
-    assert len(made.rows["input_ids"]) > BATCH_SIZE
-    outputs = jax.jit(spans.Spans(TINY).outputs)(params, made.rows)
-    ranked = answers.rank(made, jax.device_get(outputs), task)
-    assert [a.text for a in got] == [ranking.answers[0].text for ranking in ranked]
-    assert [a.truncated for a in got] == [len(q.split()) > 4 for q in questions]
-    assert model.answer(["ab"], [""])[0].text == ""
-    assert model.answer([], []) == []
 
 
 # ---- tags
 
 
-def expected_tags(params, tokens):
-    logits = logits_of(heads.TaggerModel(TINY, 3), params, tokens)[1:-1]
-    return [TAGS[c] for c in logits.argmax(-1)]
-
-
-def expected_entities(tags):
-    """First word, and the one after the last, of each entity in IOB2."""
-    places, begin = [], None
-    for i, name in enumerate([*tags, "O"]):
-        if begin is not None and name != "I-x":
-            places.append((begin, i))
-            begin = None
-        if name == "B-x":
-            begin = i
-    return places
+def expected_tags(params, rows):
+    logits = logits_of(heads.TaggerModel(TINY, 3), params, [(row, []) for row in rows])
+    return [
+        [TAGS[c] for c in of_row[1 : 1 + len(row)].argmax(-1)]
+        for row, of_row in zip(rows, logits, strict=True)
+    ]
 
 
 def test_tags_of_texts_and_of_words(saved):
-    folder, params = saved("tagging")
+    model, params = saved("tagging")
     many = [words(1 + i % 10, i) for i in range(40)]
-    texts = ["ab,ac  ad!", ["ab,", "ac"], "", " ", *many]
-    expected = [
+    got = model.tag(["ab,ac  ad!", ["ab,", "ac"], "", " ", *many])
+    assert [tagged.words for tagged in got] == [
         ["ab", ",", "ac", "ad", "!"],
         ["ab,", "ac"],
         [],
         [],
         *(text.split() for text in many),
     ]
-    got = prediction.load(folder).tag(texts)
-    assert [tagged.words for tagged in got] == expected
     assert got[0].offsets == [(0, 2), (2, 3), (3, 5), (7, 9), (9, 10)]
     assert got[1].offsets == []
-    for tagged, text in list(zip(got, texts, strict=True))[4:]:
-        assert tagged.tags == expected_tags(params, tagged.words)
-        places = [(e.begin, e.end) for e in tagged.entities]
-        assert places == expected_entities(tagged.tags)
-        for entity in tagged.entities:
-            assert entity.kind == "x"
-            assert entity.text == " ".join(text.split()[entity.begin : entity.end])
-    tokens = ["ab", "[UNK]", "ac", "ad", "[UNK]"]
-    assert got[0].tags == expected_tags(params, tokens)
-    # Of the two tokens of a word, the first one has its tag.
-    assert (
-        got[1].tags
-        == np.array(expected_tags(params, ["ab", "[UNK]", "ac"]))[[0, 2]].tolist()
-    )
+    rows = [["ab", "[UNK]", "ac", "ad", "[UNK]"], ["ab", "[UNK]", "ac"]]
+    first, second, *expected = expected_tags(params, rows + [t.split() for t in many])
+    assert got[0].tags == first
+    # The first token of a word has its tag.
+    assert got[1].tags == [second[0], second[2]]
+    for tagged, text, tags in zip(got[4:], many, expected, strict=True):
+        assert tagged.tags == tags
+        assert tagged.entities == entities.entities(text.split(), tags, "IOB2")
     assert not any(tagged.truncated for tagged in got)
     assert {name for tagged in got for name in tagged.tags} == set(TAGS)
     assert any(tagged.entities for tagged in got)
+    assert model.tag([]) == []
 
 
-def test_words_that_are_longer_than_a_row(saved):
+def test_words_longer_than_a_row_are_truncated(saved):
     """A row has room for ten tokens; a sign that is not in the vocabulary is one."""
-    model = prediction.load(saved("tagging")[0])
     texts = [["ab", "ab," * 5], ["ab", "ab," * 5 + "ac"], [], [words(30)]]
     texts += [words(30), ["ab," * 6, "ab," * 6]]
-    got = model.tag(texts)
+    got = saved("tagging")[0].tag(texts)
     assert [t.truncated for t in got] == [False, True, False, True, False, True]
     assert all(len(tagged.tags) == len(tagged.words) for tagged in got)
 
 
-def test_the_text_of_an_entity_is_as_it_stands_there(saved, monkeypatch):
-    folder, _ = saved("tagging")
-    model = prediction.load(folder)
+def test_the_text_of_an_entity_is_copied_from_the_text(saved, monkeypatch):
+    model, _ = saved("tagging")
 
     def outputs(objective, rows):
-        """The second and third word are an entity."""
+        """Make the second and third word an entity."""
         classes = np.full(rows["input_ids"].shape, TAGS.index("O"))
         classes[:, 2], classes[:, 3] = TAGS.index("B-x"), TAGS.index("I-x")
         return {"predictions": classes}
@@ -264,7 +223,7 @@ def test_the_text_of_an_entity_is_as_it_stands_there(saved, monkeypatch):
     in_text, in_words = model.tag(["ab ac\t. ad", ["ab", "ac", ".", "ad"]])
     assert [(e.begin, e.end, e.text) for e in in_text.entities] == [(1, 3, "ac\t.")]
     assert [(e.begin, e.end, e.text) for e in in_words.entities] == [(1, 3, "ac .")]
-    model.metadata.task["scheme"] = "none"
+    monkeypatch.setitem(model.metadata.task, "scheme", "none")
     assert model.tag(["ab ac . ad"])[0].entities == []
 
 
@@ -272,23 +231,22 @@ def test_the_text_of_an_entity_is_as_it_stands_there(saved, monkeypatch):
 
 
 def test_the_probabilities_of_choices(saved):
-    """Questions with any number of them, and more than at fine-tuning."""
-    folder, params = saved("choice")
+    """Questions have any number of choices, and more than in fine-tuning."""
+    model, params = saved("choice")
     questions = [words(1 + i % 4, i) for i in range(35)]
     choices = [
         [words(1 + j % 5, 100 * i + j) for j in range(2 + i % 4)] for i in range(35)
     ]
-    model = prediction.load(folder)
-    got = model.choose(questions, choices)
-    for chosen, question, texts in zip(got, questions, choices, strict=True):
-        scores = [
-            logits_of(
-                heads.ClassifierModel(TINY, 1), params, question.split(), text.split()
-            )[0]
-            for text in texts
-        ]
-        assert chosen.probabilities == pytest.approx(softmax(scores), abs=1e-4)
-        assert chosen.index == int(np.argmax(scores))
+    pairs = [
+        (question.split(), text.split())
+        for question, texts in zip(questions, choices, strict=True)
+        for text in texts
+    ]
+    scores = iter(logits_of(heads.ClassifierModel(TINY, 1), params, pairs)[:, 0])
+    for chosen, texts in zip(model.choose(questions, choices), choices, strict=True):
+        expected = softmax(list(itertools.islice(scores, len(texts))))
+        assert chosen.probabilities == pytest.approx(expected.tolist(), abs=1e-4)
+        assert chosen.index == expected.argmax()
         assert chosen.text == texts[chosen.index]
         assert not chosen.truncated
     [chosen] = model.choose(["ab"], [["ac", words(12)]])
@@ -296,55 +254,33 @@ def test_the_probabilities_of_choices(saved):
     assert model.choose([], []) == []
 
 
-# ---- numbers
-
-
-def test_numbers_are_those_of_the_model(saved):
-    folder, params = saved("classification")
-    texts = ["ab ac", ("ab ac", "ad"), words(11)]
-    got = prediction.load(folder).classify(texts)
-    tokens = [(["ab", "ac"],), (["ab", "ac"], ["ad"]), (words(11).split()[:10],)]
-    expected = [
-        logits_of(heads.ClassifierModel(TINY, 1), params, *t)[0] for t in tokens
-    ]
-    assert [each.number for each in got] == pytest.approx(expected, rel=1e-4)
-    assert [each.truncated for each in got] == [False, False, True]
-
-
 # ---- what is refused
 
 
 @pytest.mark.parametrize(
-    ("other", "kind", "program", "ask"),
+    ("kind", "method", "arguments", "message"),
     [
-        ("choice", "squad", "squad", lambda m: m.answer(["ab"], ["ac"])),
-        ("squad", "tagging", "tagger", lambda m: m.tag(["ab"])),
-        ("tagging", "choice", "choice", lambda m: m.choose(["ab"], [["ac", "ad"]])),
-        ("choice", "classification", "classifier", lambda m: m.classify(["ab"])),
+        ("choice", "answer", (["ab"], ["ac"]), "use a workdir of run.finetune_squad"),
+        ("squad", "tag", (["ab"],), "use a workdir of run.finetune_tagger"),
+        ("tagging", "choose", (["ab"], [["ac", "ad"]]), "workdir of run.finetune_choi"),
+        ("choice", "classify", (["ab"],), "use a workdir of run.finetune_classifier"),
+        ("choice", "classify", (["ab"],), "is not a checkpoint of classification"),
+        ("squad", "fill", (["[MASK]"],), "has no head to fill blanks: it was fine-tuned"
+         " for squad; give a pretraining run with masked tokens"),
+        ("choice", "features", ("a",), "'a' is one text; give a list"),
+        ("classification", "classify", ("a",), "'a' is one text; give a list"),
+        ("squad", "answer", ("ab", "ac"), "'ab' is one text; give a list"),
+        ("squad", "answer", (["ab"], "a"), "'a' is one text; give a list"),
+        ("squad", "answer", (["ab"], []), "contexts must have the same length"),
+        ("tagging", "tag", ("ab ac",), "'ab ac' is one text; give a list"),
+        ("choice", "choose", ("a", [["b"]]), "'a' is one text; give a list"),
+        ("choice", "choose", (["a"], ["bc"]), "'bc' is one text; give a list"),
+        ("choice", "choose", (["a"], []), "choices must have the same length"),
+        ("choice", "choose", (["a"], [["b"]]), "'a' has 1 choices; at least"),
     ],
-)
-def test_a_checkpoint_of_another_task(other, kind, program, ask, saved):
-    message = (
-        f"is not a checkpoint of {kind}: it was fine-tuned for {other}; use a workdir "
-        f"of run.finetune_{program}$"
-    )
+)  # fmt: skip
+def test_other_checkpoints_and_invalid_arguments_are_refused(
+    kind, method, arguments, message, saved
+):
     with pytest.raises(UserError, match=message):
-        ask(prediction.load(saved(other)[0]))
-
-
-@pytest.mark.parametrize(
-    ("kind", "ask", "message"),
-    [
-        ("squad", lambda m: m.answer("ab", "ac"), "'ab' is one text; give a list"),
-        ("squad", lambda m: m.answer(["ab"], "a"), "'a' is one text; give a list"),
-        ("squad", lambda m: m.answer(["ab"], []), "contexts must have the same length"),
-        ("tagging", lambda m: m.tag("ab ac"), "'ab ac' is one text; give a list"),
-        ("choice", lambda m: m.choose("a", [["b"]]), "'a' is one text; give a list"),
-        ("choice", lambda m: m.choose(["a"], ["bc"]), "'bc' is one text; give a list"),
-        ("choice", lambda m: m.choose(["a"], []), "choices must have the same length"),
-        ("choice", lambda m: m.choose(["a"], [["b"]]), "'a' has 1 choices; at least"),
-    ],
-)
-def test_arguments_that_cannot_be(kind, ask, message, saved):
-    with pytest.raises(UserError, match=message):
-        ask(prediction.load(saved(kind)[0]))
+        getattr(saved(kind)[0], method)(*arguments)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from commands import assert_refused, call, run
+from commands import assert_refused, call
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shards, sources
@@ -17,32 +17,22 @@ from bert_jax.errors import UserError
 HERE = pathlib.Path(__file__).parent
 
 
-def test_from_text_to_corpus(text_file, tmp_path):
-    for kind, start in (("wordpiece", run), ("sentencepiece", call)):
-        done = start(
-            "train_tokenizer",
-            f"--input={text_file}",
-            f"--kind={kind}",
-            "--vocab_size=900",
-            f"--output={tmp_path / kind}",
-        )
+@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
+def test_from_text_to_corpus(kind, text_file, tmp_path):
+    given = f"--input={text_file}"
+    flags = [f"--kind={kind}", "--vocab_size=900", f"--output={tmp_path / 't'}"]
+    done = call("train_tokenizer", given, *flags)
+    assert done.returncode == 0, done.stderr
+    tokenizer = tokenizer_lib.Tokenizer.load(tmp_path / "t")
+    assert (tokenizer.kind, tokenizer.vocab_size) == (kind, 900)
+    flags = [f"--tokenizer={tmp_path / 't'}", f"--output={tmp_path / 'c'}"]
+    for _ in range(2):
+        done = call("build_corpus", given, "--format=text", "--held_out=0.1", *flags)
         assert done.returncode == 0, done.stderr
-        tokenizer = tokenizer_lib.Tokenizer.load(tmp_path / kind)
-        assert (tokenizer.kind, tokenizer.vocab_size) == (kind, 900)
-        flags = [
-            f"--input={text_file}",
-            "--format=text",
-            f"--tokenizer={tmp_path / kind}",
-            f"--output={tmp_path / kind}-corpus",
-            "--held_out=0.1",
-        ]
-        for _ in range(2):
-            done = start("build_corpus", *flags)
-            assert done.returncode == 0, done.stderr
-            corpus = shards.open_corpus(f"{tmp_path / kind}-corpus")
-            assert corpus.tokenizer == tokenizer
-            documents = corpus.count("train", "documents")
-            assert f"{documents:,} documents" in done.stderr
+        corpus = shards.open_corpus(f"{tmp_path / 'c'}")
+        assert corpus.tokenizer == tokenizer
+        documents = corpus.count("train", "documents")
+        assert f"{documents:,} documents" in done.stderr
 
 
 def test_published_vocabulary(text_file, wordpiece, tmp_path):
@@ -161,10 +151,7 @@ def test_file_names_and_terminals_that_are_not_utf_8(documents, tmp_path):
     assert rf"{there}/gepäck\n.txt.gz, line 3: not UTF-8" in "".join(problems["first"])
 
 
-@pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])
-def test_source_is_reported_before_the_slow_search(
-    name, wordpiece, tmp_path, monkeypatch
-):
+def test_source_is_reported_before_the_slow_search(tmp_path, monkeypatch):
     shown = []
 
     def plan(source):
@@ -172,11 +159,7 @@ def test_source_is_reported_before_the_slow_search(
         raise UserError("seen enough")
 
     monkeypatch.setattr(sources, "plan", plan)
-    wordpiece.save(tmp_path / "t")
-    flags = [f"--output={tmp_path / 'c'}"]
-    if name == "build_corpus":
-        flags.append(f"--tokenizer={tmp_path / 't'}")
-    assert_refused(call(name, *flags), "seen enough")
+    assert_refused(call("train_tokenizer", f"--output={tmp_path / 'c'}"), "seen enough")
     assert shown == ["reading the documentation of installed Python packages\n"]
 
 
@@ -184,11 +167,7 @@ def test_source_is_reported_before_the_slow_search(
     ("name", "flags", "message"),
     [
         ("build_corpus", ["--input=/nowhere/*"], "no file matches '/nowhere/*'"),
-        (
-            "build_corpus",
-            [f"--input={HERE}"],
-            f"is a folder; give a pattern for its files, such as --input='{HERE}/*'",
-        ),
+        ("build_corpus", [f"--input={HERE}"], f"such as --input='{HERE}/*'"),
         ("build_corpus", ["--input=x", "--format=csv"], "unknown format 'csv'"),
         ("build_corpus", [f"--input={__file__}", "--language=xx"], "unknown langua"),
         ("build_corpus", ["--format=jsonl"], "--format=jsonl needs files"),
@@ -202,11 +181,7 @@ def test_source_is_reported_before_the_slow_search(
         ("train_tokenizer", [f"--output={HERE}"], "is not empty"),
         ("train_tokenizer", [f"--input={__file__}", "--vocab_size=50"], "must be"),
         ("build_corpus", [f"--input={__file__}", f"--output={__file__}"], "cannot wri"),
-        (
-            "build_corpus",
-            [f"--input={__file__}", "--nolower_case"],
-            "applies to a vocab",
-        ),
+        ("build_corpus", [f"--input={__file__}", "--nolower_case"], "applies to a vo"),
         ("build_corpus", [f"--input={__file__}", "--format=jsonl"], "no document"),
         ("build_corpus", ["--format=tfds:no such"], "unknown TFDS dataset 'no such'"),
     ],

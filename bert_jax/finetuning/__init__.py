@@ -110,11 +110,13 @@ def _finetune_once(
         config, run.objective, pretrained.tokenizer, task.settings
     )
     with session.open_session(run, folder, config, metadata, ledger) as opened:
-        state = opened.train(functools.partial(initialise.begin, config, run, source))
+        begin = functools.partial(initialise.begin, config, run, source)
+        state = session.train(opened, begin)
         (phase,) = run.phases
         engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
+        rows_at_once = phase.batch_size // phase.micro_batches
         outputs = {
-            name: engine.outputs(rows, phase.batch_size, opened.heartbeat)
+            name: engine.outputs(rows, rows_at_once, opened.heartbeat)
             for name, rows in task.held_out.items()
         }
         predictions = task.decode(outputs)

@@ -49,30 +49,18 @@ def answer(
       null_threshold: Null odds above which a question has no answer, also where the
         model does not know that this is allowed; None: as in the fine-tuning run.
     """
-    rows_lib.check_list(questions)
-    rows_lib.check_list(contexts)
     rows_lib.check_as_many(questions, contexts, "questions and contexts")
     config, _ = model.task(config_lib.SquadConfig)
     if null_threshold is None:
         null_threshold = config.null_threshold
     else:
         config = dataclasses.replace(config, no_answers=True)
-    if not questions:
-        return []
     made = windows.make(questions, contexts, model.tokenizer, config)
     outputs = model.outputs(spans.Spans(model.encoder), made.rows)
     ranked = answers.rank(made, outputs, config)
     answered = []
-    for ranking, lost in zip(ranked, made.truncated, strict=True):
+    for ranking, truncated in zip(ranked, made.truncated, strict=True):
         best = ranking.best(null_threshold)
-        answered.append(
-            Answered(
-                text=best.text,
-                begin=best.begin,
-                end=best.end,
-                probability=best.probability,
-                candidates=ranking.answers,
-                truncated=bool(lost),
-            )
-        )
+        place = best.text, best.begin, best.end, best.probability
+        answered.append(Answered(*place, ranking.answers, bool(truncated)))
     return answered

@@ -31,11 +31,8 @@ def choose(
     model: Trained, questions: Sequence[str], choices: Sequence[Sequence[str]]
 ) -> list[Chosen]:
     """Choose among the two or more answers to each question."""
-    rows_lib.check_list(questions)
     rows_lib.check_as_many(questions, choices, "questions and choices")
     config, _ = model.task(config_lib.ChoiceConfig)
-    if not questions:
-        return []
     asked = []
     for i, (question, texts) in enumerate(zip(questions, choices, strict=True)):
         rows_lib.check_list(texts)
@@ -48,7 +45,7 @@ def choose(
         asked.append(
             choice_files.Question(i + 1, question, tuple(texts), choice_files.UNKNOWN)
         )
-    most = max(len(each.choices) for each in asked)
+    most = max((len(each.choices) for each in asked), default=1)
     rows, truncated = choice.make_rows(asked, model.tokenizer, config.length, most)
     objective = objectives_choice.Choice(model.encoder, most)
     outputs = model.outputs(objective, rows)

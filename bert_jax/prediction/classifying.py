@@ -52,8 +52,6 @@ def classify(
     labels = settings.get("labels")
     if not labels and not config.predicts_numbers:
         raise UserError(f"{model.source} has no class names; use another run")
-    if not texts:
-        return []
     pairs = rows_lib.pairs_of(texts)
     rows, truncated = classification.new_rows(pairs, model.tokenizer, config)
     objective = classification.make_objective(config, model.encoder, len(labels or ()))

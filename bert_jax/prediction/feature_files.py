@@ -17,14 +17,13 @@ has their strings, and text i has tokens starts[i] to starts[i + 1].
 """
 
 import array
-import dataclasses
+import collections
+import functools
 import itertools
 import json
 import pathlib
 import tempfile
-import zipfile
-from collections.abc import Iterable, Sequence
-from typing import BinaryIO
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -32,16 +31,8 @@ from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.prediction.features import Features
 
-_BLOCK = 1 << 24  # bytes per copy
-_ROWS = 1024  # per row group
-
-
-@dataclasses.dataclass(frozen=True)
-class Written:
-    """Number of texts written and number of texts truncated."""
-
-    texts: int
-    truncated: int
+_TEXTS = 16  # per row group of Parquet; 1024 if pooled
+_BLOCK = 1 << 16  # tokens that are copied at once
 
 
 def check_name(name: str) -> None:
@@ -53,7 +44,7 @@ def check_name(name: str) -> None:
 
 def write(
     name: str, features: Iterable[Features], layers: Sequence[int], *, pooled: bool
-) -> Written:
+) -> tuple[int, int]:
     """Write features. The file appears when it is complete.
 
     Args:
@@ -62,28 +53,30 @@ def write(
       layers: Numbers of the layers.
       pooled: Whether features are one vector for each text.
 
+    Returns:
+      The number of texts written, and how many of them were truncated.
+
     Raises:
       UserError: The file cannot be written.
     """
     check_name(name)
     where = storage.path(name)
-    write_format = _FORMATS[where.name.rpartition(".")[2]]
-    counts = [0, 0]
+    counts: collections.Counter[bool] = collections.Counter()
 
-    def counted():
+    def counted() -> Iterator[Features]:
         for each in features:
-            counts[0] += 1
-            counts[1] += each.truncated
+            counts[each.truncated] += 1
             yield each
 
     temporary = storage.temporary_file(where)
     try:
         with storage.writing(where):
+            write_format = _FORMATS[where.name.rpartition(".")[2]]
             write_format(temporary, counted(), layers, pooled)
             storage.put(temporary, where)
     finally:
         temporary.unlink(missing_ok=True)
-    return Written(*counts)
+    return counts.total(), counts[True]
 
 
 def _write_jsonl(
@@ -124,45 +117,31 @@ def _write_npz(
     """Write arrays via temporary files, because an array begins with its shape."""
     starts, vocabulary = array.array("q", [0]), {}
     shape: tuple[int, ...] = ()
-    with (
-        tempfile.TemporaryFile(dir=path.parent) as values,
-        tempfile.TemporaryFile(dir=path.parent) as tokens,
-    ):
+    make_file = functools.partial(tempfile.TemporaryFile, dir=path.parent)
+    with make_file() as values, make_file() as ids, make_file() as tokens:
         for each in features:
-            values.write(np.ascontiguousarray(each.values, "<f4"))
+            values.write(np.ascontiguousarray(each.values, np.float32))
             shape = each.values.shape[-2:]
             starts.append(starts[-1] + (1 if pooled else len(each.tokens)))
             if not pooled:
-                ids = [vocabulary.setdefault(t, len(vocabulary)) for t in each.tokens]
-                tokens.write(np.array(ids, "<i4"))
-        rows = starts[-1]
-        with zipfile.ZipFile(path, "w") as archive:
-            with _member(archive, "layers", "<i8", (len(layers),)) as member:
-                member.write(np.array(layers, "<i8"))
-            if not pooled:
-                with _member(archive, "starts", "<i8", (len(starts),)) as member:
-                    member.write(np.array(starts, "<i8"))
-                words = np.array(list(vocabulary))
-                kind = words.dtype.newbyteorder("<")
-                with _member(archive, "tokens", kind.str, (rows,)) as member:
-                    tokens.seek(0)
-                    while block := tokens.read(1 << 16):
-                        ids = np.frombuffer(block, "<i4")
-                        member.write(words[ids].astype(kind).tobytes())
-            with _member(archive, "values", "<f4", (rows, *shape)) as member:
-                values.seek(0)
-                while block := values.read(_BLOCK):
-                    member.write(block)
-
-
-def _member(
-    archive: zipfile.ZipFile, name: str, kind: str, shape: tuple[int, ...]
-) -> BinaryIO:
-    """Begin an array of a `.npz` file: write all but its values."""
-    member = archive.open(f"{name}.npy", "w", force_zip64=True)
-    about = {"descr": kind, "fortran_order": False, "shape": shape}
-    np.lib.format.write_array_header_1_0(member, about)
-    return member
+                used = [vocabulary.setdefault(t, len(vocabulary)) for t in each.tokens]
+                ids.write(np.array(used, np.int32))
+        values.flush()
+        shape = starts[-1], *shape
+        arrays = {
+            "layers": np.array(layers),
+            "values": np.memmap(values, np.float32, "r", shape=shape),
+        }
+        if not pooled:
+            ids.flush()
+            words, indices = np.array(list(vocabulary)), np.memmap(ids, np.int32, "r")
+            written = np.memmap(tokens, words.dtype, "w+", shape=len(indices))
+            for begin in range(0, len(indices), _BLOCK):
+                block = slice(begin, begin + _BLOCK)
+                written[block] = words[indices[block]]
+            arrays |= {"starts": np.array(starts), "tokens": written}
+        with open(path, "wb") as stream:
+            np.savez(stream, **arrays)
 
 
 def _write_parquet(
@@ -174,36 +153,29 @@ def _write_parquet(
     import pyarrow as pa
     from pyarrow import parquet
 
-    features = iter(features)
-    first = next(features)
-    vector = pa.list_(pa.float32(), first.values.shape[-1])
-    columns = [("line", pa.int64())]
-    if not pooled:
-        columns += [("position", pa.int32()), ("token", pa.string())]
-    schema = pa.schema([*columns, *((f"layer_{layer}", vector) for layer in layers)])
-
-    def rows_of(index, each):
-        count = 1 if pooled else len(each.tokens)
-        arrays = [np.full(count, index)]
+    def table_of(features, first):
+        """Return a table of texts, whose indices begin with `first`."""
+        counts = [1 if pooled else len(each.tokens) for each in features]
+        columns = {"line": np.repeat(first + np.arange(len(counts)), counts)}
         if not pooled:
-            arrays += [np.arange(count, dtype=np.int32), each.tokens]
-        values = each.values.reshape(count, len(layers), -1)
-        for i in range(len(layers)):
+            positions = [np.arange(count, dtype=np.int32) for count in counts]
+            columns["position"] = np.concatenate(positions)
+            columns["token"] = [token for each in features for token in each.tokens]
+        size = features[0].values.shape[-1]
+        shape = sum(counts), len(layers), size
+        values = np.concatenate([each.values for each in features]).reshape(shape)
+        for i, layer in enumerate(layers):
             flat = pa.array(values[:, i].ravel(), pa.float32())
-            arrays.append(pa.FixedSizeListArray.from_arrays(flat, type=vector))
-        arrays = [x if isinstance(x, pa.Array) else pa.array(x) for x in arrays]
-        return pa.record_batch(arrays, schema=schema)
+            columns[f"layer_{layer}"] = pa.FixedSizeListArray.from_arrays(flat, size)
+        return pa.table(columns)
 
-    waiting, count = [], 0
-    with parquet.ParquetWriter(path, schema) as writer:
-        for index, each in enumerate(itertools.chain([first], features)):
-            waiting.append(rows_of(index, each))
-            count += waiting[-1].num_rows
-            if count >= _ROWS:
-                writer.write_table(pa.Table.from_batches(waiting))
-                waiting, count = [], 0
-        if waiting:
-            writer.write_table(pa.Table.from_batches(waiting))
+    features, size = iter(features), _TEXTS * (64 if pooled else 1)
+    groups = iter(lambda: list(itertools.islice(features, size)), [])
+    tables = (table_of(group, i * size) for i, group in enumerate(groups))
+    first_table = next(tables)
+    with parquet.ParquetWriter(path, first_table.schema) as writer:
+        for table in itertools.chain([first_table], tables):
+            writer.write_table(table)
 
 
 _FORMATS = {"jsonl": _write_jsonl, "npz": _write_npz, "parquet": _write_parquet}

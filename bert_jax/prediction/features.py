@@ -12,11 +12,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.model import heads
+from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import BATCH_SIZE, Trained
@@ -43,20 +42,11 @@ class Features:
 
 
 @dataclasses.dataclass(frozen=True)
-class Hidden:
-    """Hidden states of some layers; see `inference.Question` and `extract`."""
+class Hidden(rows_lib.TextQuestion):
+    """Hidden states of some layers; see `extract`."""
 
-    encoder: config_lib.EncoderConfig
     layers: tuple[int, ...]
     pool: str
-
-    encoder_path = "encoder"
-
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes of rows with one or two segments."""
-        return rows_lib.shapes(batch_size, length)
 
     def init(self, key: jax.Array) -> Any:
         """Return initial parameters, boxed with the names of their dimensions."""
@@ -154,7 +144,7 @@ def _stream(
         )
         counts = rows["attention_mask"].sum(axis=1)
         values: list[np.ndarray] = [np.zeros(0)] * len(window)
-        for indices, answers in model.batches(asked, rows, batch_size):
+        for indices, answers in model.engine(asked).batches(rows, batch_size):
             for index, vectors in zip(indices, answers["values"], strict=True):
                 if asked.pool == "none":
                     vectors = vectors[: counts[index]]

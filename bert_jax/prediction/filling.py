@@ -9,14 +9,14 @@ import jax.numpy as jnp
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, terminal
+from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.errors import UserError
 from bert_jax.model import heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows as rows_lib
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained import BATCH_SIZE, Trained
+from bert_jax.tasks import texts as texts_lib
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,20 +28,16 @@ class Guess:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blanks:
-    """The most probable words at some positions; see `inference.Question`.
+class Blanks(rows_lib.TextQuestion):
+    """The most probable words at some positions.
 
     Attributes:
-      encoder: Architecture of the encoder.
       tokenizer: Tokenizer with the words.
       top: Number of words for each position.
     """
 
-    encoder: config_lib.EncoderConfig
     tokenizer: tokenizer_lib.Tokenizer
     top: int
-
-    encoder_path = "encoder"
 
     @property
     def _model(self) -> heads.PretrainingModel:
@@ -51,12 +47,8 @@ class Blanks:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """Return the shapes of rows with one blank; rows may have more."""
-        tokens = batch_size, length
-        return {
-            "input_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
-            "attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_),
-            "mlm_positions": jax.ShapeDtypeStruct((batch_size, 1), jnp.int32),
-        }
+        blanks = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
+        return super().batch_shapes(batch_size, length) | {"mlm_positions": blanks}
 
     def init(self, key: jax.Array) -> Any:
         """Return initial parameters, boxed with the names of their dimensions."""
@@ -131,60 +123,42 @@ def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[G
     rows_lib.check_list(texts)
     tokenizer = model.tokenizer
     top = min(top, int(is_word(tokenizer).sum()))
-    question = _question(model, top)
-    model.check_has(
+    question = Blanks(model.encoder, tokenizer, top)
+    if objective := model.saved_config("objective", config_lib.ReplacedTokensConfig):
+        generator = objective.generator(model.encoder)
+        question = GeneratorBlanks(model.encoder, tokenizer, top, generator)
+    engine = model.engine(
         question, "to fill blanks", "give a pretraining run with masked tokens"
     )
-    if not texts:
-        return []
-    rows = rows_lib.pad(
-        tokenizer, [_with_blanks(model, i, text) for i, text in enumerate(texts)]
-    )
-    blanks = [np.flatnonzero(row == tokenizer.mask_id) for row in rows["input_ids"]]
+    encoded = [_encode(model, i, text) for i, text in enumerate(texts)]
+    length = 2 + max(map(len, encoded), default=0)
+    rows, _ = texts_lib.join_pairs(encoded, [None] * len(texts), tokenizer, length)
+    is_blank = rows["input_ids"] == tokenizer.mask_id  # [R, L]
     # Rounded up to a power of two, so that few shapes are compiled.
-    most = 1 << (max(map(len, blanks)) - 1).bit_length()
-    positions = np.zeros((len(texts), most), np.int32)
-    for i, blank in enumerate(blanks):
-        positions[i, : len(blank)] = blank
-    best = model.outputs(question, rows | {"mlm_positions": positions})
+    most = 1 << (int(is_blank.sum(axis=1).max(initial=1)) - 1).bit_length()
+    blanks = [np.flatnonzero(row).tolist() for row in is_blank]
+    positions, _ = texts_lib.pad(blanks, most, 0)  # [R, P]
+    best = engine.outputs(rows | {"mlm_positions": positions}, BATCH_SIZE)
     words = tokenizer.texts
     return [
         [
-            [
-                Guess(words[token], float(probability))
-                for token, probability in zip(
-                    best["ids"][i, j], best["probabilities"][i, j], strict=True
-                )
-            ]
-            for j in range(len(blank))
+            [Guess(words[token], float(p)) for token, p in zip(*guesses, strict=True)]
+            for guesses in zip(ids[: len(blank)], probabilities, strict=False)
         ]
-        for i, blank in enumerate(blanks)
+        for blank, ids, probabilities in zip(
+            blanks, best["ids"], best["probabilities"], strict=True
+        )
     ]
 
 
-def _question(model: Trained, top: int) -> Blanks:
-    """Return the question for the objective that the checkpoint was pretrained with."""
-    saved = model.metadata.config.get("objective")
-    kind = knobs.kind_of(config_lib.ReplacedTokensConfig)
-    if not isinstance(saved, dict) or saved.get("kind") != kind:
-        return Blanks(model.encoder, model.tokenizer, top)
-    try:
-        objective = knobs.from_dict(config_lib.ReplacedTokensConfig, saved)
-    except UserError as error:
-        raise UserError(f"{model.source} cannot be used: {error}") from error
-    generator = objective.generator(model.encoder)
-    return GeneratorBlanks(model.encoder, model.tokenizer, top, generator)
-
-
-def _with_blanks(model: Trained, index: int, text: str) -> list[int]:
-    tokenizer = model.tokenizer
-    ids = tokenizer.encode_with_blanks(text)
-    if tokenizer.mask_id not in ids:
+def _encode(model: Trained, index: int, text: str) -> list[int]:
+    """Encode a text with blanks that fits the model."""
+    ids = model.tokenizer.encode_with_blanks(text)
+    if model.tokenizer.mask_id not in ids:
         raise rows_lib.TextError(
             index, f"there is no {tokenizer_lib.MASK} in {rows_lib.shortened(text)}"
         )
-    ids = [tokenizer.cls_id, *ids, tokenizer.sep_id]
-    rows_lib.check_fits(model.encoder, index, text, len(ids))
+    rows_lib.check_fits(model.encoder, index, text, 2 + len(ids))
     return ids
 
 
@@ -192,14 +166,11 @@ def table(text: str, blanks: Sequence[Sequence[Guess]]) -> str:
     """Format a text and, below it, a table of guesses with a column for each blank."""
     columns = []
     for number, guesses in enumerate(blanks, 1):
-        cells = [(guess.word, f"{guess.probability:.1%}") for guess in guesses]
-        width = max((len(word) for word, _ in cells), default=0)
-        lines = [f"{word:<{width}}  {percent:>6}" for word, percent in cells]
-        title = f"blank {number}" if len(blanks) > 1 else ""
-        columns.append([title, *lines] if title else lines)
-    widths = [max(map(len, column), default=0) for column in columns]
-    lines = [
-        "    " + "    ".join(f"{c:<{w}}" for c, w in zip(cells, widths, strict=True))
-        for cells in zip(*columns, strict=True)
-    ]
-    return "\n".join([terminal.printable(text), *(line.rstrip() for line in lines)])
+        wide = max((len(guess.word) for guess in guesses), default=0)
+        cells = [f"{g.word:<{wide}}  {g.probability:6.1%}" for g in guesses]
+        if len(blanks) > 1:
+            cells.insert(0, f"blank {number}")
+        width = max(map(len, cells), default=0)
+        columns.append([f"    {cell:<{width}}" for cell in cells])
+    lines = ("".join(cells).rstrip() for cells in zip(*columns, strict=True))
+    return "\n".join([terminal.printable(text), *lines])

@@ -1,11 +1,10 @@
 """Files of texts to ask a model about: lines, pairs in lines, columns of TSV files."""
 
-import io
+import contextlib
 import re
 import sys
 import zlib
 from collections.abc import Iterator
-from typing import BinaryIO
 
 from bert_jax import storage, terminal
 from bert_jax.corpus import text_files
@@ -31,43 +30,31 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
       UserError: The file cannot be read, has no lines, or a line is not UTF-8.
       Unavailable: A store does not answer now.
     """
-    shown = "standard input" if name == STDIN else terminal.printable(name)
-    where = ""
+    is_stdin = name == STDIN
+    shown = "standard input" if is_stdin else terminal.printable(name)
+    number = 0
     try:
-        if name == STDIN:
-            lines = _lines(sys.stdin.buffer, shown)
-        else:
-            lines = _lines_of_file(name, shown)
-        for where, line in lines:
-            yield where, line
+        with (
+            contextlib.nullcontext(sys.stdin.buffer)
+            if is_stdin
+            else text_files.unpacked(name)
+        ) as stream:
+            while line := stream.readline(_MAX_LINE_BYTES):
+                number += 1
+                where = f"{shown}, line {number}"
+                if len(line) == _MAX_LINE_BYTES:
+                    raise UserError(f"{where} is longer than {_MAX_LINE_BYTES:,} bytes")
+                text = line.decode("utf-8-sig" if number == 1 else "utf-8")
+                yield where, text.rstrip("\r\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8; convert the file") from error
     except (OSError, EOFError, zlib.error) as error:
-        after = f" after {where}" if where else ""
+        after = f" after line {number}" if number else ""
         raise storage.failure(error)(
             f"{shown} cannot be read{after}: {error}"
         ) from error
-    if not where:
+    if not number:
         raise UserError(f"{shown} has no lines")
-
-
-def _lines_of_file(name: str, shown: str) -> Iterator[tuple[str, str]]:
-    with text_files.unpacked(name) as stream:
-        yield from _lines(stream, shown)
-
-
-def _lines(
-    stream: BinaryIO | io.BufferedIOBase, shown: str
-) -> Iterator[tuple[str, str]]:
-    number = 0
-    while line := stream.readline(_MAX_LINE_BYTES):
-        number += 1
-        where = f"{shown}, line {number}"
-        if len(line) == _MAX_LINE_BYTES:
-            raise UserError(f"{where} is longer than {_MAX_LINE_BYTES:,} bytes")
-        try:
-            text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-        except UnicodeDecodeError as error:
-            raise UserError(f"{where} is not UTF-8; convert the file") from error
-        yield where, text.rstrip("\r\n")
 
 
 def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
@@ -83,29 +70,21 @@ def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
       UserError, Unavailable: See `read_lines`; or a column is missing.
     """
     lines = read_lines(name)
-    if text_a:
-        yield from _columns(lines, text_a, text_b)
+    if not text_a:
+        for _, line in lines:
+            pair = _PAIR.fullmatch(line.strip())
+            yield (pair[1], pair[2]) if pair else line
         return
-    for _, line in lines:
-        pair = _PAIR.fullmatch(line.strip())
-        yield (pair[1], pair[2]) if pair else line
-
-
-def _columns(
-    lines: Iterator[tuple[str, str]], text_a: str, text_b: str
-) -> Iterator[Text]:
     where, line = next(lines)
     header = line.split("\t")
     columns = [
-        task_files.find_column(where, header, name)
-        for name in filter(None, (text_a, text_b))
+        task_files.find_column(where, header, name) for name in (text_a, text_b) if name
     ]
-    rows = 0
-    for where, line in lines:
+    row = None
+    for row_where, line in lines:
         row = line.split("\t")
-        task_files.check_row(where, row, header)
-        rows += 1
+        task_files.check_row(row_where, row, header)
         first, *second = (row[column] for column in columns)
         yield (first, *second) if second else first
-    if not rows:
+    if row is None:
         raise UserError(f"{where}: there are no rows below the names of the columns")

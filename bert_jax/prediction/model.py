@@ -7,7 +7,7 @@ from bert_jax.prediction import (
     classifying,
     features,
     filling,
-    pairs,
+    next_sentence,
     tagging,
 )
 from bert_jax.prediction.trained import Trained
@@ -21,7 +21,7 @@ class Model(Trained):
     """
 
     fill = filling.fill
-    next_probability = pairs.next_probability
+    next_probability = next_sentence.next_probability
     classify = classifying.classify
     answer = answering.answer
     tag = tagging.tag

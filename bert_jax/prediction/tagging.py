@@ -41,8 +41,6 @@ def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
     rows_lib.check_list(texts)
     config, settings = model.task(config_lib.TaggingConfig)
     names, scheme = settings["tags"], settings["scheme"]
-    if not texts:
-        return []
     words, offsets = [], []
     for text in texts:
         is_text = isinstance(text, str)
@@ -53,27 +51,16 @@ def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
     objective = objectives_tagging.Tagging(model.encoder, len(names))
     outputs = model.outputs(objective, rows.arrays)
     tags = rows.decode(outputs["predictions"], names)
-    return [
-        Tagged(*each, _entities(*each, scheme, text, where), where, bool(lost))
-        for *each, text, where, lost in zip(
-            words, tags, texts, offsets, rows.truncated, strict=True
-        )
-    ]
-
-
-def _entities(
-    words: Sequence[str],
-    tags: Sequence[str],
-    scheme: str,
-    text: str | Sequence[str],
-    offsets: Sequence[tuple[int, int]],
-) -> list[entities.Entity]:
-    if scheme == "none":
-        return []
-    named = entities.entities(words, tags, scheme)
-    if not isinstance(text, str):
-        return named
-    return [
-        dataclasses.replace(e, text=text[offsets[e.begin][0] : offsets[e.end - 1][1]])
-        for e in named
-    ]
+    tagged = []
+    for text, *each, where, truncated in zip(
+        texts, words, tags, offsets, rows.truncated, strict=True
+    ):
+        found = [] if scheme == "none" else entities.entities(*each, scheme)
+        if isinstance(text, str):
+            spans = [slice(where[e.begin][0], where[e.end - 1][1]) for e in found]
+            found = [
+                dataclasses.replace(entity, text=text[span])
+                for entity, span in zip(found, spans, strict=True)
+            ]
+        tagged.append(Tagged(*each, found, where, bool(truncated)))
+    return tagged

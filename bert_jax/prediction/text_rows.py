@@ -1,14 +1,14 @@
-"""Checks of texts and their conversion to rows of tokens."""
+"""Checks of the texts to ask a model about, and the rows of tokens that they become."""
 
-from collections.abc import Sequence
+import dataclasses
+from collections.abc import Iterable, Sequence
 
 import jax
-import numpy as np
+import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.tasks import Arrays
+from bert_jax.tasks import task_files
 
 # A text, or two texts that become two segments.
 Text = str | tuple[str, str]
@@ -26,7 +26,27 @@ class TextError(UserError):
         self.index = index
 
 
-def check_list(texts: Sequence[Text]) -> None:
+@dataclasses.dataclass(frozen=True)
+class TextQuestion:
+    """Base class of questions about texts and pairs; see `inference.Question`."""
+
+    encoder: config_lib.EncoderConfig
+
+    encoder_path = "encoder"
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes and types of the arrays of `tasks.texts.to_rows`."""
+        tokens = batch_size, length
+        return {
+            "input_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
+            "segment_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
+            "attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_),
+        }
+
+
+def check_list(texts: Iterable[Text]) -> None:
     """Check that texts are a list and not one string."""
     if isinstance(texts, str):
         raise UserError(f"{shortened(texts)} is one text; give a list, [TEXT]")
@@ -34,6 +54,8 @@ def check_list(texts: Sequence[Text]) -> None:
 
 def check_as_many(first: Sequence, second: Sequence, names: str) -> None:
     """Check that two lists, described by `names`, have the same length."""
+    check_list(first)
+    check_list(second)
     if len(first) != len(second):
         raise UserError(
             f"{names} must have the same length, got {len(first)} and {len(second)}"
@@ -41,33 +63,13 @@ def check_as_many(first: Sequence, second: Sequence, names: str) -> None:
 
 
 def shortened(text: str) -> str:
-    """Shorten a text for a message."""
-    return repr(text if len(text) <= 60 else f"{text[:56]} ...")
+    """Quote a text for a message, and shorten it."""
+    return task_files.shorten(text, 60)
 
 
-def pairs_of(texts: Sequence[Text]) -> list[tuple[str, str]]:
+def pairs_of(texts: Iterable[Text]) -> list[tuple[str, str]]:
     """Return texts and pairs as pairs; the second text of a single one is ""."""
     return [(text, "") if isinstance(text, str) else tuple(text) for text in texts]
-
-
-def shapes(batch_size: int, length: int) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes and types of the arrays of `tasks.texts.to_rows`."""
-    types = {"input_ids": np.int32, "segment_ids": np.int32, "attention_mask": bool}
-    return {
-        name: jax.ShapeDtypeStruct((batch_size, length), kind)
-        for name, kind in types.items()
-    }
-
-
-def pad(tokenizer: tokenizer_lib.Tokenizer, rows: Sequence[Sequence[int]]) -> Arrays:
-    """Pad rows of tokens to input_ids and attention_mask [rows, longest]."""
-    shape = len(rows), max(map(len, rows), default=0)
-    ids = np.full(shape, tokenizer.pad_id, np.int32)
-    mask = np.zeros(shape, bool)
-    for i, row in enumerate(rows):
-        ids[i, : len(row)] = row
-        mask[i, : len(row)] = True
-    return {"input_ids": ids, "attention_mask": mask}
 
 
 def check_fits(

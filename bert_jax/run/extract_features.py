@@ -80,10 +80,12 @@ def main() -> int:
         flags.FLAGS.batch_size,
     )
     with terminal.progress_bar(iterable=features, unit="text") as bar:
-        written = feature_files.write(output, bar, layers, pooled=pool != "none")
-    report = f"{written.texts:,} texts to {output}"
-    if written.truncated:
-        report += f"; truncated because they were too long: {written.truncated:,}"
+        texts, truncated = feature_files.write(
+            output, bar, layers, pooled=pool != "none"
+        )
+    report = f"{texts:,} texts to {output}"
+    if truncated:
+        report += f"; truncated because they were too long: {truncated:,}"
     terminal.say(report)
     return 0
 

@@ -39,51 +39,49 @@ def define_flags() -> None:
 def main(texts: list[str]) -> int:
     """Print guesses or probabilities for the texts given as arguments or in a file."""
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
-    following = _decoded(flags.FLAGS.next)
-    asked = [("", _decoded(text)) for text in texts]
-    if not asked and not flags.FLAGS.file:
+    following, file = _decoded(flags.FLAGS.next), flags.FLAGS.file
+    given = [_checked("", _decoded(text), following) for text in texts]
+    if not given and not file:
         wanted = "a sentence" if following else "a sentence with [MASK] in it"
         raise UserError(f"there is no text; give {wanted}, in quotes, or --file=FILE")
-    for where, text in asked:
-        _check(where, text, following)
     terminal.say("importing JAX")
     from bert_jax import prediction
-    from bert_jax.prediction import filling
-    from bert_jax.prediction import input_files as texts_lib
+    from bert_jax.prediction import filling, input_files
 
     model = prediction.load(source)
-    lines = texts_lib.read_lines(flags.FLAGS.file) if flags.FLAGS.file else ()
-    texts = itertools.chain(asked, lines)
+    lines = input_files.read_lines(file) if file else ()
+    lines = (_checked(where, text, following) for where, text in lines)
     size = 1 if following else _WINDOW
-    while window := list(itertools.islice(texts, size)):
-        for where, text in window:
-            _check(where, text, following)
+    remaining = itertools.chain(given, lines)
+    while window := list(itertools.islice(remaining, size)):
+        texts = [text for _, text in window]
         try:
             if following:
-                ((_, text),) = window
-                probability = model.next_probability(text, following)
-                print(f"{probability:6.1%}  {terminal.printable(text)}")
+                probability = model.next_probability(texts[0], following)
+                print(f"{probability:6.1%}  {terminal.printable(texts[0])}")
                 continue
-            filled = model.fill([text for _, text in window], flags.FLAGS.top)
+            filled = model.fill(texts, flags.FLAGS.top)
         except prediction.TextError as error:
-            where, _ = window[error.index]
-            raise UserError(f"{where}: {error}" if where else str(error)) from error
-        for (_, text), blanks in zip(window, filled, strict=True):
+            raise UserError(f"{window[error.index][0]}{error}") from error
+        for text, blanks in zip(texts, filled, strict=True):
             print(filling.table(text, blanks))
     return 0
 
 
-def _check(where: str, text: str, following: str) -> None:
-    """Check that a text has blanks, or has none if --next is given."""
+def _checked(where: str, text: str, following: str) -> tuple[str, str]:
+    """Check that a text has blanks, or none with --next. Return its place and itself.
+
+    The place becomes a prefix for messages.
+    """
+    where = f"{where}: " if where else ""
     # The model, and so its own mask token, is not known yet.
-    blanks = (tokenizer_lib.MASK,) if following else tokenizer_lib.BLANKS
-    if any(blank in text for blank in blanks) == bool(following):
-        problem = (
-            f"--next needs texts without {tokenizer_lib.MASK}, got {text!r}"
-            if following
-            else f"there is no {tokenizer_lib.MASK} in {text!r}"
+    if following and tokenizer_lib.MASK in text:
+        raise UserError(
+            f"{where}--next needs texts without {tokenizer_lib.MASK}, got {text!r}"
         )
-        raise UserError(f"{where}: {problem}" if where else problem)
+    if not following and not any(blank in text for blank in tokenizer_lib.BLANKS):
+        raise UserError(f"{where}there is no {tokenizer_lib.MASK} in {text!r}")
+    return where, text
 
 
 def _decoded(text: str) -> str:

@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax import config as config_lib
 from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
@@ -16,22 +15,12 @@ from bert_jax.tasks import texts
 
 
 @dataclasses.dataclass(frozen=True)
-class NextSentence:
-    """Probability that segment B follows segment A; see `inference.Question`."""
-
-    encoder: config_lib.EncoderConfig
-
-    encoder_path = "encoder"
+class NextSentence(rows_lib.TextQuestion):
+    """Probability that segment B follows segment A."""
 
     @property
     def _model(self) -> heads.PretrainingModel:
         return heads.PretrainingModel(self.encoder, sentence_head="nsp_head")
-
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes of rows with two segments."""
-        return rows_lib.shapes(batch_size, length)
 
     def init(self, key: jax.Array) -> Any:
         """Return initial parameters, boxed with the names of their dimensions."""
@@ -48,9 +37,8 @@ class NextSentence:
 
 def next_probability(model: Trained, first: str, second: str) -> float:
     """Return the probability that the second text follows the first."""
-    question = NextSentence(model.encoder)
-    model.check_has(
-        question,
+    engine = model.engine(
+        NextSentence(model.encoder),
         "for next sentences",
         "give a pretraining run with objective.segments='next_sentence'",
     )
@@ -61,4 +49,4 @@ def next_probability(model: Trained, first: str, second: str) -> float:
     length = sum(counts) + 2 + len(model.tokenizer.pair_separators)
     rows_lib.check_fits(model.encoder, 0, f"{first} {second}", length)
     rows, _ = texts.to_rows([(first, second)], model.tokenizer, length)
-    return float(model.outputs(question, rows)["probability"][0])
+    return float(engine.outputs(rows, 1)["probability"][0])
