@@ -52,6 +52,9 @@ class Tagging:
         }
         arrays = {name: rows.arrays for name, rows in self._rows.items()}
         self.train, self.held_out = arrays.pop("train"), arrays
+        self.metrics = ("accuracy", "macro_f1")
+        if self._scheme != "none":
+            self.metrics = (*entities.METRICS, "accuracy")
         self.settings = {"tags": self._tags, "scheme": self._scheme}
         self.fingerprint = task_files.fingerprint(train.sentences, evaluated.sentences)
         rows = self._rows.items()
@@ -77,7 +80,7 @@ class Tagging:
         """Return the tag of each word of each sentence."""
         return {
             name: self._rows[name].decode(outputs[name]["predictions"], self._tags)
-            for name in self.held_out
+            for name in outputs
         }
 
     def scores(self, predictions: dict[str, list[list[str]]]) -> dict[str, Any]:
