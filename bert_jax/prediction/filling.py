@@ -120,7 +120,7 @@ def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[G
     Raises:
       TextError: A text has no blank or is too long.
     """
-    rows_lib.check_list(texts)
+    rows_lib.check_texts(texts)
     tokenizer = model.tokenizer
     top = min(top, int(is_word(tokenizer).sum()))
     question = Blanks(model.encoder, tokenizer, top)

@@ -50,8 +50,9 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
         raise UserError(f"{where} is not UTF-8; convert the file") from error
     except (OSError, EOFError, zlib.error) as error:
         after = f" after line {number}" if number else ""
+        reason = getattr(error, "strerror", None) or error
         raise storage.failure(error)(
-            f"{shown} cannot be read{after}: {error}"
+            f"{shown} cannot be read{after}: {reason}"
         ) from error
     if not number:
         raise UserError(f"{shown} has no lines")
@@ -82,6 +83,8 @@ def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
     ]
     row = None
     for row_where, line in lines:
+        if not line and len(header) > 1:
+            continue  # in a single column, a blank line is an empty text
         row = line.split("\t")
         task_files.check_row(row_where, row, header)
         first, *second = (row[column] for column in columns)
