@@ -272,6 +272,7 @@ def test_the_probabilities_of_choices(saved):
         ("choice", "classify", (["ab"],), "is not a checkpoint of classification"),
         ("squad", "fill", (["[MASK]"],), "has no head to fill blanks: it was fine-tuned"
          " for squad; give a pretraining run with masked tokens"),
+        ("squad", "fill", (["[MASK]"], 0), "top=0 must be at least 1"),
         ("choice", "features", ("a",), "'a' is one text; give a list"),
         ("classification", "classify", (["a\ud800"],), r"unpaired surrogate, '.ud800'"),
         ("classification", "classify", ([("a", "b", "c")],), "must have two texts"),
