@@ -45,7 +45,13 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
                 if len(line) == _MAX_LINE_BYTES:
                     raise UserError(f"{where} is longer than {_MAX_LINE_BYTES:,} bytes")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield where, text.rstrip("\r\n")
+                text = text.rstrip("\r\n")
+                if "\r" in text:
+                    raise UserError(
+                        f"{where} has a carriage return inside; lines must end in a "
+                        "line feed: tr '\\r' '\\n' converts a file"
+                    )
+                yield where, text
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8; convert the file") from error
     except (OSError, EOFError, zlib.error) as error:
