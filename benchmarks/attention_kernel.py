@@ -28,7 +28,7 @@ def main() -> None:
     from bert_jax import config
     from bert_jax.model.attention_pattern import AttentionPattern
     from bert_jax.model.kernels import attention
-    from bert_jax.planning import hlo, schedule, topology
+    from bert_jax.planning import cost, hlo, schedule, topology
 
     dump = schedule.Dump()  # before the compiler is loaded
     jax.config.update("jax_enable_compilation_cache", False)
@@ -68,7 +68,7 @@ def main() -> None:
             f"{count * array / 1e6:.1f} MB"
         )
     plain = compiled("off")
-    estimate = hlo.Program(plain.as_text()).estimated_cycles()
+    estimate = cost.measure(hlo.Program(plain.as_text())).estimated
     temporaries = plain.memory_analysis().temp_size_in_bytes
     print(
         f"plain: {estimate / 1e6:.3f} Mcycle by estimate, "

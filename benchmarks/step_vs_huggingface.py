@@ -9,7 +9,7 @@ batch has 8 sequences of 128 tokens, 20 of them masked, and dropout 0.1; all sid
 the same cores and huge pages. With `--accelerator` a batch has 16,384 tokens, and each
 of the two sides, bert_jax and compiled, gets half of the memory of one device.
 Attention probabilities are not dropped out there: cuDNN computes attention only without
-(`model/kernels/cudnn_attention.py`). Without torch there is bert_jax alone.
+(`model/kernels/attention.py`). Without torch there is bert_jax alone.
 
 The sides take turns (`interleaved_timing.py`). The script ends after `--minutes`. A
 side that is not ready in its share of them is left out of the comparison, and the

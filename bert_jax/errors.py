@@ -15,7 +15,9 @@ class UserError(Exception):
       everywhere: Whether all processes of the run raise it, in the same call.
     """
 
-    everywhere = False
+    def __init__(self, message: str, *, everywhere: bool = False):
+        super().__init__(message)
+        self.everywhere = everywhere
 
 
 class Unavailable(Exception):

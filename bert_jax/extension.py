@@ -10,7 +10,7 @@ from bert_jax.corpus import new_words, sources, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import convert, lazy_checkpoint
 from bert_jax.interop import output as output_lib
-from bert_jax.interop.safetensors import Stored
+from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
 
 
@@ -89,7 +89,7 @@ def extend(
         model.metadata, encoder=encoder, tokenizer=extended, config=saved
     )
     model = dataclasses.replace(model, params=params, metadata=metadata)
-    convert.write_ours(model, output)
+    convert.write_native(model, output)
     after = sum(map(len, extended.encode_batch(texts)))
     return Extended(
         words=found,
@@ -100,8 +100,8 @@ def extend(
 
 
 def _with_rows(
-    array: Stored, words: Sequence[new_words.NewWord], ids: list[int], rows: int
-) -> Stored:
+    array: LazyArray, words: Sequence[new_words.NewWord], ids: list[int], rows: int
+) -> LazyArray:
     """Extend a parameter with one row per token by rows for new words."""
     shape = (max(rows, array.shape[0]), *array.shape[1:])
 
@@ -113,4 +113,4 @@ def _with_rows(
             grown[i] = value[list(new.pieces)].mean(axis=0)
         return grown
 
-    return Stored(shape, read)
+    return LazyArray(shape, read)

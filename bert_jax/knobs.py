@@ -83,14 +83,8 @@ def to_configdict(config: Any) -> ml_collections.ConfigDict:
 
 
 def from_configdict(cls: type[T], cfg: ml_collections.ConfigDict) -> T:
-    """Convert a recipe to its frozen form, and check it.
-
-    Raises:
-      UserError: A field is unknown, missing, of the wrong type, or out of range.
-    """
-    config = _rebuild(cls, cfg.to_dict(), "", complete=True)
-    check(config)
-    return config
+    """Convert a recipe to its frozen form, and check it as `from_dict` does."""
+    return from_dict(cls, cfg.to_dict())
 
 
 def to_dict(config: Any) -> dict[str, Any]:
@@ -107,7 +101,7 @@ def from_dict(cls: type[T], values: Any) -> T:
     Raises:
       UserError: A field is unknown, of the wrong type, or out of range.
     """
-    config = _rebuild(cls, values, "", complete=False)
+    config = _rebuild(cls, values, "")
     check(config)
     return config
 
@@ -124,18 +118,17 @@ def _convert(value: Any, mapping: type) -> Any:
     return value
 
 
-def _rebuild(expected: Any, value: Any, where: str, *, complete: bool) -> Any:
+def _rebuild(expected: Any, value: Any, where: str) -> Any:
     if isinstance(expected, types.UnionType):
         expected = _union_member(typing.get_args(expected), value, where)
     if dataclasses.is_dataclass(expected):
-        return _rebuild_dataclass(expected, value, where, complete=complete)
+        return _rebuild_dataclass(expected, value, where)
     if typing.get_origin(expected) is tuple:
         if not isinstance(value, (list, tuple)):
             raise UserError(f"config field {where}={value!r}: expected a list")
         (item_type, _) = typing.get_args(expected)
         return tuple(
-            _rebuild(item_type, item, f"{where}[{i}]", complete=complete)
-            for i, item in enumerate(value)
+            _rebuild(item_type, item, f"{where}[{i}]") for i, item in enumerate(value)
         )
     if expected is float and type(value) is int:
         return float(value)
@@ -144,7 +137,7 @@ def _rebuild(expected: Any, value: Any, where: str, *, complete: bool) -> Any:
     return value
 
 
-def _rebuild_dataclass(cls: type, value: Any, where: str, *, complete: bool) -> Any:
+def _rebuild_dataclass(cls: type, value: Any, where: str) -> Any:
     if isinstance(value, ml_collections.ConfigDict):
         value = value.to_dict()
     if not isinstance(value, dict):
@@ -158,13 +151,7 @@ def _rebuild_dataclass(cls: type, value: Any, where: str, *, complete: bool) -> 
     for name in sorted(map(str, value.keys() - fields.keys())):
         known = ", ".join(sorted(fields))
         raise UserError(f"unknown config field {prefix}{name}; known here: {known}")
-    for name in fields.keys() - value.keys() if complete else ():
-        raise UserError(f"config field {prefix}{name} is missing")
-    rebuilt = {
-        name: _rebuild(fields[name].type, item, prefix + name, complete=complete)
-        for name, item in value.items()
-    }
-    return cls(**rebuilt)
+    return cls(**{n: _rebuild(fields[n].type, v, prefix + n) for n, v in value.items()})
 
 
 def kind_of(cls: type) -> str:
@@ -264,22 +251,23 @@ def differences(
       is_free: Whether the field that has these values may change.
     """
     children = []
+    is_list = isinstance(old, tuple) and any(map(dataclasses.is_dataclass, old + new))
     if type(old) is type(new) and dataclasses.is_dataclass(old):
         prefix = f"{where}." if where else ""
         children = [
             (prefix + f.name, getattr(old, f.name), getattr(new, f.name), f.metadata)
             for f in dataclasses.fields(old)
         ]
-    elif (
-        isinstance(old, tuple)
-        and any(map(dataclasses.is_dataclass, old))
-        and len(old) == len(new)
-    ):
+    elif is_list and len(old) == len(new):
         children = [
             (f"{where}[{i}]", *pair, {})
             for i, pair in enumerate(zip(old, new, strict=True))
         ]
     elif old != new and is_free == free:
+        if dataclasses.is_dataclass(old):
+            where, old, new = f"{where}.kind", old.kind, new.kind
+        elif is_list:
+            where, old, new = f"number of {where}", len(old), len(new)
         return [f"{where}: was {old!r}, is now {new!r}"]
     return [
         line

@@ -1,12 +1,10 @@
 """Pretraining runs, built from a config and corpora."""
 
-import dataclasses
 import functools
 from collections.abc import Collection, Sequence
 
 import jax
 import numpy as np
-from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, warm_start
@@ -26,7 +24,6 @@ from bert_jax.training import (
     metrics_file,
     optimizer,
     processes,
-    restore,
     session,
     sharding,
 )
@@ -61,70 +58,31 @@ def pretrain(
       Unavailable: A corpus or the workdir cannot be reached now.
       Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
-    source = pretrained = None
+    source = None
     with session.prepare(config.loop) as ledger:
         corpora = mixture.open_corpora(config.data.folders)
+        mixture.check_counts(config, corpora)
         if len(corpora) > 1:
             processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:
-            source, fingerprint = checkpoints.of_run(
-                config.init_from, folder, type(config)
-            )
-            pretrained = _pretrained(source, folder)
-            config = _continued(config, source, pretrained, corpora, overrides)
+            source = warm_start.find(config, folder)
+            config = warm_start.adopt(config, source, corpora[0], overrides)
         config = resolve(config, corpora)
     if source:
         config = knobs.filled_in(
             config,
             "init_fingerprint",
-            fingerprint or checkpoints.fingerprint(source),
-            f"the parameters of {source} have changed",
+            source.fingerprint or checkpoints.fingerprint(source.path),
+            f"the parameters of {source.path} have changed",
         )
     run = make_run(config, sharding.make_mesh(config.mesh), corpora)
     metadata = metadata_lib.of_run(config, run.objective, corpora[0].tokenizer)
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         if not source:
-            return opened.train(), config
-        begin = functools.partial(warm_start.begin, run, source, pretrained.encoder)
-        return opened.train(begin), config
-
-
-def _pretrained(source: epath.Path, folder: str) -> metadata_lib.Metadata:
-    """Read the metadata of `init_from`, or of the run's own checkpoint if it is gone.
-
-    The encoder is taken from the config of the run's own checkpoint: its metadata has
-    the encoder of one phase, which may have other rotary bases.
-    """
-    if checkpoints.exists(source):
-        return checkpoints.read_metadata(source)
-    own = checkpoints.read_metadata(restore.find(folder))
-    encoder = knobs.from_dict(config_lib.EncoderConfig, own.config["encoder"])
-    return dataclasses.replace(own, encoder=encoder)
-
-
-def _continued(
-    config: config_lib.PretrainConfig,
-    source: epath.Path,
-    pretrained: metadata_lib.Metadata,
-    corpora: Sequence[shards.Corpus],
-    overrides: Collection[str],
-) -> config_lib.PretrainConfig:
-    """Return the config with the encoder of the checkpoint `init_from`.
-
-    Raises:
-      UserError: The checkpoint does not fit the corpora or the config.
-    """
-    expected, corpus = pretrained.tokenizer.fingerprint, corpora[0]
-    if expected != corpus.tokenizer.fingerprint:
-        raise UserError(
-            f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
-            f"but {source} has {expected}; build the corpus with the tokenizer that "
-            f"run.convert --input={source} --to=ours writes"
-        )
-    encoder = warm_start.encoder(config.encoder, source, pretrained, overrides)
-    config = dataclasses.replace(config, encoder=encoder, init_from=str(source))
-    knobs.check(config)
-    return config
+            return session.train(opened), config
+        encoder = source.metadata.encoder
+        begin = functools.partial(warm_start.begin, run, source.path, encoder)
+        return session.train(opened, begin), config
 
 
 def resolve(

@@ -65,8 +65,8 @@ class RemotePath:
         folder = RemotePath(glob_lib.escape(self.url))
         return (RemotePath(f.name) for f in _listing(self._store, folder / pattern))
 
-    def open(self) -> io.BufferedReader:
-        return io.BufferedReader(self._store.open(self.url, "rb"))
+    def open(self, mode: str) -> io.BufferedReader:
+        return io.BufferedReader(self._store.open(self.url, mode))
 
     def read_bytes(self) -> bytes:
         return self._store.cat_file(self.url)
@@ -225,6 +225,11 @@ def failure(error: BaseException) -> type[UserError] | type[Unavailable]:
     return Unavailable if is_passing(error) else UserError
 
 
+def reason(error: BaseException) -> str:
+    """Return the message of an I/O error, without its number and path."""
+    return getattr(error, "strerror", None) or str(error)
+
+
 _DISK_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EROFS, errno.EACCES)
 
 
@@ -326,12 +331,22 @@ class File:
 
 
 def find(pattern: str) -> list[File]:
-    """List the files that match a glob, sorted by name."""
-    if is_remote(pattern):
-        check(path(pattern))
-        return _listing(_store(pattern), pattern)
-    names = sorted(glob_lib.glob(pattern, recursive=True))
-    return [File(n, os.path.getsize(n), "") for n in names if os.path.isfile(n)]
+    """List the files that match a glob, sorted by name.
+
+    Brackets are taken literally if they match nothing as a glob.
+    """
+    matched: list[File] = []
+    for glob in dict.fromkeys((pattern, pattern.replace("[", "[[]"))):
+        if is_remote(glob):
+            check(path(glob))
+            matched = _listing(_store(glob), glob)
+        else:
+            names = sorted(glob_lib.glob(glob, recursive=True))
+            files = [name for name in names if os.path.isfile(name)]
+            matched = [File(name, os.path.getsize(name), "") for name in files]
+        if matched:
+            break
+    return matched
 
 
 def _listing(

@@ -20,6 +20,11 @@ def say(line: str) -> None:
     sys.stderr.flush()
 
 
+def count(number: int, noun: str) -> str:
+    """Return a number with a noun, such as "1 document" and "2,000 documents"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
+
+
 def warn(count: int, lines: list[str]) -> None:
     """Print the first warnings, and how many more there are.
 

@@ -9,6 +9,7 @@ from etils import epath
 
 from bert_jax import config as config_lib
 from bert_jax import knobs
+from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
@@ -23,6 +24,75 @@ _TABLES = {
     "embeddings/position_embedding": "max_position_embeddings",
     "embeddings/segment_embedding": "type_vocab_size",
 }
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Checkpoint that pretraining begins with.
+
+    Attributes:
+      path: The checkpoint.
+      metadata: Its metadata.
+      fingerprint: Hash of its parameters; "" if it was not computed yet.
+    """
+
+    path: epath.Path
+    metadata: metadata_lib.Metadata
+    fingerprint: str
+
+
+def find(config: config_lib.PretrainConfig, folder: str) -> Source:
+    """Find the checkpoint `init_from` of a run.
+
+    A run that resumes does not need it any more. If it is gone, the metadata is that of
+    the run's own checkpoint, with the encoder of the run: metadata has the encoder of
+    one phase, which may have other rotary bases.
+
+    Args:
+      config: Config of the run.
+      folder: Workdir of the run.
+    """
+    if config.init_from == "CHECKPOINT":  # the placeholder of configs/continued.py
+        raise UserError(
+            "init_from is not set; pass --config.init_from=DIR: a workdir, a "
+            "checkpoint in it, or a folder of another project"
+        )
+    path, fingerprint = checkpoints.of_run(config.init_from, folder, type(config))
+    if checkpoints.exists(path):
+        return Source(path, checkpoints.read_metadata(path), fingerprint)
+    own = checkpoints.read_metadata(restore.find(folder))
+    of_run = knobs.from_dict(config_lib.EncoderConfig, own.config["encoder"])
+    return Source(path, dataclasses.replace(own, encoder=of_run), fingerprint)
+
+
+def adopt(
+    config: config_lib.PretrainConfig,
+    source: Source,
+    corpus: shards.Corpus,
+    overrides: Collection[str],
+) -> config_lib.PretrainConfig:
+    """Return the config with the encoder of a checkpoint.
+
+    Args:
+      config: Config of the run.
+      source: Checkpoint that the run begins with.
+      corpus: First corpus of the run.
+      overrides: Paths of the fields that were given on the command line.
+
+    Raises:
+      UserError: The checkpoint does not fit the corpus or the config.
+    """
+    expected, path = source.metadata.tokenizer.fingerprint, source.path
+    if expected != corpus.tokenizer.fingerprint:
+        raise UserError(
+            f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
+            f"but {path} has {expected}; build the corpus with the tokenizer that "
+            f"run.convert --input={path} --to=ours writes"
+        )
+    adopted = encoder(config.encoder, path, source.metadata, overrides)
+    config = dataclasses.replace(config, encoder=adopted, init_from=str(path))
+    knobs.check(config)
+    return config
 
 
 def encoder(
@@ -99,9 +169,12 @@ def begin(
       state: The initial state.
     """
     shapes = parameters.flatten(run.state_shapes().params)
-    in_source = {
-        path: _with_rows(leaf, _rows(path, pretrained)) for path, leaf in shapes.items()
-    }
+    in_source = dict(shapes)
+    for path, leaf in shapes.items():
+        for end, field in _TABLES.items():
+            if path.endswith(end):
+                rows = getattr(pretrained, field)
+                in_source[path] = leaf.update(shape=(rows, *leaf.shape[1:]))
     loaded = checkpoints.load_params(source, parameters.unflatten(in_source))
     processes.say(loaded.describe(source))
     initial = parameters.flatten(state.params)
@@ -115,17 +188,6 @@ def begin(
                 processes.say(f"  {path}: rows {first} to {last} are {what}")
     processes.say("  optimizer state and learning rate schedule start from scratch")
     return dataclasses.replace(state, params=restore.merge(state.params, loaded))
-
-
-def _rows(path: str, encoder: config_lib.EncoderConfig) -> int | None:
-    """Return the number of rows of a table of an encoder; None for other parameters."""
-    fields = (name for end, name in _TABLES.items() if path.endswith(end))
-    return next((getattr(encoder, name) for name in fields), None)
-
-
-def _with_rows(leaf: jax.ShapeDtypeStruct, rows: int | None) -> jax.ShapeDtypeStruct:
-    """Return the shape of a parameter with another number of rows."""
-    return leaf if rows is None else leaf.update(shape=(rows, *leaf.shape[1:]))
 
 
 def _fitted(initial: jax.Array, loaded: jax.Array) -> jax.Array:

@@ -26,8 +26,9 @@ import sys
 import threading
 import time
 
-# Processes that lost another one end by themselves, within this time, or are stuck.
+# When one process dies, the others have this time to notice before they are killed.
 _GRACE_SECONDS = 5.0
+_MOST = 256
 _DONE, _CRASHED, _MISTAKE, _STOPPED = 0, 1, 2, 75
 
 
@@ -62,8 +63,12 @@ def _parse() -> argparse.Namespace:
     parser.add_argument("--dry_run", action="store_true", help="print the commands")
     parser.add_argument("command", nargs="+", help="after --")
     options = parser.parse_args()
-    if options.processes < 1 or options.devices < 1 or options.restarts < 0:
-        parser.error("--processes and --devices start at 1, --restarts at 0")
+    sizes = options.processes, options.devices
+    if not all(1 <= size <= _MOST for size in sizes) or options.restarts < 0:
+        parser.error(
+            f"--processes and --devices must be from 1 to {_MOST}, and --restarts at "
+            "least 0"
+        )
     if not options.dry_run and not shutil.which(options.command[0]):
         parser.error(f"there is no program {options.command[0]!r}")
     return options
@@ -128,7 +133,7 @@ def _wait(running: list[subprocess.Popen], stop: threading.Event) -> None:
 
 
 def _summary(statuses: list[int]) -> int:
-    """One status for all processes: the worst, with a mistake worse than a crash."""
+    """Return one status for all processes: a mistake before a crash, then a stop."""
     if _MISTAKE in statuses:
         return _MISTAKE
     if any(status not in (_DONE, _STOPPED) for status in statuses):

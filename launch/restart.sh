@@ -32,25 +32,9 @@ return_75=""
 detach=""
 log=""
 signal=""
-while (($#)); do
-  case $1 in
-    --max_restarts=*) max_restarts=${1#*=} ;;
-    --steady_seconds=*) steady_seconds=${1#*=} ;;
-    --pause=*) pause=${1#*=} ;;
-    --return_75) return_75=1 ;;
-    --detach) detach=1 ;;
-    --log=*) log=${1#*=} ;;
-    --signal=*) signal=${1#*=} ;;
-    --dry_run) dry_run=1 ;;
-    --help) usage ;;
-    --) shift && break ;;
-    *) fail "unknown argument '$1'; --help lists what there is" ;;
-  esac
-  shift
-done
-for name in max_restarts steady_seconds pause; do
-  required_number "$name"
-done
+parse "max_restarts steady_seconds pause log signal" "return_75 detach" "$@"
+shift "$parsed"
+required_number max_restarts steady_seconds pause
 [[ -z $log || -d $(dirname -- "$log") ]] || fail "there is no folder for --log=$log"
 
 # All processes of a detached run, its children included, hold FILE.lock open and locked.

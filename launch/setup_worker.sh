@@ -10,15 +10,9 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 extra=tpu,gcs
-while (($#)); do
-  case $1 in
-    --extra=*) extra=${1#*=} ;;
-    --dry_run) dry_run=1 ;;
-    --help) usage ;;
-    *) fail "unknown argument '$1'; --help lists what there is" ;;
-  esac
-  shift
-done
+parse extra "" "$@"
+shift "$parsed"
+(($# == 0)) || unknown "$1"
 [[ -f constraints.txt ]] || fail "there is no constraints.txt; run this in the root of the repository"
 
 # JAX asks for hugepages on v5e and later, where the runtime then starts faster.

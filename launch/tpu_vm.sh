@@ -22,51 +22,27 @@ root=$(dirname "${BASH_SOURCE[0]}")/..
 source "$root/launch/common.sh"
 
 action=${1-}
-# takes: flags of the action, besides those that all actions take.
+names="" switches="" # flags of the action, besides those of all actions
 case $action in
-  create | queue) takes="--type --runtime --spot" ;;
-  status | delete) takes="--queued" ;;
-  install) takes="--repo --commit" ;;
-  run) takes="--max_restarts" ;;
-  logs) takes="--worker" ;;
-  stacks | stop) takes="" ;;
+  create | queue) names="type runtime" switches=spot ;;
+  status | delete) switches=queued ;;
+  install) names="repo commit" ;;
+  run) names=max_restarts ;;
+  logs) names=worker ;;
+  stacks | stop) ;;
   --help) usage ;;
   "") fail "there is no action; --help lists them" ;;
   *) fail "unknown action '$action'; --help lists them" ;;
 esac
 shift
 
-unknown() {
-  fail "unknown argument '$1' of $action; --help lists what there is"
-}
-
 name="" zone="" project="" type="" runtime="" spot="" queued=""
 repo="" commit="" worker=0 max_restarts=10
-while (($#)); do
-  [[ " --name --zone --project --dry_run --help $takes -- " == *" ${1%%=*} "* ]] || unknown "$1"
-  case $1 in
-    --name=*) name=${1#*=} ;;
-    --zone=*) zone=${1#*=} ;;
-    --project=*) project=${1#*=} ;;
-    --type=*) type=${1#*=} ;;
-    --runtime=*) runtime=${1#*=} ;;
-    --spot) spot=1 ;;
-    --queued) queued=1 ;;
-    --repo=*) repo=${1#*=} ;;
-    --commit=*) commit=${1#*=} ;;
-    --worker=*) worker=${1#*=} ;;
-    --max_restarts=*) max_restarts=${1#*=} ;;
-    --dry_run) dry_run=1 ;;
-    --help) usage ;;
-    --) shift && break ;;
-    *) unknown "$1" ;;
-  esac
-  shift
-done
+parse "name zone project $names" "$switches" "$@"
+shift "$parsed"
 required name "give the slice a name, --name=NAME"
 required zone "give the zone of the slice, --zone=ZONE"
-required_number max_restarts
-required_number worker
+required_number max_restarts worker
 [[ $action == run ]] || (($# == 0)) || fail "only run takes a program after --"
 where=(--zone="$zone" ${project:+--project="$project"})
 

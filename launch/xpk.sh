@@ -18,30 +18,14 @@ set -euo pipefail
 source "$(dirname "${BASH_SOURCE[0]}")/common.sh"
 
 name="" cluster="" type="" image="" slices=1 max_restarts=50 project="" zone="" spot=""
-while (($#)); do
-  case $1 in
-    --name=*) name=${1#*=} ;;
-    --cluster=*) cluster=${1#*=} ;;
-    --type=*) type=${1#*=} ;;
-    --image=*) image=${1#*=} ;;
-    --slices=*) slices=${1#*=} ;;
-    --max_restarts=*) max_restarts=${1#*=} ;;
-    --project=*) project=${1#*=} ;;
-    --zone=*) zone=${1#*=} ;;
-    --spot) spot=1 ;;
-    --dry_run) dry_run=1 ;;
-    --help) usage ;;
-    --) shift && break ;;
-    *) fail "unknown argument '$1'; --help lists what there is" ;;
-  esac
-  shift
-done
+parse "name cluster type image slices max_restarts project zone" spot "$@"
+shift "$parsed"
 required name "give the workload a name, --name=NAME"
 required cluster "give the cluster, --cluster=CLUSTER"
 required type "give the TPU type, such as --type=v6e-64"
 required image "give a container image, --image=IMAGE"
-required_number slices
-required_number max_restarts
+required_number slices max_restarts
+[[ $slices != 0 ]] || fail "--slices must be at least 1"
 (($#)) || fail "there is no program; give it after --"
 
 [[ $* != *$'\n'* ]] || fail "xpk takes no command of several lines"

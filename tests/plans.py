@@ -3,13 +3,11 @@
 import dataclasses
 import importlib.util
 import pathlib
-import subprocess
-import sys
 
 import jax
 import pytest
 
-from bert_jax.planning import cost, plan, topology
+from bert_jax.planning import collectives, cost, plan, topology
 from bert_jax.planning import phase as phase_lib
 
 ROOT = pathlib.Path(__file__).parents[1]
@@ -39,9 +37,10 @@ def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
         flops=flops,
         flops_at_peak=1e15,
         memory=dataclasses.replace(memory, rest=rest),
+        evaluation=dataclasses.replace(memory, rest=rest),
         cost=cost.Cost(1_050_000, 0, 0.0, None),
         clock=1.05e9,
-        traffic=(phase_lib.Traffic("all-reduce", phase_lib.ICI, 2, 2**20, 2**21),),
+        traffic=(collectives.Traffic("all-reduce", collectives.ICI, 2, 2**20, 2**21),),
         compile_seconds=1.0,
     )
 
@@ -61,8 +60,3 @@ def fake_plan(*phases):
         ("attention: TPU kernel",),
         "jax 1",
     )
-
-
-def run_plan(*arguments):
-    command = [sys.executable, "-m", "bert_jax.run.plan", *arguments]
-    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True)

@@ -1,4 +1,4 @@
-"""What each process of a pod reads: started by test_pods.py, in each process.
+"""One of several processes that read their rows of batches, for test_pods.py.
 
 python tests/pod_batches.py OUTPUT CORPUS [flags of processes]: writes, for each case,
 the rows of this process, its batches of some steps, and the files that were opened.

@@ -33,7 +33,7 @@ def main(folder, output, *flags):
                 read[name] += 1
                 return array.read()
 
-            return safetensors.Stored(array.shape, get)
+            return safetensors.LazyArray(array.shape, get)
 
         return {name: of(name, array) for name, array in safetensors.read(path).items()}
 

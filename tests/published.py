@@ -1,4 +1,4 @@
-"""Folders that transformers saved, and outputs of its models, from three files."""
+"""Folders that transformers saved, and outputs of its models, from four files."""
 
 import atexit
 import functools
@@ -29,12 +29,12 @@ CASES = (
     "choice",
 )
 # Other architectures with WordPiece, and with byte-level BPE.
+ELECTRA = ("electra_discriminator", "electra_generator")  # one model
 WITH_WORDPIECE = (
     "albert_pretraining",
     "albert_classification",
     "albert_bare",
-    "electra_discriminator",
-    "electra_generator",
+    *ELECTRA,
     "electra_tagging",
     "electra_answering",
 )
@@ -57,14 +57,20 @@ XLNET = (
 )
 # Without segments, and with biases that the case "modernbert" of the fixture lacks.
 MODERNBERT = ("modernbert_masked_lm", "modernbert_bare")
-ALL = (*CASES, *WITH_WORDPIECE, *WITH_BYTES, *XLNET, *MODERNBERT)
+DISTILBERT = (
+    "distilbert_masked_lm",
+    "distilbert_tagging",
+    "distilbert_answering",
+    "distilbert_bare",
+)
+ALL = (*CASES, *WITH_WORDPIECE, *WITH_BYTES, *XLNET, *MODERNBERT, *DISTILBERT)
 
 
 @functools.cache
 def _all():
     stored = {}
-    for name in ("published.npz", "relatives.npz", "modernbert.npz"):
-        with np.load(FIXTURES / name) as file:
+    for name in ("published", "relatives", "distilbert", "modernbert"):
+        with np.load(FIXTURES / f"{name}.npz") as file:
             stored |= dict(file)
     return stored
 

@@ -3,7 +3,7 @@
 import json
 
 CONTEXT = "The value of the name is an object. The class of the object is a type."
-# Questions on it, with what they have for an answer; "": nothing.
+# Questions on it, with their answers; "": no answer.
 QUESTIONS = [
     ("what is the value", "an object"),
     ("what is the class of the object", "a type"),
@@ -13,7 +13,7 @@ QUESTIONS = [
 
 
 def paragraph(context, questions, prefix="q"):
-    """A paragraph of an article; an answer is where its text is first."""
+    """Return a paragraph. An answer lies where its text occurs first."""
     qas = []
     for i, (question, answer) in enumerate(questions):
         golds = [{"text": answer, "answer_start": context.find(answer)}]
@@ -32,7 +32,7 @@ def write(path, *paragraphs):
 
 
 def write_pair(folder, *, no_answers):
-    """Files to train and to evaluate on, as fields of the config."""
+    """Write files to train and to evaluate on; return their config fields."""
     questions = QUESTIONS if no_answers else QUESTIONS[:3]
     long = " ".join([CONTEXT] * 3)
     train = [

@@ -4,6 +4,8 @@ It makes one example at a time, with lists and loops, and drops tokens one by on
 the original. It shares only the reader of shards with the package.
 """
 
+import collections
+import itertools
 import math
 from fractions import Fraction
 
@@ -34,6 +36,16 @@ def fraction(random):
     return (random >> 32) / 2**32
 
 
+def harmonic(key, index, most):
+    """Draw from 1 to `most`, with probabilities as 1, 1/2, 1/3 and so on."""
+    total = sum(1 / n for n in range(1, most + 1))
+    draw, n, reached = fraction(word(key, index)), 1, 1.0
+    while n < most and draw >= reached / total:
+        n += 1
+        reached += 1 / n
+    return n
+
+
 def permute(index, size, key):
     height = math.ceil(math.sqrt(size))
     width = math.ceil(size / height)
@@ -52,25 +64,18 @@ def permute(index, size, key):
 
 def read_documents(corpus, split, group=0, groups=1):
     """Return documents as lists of sentences, which are lists of ids."""
-    all_shards = corpus.shards[split]
-    chosen = [
-        s for i, s in enumerate(all_shards) if i * groups // len(all_shards) == group
-    ]
+    every = corpus.shards[split]
     documents = []
-    for shard in chosen:
+    for number, shard in enumerate(every):
+        if number * groups // len(every) != group:
+            continue
         for rows in shards.read_shard(corpus.folder, shard):
-            for i in range(len(rows.sources)):
-                first, last = rows.sentences_before[i : i + 2]
-                starts = [
-                    *rows.sentence_starts[first:last],
-                    rows.document_starts[i + 1],
-                ]
-                documents.append(
-                    [
-                        rows.tokens[a:b].tolist()
-                        for a, b in zip(starts[:-1], starts[1:], strict=True)
-                    ]
-                )
+            starts = [*rows.sentence_starts, len(rows.tokens)]
+            sentences = [
+                rows.tokens[a:b].tolist() for a, b in itertools.pairwise(starts)
+            ]
+            bounds = itertools.pairwise(rows.sentences_before)
+            documents += [sentences[first:last] for first, last in bounds]
     return documents
 
 
@@ -186,6 +191,7 @@ class Reference:
         self.is_permuted = config.objective.kind == "permutation_lm"
         if self.is_permuted:
             self.P = max(1, (self.length - 1) // config.objective.context)
+        self.row_P = None
         if masking:
             rate = max(self.rate, masking.eval_rate)
             of_rates = math.ceil(rate * self.length - 1e-9)
@@ -200,59 +206,51 @@ class Reference:
     def is_pair(self):
         return not self.objective.segments.endswith("sentences")
 
+    @property
+    def target(self):
+        return self.length - (3 if self.is_pair else 2)
+
     def cut(self, documents):
         """Cut long sentences into equal parts."""
-        target = self.length - (3 if self.is_pair else 2)
         return [
             [
                 sentence[len(sentence) * i // n : len(sentence) * (i + 1) // n]
                 for sentence in document
-                for n in [math.ceil(len(sentence) / target)]
+                for n in [math.ceil(len(sentence) / self.target)]
                 for i in range(n)
             ]
             for document in documents
         ]
 
     def make_chunks(self):
-        """Return (document, list of pieces); for one segment, of (document, piece)."""
-        if self.objective.segments == "full_sentences":
-            pieces = [(d, p) for d, ps in enumerate(self.documents) for p in ps]
-            return self.fill([pieces])
+        """Return lists of (document, piece)."""
+        documents = [[(d, p) for p in ps] for d, ps in enumerate(self.documents)]
+        if not self.is_pair and self.S == 1:
+            if self.objective.segments == "full_sentences":
+                documents = [sum(documents, [])]
+            return [chunk for pieces in documents for chunk in self.fill(pieces)]
         chunks, number = [], 0
-        for d, pieces in enumerate(self.documents):
-            if not self.is_pair and self.S == 1:
-                chunks += self.fill([[(d, piece) for piece in pieces]])
-                continue
-            chunk = []
+        for pieces in documents:
+            chunk, room = None, 0
             for piece in pieces:
-                if not chunk:
-                    aim = self.aim(number)
+                if not chunk or (room <= 0 and len(chunk) >= 1 + self.is_pair):
+                    chunk, room = [], self.aim(number)
+                    chunks.append(chunk)
                 chunk.append(piece)
-                if sum(map(len, chunk)) >= aim and len(chunk) >= 1 + self.is_pair:
-                    chunks.append((d, chunk))
-                    chunk = []
+                room -= len(piece[1])
                 number += 1
-            if chunk:
-                chunks.append((d, chunk))
-        if self.is_pair or self.S == 1:
-            return chunks
-        return [(d, [(d, piece) for piece in chunk]) for d, chunk in chunks]
-
-    @property
-    def target(self):
-        return self.length - (3 if self.is_pair else 2)
+        return chunks
 
     def aim(self, number):
         """Return the target of a chunk that begins with a piece."""
         if self.S == 1:
             return self.target
-        return self.goal(word(word(self.key, AIMS), number), self.target)
+        return self.goal(word(word(self.key, AIMS), number))
 
     # ---- packing
 
     def tokens_of(self, c):
-        chunk = self.chunks[c][1]
-        count = sum(len(p if self.is_pair else p[1]) for p in chunk)
+        count = sum(len(piece) for _, piece in self.chunks[c])
         return min(max(count, 2 if self.is_pair else 1), self.target)
 
     def pack(self):
@@ -283,7 +281,7 @@ class Reference:
 
     def packed_row(self, examples):
         """Return a row of examples, end to end."""
-        row = {"documents": [], "positions": [], "pooled_positions": []}
+        row = collections.defaultdict(list)
         for number, example in enumerate(examples):
             before = len(row["positions"])
             count = sum(example["attention_mask"])
@@ -292,40 +290,32 @@ class Reference:
             row["pooled_positions"].append(before)
             used = int(sum(example.get("mlm_weights", ())))
             for name, value in example.items():
-                values = row.setdefault(name, [])
-                if name == "weights":
-                    row[name] = value
-                elif name == "mlm_positions":
-                    values += [before + x for x in value[:used]]
-                elif name.startswith("mlm"):
-                    values += value[:used]
+                if name == "mlm_positions":
+                    row[name] += [before + x for x in value[:used]]
                 elif isinstance(value, list):
-                    values += value[:count]
+                    row[name] += value[: used if name.startswith("mlm") else count]
                 else:
-                    values.append(value)
+                    row[name].append(value)
+        if "weights" in row:
+            row["weights"] = row["weights"][0]
         if not any(name.endswith(("nsp_labels", "sop_labels")) for name in row):
             del row["pooled_positions"]
-        for name, values in row.items():
-            if isinstance(values, list):
-                width = self.length
-                if name.startswith("mlm"):
-                    width = self.row_P
-                elif name.startswith(("nsp", "sop", "pooled")):
-                    width = self.S
-                empty = self.tokenizer.pad_id if name == "input_ids" else 0
-                row[name] = values + [empty] * (width - len(values))
+        for name in row.keys() - {"weights"}:
+            width = {"mlm": self.row_P, "nsp": self.S, "sop": self.S, "poo": self.S}
+            width = width.get(name[:3], self.length)
+            empty = self.tokenizer.pad_id if name == "input_ids" else 0
+            row[name] += [empty] * (width - len(row[name]))
         return row
 
-    def fill(self, parts):
-        chunks = []
-        for pieces in parts:
-            chunk = []
-            for piece in pieces:
-                if chunk and len(self.joined([*chunk, piece])) > self.length - 2:
-                    chunks.append((chunk[0][0], chunk))
-                    chunk = []
-                chunk.append(piece)
-            chunks.append((chunk[0][0], chunk))
+    def fill(self, pieces):
+        """Return chunks that fit in a row."""
+        chunks = [[]]
+        for piece in pieces:
+            chunk = [*chunks[-1], piece]
+            if len(self.joined(chunk)) > self.target:
+                chunks.append([piece])
+            else:
+                chunks[-1] = chunk
         return chunks
 
     def joined(self, chunk):
@@ -398,16 +388,16 @@ class Reference:
 
     # ---- segments
 
-    def goal(self, key, target):
+    def goal(self, key):
         if chance(word(key, 0), self.objective.short_sequence_rate):
-            return 2 + below(word(key, 1), target - 1)
-        return target
+            return 2 + below(word(key, 1), self.target - 1)
+        return self.target
 
     def stretch(self, c, key):
         """Return the tokens of one segment."""
-        tokens = self.joined(self.chunks[c][1])
+        tokens = self.joined(self.chunks[c])
         if self.S == 1:
-            return tokens[: self.goal(key, self.target)]
+            return tokens[: self.goal(key)]
         excess = max(len(tokens) - self.target, 0)
         front = below(word(key, 2), excess + 1)
         return tokens[front : front + self.target]
@@ -417,8 +407,8 @@ class Reference:
         return self.target if self.S == 1 else self.tokens_of(c)
 
     def pair(self, c, key):
-        d, pieces = self.chunks[c]
-        goal = self.goal(key, self.target) if self.S == 1 else self.room(c)
+        d, pieces = self.chunks[c][0][0], [piece for _, piece in self.chunks[c]]
+        goal = self.goal(key) if self.S == 1 else self.room(c)
         used, total = [], 0
         for piece in pieces:
             if total >= goal and len(used) >= 2:
@@ -511,11 +501,7 @@ class Reference:
         for run in runs:
             while run:
                 most = min(masking.max_ngram, len(run))
-                total = sum(1 / n for n in range(1, most + 1))
-                draw, n, reached = fraction(word(key, run[0][0])), 1, 1.0
-                while n < most and draw >= reached / total:
-                    n += 1
-                    reached += 1 / n
+                n = harmonic(key, run[0][0], most)
                 spans.append(sum(run[:n], []))
                 run = run[n:]
         return spans
@@ -559,12 +545,7 @@ class Reference:
         begin = below(word(keys[TARGETS], 0), spare + 1)
         number = 0
         while len(targets) < goal:
-            total = sum(1 / n for n in range(1, self.objective.max_span + 1))
-            draw = fraction(word(keys[TARGETS], 1 + 2 * number))
-            size, reached = 1, 1.0
-            while size < self.objective.max_span and draw >= reached / total:
-                size += 1
-                reached += 1 / size
+            size = harmonic(keys[TARGETS], 1 + 2 * number, self.objective.max_span)
             size = min(size, goal - len(targets))
             room = min(context * size, len(text)) - size
             first = begin + below(word(keys[TARGETS], 2 + 2 * number), room + 1)

@@ -1,34 +1,35 @@
-"""The attention kernel for TPUs: equal to the plain path, and compiled."""
+"""Attention kernels of TPUs and GPUs: their choice, and results of the plain path."""
 
 import dataclasses
 import functools
 import re
+import types
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from jax.sharding import NamedSharding, SingleDeviceSharding
-from jax.sharding import PartitionSpec as P
+from jax.sharding import SingleDeviceSharding
 
 from bert_jax import config
-from bert_jax.model import attention, dropout, randomness
+from bert_jax.model import dropout, randomness
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels_lib
-from bert_jax.model.kernels import cudnn_attention, decisions, tpu_attention
+from bert_jax.model.kernels import decisions
 from bert_jax.planning import topology
 from bert_jax.training import sharding
+
+NO_BIASES = (None,) * 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Case:
     """A shape, and an attention pattern."""
 
-    heads: int
-    head_size: int
+    heads: int = 2
+    head_size: int = 64
     length: int = 128
-    rows: int = 2
+    rows: int = 3
     rate: float = 0.0
     causal: bool = False
     window: int | None = None
@@ -45,15 +46,13 @@ class Case:
         )
 
     def pattern(self):
-        """The first row is full; the others are padding after 5 tokens.
+        """Return a pattern of a full row, one of 5 tokens, one of none, and so on.
 
         With documents, padding in the documents behind the tokens' sees no key.
         """
         rng = np.random.default_rng(1)
-        shape = self.rows, self.length
-        lengths = np.full(self.rows, 5)
-        lengths[0] = self.length
-        documents = np.sort(rng.integers(0, 3, shape), axis=1)
+        lengths = np.resize([self.length, 5, 0], self.rows)
+        documents = np.sort(rng.integers(0, 3, (self.rows, self.length)), axis=1)
         return AttentionPattern(
             jnp.asarray(np.arange(self.length) < lengths[:, None]),
             jnp.asarray(documents, jnp.int32) if self.documents else None,
@@ -62,148 +61,151 @@ class Case:
         )
 
     def arrays(self):
-        """Return queries, keys and values, and the gradient of the output."""
+        """Return queries, keys and values, their biases, and the output's gradient."""
         rng = np.random.default_rng(0)
         shape = self.rows, self.length, self.heads, self.head_size
-        return [jnp.asarray(rng.normal(size=shape), self.dtype) for _ in range(4)]
+        return [
+            jnp.asarray(rng.normal(size=shape), dtype)
+            for shape, dtype in (
+                *[(shape, self.dtype)] * 3,
+                *[(shape[2:], "float32")] * 3,
+                (shape, self.dtype),
+            )
+        ]
 
     def keys(self):
         rows = jnp.arange(self.rows)
         return randomness.row_keys(3, "dropout", jnp.int32(5), rows)
 
 
-def output_and_gradients(case, attend):
+def output_and_gradients(case, attend, *arrays):
+    """Return output and gradients of tokens; nothing reads the output of padding."""
+    pattern = case.pattern()
+
+    def read(*arrays):
+        sources, biases = arrays[:3], arrays[3:]
+        context = attend(case.encoder, sources, biases, pattern, case.keys())
+        return jnp.where(pattern.is_token[..., None, None], context, 0)
+
     @jax.jit
-    def run(query, key, value, g):
-        context, pullback = jax.vjp(
-            lambda *x: attend(case.encoder, x, case.pattern(), case.keys()),
-            query,
-            key,
-            value,
-        )
+    def run(*arrays):
+        *arrays, g = arrays
+        context, pullback = jax.vjp(read, *arrays)
         return context, *pullback(g)
 
-    return run(*case.arrays())
+    return run(*arrays) if arrays else run(*case.arrays())
 
 
-def by_kernel(encoder, arrays, pattern, keys, interpret=True):
-    context = tpu_attention.attend(
-        *(x.reshape(*x.shape[:2], -1) for x in arrays),
-        (jnp.zeros(encoder.hidden_size),) * 3,
-        pattern,
-        keys,
-        dtype=jnp.dtype(encoder.dtype),
-        head_size=encoder.head_size,
-        rate=encoder.attention_dropout_rate,
-        interpret=interpret,
-    )
-    return context.reshape(arrays[0].shape)
+plain = kernels_lib._plain
+by_kernel = kernels_lib._tpu
+by_cudnn = functools.partial(kernels_lib._cudnn, implementation="xla")
 
 
-def plain(encoder, arrays, pattern, keys):
-    return kernels_lib._plain(encoder, arrays, (None,) * 3, pattern, keys)
+def assert_equals_plain(case, got):
+    tolerance = 3e-6 if case.dtype == "float32" else 0.02
+    expected = output_and_gradients(case, plain)
+    for i, (a, b) in enumerate(zip(got, expected, strict=True)):
+        a, b = (np.asarray(x, np.float32) for x in (a, b))
+        assert np.isfinite(a).all()
+        # The keys' bias shifts all scores: its gradient is rounding of that of queries.
+        size = np.abs(expected[4] if i == 5 else b).max()
+        assert np.abs(a - b).max() <= tolerance * size
 
 
 @pytest.mark.parametrize(
-    ("case", "tolerance"),
+    ("attend", "case"),
     [
-        (Case(1, 64), 2e-6),
-        (Case(1, 32, length=77, rate=0.1, documents=True), 2e-6),
-        (Case(3, 64, length=130, rate=0.5, causal=True), 2e-6),
-        (Case(1, 128, length=256, rate=0.1, documents=True, causal=True), 2e-6),
-        (Case(16, 64, rows=1, rate=0.1), 2e-6),  # in two programs of the grid
-        (Case(2, 64, length=256, rate=0.1, window=20, documents=True), 2e-6),
-        (Case(2, 64, rate=0.1, dtype="bfloat16"), 0.02),
+        (by_kernel, Case(4, 32, rate=0.1, documents=True)),
+        (by_kernel, Case(1, 128, length=256, rate=0.5, documents=True, causal=True)),
+        (by_kernel, Case(16, 64, rows=1, rate=0.1)),  # in two programs of the grid
+        (by_kernel, Case(length=256, rate=0.1, window=20, documents=True)),
+        (by_kernel, Case(rate=0.1, dtype="bfloat16")),
+        (by_cudnn, Case()),
+        (by_cudnn, Case(documents=True, causal=True)),
+        pytest.param(
+            kernels_lib._cudnn,
+            Case(documents=True, causal=True, dtype="bfloat16"),
+            marks=pytest.mark.skipif(
+                not decisions.is_cudnn_available(), reason="no NVIDIA GPU"
+            ),
+        ),
     ],
     ids=str,
 )
-def test_kernel_equals_the_plain_path(case, tolerance):
-    ours = output_and_gradients(case, by_kernel)
-    for a, b in zip(ours, output_and_gradients(case, plain), strict=True):
-        a, b = (np.asarray(x.astype(jnp.float32)) for x in (a, b))
-        assert a.shape == b.shape
-        assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
+def test_kernels_equal_the_plain_path(attend, case, interpreted_kernels):
+    assert_equals_plain(case, output_and_gradients(case, attend))
 
 
-def test_kernel_draws_the_dropout_of_the_plain_path():
+def test_kernel_draws_the_dropout_of_the_plain_path(interpreted_kernels):
     # With an identity as values, outputs are probabilities. With equal scores these are
     # equal, so zeros were dropped.
-    case = Case(3, 128, rate=0.3)
+    case = Case(3, 128, rows=2, rate=0.3)
     zeros = jnp.zeros((2, 128, 3, 128))
     eye = jnp.broadcast_to(jnp.eye(128)[:, None], zeros.shape)
     pattern = AttentionPattern(jnp.ones((2, 128), bool))
-    context = by_kernel(case.encoder, (zeros, zeros, eye), pattern, case.keys())
+    context = by_kernel(
+        case.encoder, (zeros, zeros, eye), NO_BIASES, pattern, case.keys()
+    )
     dropped = dropout.mask(case.keys(), (3, 128, 128), 0.3)
     np.testing.assert_array_equal(context.swapaxes(1, 2) == 0, dropped)
 
 
-@functools.cache
-def module_results(kernels, remat="none", mesh=None):
-    """Return output and gradients of the module, with all features."""
-    encoder = config.EncoderConfig(
-        vocab_size=11,
-        hidden_size=256,
-        num_heads=4,
-        dtype="float32",
-        kernels=kernels,
-        remat=remat,
+@pytest.mark.parametrize("attend", [by_kernel, plain, by_cudnn])
+def test_a_query_without_keys_has_no_output_and_no_gradient(
+    attend, interpreted_kernels
+):
+    """In the first two rows, the last documents are all padding."""
+    case = Case(4, 32, documents=True)
+    pattern = case.pattern()
+    is_token = pattern.is_token.at[0, 50:].set(False)
+    pattern = dataclasses.replace(pattern, is_token=is_token)
+    sees_nothing = ~np.asarray(pattern.mask()).any(axis=2)
+    assert 0 < sees_nothing[0].sum() < sees_nothing[0].size
+    *sources, _, _, _, g = case.arrays()
+    context, pullback = jax.vjp(
+        lambda *x: attend(case.encoder, x, NO_BIASES, pattern, None), *sources
     )
-    case = Case(4, 64, rows=4)
-    module = attention.SelfAttention(encoder)
-    x = case.arrays()[0].reshape(4, 128, 256)
-
-    def run(params, x):
-        def loss(params, x):
-            y, bias, _ = module.apply(params, x, x, case.pattern(), None, case.keys())
-            return jnp.sum(jnp.square(y + bias))
-
-        return jax.value_and_grad(loss, argnums=(0, 1))(params, x)
-
-    boxed = jax.jit(
-        lambda: module.init(jax.random.key(0), x, x, case.pattern(), None, None)
-    )()
-    params = nn.unbox(boxed)
-    if mesh is None:
-        return jax.tree.leaves(jax.jit(run)(params, x))
-    specs = nn.get_partition_spec(boxed)
-    split = nn.logical_to_mesh_sharding(specs, mesh, sharding.RULES)
-    rows = NamedSharding(mesh, P(("data", "fsdp")))
-    with sharding.use(mesh):
-        return jax.tree.leaves(jax.jit(run, in_shardings=(split, rows))(params, x))
+    d_query, d_key, d_value = pullback(g)
+    assert np.abs(context[sees_nothing]).max() == 0
+    assert np.abs(d_query[sees_nothing]).max() == 0
+    # Keys that no query sees have no gradient, either.
+    assert np.abs(d_key[~pattern.is_token]).max() == 0
+    assert np.abs(d_value[~pattern.is_token]).max() == 0
 
 
 def test_kernels_run_on_the_rows_and_heads_of_a_device(interpreted_kernels):
-    expected = module_results("off")
-    assert interpreted_kernels == []
-    axes = config.MeshConfig(data=2, fsdp=2, tensor=2)
-    kernel = module_results("auto", mesh=sharding.make_mesh(axes))
-    assert set(interpreted_kernels) == {"attention"}
-    for a, b in zip(kernel, expected, strict=True):
-        # The keys' bias shifts all scores: its gradient is only rounding.
-        assert np.abs(a - b).max() <= 3e-6 * max(np.abs(b).max(), 1.0)
+    def attend(encoder, sources, biases, pattern, keys):
+        return kernels_lib.attend(encoder, *sources, biases, pattern, keys)
+
+    case = Case(4, rows=4, rate=0.1, documents=True)
+    with sharding.use(sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))):
+        got = output_and_gradients(case, attend)
+    assert interpreted_kernels == ["attention"]
+    assert_equals_plain(case, got)
 
 
-def test_cpus_use_the_plain_path():
-    auto = module_results("auto", remat="attention")
-    for a, b in zip(auto, module_results("off"), strict=True):
-        np.testing.assert_array_equal(a, b)
+# ---- which implementation runs
 
 
-def decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, **fields):
+def tpu_decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, **more):
     """Return the decision for TPUs, after a check with the program for them."""
     encoder = config.EncoderConfig(
-        hidden_size=heads * head_size, num_heads=heads, **fields
+        hidden_size=heads * head_size, num_heads=heads, **more
     )
     case = Case(heads, head_size, length=length, rows=batch)
-    arrays = case.arrays()[:3]
+    query, key, value, *_ = case.arrays()
+    # Rotated queries and keys have the encoder's type, values are float32 products.
+    arrays = query.astype(encoder.dtype), key.astype(encoder.dtype), value
     devices = jax.devices()[: tensor * data]
     mesh = sharding.make_mesh(config.MeshConfig(data=data, tensor=tensor), devices)
+
+    def total(*arrays):
+        pattern, keys = case.pattern(), case.keys()
+        context = kernels_lib.attend(encoder, *arrays, NO_BIASES, pattern, keys)
+        return jnp.sum(context.astype(jnp.float32))
+
     with sharding.use(mesh):
-        traced = jax.jit(
-            lambda: kernels_lib.attend(
-                encoder, *arrays, (None,) * 3, case.pattern(), case.keys()
-            )
-        ).trace()
+        traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*arrays)
         decided = decisions.attention(
             encoder, "tpu", batch, length, is_local=False, has_dropout=True
         )
@@ -214,77 +216,109 @@ def decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, **fie
             for platform in ("tpu", "cpu")
         }
     is_kernel = decided.implementation == decisions.TPU_KERNEL
-    assert counts == {"tpu": int(is_kernel), "cpu": 0}
+    assert counts == {"tpu": 2 * is_kernel, "cpu": 0}
     return str(decided)
 
 
 def test_tpus_use_the_kernel_where_shapes_allow():
-    assert decision() == "TPU kernel"
-    assert decision(length=256, tensor=2) == "TPU kernel"
+    assert tpu_decision() == "TPU kernel"
+    assert tpu_decision(length=256, tensor=2) == "TPU kernel"
     rows = "plain operations (rows of {} tokens; the kernel takes multiples of 128 up "
-    assert decision(length=120).startswith(rows.format(120))
-    assert decision(length=640).startswith(rows.format(640))
-    assert decision(kernels="off") == "plain operations (encoder.kernels=off)"
-    assert "heads of 48 columns; kernels take 32, 64, 128" in decision(
+    assert tpu_decision(length=120).startswith(rows.format(120))
+    assert tpu_decision(length=640).startswith(rows.format(640))
+    assert tpu_decision(kernels="off") == "plain operations (encoder.kernels=off)"
+    assert "heads of 48 columns; kernels take 32, 64, 128" in tpu_decision(
         head_size=48, heads=8
     )
     # Each device would have one head, half as wide as a register.
-    assert "64 columns of heads on a device" in decision(tensor=4)
-    assert "3 rows are not a multiple of 2 devices" in decision(batch=3, data=2)
+    assert "64 columns of heads on a device" in tpu_decision(tensor=4)
+    assert "3 rows are not a multiple of 2 devices" in tpu_decision(batch=3, data=2)
 
 
 @pytest.mark.plans
 @pytest.mark.parametrize(
     ("name", "case"),
     [
-        ("v4:2x2x1", Case(4, 64, rate=0.1, dtype="bfloat16")),
-        ("v5e:1x1", Case(4, 64, rate=0.1, dtype="bfloat16")),
-        ("v6e:1x1", Case(4, 64, rate=0.1, dtype="bfloat16")),
-        (
-            "v5e:1x1",
-            Case(1, 32, length=100, rate=0.1, documents=True, causal=True),
-        ),
-        ("v4:2x2x1", Case(2, 64, length=256, window=64)),
+        ("v6e:1x1", Case(4, rate=0.1, dtype="bfloat16")),
+        ("v5e:1x1", Case(4, 32, rate=0.1, documents=True, causal=True)),
+        ("v4:2x2x1", Case(length=256, window=64, dtype="bfloat16")),
     ],
     ids=str,
 )
 def test_kernel_compiles(name, case):
-    device = topology.open_topology(name).devices[0]
-    shape = case.rows, case.length, case.heads, case.head_size
-    array = jax.ShapeDtypeStruct(
-        shape, case.dtype, sharding=SingleDeviceSharding(device)
-    )
-
-    def run(query, key, value, g):
-        context, pullback = jax.vjp(
-            lambda *x: by_kernel(
-                case.encoder, x, case.pattern(), case.keys(), interpret=False
-            ),
-            query,
-            key,
-            value,
-        )
-        return context, *pullback(g)
-
-    text = jax.jit(run).lower(*[array] * 4).compile().as_text()
+    device = SingleDeviceSharding(topology.open_topology(name).devices[0])
+    arrays = [
+        jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for x in case.arrays()
+    ]
+    run = jax.jit(functools.partial(output_and_gradients, case, by_kernel))
+    text = run.lower(*arrays).compile().as_text()
     names = re.findall(r"kernel_name = \"(\w+)\"|%(attention_\w+?)[.\d]* = ", text)
     assert {a or b for a, b in names} >= {"attention_forward", "attention_backward"}
 
 
-def test_a_query_without_keys_has_neither_output_nor_gradient():
-    """In every implementation; the second row's last documents are all padding."""
-    case = Case(1, 32, length=128, documents=True)
-    pattern = case.pattern()
-    sees_nothing = ~np.asarray(pattern.mask()).any(axis=2)
-    assert 0 < sees_nothing.sum() < sees_nothing.size
-    for attend in (by_kernel, plain, by_cudnn):
-        context, d_query, d_key, d_value = output_and_gradients(case, attend)
-        assert np.abs(context[sees_nothing]).max() == 0
-        assert np.abs(d_query[sees_nothing]).max() == 0
-        # Keys that no query sees have no gradient, either.
-        assert np.abs(d_key[~pattern.is_token]).max() == 0
-        assert np.abs(d_value[~pattern.is_token]).max() == 0
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("documents", [False, True])
+def test_programs_for_gpus_call_cudnn(documents, causal, monkeypatch):
+    """Lowered without a GPU: all that tracing asks for is the version of cuDNN."""
+    version = "jax._src.cudnn.fused_attention_stablehlo.check_cudnn_version"
+    monkeypatch.setattr(version, lambda: 91_300)
+    monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
+    case = Case(4, documents=documents, causal=causal, dtype="bfloat16")
+
+    def total(*arrays):
+        context = kernels_lib.attend(
+            case.encoder, *arrays, NO_BIASES, case.pattern(), None
+        )
+        return jnp.sum(context.astype(jnp.float32))
+
+    traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*case.arrays()[:3])
+    cuda, cpu = (
+        traced.lower(lowering_platforms=(name,)).as_text() for name in ("cuda", "cpu")
+    )
+    call = "fmhaScaleBiasSoftmax" if documents else "fmhaSoftmax"
+    mask = "PADDING_CAUSAL" if causal else "PADDING"
+    assert set(re.findall(r"__cudnn\$(\w+)", cuda)) == {call, f"{call}Backward"}
+    assert set(re.findall(r"mask_type\\22: \\22(\w+)", cuda)) == {mask}
+    assert "cudnn" not in cpu
 
 
-def by_cudnn(encoder, arrays, pattern, keys):
-    return cudnn_attention.attend(*arrays, pattern, implementation="xla")
+@pytest.mark.parametrize(
+    ("fields", "request_", "reason"),
+    [
+        ({}, {}, ""),
+        ({}, {"length": 100}, ""),
+        ({"hidden_size": 160}, {}, ""),
+        ({}, {"has_dropout": True}, "dropout"),
+        ({"dtype": "float32"}, {}, "computes in bfloat16, not float32"),
+        ({"hidden_size": 176}, {}, "heads of 44 columns"),
+        ({"hidden_size": 1024}, {}, "heads of 256 columns"),
+        ({}, {"is_local": True}, "one-sided"),
+    ],
+)
+def test_gpus_use_cudnn_where_it_applies(fields, request_, reason, monkeypatch):
+    monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
+    encoder = config.EncoderConfig(**{"hidden_size": 256, "num_heads": 4} | fields)
+    asked = {"length": 128, "is_local": False, "has_dropout": False} | request_
+    got = decisions.attention(encoder, "cuda", 2, **asked)
+    assert (got.implementation == decisions.CUDNN) == (not reason)
+    assert reason in got.reason
+
+
+@pytest.mark.parametrize(
+    ("platform", "version", "capability", "available"),
+    [
+        ("gpu", "PJRT C API\ncuda 12090", "8.0", True),
+        ("gpu", "PJRT C API\ncuda 12090", "7.5", False),
+        ("gpu", "PJRT C API\nrocm 60000", "gfx942", False),
+    ],
+)
+def test_cudnn_needs_a_recent_nvidia_gpu(
+    platform, version, capability, available, monkeypatch
+):
+    device = types.SimpleNamespace(
+        platform=platform,
+        client=types.SimpleNamespace(platform_version=version),
+        compute_capability=capability,
+    )
+    monkeypatch.setattr(jax, "devices", lambda: [device])
+    assert decisions.is_cudnn_available() == available

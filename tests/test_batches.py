@@ -33,21 +33,17 @@ def causal(segments):
     return config_lib.CausalLmConfig(segments=segments, short_sequence_rate=0.3)
 
 
-def permuted(segments="consecutive", short=0.5, **spans):
+def permuted(segments="consecutive", **spans):
     return config_lib.PermutationLmConfig(
-        segments=segments, short_sequence_rate=short, **spans
+        segments=segments, short_sequence_rate=0.5, **spans
     )
 
 
 # Objective and other options of `configure`.
 CASES = {
-    "next sentence": (masked(), {}),
-    "next sentence, 128 tokens": (masked(), {"length": 128, "seed": 2**31 - 1}),
+    "next sentence": (masked(), {"length": 128, "seed": 2**31 - 1}),
     "next sentence, 16 tokens": (masked(), {"length": 16}),
     "sentence order": (masked("sentence_order", 0.3), {}),
-    "consecutive": (masked("consecutive", 0.3), {}),
-    "full sentences": (masked("full_sentences", 0.3), {}),
-    "document sentences": (masked("doc_sentences", 0.3), {}),
     "left to right": (causal("consecutive"), {}),
     "left to right, one segment": (causal("doc_sentences"), {}),
     "other rates": (
@@ -56,30 +52,24 @@ CASES = {
         ),
         {},
     ),
-    "words": (masked(unit="word"), {}),
-    "words, few predictions": (masked(unit="word", rate=0.5, max_predictions=4), {}),
-    "n-grams": (masked(unit="ngram"), {}),
-    "n-grams of up to five": (
+    "words": (masked(unit="word", rate=0.5, max_predictions=4), {}),
+    "n-grams": (
         masked("full_sentences", unit="ngram", max_ngram=5, rate=0.4),
         {},
     ),
     # More positions than a word of random bits has to spare.
-    "n-grams, 512 tokens": (
-        masked("full_sentences", unit="ngram"),
-        {"length": 512, "batch_size": 8},
-    ),
+    "n-grams, 512 tokens": (masked(unit="ngram"), {"length": 512, "batch_size": 8}),
     "fairseq": (masked("full_sentences", convention="fairseq"), {}),
     "fairseq, words": (
         masked("full_sentences", convention="fairseq", unit="word", rate=0.3),
         {},
     ),
     # Short rows have fewer tokens than a context, down to one.
-    "permutations": (permuted(), {}),
     "permutations, 16 tokens": (permuted(), {"length": 16}),
-    "permutations, 512 tokens": (permuted(), {"length": 512, "batch_size": 8}),
-    "permutations, full sentences": (permuted("full_sentences"), {}),
-    "permutations, document sentences": (permuted("doc_sentences"), {}),
-    "permutations, other spans": (permuted(context=3, max_span=9), {"length": 40}),
+    "permutations, one segment": (
+        permuted("full_sentences", context=3, max_span=9),
+        {"length": 40},
+    ),
 }
 
 
@@ -87,24 +77,19 @@ CASES = {
 def test_batches_equal_the_restatement(name, corpus):
     objective, options = CASES[name]
     config = configure(objective, **options)
-    assert_as_restated(corpus, config, (0, "border"), phase=1)
+    assert_as_restated(corpus, config, (0, "border", 1000), phase=1)
 
 
-def test_first_phase_and_distant_steps_equal_the_restatement(corpus):
-    assert_as_restated(corpus, configure(length=128), (0, 7, "border", 1000))
-
-
-@pytest.mark.parametrize("name", ["n-grams", "fairseq, words", "permutations"])
+@pytest.mark.parametrize("name", ["n-grams", "fairseq, words"])
 def test_held_out_batches_equal_the_restatement(name, corpus):
     config = configure(CASES[name][0])
-    if config.objective.masking:
-        masking = dataclasses.replace(config.objective.masking, eval_rate=0.4)
-        objective = dataclasses.replace(config.objective, masking=masking)
-        config = dataclasses.replace(config, objective=objective)
+    masking = dataclasses.replace(config.objective.masking, eval_rate=0.4)
+    objective = dataclasses.replace(config.objective, masking=masking)
+    config = dataclasses.replace(config, objective=objective)
     assert_as_restated(corpus, config, (0, 1), split="held_out")
 
 
-@pytest.mark.parametrize("name", ["words", "fairseq, words", "n-grams of up to five"])
+@pytest.mark.parametrize("name", ["words", "n-grams"])
 def test_masks_with_byte_level_bpe_equal_the_restatement(name, byte_bpe_corpus):
     """The first word of a document looks like a continuation."""
     assert_as_restated(byte_bpe_corpus, configure(CASES[name][0]), (1,))
@@ -118,15 +103,10 @@ def with_phases(config, *shapes):
     return dataclasses.replace(config, phases=phases)
 
 
-@pytest.mark.parametrize(
-    ("objective", "groups"),
-    [
-        (config_lib.MaskedLmConfig(), 2),
-        (config_lib.MaskedLmConfig(examples_per_row=4, short_sequence_rate=0.5), 1),
-    ],
-)
-def test_phases_of_one_length_continue_one_order(objective, groups, corpus):
+def test_phases_of_one_length_continue_one_order(corpus):
     """Growing batches and a phase of another length give the rows of one phase."""
+    groups = 2
+    objective = config_lib.MaskedLmConfig(examples_per_row=4, short_sequence_rate=0.5)
     config = configure(objective, groups=groups)
     whole = with_phases(config, (21, 8, 64))
     ramp = with_phases(config, (5, 8, 64), (3, 16, 128), (4, 16, 64), (2, 32, 64))
@@ -161,7 +141,7 @@ def test_every_chunk_comes_once_an_epoch_across_phases(corpus):
     count = len(Reference(corpus, configure()).chunks)
     steps = count // 32
     config = with_phases(
-        configure(), (steps // 2, 16, 64), (steps, 32, 64), (3 * steps, 16, 64)
+        configure(), (steps // 2, 16, 64), (steps, 32, 64), (2 * steps, 32, 64)
     )
     names = []
     for phase in range(3):
@@ -178,23 +158,18 @@ def test_every_chunk_comes_once_an_epoch_across_phases(corpus):
     assert len(set(names)) == len(names)
 
 
-@pytest.mark.parametrize("most", [0, 7])
-def test_masking_rates_of_phases_equal_the_restatement(most, corpus):
-    """The rate determines the number of predictions, unless the config sets it."""
-    masking = config_lib.MaskingConfig(rate=0.2, max_predictions=most)
-    config = configure(config_lib.MaskedLmConfig(masking=masking))
+def test_masking_rates_of_phases_equal_the_restatement(corpus):
+    """The higher of a phase's rate and the evaluation's gives the slots."""
+    config = configure(masked(rate=0.2))
     phase = config.phases[0]
     phases = [dataclasses.replace(phase, masking_rate=rate) for rate in (0.4, 0, 0.05)]
     config = dataclasses.replace(config, phases=tuple(phases))
-    # 0.4, 0.2 and, of held-out text, 0.15 of 64 tokens.
-    for phase, predictions in enumerate((26, 13, 10)):
-        for split in ("train", "held_out"):
-            assert_as_restated(corpus, config, (1,), phase, split=split)
-        shapes = make(corpus, config, phase).batch(0)["mlm_labels"].shape
-        assert shapes == (32, most or predictions)
+    for phase in range(3):
+        assert_as_restated(corpus, config, (1,), phase)
+    assert_as_restated(corpus, config, (1,), 2, split="held_out")
 
 
-@pytest.mark.parametrize(("groups", "processes"), [(1, 4), (2, 1), (4, 2)])
+@pytest.mark.parametrize(("groups", "processes"), [(1, 4), (4, 2)])
 def test_processes_make_the_rows_of_their_devices(corpus, groups, processes):
     config = configure(groups=groups)
     assert_parts_are_a_batch(
@@ -240,13 +215,12 @@ def test_held_out_batches_are_one_epoch(corpus):
     assert batches[-1]["mlm_weights"][:rest].sum() > 0
 
 
-@pytest.mark.parametrize("size", [1, 2, 3, 10, 97, 1000, 4097])
+@pytest.mark.parametrize("size", [1, 2, 3, 97, 1025])
 def test_permute_is_a_permutation(size):
-    for seed in range(3):
-        key = random_bits.stream(seed)
-        got = random_bits.permute(tf.range(size, dtype=tf.int64), size, key).numpy()
-        assert got.tolist() == [permute(i, size, word(0, seed)) for i in range(size)]
-        assert sorted(got.tolist()) == list(range(size))
+    key = random_bits.stream(7)
+    got = random_bits.permute(tf.range(size, dtype=tf.int64), size, key).numpy()
+    assert got.tolist() == [permute(i, size, word(0, 7)) for i in range(size)]
+    assert sorted(got.tolist()) == list(range(size))
 
 
 def test_each_token_is_in_exactly_one_chunk(corpus):
@@ -260,9 +234,9 @@ def test_each_token_is_in_exactly_one_chunk(corpus):
             chunks.fill(pieces, target, separator=None),
             chunks.fill(pieces, target, separator=1),
         ):
-            assert cut.first_piece[0] == 0
-            assert np.array_equal(cut.first_piece[1:], cut.end_piece[:-1])
-            assert cut.end_piece[-1] == len(pieces.starts) - 1
+            assert cut[0] == 0
+            assert (np.diff(cut) > 0).all()
+            assert cut[-1] == len(pieces.starts) - 1
 
 
 def build_corpus(text, wordpiece, folder):

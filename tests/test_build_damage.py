@@ -1,21 +1,39 @@
 """Damaged and edited files of corpora and builds."""
 
+import dataclasses
 import functools
 import json
 import os
+import shutil
 
 import pytest
 from commands import assert_refused, call
 from corpora import build_reference, content, flipped
 
-from bert_jax.corpus import build, shards, sources
+from bert_jax import config as config_lib
+from bert_jax.corpus import build, build_state, mixture, shards, sources
 from bert_jax.errors import UserError
 
 
+@pytest.fixture(scope="module")
+def interrupted(text_file, wordpiece, tmp_path_factory):
+    """Folder of a build that was interrupted after three splits of five."""
+    folder = tmp_path_factory.mktemp("interrupted") / "c"
+    build_reference(text_file, wordpiece, folder, stop_after=3)
+    return folder
+
+
 @pytest.fixture
-def small_build(text_file, wordpiece, tmp_path):
-    """Function that builds a corpus of some shards, or its first `stop_after`."""
+def go_on(interrupted, text_file, wordpiece, tmp_path):
+    """Function that continues a copy of the interrupted build."""
+    shutil.copytree(interrupted, tmp_path / "c")
     return functools.partial(build_reference, text_file, wordpiece, tmp_path / "c")
+
+
+@pytest.fixture
+def finished(corpus, tmp_path):
+    """Copy of the corpus."""
+    return shutil.copytree(corpus.folder, tmp_path / "finished")
 
 
 @pytest.mark.parametrize("name", ["build_corpus", "train_tokenizer"])
@@ -75,49 +93,83 @@ def test_edited_input_is_noticed(wordpiece, documents, tmp_path):
     ],
 )
 def test_damaged_split_is_built_again(
-    name, change, reason, small_build, tmp_path, corpus, capfd
+    name, change, reason, go_on, tmp_path, corpus, capfd
 ):
-    small_build(stop_after=3)
     path = tmp_path / "c" / name
     if change:
         path.write_bytes(change(path.read_bytes()))
     else:
         path.unlink()
     (tmp_path / "c/unfinished/split-999.json").write_text("not of this plan")
-    assert small_build()[0] == 3  # two were left
+    assert go_on()[0] == 3  # two were left
     (warning,) = capfd.readouterr().err.splitlines()
     assert warning.startswith("warning: ") and reason in warning
     assert warning.endswith("; building split 1 again")
     assert content(tmp_path / "c") == content(corpus.folder)
 
 
-def test_build_killed_before_the_manifest_continues(
-    small_build, tmp_path, corpus, capfd
-):
+def test_build_killed_before_the_manifest_continues(go_on, tmp_path, corpus, capfd):
     """Empty shards are removed by then."""
-    small_build(stop_after=len(list(corpus.folder.glob("train-*"))))
+    go_on(stop_after=len(list(corpus.folder.glob("train-*"))))
     (tmp_path / "c/corpus.json.0123456789ab.tmp").write_text("{")
     for path in tmp_path.glob("c/*.arrow"):
         if not (corpus.folder / path.name).exists():
             path.unlink()
-    assert small_build() == []
+    assert go_on() == []
     assert capfd.readouterr().err == ""
     assert content(tmp_path / "c") == content(corpus.folder)
 
 
-def test_damaged_settings_are_refused(small_build, tmp_path):
-    small_build(stop_after=1)
+def test_build_is_not_continued_with_another_version(go_on, monkeypatch):
+    """Another version may split text differently."""
+    here = build_state.versions()
+    monkeypatch.setattr(build_state, "versions", lambda: here | {"tokenizers": "9.9"})
+    expected = f"begun with tokenizers {here['tokenizers']}, and this is tokenizers 9.9"
+    with pytest.raises(UserError, match=expected):
+        go_on()
+
+
+def test_missing_and_truncated_shards_are_found_when_a_corpus_is_opened(finished):
+    [corpus] = mixture.open_corpora([finished])
+    path = finished / corpus.shards["train"][1].file
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(UserError, match=rf"{path.name} is damaged \(\d+ bytes\); rest"):
+        mixture.open_corpora([finished])
+    path.unlink()
+    with pytest.raises(UserError, match=f"{path.name} is missing; restore the file or"):
+        mixture.open_corpora([finished])
+
+
+def test_corpora_with_too_few_shards_or_documents_are_refused(corpus):
+    def config(groups, segments="next_sentence"):
+        return config_lib.PretrainConfig(
+            data=config_lib.DataConfig(shard_groups=groups),
+            objective=config_lib.MaskedLmConfig(segments=segments),
+        )
+
+    mixture.check_counts(config(2), [corpus])
+    with pytest.raises(UserError, match=r"shard_groups=64, but .* shards for training"):
+        mixture.check_counts(config(64), [corpus])
+    one = dataclasses.replace(corpus.shards["train"][0], documents=1)
+    small = dataclasses.replace(corpus, shards=corpus.shards | {"train": (one,)})
+    mixture.check_counts(config(1, "doc_sentences"), [small])
+    with pytest.raises(UserError, match="has 1 document for training; .* least 2 in"):
+        mixture.check_counts(config(1), [small])
+
+
+def test_damaged_settings_are_refused(go_on, tmp_path):
     (tmp_path / "c/unfinished/settings.json").write_text('{"sour')
     with pytest.raises(UserError, match=r"cannot read .*settings\.json: .*; delete "):
-        small_build()
+        go_on()
 
 
-def set_field(manifest, path, value):
-    *parents, name = (int(x) if x.isdigit() else x for x in path.split("."))
-    place = manifest
-    for parent in parents:
-        place = place[parent]
+def edit(folder, field, value):
+    """Set a field of the manifest in a folder; `field` has dots between its parts."""
+    manifest = json.loads((folder / shards.MANIFEST).read_text())
+    *parents, name = (int(x) if x.isdigit() else x for x in field.split("."))
+    place = functools.reduce(lambda values, key: values[key], parents, manifest)
     place[name] = value(place[name]) if callable(value) else value
+    (folder / shards.MANIFEST).write_text(json.dumps(manifest))
 
 
 @pytest.mark.parametrize(
@@ -130,39 +182,32 @@ def set_field(manifest, path, value):
         ("format", "bert_jax corpus 9", "format is 'bert_jax corpus 9', not"),
     ],
 )
-def test_edited_manifest_is_refused(field, value, message, small_build, tmp_path):
-    small_build()
-    path = tmp_path / "c/corpus.json"
-    manifest = json.loads(path.read_text())
-    set_field(manifest, field, value)
-    path.write_text(json.dumps(manifest))
-    for use in (lambda: shards.open_corpus(tmp_path / "c"), small_build):
+def test_edited_manifest_is_refused(
+    field, value, message, finished, text_file, wordpiece
+):
+    edit(finished, field, value)
+    for use in (
+        lambda: shards.open_corpus(finished),
+        lambda: build_reference(text_file, wordpiece, finished),
+    ):
         with pytest.raises(UserError) as refusal:
             use()
         assert message in str(refusal.value) and "\n" not in str(refusal.value)
 
 
-def test_damaged_manifest_is_refused(tmp_path):
-    for damage in (b"", b"{", b"\xff", b"null"):
-        (tmp_path / "corpus.json").write_bytes(damage)
-        with pytest.raises(UserError, match=r"json cannot be read as a corpus: "):
-            shards.open_corpus(tmp_path)
-
-
-def test_corpus_with_another_tokenizer_is_refused(small_build, byte_bpe, tmp_path):
-    small_build()
-    byte_bpe.save(tmp_path / "c/tokenizer")
+def test_damaged_manifest_or_tokenizer_is_refused(finished, byte_bpe):
+    byte_bpe.save(finished / "tokenizer")
     with pytest.raises(UserError, match="is not the tokenizer of this corpus"):
-        shards.open_corpus(tmp_path / "c")
+        shards.open_corpus(finished)
+    for damage in (b"", b"{", b"\xff", b"null"):
+        (finished / "corpus.json").write_bytes(damage)
+        with pytest.raises(UserError, match=r"json cannot be read as a corpus: "):
+            shards.open_corpus(finished)
 
 
 @pytest.mark.parametrize("what", ["documents", "sentences", "tokens"])
-def test_edited_counts_are_noticed(what, small_build, tmp_path):
-    small_build()
-    path = tmp_path / "c/corpus.json"
-    manifest = json.loads(path.read_text())
-    set_field(manifest, f"train.shards.0.{what}", lambda count: count + 1)
-    path.write_text(json.dumps(manifest))
-    corpus = shards.open_corpus(tmp_path / "c")
+def test_edited_counts_are_noticed(what, finished):
+    edit(finished, f"train.shards.0.{what}", lambda count: count + 1)
+    corpus = shards.open_corpus(finished)
     with pytest.raises(UserError, match=r"corpus\.json has changed since .* are wrong"):
-        list(shards.read_shard(corpus.folder, corpus.shards["train"][0]))
+        list(shards.read_shard(finished, corpus.shards["train"][0]))

@@ -274,7 +274,7 @@ def test_corpus_with_a_published_vocabulary(folder, text_file, tmp_path, documen
         for shard in corpus.shards[shards.TRAIN]
         for rows in shards.read_shard(corpus.folder, shard)
     ]
-    assert corpus.unknown_share(shards.TRAIN) == 0
+    assert corpus.count(shards.TRAIN, "unknown_tokens") == 0
     tokens = np.concatenate([r.tokens for r in rows])
     # White space at line breaks aside, the corpus is the text.
     text = corpus.tokenizer.decode(tokens.tolist())

@@ -1,12 +1,16 @@
-"""What all entrypoints do with bad recipes, odd names, closed pipes, slow imports."""
+"""Entry points with bad recipes, odd names, closed pipes and slow imports."""
 
+import importlib
 import os
 import re
 import subprocess
 import sys
 
+import commands
 import pytest
-from runs import ROOT
+from absl import app, flags
+from absl.testing import flagsaver
+from commands import ROOT
 
 from bert_jax import terminal
 
@@ -58,7 +62,23 @@ def test_arguments_are_for_programs_that_take_them():
     assert line.startswith("error: unexpected argument 'a b'; flags are given as")
 
 
-# ---- recipes
+# ---- recipes and config fields
+
+BASE = "--config=configs/bert_base.py"
+
+
+@pytest.fixture
+def recipe(tmp_path, monkeypatch):
+    """Return a function that calls `run.pretrain` with the source of a recipe."""
+
+    def call_with(source, variant=""):
+        path = tmp_path / "recipe.py"
+        path.write_text(source)
+        # Recipes are imported under one name.
+        monkeypatch.delitem(sys.modules, "config_config", raising=False)
+        return commands.call("pretrain", f"--config={path}{variant}", "--workdir=x")
+
+    return call_with
 
 
 @pytest.mark.parametrize(
@@ -66,6 +86,8 @@ def test_arguments_are_for_programs_that_take_them():
     [
         ("x = 1\ndef get_config(arg=''):\n    return (\n", "'(' was never closed"),
         ("x = 1\n", "has no attribute 'get_config'"),
+        ("import nonesuch\n", "No module named 'nonesuch'"),
+        ("def get_config():\n    return {}\n", "'dict' object has no attribute"),
         (
             "from bert_jax.errors import UserError\n"
             "def get_config(arg=''):\n    raise UserError('unknown variant')\n",
@@ -73,46 +95,61 @@ def test_arguments_are_for_programs_that_take_them():
         ),
     ],
 )
-def test_an_invalid_recipe_is_reported_in_one_line(source, message, tmp_path):
-    path = tmp_path / "recipe.py"
-    path.write_text(source)
-    line = error_of(entrypoint("pretrain", f"--config={path}", "--workdir=x"))
-    assert message in line
+def test_an_invalid_recipe_is_reported_in_one_line(source, message, recipe):
+    commands.assert_refused(recipe(source), message)
+
+
+def test_a_variant_needs_a_parameter(recipe):
+    got = recipe("def get_config():\n    pass\n", ":mini")
+    commands.assert_refused(got, "takes 0 positional arguments but 1 was given")
+
+
+def test_errors_of_a_recipe_keep_their_traceback(recipe):
+    got = recipe("def get_config(arg=''):\n    import nonesuch\n")
+    assert got.returncode == 1 and "error: " not in got.stderr
+    assert 'recipe.py", line 2, in get_config' in got.stderr
+    raised = got.stderr.splitlines()[-1]
+    assert raised == "ModuleNotFoundError: No module named 'nonesuch'"
 
 
 @pytest.mark.parametrize(
-    ("body", "raised"),
+    ("flags", "message"),
     [
-        ("return 1 / 'a'", "TypeError: unsupported operand"),
-        ("import nonesuch", "ModuleNotFoundError: No module named 'nonesuch'"),
+        ([], "--config is missing; give a recipe"),
+        (["--config="], "--config is missing; give a recipe"),
+        (["--config=none.py"], "the recipe --config=none.py: No such file or direct"),
+        (["--config=configs"], "the recipe --config=configs: Is a directory"),
+        ([BASE, "--flagfile=none"], "error: Unable to open flagfile"),
+        ([BASE, "--config.nosuch.thing=1"], "--config.nosuch.thing: unknown config"),
+        ([BASE, "--config.phases[0].stepz=3"], "stepz: unknown config field; did you"),
+        ([BASE, "--config.phases[9].steps=3"], "phases[9].steps: unknown config field"),
+        ([BASE, "--config.seed.x=3"], "--config.seed.x: unknown config field"),
+        ([BASE, "--config.=3"], "--config.: unknown config field"),
+        ([BASE, "--config.phases.steps=3"], "a list needs an index, as in phases[0]"),
+        ([BASE, "--config.seed=abc"], "flag --config.seed=abc: expected an integer"),
+        ([BASE, "--config.encoder=3"], "--config.encoder=3: expected a group, whose"),
+        ([BASE, "--huge_pages=maybe"], "--huge_pages=maybe: expected True or False"),
+        ([BASE, "--data.corpus=x"], "recipe are set by --config.data.corpus"),
+        ([BASE, "--workdri=x"], "'workdri'. Did you mean: workdir ?"),
     ],
 )
-def test_errors_of_a_recipe_keep_their_traceback(body, raised, tmp_path):
-    path = tmp_path / "recipe.py"
-    path.write_text(f"def get_config(arg=''):\n    {body}\n")
-    done = entrypoint("pretrain", f"--config={path}", "--workdir=x")
-    text = done.stderr.decode()
-    assert done.returncode == 1 and "error: " not in text
-    assert f'File "{path}", line 2, in get_config' in text
-    assert text.splitlines()[-1].startswith(raised)
+def test_mistaken_flags_are_reported_in_one_line(flags, message):
+    commands.assert_refused(commands.call("pretrain", *flags), message)
 
 
 # ---- names and terminals that are not UTF-8
 
 NAME = b"\xff\xe4\n"  # in UTF-8 nothing, and a line break
-BASE = "--config=configs/bert_base.py"
 
 
-@pytest.mark.parametrize("variables", [{}, ASCII], ids=["utf-8", "ascii"])
 @pytest.mark.parametrize(
-    ("name", "flags"),
+    ("name", "flags", "variables"),
     [
-        ("fill_mask", ["--init_from=x", NAME]),
-        ("pretrain", [b"--config=" + NAME]),
-        ("pretrain", [BASE, b"--config.optimizer.name=" + NAME]),
-        ("train_tokenizer", [b"--input=" + NAME, "--output=/tmp/nonesuch"]),
+        ("fill_mask", ["--init_from=x", NAME], ASCII),
+        ("pretrain", [b"--config=" + NAME], {}),
+        ("pretrain", [BASE, b"--config.optimizer.name=" + NAME], ASCII),
     ],
-)  # fmt: skip
+)
 def test_arguments_that_are_not_utf_8(name, flags, variables):
     line = error_of(entrypoint(name, *flags, variables=variables))
     assert r"\xff" in line or r"\udcff" in line
@@ -185,52 +222,65 @@ def test_streams_that_are_closed():
         assert (b"Pretrain BERT" in done.stdout) == (closed == "2>&-")
 
 
+@pytest.mark.parametrize("platform", ["banana", "cuda"])
+def test_a_platform_that_is_not_installed(platform):
+    """JAX raises different errors for unknown platforms and for missing plugins."""
+    lines = "import jax\nrun = lambda: jax.devices()"
+    done = script(lines, variables={"JAX_PLATFORMS": platform})
+    if platform == "cuda" and done.returncode == 0:
+        pytest.skip("there is a GPU")
+    assert error_of(done).startswith(f"error: JAX_PLATFORMS={platform} is not instal")
+
+
 # ---- imports that take long
 
 HEAVY = {"apache_beam", "flax", "jax", "jaxlib", "optax", "orbax", "tensorflow"}
 
 
 def with_imports(name, *flags):
-    """Return stdout, and the lines of stderr with the top packages imported so far."""
+    """Return the lines of stderr, with the top packages imported so far."""
     done = run("-X", "importtime", "-m", f"bert_jax.run.{name}", *flags)
-    return done.stdout.decode(), [
+    return [
         line.rpartition("|")[2].strip().split(".")[0] if "|" in line else line
         for line in done.stderr.decode().splitlines()
     ]
 
 
-@pytest.mark.parametrize("name", sorted(ENTRYPOINTS))
-def test_help_is_there_at_once_and_explains_the_flags(name):
-    text, lines = with_imports(name, "--help")
-    assert "absl" in lines and HEAVY.isdisjoint(lines)
-    usage, _, explained = text.partition("\nflags:\n")
-    explained = re.findall(r"^  --(?:\[no\])?(\w+):", explained, re.MULTILINE)
-    if name != "build_corpus":  # its usage names options of Beam, too
-        assert explained and set(re.findall(r"--(\w+)", usage)) <= set(explained)
+def test_help_is_there_at_once(monkeypatch):
+    modules = [f"bert_jax.run.{name}" for name in sorted(ENTRYPOINTS)]
+    done = run("-c", f"import sys, {', '.join(modules)}; print(*sys.modules)")
+    assert HEAVY.isdisjoint(done.stdout.decode().split())
+    for name in ENTRYPOINTS:
+        # absl defines its flags once, and `call` removes them.
+        monkeypatch.setattr(app, "_define_help_flags_called", False)
+        assert commands.call(name, "--help").returncode == 0
+
+
+@pytest.mark.filterwarnings("ignore:the load_module")  # ml_collections reads recipes
+@pytest.mark.parametrize("name", sorted(ENTRYPOINTS - {"build_corpus"}))
+def test_help_explains_the_flags_of_the_usage(name):
+    module = importlib.import_module(f"bert_jax.run.{name}")
+    with flagsaver.flagsaver():
+        module.define_flags()
+        defined = {flag for flag in flags.FLAGS if flags.FLAGS[flag].help}
+    named = re.findall(r"--(\w+)", module.__doc__)
+    assert {"config" if "config." in n else n for n in named} <= defined
 
 
 @pytest.mark.parametrize(
     ("name", "flags"),
     [
         ("pretrain", [BASE, "--workdir=x", "--config.encoder.num_heads=5"]),
-        ("plan", [BASE]),
         ("fill_mask", ["--init_from=x"]),
     ],
 )
 def test_wrong_flags_are_reported_at_once(name, flags):
-    _, lines = with_imports(name, *flags)
+    lines = with_imports(name, *flags)
     assert lines[-1].startswith("error: ") and HEAVY.isdisjoint(lines)
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        ("pretrain", [BASE, "--workdir=x"]),
-        ("fill_mask", ["--init_from=/nowhere", "[MASK]"]),
-    ],
-)
-def test_a_line_comes_before_the_slow_imports(name, flags):
-    _, lines = with_imports(name, *flags)
+def test_a_line_comes_before_the_slow_imports():
+    lines = with_imports("pretrain", BASE, "--workdir=x")
     first = min(lines.index(package) for package in HEAVY if package in lines)
     assert "importing JAX" in lines[:first]
     assert lines[-1].startswith("error: ")

@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import jax
 import numpy as np
 import published
 import pytest
@@ -12,7 +13,8 @@ from commands import ROOT, assert_refused, call
 from bert_jax import config, knobs, pretraining, recipe_variants, warm_start
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert
-from bert_jax.training import restore
+from bert_jax.model import parameters
+from bert_jax.training import restore, sharding
 
 
 def make_config(corpus, init_from, **changes):
@@ -30,8 +32,13 @@ def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     asked = make_config(corpus, source)
     with pytest.raises(UserError, match="build the corpus with the tokenizer that"):
         pretraining.pretrain(asked, str(tmp_path / "run"))
-    with pytest.raises(UserError, match="nowhere is no folder"):
-        pretraining.pretrain(make_config(corpus, "/nowhere"), str(tmp_path / "run"))
+    for init_from, message in (
+        ("/nowhere", "nowhere is no folder"),
+        ("CHECKPOINT", "init_from is not set; pass --config.init_from=DIR"),
+    ):
+        asked = make_config(corpus, init_from)
+        with pytest.raises(UserError, match=message):
+            pretraining.pretrain(asked, str(tmp_path / "run"))
     assert not (tmp_path / "run").exists()
 
 
@@ -109,8 +116,10 @@ def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):
         assert adopted(padded, vocab_size=size).vocab_size == 1024
 
 
-@pytest.mark.parametrize("layers", [7, config.EncoderConfig.num_layers])
-def test_from_the_command_line(layers, corpus, pretrained, tmp_path):
+def test_a_default_that_was_typed_is_refused_from_the_command_line(
+    corpus, pretrained, tmp_path
+):
+    layers = config.EncoderConfig.num_layers
     done = call(
         "pretrain",
         f"--config={ROOT}/configs/continued.py:smoke",
@@ -120,50 +129,35 @@ def test_from_the_command_line(layers, corpus, pretrained, tmp_path):
         f"--workdir={tmp_path / 'run'}",
         "--nohuge_pages",
     )
-    assert_refused(
-        done, f"encoder.num_layers={layers}, but the checkpoint {pretrained}"
-    )
+    message = f"encoder.num_layers={layers}, but the checkpoint {pretrained}"
+    assert_refused(done, message)
     assert not (tmp_path / "run").exists()
 
 
 # ---- parameters
 
 
-@pytest.mark.runs
 def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
-    """Rows of the checkpoint, then those of a run without one; nothing is learnt."""
-    sizes = {"position": 96, "segment": 1}
-    tables = []
-    for number, source in enumerate((pretrained, "")):
-        asked = make_config(corpus, source, seed=5)
-        encoder = dataclasses.replace(
-            asked.encoder,
-            max_position_embeddings=sizes["position"],
-            type_vocab_size=sizes["segment"],
-            vocab_size=0,
-        )
-        asked = dataclasses.replace(
-            asked,
-            encoder=encoder,
-            objective=config.MaskedLmConfig(segments="full_sentences"),
-            phases=(config.PhaseConfig(steps=1, length=32, batch_size=8),),
-            optimizer=config.OptimizerConfig(learning_rate=0.0),
-        )
-        folder = tmp_path / f"run{number}"
-        pretraining.pretrain(asked, str(folder))
-        params = saved.parameters_of(folder)
-        tables.append(
-            {name: params[f"encoder/embeddings/{name}_embedding"] for name in sizes}
-        )
-    reported = capsys.readouterr().err
-    begun, initial = tables
+    """The first rows are the checkpoint's; new rows keep their initial values."""
+    asked = make_config(corpus, pretrained)
+    source = warm_start.find(asked, str(tmp_path))
+    encoder = dataclasses.replace(
+        source.metadata.encoder, max_position_embeddings=96, type_vocab_size=1
+    )
+    objective = config.MaskedLmConfig(segments="full_sentences")
+    asked = dataclasses.replace(asked, encoder=encoder, objective=objective)
+    run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
+    state = sharding.initialise(run.init, run.state_shapes(), jax.random.key(5))
+    begun = warm_start.begin(run, source.path, source.metadata.encoder, state)
     before = saved.parameters_of(pretrained)
-    for name in sizes:
-        expected = initial[name].copy()
-        rows = before[f"encoder/embeddings/{name}_embedding"][: sizes[name]]
-        assert len(expected) == sizes[name]
+    for name, size in (("position", 96), ("segment", 1)):
+        path = f"encoder/embeddings/{name}_embedding"
+        expected = np.array(parameters.flatten(state.params)[path])
+        rows = before[path][:size]
         expected[: len(rows)] = rows
-        np.testing.assert_array_equal(begun[name], expected)
+        assert len(expected) == size
+        np.testing.assert_array_equal(parameters.flatten(begun.params)[path], expected)
+    reported = capsys.readouterr().err
     assert "embeddings/position_embedding: rows 64 to 95 are new\n" in reported
     assert "embeddings/segment_embedding: rows 1 to 1 are dropped\n" in reported
 

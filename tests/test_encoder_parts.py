@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import math
+import operator
 import pathlib
 
 import flax.linen as nn
@@ -12,29 +13,21 @@ import numpy as np
 import pytest
 import toy_encoder
 from jax.extend import core
+from toy import TINY, relative_distance
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
-from bert_jax.model import flops, heads, parameters, randomness
+from bert_jax.model import activations, flops, heads, parameters, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm
 
-SMALL = config.EncoderConfig(
-    vocab_size=101,
-    hidden_size=32,
-    num_layers=5,
-    num_heads=4,
-    intermediate_size=48,
-    max_position_embeddings=40,
-    dropout_rate=0.1,
-    attention_dropout_rate=0.1,
-    dtype="float32",
-)
+SMALL = dataclasses.replace(TINY, num_layers=5)
 HEAD = config.PredictionHeadConfig
 RECORD = pathlib.Path(__file__).parent / "fixtures" / "parameters_of_families.txt"
 # The parts of published families, in small sizes.
 FAMILIES = {
     "bert": {},
+    "albert": {"embedding_size": 12, "num_layers": 4, "num_layer_groups": 2},
     "modernbert": {
         "positions": "rotary",
         "rotary_base": 160_000.0,
@@ -182,10 +175,13 @@ class Restatement:
             x = x + p["embeddings"]["segment_embedding"][segments]
         if c.embedding_norm:
             x = self.norm(x, p["embeddings"]["layer_norm"])
+        if c.embedding_size:
+            x = self.linear(x, p["embedding_projection"])
         visible = is_token[None] & (documents[:, None] == documents[None])
         states = [x]
         for i in range(c.num_layers):
-            b = jax.tree.map(lambda leaf, i=i: leaf[i], p["layers"])
+            group = i * c.num_distinct_layers // c.num_layers
+            b = jax.tree.map(operator.itemgetter(group), p["layers"])
             attend = functools.partial(
                 self.attention,
                 p=b["attention"],
@@ -245,13 +241,18 @@ def test_families_equal_the_restatement(name):
     """Hidden states of all layers and logits, of packed rows with padding."""
     c = family(name)
     params, inputs = random_params(c), packed_rows()
-    encoder = heads.make_encoder(c)
-    states = encoder.apply(
-        {"params": params["encoder"]}, inputs, return_hidden_states=True
-    ).hidden_states
-    model = heads.PretrainingModel(c, sentence_head="")
-    everywhere = jnp.broadcast_to(jnp.arange(24), (2, 24))
-    logits = model.apply({"params": params}, inputs, everywhere).mlm[..., :101]
+
+    @jax.jit
+    def states_and_logits(params):
+        encoded = heads.make_encoder(c).apply(
+            {"params": params["encoder"]}, inputs, return_hidden_states=True
+        )
+        model = heads.PretrainingModel(c, sentence_head="")
+        everywhere = jnp.broadcast_to(jnp.arange(24), (2, 24))
+        logits = model.apply({"params": params}, inputs, everywhere).mlm
+        return encoded.hidden_states, logits[..., :101]
+
+    states, logits = states_and_logits(params)
     for row in range(2):
         ids, is_token, segments, positions, documents = (
             np.asarray(x[row]) for x in inputs
@@ -269,10 +270,16 @@ def test_families_equal_the_restatement(name):
 
 @pytest.mark.parametrize(
     ("name", "change"),
-    [("modernbert", {"scan_layers": True}), ("ultrabert", {"scan_layers": True}),
-     ("eurobert", {"scan_layers": True}), ("modernbert", {"remat": "attention"}),
-     ("ultrabert", {"remat": "layer", "scan_layers": True})],
-)  # fmt: skip
+    [
+        ("bert", {"scan_layers": True}),
+        ("bert", {"remat": "attention"}),
+        ("bert", {"remat": "layer", "scan_layers": True, "dtype": "bfloat16"}),
+        ("albert", {"scan_layers": True}),
+        ("modernbert", {"scan_layers": True, "num_layers": 8}),
+        ("ultrabert", {"remat": "layer", "scan_layers": True}),
+    ],
+    ids=str,
+)
 def test_loops_and_recomputation_change_nothing(name, change):
     """Loss and gradients, with dropout, where layers differ in kind."""
 
@@ -287,10 +294,16 @@ def test_loops_and_recomputation_change_nothing(name, change):
 
         return jax.jit(jax.value_and_grad(loss))(random_params(c))
 
-    got = loss_and_gradients(family(name, **change))
-    expected = loss_and_gradients(family(name))
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
+    c = family(name, **change)
+    got = loss_and_gradients(c)
+    plain = dataclasses.replace(c, scan_layers=False, remat="none")
+    expected = loss_and_gradients(plain)
+    # Sums have another order, and their rounding depends on the CPU.
+    if c.dtype == "float32":
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
+    else:
+        assert relative_distance(got, expected) < 0.02
 
 
 def test_a_loop_repeats_groups_of_layers():
@@ -334,16 +347,12 @@ def test_a_norm_that_the_first_layer_lacks_has_no_gradient():
     assert np.abs(scale[1:]).max(axis=1).min() > 0
 
 
-def dimensions(name):
-    """Return names and sizes of the dimensions of each parameter, by path."""
+def boxes(name):
+    """Return the parameters of a family, boxed with the names of their dimensions."""
     objective = masked_lm.MaskedLm(
         family(name), config.MaskedLmConfig(segments="full_sentences")
     )
-    boxed = jax.eval_shape(objective.init, jax.random.key(0))
-    return {
-        path: dict(zip(box.names, box.value.shape, strict=True))
-        for path, box in parameters.flatten(boxed).items()
-    }
+    return parameters.flatten(jax.eval_shape(objective.init, jax.random.key(0)))
 
 
 def test_parameter_paths_equal_the_record():
@@ -351,18 +360,18 @@ def test_parameter_paths_equal_the_record():
     lines = []
     for name in FAMILIES:
         lines.append(f"[{name}]")
-        for path, sizes in sorted(dimensions(name).items()):
-            lines.append(" ".join([path, *(f"{n}={s}" for n, s in sizes.items())]))
+        for path, box in sorted(boxes(name).items()):
+            sizes = zip(box.names, box.value.shape, strict=True)
+            lines.append(" ".join([path, *(f"{n}={s}" for n, s in sizes)]))
     assert "\n".join(lines) + "\n" == RECORD.read_text()
 
 
-@pytest.mark.parametrize("name", FAMILIES)
+@pytest.mark.parametrize("name", ["bert", "eurobert"])
 def test_parameters_with_a_row_for_each_token(name):
     """They are the parameters whose first dimension is "vocab"."""
-    paths = dimensions(name)
-    expected = {path for path, sizes in paths.items() if next(iter(sizes)) == "vocab"}
+    expected = {path for path, box in boxes(name).items() if box.names[0] == "vocab"}
     assert len(expected) > 0
-    assert set(filter(parameters.has_row_for_each_token, paths)) == expected
+    assert set(filter(parameters.has_row_for_each_token, boxes(name))) == expected
 
 
 def test_initial_kernels_that_write_to_the_residuals_scale_with_depth():
@@ -400,6 +409,7 @@ def test_flops_of_parts():
     ("changes", "message"),
     [
         ({"num_key_value_heads": 3}, "num_key_value_heads=3 does not divide"),
+        ({"num_layer_groups": 3}, "num_layer_groups=3 .* num_layers=5"),
         ({"rotary_base": 500.0}, r"rotary_base=500.0 .*positions=absolute"),
         ({"hidden_size": 36, "num_heads": 12, "positions": "rotary"}, "even size"),
         ({"attention_window": 8}, "attention_window=8 .*global_layer_every=1"),
@@ -419,6 +429,23 @@ def test_contradicting_fields_are_refused(changes, message):
         knobs.check(dataclasses.replace(SMALL, **changes))
 
 
+@pytest.mark.parametrize("name", ["gelu_tanh", "gelu_erf"])
+@pytest.mark.parametrize(
+    ("dtype", "tolerance"), [("float32", 2e-5), ("bfloat16", 8e-3)]
+)
+def test_gelu_and_its_slope(name, dtype, tolerance):
+    """Also far out, where it is 0 or linear: errors relative to max(1, |value|)."""
+    x = jnp.asarray(np.append(np.linspace(-12, 12, 2001), [-1e4, 1e4]), dtype)
+    y, pullback = jax.vjp(lambda x: activations.activate(x, name), x)
+    (slope,) = pullback(jnp.ones_like(x))
+    exact, at, h = ACTIVATIONS[name], np.asarray(x, float), 1e-4
+    slopes = (exact(at + h) - exact(at - h)) / (2 * h)
+    for got, expected in ((y, exact(at)), (slope, slopes)):
+        assert got.dtype == x.dtype
+        errors = np.abs(np.asarray(got, float) - expected)
+        assert (errors / np.maximum(1, np.abs(expected))).max() < tolerance
+
+
 def test_a_variant_of_the_encoder(monkeypatch):
     """The toy's parallel blocks, in a masked language model."""
     monkeypatch.setattr(heads, "make_encoder", toy_encoder.make_toy_encoder)
@@ -427,9 +454,7 @@ def test_a_variant_of_the_encoder(monkeypatch):
     )
     params = random_params(c)
     encoder, inputs = heads.make_encoder(c), packed_rows()
-    states = encoder.apply(
-        {"params": params["encoder"]}, inputs, return_hidden_states=True
-    ).hidden_states
+    hidden = jax.jit(encoder.apply)({"params": params["encoder"]}, inputs).hidden
     restated = Restatement(c, params)
     row = [np.asarray(x[0]) for x in inputs]
     ids, is_token, _, positions, documents = row
@@ -441,10 +466,10 @@ def test_a_variant_of_the_encoder(monkeypatch):
         attended = restated.attention(y, b["attention"], i, visible, positions)
         x = x + attended + restated.feed_forward(y, b)
     x = restated.norm(x, restated.params["encoder"]["final_norm"])
-    got, expected = np.asarray(states[-1, 0])[is_token], x[is_token]
+    got, expected = np.asarray(hidden[0])[is_token], x[is_token]
     assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
     # As a masked language model it is read at some positions.
     model, at = heads.PretrainingModel(c, sentence_head=""), jnp.array([[2], [9]])
-    logits = model.apply({"params": params}, inputs, at).mlm[0, 0, :101]
+    logits = jax.jit(model.apply)({"params": params}, inputs, at).mlm[0, 0, :101]
     expected = x[2] @ restated.params["mlm_head"]["output_embedding"].T
     assert np.abs(logits - expected[:101]).max() <= 1e-5 * np.abs(expected).max()

@@ -20,7 +20,7 @@ from toy import TINY
 
 from bert_jax import config, prediction
 from bert_jax.errors import UserError
-from bert_jax.model.make_encoder import make_encoder
+from bert_jax.model.heads import make_encoder
 from bert_jax.objectives import causal_lm, masked_lm
 from bert_jax.prediction import feature_files, input_files
 from bert_jax.prediction import features as features_lib

@@ -1,3 +1,5 @@
+"""Fine-tuning: initial parameters, options, lengths of batches, whole runs."""
+
 import dataclasses
 import itertools
 import json
@@ -10,12 +12,15 @@ import jax
 import numpy as np
 import pytest
 import runs
-from commands import ROOT, assert_refused, call, run
+from commands import ROOT, assert_refused, call
 
 from bert_jax import config, finetuning, knobs, prediction
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise, repeats
-from bert_jax.training import restore
+from bert_jax.tasks import classification
+from bert_jax.training import restore, sharding
+
+WORDS = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
 
 
 def write_tsv(path, rows, header="text\tlabel"):
@@ -26,14 +31,13 @@ def write_tsv(path, rows, header="text\tlabel"):
 
 @pytest.fixture(scope="module")
 def task(tmp_path_factory):
-    """Whether a sentence is about a statement or a class: a word decides."""
+    """Return files of sentences whose label depends on one word."""
     folder = tmp_path_factory.mktemp("task")
     rng = np.random.default_rng(0)
-    words = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
     rows = []
     for i in range(240):
         label = ["class", "statement"][i % 2]
-        text = [*rng.choice(words, 6), label, *rng.choice(words, 3)]
+        text = [*rng.choice(WORDS, 6), label, *rng.choice(WORDS, 3)]
         rows.append((" ".join(text), f"about {label}"))
     return {
         "train": write_tsv(folder / "train.tsv", rows[:200]),
@@ -55,34 +59,33 @@ def make_config(pretrained, files, **changes):
 
 @pytest.fixture(scope="module")
 def finetuned(pretrained, task, tmp_path_factory):
+    """Return the workdir of a run, its results, and its config."""
     folder = tmp_path_factory.mktemp("finetuned")
-    results = finetuning.finetune(make_config(pretrained, task), str(folder))
-    return folder, results
+    source = folder / "source"
+    shutil.copytree(pretrained, source)
+    made = make_config(source, task)
+    return folder / "run", finetuning.finetune(made, str(folder / "run")), made
 
 
 def test_config_overrides_dropout_and_dtype_of_the_encoder():
     pretrained = config.EncoderConfig(
         num_layers=3, dtype="float32", remat="layer", initializer_range=0.5
     )
-    asked = config.FinetuneConfig(dropout_rate=0.2, attention_dropout_rate=0.3)
-    expected = dataclasses.replace(
-        pretrained, dropout_rate=0.2, attention_dropout_rate=0.3
-    )
-    assert initialise.encoder(asked, pretrained) == expected
-    changes = {"dtype": "bfloat16", "kernels": "off"}
-    asked = dataclasses.replace(asked, **changes)
-    expected = dataclasses.replace(expected, **changes)
-    assert initialise.encoder(asked, pretrained) == expected
+    changes = {"dropout_rate": 0.2, "attention_dropout_rate": 0.3}
+    for more in ({}, {"dtype": "bfloat16", "kernels": "off"}):
+        asked = config.FinetuneConfig(**changes, **more)
+        expected = dataclasses.replace(pretrained, **changes, **more)
+        assert initialise.encoder(asked, pretrained) == expected
 
 
-def test_simple_task_is_learned_and_reported(finetuned, pretrained, task):
-    folder, results = finetuned
+def test_simple_task_is_learned_and_reported(finetuned, task):
+    folder, results, made = finetuned
     assert results["accuracy"] > 0.9
     assert results["examples"] == 40
     assert results["labels"] == ["about class", "about statement"]
     assert results["truncated"] == {"train": 0, "eval": 0}
     assert (folder / "confusion.png").read_bytes()[:4] == b"\x89PNG"
-    assert results["init_from"] == str(restore.find(pretrained))
+    assert results["init_from"] == str(restore.find(made.init_from))
     assert json.loads((folder / "results.json").read_text()) == results
     lines = (folder / "predictions.tsv").read_text().splitlines()
     assert lines[0] == "index\tprediction"
@@ -102,111 +105,99 @@ def test_simple_task_is_learned_and_reported(finetuned, pretrained, task):
 @pytest.mark.slow
 @pytest.mark.runs
 def test_regression(pretrained, tmp_path):
-    """The same words decide; the numbers are not centred."""
+    """A word decides on the number; the numbers are not centred."""
     rng = np.random.default_rng(0)
-    words = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
     rows = []
     for i in range(120):
-        which = ["class", "statement"][i % 2]
-        rows.append((" ".join([*rng.choice(words, 4), which]), str(1.5 + 2 * (i % 2))))
+        word = ["class", "statement"][i % 2]
+        rows.append((" ".join([*rng.choice(WORDS, 4), word]), str(1.5 + 2 * (i % 2))))
     files = {
         "train": write_tsv(tmp_path / "train.tsv", rows[:100]),
         "eval": write_tsv(tmp_path / "eval.tsv", rows[100:]),
-        "test": write_tsv(tmp_path / "test.tsv", [("a class",)], header="text"),
     }
     made = make_config(pretrained, {**files, "target": "number"}, epochs=30.0)
     results = finetuning.finetune(made, str(tmp_path / "run"))
-    assert results["pearson"] > 0.8 and "accuracy" not in results
-    names = {path.name for path in (tmp_path / "run").iterdir()}
-    assert "confusion.png" not in names
+    assert results["pearson"] > 0.8
     lines = (tmp_path / "run/predictions.tsv").read_text().splitlines()[1:]
     predicted = np.array([float(line.split("\t")[1]) for line in lines])
-    labels = np.array([float(label) for _, label in rows[100:]])
-    got = np.corrcoef(predicted, labels)[0, 1]
-    assert got == pytest.approx(results["pearson"], rel=1e-4)
-    evaluated = json.loads(
-        (tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1]
-    )
-    squares = np.square(predicted - labels).mean()
+    squares = np.square(predicted - [float(label) for _, label in rows[100:]]).mean()
+    evaluated = runs.metrics(tmp_path / "run")[-1]
     assert evaluated["regression_loss"] == pytest.approx(squares, rel=1e-4)
-    lines = (tmp_path / "run/test_predictions.tsv").read_text().splitlines()
-    assert len(lines) == 2
 
 
-def test_encoder_is_loaded_from_the_checkpoint(pretrained, task, tmp_path, capsys):
-    source = restore.find(pretrained)
-    still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
-    one_step = make_config(pretrained, task, **still)
-    finetuning.finetune(one_step, str(tmp_path / "a"))
+def test_finished_run_reports_again_without_its_source(finetuned):
+    folder, results, made = finetuned
+    before = (folder / "metrics.jsonl").read_text()
+    # A newer checkpoint in the source folder is ignored.
+    newest = restore.find(made.init_from)
+    shutil.copytree(newest, newest.with_name("999"))
+    assert finetuning.finetune(made, str(folder)) == results
+    shutil.rmtree(made.init_from)
+    assert finetuning.finetune(made, str(folder)) == results
+    assert (folder / "metrics.jsonl").read_text() == before
+
+
+def test_changed_examples_are_refused(finetuned, tmp_path):
+    folder, _, made = finetuned
+    rows = [("a class", "about class"), ("a statement", "about statement")] * 30
+    files = {"train": write_tsv(tmp_path / "t.tsv", rows), "eval": made.task.eval}
+    with pytest.raises(UserError, match=r"another config \(task\.fingerprint"):
+        finetuning.finetune(make_config(made.init_from, files), str(folder))
+
+
+@pytest.fixture(scope="module")
+def begin(finetuned, pretrained, task, wordpiece):
+    """Return a function that returns random parameters, and those of a run's start."""
+    config = make_config(pretrained, task)
+    encoder = restore.read_metadata(restore.find(pretrained)).encoder
+    made = classification.Classification(config.task, wordpiece)
+    mesh = sharding.make_mesh(config.mesh)
+    run = finetuning.make_run(config, mesh, encoder, made)
+    state = sharding.initialise(run.init, run.state_shapes(), jax.random.key(0))
+
+    def arrays(state):
+        return {
+            "/".join(key.key for key in path): np.array(values)
+            for path, values in jax.tree.leaves_with_path(state.params)
+        }
+
+    def make(source=pretrained, **changes):
+        changed = dataclasses.replace(config, **changes)
+        begun = initialise.begin(changed, run, restore.find(source), state)
+        return arrays(state), arrays(begun)
+
+    return make
+
+
+def test_encoder_is_loaded_from_the_checkpoint(begin, finetuned, pretrained, capsys):
+    random, begun = begin()
     reported = capsys.readouterr().err
     assert "loaded: 23 parameters (encoder)" in reported
     assert "new: 2 parameters (classifier)" in reported
     assert "ignored: 7 parameters (mlm_head, nsp_head)" in reported
-    one = jax.sharding.SingleDeviceSharding(jax.devices()[0])
-    metadata = restore.ocp.checkpointables_metadata(str(source)).metadata["params"]
-    shapes = jax.tree.map(
-        lambda m: jax.ShapeDtypeStruct(m.shape, m.dtype, sharding=one), metadata
-    )
-    expected = restore.load_params(source, shapes).params
-    got = restore.load_params(restore.find(tmp_path / "a"), shapes)
-    assert len(got.loaded) == 23
-    for path in got.loaded:
-        assert np.array_equal(got.params[path], expected[path]), path
-    # From one checkpoint of the run, or random: other weights in the second case.
-    by_step = make_config(source, task, **still, dropout_rate=0.0)
-    finetuning.finetune(by_step, str(tmp_path / "b"))
-    encoder = restore.read_metadata(restore.find(tmp_path / "b")).encoder
-    assert (encoder.dropout_rate, encoder.attention_dropout_rate) == (0.0, 0.1)
-    random = make_config(pretrained, task, **still, random_init=True)
-    results = finetuning.finetune(random, str(tmp_path / "c"))
-    assert results["init_from"] == "random"
-    same, other = (
-        restore.load_params(restore.find(tmp_path / name), shapes).params
-        for name in "bc"
-    )
+    stored = runs.params(pretrained)
+    for path, values in begun.items():
+        expected = stored if path.startswith("encoder/") else random
+        assert np.array_equal(values, expected[path]), path
+    random, begun = begin(random_init=True)
+    assert all(np.array_equal(values, random[path]) for path, values in begun.items())
+    # The head of another classifier is not loaded.
+    random, begun = begin(finetuned[0])
+    assert "ignored: 2 parameters (classifier)" in capsys.readouterr().err
+    path = "classifier/kernel"
+    assert np.array_equal(begun[path], random[path])
+
+
+def test_top_layers_are_reinitialised(begin, pretrained):
+    stored = runs.params(pretrained)
+    random, begun = begin(reinit_layers=1)
+    path = "encoder/layers/attention/query/kernel"
+    assert np.array_equal(begun[path][0], stored[path][0])
+    assert np.array_equal(begun[path][1], random[path][1])
+    path = "encoder/pooler/kernel"
+    assert np.array_equal(begun[path], random[path])
     path = "encoder/embeddings/token_embedding"
-    assert np.array_equal(same[path], expected[path])
-    assert not np.array_equal(other[path], expected[path])
-
-
-def test_finished_run_reports_again(finetuned, pretrained, task):
-    folder, results = finetuned
-    before = (folder / "metrics.jsonl").read_text()
-    again = finetuning.finetune(make_config(pretrained, task), str(folder))
-    assert again == results
-    assert (folder / "metrics.jsonl").read_text() == before
-
-
-def test_continuation_keeps_its_initial_checkpoint(pretrained, task, tmp_path):
-    """The source folder may change or vanish."""
-    source = tmp_path / "source"
-    shutil.copytree(pretrained, source)
-    short = make_config(source, task, epochs=0.3)
-    first = finetuning.finetune(short, str(tmp_path / "run"))
-    newest = restore.find(source)
-    shutil.copytree(newest, newest.with_name("999"))
-    again = finetuning.finetune(short, str(tmp_path / "run"))
-    assert again == first
-    assert first["init_from"] == str(newest)
-    shutil.rmtree(source)
-    assert finetuning.finetune(short, str(tmp_path / "run")) == first
-
-
-def test_head_of_another_classifier_is_not_loaded(finetuned, task, tmp_path, capsys):
-    folder, _ = finetuned
-    short = make_config(folder, task, epochs=0.1)
-    finetuning.finetune(short, str(tmp_path / "run"))
-    reported = capsys.readouterr().err
-    assert "new: 2 parameters (classifier)" in reported
-    assert "ignored: 2 parameters (classifier)" in reported
-
-
-def test_changed_examples_are_refused(finetuned, pretrained, task, tmp_path):
-    folder, _ = finetuned
-    rows = [("a class", "about class"), ("a statement", "about statement")] * 30
-    changed = {**task, "train": write_tsv(tmp_path / "t.tsv", rows)}
-    with pytest.raises(UserError, match=r"another config \(task\.fingerprint"):
-        finetuning.finetune(make_config(pretrained, changed), str(folder))
+    assert np.array_equal(begun[path], stored[path])
 
 
 @pytest.mark.parametrize(
@@ -216,8 +207,8 @@ def test_changed_examples_are_refused(finetuned, pretrained, task, tmp_path):
         ({"init_from": str(pathlib.Path(__file__).parent)}, "holds no complete check"),
         ({"task": {"length": 65}}, "task.length=65 is more than the 64 positions"),
         ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 distinct layers"),
-        ({"keep_best": "f1"}, "keep_best='f1' must be one of 'loss', 'classification"),
-        ({"keep_best": "padding_fraction"}, "must be one of .* 'accuracy'$"),
+        ({"keep_best": "f1"}, "keep_best='f1' must be one of loss, classification_l"),
+        ({"keep_best": "padding_fraction"}, "must be one of .* accuracy$"),
         ({"batch_size": 12, "mesh": {"data": 8}}, "batch_size=12 is not a multiple of"),
     ],
 )
@@ -232,69 +223,38 @@ def test_from_the_command_line(pretrained, task, tmp_path):
         f"--config.task.train={task['train']}",
         f"--config.task.eval={task['eval']}",
         f"--config.init_from={pretrained}",
+        "--config.random_init=True",
         f"--workdir={tmp_path / 'run'}",
     ]
     done = call("finetune_classifier", *flags)
     assert done.returncode == 0, done.stderr
-    assert json.loads(done.stdout)["examples"] == 40
+    results = json.loads(done.stdout)
+    assert (results["examples"], results["init_from"]) == (40, "random")
     missing = [flag for flag in flags if "train=" not in flag]
     refused = call("finetune_classifier", *missing)
     assert_refused(refused, "pass --config.task.train=FILE.tsv")
-
-    damaged = tmp_path / "damaged"
-    shutil.copytree(restore.find(pretrained), damaged)
-    file = damaged / "params" / "manifest.ocdbt"
-    file.write_bytes(file.read_bytes()[:20])
-    flags[-2:] = f"--config.init_from={damaged}", f"--workdir={tmp_path / 'other'}"
-    refused = run("finetune_classifier", *flags)
-    assert_refused(refused, f"{damaged} cannot be used: ValueError: the metadata of p")
-    assert "Failed to get metadata" not in refused.stderr
+    flags[0] = f"--config={ROOT}/configs/tagger.py"
+    refused = call("finetune_classifier", flags[0], flags[-1])
+    assert_refused(refused, "does not fit this command; use a recipe with 'classifica")
 
 
 # ---- options of fine-tuning
-
-
-def params_of(workdir, prefix=""):
-    """Return the parameters of a workdir's checkpoint, by path."""
-    return {
-        path: values
-        for path, values in runs.params(workdir).items()
-        if path.startswith(prefix)
-    }
 
 
 def test_frozen_encoder_does_not_change(pretrained, task, tmp_path):
     results = finetuning.finetune(
         make_config(pretrained, task, frozen=True, epochs=0.5), str(tmp_path)
     )
-    before, after = params_of(pretrained, "encoder/"), params_of(tmp_path, "encoder/")
-    assert before.keys() == after.keys()
-    assert all(np.array_equal(before[path], after[path]) for path in before)
-    head = params_of(tmp_path, "classifier/")
-    assert np.abs(head["classifier/bias"]).max() > 0
+    before, after = runs.params(pretrained), runs.params(tmp_path)
+    for path, values in after.items():
+        if path.startswith("encoder/"):
+            assert np.array_equal(before[path], values), path
+    assert np.abs(after["classifier/bias"]).max() > 0
     assert results["steps"] == 4
     state = restore.ocp.checkpointables_metadata(str(restore.find(tmp_path))).metadata
     moments = [x.shape for x in jax.tree.leaves(state["train"]["opt_state"])]
     # Two moments of kernel and bias, and none of the encoder.
     assert sum(len(shape) > 0 for shape in moments) == 4
-
-
-def test_top_layers_are_reinitialised(pretrained, task, tmp_path):
-    still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}}
-    changed = make_config(pretrained, task, **still, reinit_layers=1)
-    finetuning.finetune(changed, str(tmp_path))
-    before, after = params_of(pretrained), params_of(tmp_path)
-    for path in (
-        "encoder/layers/attention/query/kernel",
-        "encoder/layers/output/kernel",
-    ):
-        assert np.array_equal(before[path][0], after[path][0])
-        assert not np.array_equal(before[path][1], after[path][1])
-        assert np.std(after[path][1]) == pytest.approx(0.0176, rel=0.1)
-    path = "encoder/pooler/kernel"
-    assert not np.array_equal(before[path], after[path])
-    path = "encoder/embeddings/token_embedding"
-    assert np.array_equal(before[path], after[path])
 
 
 @pytest.mark.runs
@@ -333,9 +293,6 @@ def test_several_seeds(pretrained, task, tmp_path):
     assert (got["least"], got["greatest"]) == (min(values), max(values))
     assert scores[results["best"]["run"]] == max(values)
     assert json.loads((tmp_path / "results.json").read_text()) == results
-    best = tmp_path / results["best"]["run"]
-    with pytest.raises(UserError, match=f"3 runs; give the best of them, {best}$"):
-        prediction.load(tmp_path)
     alone = make_config(pretrained, task, epochs=0.5, seed=6)
     finetuning.finetune(alone, str(tmp_path / "alone"))
     runs.assert_same_end(tmp_path / "seed-6", tmp_path / "alone")
@@ -350,40 +307,33 @@ def test_folder_of_several_seeds_is_not_a_checkpoint(tmp_path):
     def assert_says(message):
         message = f"^{tmp_path} holds no complete checkpoint, but 3 runs; {message}$"
         with pytest.raises(UserError, match=message):
-            prediction.load(str(tmp_path))
-        with pytest.raises(UserError, match=message):
             initialise.source(run, str(tmp_path / "new"))
 
     assert_says(f"give one of them, such as {tmp_path}/seed-10")
-    scores = {"seed-9": {"f1": 0.5}, "seed-10": {"f1": 0.7}, "seed-11": {"f1": 0.6}}
-    results = tmp_path / "results.json"
-    results.write_text(json.dumps(repeats.summarise(scores)))
-    assert_says(f"give the best of them, {tmp_path}/seed-10")
-    scores["seed-11"]["f1"] = 0.8
-    results.write_text(json.dumps(repeats.summarise(scores)))
+    scores = {"seed-9": {"f1": 0.5}, "seed-10": {"f1": 0.7}, "seed-11": {"f1": 0.8}}
+    (tmp_path / "results.json").write_text(json.dumps(repeats.summarise(scores)))
     assert_says(f"give the best of them, {tmp_path}/seed-11")
-    results.write_text("[]")
-    assert_says(f"give one of them, such as {tmp_path}/seed-10")
 
 
-@pytest.mark.parametrize("count", [1, 2, 3, 5, 8, 16])
+@pytest.mark.parametrize("count", [1, 2, 5, 16])
 def test_lengths_minimise_padding(count):
     """Compare with all choices."""
     rng = np.random.default_rng(count)
     for _ in range(10):
         used = rng.integers(1, rng.integers(10, 60), 50)
         others = sorted(rng.choice(np.arange(1, 60), 7, replace=False).tolist())
-
-        def positions(chosen, used=used):
-            return np.array(chosen)[np.searchsorted(chosen, used)].sum()
-
         got = batches.least_padding(used, [*others, 60], count)
-        assert len(got) <= count and set(got) <= {*others, 60} and got[-1] == 60
-        assert positions(got) == min(
-            positions([*shorter, 60])
+        assert len(got) <= count and set(got) <= {*others, 60}
+        choices = [
+            [*shorter, 60]
             for size in range(min(count, 8))
             for shorter in itertools.combinations(others, size)
+        ]
+        padded, *rest = (
+            np.array(chosen)[np.searchsorted(chosen, used)].sum()
+            for chosen in [got, *choices]
         )
+        assert padded == min(rest)
 
 
 @pytest.mark.parametrize(
@@ -413,25 +363,24 @@ def test_longer_held_out_rows_do_not_change_training_lengths():
     """A test file may be added when a run continues, which must not change."""
     used = np.random.default_rng(0).geometric(0.07, 500).clip(1, 70)
     train = {"attention_mask": np.arange(128) < used[:, None]}
-    lengths = {}
-    for longest in (9, 100, 128):
+
+    def lengths(longest):
         held_out = {"eval": {"attention_mask": np.arange(128)[None] < longest}}
         task = types.SimpleNamespace(train=train, held_out=held_out, length=128)
-        lengths[longest] = batches.lengths(config.FinetuneConfig(), task)
-    assert len(lengths[9]) == 6
-    assert lengths[100] == (*lengths[9], 104) and lengths[128] == (*lengths[9], 128)
+        return batches.lengths(config.FinetuneConfig(), task)
+
+    assert len(lengths(9)) == 6
+    assert lengths(100) == (*lengths(9), 104) and lengths(128) == (*lengths(9), 128)
 
 
 @pytest.mark.runs
 def test_lengths_do_not_change_results(pretrained, tmp_path):
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}, "lengths": 1}
     rows = [("the value " * (1 + i % 12), f"about {i % 2}") for i in range(60)]
-    files = {
-        name: write_tsv(tmp_path / f"{name}.tsv", rows) for name in ("train", "eval")
-    }
-    whole = make_config(pretrained, files, **still)
+    path = write_tsv(tmp_path / "a.tsv", rows)
+    whole = make_config(pretrained, {"train": path, "eval": path}, **still)
     outputs = []
-    for lengths in (1, 4):
+    for lengths in (1, 2):
         folder = tmp_path / str(lengths)
         finetuning.finetune(dataclasses.replace(whole, lengths=lengths), str(folder))
         outputs.append(runs.metrics(folder)[-1])

@@ -1,6 +1,5 @@
 """Files of GLUE: small ones of each task, and real ones where available."""
 
-import dataclasses
 import pathlib
 
 import numpy as np
@@ -15,87 +14,81 @@ from bert_jax.tasks.texts import Example
 REAL = pathlib.Path(__file__).parents[2] / "shared/data/glue"
 
 
+METRICS = {
+    "cola": {"matthews"},
+    "mrpc": {"f1", "accuracy"},
+    "qqp": {"f1", "accuracy"},
+    "stsb": {"pearson", "spearman"},
+}
+
+
+WORDS = {
+    "stsb": ["0.000", "3.142", "5.000"],
+    "mnli": ["entailment", "contradiction", "contradiction"],
+    "qnli": ["not_entailment", "entailment", "entailment"],
+    "rte": ["not_entailment", "entailment", "entailment"],
+}
+
+
 @pytest.mark.parametrize("task", config_lib.GLUE)
-def test_every_task_is_read_from_its_download(task, tmp_path):
+def test_every_task_is_read_scored_and_submitted(task, tmp_path, wordpiece):
+    """Score predictions that are wrong for the first example of each set only."""
     folder = download(tmp_path, task)
-    sets = glue.read(task, str(folder))
-    assert glue.read(task, str(tmp_path)) == sets
+    sets = glue.read(task, str(tmp_path))
+    assert glue.read(task, str(folder)) == sets
     spec = glue.TASKS[task]
     labels = spec.labels or ("0.000", "5.000", "2.500")
     second = "value {}" if spec.text_b else ""
     expected = [
         Example(f'a "{i}', second.format(i), labels[i % len(labels)]) for i in range(13)
     ]
-    assert sets.train == expected[:6]
-    assert sets.labelled["eval"] == expected[6:10]
+    assert (sets.train, sets.labelled["eval"]) == (expected[:6], expected[6:10])
     assert sets.train[0].where.endswith(f"train.tsv.gz, line {1 + (task != 'cola')}")
     for test in sets.unlabelled.values():
         assert test == [Example(e.text_a, e.text_b, "") for e in expected[10:]]
-    assert [*sets.labelled] == ["eval"] + ["mismatched"] * (task == "mnli")
-    assert [*sets.unlabelled] == ["test"] + ["test_mismatched"] * (task == "mnli")
     assert set(sets.about["incomplete"].values()) == {0}
 
-
-METRICS = {
-    "cola": {"matthews"},
-    "mrpc": {"f1", "accuracy"},
-    "qqp": {"f1", "accuracy"},
-    "stsb": {"pearson", "spearman"},
-    "mnli": {"accuracy", "mismatched_accuracy"},
-}
-
-
-@pytest.mark.parametrize("task", config_lib.GLUE)
-def test_scores_and_submissions(task, tmp_path, wordpiece):
-    """Score predictions that are wrong for the first example of each set only."""
-    download(tmp_path, task)
     config = config_lib.ClassificationConfig(
         name=f"glue/{task}", folder=str(tmp_path), length=16
     )
     made = classification.Classification(config, wordpiece)
-    count = len(glue.TASKS[task].labels)
+    assert [*made.held_out] == [*sets.labelled, *sets.unlabelled]
+    count = len(spec.labels)
     outputs = {}
     for name, values in made.held_out.items():
-        labels = values["labels"]
+        predicted = values["labels"].copy()
         if count:
-            predicted = labels.copy()
-            predicted[0] = (labels[0] + 1) % count
+            predicted[0] = (predicted[0] + 1) % count
             outputs[name] = {"logits": np.eye(count)[predicted]}
         else:
-            outputs[name] = {"predictions": labels + np.float32(0.12345)}
+            outputs[name] = {"predictions": predicted + np.float32(0.12345)}
     if not count:
         outputs["test"]["predictions"] = np.array([-0.5, 3.14159, 5.2], np.float32)
     predictions = made.decode(outputs)
     scores = made.scores(predictions)
-    assert scores.keys() == METRICS.get(task, {"accuracy"})
+    metrics = METRICS.get(task, {"accuracy"})
+    mismatched = {"mismatched_accuracy"} if task == "mnli" else set()
+    assert scores.keys() == metrics | mismatched
     for name in scores.keys() - {"f1", "matthews"}:
         assert scores[name] == pytest.approx(0.75 if count else 1.0)
     if task == "cola":  # 2 of one class and 1 of the other: (2 * 1 - 0 * 1) / sqrt(12)
         assert scores["matthews"] == pytest.approx(2 / np.sqrt(12))
     if "f1" in scores:  # labels 0 1 0 1, predicted 1 1 0 1
         assert scores["f1"] == pytest.approx(2 * 2 / (3 + 2))
-    folder = tmp_path / "out"
-    folder.mkdir()
-    made.write(folder, predictions)
+
+    out = tmp_path / "out"
+    out.mkdir()
+    made.write(out, predictions)
     submissions = ["MNLI-m.tsv", "MNLI-mm.tsv"]
     if task != "mnli":
         submissions = [f"{config_lib.GLUE[task]}.tsv"]
     usual = ["predictions.tsv"] + ["confusion.png"] * (count > 0)
     usual += ["mismatched_predictions.tsv"] * (task == "mnli")
-    assert {p.name for p in folder.iterdir()} == {*usual, *submissions}
-    entailed = ["not_entailment", "entailment", "entailment"]
-    words = {
-        "stsb": ["0.000", "3.142", "5.000"],
-        "mnli": ["entailment", "contradiction", "contradiction"],
-        "qnli": entailed,
-        "rte": entailed,
-    }
-    expected = words.get(task, ["1", "0", "0"])
+    assert {p.name for p in out.iterdir()} == {*usual, *submissions}
+    words = enumerate(WORDS.get(task, ["1", "0", "0"]))
+    lines = ["index\tprediction", *(f"{i}\t{word}" for i, word in words)]
     for file in submissions:
-        assert (folder / file).read_text().splitlines() == [
-            "index\tprediction",
-            *(f"{i}\t{word}" for i, word in enumerate(expected)),
-        ]
+        assert (out / file).read_text().splitlines() == lines
 
 
 def test_incomplete_rows_of_qqp_are_counted(tmp_path):
@@ -123,31 +116,6 @@ def test_incomplete_rows_of_qqp_are_counted(tmp_path):
         glue.read("qqp", str(folder))
 
 
-def test_mrpc_from_the_files_of_microsoft(tmp_path):
-    header = HEADERS["mrpc"]
-    names = header.removeprefix("\ufeff").split("\t")
-    folder = tmp_path / "MRPC"
-    write(folder / "msr_paraphrase_train.txt", header, rows(names, "mrpc", 10))
-    with pytest.raises(UserError, match="MRPC has neither dev_ids.tsv nor msr_para"):
-        glue.read("mrpc", str(tmp_path))
-    write(folder / "msr_paraphrase_test.txt", header, rows(names, "mrpc", 5, 20))
-    sets = glue.read("mrpc", str(tmp_path))
-    assert len(sets.train) == 10
-    tests = [Example(f'a "{i}', f"value {i}", f"{i % 2}") for i in range(20, 25)]
-    assert sets.labelled["eval"] == tests
-    unlabelled = [dataclasses.replace(example, label="") for example in tests]
-    assert sets.unlabelled["test"] == unlabelled
-    assert sets.about["files"]["eval"] == "msr_paraphrase_test.txt"
-    # The division of GLUE.
-    (folder / "dev_ids.tsv").write_bytes(b"3\t3\r\n7\t7\r\n")
-    sets = glue.read("mrpc", str(tmp_path))
-    assert [e.text_b for e in sets.labelled["eval"]] == ["value 3", "value 7"]
-    assert len(sets.train) == 8 and len(sets.unlabelled["test"]) == 5
-    (folder / "dev_ids.tsv").write_text("a\tb\n")
-    with pytest.raises(UserError, match=r"dev_ids.tsv does not divide the pairs of"):
-        glue.read("mrpc", str(tmp_path))
-
-
 def test_folders_and_files_of_another_task_are_refused(tmp_path, wordpiece):
     with pytest.raises(UserError, match="pass --config.task.folder=DIR, .* SST-2 of"):
         glue.read("sst2", "")
@@ -161,17 +129,6 @@ def test_folders_and_files_of_another_task_are_refused(tmp_path, wordpiece):
     message = "train.tsv.gz, line 2: the label 'entailment' is not among .* '0', '1'"
     with pytest.raises(UserError, match=message):
         classification.Classification(config, wordpiece)
-
-
-FIRST = {
-    "cola": Example("The sailors rode the breeze clear of the rocks.", "", "1"),
-    "sst2": Example("it 's a charming and often affecting journey . ", "", "1"),
-    "stsb": Example(
-        "A man with a hard hat is dancing.",
-        "A man wearing a hard hat is dancing.",
-        "5.000",
-    ),
-}
 
 
 @pytest.mark.parametrize(
@@ -191,8 +148,12 @@ def test_the_real_files(task, train, held_out):
     sets = glue.read(task, str(REAL))
     assert (len(sets.train), len(sets.labelled["eval"])) == (train, held_out)
     assert set(sets.about["incomplete"].values()) == {0}
-    if task in FIRST:
-        assert sets.labelled["eval"][0] == FIRST[task]
+    if task == "stsb":
+        first = (
+            "A man with a hard hat is dancing.",
+            "A man wearing a hard hat is dancing.",
+        )
+        assert sets.labelled["eval"][0] == Example(*first, "5.000")
     for examples in (sets.train, sets.labelled["eval"]):
         if glue.TASKS[task].labels:
             classes = classification.to_classes(examples, glue.TASKS[task].labels)

@@ -50,45 +50,34 @@ def plain(folder):
 
 
 def microsoft_mrpc(folder):
-    """Write MRPC as Microsoft does, with the pairs of GLUE's evaluation set."""
+    """Write the pairs of GLUE's MRPC as Microsoft does."""
     header = HEADERS["mrpc"]
-    folder.mkdir()
     names = header.removeprefix("\ufeff").split("\t")
-    write(folder / "msr_paraphrase_train.txt", header, rows(names, "mrpc", 40))
-    write(folder / "msr_paraphrase_test.txt", header, rows(names, "mrpc", 9, 40))
-    ids = "".join(f"{i}\t{i}\n" for i in range(3, 40, 6))
+    write(folder / "msr_paraphrase_train.txt", header, rows(names, "mrpc", 10))
+    write(folder / "msr_paraphrase_test.txt", header, rows(names, "mrpc", 3, 10))
+    ids = "".join(f"{i}\t{i}\n" for i in range(6, 10))
     (folder / "dev_ids.tsv").write_text("#1 ID\t#2 ID\n" + ids)
 
 
-def assert_same(task, tfds_examples, file_examples):
-    """Compare texts and labels; numbers as float32, because TFDS rounds them."""
-    both = tfds_examples, file_examples
-    texts, other_texts = ([(e.text_a, e.text_b) for e in part] for part in both)
-    assert texts == other_texts
-    labels, other_labels = (
-        classification.to_numbers(part).tolist()
-        if task == "stsb"
-        else [example.label for example in part]
-        for part in both
-    )
-    assert labels == other_labels
+def values(task, examples):
+    """Return texts and labels; numbers as float32, because TFDS rounds them."""
+    labels = [example.label for example in examples]
+    if task == "stsb" and labels[0]:
+        labels = classification.to_numbers(examples).tolist()
+    return [(e.text_a, e.text_b) for e in examples], labels
 
 
-@pytest.mark.parametrize("task", config.GLUE)
+@pytest.mark.parametrize("task", ["cola", "mrpc", "stsb", "mnli", "qnli"])
 def test_examples_match_the_files(task, tmp_path, prepare):
-    folder = tmp_path / config.GLUE[task]
+    folder = plain(download(tmp_path, task))
     if task == "mrpc":
         microsoft_mrpc(folder)
-    else:
-        plain(download(tmp_path, task))
     files = glue.read(task, str(folder))
-    data = prepare(task, folder)
-    sets = glue_tfds.read(task, str(data))
-    assert len(sets.train) >= 6
-    assert_same(task, sets.train, files.train)
+    sets = glue_tfds.read(task, str(prepare(task, folder)))
+    assert values(task, sets.train) == values(task, files.train)
     assert sets.labelled.keys() == files.labelled.keys()
     for name, examples in sets.labelled.items():
-        assert_same(task, examples, files.labelled[name])
+        assert values(task, examples) == values(task, files.labelled[name])
     assert sets.unlabelled == files.unlabelled
     assert sets.about == {"dataset": f"glue/{task}/2.0.0"}
     assert sets.train[3].where.startswith(f"glue/{task}/2.0.0, train, example ")
@@ -119,13 +108,13 @@ def test_a_run_can_continue_with_data_of_an_older_tfds(
     assert made("tfds:", wordpiece).fingerprint == files.fingerprint
 
 
-def test_data_that_is_not_prepared_is_refused(tmp_path, wordpiece):
+def test_data_that_is_not_prepared_is_refused(tmp_path):
     message = (
         f"^glue/rte is not prepared in {tmp_path}/glue/rte/.*; `tfds build glue/rte "
         f"--data_dir={tmp_path}` downloads and prepares it$"
     )
     with pytest.raises(UserError, match=message):
-        made(f"tfds:{tmp_path}", wordpiece)
+        glue_tfds.read("rte", str(tmp_path))
     assert not list(tmp_path.iterdir())
 
 

@@ -1,7 +1,6 @@
 """Published checkpoints agree with transformers: outputs, losses, tokens, loading."""
 
 import dataclasses
-import functools
 import json
 import re
 import shutil
@@ -13,7 +12,8 @@ import published
 import pytest
 import sentencepiece
 import tokenizers
-from toy import TINY, assert_close
+from commands import assert_refused, call
+from toy import TINY
 
 from bert_jax import config, prediction
 from bert_jax.corpus import vocabulary
@@ -21,12 +21,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert, safetensors, vocabularies
 from bert_jax.model import parameters
 from bert_jax.objectives import (
-    causal_lm,
-    choice,
     classification,
-    masked_lm,
-    regression,
-    spans,
     tagging,
 )
 from bert_jax.tasks import choice as task_choice
@@ -35,112 +30,6 @@ from bert_jax.tasks import texts as task_texts
 from bert_jax.tasks.squad import windows
 from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer
 from bert_jax.training import sharding
-
-KEYS = jnp.zeros(8, jnp.uint32)
-
-
-# ---- outputs
-
-
-def objective_and_batch(case, encoder):
-    """The objective of a case, a batch for it, and the names of its losses."""
-    inputs, labels = published.inputs(case), published.arrays(case, "labels")
-    rows = len(inputs.input_ids)
-    batch = {
-        "input_ids": inputs.input_ids,
-        "attention_mask": inputs.attention_mask,
-        "segment_ids": inputs.segment_ids,
-        "weights": jnp.ones(rows, jnp.float32),
-    }
-    if case in ("pretraining", "masked_lm"):
-        positions = np.tile(np.arange(inputs.input_ids.shape[1]), (rows, 1))
-        is_masked = labels["labels"] >= 0
-        batch |= {
-            "mlm_positions": jnp.asarray(positions),
-            "mlm_labels": jnp.asarray(np.where(is_masked, labels["labels"], 0)),
-            "mlm_weights": jnp.asarray(is_masked, jnp.float32),
-        }
-        settings = config.MaskedLmConfig(segments="consecutive")
-        if case == "pretraining":
-            settings = config.MaskedLmConfig()
-            batch |= {
-                "nsp_labels": jnp.asarray(labels["next_sentence_label"]),
-                "nsp_weights": jnp.ones(rows),
-            }
-        return masked_lm.MaskedLm(encoder, settings), batch
-    if case == "causal_lm":
-        return causal_lm.CausalLm(encoder), batch
-    if case == "choice":  # the three rows are the choices of one question
-        batch = {name: value[None] for name, value in batch.items()}
-        batch |= {"weights": jnp.ones(1), "labels": jnp.asarray(labels["labels"])}
-        return choice.Choice(encoder, rows), batch
-    batch |= {name: jnp.asarray(value) for name, value in labels.items()}
-    return {
-        "classification": lambda: classification.Classification(encoder, 3),
-        "regression": lambda: regression.Regression(encoder),
-        "tagging": lambda: tagging.Tagging(encoder, 4),
-        "answering": lambda: spans.Spans(encoder),
-        "bare": lambda: None,
-    }[case](), batch
-
-
-def logits_of(case, objective, params, batch):
-    """Logits by the names of transformers."""
-    inputs = published.inputs(case)
-    apply = functools.partial(objective.model.apply, {"params": params})
-    if case in ("pretraining", "masked_lm"):
-        logits = apply(inputs, batch["mlm_positions"])
-        tokens = logits.mlm[..., : objective.encoder.vocab_size]
-        if case == "masked_lm":
-            assert objective.encoder.vocab_size == 48  # 45 tokens, and padding
-            return {"logits": tokens}
-        return {
-            "prediction_logits": tokens,
-            "seq_relationship_logits": logits.sentence,
-        }
-    if case == "causal_lm":
-        return {"logits": apply(inputs)[..., : objective.encoder.vocab_size]}
-    if case == "answering":
-        start, end = jnp.moveaxis(apply(inputs), -1, 0)
-        return {"start_logits": start, "end_logits": end}
-    if case == "choice":
-        return {"logits": apply(inputs).T}
-    return {"logits": apply(inputs)}
-
-
-@pytest.mark.parametrize("case", published.CASES)
-def test_agrees_with_transformers(case):
-    """Hidden states of all layers, logits and loss of each class, in nine shapes.
-
-    Some folders are in float16 or bfloat16, and one is in shards.
-    """
-    metadata = checkpoints.read_metadata(published.folder(case))
-    expected = published.arrays(case, "out")
-    params = published.params(published.folder(case))
-    encoder = dataclasses.replace(metadata.encoder, scan_layers=True)  # compiles sooner
-    objective, batch = objective_and_batch(case, encoder)
-
-    @jax.jit
-    def everything(params):
-        pooled, states = published.encode(encoder, params, published.inputs(case))
-        if case == "bare":
-            return {"pooler_output": pooled, "hidden_states": states}
-        outputs = logits_of(case, objective, params, batch) | {"hidden_states": states}
-        if "loss" in expected:
-            terms = objective.terms(
-                params, batch, dropout_keys=None, sampling_keys=KEYS
-            )
-            losses = [terms[name].sum / terms[name].count for name in objective.losses]
-            outputs["loss"] = sum(losses)
-        return outputs
-
-    got = everything(params)
-    if case == "answering":  # where padding is no position here, and is one there
-        expected["loss"] = published.span_loss(case, expected)
-    assert got.keys() <= expected.keys()
-    for name, value in got.items():
-        assert_close(value, expected[name], 1e-5)
-
 
 # ---- tokenizers
 
@@ -294,6 +183,29 @@ def test_the_vocabulary_of_an_xlnet(tmp_path):
         assert reference.encode(text, add_special_tokens=False).ids == ids, text
     settings = json.loads((again / "tokenizer_config.json").read_text())
     assert settings["padding_side"] == "left"
+    # A published folder has both files, with the published names in each.
+    pipeline = (again / "tokenizer.json").read_text()
+    for token in SPECIAL_TOKENS:
+        pipeline = pipeline.replace(token, f"<{token[1:-1].lower()}>")
+    (folder / "tokenizer.json").write_text(pipeline)
+    assert checkpoints.read_metadata(checkpoints.find(folder)).tokenizer == tokenizer
+
+
+def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
+    (tmp_path / "text.txt").write_text("aa ab. ac\n\nad ae\n" * 9)
+    for case in ("pretraining", "xlnet_bare"):
+        folder = published.write(case, tmp_path / case)
+        (folder / "model.safetensors").unlink()
+        output = tmp_path / f"corpus_of_{case}"
+        flags = f"--input={tmp_path}/text.txt", "--format=text", f"--output={output}"
+        done = call("build_corpus", *flags, f"--tokenizer={folder}", "--workers=1")
+        assert done.returncode == 0, done.stderr
+        built = Tokenizer.load(output / "tokenizer")
+        assert built == vocabularies.read(folder)
+    (tmp_path / "pretraining/tokenizer.json").write_text('{"model": {}}')
+    flags = f"--input={tmp_path}/text.txt", "--format=text", f"--output={tmp_path}/x"
+    done = call("build_corpus", *flags, f"--tokenizer={tmp_path}/pretraining")
+    assert_refused(done, "pretraining/tokenizer.json cannot be used: ")
 
 
 def is_alike(text):
@@ -343,6 +255,29 @@ def test_older_names_and_copies_are_read(tmp_path):
         convert.convert(str(untied), str(tmp_path / "original"), "tensorflow")
 
 
+def test_older_configs_of_modernbert_are_read(tmp_path):
+    """Configs of the models on the Hub were written before `transformers` 5."""
+    folder = published.write("modernbert", tmp_path)
+    original = json.loads((folder / "config.json").read_text())
+
+    def encoder(removed=(), **values):
+        kept = {n: v for n, v in original.items() if n not in removed} | values
+        (folder / "config.json").write_text(json.dumps(kept))
+        return checkpoints.published(folder).metadata.encoder
+
+    expected = encoder()
+    newer = ("layer_types", "rope_parameters")
+    older = {"global_rope_theta": 5000.0, "local_rope_theta": 40.0}
+    every = {"global_attn_every_n_layers": 3}
+    assert encoder(newer, **older, **every) == expected
+    assert encoder(newer, **older) == expected  # 3 is the default
+    assert encoder(position_embedding_type="sans_pos") == expected  # mmBERT's
+    bases = encoder(newer)
+    assert (bases.rotary_base, bases.local_rotary_base) == (160_000, 10_000)
+    all_global = encoder(newer, global_attn_every_n_layers=1)
+    assert (all_global.attention_window, all_global.global_layer_every) == (0, 1)
+
+
 def copy_with(source, folder, arrays):
     """A copy of a folder with other arrays, or with other values in its config."""
     shutil.copytree(source, folder)
@@ -390,67 +325,52 @@ def test_parameters_are_loaded_in_shards():
         np.testing.assert_array_equal(np.asarray(array), expected[path])
 
 
-def test_new_and_ignored_parameters_are_listed():
-    """A tagger that starts from a classifier ignores its head and pooler."""
-    source = checkpoints.find(published.folder("classification"))
-    objective = tagging.Tagging(checkpoints.read_metadata(source).encoder, 5)
+@pytest.mark.parametrize(
+    ("case", "new", "ignored"),
+    [
+        (
+            "tagging",
+            ["encoder/pooler/bias", "encoder/pooler/kernel"],
+            ["classifier.bias", "classifier.weight"],
+        ),
+        # The projection of the embeddings is loaded, too.
+        ("albert_bare", [], []),
+    ],
+)
+def test_a_classifier_starts_with_the_encoder(case, new, ignored):
+    source = checkpoints.find(published.folder(case))
+    encoder = checkpoints.read_metadata(source).encoder
+    objective = classification.Classification(encoder, 3)
     mesh = sharding.make_mesh(config.MeshConfig())
     shapes = sharding.state_shapes(objective.init, mesh)
     loaded = checkpoints.load_params(
         source, shapes, part="encoder", stored_part="encoder"
     )
-    assert loaded.new == ["tagger/bias", "tagger/kernel"]
-    assert loaded.ignored == [
-        "bert.pooler.dense.bias",
-        "bert.pooler.dense.weight",
-        "classifier.bias",
-        "classifier.weight",
-    ]
-    text = loaded.describe(source)
-    assert "ignored: 4 parameters (bert.pooler.dense.bias" in text
+    assert loaded.new == ["classifier/bias", "classifier/kernel", *new]
+    assert loaded.ignored == ignored
+    assert f"ignored: {len(ignored)} parameters" in loaded.describe(source)
+    projection = "encoder/embedding_projection/kernel"
+    assert (projection in loaded.loaded) == (case == "albert_bare")
+    expected = parameters.flatten(published.params(source))
+    for path, array in loaded.params.items():
+        np.testing.assert_array_equal(np.asarray(array), expected[path])
 
 
 def test_published_models_predict():
-    for case in ("classification", "albert_classification"):
-        classified = prediction.load(published.folder(case)).classify(["aa ab ac"])[0]
-        labels = {"left", "no side", "on the other side"}
-        assert set(classified.probabilities) == labels
-    for case in (
-        *("masked_lm", "albert_pretraining", "electra_generator", "roberta_masked_lm"),
-    ):
+    classified = prediction.load(published.folder("classification")).classify(["aa ab"])
+    assert set(classified[0].probabilities) == {"left", "no side", "on the other side"}
+    # Only one word of this RoBERTa begins with a space.
+    for case, count in (("albert_pretraining", 3), ("roberta_masked_lm", 1)):
         model = prediction.load(published.folder(case))
         ((guesses,),) = model.fill(["aa [MASK] ab"], top=3)
-        # Only one word of this RoBERTa begins with a space.
-        assert len(guesses) == (1 if case == "roberta_masked_lm" else 3)
+        assert len(guesses) == count
     tagged = prediction.load(published.folder("electra_tagging")).tag(["aa ab"])
     assert len(tagged[0].tags) == 2
-    with pytest.raises(UserError, match="has no head to fill blanks.*bare encoder"):
-        prediction.load(published.folder("bare")).fill(["aa [MASK]"])
     model = prediction.load(published.folder("electra_discriminator"))
     with pytest.raises(UserError, match="has no head to fill blanks"):
         model.fill(["aa [MASK]"])
     (features,) = model.features(["aa ab"], layers=(0, -1))
     assert features.values.shape[-1] == 32
-
-
-def test_finetuning_loads_the_encoder():
-    """The projection of the embeddings is loaded, too; heads are new."""
-    pooler = ["encoder/pooler/bias", "encoder/pooler/kernel"]
-    for case, new in (("albert_bare", []), ("electra_discriminator", pooler)):
-        source = checkpoints.find(published.folder(case))
-        encoder = checkpoints.read_metadata(source).encoder
-        objective = classification.Classification(encoder, 3)
-        shapes = sharding.state_shapes(
-            objective.init, sharding.make_mesh(config.MeshConfig())
-        )
-        loaded = checkpoints.load_params(
-            source, shapes, part="encoder", stored_part="encoder"
-        )
-        assert loaded.new == ["classifier/bias", "classifier/kernel", *new]
-        assert "encoder/embedding_projection/kernel" in loaded.loaded
-        expected = parameters.flatten(published.params(published.folder(case)))
-        for path, array in loaded.params.items():
-            np.testing.assert_array_equal(np.asarray(array), expected[path])
 
 
 def test_the_longest_word_is_saved(tmp_path):

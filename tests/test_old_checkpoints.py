@@ -90,7 +90,7 @@ def test_a_run_with_memory_is_not_continued(unpacked):
 
 
 def test_metadata_has_no_field_of_earlier_versions(unpacked):
-    """What is exported or fine-tuned from a checkpoint is saved in today's form."""
+    """Exports and fine-tuned checkpoints are saved in today's form."""
     for name, cls in (
         ("bert", config.PretrainConfig),
         ("xlnet_memory", config.PretrainConfig),
@@ -100,14 +100,12 @@ def test_metadata_has_no_field_of_earlier_versions(unpacked):
         assert knobs.from_dict(cls, saved).kind == saved["kind"]
 
 
-@pytest.mark.parametrize(
-    ("saved", "today"), [("auto", "auto"), ("plain", "off"), ("kernel", "auto")]
-)
-def test_kinds_of_attention_are_kernels_on_or_off(saved, today):
-    values = {"encoder": {"attention": saved, "num_layers": 3}, "seed": 1}
-    expected = {"encoder": {"kernels": today, "num_layers": 3}, "seed": 1}
-    assert migrations.upgrade(values, to_continue=True) == expected
-    assert migrations.upgrade(expected) == expected
+def test_kinds_of_attention_are_kernels_on_or_off():
+    for saved, today in (("auto", "auto"), ("plain", "off"), ("kernel", "auto")):
+        values = {"encoder": {"attention": saved, "num_layers": 3}, "seed": 1}
+        expected = {"encoder": {"kernels": today, "num_layers": 3}, "seed": 1}
+        assert migrations.upgrade(values, to_continue=True) == expected
+        assert migrations.upgrade(expected) == expected
 
 
 def test_a_run_with_several_masking_rates_is_read_and_not_continued():

@@ -142,17 +142,24 @@ def reference_update(c, step, params, grads, m, v):
 
 # Newton-Schulz amplifies the rounding of small singular values, by up to 3.4 ** 5.
 @pytest.mark.parametrize(
-    "name, tolerance",
-    [("adamw", 1e-6), ("stable_adamw", 1e-6), ("lamb", 1e-6), ("muon", 1e-4)],
-)
-@pytest.mark.parametrize(
-    ("bias_correction", "schedule"), [(False, "original"), (True, "linear")]
+    ("name", "bias_correction", "schedule", "clip_norm", "tolerance"),
+    [
+        ("adamw", False, "original", 1.0, 1e-6),
+        ("adamw", True, "linear", 0.0, 1e-6),
+        ("stable_adamw", True, "linear", 1.0, 1e-6),
+        ("lamb", False, "original", 1.0, 1e-6),
+        ("muon", True, "linear", 1.0, 1e-4),
+    ],
 )
 def test_updates_are_those_of_the_restatement(
-    name, tolerance, bias_correction, schedule
+    name, bias_correction, schedule, clip_norm, tolerance
 ):
     c = dataclasses.replace(
-        ADAM, name=name, bias_correction=bias_correction, schedule=schedule
+        ADAM,
+        name=name,
+        bias_correction=bias_correction,
+        schedule=schedule,
+        clip_norm=clip_norm,
     )
     expected = flat(parameters())
     m = {k: np.zeros_like(p) for k, p in expected.items()}
@@ -203,20 +210,6 @@ def test_frozen_parameters_have_no_moments_and_stay():
     for path, values in flat(update).items():
         assert bool(np.any(values)) == (not path.startswith("encoder/")), path
     assert sorted(x.shape for x in jax.tree.leaves(state) if x.ndim) == [(7,), (7,)]
-
-
-def test_no_clipping():
-    """The first moment of a huge gradient is huge."""
-    moments = []
-    for clip_norm in (0.0, 1.0):
-        c = dataclasses.replace(ADAM, clip_norm=clip_norm)
-        made = optimizer.make_optimizer(c, lambda step: 1.0)
-        params = {"kernel": jnp.zeros((1, 1))}
-        gradient = {"kernel": jnp.full((1, 1), 1e3)}
-        _, state = made.update(gradient, made.init(params), params)
-        leaves = [float(x.max()) for x in jax.tree.leaves(state) if x.shape == (1, 1)]
-        moments.append(leaves[0])
-    assert moments == [pytest.approx(100.0), pytest.approx(0.1)]
 
 
 def test_schedules():
@@ -271,31 +264,22 @@ def test_each_phase_may_have_a_schedule_of_its_own():
     expected |= {105: 4e-3, 145: 4e-3, 149: 4e-3 * (1 - 0.8**0.5)}
     for step, rate in expected.items():
         assert wsd(jnp.int32(step)) == pytest.approx(rate, rel=1e-5)
+    # A phase that decays from its first step, after one without a rate (ModernBERT).
+    phases = [
+        config.PhaseConfig(steps=100, learning_rate=8e-4, warmup_fraction=0.1),
+        config.PhaseConfig(steps=300),
+        config.PhaseConfig(steps=100, learning_rate=3e-4, decay_fraction=1),
+    ]
+    wsd = optimizer.schedule_of_phases(dataclasses.replace(c, schedule="wsd"), phases)
+    expected = {20: 4e-4, 40: 8e-4, 399: 8e-4, 400: 3e-4, 425: 1.5e-4, 500: 0}
+    for step, rate in expected.items():
+        assert wsd(jnp.int32(step)) == pytest.approx(rate, abs=1e-9), step
     # Without rates of their own, one over all of them.
-    phases = tuple(config.PhaseConfig(steps=phase.steps) for phase in phases)
+    phases = tuple(config.PhaseConfig(steps=steps) for steps in (100, 50))
     one = optimizer.schedule_of_phases(c, phases)
     whole = optimizer.make_schedule(c, 150)
     for step in (0, 29, 30, 100, 149):
         assert one(step) == whole(step)
-
-
-def test_modernbert_s_schedule_in_phases():
-    """Warmup and 8e-4, also over a ramp of batch sizes; 3e-4 at once; 1 - sqrt to 0."""
-    c = dataclasses.replace(ADAM, schedule="wsd")
-    long, decay = {"learning_rate": 3e-4}, {"learning_rate": 3e-4, "decay_fraction": 1}
-    phases = [
-        config.PhaseConfig(steps=100, learning_rate=8e-4, warmup_fraction=0.1),
-        config.PhaseConfig(steps=300),
-        config.PhaseConfig(steps=200, **long),
-        config.PhaseConfig(steps=100, **decay),
-    ]
-    schedule = optimizer.schedule_of_phases(c, phases)
-    for step in range(0, 710, 10):
-        if step < 400:
-            rate = 8e-4 * min(step / 40, 1)
-        else:
-            rate = 3e-4 * (1 - np.sqrt(np.clip((step - 600) / 100, 0, 1)))
-        assert schedule(jnp.int32(step)) == pytest.approx(rate, abs=1e-9), step
 
 
 def test_decay_goes_by_name():

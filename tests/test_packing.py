@@ -1,10 +1,8 @@
 """Packed rows: the same examples and the same losses as in rows of their own."""
 
-import collections
 import dataclasses
 import functools
 import math
-import pathlib
 
 import flax.linen as nn
 import jax
@@ -22,28 +20,25 @@ from toy import TINY, assert_close, assert_trees_close, relative_distance
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources
 from bert_jax.data import packing
 from bert_jax.errors import UserError
 from bert_jax.objectives import causal_lm, masked_lm, metric_sums
 
-DATA = pathlib.Path(__file__).parents[2] / "shared/data"
-
 MASKED = functools.partial(config_lib.MaskedLmConfig, examples_per_row=8)
 CAUSAL = functools.partial(config_lib.CausalLmConfig, examples_per_row=8)
 OBJECTIVES = {
-    "next sentence": MASKED(),
-    "next sentence, many short": MASKED(short_sequence_rate=0.7),
-    "next sentence, three": MASKED(short_sequence_rate=0.7, examples_per_row=3),
+    "next sentence": MASKED(short_sequence_rate=0.7),
+    "next sentence, three": MASKED(
+        short_sequence_rate=0.7,
+        examples_per_row=3,
+        masking=config_lib.MaskingConfig(max_predictions=4),
+    ),
     "sentence order": MASKED(segments="sentence_order"),
-    "no question": MASKED(segments="consecutive"),
     "one segment": MASKED(segments="doc_sentences", short_sequence_rate=0.3),
-    "words": MASKED(masking=config_lib.MaskingConfig(unit="word")),
-    "few predictions": MASKED(masking=config_lib.MaskingConfig(max_predictions=4)),
     "fairseq": MASKED(
         segments="doc_sentences",
-        masking=config_lib.MaskingConfig(convention="fairseq", rate=0.3),
+        masking=config_lib.MaskingConfig(convention="fairseq", unit="word", rate=0.3),
     ),
     "left to right": CAUSAL(),
     "left to right, one segment": CAUSAL(segments="doc_sentences"),
@@ -91,7 +86,7 @@ def one_by_one(sizes, length, most):
 
 def test_best_fit_equals_one_by_one():
     rng = np.random.default_rng(0)
-    for trial in range(60):
+    for trial in range(40):
         length, most = int(rng.integers(8, 40)), int(rng.integers(2, 9))
         least = int(rng.integers(1, length))
         sizes = np.sort(rng.integers(least, length + 1, rng.integers(1, 120)))[::-1]
@@ -102,11 +97,9 @@ def test_best_fit_equals_one_by_one():
 @pytest.mark.parametrize("held_out", [False, True])
 def test_each_example_comes_once_an_epoch(held_out, corpus):
     """Each epoch has each chunk once, in the same rows in another order."""
-    settings = OBJECTIVES["next sentence, many short"]
-    config = configure(settings, length=128, batch_size=31)
+    config = configure(OBJECTIVES["next sentence"], length=128, batch_size=31)
     made = make(corpus, config, held_out=held_out)
-    (group,) = made._groups
-    (own,) = group.corpora
+    ((own,),) = (group.corpora for group in made._groups)
     count, chunks = own.order.count, len(own._segments.chunk_documents)
     assert count < 0.6 * chunks
     names = [n for step in range(2 * count // 31 + 1) for n in made.row_names(step)]
@@ -115,44 +108,36 @@ def test_each_example_comes_once_an_epoch(held_out, corpus):
         seen = [example.split() for row in rows for example in row.split(" + ")]
         assert sorted(int(words[5]) for words in seen) == list(range(chunks))
         assert {words[7] for words in seen} == {str(i)}
-    if not held_out:
-        together = [
-            collections.Counter(row.split(" epoch ")[0] for row in rows)
-            for rows in epochs
-        ]
-        assert together[0] == together[1]
-        assert epochs[0] != [row.replace("epoch 1", "epoch 0") for row in epochs[1]]
+    if held_out:  # rows that fill up the last batch weigh nothing
+        last, rest = made.batch(made.num_batches - 1), made.num_rows % 31
+        assert rest
+        for name in ("mlm_weights", "nsp_weights"):
+            assert last[name][:rest].any(axis=1).all()
+            assert not last[name][rest:].any()
+    else:
+        first, second = ([row.split(" epoch ")[0] for row in rows] for rows in epochs)
+        assert sorted(first) == sorted(second)
+        assert first != second
 
 
 def test_processes_make_the_rows_of_their_devices(corpus):
-    settings = OBJECTIVES["next sentence, many short"]
+    settings = OBJECTIVES["next sentence"]
     config = configure(settings, length=128, groups=2)
     assert_parts_are_a_batch(
         corpus, config, lambda g: Reference(corpus, config, group=g), processes=4
     )
 
 
-def test_rows_that_fill_up_the_last_evaluation_weigh_nothing(corpus):
-    settings = OBJECTIVES["next sentence, many short"]
-    config = configure(settings, length=128)
-    made = make(corpus, config, held_out=True)
-    last, rest = made.batch(made.num_batches - 1), made.num_rows % 32
-    assert rest
-    for name in ("mlm_weights", "nsp_weights"):
-        assert last[name][:rest].any(axis=1).all()
-        assert not last[name][rest:].any()
-
-
 @pytest.mark.parametrize("convention", ["original", "fairseq"])
 def test_there_is_a_slot_for_each_prediction(convention):
     rng = np.random.default_rng(0)
-    for rate in (0.01, 0.15, 0.4, 1.0):
+    for rate in (0.01, 0.15, 1.0):
         masking = config_lib.MaskingConfig(
             rate=rate, eval_rate=rate, convention=convention
         )
         for length, examples in ((8, 2), (128, 40), (512, 8)):
             slots = masking.predictions(length, examples)
-            for _ in range(200):
+            for _ in range(100):
                 cuts = rng.integers(0, length + 1, examples - 1)
                 sizes = np.diff([0, *np.sort(cuts), length])
                 sizes = sizes[sizes >= 3]
@@ -168,7 +153,7 @@ def test_random_segments_are_as_long_as_consecutive_ones(corpus):
     config = configure(OBJECTIVES["next sentence"], length=128)
     reference = Reference(corpus, config)
     made = make(corpus, config)
-    for step in range(4):
+    for step in range(2):
         batch = made.batch(step)
         for row in range(32):
             _, chunks = reference.row_at(step * 32 + row)
@@ -176,30 +161,6 @@ def test_random_segments_are_as_long_as_consecutive_ones(corpus):
                 own = batch["attention_mask"][row]
                 own = own & (batch["documents"][row] == number)
                 assert own.sum() == reference.tokens_of(c) + 3
-
-
-@pytest.mark.runs
-@pytest.mark.skipif(not DATA.is_dir(), reason="there is no sample of Wikipedia here")
-@pytest.mark.parametrize("name", ["next sentence", "one segment"])
-def test_little_of_wikipedia_is_padding(name, wikipedia):
-    """At length 512, over one epoch. Without packing, 8 to 12 % is padding."""
-    config = configure(OBJECTIVES[name], length=512)
-    made = make(wikipedia, config)
-    batches = list(made.batches(0, made._groups[0].corpora[0].order.num_batches(32)))
-    padding = 1 - np.mean([batch["attention_mask"].mean() for batch in batches])
-    assert padding < 0.02
-
-
-@pytest.fixture(scope="module")
-def wikipedia(tmp_path_factory):
-    vocabulary = (DATA / "vocab/bert-base-uncased.txt").read_bytes()
-    return build.build(
-        sources.Source(str(DATA / "wikipedia/*.gz"), "wikiextractor"),
-        build.Settings(0.01),
-        tokenizer_lib.Tokenizer("wordpiece", True, True, vocabulary),
-        tmp_path_factory.mktemp("wikipedia") / "corpus",
-        workers=1,
-    )
 
 
 def test_rows_across_documents_are_not_packed():
@@ -255,14 +216,6 @@ def initial(settings):
     return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
 
 
-LEARNED = (
-    "next sentence, many short",
-    "sentence order",
-    "one segment",
-    "left to right",
-)
-
-
 def loss_and_terms(objective, batch):
     counts = objective.counts(batch)
     keys = jnp.zeros(len(batch["input_ids"]), jnp.uint32)
@@ -275,7 +228,7 @@ def loss_and_terms(objective, batch):
     return jax.jit(jax.value_and_grad(loss, has_aux=True))
 
 
-@pytest.mark.parametrize("name", LEARNED)
+@pytest.mark.parametrize("name", ["next sentence", "one segment", "left to right"])
 def test_packing_keeps_losses_and_gradients(name, corpus):
     settings = OBJECTIVES[name]
     alone = dataclasses.replace(settings, examples_per_row=1)
@@ -296,7 +249,7 @@ def test_packing_keeps_losses_and_gradients(name, corpus):
 
 
 def test_kernels_give_the_losses_of_the_plain_path(corpus, interpreted_kernels):
-    settings = OBJECTIVES["next sentence, many short"]
+    settings = OBJECTIVES["next sentence"]
     shape = {"hidden_size": 128, "num_heads": 2, "num_layers": 2}
     config = configure(settings, length=128, batch_size=4)
     batch = jax.tree.map(jnp.asarray, make(corpus, config).batch(0))

@@ -1,4 +1,4 @@
-"""Runs of several phases: what each trains with, saves, and continues with."""
+"""Runs of several phases: the settings, checkpoints and restarts of each."""
 
 import dataclasses
 import re
@@ -54,7 +54,7 @@ def configured(corpus):
 
 @pytest.fixture(scope="module")
 def undisturbed(corpus, tmp_path_factory):
-    """The workdir of a run of all phases."""
+    """Return the workdir of a run of all phases."""
     workdir = tmp_path_factory.mktemp("phases") / "run"
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(pretraining.OBJECTIVES, "masked_lm", Scaled)
@@ -73,16 +73,11 @@ def test_each_phase_trains_and_evaluates_its_own_objective(undisturbed):
 
 
 def test_checkpoints_have_the_encoder_of_their_phase(undisturbed):
-    for step in range(1, 11):
+    expected = [(1.0, 0.0)] * 4 + [(1000.0, 0.0)] * 3 + [(1.0, 2.0)] * 3
+    for step, bases in enumerate(expected, start=1):
         path = undisturbed / "checkpoints" / str(step)
         encoder = restore.read_metadata(path).encoder
-        bases = encoder.rotary_base, encoder.local_rotary_base
-        if step <= 4:
-            assert bases == (1.0, 0.0)
-        elif step <= 7:
-            assert bases == (1000.0, 0.0)
-        else:
-            assert bases == (1.0, 2.0)
+        assert (encoder.rotary_base, encoder.local_rotary_base) == bases
 
 
 def test_a_run_that_is_stopped_in_each_phase_ends_the_same(

@@ -141,17 +141,11 @@ def test_recipes_run(name, corpus, tmp_path):
     cfg.data.corpus = str(corpus.folder)
     cfg.phases = cfg.phases[:1]
     built = knobs.from_configdict(config.PretrainConfig, cfg)
-    state, resolved_config = pretraining.pretrain(built, str(tmp_path))
-    assert int(state.step) == resolved_config.total_steps == 3
+    state, _ = pretraining.pretrain(built, str(tmp_path))
+    assert int(state.step) == 3
     assert {p.name for p in (tmp_path / "checkpoints").iterdir()} == {"2", "3"}
     records = metrics(tmp_path)
-    assert [(r["split"], r["step"]) for r in records] == [
-        ("train", 1),
-        ("train", 2),
-        ("eval", 2),
-        ("train", 3),
-        ("eval", 3),
-    ]
+    assert [r["split"] for r in records] == ["train", "train", "eval", "train", "eval"]
     (loss,) = (value for key, value in records[-1].items() if key.endswith("lm_loss"))
     assert 5.3 < loss < 8.3
 

@@ -1,56 +1,26 @@
-"""ALBERT and ELECTRA: sizes, shared layers, generator, discriminator."""
+"""ALBERT and ELECTRA: shared layers, generator and discriminator."""
 
 import dataclasses
+import functools
 
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, assert_close, assert_trees_close, init, random_batch
+from toy import TINY, assert_trees_close, init, random_batch
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
 from bert_jax.model import flops, parameters, randomness
+from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.make_encoder import make_encoder
-from bert_jax.objectives import masked_lm, metric_sums, replaced_tokens
+from bert_jax.objectives import metric_sums, replaced_tokens
 from bert_jax.training import optimizer
 
 ALBERT = dataclasses.replace(
     TINY, embedding_size=12, num_layers=4, num_layer_groups=2, type_vocab_size=2
 )
-
-
-# ---- sizes
-
-
-@pytest.mark.parametrize(
-    ("hidden", "layers", "heads", "count"),
-    [
-        (768, 12, 12, 11_683_584),
-        (1024, 24, 16, 17_683_968),
-        (2048, 24, 16, 58_724_864),
-        (4096, 12, 64, 222_595_584),
-    ],
-)
-def test_parameter_counts_of_albert(hidden, layers, heads, count):
-    """Encoder and pooler (Lan et al. 2019, Table 1, rounded there)."""
-    encoder = config.EncoderConfig(
-        vocab_size=30_000,
-        vocab_multiple=1,
-        embedding_size=128,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_layer_groups=1,
-        num_heads=heads,
-        intermediate_size=4 * hidden,
-    )
-    objective = masked_lm.MaskedLm(
-        encoder, config.MaskedLmConfig(segments="sentence_order")
-    )
-    shapes = jax.eval_shape(objective.init, jax.random.key(0))["encoder"]
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
 
 def test_operations_of_factorised_embeddings():
@@ -62,11 +32,9 @@ def test_operations_of_factorised_embeddings():
     assert flops.prediction_head(ALBERT, 3) == 2 * 3 * (d * e + e * v)
 
 
-# ---- layers that share parameters
-
-
+@functools.partial(jax.jit, static_argnums=0)
 def run(encoder, params, keys=None):
-    batch = random_batch(encoder)
+    batch = random_batch()
     encoded = make_encoder(encoder).apply(
         {"params": params["encoder"]},
         Inputs.of(batch),
@@ -77,15 +45,12 @@ def run(encoder, params, keys=None):
     return encoded.hidden, encoded.hidden_states, encoded.attention
 
 
-@pytest.mark.parametrize("dropout", [False, True])
-def test_shared_layers_are_copies_of_one(dropout):
-    """Of an encoder whose layers are copies: values, and gradients summed over copies.
+def test_shared_layers_are_copies_of_one():
+    """Compare with an encoder of copies: values, and gradients summed over copies.
 
-    With dropout, too: layers that share parameters do not share masks.
+    Layers that share parameters do not share dropout masks.
     """
-    keys = None
-    if dropout:
-        keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(8))
+    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(8))
     copies = dataclasses.replace(ALBERT, num_layer_groups=0)
     params = init(ALBERT)
     spread = jax.tree.map(
@@ -93,7 +58,7 @@ def test_shared_layers_are_copies_of_one(dropout):
     )
     copied = params | {"encoder": params["encoder"] | {"layers": spread}}
     got, expected = run(ALBERT, params, keys), run(copies, copied, keys)
-    assert_trees_close(got, expected, 1e-6)
+    assert_trees_close(got, expected, 1e-5)
 
     def loss(encoder):
         return lambda params: jnp.sum(jnp.sin(run(encoder, params, keys)[0]))
@@ -109,33 +74,6 @@ def test_shared_layers_are_copies_of_one(dropout):
     assert_trees_close(grads["layers"], summed, 2e-5)
     projection = grads["embedding_projection"], of_copies["embedding_projection"]
     assert_trees_close(*projection, 1e-5)
-
-
-@pytest.mark.parametrize("groups", [0, 1, 2])
-def test_scan_over_shared_layers_matches_unrolled_layers(groups):
-    encoder = dataclasses.replace(ALBERT, num_layer_groups=groups)
-    in_a_loop = dataclasses.replace(encoder, scan_layers=True)
-    params = init(encoder)
-    assert_trees_close(run(in_a_loop, params), run(encoder, params), 1e-5)
-
-
-def test_projection_by_hand():
-    """First hidden states: embeddings, normalised, times the projection."""
-    params = init(ALBERT)
-    _, states, _ = run(ALBERT, params)
-    batch, own = random_batch(ALBERT), params["encoder"]["embeddings"]
-    x = np.asarray(own["token_embedding"])[batch["input_ids"]]
-    x = x + np.asarray(own["position_embedding"])[: x.shape[1]]
-    x = x + np.asarray(own["segment_embedding"])[batch["segment_ids"]]
-    x = (x - x.mean(-1, keepdims=True)) / x.std(-1, keepdims=True)
-    projection = params["encoder"]["embedding_projection"]
-    x = x @ np.asarray(projection["kernel"]) + np.asarray(projection["bias"])
-    assert_close(states[0], x, 1e-5)
-
-
-def test_unequal_layer_groups_are_refused():
-    with pytest.raises(UserError, match=r"num_layer_groups=3 .* num_layers=4"):
-        knobs.check(dataclasses.replace(ALBERT, num_layer_groups=3))
 
 
 def test_lower_layers_of_albert_have_lower_learning_rates():
@@ -156,31 +94,12 @@ def test_lower_layers_of_albert_have_lower_learning_rates():
 # ---- ELECTRA
 
 
-ELECTRA_SMALL = config.EncoderConfig(
-    vocab_multiple=1,
-    embedding_size=128,
-    hidden_size=256,
-    num_heads=4,
-    intermediate_size=1024,
-)
-
-
-def test_parameter_counts_of_electra():
-    """Encoder and head of the small discriminator (Clark et al. 2020: 14 M)."""
-    objective = replaced_tokens.ReplacedTokens(ELECTRA_SMALL)
-    shapes = jax.eval_shape(objective.init, jax.random.key(0))
-
-    def size(*parts):
-        return sum(x.size for part in parts for x in jax.tree.leaves(shapes[part]))
-
-    assert size("encoder") == 13_483_008
-    assert size("discriminator", "discriminator_transform") == 66_049
-    assert "embeddings" not in shapes["generator"]
-
-
 def test_generators_have_the_shapes_of_the_authors():
     """google-research/electra: a head for 64 columns, four times as many inside."""
-    small = config.ReplacedTokensConfig().generator(ELECTRA_SMALL)
+    discriminator = config.EncoderConfig(
+        embedding_size=128, hidden_size=256, num_heads=4, intermediate_size=1024
+    )
+    small = config.ReplacedTokensConfig().generator(discriminator)
     assert (small.hidden_size, small.num_heads, small.intermediate_size) == (64, 1, 256)
     assert (small.num_layers, small.embedding_size) == (12, 128)
     base = config.EncoderConfig()
@@ -189,9 +108,7 @@ def test_generators_have_the_shapes_of_the_authors():
     assert of_base.embedding_size == 768
 
 
-@pytest.mark.parametrize(
-    ("size", "columns"), [(0.3, 230), (0.27, 207), (0.05, 38), (1e-4, 0)]
-)
+@pytest.mark.parametrize(("size", "columns"), [(0.3, 230), (1e-4, 0)])
 def test_generator_with_a_fraction_of_a_head_is_refused(size, columns):
     asked = config.PretrainConfig(
         objective=config.ReplacedTokensConfig(generator_size=size)

@@ -67,12 +67,10 @@ def output_and_gradients(apply, encoder, *arrays, dropout_keys):
 @pytest.mark.parametrize(
     ("shape", "rate", "dtype", "tolerance"),
     [
-        ((2, 16, 128), 0.0, "float32", 2e-6),
-        ((3, 48, 256), 0.1, "float32", 2e-6),  # all rows in one program of the grid
-        ((2, 272, 768), 0.5, "float32", 2e-6),  # several programs for each row
-        ((2, 128, 768), 0.1, "bfloat16", 0.02),
-        ((2, 53, 128), 0.1, "float32", 2e-6),  # ends within a chunk of 16
-        ((2, 597, 768), 0.1, "float32", 2e-6),  # XLNet's 512 tokens and 85 targets
+        ((3, 48, 256), 0.0, "float32", 2e-6),  # all rows in one program of the grid
+        # Several programs for each row, which ends within a chunk of 16.
+        ((2, 277, 768), 0.5, "float32", 2e-6),
+        ((2, 32, 128), 0.1, "bfloat16", 0.02),
     ],
 )
 def test_kernel_equals_the_plain_path(shape, rate, dtype, tolerance):
@@ -113,7 +111,7 @@ def test_kernel_runs_on_the_rows_of_a_device():
 
 
 def kernels(shape, keys_shape, data=1, **fields):
-    """Count kernels in a program that is traced once, for CPUs and TPUs."""
+    """Count kernels in a program for TPUs; one for CPUs, traced with it, has none."""
     encoder = dataclasses.replace(encoder_of(shape[-1]), **fields)
     module = residual.AddAndNormalise(encoder)
     arrays = arrays_of(shape)[:3]
@@ -123,18 +121,15 @@ def kernels(shape, keys_shape, data=1, **fields):
         traced = jax.jit(
             lambda: module.apply(params, *arrays, jnp.zeros(keys_shape, jnp.uint32))
         ).trace()
-        counts = {
-            platform: traced.lower(lowering_platforms=(platform,))
-            .as_text()
-            .count("tpu_custom_call")
-            for platform in ("tpu", "cpu")
-        }
-    assert counts["cpu"] == 0
-    return counts["tpu"]
+        on_cpus, on_tpus = (
+            traced.lower(lowering_platforms=(platform,)).as_text()
+            for platform in ("cpu", "tpu")
+        )
+    assert "tpu_custom_call" not in on_cpus
+    return on_tpus.count("tpu_custom_call")
 
 
 def test_tpus_use_the_kernel_where_shapes_allow():
-    assert kernels((4, 16, 128), 4) == 1
     assert kernels((4, 16, 128), 4, data=2) == 1
     assert kernels((3, 16, 128), 3, data=2) == 0
     assert kernels((4, 24, 128), 4) == 1
@@ -150,11 +145,9 @@ def test_tpus_use_the_kernel_where_shapes_allow():
 @pytest.mark.parametrize(
     ("name", "shape", "dtype"),
     [
-        ("v4:2x2x1", (2, 512, 1024), "bfloat16"),
-        ("v5e:1x1", (2, 512, 1024), "bfloat16"),
         ("v6e:1x1", (2, 512, 1024), "bfloat16"),
         ("v5e:1x1", (4, 32, 128), "float32"),
-        ("v4:2x2x1", (2, 597, 768), "bfloat16"),
+        ("v4:2x2x1", (2, 597, 768), "bfloat16"),  # XLNet's 512 tokens and 85 targets
     ],
 )
 def test_kernel_compiles(name, shape, dtype):

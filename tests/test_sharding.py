@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import types
 
 import flax.traverse_util
 import jax
@@ -16,10 +17,6 @@ from bert_jax.training import optimizer, sharding, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
 MESHES = [{"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}]
-MORE_MESHES = [
-    pytest.param(axes, marks=pytest.mark.slow)
-    for axes in ({"data": 1, "fsdp": 8}, {"data": 2, "tensor": 4})
-]
 STEPS = 4
 
 
@@ -33,7 +30,7 @@ RELATIVES = {
 }
 
 
-def start(mesh, objective, dtype=jnp.float32, name="adamw"):
+def start(mesh, objective, name="adamw"):
     """Step with micro-batches, initial state and batch on a mesh."""
     asked = dataclasses.replace(OPTIMIZER, name=name)
     tx = optimizer.make_optimizer(asked, optimizer.make_schedule(asked, 100))
@@ -41,7 +38,9 @@ def start(mesh, objective, dtype=jnp.float32, name="adamw"):
     shapes = sharding.state_shapes(init, mesh)
     state = sharding.initialise(init, shapes, jax.random.key(0))
     shardings = sharding.shardings_of(shapes)
-    over_copies = functools.partial(sharding.sum_over_copies, mesh=mesh, dtype=dtype)
+    over_copies = functools.partial(
+        sharding.sum_over_copies, mesh=mesh, dtype=jnp.float32
+    )
     train = jax.jit(
         step.make_train_step(
             objective, tx, seed=1, micro_batches=2, over_copies=over_copies
@@ -70,9 +69,9 @@ def curve_on_one_device():
     return loss_curve(mesh)[0]
 
 
-@pytest.mark.parametrize("axes", [*MESHES, *MORE_MESHES])
+@pytest.mark.parametrize("axes", MESHES)
 def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
-    """With dropout on and with micro-batches, over several steps."""
+    """Train several steps with dropout and micro-batches."""
     mesh = sharding.make_mesh(config.MeshConfig(**axes))
     curve, state = loss_curve(mesh)
     assert curve[-1] < curve[0]
@@ -88,18 +87,12 @@ def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
         assert kernel.addressable_shards[0].data.size == kernel.size // parts
 
 
-@pytest.fixture(scope="module")
-def muon_on_one_device():
+def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
+    """Three layers do not divide evenly among the devices."""
     mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
-    return loss_curve(mesh, name="muon")
-
-
-@pytest.mark.parametrize("axes", MESHES)
-def test_any_mesh_gives_the_loss_curve_of_one_device_to_muon(axes, muon_on_one_device):
-    """Of three layers, over which the devices have to divide their work."""
-    mesh = sharding.make_mesh(config.MeshConfig(**axes))
+    expected, expected_state = loss_curve(mesh, name="muon")
+    mesh = sharding.make_mesh(config.MeshConfig(**MESHES[-1]))
     curve, state = loss_curve(mesh, name="muon")
-    expected, expected_state = muon_on_one_device
     np.testing.assert_allclose(curve, expected, rtol=1e-5)
     muon_state, moments = state.opt_state[1]
     kernel = muon_state.mu["encoder"]["layers"]["intermediate"]["kernel"]
@@ -129,7 +122,7 @@ def flops_of_device(copies, name):
 
 
 def test_copies_of_the_model_share_the_products_of_muon():
-    """Of twelve layers, each of eight devices computes two at most."""
+    """Each of eight devices computes at most two of twelve layers."""
     one, eight = (
         flops_of_device(copies, "muon") - flops_of_device(copies, "adamw")
         for copies in (1, 8)
@@ -148,10 +141,9 @@ def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):
     np.testing.assert_allclose(got, expected, rtol=1e-5)
 
 
-@pytest.mark.parametrize("axes", MESHES)
-def test_gradients_are_summed_in_bfloat16(axes):
-    """Those of each copy are rounded, and so is their sum."""
-    mesh = sharding.make_mesh(config.MeshConfig(**axes))
+def test_gradients_are_summed_in_bfloat16():
+    """The gradients of each copy are rounded, and so is their sum."""
+    mesh = sharding.make_mesh(config.MeshConfig(**MESHES[-1]))
     copies = mesh.shape["data"]
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(16, 8)), rng.normal(size=(8, 4))
@@ -181,12 +173,6 @@ def test_gradients_are_summed_in_bfloat16(axes):
     assert got.dtype == np.float32
 
 
-def test_sums_in_bfloat16_hardly_change_the_losses(curve_on_one_device):
-    mesh = sharding.make_mesh(config.MeshConfig(**MESHES[-1]))
-    curve, _ = loss_curve(mesh, dtype=jnp.bfloat16)
-    np.testing.assert_allclose(curve, curve_on_one_device, rtol=2e-3)
-
-
 def test_every_name_has_a_rule_and_every_rule_a_use():
     boxes = jax.eval_shape(masked_lm.MaskedLm(TINY).init, jax.random.key(0))
     flat = flax.traverse_util.flatten_dict(boxes)
@@ -195,7 +181,7 @@ def test_every_name_has_a_rule_and_every_rule_a_use():
     assert used | activations == {name for name, _ in sharding.RULES}
 
 
-def test_rows_are_asked_of_the_sharding():
+def test_each_device_gets_its_rows_of_a_batch():
     mesh = sharding.make_mesh(config.MeshConfig(data=4, fsdp=2))
     assert sharding.local_rows(mesh, 16).tolist() == list(range(16))
     batch = {"x": np.arange(32).reshape(16, 2)}
@@ -207,16 +193,16 @@ def test_rows_are_asked_of_the_sharding():
 @pytest.mark.parametrize(
     ("axes", "message"),
     [
-        ({"data": 3}, r"mesh\.data=3, .* do not multiply to the 8 devices"),
+        ({"data": 3}, r"mesh\.data=3, .* must be the number of devices here, 8"),
         ({"fsdp": 3}, r"mesh\.data=-1, mesh\.fsdp=3"),
     ],
 )
-def test_meshes_that_do_not_fit(axes, message):
+def test_meshes_that_do_not_fit_are_refused(axes, message):
     with pytest.raises(UserError, match=message):
         sharding.make_mesh(config.MeshConfig(**axes))
 
 
-def test_models_and_batches_that_do_not_fit():
+def test_models_and_batches_that_do_not_fit_are_refused():
     mesh = sharding.make_mesh(config.MeshConfig(data=1, tensor=8))
     with pytest.raises(UserError, match=r"mesh\.tensor=8 .* encoder\.num_heads=4"):
         sharding.check_encoder(mesh, TINY)
@@ -225,3 +211,42 @@ def test_models_and_batches_that_do_not_fit():
         sharding.check_batch(mesh, "phases[0].", 12, 1)
     with pytest.raises(UserError, match=r"batch_size=8 .* times 2 micro-batches"):
         sharding.check_batch(mesh, "", 8, 2)
+
+
+def fake_devices(slices, each):
+    """Devices that only know which slice they are in."""
+    return [
+        types.SimpleNamespace(
+            id=i, slice_index=i // each, process_index=i, platform="cpu", device_kind=""
+        )
+        for i in range(slices * each)
+    ]
+
+
+def test_slices_split_data_and_nothing_else(monkeypatch):
+    grids = []
+    monkeypatch.setattr(sharding, "Mesh", lambda grid, *_, **__: grids.append(grid))
+    sharding.make_mesh(config.MeshConfig(fsdp=2, tensor=2), fake_devices(2, 8))
+    (grid,) = grids
+    assert grid.shape == (4, 2, 2)
+    slice_of = np.vectorize(lambda device: device.slice_index)(grid)
+    assert (slice_of == np.array([0, 0, 1, 1])[:, None, None]).all()
+    with pytest.raises(
+        UserError, match=r"mesh\.data=3 is not a multiple of the 6 slic"
+    ):
+        sharding.make_mesh(config.MeshConfig(data=3, fsdp=4), fake_devices(6, 2))
+
+
+def test_each_array_is_split_over_data_where_it_can_be():
+    mesh = sharding.make_mesh(config.MeshConfig(data=4, fsdp=2))
+
+    def split(shape, *spec):
+        given = jax.sharding.NamedSharding(mesh, P(*spec))
+        leaf = jax.ShapeDtypeStruct(shape, np.float32, sharding=given)
+        return sharding.split_over_data(leaf).sharding.spec
+
+    assert split((12, 64, 256), None, "fsdp", None) == P(None, "fsdp", "data")
+    assert split((12, 64, 30), None, "fsdp", None) == P(None, ("fsdp", "data"), None)
+    assert split((4, 6), None, "fsdp") == P("data", "fsdp")
+    assert split((3, 6), None, "fsdp") == P(None, "fsdp")
+    assert split(()) == P()

@@ -54,7 +54,7 @@ def test_micro_batches_equal_the_batch_with_dropout_on():
         assert relative_distance(got, expected) < 1e-6
 
 
-def test_terms_add_up_until_they_are_reported():
+def test_metrics_add_up_until_they_are_reported():
     batch = random_batch()
     state, train = make(seed=1)
     once = train(state, batch)
@@ -74,7 +74,7 @@ def test_the_seed_decides_dropout():
     assert losses[0] == losses[1] != losses[2]
 
 
-def test_a_batch_is_learnt_by_heart():
+def test_a_batch_is_memorised():
     batch = random_batch()
     state, train = make(seed=1)
     first = train(state, batch).terms["mlm_loss"]
@@ -86,7 +86,7 @@ def test_a_batch_is_learnt_by_heart():
     assert metric_sums.ratio(state.terms["mlm_loss"]) < 0.5 * metric_sums.ratio(first)
 
 
-def test_evaluation_adds_up_and_ignores_filling():
+def test_evaluation_adds_up_and_ignores_padding_rows():
     params = initial_state().params
     evaluate = jax.jit(step.make_eval_step(OBJECTIVE, seed=1))
     batch = random_batch()
@@ -99,6 +99,20 @@ def test_evaluation_adds_up_and_ignores_filling():
         metric_sums.ratio(total["mlm_loss"])
     )
     assert again["nsp_loss"] == total["nsp_loss"]
+
+
+def test_evaluation_in_micro_batches_adds_up_the_same_in_less_memory():
+    batch, zeros = random_batch(size=64), metric_sums.zeros(OBJECTIVE.metrics)
+    params, totals, temporaries = initial_state().params, [], []
+    for micro_batches in (1, 8):
+        evaluate = jax.jit(
+            step.make_eval_step(OBJECTIVE, seed=1, micro_batches=micro_batches)
+        )
+        compiled = evaluate.lower(params, batch, 0, zeros).compile()
+        totals.append(compiled(params, batch, 0, zeros))
+        temporaries.append(compiled.memory_analysis().temp_size_in_bytes)
+    assert_trees_close(totals[1], totals[0], 1e-6)
+    assert temporaries[1] < temporaries[0] / 4
 
 
 def test_a_step_that_is_not_finite_changes_nothing_but_its_count():

@@ -18,12 +18,12 @@ from jax.sharding import PartitionSpec as P
 from toy import TINY, assert_close, assert_trees_close, relative_distance
 
 from bert_jax import config as config_lib
-from bert_jax import finetuning, knobs, prediction
+from bert_jax import knobs, prediction
 from bert_jax.errors import UserError
 from bert_jax.interop import convert, families, huggingface
 from bert_jax.model import parameters, randomness
+from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.make_encoder import make_encoder
 from bert_jax.model.xlnet.encoder import Targets
 from bert_jax.objectives import permutation_lm
 from bert_jax.training import optimizer, sharding, step
@@ -80,7 +80,7 @@ def inputs():
 def logits_of(config, params, batch):
     model = permutation_lm.PermutationLm(config).model
     targets = batch["ranks"], batch["target_positions"]
-    return model.apply({"params": params}, Inputs.of(batch), *targets)
+    return jax.jit(model.apply)({"params": params}, Inputs.of(batch), *targets)
 
 
 def assert_same_gradients(got, prefix):
@@ -90,10 +90,9 @@ def assert_same_gradients(got, prefix):
         assert_close(got[name], value, 1e-5)
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
-def test_plain_rows_agree_with_hugging_face(scan_layers):
+def test_plain_rows_agree_with_hugging_face():
     """Hidden states and attention of each layer, and all gradients."""
-    config = dataclasses.replace(XLNET, activation="gelu_erf", scan_layers=scan_layers)
+    config = dataclasses.replace(XLNET, activation="gelu_erf", scan_layers=True)
     params = stored_params()["encoder"]
     rows = inputs()
     is_token = np.asarray(rows.attention_mask)
@@ -120,30 +119,25 @@ def test_plain_rows_agree_with_hugging_face(scan_layers):
     assert_same_gradients({"encoder": grads}, "plain/grad/")
 
 
-@pytest.mark.parametrize("scan_layers", [False, True])
 @pytest.mark.parametrize(
     ("activation", "published"), [("gelu_erf", "gelu"), ("gelu_tanh", "gelu_new")]
 )
-def test_two_streams_agree_with_hugging_face(activation, published, scan_layers):
+def test_two_streams_agree_with_hugging_face(activation, published):
     """Both streams after each layer, logits, loss, and all gradients."""
-    config = dataclasses.replace(XLNET, activation=activation, scan_layers=scan_layers)
+    config = dataclasses.replace(XLNET, activation=activation)
     expected = with_prefix(f"{published}/")
     params = stored_params()
     rows, used = inputs(), stored()["target_weights"] > 0
     batch = batch_of_targets()
     is_token = np.asarray(rows.attention_mask)
-    states = (
-        make_encoder(config)
-        .apply(
-            {"params": params["encoder"]},
-            rows,
-            targets=Targets(
-                batch["ranks"], batch["target_positions"], params["target_embedding"]
-            ),
-            return_hidden_states=True,
-        )
-        .hidden_states
+    targets = Targets(
+        batch["ranks"], batch["target_positions"], params["target_embedding"]
     )
+    encode = jax.jit(
+        functools.partial(make_encoder(config).apply, return_hidden_states=True)
+    )
+    encoded = encode({"params": params["encoder"]}, rows, targets=targets)
+    states = encoded.hidden_states
     assert len(states) == 4
     for i, both in enumerate(np.asarray(states)):
         tokens, targets = both[:, :24], both[:, 24:]
@@ -193,22 +187,15 @@ def compiled(config):
 
 
 @pytest.mark.parametrize(
-    ("change", "dtype"),
-    [({"scan_layers": True}, "float32"), ({"remat": "attention"}, "float32"),
-     ({"remat": "layer", "scan_layers": True}, "bfloat16")],
-)  # fmt: skip
-def test_loops_and_recomputation_change_nothing(change, dtype):
+    "change", [{"remat": "attention"}, {"remat": "layer", "scan_layers": True}]
+)
+def test_loops_and_recomputation_change_nothing(change):
     """With dropout. In a loop, the last layer computes all positions."""
-    config = dataclasses.replace(XLNET, dtype=dtype)
-    params, batch = random_params(config), batch_of_targets()
+    params, batch = random_params(XLNET), batch_of_targets()
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
-    got = compiled(dataclasses.replace(config, **change))(params, batch, keys)
-    expected = compiled(config)(params, batch, keys)
-    if dtype == "float32":
-        assert_trees_close(got, expected, 1e-5)
-    else:
-        assert relative_distance(got, expected) < 0.01
-    without = compiled(config)(params, batch, None)
+    got = compiled(dataclasses.replace(XLNET, **change))(params, batch, keys)
+    assert_trees_close(got, compiled(XLNET)(params, batch, keys), 1e-5)
+    without = compiled(XLNET)(params, batch, None)
     assert abs(got[0] - without[0]) > 1e-3
 
 
@@ -225,9 +212,9 @@ def test_dropout_does_not_depend_on_read_at():
     rows = inputs()
     keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(4))
     read_at = jnp.array([[0, 5], [16, 3], [0, 8], [0, 0]])
-    apply = functools.partial(make_encoder(XLNET).apply, {"params": params})
-    every = apply(rows, dropout_keys=keys).hidden
-    some = apply(rows, dropout_keys=keys, read_at=read_at).hidden
+    apply = jax.jit(functools.partial(make_encoder(XLNET).apply, dropout_keys=keys))
+    every = apply({"params": params}, rows).hidden
+    some = apply({"params": params}, rows, read_at=read_at).hidden
     assert_close(some, jnp.take_along_axis(every, read_at[..., None], axis=1), 1e-5)
     assert np.mean(np.asarray(every) == 0) == pytest.approx(0.1, abs=0.03)
 
@@ -247,27 +234,6 @@ def test_operations_of_two_streams():
     assert got == 3 * (keys_and_values + queries * of_one + head)
 
 
-def test_targets_do_not_see_later_tokens():
-    """Logits of a target depend neither on its token nor on later ranks."""
-    params, batch = random_params(XLNET), batch_of_targets()
-
-    @jax.jit
-    def logits(ids):
-        return logits_of(XLNET, params, batch | {"input_ids": ids})
-
-    ids, ranks = batch["input_ids"], np.asarray(batch["ranks"])
-    plain = np.asarray(logits(ids))
-    for row, slot in zip(*np.nonzero(batch["target_weights"]), strict=True):
-        place = ranks[row, batch["target_positions"][row, slot]]
-        later = (ranks[row] >= place) & (ranks[row] >= 0)
-        others = jnp.where(later, (ids[row] + 50) % 101, ids[row])
-        changed = np.asarray(logits(ids.at[row].set(others)))
-        assert np.array_equal(changed[row, slot], plain[row, slot])
-        earlier = jnp.where(later, ids[row], (ids[row] + 50) % 101)
-        changed = np.asarray(logits(ids.at[row].set(earlier)))
-        assert not np.allclose(changed[row, slot], plain[row, slot], atol=1e-3)
-
-
 def test_rows_without_tokens_and_of_one():
     """Missing choices have no tokens, and initialisation has one."""
     params = random_params(XLNET)["encoder"]
@@ -277,7 +243,7 @@ def test_rows_without_tokens_and_of_one():
     assert np.isfinite(encoded.hidden).all()
 
 
-# ---- refused configs, and sizes
+# ---- refused configs
 
 
 @pytest.mark.parametrize(
@@ -320,27 +286,6 @@ def test_objectives_that_need_other_positions(positions, objective, message):
     )
     with pytest.raises(UserError, match=message):
         knobs.check(config)
-
-
-@pytest.mark.parametrize(
-    ("hidden", "layers", "count"), [(768, 12, 116_718_336), (1024, 24, 360_268_800)]
-)
-def test_parameter_counts(hidden, layers, count):
-    """Base and large, as `transformers` counts them for XLNetModel."""
-    config = config_lib.EncoderConfig(
-        vocab_size=32_000,
-        vocab_multiple=1,
-        hidden_size=hidden,
-        num_layers=layers,
-        num_heads=hidden // 64,
-        intermediate_size=4 * hidden,
-        positions="relative",
-    )
-    shapes = jax.eval_shape(
-        permutation_lm.PermutationLm(config).init, jax.random.key(0)
-    )
-    del shapes["lm_head"]
-    assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == count
 
 
 # ---- on many devices
@@ -428,23 +373,3 @@ def test_conversion_of_a_checkpoint(workdir, tmp_path):
     message = "has no head to fill blanks: it was pretrained with permutation_lm on con"
     with pytest.raises(UserError, match=message):
         prediction.load(str(workdir)).fill(["The [MASK]."])
-
-
-@pytest.mark.slow
-def test_fine_tuning_begins_with_a_checkpoint(workdir, tmp_path):
-    """One word of a text determines its class."""
-    rng = np.random.default_rng(0)
-    words = np.array(["the", "a", "value", "name", "is", "of", "to", "in"])
-    for name, count in (("train", 300), ("eval", 60)):
-        lines = ["text_a\tlabel"]
-        for label in rng.integers(2, size=count):
-            text = rng.permutation([*words, ("class", "module")[label]])
-            lines.append(f"{' '.join(text)}\t{label}")
-        (tmp_path / f"{name}.tsv").write_text("\n".join(lines))
-    cfg = recipes.load("classifier", "smoke")
-    cfg.task.update(train=f"{tmp_path}/train.tsv", eval=f"{tmp_path}/eval.tsv")
-    cfg.update(init_from=str(workdir), epochs=8.0)
-    cfg.optimizer.learning_rate = 3e-3
-    built = knobs.from_configdict(config_lib.FinetuneConfig, cfg)
-    results = finetuning.finetune(built, str(tmp_path / "run"))
-    assert results["accuracy"] > 0.9

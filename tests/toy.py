@@ -1,4 +1,4 @@
-"""A model of seconds, batches for it, and how to compare what comes of them."""
+"""A tiny model, random batches for it, and comparisons of arrays."""
 
 import functools
 
@@ -24,7 +24,7 @@ TINY = config.EncoderConfig(
 
 @functools.cache
 def metadata():
-    """What a checkpoint of `TINY` says of itself."""
+    """Return the metadata of a checkpoint of `TINY`."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(TINY.vocab_size - 5)]
     vocabulary = "\n".join([*special, *words])
@@ -56,13 +56,13 @@ def random_batch(encoder=TINY, size=8, length=24, predictions=4, seed=0):
 
 @functools.cache
 def init(encoder):
-    """Initial parameters, larger than usual so that attention is not nearly uniform."""
+    """Return parameters larger than usual, so that attention is not nearly uniform."""
     params = nn.unbox(jax.jit(masked_lm.MaskedLm(encoder).init)(jax.random.key(0)))
     return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
 
 
 def assert_close(got, expected, tolerance):
-    """Relative to the largest value of the array, as rounding errors are."""
+    """Compare arrays, relative to the largest value, as rounding errors are."""
     got, expected = np.asarray(got), np.asarray(expected)
     assert got.shape == expected.shape
     scale = np.abs(expected).max() + 1e-30
@@ -74,7 +74,7 @@ def assert_trees_close(got, expected, tolerance):
 
 
 def relative_distance(got, expected):
-    """|found - expected| / |expected| over all leaves of two trees together."""
+    """Return |got - expected| / |expected| over all leaves of two trees together."""
     got, expected = (
         np.concatenate([np.asarray(x, np.float64).ravel() for x in jax.tree.leaves(t)])
         for t in (got, expected)

@@ -2,7 +2,7 @@
 
 This file has everything that a variant needs. In the package, the config's field would
 be in config/model.py, the classes in a package beside model/xlnet/, and the choice of
-the class a line in model/make_encoder.py.
+the class a line in `heads.make_encoder`.
 """
 
 import dataclasses
@@ -11,11 +11,13 @@ import flax.linen as nn
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax.model import make_encoder, norms, randomness
+from bert_jax.model import heads, norms, randomness
 from bert_jax.model.block import Block
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.feed_forward import FeedForward
 from bert_jax.model.kernels import residual
+
+make_encoder = heads.make_encoder
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -67,4 +69,4 @@ def make_toy_encoder(config, shared_embeddings=None):
     """Like `make_encoder`, with one more class."""
     if getattr(config, "parallel", False):
         return ParallelEncoder(config, shared_embeddings)
-    return make_encoder.make_encoder(config, shared_embeddings)
+    return make_encoder(config, shared_embeddings)

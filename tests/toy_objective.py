@@ -1,4 +1,4 @@
-"""A complete objective outside of the package.
+"""A complete objective outside of the package: detect randomly replaced tokens.
 
 Some tokens are replaced by random ones, sampled in the step, and the encoder predicts
 which. It needs a config, a class, and an entry in `pretraining.OBJECTIVES`.
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.knobs import knob
 from bert_jax.model import flops, heads, randomness
+from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import metric_sums
 
 
@@ -40,7 +40,7 @@ class ReplacedModel(nn.Module):
 
     def setup(self):
         self.encoder = make_encoder(self.config)
-        self.head = heads.classifier(self.config, 1)
+        self.head = heads.Classifier(self.config, 1)
 
     def __call__(self, inputs, dropout_keys=None):
         return self.head(self.encoder(inputs, dropout_keys=dropout_keys).hidden)[..., 0]

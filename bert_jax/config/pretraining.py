@@ -84,7 +84,7 @@ class PhaseConfig:
     # Tokens in a sequence, special tokens included.
     length: int = knob(128, at_least=8)
     # Sequences in a step, over all devices.
-    batch_size: int = knob(256, at_least=1)
+    batch_size: int = knob(256, at_least=1, at_most=2**20)
     # Parts of a batch whose gradients are accumulated.
     micro_batches: int = knob(1, at_least=1, free=True)
     # Share of the tokens that are predicted; 0: `objective.masking.rate`.

@@ -97,7 +97,8 @@ class LoopConfig:
     keep_checkpoints: int = knob(2, at_least=1, free=True)
     # Steps with a loss or gradient that is not finite, before the run stops.
     max_skipped_steps: int = knob(0, at_least=0, free=True)
-    # Seconds without a step after which a process prints all stacks and exits; 0: none.
+    # Seconds without progress, such as a step or a save, after which a process prints
+    # all stacks and exits; 0: none.
     hang_seconds: int = knob(1800, at_least=0, free=True)
     # First step to be profiled; 0: none.
     profile_step: int = knob(0, at_least=0, free=True)

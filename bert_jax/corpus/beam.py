@@ -8,6 +8,7 @@ it repeats one.
 Only `run.build_corpus` imports this module. It needs the extra `beam`.
 """
 
+import hashlib
 import re
 import shlex
 import traceback
@@ -17,6 +18,7 @@ import apache_beam
 from apache_beam.options import pipeline_options
 from apache_beam.runners.runner import PipelineState
 
+from bert_jax import storage
 from bert_jax.corpus import build, build_state, sources, splits
 from bert_jax.errors import Unavailable, UserError
 
@@ -35,16 +37,21 @@ def runner(options: str) -> build.Runner:
         raise UserError(f"--beam_options={options!r}: {message}") from error
 
     def run(
-        job: build_state.Job, todo: Sequence[tuple[int, sources.Split]]
+        job: splits.Job, todo: Sequence[tuple[int, sources.Split]]
     ) -> Generator[tuple[int, splits.SplitResult], None, None]:
         if not todo:
             return
-        splits = pipeline | "Splits" >> apache_beam.Create(todo)
+        indices = [index for index, _ in todo]
+        # The graph of a job has a limited size, so the splits are planned in a worker.
+        begin = pipeline | "Begin" >> apache_beam.Create([indices])
+        numbered = begin | "Plan" >> apache_beam.FlatMap(_plan, job, _digest(todo))
         # Without a shuffle, all splits would stay on one worker.
-        spread = splits | "Spread" >> apache_beam.Reshuffle()
-        _ = spread | "Build" >> apache_beam.ParDo(_Build(job))
+        spread = numbered | "Spread" >> apache_beam.Reshuffle()
+        versions = build_state.versions()
+        _ = spread | "Build" >> apache_beam.Map(_build_split, job, versions)
         _wait(pipeline)
-        yield from build_state.read_kept(job, [index for index, _ in todo])
+        results = build_state.read_results(storage.path(job.output), indices)
+        yield from zip(indices, results, strict=True)
 
     return run
 
@@ -55,32 +62,45 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
     except Exception as error:
         # Errors of workers arrive as a RuntimeError with a traceback as text.
         text = "".join(traceback.format_exception_only(error))
-        line = re.search(
-            r"(UserError|Unavailable): (.*?)(?: \[while running .*)?$",
-            text,
-            re.MULTILINE,
-        )
-        if line:
-            kind = {"UserError": UserError, "Unavailable": Unavailable}[line[1]]
+        pattern = r"(?m)(UserError|Unavailable): (.*?)(?: \[while running .*)?$"
+        if line := re.search(pattern, text):
+            kind = UserError if line[1] == "UserError" else Unavailable
             raise kind(line[2]) from error
         raise
     if state != PipelineState.DONE:
         raise UserError(f"Beam's job ended as {state}; the same command continues")
 
 
-class _Build(apache_beam.DoFn):
-    """Beam function that builds a split. The output folder keeps the result."""
+def _digest(numbered: Sequence[tuple[int, sources.Split]]) -> str:
+    return hashlib.sha256(repr(list(numbered)).encode("utf-8")).hexdigest()
 
-    def __init__(self, job: build_state.Job):
-        self._job = job
 
-    def process(self, numbered: tuple[int, sources.Split]) -> None:
-        index, split = numbered
-        if not build_state.is_begun(self._job):
-            raise UserError(
-                f"Beam's workers do not see the build in {self._job.output}; give an "
-                "--output that all machines share"
-            )
-        # If one split of a bundle fails, Beam repeats the whole bundle.
-        if not build_state.is_kept(self._job, index):
-            build_state.build_and_keep(self._job, index, split)
+def _plan(
+    indices: list[int], job: splits.Job, digest: str
+) -> list[tuple[int, sources.Split]]:
+    """Return the numbered splits to build, in a worker."""
+    wanted = set(indices)
+    numbered = [(i, s) for i, s in enumerate(sources.plan(job.source)) if i in wanted]
+    if _digest(numbered) != digest:
+        raise UserError(
+            f"{job.source.pattern or job.source.format} has changed, or is not the "
+            "same for Beam's workers"
+        )
+    return numbered
+
+
+def _build_split(
+    numbered: tuple[int, sources.Split], job: splits.Job, versions: dict[str, str]
+) -> None:
+    """Build a split, in a worker. The output folder keeps the result."""
+    index, split = numbered
+    folder = storage.path(job.output)
+    if not build_state.settings_path(folder).exists():
+        raise UserError(
+            f"Beam's workers do not see the build in {folder}; give an --output that "
+            "all machines share"
+        )
+    build_state.check_versions(folder, versions)
+    # If one split of a bundle fails, Beam repeats the whole bundle.
+    if not build_state.result_path(folder, index).exists():
+        build_state.build_and_keep(job, index, split)

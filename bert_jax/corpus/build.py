@@ -6,21 +6,14 @@ runner with local processes, `corpus/beam.py` the runner for a cluster.
 """
 
 import contextlib
-import dataclasses
 import functools
 import os
 from collections.abc import Callable, Generator, Sequence
+from typing import Any
 
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import (
-    build_state,
-    local,
-    shard_writer,
-    shards,
-    sources,
-    splits,
-)
+from bert_jax.corpus import build_state, local, shard_writer, shards, sources, splits
 from bert_jax.errors import UserError
 
 # For callers of `build`.
@@ -30,16 +23,12 @@ Settings = splits.Settings
 # on any machine that can access input and output. It yields numbers and results, and is
 # closed when the build ends, completed or not.
 Runner = Callable[
-    [build_state.Job, Sequence[tuple[int, sources.Split]]],
+    [splits.Job, Sequence[tuple[int, sources.Split]]],
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
 # Called with the number of finished splits, the number of all splits, and a new result.
 OnSplit = Callable[[int, int, splits.SplitResult], None]
-
-
-class _NothingToTrainOnError(UserError):
-    """The input has no document for training."""
 
 
 def build(
@@ -69,36 +58,37 @@ def build(
     """
     folder = storage.path(output)
     planned = sources.plan(source)
-    identity = build_state.Identity(
-        source,
-        settings.held_out,
-        settings.language,
-        tokenizer.fingerprint,
-        sources.fingerprint(source, planned),
-    )
+    identity = build_state.identity(source, settings, tokenizer, planned)
     storage.check(folder)
     if _is_complete(folder, identity):
         return shards.open_corpus(folder)
-    job = build_state.Job(source, settings, tokenizer, os.fspath(output))
+    job = splits.Job(source, settings, tokenizer, os.fspath(output))
     runner = runner or functools.partial(local.run_locally, workers=workers)
-    try:
-        with build_state.claimed(folder):
-            # Another build may have completed it just before the claim.
-            if not _is_complete(folder, identity):
-                results = _build_splits(job, identity, planned, runner, on_split)
-                _finish(folder, tokenizer, identity, results)
-    except _NothingToTrainOnError:
+    with build_state.claimed(folder):
+        results = _build_splits(job, identity, planned, runner, on_split)
+        problems = [line for result in results for line in result.problems.lines]
+        is_empty = not any(result.train.documents for result in results)
+        if not is_empty:
+            _finish(folder, tokenizer, identity, results, problems)
+    # The lock is closed by now: network file systems keep folders with open files.
+    if is_empty:
         # Nothing is worth keeping, and the corrected command needs the folder.
         storage.remove_folder(folder)
-        raise
-    # The lock is closed by now: network file systems keep folders with open files.
+        if held_out := sum(result.held_out.documents for result in results):
+            raise UserError(
+                f"no document is left for training: held_out={settings.held_out} "
+                f"holds out every document of the input ({held_out:,}); give more "
+                "text or a smaller fraction"
+            )
+        why = f" ({problems[0]})" if problems else ""
+        raise UserError(f"no document for training in the input{why}")
     storage.remove_folder(folder / build_state.FOLDER)
     return shards.open_corpus(folder)
 
 
 def _build_splits(
-    job: build_state.Job,
-    identity: build_state.Identity,
+    job: splits.Job,
+    identity: dict[str, Any],
     planned: list[sources.Split],
     runner: Runner,
     on_split: OnSplit | None,
@@ -114,27 +104,25 @@ def _build_splits(
     return [results[i] for i in range(len(planned))]
 
 
-def _is_complete(folder: storage.Path, identity: build_state.Identity) -> bool:
+def _is_complete(folder: storage.Path, identity: dict[str, Any]) -> bool:
     """Return whether the folder holds the complete corpus."""
     with storage.writing(folder):  # one of its parents may not be accessible
         if not (folder / shards.MANIFEST).exists():
             return False
-    settings = shards.open_corpus(folder).settings
-    build_state.check_same(folder, settings, identity)
+    corpus = shards.open_corpus(folder)
+    build_state.check_same(folder, corpus.settings, identity)
+    shards.check_sizes(corpus)
     return True
 
 
 def _finish(
     folder: storage.Path,
     tokenizer: tokenizer_lib.Tokenizer,
-    identity: build_state.Identity,
+    identity: dict[str, Any],
     results: list[splits.SplitResult],
+    problems: list[str],
 ) -> None:
     """Remove empty shards, and write the tokenizer and the manifest."""
-    problems = [line for result in results for line in result.problems]
-    if not any(result.train.documents for result in results):
-        why = f" ({problems[0]})" if problems else ""
-        raise _NothingToTrainOnError(f"no document for training in the input{why}")
     listed: dict[str, list[shards.Shard]] = {name: [] for name in shards.SPLITS}
     with storage.writing(folder, shard_writer.CONTINUES):
         for result in results:
@@ -147,11 +135,11 @@ def _finish(
         tokenizer.save(folder / shards.TOKENIZER)
         for left in folder.glob("*.tmp"):  # by processes that were killed
             left.unlink()
+        count = sum(result.problems.count for result in results)
         shards.write_manifest(
             folder,
             tokenizer,
             listed,
-            dataclasses.asdict(identity),
-            problems[:100],
-            sum(result.problem_count for result in results),
+            settings=identity,
+            problems={"count": count, "first": problems[:100]},
         )

@@ -8,59 +8,72 @@ that was interrupted continues from there, with the same runner or another.
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib.metadata
 import json
-from collections.abc import Iterator, Sequence
+import unicodedata
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import shard_writer, shards, sources, splits
+from bert_jax.corpus import shard_writer, shards, sources, splits, text_files
 from bert_jax.errors import UserError
 
 FOLDER = "unfinished"
 _READERS = 16  # threads that read results, because a store is slow to answer
 
 
-@dataclasses.dataclass(frozen=True)
-class Identity:
-    """Everything that determines the corpus. A build continues only if it is the same.
+def identity(
+    source: sources.Source,
+    settings: splits.Settings,
+    tokenizer: tokenizer_lib.Tokenizer,
+    planned: list[sources.Split],
+) -> dict[str, Any]:
+    """Return everything that determines a corpus, as JSON values.
 
-    Attributes:
-      source: Source of the text.
-      held_out: See `splits.Settings`.
-      language: See `splits.Settings`.
-      tokenizer: Fingerprint of the tokenizer.
-      input: Fingerprint of the input (`sources.fingerprint`).
+    A build continues only if it is the same.
     """
+    return {
+        "source": dataclasses.asdict(source),
+        **dataclasses.asdict(settings),
+        "tokenizer": tokenizer.fingerprint,
+        "input": sources.fingerprint(source, planned),
+    }
 
-    source: sources.Source
-    held_out: float
-    language: str
-    tokenizer: str
-    input: str
+
+def versions() -> dict[str, str]:
+    """Return the versions of everything that turns text into sentences and tokens."""
+    libraries = ("sentencepiece", "sentencex", "tokenizers")
+    found = {name: importlib.metadata.version(name) for name in libraries}
+    return found | {"Unicode": unicodedata.unidata_version}
 
 
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """Arguments that all splits of a build have in common."""
+def check_versions(where: storage.Path | str, begun: dict[str, str]) -> None:
+    """Raise a `UserError` if this process would tokenise differently.
 
-    source: sources.Source
-    settings: splits.Settings
-    tokenizer: tokenizer_lib.Tokenizer
-    output: str
+    Args:
+      where: Folder of the build.
+      begun: Versions with which the build was begun.
+    """
+    here = versions()
+    names = [name for name in begun if begun[name] != here.get(name)]
+    if names:
+        expected = ", ".join(f"{name} {begun[name]}" for name in names)
+        actual = ", ".join(f"{name} {here.get(name)}" for name in names)
+        raise UserError(
+            f"the build in {where} was begun with {expected}, and this is {actual}; "
+            "install the same versions, or delete the folder to begin again"
+        )
 
 
 @contextlib.contextmanager
 def claimed(folder: storage.Path) -> Iterator[None]:
-    """Claim a folder for a build, and keep other builds out."""
+    """Context that claims a folder for a build, and keeps other builds out."""
     with storage.writing(folder):
         storage.make_folder(folder)
-        if not _settings_path(folder).exists():
-            names = {path.name for path in folder.glob("*")}
-            if shards.MANIFEST not in names and names - {FOLDER}:
-                raise UserError(
-                    f"{folder} is not empty and holds no corpus; give a new folder"
-                )
+        is_new = not settings_path(folder).exists()
+        if is_new and {path.name for path in folder.glob("*")} - {FOLDER}:
+            raise UserError(f"{folder} is not empty; give a new folder")
         storage.make_folder(folder / FOLDER)
     busy = f"another build is running on {folder}; wait for it or give another folder"
     with storage.locked(folder / FOLDER / "lock", busy):
@@ -68,7 +81,7 @@ def claimed(folder: storage.Path) -> Iterator[None]:
 
 
 def begin(
-    folder: storage.Path, identity: Identity, count: int
+    folder: storage.Path, identity: dict[str, Any], count: int
 ) -> dict[int, splits.SplitResult]:
     """Begin a build, or continue it.
 
@@ -81,7 +94,7 @@ def begin(
       Results of the splits that are done, by number. Splits with damaged files are left
       out, with a warning.
     """
-    path = _settings_path(folder)
+    path = settings_path(folder)
     if path.exists():
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
@@ -90,21 +103,22 @@ def begin(
                 f"cannot read {path}: {error}; delete {folder} and build again"
             ) from error
         check_same(folder, settings, identity)
+        check_versions(folder, settings.get("versions", {}))
     else:
         with storage.writing(path):
-            storage.write_text(path, json.dumps(dataclasses.asdict(identity)))
+            storage.write_text(path, json.dumps(identity | {"versions": versions()}))
     names = {path.name for path in (folder / FOLDER).glob("split-*.json")}
-    indices = [i for i in range(count) if _result_path(folder, i).name in names]
+    indices = [i for i in range(count) if result_path(folder, i).name in names]
     with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-        results = pool.map(lambda index: _kept_result(folder, index), indices)
+        results = pool.map(lambda index: _checked_result(folder, index), indices)
         kept = dict(zip(indices, results, strict=True))
     return {index: result for index, result in kept.items() if result}
 
 
 def check_same(
-    folder: storage.Path, settings: dict[str, Any], identity: Identity
+    folder: storage.Path, settings: dict[str, Any], identity: dict[str, Any]
 ) -> None:
-    """Check that a folder holds the corpus that is being built.
+    """Raise a `UserError` if a folder holds another corpus than the one being built.
 
     The location of the input does not matter: it may have been moved or copied.
 
@@ -112,12 +126,9 @@ def check_same(
       folder: Folder of the corpus.
       settings: Settings found in the folder.
       identity: Identity of the build.
-
-    Raises:
-      UserError: The two differ.
     """
-    expected = dataclasses.asdict(identity)
-    expected["source"]["pattern"] = settings["source"]["pattern"]
+    pattern = settings["source"]["pattern"]
+    expected = identity | {"source": identity["source"] | {"pattern": pattern}}
     if names := [n for n in expected if settings.get(n) != expected[n]]:
         raise UserError(
             f"{folder} holds another corpus (different {', '.join(names)}); "
@@ -125,65 +136,55 @@ def check_same(
         )
 
 
-def build_and_keep(job: Job, index: int, split: sources.Split) -> splits.SplitResult:
+def build_and_keep(
+    job: splits.Job, index: int, split: sources.Split
+) -> splits.SplitResult:
     """Build a split, and keep its result in the folder of the build."""
-    result = splits.build_split(
-        index, split, job.source, job.settings, job.tokenizer, job.output
-    )
-    path = _result_path(storage.path(job.output), index)
+    result = splits.build_split(job, index, split)
+    path = result_path(storage.path(job.output), index)
     with storage.writing(path, shard_writer.CONTINUES):
         storage.write_text(path, json.dumps(dataclasses.asdict(result)))
     return result
 
 
-def is_begun(job: Job) -> bool:
-    """Return whether this machine finds a build in the output folder."""
-    return _settings_path(storage.path(job.output)).exists()
-
-
-def is_kept(job: Job, index: int) -> bool:
-    """Return whether the result of a split is kept."""
-    return _result_path(storage.path(job.output), index).exists()
-
-
-def read_kept(
-    job: Job, indices: Sequence[int]
-) -> Iterator[tuple[int, splits.SplitResult]]:
-    """Yield the numbers and results of splits that are done, in the given order."""
-    folder = storage.path(job.output)
-    paths = [_result_path(folder, index) for index in indices]
+def read_results(
+    folder: storage.Path, indices: Iterable[int]
+) -> Iterator[splits.SplitResult]:
+    """Yield the results of splits that are done, in the given order."""
     with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-        yield from zip(indices, pool.map(_read_result, paths), strict=True)
+        yield from pool.map(lambda index: _read_result(folder, index), indices)
 
 
-def _kept_result(folder: storage.Path, index: int) -> splits.SplitResult | None:
+def _checked_result(folder: storage.Path, index: int) -> splits.SplitResult | None:
     """Return the result of a split; None if it or a shard is damaged."""
-    path = _result_path(folder, index)
     try:
-        result = _read_result(path)
+        result = _read_result(folder, index)
         for shard in (result.train, result.held_out):
             if shard.documents:  # empty shards go when the corpus is completed
                 shards.check_file(folder, shard)
     except UserError as error:
         terminal.say(f"warning: {error}; building split {index} again")
-        path.unlink()
+        result_path(folder, index).unlink()
         return None
     return result
 
 
-def _read_result(path: storage.Path) -> splits.SplitResult:
+def _read_result(folder: storage.Path, index: int) -> splits.SplitResult:
+    path = result_path(folder, index)
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
-        for split in shards.SPLITS:
-            values[split] = shards.Shard(**values[split])
-        return splits.SplitResult(**values)
+        train, held_out = (shards.Shard(**values[name]) for name in shards.SPLITS)
+        problems = text_files.Problems(**values["problems"])
+        return splits.SplitResult(train, held_out, problems)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise storage.failure(error)(f"cannot read {path}: {error}") from error
 
 
-def _settings_path(folder: storage.Path) -> storage.Path:
+def settings_path(folder: storage.Path) -> storage.Path:
+    """Return the path of the description of a build."""
     return folder / FOLDER / "settings.json"
 
 
-def _result_path(folder: storage.Path, index: int) -> storage.Path:
+def result_path(folder: storage.Path, index: int) -> storage.Path:
+    """Return the path of the result of a split. It exists if the split is done."""
     return folder / FOLDER / f"split-{index}.json"

@@ -12,11 +12,11 @@ from collections.abc import Generator, Sequence
 from bert_jax.corpus import build_state, sources, splits
 from bert_jax.errors import UserError
 
-_job: build_state.Job | None = None  # in a worker process
+_job: splits.Job | None = None  # in a worker process
 
 
 def run_locally(
-    job: build_state.Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
+    job: splits.Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
 ) -> Generator[tuple[int, splits.SplitResult], None, None]:
     """Build splits in worker processes, or in this process if there is one worker.
 
@@ -64,7 +64,7 @@ def run_locally(
         pool.shutdown(cancel_futures=True)
 
 
-def _start_worker(job: build_state.Job) -> None:
+def _start_worker(job: splits.Job) -> None:
     global _job
     _job = job
     # Each worker has one core; the tokenizer's threads would only compete for it.

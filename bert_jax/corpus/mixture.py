@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from bert_jax import terminal
-from bert_jax.config import DataConfig
+from bert_jax.config import DataConfig, PretrainConfig
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 
@@ -20,8 +20,8 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
     """Open corpora that share a tokenizer.
 
     Raises:
-      UserError: A corpus cannot be opened, has a different tokenizer, or is given
-        twice.
+      UserError: A corpus cannot be opened, lacks a shard, has a different tokenizer,
+        or is given twice.
     """
     corpora = tuple(map(shards.open_corpus, folders))
     seen: dict[str, shards.Corpus] = {}
@@ -39,7 +39,34 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
                 "corpus; give it once, with a larger weight"
             )
         seen[corpus.fingerprint] = corpus
+        shards.check_sizes(corpus)
     return corpora
+
+
+def check_counts(config: PretrainConfig, corpora: Sequence[shards.Corpus]) -> None:
+    """Check that corpora have enough shards and documents, before a model is built.
+
+    Raises:
+      UserError: A corpus has too few.
+    """
+    groups, segments = config.data.shard_groups, config.objective.segments
+    needed = 2 if segments == "next_sentence" else 1  # a B of another document
+    for corpus in corpora:
+        count = len(corpus.shards[shards.TRAIN])
+        if count < groups:
+            raise UserError(
+                f"data.shard_groups={groups}, but {corpus.folder} has "
+                f"{terminal.count(count, 'shard')} for training; build the corpus with "
+                "a smaller --shard_megabytes"
+            )
+        count = corpus.count(shards.TRAIN, "documents")
+        if count < needed * groups:
+            documents = terminal.count(count, "document")
+            raise UserError(
+                f"{corpus.folder} has {documents} for training; objective.segments="
+                f"{segments!r} needs at least {needed} in each of "
+                f"{terminal.count(groups, 'shard group')}; give more text"
+            )
 
 
 def fingerprint(corpora: Sequence[shards.Corpus]) -> str:
@@ -99,7 +126,7 @@ def describe(config: DataConfig, corpora: Sequence[shards.Corpus]) -> str:
         names(corpora), corpora, rows_of_block(config, corpora), strict=True
     ):
         counts = ", ".join(
-            f"{corpus.count(shards.TRAIN, what):,} {what}"
+            terminal.count(corpus.count(shards.TRAIN, what), what.removesuffix("s"))
             for what in ("documents", "tokens")
         )
         lines.append(f"corpus {name}: {count / BLOCK:.2%} of the rows; {counts}")

@@ -84,15 +84,11 @@ def read_module(
       report: Function to call with a message if the file cannot be read.
     """
     tree = _parse(path, report, _DOCUMENTED)
-    if tree is None:
-        return
     if module_name(path) == "pydoc_data/topics.py":
         topics = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]
         texts = [_prose(topic) for topic in topics if isinstance(topic, str)]
     else:
-        # Some packages repeat a docstring for each of many functions.
-        docstrings = dict.fromkeys(_docstrings(tree))
-        texts = ["\n".join(filter(None, map(_prose, docstrings)))]
+        texts = ["\n".join(filter(None, map(_prose, _unique_docstrings(tree))))]
     for text in texts:
         if len(text) >= _MIN_DOCUMENT_CHARS:
             yield text + "\n"
@@ -102,18 +98,24 @@ def _parse(
     path: str | pathlib.Path,
     report: Callable[[str], None],
     pattern: re.Pattern[bytes],
-) -> ast.Module | None:
-    """Parse a file that matches a pattern; return None for other files."""
+) -> ast.Module:
+    """Parse a file that matches a pattern; return an empty module for other files."""
+    nothing = ast.Module([], [])
     try:
         text = pathlib.Path(path).read_bytes()
         if not pattern.search(text):
-            return None
+            return nothing
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # invalid escapes in packages
             return ast.parse(text)
     except (OSError, SyntaxError, ValueError, RecursionError, MemoryError) as error:
         report(f"{terminal.printable(str(path))}: cannot be parsed ({error})")
-        return None
+        return nothing
+
+
+def _unique_docstrings(tree: ast.Module) -> Iterable[str]:
+    """Return the docstrings of a module. Some packages repeat one many times."""
+    return dict.fromkeys(_docstrings(tree))
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
@@ -216,10 +218,7 @@ class Parameter:
 def parameters(path: str | pathlib.Path) -> Iterator[Parameter]:
     """Yield the parameters in the numpydoc sections of one source file."""
     tree = _parse(path, lambda line: None, _NUMPYDOC)
-    if tree is None:
-        return
-    # Some packages repeat a docstring for each of many functions.
-    for docstring in dict.fromkeys(_docstrings(tree)):
+    for docstring in _unique_docstrings(tree):
         lines = docstring.expandtabs().split("\n")
         summary = _one_line(itertools.takewhile(str.strip, lines))
         for i in range(len(lines)):

@@ -1,6 +1,7 @@
 """Progress, warnings and summary of a build, on the terminal."""
 
 import os
+from typing import Any
 
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
@@ -15,32 +16,25 @@ def build_with_progress(
     settings: build.Settings,
     tokenizer: tokenizer_lib.Tokenizer,
     output: str | os.PathLike,
-    workers: int = 0,
-    runner: build.Runner | None = None,
+    **options: Any,
 ) -> shards.Corpus:
     """Call `build.build`, and show a progress bar, or lines if there is no terminal."""
+    hinted: set[str] = set()
+
+    def on_split(done: int, total: int, result: splits.SplitResult) -> None:
+        terminal.warn(result.problems.count, result.problems.lines)
+        for kind, hint in _hints(result, tokenizer).items():
+            if kind not in hinted:  # warn once, at the first split that has it
+                hinted.add(kind)
+                terminal.warn(1, [hint])
+        bar.total = total
+        bar.update(done - bar.n)
+        if bar.disable and (done == total or done % max(1, total // 20) == 0):
+            terminal.say(f"building corpus: {done} of {total} splits")
+
     with terminal.progress_bar(desc="building corpus", unit="split") as bar:
-        hinted: set[str] = set()
-
-        def on_split(done: int, total: int, result: splits.SplitResult) -> None:
-            terminal.warn(result.problem_count, result.problems)
-            for kind, hint in _hints(result, tokenizer).items():
-                if kind not in hinted:  # warn once, at the first split that has it
-                    hinted.add(kind)
-                    terminal.warn(1, [hint])
-            bar.total = total
-            bar.update(done - bar.n)
-            if bar.disable and (done == total or done % max(1, total // 20) == 0):
-                terminal.say(f"building corpus: {done} of {total} splits")
-
         return build.build(
-            source,
-            settings,
-            tokenizer,
-            output,
-            runner=runner,
-            workers=workers,
-            on_split=on_split,
+            source, settings, tokenizer, output, on_split=on_split, **options
         )
 
 
@@ -48,7 +42,7 @@ def _hints(
     result: splits.SplitResult, tokenizer: tokenizer_lib.Tokenizer
 ) -> dict[str, str]:
     """Return warnings about possible mistakes, by kind."""
-    hints = {hint: hint for hint in result.hints}
+    hints = {hint: hint for hint in result.problems.hints}
     share = result.train.unknown_tokens / max(1, result.train.tokens)
     if share > _MANY_UNKNOWN:
         hints["unknown"] = (
@@ -63,15 +57,17 @@ def describe(corpus: shards.Corpus) -> str:
     """Return a summary of a corpus, in one or two lines."""
     train, held_out = (
         ", ".join(
-            f"{corpus.count(split, what):,} {what}"
-            for what in ("documents", "sentences", "tokens")
+            terminal.count(corpus.count(split, what), what.removesuffix("s"))
+            for what in shards.COUNTS[:3]
         )
         for split in shards.SPLITS
     )
-    unknown = corpus.unknown_share(shards.TRAIN)
-    if unknown is not None:
-        train += f" ({unknown:.2%} {corpus.tokenizer.special_tokens.unk})"
-    text = f"{corpus.folder}: {train}; held out: {held_out}"
+    unknown = corpus.count(shards.TRAIN, "unknown_tokens")
+    share = unknown / corpus.count(shards.TRAIN, "tokens")
+    unknown_token = corpus.tokenizer.special_tokens.unk
+    text = (
+        f"{corpus.folder}: {train} ({share:.2%} {unknown_token}); held out: {held_out}"
+    )
     if corpus.count(shards.HELD_OUT, "documents") < 2:
         text += (
             "\nwarning: fewer than two documents are held out, too few for an "

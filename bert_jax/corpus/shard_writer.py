@@ -1,6 +1,7 @@
 """Writer of a shard. `corpus/shards.py` describes the format."""
 
 import contextlib
+import hashlib
 import itertools
 import os
 from collections.abc import Sequence
@@ -44,8 +45,8 @@ class ShardWriter:
             self._file = pyarrow.OSFile(os.fsencode(self._temporary), "wb")
             self._writer = pyarrow.ipc.new_file(self._file, self._schema)
         self._rows: list[tuple[np.ndarray, np.ndarray, str]] = []
-        self._pending = 0
-        self._documents = self._sentences = self._tokens = self._unknown = 0
+        self._pending = 0  # tokens in `_rows`
+        self._counts = dict.fromkeys(shards.COUNTS, 0)
 
     def __enter__(self) -> "ShardWriter":
         return self
@@ -66,11 +67,11 @@ class ShardWriter:
         starts = np.cumsum([0, *lengths[:-1]], dtype=np.int32)
         tokens = np.fromiter(itertools.chain.from_iterable(sentences), self._dtype)
         self._rows.append((tokens, starts, source))
+        unknown = int(np.count_nonzero(tokens == self._unk_id))
+        added = (1, len(sentences), len(tokens), unknown)
+        for name, count in zip(shards.COUNTS, added, strict=True):
+            self._counts[name] += count
         self._pending += len(tokens)
-        self._documents += 1
-        self._sentences += len(sentences)
-        self._tokens += len(tokens)
-        self._unknown += int(np.count_nonzero(tokens == self._unk_id))
         if self._pending >= _BATCH_TOKENS:
             self._flush()
 
@@ -80,16 +81,13 @@ class ShardWriter:
         with storage.writing(self._where, CONTINUES):
             self._writer.close()
             self._file.close()
-        digest = shards.checksum(self._temporary)
+        with open(self._temporary, "rb") as stream:
+            digest = hashlib.file_digest(stream, "sha256").hexdigest()
+            size = stream.tell()
         with storage.writing(self._path, CONTINUES):
             storage.put(self._temporary, self._path)
         return shards.Shard(
-            self._path.name,
-            self._documents,
-            self._sentences,
-            self._tokens,
-            digest,
-            self._unknown,
+            file=self._path.name, sha256=digest, size=size, **self._counts
         )
 
     def _flush(self) -> None:

@@ -9,7 +9,9 @@ are fetched one at a time. `corpus.json` has counts and a checksum for each shar
 """
 
 import dataclasses
+import glob
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
@@ -26,6 +28,7 @@ TRAIN, HELD_OUT = "train", "held_out"
 SPLITS = (TRAIN, HELD_OUT)
 MANIFEST = "corpus.json"
 TOKENIZER = "tokenizer"
+COUNTS = ("documents", "sentences", "tokens", "unknown_tokens")
 _FORMAT = "bert_jax corpus 1"
 
 
@@ -39,8 +42,8 @@ class Shard:
       sentences: Number of sentences.
       tokens: Number of tokens.
       sha256: Checksum of the file, in hexadecimal.
-      unknown_tokens: Number of `[UNK]` tokens; None if the corpus was built before they
-        were counted.
+      unknown_tokens: Number of `[UNK]` tokens.
+      size: Number of bytes of the file.
     """
 
     file: str
@@ -48,7 +51,9 @@ class Shard:
     sentences: int
     tokens: int
     sha256: str
-    unknown_tokens: int | None = None
+    # Not counted in corpora of early versions.
+    unknown_tokens: int = 0
+    size: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,14 +67,8 @@ class Corpus:
     fingerprint: str
 
     def count(self, split: str, what: str) -> int:
-        """Return the total of `documents`, `sentences` or `tokens` of a split."""
+        """Return the total of one of `COUNTS` over the shards of a split."""
         return sum(getattr(shard, what) for shard in self.shards[split])
-
-    def unknown_share(self, split: str) -> float | None:
-        """Return the fraction of `[UNK]` tokens in a split; None if not counted."""
-        unknown = _unknown_tokens(self.shards[split])
-        tokens = max(1, self.count(split, "tokens"))
-        return None if unknown is None else unknown / tokens
 
 
 def open_corpus(folder: str | os.PathLike) -> Corpus:
@@ -119,8 +118,7 @@ def write_manifest(
     tokenizer: tokenizer_lib.Tokenizer,
     shards: Mapping[str, Sequence[Shard]],
     settings: dict[str, Any],
-    problems: Sequence[str],
-    problem_count: int,
+    problems: dict[str, Any],
 ) -> None:
     """Write `corpus.json`, which completes a corpus.
 
@@ -129,8 +127,7 @@ def write_manifest(
       tokenizer: Tokenizer of the corpus.
       shards: Shards of each split.
       settings: Source and settings of the build.
-      problems: Messages about the first parts of the input that were left out.
-      problem_count: Number of all such parts.
+      problems: Count and first messages of the parts of the input that were left out.
     """
     manifest: dict[str, Any] = {
         "format": _FORMAT,
@@ -138,33 +135,18 @@ def write_manifest(
         "tokenizer_fingerprint": tokenizer.fingerprint,
         "vocab_size": tokenizer.vocab_size,
         "settings": settings,
-        "problems": {"count": problem_count, "first": problems},
+        "problems": problems,
     }
     for split in SPLITS:
         listed = [dataclasses.asdict(shard) for shard in shards[split]]
-        totals = {
-            name: sum(shard[name] for shard in listed)
-            for name in ("documents", "sentences", "tokens")
-        }
-        unknown = _unknown_tokens(shards[split])
-        manifest[split] = totals | {"shards": listed, "unknown_tokens": unknown}
+        totals = {name: sum(shard[name] for shard in listed) for name in COUNTS}
+        manifest[split] = totals | {"shards": listed}
     storage.write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
-
-def _unknown_tokens(shards: Sequence[Shard]) -> int | None:
-    counts = [shard.unknown_tokens for shard in shards]
-    return None if None in counts else sum(counts)
 
 
 def _fingerprint(tokenizer: str, shards: Mapping[str, Sequence[Shard]]) -> str:
     sums = [shard.sha256 for split in SPLITS for shard in shards[split]]
     return hashlib.sha256("\n".join([tokenizer, *sums]).encode()).hexdigest()[:16]
-
-
-def checksum(path: str | os.PathLike) -> str:
-    """Return the SHA-256 of a local file, in hexadecimal."""
-    with open(path, "rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -186,6 +168,27 @@ class Rows:
     sources: Sequence[str]
 
 
+def check_sizes(corpus: Corpus) -> None:
+    """Check that all shards exist and have their sizes, by a listing of the folder.
+
+    Raises:
+      UserError: A shard is missing or has another size.
+    """
+    pattern = glob.escape(os.fspath(corpus.folder))
+    sizes = {
+        os.path.basename(file.name): file.size
+        for file in storage.find(f"{pattern}/*.arrow")
+    }
+    for shard in itertools.chain.from_iterable(corpus.shards.values()):
+        size = sizes.get(shard.file)
+        if size is None or (shard.size and size != shard.size):
+            problem = "is missing" if size is None else f"is damaged ({size} bytes)"
+            raise UserError(
+                f"shard {corpus.folder / shard.file} {problem}; restore the file or "
+                "build the corpus again"
+            )
+
+
 def check_file(folder: storage.Path, shard: Shard) -> None:
     """Check the checksum of a local shard, or that a shard in a store exists."""
     path = folder / shard.file
@@ -195,20 +198,19 @@ def check_file(folder: storage.Path, shard: Shard) -> None:
         raise UserError(f"shard {path} is missing")
 
 
-def _read_checked(path: storage.Path, shard: Shard) -> bytes | None:
-    """Check the checksum of a shard. Return its content if it is in a store."""
-    content = None
+def _read_checked(path: storage.Path, shard: Shard) -> pyarrow.Buffer:
+    """Return the content of a shard whose checksum is right. Map a local file."""
     try:
         if storage.is_remote(path):
-            content = path.read_bytes()
-            digest = hashlib.sha256(content).hexdigest()
+            content = pyarrow.py_buffer(path.read_bytes())
         else:
-            digest = checksum(path)
+            with pyarrow.memory_map(os.fsencode(path)) as file:
+                content = file.read_buffer()
     except OSError as error:
-        raise storage.failure(error)(
-            f"shard {path} cannot be read: {error.strerror or error}"
-        ) from error
-    if digest != shard.sha256:
+        reason = os.strerror(error.errno) if error.errno else error
+        kind = storage.failure(error)
+        raise kind(f"shard {path} cannot be read: {reason}") from error
+    if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise UserError(
             f"shard {path} has changed since the corpus was built (checksum); "
             "build the corpus again or restore the file"
@@ -219,41 +221,32 @@ def _read_checked(path: storage.Path, shard: Shard) -> bytes | None:
 def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
     """Check one shard, and yield the documents of each of its record batches.
 
-    Args:
-      folder: Folder of the corpus.
-      shard: Description of the shard.
-
     Raises:
       UserError: The file is missing, or does not match its description.
     """
-    path = folder / shard.file
-    content = _read_checked(path, shard)
-    file = pyarrow.memory_map(os.fsencode(path)) if content is None else None
-    with file or pyarrow.BufferReader(content) as stream:
-        reader = pyarrow.ipc.open_file(stream)
-        batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
-        sizes = (
-            sum(batch.num_rows for batch in batches),
-            sum(len(batch.column("sentence_starts").values) for batch in batches),
-            sum(len(batch.column("tokens").values) for batch in batches),
+    reader = pyarrow.ipc.open_file(_read_checked(folder / shard.file, shard))
+    batches = [reader.get_batch(i) for i in range(reader.num_record_batches)]
+    sizes = (
+        sum(batch.num_rows for batch in batches),
+        sum(len(batch.column("sentence_starts").values) for batch in batches),
+        sum(len(batch.column("tokens").values) for batch in batches),
+    )
+    if sizes != (shard.documents, shard.sentences, shard.tokens):
+        raise UserError(
+            f"{folder / MANIFEST} has changed since the corpus was built: its counts "
+            f"for {shard.file} are wrong; restore the file or build the corpus again"
         )
-        if sizes != (shard.documents, shard.sentences, shard.tokens):
-            raise UserError(
-                f"{folder / MANIFEST} has changed since the corpus was built: its "
-                f"counts for {shard.file} are wrong; restore the file or build the "
-                "corpus again"
-            )
-        for batch in batches:
-            tokens, starts, sources = batch.columns
-            documents = tokens.offsets.to_numpy().astype(np.int64)
-            sentences = starts.offsets.to_numpy().astype(np.int64)
-            starts_in_document = starts.values.to_numpy().astype(np.int64)
-            # [sentences]: start of the document that each sentence is in
-            document_of = np.repeat(documents[:-1], np.diff(sentences))
-            yield Rows(
-                tokens.values.to_numpy(),
-                documents,
-                starts_in_document + document_of,
-                sentences,
-                sources.to_pylist(),
-            )
+    for batch in batches:
+        tokens, starts, sources = batch.columns
+        documents = tokens.offsets.to_numpy().astype(np.int64)
+        sentences = starts.offsets.to_numpy().astype(np.int64)
+        starts_in_document = starts.values.to_numpy().astype(np.int64)
+        # [sentences]: start of the document that each sentence is in
+        document_of = np.repeat(documents[:-1], np.diff(sentences))
+        yield Rows(
+            tokens.values.to_numpy(),
+            documents,
+            starts_in_document + document_of,
+            sentences,
+            sources.to_pylist(),
+        )

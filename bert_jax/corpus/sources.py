@@ -5,7 +5,8 @@ the documents of one split. Both are pure functions of their arguments and of th
 so splits can be read in any order, on any machine, in bounded memory.
 
 Formats:
-  text, jsonl, wikiextractor   files; see `corpus/text_files.py`.
+  text, jsonl, wikiextractor, parquet
+                               files; see `corpus/text_files.py`.
   tfds:NAME                    a prepared TensorFlow dataset with a text feature.
   python_docs                  docstrings of installed packages and the language
                                reference; see `corpus/python_docs.py`.
@@ -14,13 +15,14 @@ Formats:
 import concurrent.futures
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 from collections.abc import Iterator
 
 from bert_jax import storage, terminal
 from bert_jax.corpus import python_docs, text_files
-from bert_jax.corpus.problems import Problems
+from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import Unavailable, UserError
 
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
@@ -38,7 +40,8 @@ class Source:
     Attributes:
       pattern: Glob of files; not used by `tfds:` and `python_docs`.
       format: One of the formats in the module's docstring.
-      text_field: Field of a JSON object or TFDS example that holds the text.
+      text_field: Field of a JSON object or TFDS example, or column of a Parquet file,
+        that holds the text.
       split_bytes: Approximate size of a split, and so of the text in a shard.
     """
 
@@ -84,7 +87,7 @@ def plan(source: Source) -> list[Split]:
     """Divide the input into splits of about `split_bytes` of text.
 
     Small files share a split. A large file is cut into several, unless it is
-    compressed.
+    compressed. Parquet files are cut between row groups.
 
     Raises:
       UserError: The format or the dataset is unknown, or no file matches.
@@ -112,7 +115,8 @@ def plan(source: Source) -> list[Split]:
     pieces = []
     for file in matched:
         is_whole = text_files.is_compressed(file.name)
-        count = 1 if is_whole else max(1, round(file.size / source.split_bytes))
+        size = _unpacked_size(file.name, file.size)
+        count = 1 if is_whole else max(1, round(size / source.split_bytes))
         cuts = [file.size * i // count for i in range(count + 1)]
         pieces += [
             Piece(file.name, cuts[i], cuts[i + 1], file.checksum) for i in range(count)
@@ -120,12 +124,20 @@ def plan(source: Source) -> list[Split]:
     return _group(pieces, source.split_bytes)
 
 
+def text_bytes(split: Split) -> int:
+    """Estimate the amount of text in a split of files."""
+    return sum(_unpacked_size(piece.name, piece.end - piece.start) for piece in split)
+
+
+def _unpacked_size(name: str, size: int) -> int:
+    """Estimate the amount of text in some bytes of a file."""
+    is_packed = text_files.is_compressed(name) or name.endswith(".parquet")
+    return size * _COMPRESSION if is_packed else size
+
+
 def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
     """Group pieces by size, in order."""
-    sizes = [
-        (p.end - p.start) * (_COMPRESSION if text_files.is_compressed(p.name) else 1)
-        for p in pieces
-    ]
+    sizes = [text_bytes((piece,)) for piece in pieces]
     count = max(1, round(sum(sizes) / split_bytes))
     groups: list[list[Piece]] = [[] for _ in range(count)]
     before = 0
@@ -145,20 +157,15 @@ def fingerprint(source: Source, planned: list[Split]) -> str:
     Moving, copying or touching a file does not change it. For datasets and packages, it
     covers names and sizes.
     """
-    are_files = source.format in text_files.FORMATS
-    content = {}
-    if are_files:
+    pieces = [[[p.name, p.start, p.end, ""] for p in split] for split in planned]
+    if source.format in text_files.FORMATS:
         # The last piece of a file ends at the size of the file.
         last = {piece.name: piece for split in planned for piece in split}
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
             content = dict(zip(last, pool.map(_content, last.values()), strict=True))
-
-    def describe(piece):
-        name = os.path.basename(piece.name) if are_files else piece.name
-        return name, piece.start, piece.end, content.get(piece.name, "")
-
-    listing = [list(map(describe, split)) for split in planned]
-    return hashlib.sha256(json.dumps(listing).encode()).hexdigest()[:16]
+        for piece in itertools.chain.from_iterable(pieces):
+            piece[0], piece[3] = os.path.basename(piece[0]), content[piece[0]]
+    return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
 
 
 def _content(piece: Piece) -> str:

@@ -7,11 +7,9 @@ A hash of its text decides whether a document is held out. Copies of a document 
 therefore never in both shards, and neither order nor splits matter.
 """
 
-import contextlib
 import dataclasses
 import hashlib
 import itertools
-import os
 import re
 from collections.abc import Iterator, Sequence
 
@@ -20,10 +18,15 @@ import sentencex
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shard_writer, shards, sources
-from bert_jax.corpus.problems import Problems
+from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import UserError
 
 _BATCH_SENTENCES = 2000  # sentences that are tokenised together
+# Marks of list items, after which `sentencex` takes the rest of a paragraph, lines and
+# all, for one sentence.
+_ITEM = re.compile(
+    r"^[ \t]*(?:(?:[•\u2043⁌⁍■□▪▫▶▸►◆◇○●◦★☆➢➣➤]|\(\w{1,6}\))[ \t]+)+", re.MULTILINE
+)
 _LINE_BREAK = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
 # The codes of ISO 639-1. `sentencex` takes any code, and silently falls back to a
 # related language or to English.
@@ -67,22 +70,28 @@ class Settings:
 
 
 @dataclasses.dataclass(frozen=True)
+class Job:
+    """Arguments that all splits of a build have in common."""
+
+    source: sources.Source
+    settings: Settings
+    tokenizer: tokenizer_lib.Tokenizer
+    output: str
+
+
+@dataclasses.dataclass(frozen=True)
 class SplitResult:
     """Result of building one split.
 
     Attributes:
       train: Shard for training.
       held_out: Shard for evaluation.
-      problem_count: Number of problems in the input.
-      problems: The first problems, one line each.
-      hints: Possible mistakes in how the input is read, one line each.
+      problems: Bad input in this split.
     """
 
     train: shards.Shard
     held_out: shards.Shard
-    problem_count: int
-    problems: list[str]
-    hints: list[str]
+    problems: Problems
 
 
 def is_held_out(text: str, fraction: float) -> bool:
@@ -91,47 +100,36 @@ def is_held_out(text: str, fraction: float) -> bool:
     return int.from_bytes(digest, "big") < fraction * 2**64
 
 
-def build_split(
-    index: int,
-    split: sources.Split,
-    source: sources.Source,
-    settings: Settings,
-    tokenizer: tokenizer_lib.Tokenizer,
-    output: str | os.PathLike,
-) -> SplitResult:
-    """Write the two shards of one split.
-
-    Args:
-      index: Number of the split, for the names of the shards.
-      split: Part of the input to read.
-      source: Source that the split was planned from.
-      settings: How to treat the text.
-      tokenizer: Tokenizer for the text.
-      output: Folder for the shards.
-    """
-    folder = storage.path(output)
+def build_split(job: Job, index: int, split: sources.Split) -> SplitResult:
+    """Write the two shards of one split. `index` is part of the names of the shards."""
+    folder = storage.path(job.output)
     problems = Problems()
-    documents = sources.read(split, source, problems)
-    with contextlib.ExitStack() as stack:
-        train, held_out = (
-            stack.enter_context(
-                shard_writer.ShardWriter(
-                    folder / f"{name}-{index:05d}.arrow", tokenizer
-                )
-            )
-            for name in shards.SPLITS
-        )
-        for document, sentences in _tokenised(documents, settings, tokenizer):
+    documents = sources.read(split, job.source, problems)
+    train, held_out = (
+        shard_writer.ShardWriter(folder / f"{name}-{index:05d}.arrow", job.tokenizer)
+        for name in shards.SPLITS
+    )
+    with train, held_out:
+        for document, sentences in _tokenised(documents, job.settings, job.tokenizer):
             if sentences:
-                for_eval = is_held_out(document.text, settings.held_out)
+                for_eval = is_held_out(document.text, job.settings.held_out)
                 (held_out if for_eval else train).add(sentences, document.source)
-        return SplitResult(
-            train.close(),
-            held_out.close(),
-            problems.count,
-            problems.lines,
-            problems.hints,
-        )
+        return SplitResult(train.close(), held_out.close(), problems)
+
+
+def segment(language: str, text: str) -> list[str]:
+    """Split a text into sentences, which concatenate to the text.
+
+    The mark of a list item, such as "(1)", is a part of the sentence behind it.
+    """
+    marks = [match.span() for match in _ITEM.finditer(text)]
+    segments = []
+    begins = [(0, 0), *marks]
+    ends = [begin for begin, _ in marks] + [len(text)]
+    for (begin, behind), end in zip(begins, ends, strict=True):
+        first, *others = sentencex.segment(language, text[behind:end]) or [""]
+        segments += [text[begin:behind] + first, *others]
+    return segments
 
 
 def in_one_line(segments: Sequence[str]) -> list[str]:
@@ -160,7 +158,7 @@ def _tokenised(
     sentences: list[str] = []
     for document in itertools.chain(documents, [None]):
         if document is not None:
-            segments = sentencex.segment(settings.language, document.text)
+            segments = segment(settings.language, document.text)
             waiting.append((document, len(segments)))
             sentences += in_one_line(segments)
         if document is None or len(sentences) >= _BATCH_SENTENCES:

@@ -5,36 +5,101 @@ Formats:
                  or wrapped.
   jsonl          one JSON object per line, with the text in one of its fields.
   wikiextractor  `<doc ...>`, title, paragraphs, `</doc>`.
-Files that end in .gz or .zst are decompressed while they are read. Memory use does not
-grow with the file.
+  parquet        one document per row, with the text in one of the columns.
+Text files that end in .gz, .bz2, .xz or .zst are decompressed while they are read.
+Lines may end in line feeds, carriage returns or both. Memory use does not grow with the
+file.
 """
 
+import bz2
+import codecs
 import contextlib
+import dataclasses
 import functools
 import gzip
 import io
 import itertools
 import json
+import lzma
 import math
 import re
 import zlib
 from collections.abc import Iterable, Iterator
+from xml.sax import saxutils
 
 import pyarrow
 
 from bert_jax import storage, terminal
-from bert_jax.corpus.problems import Problems
+from bert_jax.corpus import parquet_files
 from bert_jax.errors import Unavailable, UserError
 
-FORMATS = ("text", "jsonl", "wikiextractor")
+FORMATS = ("text", "jsonl", "wikiextractor", "parquet")
+_MAX_LINES = 20  # of problems
 # Longer documents and lines are cut, to bound the memory.
 _MAX_DOCUMENT_CHARS = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
+_BEGINNING_BYTES = 1024
+# Errors of damaged files.
+_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException)
+# First bytes of files that are not text.
+_NOT_TEXT = {
+    b"PAR1": "a Parquet file; use --format=parquet",
+    b"\x1f\x8b": "compressed; let its name end in .gz",
+    b"BZh": "compressed; let its name end in .bz2",
+    b"\xfd7zXZ": "compressed; let its name end in .xz",
+    b"\x28\xb5\x2f\xfd": "compressed; let its name end in .zst",
+    b"PK\x03\x04": "a ZIP archive or an office document; extract its text",
+    b"%PDF": "a PDF document; extract its text",
+    b"\xff\xfe": "UTF-16; convert it to UTF-8",
+    b"\xfe\xff": "UTF-16; convert it to UTF-8",
+}
+# A line, in a text that also has carriage returns. Two of them before a line feed are
+# an accident of conversions.
+_LINE = re.compile(rb"[^\r\n]*(?:\r{0,2}\n|\r|\Z)")
+
+
+@dataclasses.dataclass
+class Problems:
+    """Parts of the input that were left out, and hints about how to read it.
+
+    Attributes:
+      count: Number of problems. Each cost a line, or the rest of a file.
+      lines: Messages about the first problems; each names the file.
+      hints: Possible mistakes in how the input is read. They cost nothing.
+    """
+
+    count: int = 0
+    lines: list[str] = dataclasses.field(default_factory=list)
+    hints: list[str] = dataclasses.field(default_factory=list)
+
+    def add(self, line: str) -> None:
+        """Report a part of the input that is left out."""
+        self.count += 1
+        if len(self.lines) < _MAX_LINES:
+            self.lines.append(line)
+
+    def hint(self, line: str) -> None:
+        """Report a possible mistake once."""
+        if line not in self.hints:
+            self.hints.append(line)
+
+
+def _open_zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
+    # The decoder of the library `zstandard` takes a truncated file for a complete one.
+    return io.BufferedReader(pyarrow.input_stream(stream, compression="zstd"))
+
+
+_UNPACK = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zstd,
+}
 
 
 def is_compressed(path: str) -> bool:
     """Return whether a file is decompressed while it is read."""
-    return path.endswith((".gz", ".zst"))
+    return path.endswith(tuple(_UNPACK))
 
 
 def documents(
@@ -56,7 +121,7 @@ def documents(
       problems: Collects bad input, which costs its line or the rest of the file.
 
     Raises:
-      UserError: The file does not exist.
+      UserError: The file does not exist, or has no such column.
     """
     shown = terminal.printable(name)
     if not end:
@@ -66,10 +131,15 @@ def documents(
     try:
         with unpacked(name) as stream:
             lines = _Lines(stream, name, start, end, problems)
+            if format != "parquet" and (kind := _kind_of_binary(lines)):
+                if start == 0:
+                    problems.add(f"{shown}: no text; the file is {kind}; left out")
+                return
             parse = {
                 "text": _text_lines,
                 "jsonl": functools.partial(_jsonl_lines, text_field=text_field),
                 "wikiextractor": _wikiextractor_lines,
+                "parquet": functools.partial(_parquet_lines, text_field=text_field),
             }[format]
             for text in join(parse(lines)):
                 yield text
@@ -77,29 +147,51 @@ def documents(
     except FileNotFoundError as error:
         # It existed when the splits were planned. The corpus would lack it.
         raise UserError(f"{shown} was deleted, or is not on all machines") from error
-    except (OSError, EOFError, zlib.error, MemoryError) as error:
+    except (*_DAMAGE, MemoryError) as error:
         if storage.is_passing(error):
             # The file may be intact: leaving out the rest would lose text.
             raise Unavailable(f"{shown} cannot be read now: {error}") from error
         problems.add(
             f"{shown}: cannot be read to its end ({error}); "
-            f"kept the {kept} documents before{until}"
+            f"kept the {terminal.count(kept, 'document')} before{until}"
         )
 
 
 @contextlib.contextmanager
 def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
     """Open a local or remote file, and decompress it while it is read."""
-    is_remote = storage.is_remote(name)
-    with storage.path(name).open() if is_remote else open(name, "rb") as stream:
-        if name.endswith(".gz"):
-            with gzip.GzipFile(fileobj=stream) as content:
+    with storage.path(name).open("rb") as stream:
+        unpack = next((_UNPACK[s] for s in _UNPACK if name.endswith(s)), None)
+        if unpack:
+            with unpack(stream) as content:
                 yield content
-        elif name.endswith(".zst"):
-            with pyarrow.input_stream(stream, compression="zstd") as content:
-                yield io.BufferedReader(content)
         else:
             yield stream
+
+
+def detect_format(pattern: str) -> str:
+    """Return the format of the first file that matches, from its first bytes.
+
+    Raises:
+      UserError: The file is a JSON array, which no format reads.
+    """
+    name = next((file.name for file in storage.find(pattern) if file.size), None)
+    beginning = b""
+    if name is not None:
+        # Whatever is wrong with the file is reported when it is read.
+        with contextlib.suppress(*_DAMAGE), unpacked(name) as stream:
+            beginning = stream.read(_BEGINNING_BYTES)
+    beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
+    kinds = {b"<doc ": "wikiextractor", b"PAR1": "parquet"}
+    for first, kind in kinds.items():
+        if beginning.startswith(first):
+            return kind
+    if re.match(rb'\[\s*\{\s*"', beginning):
+        raise UserError(
+            f"{terminal.printable(name)} looks like a JSON array; write one object per "
+            "line, or read it as it is with --format=text"
+        )
+    return "jsonl" if re.match(rb'\{\s*("|\})', beginning) else "text"
 
 
 class _Lines:
@@ -117,47 +209,79 @@ class _Lines:
         end: int,
         problems: Problems,
     ):
-        self._stream = stream
-        self._name = terminal.printable(name)
+        self.stream = stream
+        self.name = name
         self._problems = problems
         self._number = self._offset = 0
+        self.row = 0  # of a table; 0 in other files
+        self.is_cut = False  # whether the last line is only the part of a longer one
         self.start = start
         self.end = math.inf if is_compressed(name) else end
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
-        following = 0
+        offset = 0
         if self.start > 0:
             # Skip to the end of the line that contains the byte before the range.
-            following = self._stream.seek(self.start - 1)
-            while part := self._stream.readline(_MAX_LINE_BYTES):
-                following += len(part)
-                if part.endswith(b"\n"):
+            offset = self.stream.seek(self.start - 1)
+            for line in self._lines():
+                offset += len(line)
+                if line.endswith((b"\n", b"\r")):
                     break
-        while line := self._stream.readline(_MAX_LINE_BYTES):
-            offset, following = following, following + len(line)
+            self.stream.seek(offset)
+        for line in self._lines():
             self._number, self._offset = self._number + 1, offset
-            is_cut = len(line) == _MAX_LINE_BYTES  # possibly inside a character
+            offset += len(line)
+            self.is_cut = len(line) >= _MAX_LINE_BYTES and line[-1:] not in b"\r\n"
             try:
-                text = line.decode(
-                    "utf-8-sig" if offset == 0 else "utf-8",
-                    errors="ignore" if is_cut else "strict",
-                )
-                yield offset, text
+                text = line.decode("utf-8" if self._offset else "utf-8-sig")
+                yield self._offset, text
             except UnicodeDecodeError:
                 self.report("not UTF-8; left out this line")
+
+    def _lines(self) -> Iterator[bytes]:
+        """Yield lines from the stream's position on, and cut long ones."""
+        while line := self.stream.readline(_MAX_LINE_BYTES):
+            if len(line) == _MAX_LINE_BYTES:
+                for _ in range(3):  # do not cut inside a character
+                    if b"\x80" <= self.stream.peek(1)[:1] < b"\xc0":
+                        line += self.stream.read(1)
+            if line.count(b"\r") > line.endswith(b"\r\n"):
+                yield from filter(None, _LINE.findall(line))
+            else:
+                yield line
 
     @property
     def location(self) -> str:
         """Location of the last line: its number, or its byte in a later range."""
+        if self.row:
+            return f"row {self.row}"
         return f"byte {self._offset}" if self.start else f"line {self._number}"
 
     def report(self, what: str) -> None:
         """Report a problem with the last line."""
-        self._problems.add(f"{self._name}, {self.location}: {what}")
+        shown = terminal.printable(self.name)
+        self._problems.add(f"{shown}, {self.location}: {what}")
 
     def hint(self, what: str) -> None:
         """Report a possible mistake in how the input is read."""
         self._problems.hint(what)
+
+
+def _kind_of_binary(lines: _Lines) -> str:
+    """Return what a file is that is not text, or ""."""
+    if lines.start:
+        (beginning,) = storage.read_ranges(lines.name, [(0, _BEGINNING_BYTES)])
+    else:
+        beginning = lines.stream.peek(_BEGINNING_BYTES)[:_BEGINNING_BYTES]
+    for first, kind in _NOT_TEXT.items():
+        if beginning.startswith(first):
+            return kind
+    return "binary" if b"\0" in beginning else ""
+
+
+def _unescape(text: str) -> str:
+    """Undo `html.escape`, which WikiExtractor applies by default."""
+    return saxutils.unescape(text, {"&quot;": '"', "&#x27;": "'", "&#39;": "'"})
 
 
 # The parsers yield the lines of documents, and None after each document.
@@ -171,6 +295,11 @@ def _text_lines(lines: _Lines) -> Iterator[str | None]:
             lines.hint(
                 "the input looks like WikiExtractor output (a file begins with "
                 "'<doc '); use --format=wikiextractor to read it without the tags"
+            )
+        if offset == 0 and line.startswith('{"'):
+            lines.hint(
+                "the input looks like JSON lines (a file begins with '{'); use "
+                "--format=jsonl to read their texts alone"
             )
         if line.strip():
             if inside:
@@ -190,11 +319,12 @@ def _wikiextractor_lines(lines: _Lines) -> Iterator[str | None]:
             if offset >= lines.end:
                 return
             attribute = re.search(r'title="(.*?)">?\s*$', line)
-            inside, title = True, attribute[1] if attribute else ""
+            inside, title = True, _unescape(attribute[1]) if attribute else ""
         elif line.startswith("</doc>"):
             yield None
             inside = False
         elif inside and line.strip():
+            line = _unescape(line)
             if line.strip() == title:  # the first line repeats the title
                 title = ""
             else:
@@ -213,10 +343,24 @@ def _jsonl_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
         except UnicodeEncodeError:
             lines.report(f"unpaired surrogate in {text_field!r}; left out")
         except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-            lines.report(f"no JSON object with a text in {text_field!r}; left out")
+            problem = f"no JSON object with a text in {text_field!r}"
+            if lines.is_cut:
+                problem = f"longer than {_MAX_LINE_BYTES:,} bytes"
+            lines.report(f"{problem}; left out")
         else:
             yield from text.splitlines(keepends=True)
             yield None
+
+
+def _parquet_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
+    shown = terminal.printable(lines.name)
+    rows = parquet_files.rows(shown, lines.stream, lines.start, lines.end, text_field)
+    for lines.row, text in rows:
+        try:
+            yield from text.decode("utf-8").splitlines(keepends=True)
+            yield None
+        except (AttributeError, UnicodeDecodeError):
+            lines.report(f"no text in {text_field!r}; left out")
 
 
 def join(lines: Iterable[str | None]) -> Iterator[str]:

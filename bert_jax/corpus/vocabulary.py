@@ -8,25 +8,37 @@ tokens is too small for its characters.
 
 import collections
 import io
+import itertools
 import json
 import random
 import re
+import unicodedata
 from collections.abc import Collection, Iterable
 
 import sentencepiece
 import tokenizers
 
 from bert_jax import terminal
-from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import sources
-from bert_jax.corpus.problems import Problems
+from bert_jax.corpus import sources, text_files
+from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import SPECIAL_TOKENS, Tokenizer, byte_bpe
+from bert_jax.tokenizer import Tokenizer, byte_bpe, sentence_piece, wordpiece_pipeline
+from bert_jax.tokenizer.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
 
 # More than any published vocabulary has. Trainers crash at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
-_MAX_ALPHABET = 1000  # characters of a WordPiece vocabulary
+# A WordPiece vocabulary has the most frequent characters of the text: this many, and
+# more if they cover less than this part of the text.
+_MIN_ALPHABET = 1000
+_COVERAGE = 0.9995
+# Longer runs of letters are cut. Learning from a run takes time that grows with more
+# than its length, and SentencePiece fails at a megabyte.
+_LONG_RUN = re.compile(r"\S{1000}")
+# Scripts whose words can be read without accents.
+_EUROPEAN = ("LATIN", "GREEK", "CYRILLIC", "COMBINING")
+# Fraction of changed characters of other scripts that causes a warning.
+_MANY_LOST = 0.01
 _NO_CHARACTERS = "the text has no characters to learn from"
 
 
@@ -43,7 +55,7 @@ def learn(
 
     Args:
       source: Source of the text.
-      kind: "wordpiece", "sentencepiece" or "byte_bpe".
+      kind: See `Tokenizer`.
       vocab_size: Number of tokens. A warning says if the text gives fewer.
       lower_case: See `Tokenizer`.
       strip_accents: See `Tokenizer`.
@@ -54,12 +66,14 @@ def learn(
         or too large.
     """
     texts = sample(source, sample_bytes)
+    if strip_accents:
+        _report_lost_marks(texts)
     train = {
         "wordpiece": train_wordpiece,
         "sentencepiece": train_sentencepiece,
         "byte_bpe": train_byte_bpe,
     }[kind]
-    megabytes = sum(map(len, texts)) / 1e6
+    megabytes = sum(len(text.encode("utf-8")) for text in texts) / 1e6
     terminal.say(f"learning {vocab_size:,} tokens from {megabytes:,.1f} MB of text")
     tokenizer = train(
         texts, vocab_size, lower_case=lower_case, strip_accents=strip_accents
@@ -72,24 +86,64 @@ def learn(
     return tokenizer
 
 
+def _report_lost_marks(texts: list[str]) -> None:
+    """Warn if stripping accents changes letters of a script that needs its marks.
+
+    It drops vowel signs of Hindi and Thai, for example, and the voicing of Japanese.
+    """
+    beginning = "".join(itertools.islice(texts, 10_000))[:1_000_000]
+    counts = collections.Counter(unicodedata.normalize("NFC", beginning))
+    lost = {}
+    for character, count in counts.items():
+        kept = sentence_piece.normalise(character, False, strip_accents=True)
+        script = unicodedata.name(character, "").partition(" ")[0]
+        if unicodedata.normalize("NFC", kept) != character and script not in _EUROPEAN:
+            lost[character] = count
+    share = sum(lost.values()) / len(beginning)
+    if share > _MANY_LOST:
+        common = " ".join(sorted(lost, key=lost.get, reverse=True)[:5])
+        terminal.say(
+            f"warning: stripping accents changes {share:.1%} of the characters, such "
+            f"as {common}; use --nostrip_accents to keep this script intact"
+        )
+
+
 def sample(source: sources.Source, sample_bytes: int) -> list[str]:
-    """Read lines from splits in random order, up to an amount of text."""
+    """Read lines from splits in random order, up to an amount of text in UTF-8.
+
+    A compressed file makes a large split. Of its lines a random part is taken, so that
+    the sample is not just its beginning.
+    """
     lines: list[str] = []
-    size = 0
     problems = Problems()
     planned = sources.plan(source)
-    random.Random(0).shuffle(planned)
+    total = sum(map(sources.text_bytes, planned))
+    rng = random.Random(0)
+    rng.shuffle(planned)
+    size = 0
     with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
         for split in planned:
+            is_large = (
+                any(text_files.is_compressed(piece.name) for piece in split)
+                and sources.text_bytes(split) > 4 * source.split_bytes
+            )
+            part = min(1, sample_bytes / total) if is_large else 1
             for document in sources.read(split, source, problems):
-                # Lines rather than documents: SentencePiece samples from many texts.
-                lines += [x for x in document.text.split("\n") if x.strip()]
-                size += len(document.text)
-                bar.update(len(document.text))
-                if size >= sample_bytes:
+                if part == 1 and size >= sample_bytes:
                     break
+                # Lines rather than documents: SentencePiece samples from many texts.
+                text = _LONG_RUN.sub(r"\g<0>\n", document.text)
+                if part < 1:
+                    chosen = (x for x in text.splitlines(True) if rng.random() < part)
+                    text = "".join(chosen)
+                lines += [line for line in text.split("\n") if line.strip()]
+                added = len(text.encode("utf-8"))
+                size += added
+                bar.update(added)
             if size >= sample_bytes:
                 break
+    if size > 2 * sample_bytes:  # text that was compressed more than estimated
+        lines = [line for line in lines if rng.random() < sample_bytes / size]
     terminal.warn(problems.count, problems.lines)
     terminal.warn(len(problems.hints), problems.hints)
     if not lines:
@@ -114,23 +168,20 @@ def train_wordpiece(
     hash table, and breaks ties between pairs by these numbers, so that the same text
     gives a different vocabulary each time. Here these pieces are numbered beforehand.
     """
-    model = tokenizers.models.WordPiece(unk_token=tokenizer_lib.UNK)
-    pipeline = tokenizer_lib.wordpiece_pipeline(model, lower_case, strip_accents)
+    model = tokenizers.models.WordPiece(unk_token=UNK)
+    pipeline = wordpiece_pipeline(model, lower_case, strip_accents)
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(pipeline.normalizer.normalize_str(text))
-    characters = [c for c in counts if not c.isspace()]
-    by_count = sorted(characters, key=lambda c: (-counts[c], c))
-    alphabet = sorted(by_count[:_MAX_ALPHABET])
-    if not alphabet:
-        raise UserError(_NO_CHARACTERS)
-    _check_room(len(SPECIAL_TOKENS) + 2 * len(alphabet), vocab_size)
+    alphabet, words = _alphabet(counts, pipeline, vocab_size)
+    pieces = [*alphabet, *("##" + c for c in alphabet if c not in words)]
+    _check_room(len(SPECIAL_TOKENS) + len(pieces), vocab_size)
     trainer = tokenizers.trainers.WordPieceTrainer(
         vocab_size=vocab_size,
         min_frequency=2,
         limit_alphabet=len(alphabet),
         initial_alphabet=alphabet,
-        special_tokens=[*SPECIAL_TOKENS, *alphabet, *("##" + c for c in alphabet)],
+        special_tokens=[*SPECIAL_TOKENS, *pieces],
         show_progress=False,
     )
     pipeline.train_from_iterator(texts, trainer)
@@ -138,6 +189,37 @@ def train_wordpiece(
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
     text = "".join(token + "\n" for token in tokens)
     return Tokenizer("wordpiece", lower_case, strip_accents, text.encode("utf-8"))
+
+
+def _alphabet(
+    counts: collections.Counter[str], pipeline: tokenizers.Tokenizer, vocab_size: int
+) -> tuple[list[str], set[str]]:
+    """Choose the characters of a vocabulary, and report those that are left out.
+
+    Returns:
+      The characters, sorted; and all characters that are always words of their own, as
+      Chinese ones are. They need no piece that continues a word.
+    """
+    characters = [c for c in counts if not c.isspace()]
+    by_count = sorted(characters, key=lambda c: (-counts[c], c))
+    if not by_count:
+        raise UserError(_NO_CHARACTERS)
+    # The normaliser puts spaces around them.
+    words = {c for c in by_count if " " in pipeline.normalizer.normalize_str(c)}
+    total = sum(counts[c] for c in by_count)
+    covered = itertools.accumulate(counts[c] for c in by_count)
+    needed = sum(count < _COVERAGE * total for count in covered) + 1
+    pieces = itertools.accumulate(1 if c in words else 2 for c in by_count)
+    room = sum(count <= vocab_size - len(SPECIAL_TOKENS) for count in pieces)
+    size = max(_MIN_ALPHABET, min(needed, room))
+    if rare := by_count[size:]:
+        share = sum(counts[c] for c in rare) / total
+        hint = "; increase vocab_size to keep more" if size < needed else ""
+        terminal.say(
+            f"warning: {terminal.count(len(rare), 'rare character')}, {share:.3%} of "
+            f"the text, such as {' '.join(rare[:5])}, will be {UNK}{hint}"
+        )
+    return sorted(by_count[:size]), words
 
 
 def train_sentencepiece(
@@ -181,7 +263,7 @@ def _sentencepiece_model(
     buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(
-            tokenizer_lib.normalise(t, lower_case, strip_accents) for t in texts
+            sentence_piece.normalise(t, lower_case, strip_accents) for t in texts
         ),
         model_writer=buffer,
         vocab_size=vocab_size,
@@ -190,9 +272,9 @@ def _sentencepiece_model(
         unk_id=1,
         bos_id=-1,
         eos_id=-1,
-        pad_piece=tokenizer_lib.PAD,
-        unk_piece=tokenizer_lib.UNK,
-        control_symbols=[tokenizer_lib.CLS, tokenizer_lib.SEP, tokenizer_lib.MASK],
+        pad_piece=PAD,
+        unk_piece=UNK,
+        control_symbols=[CLS, SEP, MASK],
         # Of more lines, a random sample of this size is enough.
         input_sentence_size=2_000_000,
         # Longer lines are left out. The default would leave out whole paragraphs.

@@ -8,7 +8,7 @@ Processes, threads and earlier batches have no influence. All of it runs as grap
 operations over whole batches.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -94,7 +94,6 @@ class PretrainingBatches(pipeline.Pipeline):
                 group=group,
                 num_groups=num_groups,
                 names=self._names,
-                batch_rows=group_rows,
                 rows=rows[rows // group_rows == group] % group_rows,
             )
             for group in sorted(set((rows // group_rows).tolist()))
@@ -155,7 +154,6 @@ class _Group:
         group: int,
         num_groups: int,
         names: Sequence[str],
-        batch_rows: int,
         rows: np.ndarray,
     ):
         def key_of(phase: int, corpus: int = 0) -> tf.Tensor:
@@ -166,8 +164,8 @@ class _Group:
             )
 
         length = config.phases[phase].length
-        earlier = [i for i in range(phase) if config.phases[i].length == length]
-        keys = [key_of(min([*earlier, phase]), i) for i in range(len(corpora))]
+        # Phases of this length, up to this one. They continue one order.
+        phases = [i for i in range(phase + 1) if config.phases[i].length == length]
         self.corpora = [
             corpus_rows.CorpusRows(
                 corpus,
@@ -176,44 +174,26 @@ class _Group:
                 split=split,
                 group=group,
                 num_groups=num_groups,
-                key=key,
+                key=key_of(phases[0], i),
                 name=name,
             )
-            for corpus, key, name in zip(corpora, keys, names, strict=True)
+            for i, (corpus, name) in enumerate(zip(corpora, names, strict=True))
         ]
         self.mixing, self._begin = None, 0
-        if split == shards.TRAIN:
-            phases = [*earlier, phase]
-            self._begin_after(phases, config, corpora, num_groups, key_of)
-        self.batch_rows = batch_rows
         self._rows = rows
-
-    def _begin_after(
-        self,
-        phases: Sequence[int],
-        config: config_lib.PretrainConfig,
-        corpora: Sequence[shards.Corpus],
-        num_groups: int,
-        key_of: Callable[[int], tf.Tensor],
-    ) -> None:
-        """Find the position where the last of some phases begins, and its mixing.
-
-        Args:
-          phases: Phases of one length.
-          config: Config of the run.
-          corpora: Corpora of the run.
-          num_groups: Number of groups of shards.
-          key_of: Function from a phase to its key.
-        """
-        for phase in phases:
+        self.batch_rows = config.phases[phase].batch_size // num_groups
+        if split == shards.HELD_OUT:
+            return
+        # Find the position where the phase begins, and its mixing.
+        for i in phases:
             if len(corpora) > 1:
-                counts = mixture.rows_of_block(config.of_phase(phase).data, corpora)
+                counts = mixture.rows_of_block(config.of_phase(i).data, corpora)
                 if self.mixing is None or (counts != self.mixing.counts).any():
                     rest = self.mixing.rest(self._begin) if self.mixing else None
-                    key = random_bits.word(key_of(phase), random_bits.Purpose.MIXING)
+                    key = random_bits.word(key_of(i), random_bits.Purpose.MIXING)
                     self.mixing, self._begin = mixing.Mixing(counts, key, rest), 0
-            if phase != phases[-1]:
-                shape = config.phases[phase]
+            if i < phase:
+                shape = config.phases[i]
                 self._begin += shape.steps * shape.batch_size // num_groups
 
     def make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:

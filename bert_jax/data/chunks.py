@@ -77,22 +77,19 @@ def load_tokens(
     return TokenTable(tokens, starts, documents)
 
 
-# `np.bincount` copies its argument to int64, so it gets a slice at a time.
-_COUNTED_AT_ONCE = 2**22
-
-
 def count_tokens(table: TokenTable, vocab_size: int) -> np.ndarray:
     """Count the occurrences of each token: int64 [vocab_size]."""
-    counts = np.zeros(vocab_size, np.int64)
-    for begin in range(0, len(table.tokens), _COUNTED_AT_ONCE):
-        part = table.tokens[begin : begin + _COUNTED_AT_ONCE]
-        counts += np.bincount(part, minlength=vocab_size)
-    return counts
+    # `np.bincount` copies its argument to int64, so it gets a part at a time.
+    parts = np.array_split(table.tokens, len(table.tokens) // 2**22 + 1)
+    return sum(np.bincount(part, minlength=vocab_size) for part in parts)
 
 
 @dataclasses.dataclass(frozen=True)
 class Pieces:
     """Sentences, or parts of sentences that are too long for a row.
+
+    A chunk is a run of pieces. Chunks are given by the index of the first piece of
+    each, and the number of pieces: int64 [chunks + 1].
 
     Attributes:
       starts: int64 [pieces + 1], index of each piece's first token, and the number of
@@ -104,9 +101,9 @@ class Pieces:
     starts: np.ndarray
     of_document: np.ndarray
 
-    def tokens(self, chunks: "Chunks") -> np.ndarray:
-        """Return the number of tokens of each chunk: int64 [chunks]."""
-        return self.starts[chunks.end_piece] - self.starts[chunks.first_piece]
+    def documents(self, pieces: np.ndarray) -> np.ndarray:
+        """Return the document of each of some pieces."""
+        return np.searchsorted(self.of_document, pieces, side="right") - 1
 
 
 def cut_into_pieces(table: TokenTable, target: int) -> Pieces:
@@ -123,22 +120,7 @@ def cut_into_pieces(table: TokenTable, target: int) -> Pieces:
     return Pieces(starts, before[table.document_sentences])
 
 
-@dataclasses.dataclass(frozen=True)
-class Chunks:
-    """Runs of pieces, in order; each piece is in exactly one chunk.
-
-    Attributes:
-      first_piece: int64 [chunks], the chunk's first piece.
-      end_piece: int64 [chunks], one past the chunk's last piece.
-      document: int64 [chunks], the document that it begins in.
-    """
-
-    first_piece: np.ndarray
-    end_piece: np.ndarray
-    document: np.ndarray
-
-
-def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> Chunks:
+def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> np.ndarray:
     """Join pieces of one document to chunks that reach `target` tokens.
 
     As in the original, a chunk takes pieces until it has `target` tokens or the
@@ -152,6 +134,9 @@ def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> Chunks:
         each piece.
       min_pieces: Pieces of a chunk, at least, if the document has so many left.
 
+    Returns:
+      The chunks, int64 [chunks + 1]; see `Pieces`.
+
     Source: google-research/bert, create_pretraining_data.py,
     create_instances_from_document.
     """
@@ -161,7 +146,7 @@ def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> Chunks:
     return _walk(ends, pieces.of_document)
 
 
-def fill(pieces: Pieces, target: int, separator: int | None) -> Chunks:
+def fill(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
     """Join pieces to chunks of at most `target` tokens.
 
     Args:
@@ -169,48 +154,39 @@ def fill(pieces: Pieces, target: int, separator: int | None) -> Chunks:
       target: Tokens in a chunk, at most.
       separator: Tokens between two documents in a chunk; None: chunks do not cross
         documents.
+
+    Returns:
+      The chunks, int64 [chunks + 1]; see `Pieces`.
     """
-    document = np.repeat(
-        np.arange(len(pieces.of_document) - 1), np.diff(pieces.of_document)
-    )
+    document = pieces.documents(np.arange(pieces.of_document[-1]))
     gaps = document * (separator or 0)
     starts, stops = pieces.starts[:-1] + gaps, pieces.starts[1:] + gaps
     ends = np.searchsorted(stops, starts + target, side="right")
-    if separator is None:
-        return _walk(ends, pieces.of_document)
-    chunks = _walk(ends, pieces.of_document[[0, -1]])
-    return dataclasses.replace(chunks, document=document[chunks.first_piece])
+    parts = pieces.of_document if separator is None else pieces.of_document[[0, -1]]
+    return _walk(ends, parts)
 
 
-def _walk(ends: np.ndarray, boundaries: np.ndarray) -> Chunks:
+def _walk(ends: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
     """Cut each part of the pieces into chunks, one after the other.
 
     Args:
       ends: int64 [pieces], the end of a chunk that would begin at each piece.
-      boundaries: int64 [parts + 1], first piece of each part; no chunk crosses them.
+      boundaries: int64 [parts + 1], first piece of each part, and the number of pieces;
+        no chunk crosses them.
     """
     # Vectorised over parts: the first chunk of each part, then the second, and so on.
-    firsts, lasts, owners = [], [], []
-    owner = np.arange(len(boundaries) - 1)
+    firsts = [boundaries[-1:]]
     first, limit = boundaries[:-1], boundaries[1:]
-    while len(owner) > _FEW_PARTS:
-        last = np.minimum(ends[first], limit)
+    while len(first) > _FEW_PARTS:
         firsts.append(first)
-        lasts.append(last)
-        owners.append(owner)
-        goes_on = last < limit
-        first, limit, owner = last[goes_on], limit[goes_on], owner[goes_on]
+        first = ends[first]
+        goes_on = first < limit
+        first, limit = first[goes_on], limit[goes_on]
     # The last few parts one by one: a part may be the whole corpus.
-    rest = []
-    for part, begin, stop in zip(owner, first.tolist(), limit.tolist(), strict=True):
+    for begin, stop in zip(first.tolist(), limit.tolist(), strict=True):
+        rest = []
         while begin < stop:
-            end = min(int(ends[begin]), stop)
-            rest.append((begin, end, part))
-            begin = end
-    columns = np.array(rest, np.int64).reshape(-1, 3).T
-    first, last, owner = (
-        np.concatenate([*parts, column])
-        for parts, column in zip((firsts, lasts, owners), columns, strict=True)
-    )
-    order = np.argsort(first)
-    return Chunks(first[order], last[order], owner[order])
+            rest.append(begin)
+            begin = int(ends[begin])
+        firsts.append(np.array(rest, np.int64))
+    return np.sort(np.concatenate(firsts))

@@ -82,9 +82,8 @@ class Masking:
           keys_for: Function from a purpose to the keys of the rows' draws, uint64 [B].
 
         Returns:
-          input_ids int32 [B, L], mlm_positions int32 [B, P] (ascending; 0 where there
-          is no prediction), mlm_labels int32 [B, P] (the original tokens; 0 where there
-          is no prediction), mlm_weights float32 [B, P] (1 for a prediction, else 0).
+          input_ids [B, L] and mlm_positions, mlm_labels and mlm_weights [B, P], as in
+          `PretrainingBatches`.
         """
         positions, is_chosen = self._choose(ids, keys_for)
         rows, length = tf.shape(ids)[0], self._length
@@ -203,25 +202,29 @@ class Masking:
     ) -> tf.Tensor:
         """Return where spans of words begin: bool [B, L]."""
         maximum = self._config.max_ngram
-        # The beginning of a span depends on the spans before it, so this loops over
-        # columns, which come first: [L, B].
-        begins_at = tf.cast(tf.transpose(begins), tf.int32)
-        candidate_at = tf.cast(tf.transpose(is_candidate), tf.int32)
-        words_left = _words_left(begins_at, candidate_at)
-        column = tf.range(self._length, dtype=tf.int64)[:, None]
-        draws = random_bits.word(key[None, :], column)
+        # Words from each column to the next special token or padding.
+        column = tf.range(self._length, dtype=tf.int64)[None, :]
+        column = tf.tile(column, [tf.shape(key)[0], 1])  # [B, L]
+        end = column + _distance_to_next(~is_candidate, column)
+        before = tf.cumsum(tf.cast(tf.pad(begins, [[0, 0], [1, 0]]), tf.int32), axis=1)
+        words_left = tf.gather(before, end, batch_dims=1) - before[:, :-1]
+        draws = random_bits.word(key[:, None], column)
         limit = tf.clip_by_value(words_left, 1, maximum)
-        size = random_bits.harmonic(draws, limit, maximum)
-        pending = tf.zeros_like(size[0])
+        size = random_bits.harmonic(draws, limit, maximum)  # [B, L]
+        # The beginning of a span depends on the spans before it, so this loops over
+        # columns.
+        pending = tf.zeros_like(size[:, 0])
         span_begins = []
         for begins_here, more in zip(
-            tf.unstack(begins_at), tf.unstack(size - 1), strict=True
+            tf.unstack(tf.cast(begins, tf.int32), axis=1),
+            tf.unstack(size - 1, axis=1),
+            strict=True,
         ):
             pending -= begins_here
             is_new = pending < 0
             span_begins.append(is_new)
             pending = tf.where(is_new, more, pending)
-        return tf.transpose(tf.stack(span_begins))
+        return tf.stack(span_begins, axis=1)
 
     def _replace(
         self, labels: tf.Tensor, positions: tf.Tensor, key: tf.Tensor
@@ -257,23 +260,3 @@ def _distance_to_next(marks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
     here = tf.gather(before, tf.maximum(column, 0), batch_dims=1)
     after = tf.searchsorted(before, here + 1, out_type=tf.int64)
     return after - column
-
-
-def _words_left(begins: tf.Tensor, is_candidate: tf.Tensor) -> tf.Tensor:
-    """Count the words that begin from each column to the next non-candidate.
-
-    Args:
-      begins: int32 [L, B], 1 where a word begins.
-      is_candidate: int32 [L, B], 0 or 1.
-
-    Returns:
-      int32 [L, B].
-    """
-    left = tf.zeros_like(begins[0])
-    columns = []
-    for begins_here, is_candidate_here in zip(
-        reversed(tf.unstack(begins)), reversed(tf.unstack(is_candidate)), strict=True
-    ):
-        left = (left + begins_here) * is_candidate_here
-        columns.append(left)
-    return tf.stack(columns[::-1])

@@ -66,9 +66,8 @@ class Permutations:
           keys_for: Function from a purpose to the keys of the rows' draws, uint64 [B].
 
         Returns:
-          target_positions int32 [B, P] (ascending; 0 where there is no target),
-          target_labels int32 [B, P] (their tokens; 0 where there is no target),
-          target_weights float32 [B, P] (1 for a target, else 0), ranks int32 [B, L].
+          target_positions, target_labels and target_weights [B, P], and ranks [B, L],
+          as in `PretrainingBatches`.
         """
         cls_id, sep_id = self._special
         is_special = (ids == cls_id) | (ids == sep_id)

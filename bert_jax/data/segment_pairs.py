@@ -46,7 +46,7 @@ class Consecutive(segments.Segments):
     _special_tokens = 3
     _min_pieces = 2
 
-    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> chunks_lib.Chunks:
+    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
         return chunks_lib.reach(pieces, self._target, self._min_pieces)
 
     def _prepare(self, table, pieces, chunks):
@@ -57,9 +57,8 @@ class Consecutive(segments.Segments):
         self._num_documents = len(table.document_sentences) - 1
         self._piece_starts = tf.constant(pieces.starts)
         self._document_pieces = tf.constant(pieces.of_document)
-        self._first_piece = tf.constant(chunks.first_piece)
-        self._end_piece = tf.constant(chunks.end_piece)
-        self._document = tf.constant(chunks.document)
+        self._chunks = tf.constant(chunks)
+        self._document = tf.constant(self.chunk_documents)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make rows from chunks; see `Segments`."""
@@ -77,8 +76,8 @@ class Consecutive(segments.Segments):
         self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
     ) -> tuple[_Segment, _Segment]:
         """Cut each chunk into two segments with about `goal` tokens together."""
-        first = tf.gather(self._first_piece, chunk)
-        limit = tf.gather(self._end_piece, chunk)
+        first = tf.gather(self._chunks, chunk)
+        limit = tf.gather(self._chunks, chunk + 1)
         start = tf.gather(self._piece_starts, first)
         end = self._reach(start + goal, tf.minimum(first + 2, limit), limit)
         count = end - first

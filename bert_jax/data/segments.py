@@ -67,9 +67,10 @@ class Segments:
             aims = self._draw_aims(random_bits.word(aim_key, index)).numpy()
             chunks = chunks_lib.reach(pieces, aims, self._min_pieces)
             # A row has a token in each segment at least: another document may give B.
-            tokens = np.clip(pieces.tokens(chunks), self._min_pieces, self._target)
+            tokens = np.diff(pieces.starts[chunks])
+            tokens = np.clip(tokens, self._min_pieces, self._target)
             self.sizes = tokens + self._special_tokens
-        self.chunk_documents = chunks.document
+        self.chunk_documents = pieces.documents(chunks[:-1])
         self._prepare(table, pieces, chunks)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
@@ -86,26 +87,23 @@ class Segments:
         """
         raise NotImplementedError
 
-    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> chunks_lib.Chunks:
-        """Cut pieces into chunks for rows that are not packed."""
+    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
+        """Cut pieces into chunks for rows that are not packed; see `Pieces`."""
         raise NotImplementedError
 
     def _prepare(
         self,
         table: chunks_lib.TokenTable,
         pieces: chunks_lib.Pieces,
-        chunks: chunks_lib.Chunks,
+        chunks: np.ndarray,
     ) -> None:
         """Keep what is needed of the tables to make rows."""
         raise NotImplementedError
 
     def _draw_aims(self, key: tf.Tensor) -> tf.Tensor:
         """Draw the tokens that each row aims at: the target, or, at a rate, fewer."""
-        return tf.where(
-            random_bits.chance(
-                random_bits.word(key, _SHORT), self._short_sequence_rate
-            ),
-            2
-            + random_bits.below(random_bits.word(key, _SHORT_LENGTH), self._target - 1),
-            self._target,
-        )
+        draw = random_bits.word(key, _SHORT)
+        is_short = random_bits.chance(draw, self._short_sequence_rate)
+        draw = random_bits.word(key, _SHORT_LENGTH)
+        short = 2 + random_bits.below(draw, self._target - 1)
+        return tf.where(is_short, short, self._target)

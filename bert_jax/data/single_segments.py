@@ -26,24 +26,21 @@ class DocSentences(segments.Segments):
     _min_pieces = 1
     _separator: int | None = None  # tokens between two documents in a row
 
-    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> chunks_lib.Chunks:
+    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
         return chunks_lib.fill(pieces, self._target, self._separator)
 
     def _prepare(self, table, pieces, chunks):
-        tokens, starts = table.tokens, pieces.starts
-        stops = starts[1:]
+        tokens, starts, stops = table.tokens, pieces.starts[:-1], pieces.starts[1:]
         if self._separator:
             # Insert a [SEP] behind each document, so that a row is one slice.
-            document_ends = starts[pieces.of_document[1:]]
+            document_ends = pieces.starts[pieces.of_document[1:]]
             tokens = np.insert(tokens, document_ends, self._tokenizer.sep_id)
-            document = np.repeat(
-                np.arange(len(document_ends)), np.diff(pieces.of_document)
-            )
-            starts, stops = starts[:-1] + document, stops + document
+            separators = pieces.documents(np.arange(len(starts)))
+            starts, stops = starts + separators, stops + separators
         self._tokens = tf.constant(tokens)
-        chunk_starts = starts[chunks.first_piece]
+        chunk_starts = starts[chunks[:-1]]
         self._start = tf.constant(chunk_starts)
-        self._chunk_length = tf.constant(stops[chunks.end_piece - 1] - chunk_starts)
+        self._chunk_length = tf.constant(stops[chunks[1:] - 1] - chunk_starts)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make rows from chunks; see `Segments`."""

@@ -18,9 +18,6 @@ class DemoConfig:
     sample_megabytes: int = knob(8, at_least=1)
     # Share of the documents that is held out.
     held_out: float = knob(0.1, at_least=0.01, at_most=0.5)
-    # Minutes of pretraining, without evaluations. The first start measures the speed of
-    # the machine, and sets the number of steps. 0: the recipe's steps.
-    minutes: float = knob(0.0, at_least=0, at_most=10_000)
     # Training examples of the classifier, at most.
     train_examples: int = knob(3000, at_least=1)
     # Repetitions of fine-tuning, with consecutive seeds.
@@ -29,12 +26,7 @@ class DemoConfig:
     finetune: config_lib.FinetuneConfig = config_lib.FinetuneConfig()
 
     def check(self, where: str) -> None:
-        """Check that `minutes` has one phase, and that inputs of parts are not set."""
-        if self.minutes and len(self.pretrain.phases) != 1:
-            raise UserError(
-                f"{where}minutes={self.minutes:g} chooses the steps of one phase; "
-                f"pretrain.phases has {len(self.pretrain.phases)}"
-            )
+        """Check that the fields that the demo sets are empty."""
         for name in (
             "pretrain.data.corpus",
             "finetune.init_from",

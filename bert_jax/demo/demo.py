@@ -1,4 +1,4 @@
-"""The demo: a corpus, pretraining, fine-tuning, and a report.
+"""Program of the demo: a corpus, pretraining, fine-tuning, and a report.
 
 A part that is done is not repeated.
 """
@@ -11,7 +11,6 @@ from typing import Any
 
 import jax
 
-from bert_jax import config as config_lib
 from bert_jax import finetuning, prediction, pretraining, storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, python_docs, shards, sources, vocabulary
@@ -34,10 +33,6 @@ BLANKS = (
 def demo(config: DemoConfig, folder: str) -> str:
     """Run or continue the demo.
 
-    Args:
-      config: Config of all parts.
-      folder: Folder for the output of all parts.
-
     Returns:
       The report, which is also written to report.txt, beside results.json and
       curves.png.
@@ -50,6 +45,7 @@ def demo(config: DemoConfig, folder: str) -> str:
         if not jax.config.jax_compilation_cache_dir:
             # So that all fine-tuning runs, and continued runs, compile once.
             jax.config.update("jax_compilation_cache_dir", str(path / "compiled"))
+        jax.devices()  # fails here, and not after the corpus, if there are none
         _heading(1, "vocabulary and corpus from the documentation of Python packages")
         corpus = _corpus(config, path)
         terminal.say(corpus_report.describe(corpus))
@@ -57,8 +53,6 @@ def demo(config: DemoConfig, folder: str) -> str:
         _heading(2, "pretraining: masked tokens and next sentences")
         data = dataclasses.replace(config.pretrain.data, corpus=str(path / "corpus"))
         pretrain = dataclasses.replace(config.pretrain, data=data)
-        if config.minutes:
-            pretrain = _in_minutes(pretrain, config.minutes, path)
         pretraining.pretrain(pretrain, str(path / "pretrain"))
         pretrained = metrics_file.read(path / "pretrain")
 
@@ -106,48 +100,6 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
         tokenizer,
         path / "corpus",
     )
-
-
-# Steps of the run that measures the speed.
-_TRIAL_STEPS = 100
-
-
-def _in_minutes(
-    config: config_lib.PretrainConfig, minutes: float, path: pathlib.Path
-) -> config_lib.PretrainConfig:
-    """Set the number of pretraining steps that this machine does in some minutes.
-
-    A run that has begun keeps its number of steps on any machine.
-    """
-    (phase,) = config.phases
-    begun = workdir.read_config(path / "pretrain", config_lib.PretrainConfig)
-    if begun:
-        steps = begun.phases[0].steps
-    else:
-        rate = _sequences_per_second(config, path / "trial")
-        steps = max(1, round(60 * minutes * rate / phase.batch_size))
-        terminal.say(f"{steps:,} steps take {minutes:g} minutes on this machine")
-    phase = dataclasses.replace(phase, steps=steps)
-    return dataclasses.replace(config, phases=(phase,))
-
-
-def _sequences_per_second(
-    config: config_lib.PretrainConfig, folder: pathlib.Path
-) -> float:
-    """Measure the speed of the second half of a short run, and delete the run."""
-    phase = dataclasses.replace(config.phases[0], steps=_TRIAL_STEPS)
-    loop = dataclasses.replace(
-        config.loop, log_every=_TRIAL_STEPS // 2, eval_every=0, eval_batches=1
-    )
-    trial = dataclasses.replace(config, phases=(phase,), loop=loop)
-    terminal.say(f"measuring the speed of this machine in {_TRIAL_STEPS} steps")
-    shutil.rmtree(folder, ignore_errors=True)
-    try:
-        pretraining.pretrain(trial, str(folder))
-        trained = [r for r in metrics_file.read(folder) if r["split"] == "train"]
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-    return trained[-1]["sequences_per_sec"]
 
 
 def _task(

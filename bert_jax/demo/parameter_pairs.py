@@ -27,9 +27,7 @@ def collect(
 ) -> tuple[list[Example], list[Example]]:
     """Collect examples for training and for evaluation from Python source files.
 
-    Args:
-      paths: Source files.
-      held_out: Share of the documents that the corpus holds out.
+    `held_out` is the share of the documents that the corpus holds out.
 
     Returns:
       Examples for training and for evaluation: `text_a` is a function's summary,

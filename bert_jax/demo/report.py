@@ -1,4 +1,4 @@
-"""The demo's report: numbers, a table, and a picture with curves."""
+"""Report of the demo: numbers, a table, and a picture with curves."""
 
 import dataclasses
 import textwrap
@@ -21,7 +21,7 @@ PRETRAINED, RANDOM = "pretrained", "random"
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """The numbers of the demo, saved as results.json.
+    """Numbers of the demo, saved as results.json.
 
     Attributes:
       documentation: Tokens of the training and of the held-out split.
@@ -53,15 +53,7 @@ def make_results(
     held_out: Sequence[Example],
     accuracies: dict[str, list[float]],
 ) -> Results:
-    """Gather the numbers.
-
-    Args:
-      corpus: Text of pretraining.
-      pretrained: Records of metrics.jsonl of pretraining.
-      train: Training examples of the classifier.
-      held_out: Evaluation examples of the classifier.
-      accuracies: See `Results`.
-    """
+    """Gather the numbers, from records of metrics.jsonl and examples of the task."""
     last = [record for record in pretrained if record["split"] == "eval"][-1]
     table = chunks.load_tokens(corpus, shards.HELD_OUT)
     counts = chunks.count_tokens(table, corpus.tokenizer.vocab_size)

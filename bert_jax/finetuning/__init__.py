@@ -10,7 +10,6 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
-from etils import epath
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax import config as config_lib
@@ -18,7 +17,7 @@ from bert_jax import knobs, storage, tasks
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise, repeats
 from bert_jax.interop import checkpoints
-from bert_jax.tasks import choice, classification, squad, tagging
+from bert_jax.tasks import choice, classification, squad, tagging, task_files
 from bert_jax.training import (
     inference,
     optimizer,
@@ -43,10 +42,6 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
     """Start or continue fine-tuning, and evaluate the result.
 
     With `config.repeats`, each run has its own folder, such as `FOLDER/seed-0`.
-
-    Args:
-      config: Config of the run.
-      folder: Workdir.
 
     Returns:
       The content of results.json: scores of one run, or a summary of several.
@@ -98,7 +93,12 @@ def _finetune_once(
         )
         encoder = initialise.encoder(config, pretrained.encoder)
         task = TASKS[config.task.kind](config.task, pretrained.tokenizer)
-        config = resolve(config, task, source)
+    config = knobs.filled_in(
+        dataclasses.replace(config, init_from=str(source)),
+        "task.fingerprint",
+        task.fingerprint,
+        f"the examples at hand have {task.fingerprint}",
+    )
     config = knobs.filled_in(
         config,
         "init_fingerprint",
@@ -110,11 +110,13 @@ def _finetune_once(
         config, run.objective, pretrained.tokenizer, task.settings
     )
     with session.open_session(run, folder, config, metadata, ledger) as opened:
-        state = opened.train(functools.partial(initialise.begin, config, run, source))
+        begin = functools.partial(initialise.begin, config, run, source)
+        state = session.train(opened, begin)
         (phase,) = run.phases
         engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
+        rows_at_once = phase.batch_size // phase.micro_batches
         outputs = {
-            name: engine.outputs(rows, phase.batch_size, opened.heartbeat)
+            name: engine.outputs(rows, rows_at_once, opened.heartbeat)
             for name, rows in task.held_out.items()
         }
         predictions = task.decode(outputs)
@@ -134,23 +136,7 @@ def _finetune_once(
 
 
 def _write_results(folder: storage.Path, results: dict[str, Any]) -> None:
-    with storage.writing(folder):
-        storage.write_text(
-            folder / "results.json", json.dumps(results, indent=2) + "\n"
-        )
-
-
-def resolve(
-    config: config_lib.FinetuneConfig, task: tasks.Task, source: epath.Path
-) -> config_lib.FinetuneConfig:
-    """Fill in the fields that task and checkpoint determine."""
-    config = knobs.filled_in(
-        config,
-        "task.fingerprint",
-        task.fingerprint,
-        f"the examples at hand have {task.fingerprint}",
-    )
-    return dataclasses.replace(config, init_from=str(source))
+    task_files.write(folder / "results.json", json.dumps(results, indent=2) + "\n")
 
 
 def make_run(
@@ -159,12 +145,7 @@ def make_run(
     encoder: config_lib.EncoderConfig,
     task: tasks.Task,
 ) -> Run:
-    """Build the run.
-
-    Raises:
-      UserError: The encoder is too short for the task, or model and batches cannot be
-        sharded over the mesh.
-    """
+    """Build the run, or raise a UserError if its parts do not fit together."""
     if task.length > encoder.max_position_embeddings:
         raise UserError(
             f"task.length={task.length} is more than the "
@@ -177,10 +158,11 @@ def make_run(
         )
     objective = task.objective(encoder)
     # The share of padding does not depend on the parameters.
-    measured = ["loss", *(m for m in objective.metrics if m != "padding_fraction")]
-    if config.keep_best not in ("", *measured):
-        known = ", ".join(map(repr, measured))
-        raise UserError(f"keep_best={config.keep_best!r} must be one of {known}")
+    known = ["loss", *(m for m in objective.metrics if m != "padding_fraction")]
+    if config.keep_best not in ("", *known):
+        raise UserError(
+            f"keep_best={config.keep_best!r} must be one of {', '.join(known)}"
+        )
     sharding.check_encoder(mesh, encoder)
     sharding.check_batch(mesh, "", config.batch_size, config.micro_batches)
     steps = math.ceil(config.epochs * len(task.train["weights"]) / config.batch_size)

@@ -43,9 +43,6 @@ def least_padding(
       used: int [rows]; the number of tokens in each row.
       candidates: Lengths, ascending. The last one holds every row.
       count: Largest number of lengths.
-
-    Returns:
-      Ascending lengths that minimise the sum, over rows, of the padded row length.
     """
     lengths = np.array(candidates)
     rows = np.searchsorted(np.sort(used), lengths, side="right")
@@ -72,14 +69,9 @@ def open_data(
     steps: int,
     rows: np.ndarray,
 ) -> PhaseData:
-    """Return the batches of a run for training and evaluation.
+    """Return the batches of a run of `steps` for training and evaluation.
 
-    Args:
-      config: Config of the run.
-      task: Task.
-      objective: Objective of the task.
-      steps: Steps of the run.
-      rows: int [rows], ascending: rows of each batch that this process makes.
+    This process makes the `rows` of each batch, int [rows], ascending.
     """
     examples_of = functools.partial(_examples, config, task, objective)
     training = examples_of(task.train, rows, steps=steps)
@@ -103,14 +95,10 @@ def _examples(
     from bert_jax.data import examples  # imports TensorFlow
 
     all_lengths = lengths(config, task)
-
-    def row_shapes(length: int) -> dict[str, tuple[int, ...]]:
-        shapes = objective.batch_shapes(config.batch_size, length)
-        return {name: shapes[name].shape[1:] for name in arrays}
-
-    longest = row_shapes(all_lengths[-1])
+    batches = [objective.batch_shapes(config.batch_size, n) for n in all_lengths]
+    shapes = [{name: batch[name].shape[1:] for name in arrays} for batch in batches]
     arrays = {
-        name: values[(slice(None), *map(slice, longest[name]))]
+        name: values[(slice(None), *map(slice, shapes[-1][name]))]
         for name, values in arrays.items()
     }
     return examples.Examples(
@@ -119,6 +107,6 @@ def _examples(
         seed=config.seed,
         rows=rows,
         lengths=all_lengths,
-        shapes=[row_shapes(n) for n in all_lengths],
+        shapes=shapes,
         **options,
     )

@@ -6,19 +6,15 @@ import numpy as np
 
 
 def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
-    """Summarise the scores of several runs.
-
-    Args:
-      scores: Scores of each run, by its name.
+    """Summarise the scores of several runs, which are named.
 
     Returns:
       The scores; for each its median, mean, standard deviation (of a sample), least and
       greatest value; and the run that is best by the first score.
     """
-    first_run = next(iter(scores.values()))
     values = {
         name: [run[name] for run in scores.values()]
-        for name, value in first_run.items()
+        for name, value in next(iter(scores.values())).items()
         if isinstance(value, int | float)
     }
     first = next(iter(values))

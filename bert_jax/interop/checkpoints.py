@@ -47,9 +47,9 @@ def published(path: str | os.PathLike) -> Published | None:
         if not (files := storage.find(f"{glob.escape(folder)}/*")):
             folder, _, name = folder.rpartition("/")
             files = storage.find(f"{glob.escape(folder)}/*")
-        return _of_store(folder, name, tuple(files))
+        return _read_remote(folder, name, tuple(files))
     local = pathlib.Path(path)
-    return _of_disk(local, *_state(local if local.is_dir() else local.parent))
+    return _read_local(local, *_state(local if local.is_dir() else local.parent))
 
 
 def _state(folder: pathlib.Path) -> tuple[str, tuple]:
@@ -64,20 +64,20 @@ def _state(folder: pathlib.Path) -> tuple[str, tuple]:
 
 def _reader(local: pathlib.Path) -> Callable[[pathlib.Path], Published] | None:
     """Return the function that reads a folder, or files with such a prefix."""
-    if local.is_dir() and huggingface_folder.is_one(local):
+    if local.is_dir() and huggingface_folder.is_checkpoint(local):
         return huggingface_folder.read
-    return tensorflow.read if tensorflow.is_one(local) else None
+    return tensorflow.read if tensorflow.is_checkpoint(local) else None
 
 
 @functools.lru_cache(maxsize=2)
-def _of_disk(local: pathlib.Path, *state: object) -> Published | None:
+def _read_local(local: pathlib.Path, *state: object) -> Published | None:
     del state
     read = _reader(local)
     return read(local) if read else None
 
 
 @functools.lru_cache(maxsize=2)
-def _of_store(
+def _read_remote(
     folder: str, name: str, files: tuple[storage.File, ...]
 ) -> Published | None:
     copies = pathlib.Path(tempfile.mkdtemp(prefix="bert_jax-"))
@@ -95,12 +95,12 @@ def _of_store(
             shutil.rmtree(copies)
             return None
         for path, file in paths.items():
-            is_of_another = read is tensorflow.read and (
-                tensorflow.is_of_another(local, path.name)
+            belongs_to_another = read is tensorflow.read and (
+                tensorflow.belongs_to_another(local, path.name)
             )
-            if not is_of_another and not _UNREAD.search(path.name):
+            if not belongs_to_another and not _UNREAD.search(path.name):
                 _copy(file, path)
-        made = _of_disk(local, *_state(copies))
+        made = _read_local(local, *_state(copies))
     except UserError as error:
         shutil.rmtree(copies)
         raise UserError(str(error).replace(str(copies), folder)) from error
@@ -108,7 +108,7 @@ def _of_store(
 
 
 def _copy(file: storage.File, local: pathlib.Path) -> None:
-    with storage.writing(local.parent, "make room, or set TMPDIR to another folder"):
+    with storage.writing(local.parent, "set TMPDIR to another folder"):
         storage.get(storage.path(file.name), local)
 
 

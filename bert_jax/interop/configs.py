@@ -38,8 +38,7 @@ FIELDS: dict[str, tuple[str, type, Any]] = {
 # Fields that an export may change: the padding of the vocabulary is dropped, and XLNet
 # has no limit on the length of a row.
 _NOT_COMPARED = {"vocab_multiple", "max_position_embeddings"}
-# Required values of all families.
-_CONSTANTS = {"position_embedding_type": "absolute", "add_cross_attention": False}
+_POSITIONS = "encoder/embeddings/position_embedding"
 
 
 class ConfigFile(NamedTuple):
@@ -68,27 +67,32 @@ def read(path: pathlib.Path) -> ConfigFile:
         encoder.
     """
     values = json_files.read(path)
-    families = {family.model_type: family for family in FAMILIES}
-    family = families.get(model_type := values.get("model_type", "bert"))
-    if not family:
-        known = ", ".join(map(repr, sorted(families)))
+    model_type = values.get("model_type", "bert")
+    families = [each for each in FAMILIES if each.model_type == model_type]
+    if not families:
+        known = ", ".join(sorted(repr(each.model_type) for each in FAMILIES))
         raise UserError(f"{path}: unknown model_type {model_type!r}; expected {known}")
+    (family,) = families
+    if values.get("quantization_config"):
+        raise UserError(
+            f"{path} has a quantization_config; bert_jax reads floating-point weights "
+            "only; save the model after model.dequantize()"
+        )
     class_name = _class_name(path, values, family)
     config = encoder(path, values, ACTIVATIONS, family)
     return ConfigFile(path, values, family, class_name, config)
 
 
 def _class_name(path: pathlib.Path, values: dict[str, Any], family: Family) -> str:
-    named = values.get("architectures")
-    if not isinstance(named, list) or not named:
-        return ""
+    named = values.get("architectures") or [""]
+    name = named[0] if isinstance(named, list) else named
     known = [each.name for each in family.classes.values()] + [*family.encoder_only]
-    if named[0] not in known:
+    if name and name not in known:
         raise UserError(
-            f"{path}: unknown class {named[0]!r} in architectures; for {family.title}, "
+            f"{path}: unknown class {name!r} in architectures; for {family.title}, "
             f"bert_jax reads {', '.join(sorted(known))}"
         )
-    return named[0]
+    return name
 
 
 def read_tensorflow(path: pathlib.Path) -> ConfigFile:
@@ -116,7 +120,10 @@ def encoder(
     Raises:
       UserError: bert_jax cannot represent the encoder.
     """
-    for name, value in (_CONSTANTS | dict(family.constants)).items():
+    constants = {**family.constants, "add_cross_attention": False}
+    if _POSITIONS in family.encoder:
+        constants["position_embedding_type"] = "absolute"
+    for name, value in constants.items():
         if values.get(name, value) != value:
             raise UserError(
                 f"{path}: {name} is {values[name]!r}; bert_jax supports {value!r} only"

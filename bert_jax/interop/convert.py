@@ -80,12 +80,12 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
     form = model.form if to == "ours" else lazy_checkpoint.form_of(model)
     paths = set(model.params)
     if to == "ours":
-        written, kept = write_ours(model, folder), paths
+        written, kept = write_native(model, folder), paths
     else:
         kept = _kept(model, form)
         generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
         write = _huggingface if to == "huggingface" else _tensorflow
-        with output.complete_or_not_at_all(new, _size(model), _LAST[to]) as temporary:
+        with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
             written = write(model, form, temporary)
             if generator:
                 (temporary / GENERATOR).mkdir()
@@ -107,18 +107,13 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
     return Converted(to, form.name, written, missing, ignored)
 
 
-def _size(model: Model) -> int:
-    """Return the bytes of all parameters, in float32."""
-    return sum(4 * math.prod(array.shape) for array in model.params.values())
-
-
 def _kept(model: Model, form: huggingface.Form) -> set[str]:
     """Return the paths of the parameters that the output has arrays for.
 
     Raises:
       UserError: The class lacks a parameter of the encoder.
     """
-    kept = {path for path in model.params if huggingface.names(path, form)}
+    kept = {path for path in model.params if huggingface.has(path, form)}
     for path in sorted(model.params.keys() - kept):
         if path.startswith("encoder/") and not path.startswith("encoder/pooler/"):
             raise UserError(
@@ -135,7 +130,7 @@ def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
         for path in _kept(model, form)
         for name in huggingface.names(path, form)
     }
-    return dict(sorted((huggingface.optional(form) | shapes).items()))
+    return dict(sorted((huggingface.always_present(form) | shapes).items()))
 
 
 def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndarray]]:
@@ -146,7 +141,7 @@ def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndar
     ):
         yield name, array
         written.add(name)
-    for name, shape in huggingface.optional(form).items():
+    for name, shape in huggingface.always_present(form).items():
         if name not in written:
             yield name, np.zeros(shape, np.float32)
 
@@ -202,7 +197,7 @@ def _tensorflow(
     return names
 
 
-def write_ours(model: Model, folder: str) -> list[str]:
+def write_native(model: Model, folder: str) -> list[str]:
     """Write a native checkpoint. The folder appears when it is complete.
 
     Args:
@@ -216,7 +211,7 @@ def write_ours(model: Model, folder: str) -> list[str]:
       UserError: The folder cannot be written.
     """
     new, paths = output.check(folder, local=True), sorted(model.params)
-    with output.complete_or_not_at_all(new, _size(model), "") as temporary:
+    with output.complete_or_not_at_all(new, "") as temporary:
         # One at a time, because each is in memory twice while it is copied; the largest
         # first, while memory is still empty.
         params = {

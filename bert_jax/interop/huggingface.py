@@ -6,7 +6,7 @@ one array, such as query, key and value in ModernBERT's `Wqkv`.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -91,18 +91,19 @@ def names(path: str, form: Form) -> list[str]:
     There is one name, or one for each layer that has the array. The list is empty if
     the class has no such parameter.
     """
-    family = form.family
-    if not path.startswith(_STACKED):
-        name = _name(path, family.encoder) or _name(path, form.model_class.parts)
+    name = _name(path, form)
+    if not path.startswith(_STACKED) or not name:
         return [name] if name else []
-    name = _name(path.removeprefix(_STACKED), family.layer)
-    if not name:
-        return []
     layers = range(_first_layer(path, form), form.encoder.num_distinct_layers)
-    return [f"{family.layer_prefix.format(i)}.{name}" for i in layers]
+    return [f"{form.family.layer_prefix.format(i)}.{name}" for i in layers]
 
 
-def parts(path: str, form: Form) -> list[str]:
+def has(path: str, form: Form) -> bool:
+    """Return whether a class has a parameter, be it in arrays of no layer."""
+    return bool(_name(path, form))
+
+
+def stacked_with(path: str, form: Form) -> list[str]:
     """Return the paths of the parameters that share this one's arrays, in order.
 
     Each array holds as many output rows of one parameter as of the next. Most arrays
@@ -117,7 +118,7 @@ def parts(path: str, form: Form) -> list[str]:
     return [f"{_STACKED}{k}{leaf}" for k in table if table[k] == table.get(key)]
 
 
-def optional(form: Form) -> dict[str, tuple[int, ...]]:
+def always_present(form: Form) -> dict[str, tuple[int, ...]]:
     """Return the shapes of arrays that every model of the class has.
 
     An encoder of bert_jax may lack them; they are zeros then. These are the segment
@@ -138,7 +139,11 @@ def optional(form: Form) -> dict[str, tuple[int, ...]]:
     }
 
 
-def _name(path: str, table: Mapping[str, str]) -> str:
+def _name(path: str, form: Form) -> str:
+    """Return the name of a parameter's array, within a layer if it is in one; or ""."""
+    table = {**form.family.encoder, **form.model_class.parts}
+    if path.startswith(_STACKED):
+        path, table = path.removeprefix(_STACKED), form.family.layer
     if path in table:
         return table[path]
     parent, _, leaf = path.rpartition("/")
@@ -157,7 +162,7 @@ def _first_layer(path: str, form: Form) -> int:
 def array_shape(path: str, shape: Sequence[int], form: Form) -> tuple[int, ...]:
     """Return the shape of each array of a parameter of the given path and shape."""
     part, *_ = _part_arrays(path, np.broadcast_to(np.float32(0), shape), form)
-    return len(part) * len(parts(path, form)), *part.shape[1:]
+    return len(part) * len(stacked_with(path, form)), *part.shape[1:]
 
 
 def _views(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
@@ -208,7 +213,7 @@ def to_arrays(
       form: Class and config.
     """
     for path in paths:
-        together = parts(path, form)
+        together = stacked_with(path, form)
         if path != together[0]:
             continue
         by_part = [_part_arrays(each, read(each), form) for each in together]
@@ -230,7 +235,7 @@ def to_parameter(
     value = np.zeros(shape, np.float32)
     if path.endswith("scale"):
         value[: _first_layer(path, form)] = 1  # initial value; layer 0 does not use it
-    together = parts(path, form)
+    together = stacked_with(path, form)
     skipped = _skipped_rows(path, form)
     for view, array in zip(_views(path, value, form), arrays, strict=True):
         view[...] = np.split(array, len(together))[together.index(path)][skipped:]
@@ -245,5 +250,5 @@ def to_huggingface(params: Any, form: Form) -> dict[str, np.ndarray]:
       form: Class and config.
     """
     by_path = parameters.flatten(params)
-    paths = [path for path in by_path if names(path, form)]
+    paths = [path for path in by_path if has(path, form)]
     return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), form))

@@ -10,7 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, huggingface, model_classes
-from bert_jax.interop.safetensors import Stored
+from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import restore
@@ -34,7 +34,7 @@ class Model:
 
     source: str
     metadata: metadata_lib.Metadata
-    params: dict[str, Stored]
+    params: dict[str, LazyArray]
     ignored: tuple[str, ...] = ()
     form: huggingface.Form | None = None
 
@@ -48,7 +48,7 @@ def read(source: str) -> Model:
     """
     if other := checkpoints.published(source):
         params = {
-            path: Stored(shape, functools.partial(other.parameter, path))
+            path: LazyArray(shape, functools.partial(other.parameter, path))
             for path, shape in sorted(other.shapes.items())
         }
         used = {name for path in params for name in huggingface.names(path, other.form)}
@@ -62,7 +62,7 @@ def read(source: str) -> Model:
             "checkpoints with an encoder at 'encoder' can be converted"
         )
     params = {
-        path: Stored(tuple(leaf.shape), functools.partial(_parameter, where, path))
+        path: LazyArray(tuple(leaf.shape), functools.partial(_parameter, where, path))
         for path, leaf in sorted(restore.shapes(where).items())
     }
     return Model(str(where), metadata, params)

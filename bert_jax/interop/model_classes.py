@@ -18,14 +18,13 @@ from bert_jax.interop.families.family import (
     CLASSIFICATION,
     MASKED_LM,
     NEXT_SENTENCE,
-    ONLY_NEXT_SENTENCE,
     PERMUTATION_LM,
     REPLACED_TOKENS,
     SENTENCE_ORDER,
     TAGGING,
     Family,
 )
-from bert_jax.interop.safetensors import Stored
+from bert_jax.interop.safetensors import LazyArray
 from bert_jax.objectives import (
     Objective,
     causal_lm,
@@ -52,7 +51,6 @@ _OBJECTIVES = {
     knobs.kind_of(config_lib.PermutationLmConfig): PERMUTATION_LM,
     knobs.kind_of(config_lib.ReplacedTokensConfig): REPLACED_TOKENS,
 }
-_MULTI_LABEL = "multi_label_classification"
 _QUESTIONS = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
 # Objectives and their configs; all other purposes have masked tokens.
 _PRETRAINING: dict[str, tuple[Any, Any]] = {
@@ -67,7 +65,6 @@ _PRETRAINING: dict[str, tuple[Any, Any]] = {
 # Segments of the objective that has the heads of a class.
 _SEGMENTS = {
     NEXT_SENTENCE: "next_sentence",
-    ONLY_NEXT_SENTENCE: "next_sentence",
     SENTENCE_ORDER: "sentence_order",
     BARE: "next_sentence",  # has a pooler
 }
@@ -172,7 +169,7 @@ def metadata(
     form: huggingface.Form,
     config: configs.ConfigFile,
     tokenizer: Tokenizer,
-    arrays: dict[str, Stored],
+    arrays: dict[str, LazyArray],
 ) -> tuple[metadata_lib.Metadata, Objective]:
     """Build the metadata of a published checkpoint, in the form of native ones.
 
@@ -210,18 +207,18 @@ def _pretraining(
 ) -> tuple[dict[str, Any], Objective]:
     """Return the known part of a run's config, and the objective of the run."""
     segments = "consecutive" if encoder.type_vocab_size >= 2 else "full_sentences"
-    make, asked = _PRETRAINING.get(
+    make, settings = _PRETRAINING.get(
         purpose, (masked_lm.MaskedLm, config_lib.MaskedLmConfig())
     )
-    asked = dataclasses.replace(asked, segments=_SEGMENTS.get(purpose, segments))
-    objective = make(encoder, asked)
+    settings = dataclasses.replace(settings, segments=_SEGMENTS.get(purpose, segments))
+    objective = make(encoder, settings)
     if purpose == BARE:
         return {"kind": "bare encoder"}, objective
-    return {"kind": "pretraining", "objective": knobs.to_dict(asked)}, objective
+    return {"kind": "pretraining", "objective": knobs.to_dict(settings)}, objective
 
 
 def _finetuning(
-    form: huggingface.Form, config: configs.ConfigFile, arrays: dict[str, Stored]
+    form: huggingface.Form, config: configs.ConfigFile, arrays: dict[str, LazyArray]
 ) -> tuple[dict[str, Any], Objective, dict[str, Any]]:
     """Return the known part of a run's config, its objective and its task's labels."""
     purpose, encoder, values = form.purpose, form.encoder, config.values
@@ -246,11 +243,14 @@ def _finetuning(
             task = config_lib.TaggingConfig(length=length)
             settings = {"tags": labels, "scheme": _scheme(labels)}
             objective = tagging.Tagging(encoder, count)
-        elif problem == _MULTI_LABEL:
+        elif problem == "multi_label_classification" or (
+            problem == "regression" and count > 1
+        ):
+            bare = form.family.classes[BARE].name
             raise UserError(
-                f"{config.path}: problem_type is {problem!r}; bert_jax predicts one "
-                "class for each text. To read only the encoder, set architectures to "
-                f'["{form.family.classes[BARE].name}"]'
+                f"{config.path}: problem_type is {problem!r}, with {count} outputs; "
+                "bert_jax predicts one class or one number for each text. To read only "
+                f'the encoder, set architectures to ["{bare}"]'
             )
         elif problem == "regression" or count == 1:
             task = config_lib.ClassificationConfig(target="number", length=length)
@@ -276,7 +276,10 @@ def _labels(
             f"{path}: id2label must name the {count} classes of {classifier}, 0 to "
             f"{count - 1}"
         )
-    return [str(names[str(i)]) for i in range(count)]
+    labels = [str(names[str(i)]) for i in range(count)]
+    if repeated := [label for i, label in enumerate(labels) if label in labels[:i]]:
+        raise UserError(f"{path}: id2label names two classes {repeated[0]!r}")
+    return labels
 
 
 def _scheme(tags: list[str]) -> str:

@@ -4,17 +4,13 @@ import contextlib
 import os
 import pathlib
 import shutil
-import tempfile
-import uuid
 from collections.abc import Iterator
 
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.training import restore
 
-# Space for files other than the arrays.
-_MARGIN_BYTES = 1 << 20
-_HINT = "make room, or give another folder"
+_HINT = "give another folder"
 
 
 def check(output: str, *, local: bool = False) -> storage.Path:
@@ -47,9 +43,7 @@ def check(output: str, *, local: bool = False) -> storage.Path:
 
 
 @contextlib.contextmanager
-def complete_or_not_at_all(
-    folder: storage.Path, size: int, last: str
-) -> Iterator[pathlib.Path]:
+def complete_or_not_at_all(folder: storage.Path, last: str) -> Iterator[pathlib.Path]:
     """Write a folder in a temporary place, and publish it when the block succeeds.
 
     A local folder is renamed. A store cannot rename, so the file that marks a
@@ -58,7 +52,6 @@ def complete_or_not_at_all(
 
     Args:
       folder: Result of `check`.
-      size: Bytes of the arrays.
       last: Name of the file that is uploaded last.
 
     Yields:
@@ -68,19 +61,10 @@ def complete_or_not_at_all(
       UserError: The folder cannot be written.
       Unavailable: A store does not answer; try again later.
     """
-    name = f"{folder.name}.{uuid.uuid4().hex[:12]}.tmp"
-    is_remote = storage.is_remote(folder)
-    parent = pathlib.Path(tempfile.gettempdir()) if is_remote else folder.parent
-    temporary = parent / name
+    is_remote, temporary = storage.is_remote(folder), storage.temporary_file(folder)
     try:
         with storage.writing(temporary if is_remote else folder, _HINT):
             temporary.mkdir(parents=True)
-            needed, free = size + _MARGIN_BYTES, shutil.disk_usage(temporary).free
-            if free < needed:
-                raise UserError(
-                    f"cannot write to {parent if is_remote else folder}: {needed:,} "
-                    f"bytes are needed, and {free:,} are free; {_HINT}"
-                )
             try:
                 yield temporary
             except Exception as error:

@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import configs, huggingface, model_classes
 from bert_jax.interop.configs import ConfigFile
 from bert_jax.interop.families.family import Family
-from bert_jax.interop.safetensors import Stored
+from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
 from bert_jax.objectives import Objective
 from bert_jax.tokenizer import Tokenizer
@@ -50,7 +50,7 @@ class Published:
     files: tuple[pathlib.Path, ...]
     form: huggingface.Form
     metadata: metadata_lib.Metadata
-    arrays: dict[str, Stored]
+    arrays: dict[str, LazyArray]
     ignored: tuple[str, ...]
     shapes: dict[str, tuple[int, ...]]
 
@@ -118,7 +118,7 @@ def make(
     files: tuple[pathlib.Path, ...],
     config: ConfigFile,
     tokenizer: Tokenizer,
-    arrays: dict[str, Stored],
+    arrays: dict[str, LazyArray],
 ) -> Published:
     """Assemble a checkpoint from its files, and check that they fit together.
 
@@ -185,8 +185,8 @@ def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> 
 
 
 def _with_current_names(
-    arrays: dict[str, Stored], family: Family
-) -> tuple[dict[str, Stored], list[str]]:
+    arrays: dict[str, LazyArray], family: Family
+) -> tuple[dict[str, LazyArray], list[str]]:
     """Rename arrays as current `transformers` does.
 
     Returns:
@@ -212,7 +212,7 @@ def _shapes(
     config_name: str,
     form: huggingface.Form,
     objective: Objective,
-    arrays: dict[str, Stored],
+    arrays: dict[str, LazyArray],
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the parameters that there are arrays for, by path."""
     encoder, family = form.encoder, form.family
@@ -231,7 +231,7 @@ def _shapes(
     shapes = {}
     for path, leaf in parameters.flatten(initial).items():
         names = huggingface.names(path, form)
-        if not names:  # another class has this parameter
+        if not huggingface.has(path, form):  # another class has this parameter
             continue
         missing = [name for name in names if name not in arrays]
         is_encoder = path.startswith("encoder/") and "/pooler/" not in path
@@ -239,7 +239,7 @@ def _shapes(
             raise UserError(f"{source} has no array {missing[0]}")
         if missing:
             continue
-        wanted = huggingface.array_shape(path, leaf.shape, form)
+        wanted = huggingface.array_shape(path, leaf.shape, form) if names else ()
         for name in names:
             if arrays[name].shape != wanted:
                 raise UserError(

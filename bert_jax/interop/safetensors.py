@@ -30,14 +30,14 @@ _DTYPES = {
 _NAMES = {dtype: name for name, dtype in _DTYPES.items()}
 
 
-class Stored(NamedTuple):
-    """An array in a file: its shape, and a function that reads it."""
+class LazyArray(NamedTuple):
+    """The shape of an array in a file, and a function that reads it."""
 
     shape: tuple[int, ...]
     read: Callable[[], np.ndarray]
 
 
-def read(path: pathlib.Path) -> dict[str, Stored]:
+def read(path: pathlib.Path) -> dict[str, LazyArray]:
     """Return the arrays of a file, by name.
 
     Raises:
@@ -52,7 +52,7 @@ def read(path: pathlib.Path) -> dict[str, Stored]:
             header = json.loads(stream.read(length))
         header.pop("__metadata__", None)
         return {
-            name: _stored(path, 8 + length, size, name, about)
+            name: _array(path, 8 + length, size, name, about)
             for name, about in header.items()
         }
     except (OSError, ValueError, RecursionError, AttributeError) as error:
@@ -61,7 +61,9 @@ def read(path: pathlib.Path) -> dict[str, Stored]:
         ) from error
 
 
-def _stored(path: pathlib.Path, start: int, size: int, name: str, about: Any) -> Stored:
+def _array(
+    path: pathlib.Path, start: int, size: int, name: str, about: Any
+) -> LazyArray:
     """Return an array of a file of `size` bytes. Arrays begin at `start`."""
     try:
         code, shape = about["dtype"], tuple(map(int, about["shape"]))
@@ -69,7 +71,9 @@ def _stored(path: pathlib.Path, start: int, size: int, name: str, about: Any) ->
     except (TypeError, KeyError, ValueError) as error:
         raise ValueError(f"its header is damaged at {name}") from error
     if code not in _DTYPES:
-        raise ValueError(f"{name} is of type {code}, not of {', '.join(_DTYPES)}")
+        raise UserError(
+            f"{path}: {name} is of type {code}; bert_jax reads {', '.join(_DTYPES)}"
+        )
     dtype = _DTYPES[code]
     if min((begin, *shape)) < 0 or end - begin != math.prod(shape) * dtype.itemsize:
         raise ValueError(f"{name} of shape {shape} is said to have {end - begin} bytes")
@@ -85,7 +89,7 @@ def _stored(path: pathlib.Path, start: int, size: int, name: str, about: Any) ->
         content = np.memmap(path, np.uint8, "r", start + begin, (end - begin,))
         return content.view(dtype).reshape(shape)
 
-    return Stored(shape, map_array)
+    return LazyArray(shape, map_array)
 
 
 def write(

@@ -7,19 +7,14 @@ import contextlib
 import glob
 import pathlib
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+from collections.abc import Iterable
 
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interop import (
-    configs,
-    published,
-    vocabularies,
-)
+from bert_jax.interop import configs, published, vocabularies
 from bert_jax.interop.families import family
-from bert_jax.interop.safetensors import Stored
+from bert_jax.interop.safetensors import LazyArray
 from bert_jax.tokenizer import Tokenizer
 
 CONFIG = "bert_config.json"
@@ -32,8 +27,6 @@ PURPOSES = (
     family.ANSWERING,
 )
 PREFIX = "bert_model.ckpt"
-# Bytes of arrays in one file. BERT-Base takes two files.
-_PART_BYTES = 1 << 28
 _INDEX = ".index"
 # Variables whose names in `transformers` have other parts.
 _HEADS = {
@@ -51,14 +44,14 @@ _LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias"
 _TRAINING = re.compile(r".*/adam_[mv]|global_step")
 
 
-def is_one(path: pathlib.Path) -> bool:
-    """Return whether a folder, or a common prefix of files, is such a checkpoint."""
+def is_checkpoint(path: pathlib.Path) -> bool:
+    """Return whether a path is a folder or a common prefix of such files."""
     if _index_of(path).exists() or path.suffix == _INDEX:
         return True
     return path.is_dir() and ((path / CONFIG).exists() or bool(_indices(path)))
 
 
-def is_of_another(path: pathlib.Path, name: str) -> bool:
+def belongs_to_another(path: pathlib.Path, name: str) -> bool:
     """Return whether a file in the folder belongs to another checkpoint."""
     return ".ckpt" in name and not name.startswith(f"{_index(path).stem}.")
 
@@ -121,7 +114,7 @@ def _tokenizer(folder: pathlib.Path) -> Tokenizer:
     return Tokenizer("wordpiece", lower_case, strip_accents, tokenizer.model)
 
 
-def _arrays(prefix: pathlib.Path) -> dict[str, Stored]:
+def _arrays(prefix: pathlib.Path) -> dict[str, LazyArray]:
     """Return the arrays by Hugging Face's names; each is read on demand."""
     import tensorflow as tf
 
@@ -143,7 +136,7 @@ def _arrays(prefix: pathlib.Path) -> dict[str, Stored]:
                 value = reader.get_tensor(name)
             return value.T if _is_kernel(name) else value
 
-        return Stored(tuple(shape)[::-1] if _is_kernel(name) else tuple(shape), get)
+        return LazyArray(tuple(shape)[::-1] if _is_kernel(name) else tuple(shape), get)
 
     return {
         huggingface_name(name): array(name, shape)
@@ -185,9 +178,7 @@ def original_name(name: str) -> str:
 
 
 def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> list[str]:
-    """Write the files of a checkpoint. About 256 MiB are in memory at a time.
-
-    A small model has one file of arrays, and a large one has several.
+    """Write the files of a checkpoint. All arrays are in memory.
 
     Args:
       arrays: Arrays with their names in `transformers`.
@@ -198,36 +189,11 @@ def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> lis
     """
     import tensorflow as tf
 
-    names, parts = [], []
-    for variables in _parts(arrays):
-        parts.append(str(folder / f"parts/{len(parts):05}"))
-        tf.raw_ops.SaveV2(
-            prefix=parts[-1],
-            tensor_names=list(variables),
-            shape_and_slices=[""] * len(variables),
-            tensors=list(variables.values()),
-        )
-        names += variables
-        variables.clear()  # release memory before the next arrays are read
-    tf.raw_ops.MergeV2Checkpoints(
-        checkpoint_prefixes=parts,
-        destination_prefix=str(folder / PREFIX),
-        delete_old_dirs=True,
+    variables = {original_name(name): array for name, array in arrays}
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / PREFIX),
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
+        tensors=[x.T if _is_kernel(name) else x for name, x in variables.items()],
     )
-    return sorted(names)
-
-
-def _parts(arrays: Iterable[tuple[str, np.ndarray]]) -> Iterator[dict[str, Any]]:
-    """Yield the tensors of one file at a time, by name."""
-    import tensorflow as tf
-
-    part, size = {}, 0
-    for name, array in arrays:
-        original = original_name(name)
-        part[original] = tf.constant(array.T if _is_kernel(original) else array)
-        size += array.nbytes
-        if size >= _PART_BYTES:
-            yield part
-            part, size = {}, 0
-    if part:
-        yield part
+    return sorted(variables)

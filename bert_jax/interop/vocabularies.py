@@ -1,181 +1,247 @@
 """Tokenizers of Hugging Face and TensorFlow folders, in and out.
 
-Settings are read from `tokenizer_config.json`. If it lacks them, they are read from the
-pipeline in `tokenizer.json`, or are the defaults of `transformers`. A written
-`tokenizer.json` holds the whole pipeline, because defaults differ between versions.
+The library `tokenizers` reads a `tokenizer.json`. If bert_jax would give other ids than
+its pipeline, the folder is refused. Settings that `tokenizer_config.json` lacks are
+those of the pipeline, or the defaults of `transformers`. A written `tokenizer.json`
+holds the whole pipeline, because defaults differ between versions.
 """
 
+import dataclasses
+import itertools
 import json
 import pathlib
 import re
 from typing import Any
 
-import sentencepiece
 import tokenizers
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files, sentencepiece_model, templates
-from bert_jax.interop.families import BERT
+from bert_jax.interop import json_files, sentencepiece_model
+from bert_jax.interop.families import BERT, FAMILIES
 from bert_jax.interop.families.family import Family
 from bert_jax.tokenizer import UNK, Tokenizer, byte_bpe
 
 SETTINGS = "tokenizer_config.json"
+_PIPELINE = "tokenizer.json"
 _SENTENCEPIECE = "spiece.model"
 _ADDED = "added_tokens.json"
+# Longest word of `transformers`' BERT tokenizers, in characters.
+_LONGEST_WORD = 100
+# Classes of `transformers` that split texts as their model does, or as BERT's.
+_CLASSES = (
+    "(Albert|Bert|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
+    "|TokenizersBackend"
+)
+# Parts of a model that are compared as ids, or that concern unknown bytes only.
+_NOT_COMPARED = {"vocab", "merges", "unk_token", "fuse_unk"}
 
 
-def read(folder: pathlib.Path, family: Family = BERT) -> Tokenizer:
+# ---- in
+
+
+def is_published(folder: pathlib.Path) -> bool:
+    """Return whether a folder has a vocabulary that is no tokenizer of bert_jax."""
+    if (folder / _PIPELINE).exists():
+        return "kind" not in json_files.read(folder / _PIPELINE)
+    return any((folder / name).exists() for name in (_SENTENCEPIECE, "vocab.txt"))
+
+
+def read(folder: pathlib.Path) -> Tokenizer:
     """Read the tokenizer of a folder.
-
-    Args:
-      folder: Folder.
-      family: Family of the model in the folder.
 
     Raises:
       UserError: The tokenizer is missing, damaged or unsupported.
     """
-    path = folder / "tokenizer.json"
-    pipeline = json_files.read_if_there(path)
-    tokenizer = _read(folder, pipeline, family.lower_case)
-    templates.check(path, pipeline, tokenizer, cls_is_last=family.cls_is_last)
+    settings = json_files.read_if_there(folder / SETTINGS)
+    model = json_files.read_if_there(folder / "config.json")
+    families = [each for each in FAMILIES if each.model_type == model.get("model_type")]
+    family = families[0] if families else BERT
+    path, pipeline = folder / _PIPELINE, None
+    if path.exists():
+        try:
+            pipeline = tokenizers.Tokenizer.from_file(str(path))
+        except Exception as error:  # the library has no class of errors
+            raise UserError(f"{path} cannot be used: {error}") from error
+        pipeline.no_padding()
+        pipeline.no_truncation()
+    try:
+        tokenizer = _read(folder, pipeline, settings, family)
+    except UserError as error:
+        reason = str(error).replace("spm.model", _SENTENCEPIECE)
+        where = "" if str(folder) in reason else f"{folder}: "
+        raise UserError(f"{where}{reason}") from error
+    _check_added_tokens(folder, tokenizer, pipeline)
+    if pipeline and tokenizer.kind != "sentencepiece":
+        _check_steps(path, tokenizer, pipeline)
+    else:  # the class may split texts before its model does
+        name = settings.get("tokenizer_class") or model.get("tokenizer_class")
+        if name and not re.fullmatch(_CLASSES, str(name)):
+            raise UserError(
+                f"{folder}: the tokenizer_class {name!r} splits texts in its own way, "
+                "which bert_jax does not support"
+            )
+    if pipeline:
+        has_segments = model.get("type_vocab_size") not in (None, 0, 1)
+        _check_pairs(path, tokenizer, pipeline, family.cls_is_last, has_segments)
     return tokenizer
 
 
 def _read(
-    folder: pathlib.Path, pipeline: dict[str, Any], usually_lower_case: bool
+    folder: pathlib.Path,
+    pipeline: tokenizers.Tokenizer | None,
+    settings: dict[str, Any],
+    family: Family,
 ) -> Tokenizer:
-    config = folder / SETTINGS
-    settings = json_files.read_if_there(config)
+    normaliser = pipeline.normalizer if pipeline else None
+    lower_case, strip_accents = _normalisation(settings, normaliser, family)
     if (folder / _SENTENCEPIECE).exists():
-        kind, content = "sentencepiece", (folder / _SENTENCEPIECE).read_bytes()
-        model, pipeline = sentencepiece_model.with_native_names(content), {}
-    elif pipeline:
-        if _type(pipeline.get("model")) == "BPE":
-            return _read_byte_bpe(folder / "tokenizer.json", pipeline, settings)
-        kind, model = "wordpiece", _vocabulary(folder / "tokenizer.json", pipeline)
-    elif (folder / "vocab.txt").exists():
-        kind, model = "wordpiece", _lines(folder / "vocab.txt")
-    elif tokenizer_lib.is_published_bpe(folder):
-        return tokenizer_lib.from_published_bpe(folder)
-    else:
-        raise UserError(
-            f"{folder} has no vocabulary: no vocab.txt, tokenizer.json, "
-            f"{_SENTENCEPIECE}, or vocab.json with merges.txt"
-        )
-    normaliser = pipeline.get("normalizer")
-    normaliser = normaliser if isinstance(normaliser, dict) else {}
-
-    def setting(name, in_pipeline):
-        value = settings.get(name)
-        return normaliser.get(in_pipeline) if value is None else value
-
-    splits = setting("tokenize_chinese_chars", "handle_chinese_chars")
-    if splits is False or settings.get("do_basic_tokenize") is False:
-        raise UserError(
-            f"{config} switches off the split of Chinese characters or of "
-            "punctuation; bert_jax always splits them"
-        )
-    lower_case = setting("do_lower_case", "lowercase")
-    lower_case = usually_lower_case if lower_case is None else lower_case is not False
-    strip_accents = setting("strip_accents", "strip_accents")
-    if isinstance(settings.get("keep_accents"), bool):  # SentencePiece only
-        strip_accents = not settings["keep_accents"]
-    if strip_accents is None:  # defaults of the original code
-        strip_accents = lower_case or kind == "sentencepiece"
-    try:
-        if kind == "sentencepiece":
-            return Tokenizer(kind, lower_case, strip_accents, model)
-        # The default is that of `transformers`' BERT tokenizers.
-        longest = (pipeline.get("model") or {}).get("max_input_chars_per_word", 100)
-        return Tokenizer(kind, lower_case, strip_accents, model, longest)
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from error
-
-
-def _lines(path: pathlib.Path) -> bytes:
-    """Read a vocab.txt, and append the tokens of an added_tokens.json."""
-    text = path.read_bytes().replace(b"\r\n", b"\n").rstrip(b"\n") + b"\n"
-    path = path.with_name(_ADDED)
-    first = text.count(b"\n")
-    added = {
-        token: i
-        for token, i in json_files.read_if_there(path).items()
-        if not (isinstance(i, int) and i < first)  # already in vocab.txt
-    }
-    ids = range(first, first + len(added))
-    if sorted(added.values(), key=str) != sorted(ids, key=str):
-        raise UserError(
-            f"{path}: the ids must continue the {first} tokens of vocab.txt, from "
-            f"{first} on"
-        )
-    more = sorted(added, key=added.get)
-    return text + "".join(f"{token}\n" for token in more).encode("utf-8")
-
-
-def _type(part: Any) -> Any:
-    """Return the type of a part of a pipeline."""
-    return part.get("type") if isinstance(part, dict) else None
-
-
-def _vocabulary(path: pathlib.Path, pipeline: dict[str, Any]) -> bytes:
-    """Return the vocabulary of a WordPiece pipeline as the text of a vocab.txt."""
-    model = pipeline.get("model")
-    if _type(model) != "WordPiece":
-        raise UserError(
-            f"{path}: unknown model type {_type(model)}; expected WordPiece or BPE"
-        )
-    if model.get("continuing_subword_prefix", "##") != "##":
-        raise UserError(f"{path}: continuing_subword_prefix must be ##")
-    ids = _ids(path, pipeline)
+        content = (folder / _SENTENCEPIECE).read_bytes()
+        model = sentencepiece_model.with_native_names(content)
+        # Only bert_jax writes `strip_accents`.
+        keep_accents = not settings.get("strip_accents", True)
+        strip_accents = not settings.get("keep_accents", keep_accents)
+        return Tokenizer("sentencepiece", lower_case, strip_accents, model)
+    if pipeline is None:
+        if tokenizer_lib.is_published_bpe(folder):
+            return tokenizer_lib.from_published_bpe(folder)
+        path = folder / "vocab.txt"
+        if not path.exists():
+            raise UserError(
+                f"there is no {path.name}, {_PIPELINE}, {_SENTENCEPIECE}, or vocab.json"
+                " with merges.txt"
+            )
+        tokenizer = tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
+        return dataclasses.replace(tokenizer, longest_word=_LONGEST_WORD)
+    ids = pipeline.get_vocab()
     if sorted(ids.values()) != list(range(len(ids))):
         raise UserError(
-            f"{path}: the ids of the vocabulary must be 0 to {len(ids) - 1}, each once"
+            f"the ids in {_PIPELINE} must be 0 to {len(ids) - 1}, each once"
         )
-    return "".join(f"{token}\n" for token in sorted(ids, key=ids.get)).encode("utf-8")
+    if isinstance(pipeline.model, tokenizers.models.WordPiece):
+        model = "".join(f"{token}\n" for token in sorted(ids, key=ids.get)).encode()
+        longest_word = pipeline.model.max_input_chars_per_word
+        return Tokenizer("wordpiece", lower_case, strip_accents, model, longest_word)
+    if isinstance(pipeline.model, tokenizers.models.BPE):
+        merges = json.loads(pipeline.to_str())["model"]["merges"]
+        space = settings.get("add_prefix_space")
+        if space is None:
+            space = getattr(pipeline.pre_tokenizer, "add_prefix_space", False)
+        model = byte_bpe.content(ids, merges)
+        return Tokenizer("byte_bpe", False, False, model, add_prefix_space=space)
+    raise UserError(
+        f"the model in {_PIPELINE} is {type(pipeline.model).__name__}; bert_jax "
+        f"supports WordPiece and BPE there, and Unigram in a {_SENTENCEPIECE}"
+    )
 
 
-def _ids(path: pathlib.Path, pipeline: dict[str, Any]) -> dict[str, int]:
-    """Return the id of each token of a pipeline."""
-    try:
-        ids = {str(token): int(i) for token, i in pipeline["model"]["vocab"].items()}
-        for added in pipeline.get("added_tokens") or ():
-            ids.setdefault(str(added["content"]), int(added["id"]))
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"{path}: the vocabulary is damaged") from error
-    return ids
+def _normalisation(
+    settings: dict[str, Any], normaliser: Any, family: Family
+) -> tuple[bool, bool]:
+    """Return `lower_case` and `strip_accents` of a tokenizer.
+
+    Args:
+      settings: Values of the tokenizer_config.json.
+      normaliser: Normaliser of the pipeline, if there is one.
+      family: Family of the model.
+    """
+    for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
+        if settings.get(name) is False:
+            raise UserError(
+                f"{name} is false in {SETTINGS}; bert_jax always splits Chinese "
+                "characters and punctuation"
+            )
+    lower_case = settings.get("do_lower_case")
+    if lower_case is None:
+        lower_case = getattr(normaliser, "lowercase", family.lower_case)
+    strip_accents = settings.get(
+        "strip_accents", getattr(normaliser, "strip_accents", None)
+    )
+    return lower_case, lower_case if strip_accents is None else strip_accents
 
 
-def _read_byte_bpe(
-    path: pathlib.Path, pipeline: dict[str, Any], settings: dict[str, Any]
-) -> Tokenizer:
-    """Return the tokenizer of a pipeline that is byte-level BPE and nothing else."""
-    splitter, model = pipeline.get("pre_tokenizer"), pipeline["model"]
-    if _type(splitter) != "ByteLevel" or splitter.get("use_regex") is False:
-        raise UserError(f"{path}: bert_jax supports the byte-level BPE of GPT-2 only")
-    if pipeline.get("normalizer") or model.get("byte_fallback"):
+def _check_added_tokens(
+    folder: pathlib.Path,
+    tokenizer: Tokenizer,
+    pipeline: tokenizers.Tokenizer | None,
+) -> None:
+    """Refuse tokens that `transformers` finds anywhere in a text, even inside words."""
+    known = {tokenizer.tokens.index(token) for token in tokenizer.special_tokens}
+    if tokenizer.kind == "sentencepiece":  # has control symbols
+        known = {*range(tokenizer.vocab_size)}
+    added = json_files.read_if_there(folder / _ADDED)
+    if pipeline:
+        decoder = pipeline.get_added_tokens_decoder()
+        added |= {token.content: i for i, token in decoder.items()}
+    if unknown := [token for token, i in added.items() if i not in known]:
         raise UserError(
-            f"{path} normalises text; bert_jax supports byte-level BPE without it only"
+            f"{folder}: the vocabulary has added tokens, such as {unknown[0]!r}; "
+            "bert_jax does not support them, because they are also found inside words"
         )
-    merges = model.get("merges")
-    if not isinstance(merges, list):
-        raise UserError(f"{path}: the merges are damaged")
-    lines = [" ".join(pair) if isinstance(pair, list) else str(pair) for pair in merges]
-    prefix = settings.get("add_prefix_space", splitter.get("add_prefix_space"))
-    try:
-        parts = byte_bpe.parse(
-            json.dumps(_ids(path, pipeline)).encode(), "\n".join(lines).encode()
+
+
+def _check_steps(
+    path: pathlib.Path, tokenizer: Tokenizer, pipeline: tokenizers.Tokenizer
+) -> None:
+    """Check that a pipeline normalises and splits text as bert_jax does."""
+    given, native = _steps(pipeline), _steps(_PIPELINES[tokenizer.kind](tokenizer))
+    for step, expected in native.items():
+        if given[step] != expected:
+            raise UserError(
+                f"{path}: {step} is {json.dumps(given[step])}; with the settings in "
+                f"{SETTINGS}, bert_jax supports {json.dumps(expected)} only"
+            )
+
+
+def _steps(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
+    """Return the settings of a pipeline that affect the ids of texts."""
+    values = json.loads(pipeline.to_str())
+    normalizer, splitter = values["normalizer"], values["pre_tokenizer"]
+    if normalizer and normalizer.get("strip_accents", False) is None:
+        normalizer["strip_accents"] = normalizer["lowercase"]
+    if splitter:
+        splitter.pop("trim_offsets", None)
+    # BPE has "" or null for parts of words that are not marked.
+    model = {k: v or None for k, v in values["model"].items() if k not in _NOT_COMPARED}
+    return {"normalizer": normalizer, "pre_tokenizer": splitter, "model": model}
+
+
+def _check_pairs(
+    path: pathlib.Path,
+    tokenizer: Tokenizer,
+    pipeline: tokenizers.Tokenizer,
+    cls_is_last: bool,
+    has_segments: bool,
+) -> None:
+    """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""
+    texts = [pipeline.encode(text, add_special_tokens=False) for text in ("a", "b")]
+    given = pipeline.post_process(*texts)
+    native = _joined_texts(tokenizer, cls_is_last).process(*texts)
+    if not any(given.special_tokens_mask):
+        return
+    if given.ids != native.ids:
+        raise UserError(
+            f"{path} joins text pairs as {_template(given)}; with {tokenizer.kind}, "
+            f"bert_jax supports {_template(native)} only"
         )
-        return Tokenizer(
-            "byte_bpe",
-            False,
-            False,
-            byte_bpe.content(*parts),
-            add_prefix_space=prefix is True,
+    if has_segments and given.type_ids != native.type_ids:
+        raise UserError(
+            f"{path} gives the segments {given.type_ids} to the pair "
+            f"{_template(given)}; bert_jax supports {native.type_ids} only"
         )
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+
+
+def _template(pair: tokenizers.Encoding) -> str:
+    """Return the special tokens of a pair, and letters for its texts."""
+    letters, parts = iter("AB"), []
+    tokens = zip(pair.special_tokens_mask, pair.tokens, strict=True)
+    for is_special, group in itertools.groupby(tokens, lambda token: token[0]):
+        parts += [token for _, token in group] if is_special else [next(letters)]
+    return " ".join(parts)
+
+
+# ---- out
 
 
 def write(
@@ -191,36 +257,32 @@ def write(
       tokenizer: Tokenizer.
       folder: Folder to write into.
       encoder: Config of the encoder.
-      cls_is_last: Whether [CLS] follows the text.
+      cls_is_last: Whether [CLS] follows the text, in a third segment, as in XLNet.
     """
     special = tokenizer.special_tokens
-    mask = tokenizers.AddedToken(special.mask)
-    if tokenizer.kind == "wordpiece":
-        (folder / "vocab.txt").write_bytes(tokenizer.model)
-        pipeline = _wordpiece(tokenizer)
-    elif tokenizer.kind == "sentencepiece":
-        (folder / _SENTENCEPIECE).write_bytes(tokenizer.model)
-        pipeline = _sentencepiece(tokenizer)
-    else:
-        vocabulary, _, merges = tokenizer.model.partition(b"\n")
-        (folder / "vocab.json").write_bytes(vocabulary + b"\n")
-        (folder / "merges.txt").write_bytes(merges)
-        pipeline = _byte_bpe(tokenizer)
-        # As in bert_jax, [MASK] stands for a token with the space in front of it.
-        mask = tokenizers.AddedToken(special.mask, lstrip=True)
-    pipeline.add_special_tokens([*special[:-1], mask])
-    pipeline.post_processor = templates.processor(tokenizer, cls_is_last=cls_is_last)
-    json_files.write(folder / "tokenizer.json", json.loads(pipeline.to_str()))
-    names = ["input_ids", "token_type_ids", "attention_mask"]
-    if encoder.type_vocab_size < 2:  # the model has no segments
-        names.remove("token_type_ids")
     normalisation = {
         "do_lower_case": tokenizer.lower_case,
         "strip_accents": tokenizer.strip_accents,
         "tokenize_chinese_chars": True,
     }
-    if tokenizer.kind == "byte_bpe":
+    if tokenizer.kind == "wordpiece":
+        (folder / "vocab.txt").write_bytes(tokenizer.model)
+    elif tokenizer.kind == "sentencepiece":
+        (folder / _SENTENCEPIECE).write_bytes(tokenizer.model)
+    else:
+        vocabulary, _, merges = tokenizer.model.partition(b"\n")
+        (folder / "vocab.json").write_bytes(vocabulary + b"\n")
+        (folder / "merges.txt").write_bytes(merges)
         normalisation = {"add_prefix_space": tokenizer.add_prefix_space}
+    pipeline = _PIPELINES[tokenizer.kind](tokenizer)
+    # With bytes, [MASK] stands for a token with the space in front of it.
+    mask = tokenizers.AddedToken(special.mask, lstrip=tokenizer.kind == "byte_bpe")
+    pipeline.add_special_tokens([*special[:-1], mask])
+    pipeline.post_processor = _joined_texts(tokenizer, cls_is_last)
+    json_files.write(folder / _PIPELINE, json.loads(pipeline.to_str()))
+    names = ["input_ids", "token_type_ids", "attention_mask"]
+    if encoder.type_vocab_size < 2:  # the model has no segments
+        names.remove("token_type_ids")
     json_files.write(
         folder / SETTINGS,
         {
@@ -235,6 +297,21 @@ def write(
             "clean_up_tokenization_spaces": False,
             **{f"{name}_token": token for name, token in special._asdict().items()},
         },
+    )
+
+
+def _joined_texts(
+    tokenizer: Tokenizer, cls_is_last: bool
+) -> tokenizers.processors.PostProcessor:
+    """Return a post-processor that adds the special tokens of bert_jax's tasks."""
+    cls, sep = tokenizer.special_tokens.cls, tokenizer.special_tokens.sep
+    between = " ".join([f"{sep}:0"] * len(tokenizer.pair_separators))
+    texts = f"$A:0 {sep}:0", f"$A:0 {between} $B:1 {sep}:1"
+    single, pair = (f"{t} {cls}:2" if cls_is_last else f"{cls}:0 {t}" for t in texts)
+    return tokenizers.processors.TemplateProcessing(
+        single=single,
+        pair=pair,
+        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
     )
 
 
@@ -255,69 +332,15 @@ def _byte_bpe(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
     vocabulary, _, merges = tokenizer.model.partition(b"\n")
     ids, pairs = byte_bpe.parse(vocabulary, merges)
     unknown = tokenizer.special_tokens.unk
-    pipeline = tokenizers.Tokenizer(
-        tokenizers.models.BPE(ids, pairs, unk_token=unknown)
-    )
-    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.ByteLevel(
-        add_prefix_space=tokenizer.add_prefix_space
-    )
+    pipeline = byte_bpe.pipeline(tokenizers.models.BPE(ids, pairs, unk_token=unknown))
+    pipeline.pre_tokenizer.add_prefix_space = tokenizer.add_prefix_space
     pipeline.decoder = tokenizers.decoders.ByteLevel()
     return pipeline
 
 
-def _sentencepiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    """Build a pipeline of the unigram model and SentencePiece's normalisation."""
-    model = sentencepiece.SentencePieceProcessor(model_proto=tokenizer.model)
-    scores = [(token, model.get_score(i)) for i, token in enumerate(tokenizer.tokens)]
-    pipeline = tokenizers.Tokenizer(
-        tokenizers.models.Unigram(scores, unk_id=tokenizer.unk_id)
-    )
-    # Fields of NormalizerSpec in sentencepiece_model.proto, field 3 of ModelProto.
-    fields = sentencepiece_model.fields
-    spec = fields(fields(tokenizer.model).get(3, b""))
-    steps: list[Any] = []
-    if tokenizer.lower_case:
-        steps.append(tokenizers.normalizers.Lowercase())
-    if tokenizer.strip_accents:
-        # `StripAccents` would remove vowels of Indic scripts, too.
-        marks = tokenizers.Regex(r"\p{Mn}")
-        steps += [
-            tokenizers.normalizers.NFD(),
-            tokenizers.normalizers.Replace(marks, ""),
-        ]
-    if spec.get(2):
-        if tokenizer.strip_accents:
-            # SentencePiece composes Hangul; the rules below do not.
-            steps.append(tokenizers.normalizers.NFC())
-        steps.append(tokenizers.normalizers.Precompiled(spec[2]))
-    if spec.get(4, True):  # strip and collapse white space
-        steps += [
-            tokenizers.normalizers.Strip(),
-            tokenizers.normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
-        ]
-    pipeline.normalizer = tokenizers.normalizers.Sequence(steps)
-    scheme = "always" if spec.get(3, True) else "never"
-    symbols = [
-        token
-        for i, token in enumerate(tokenizer.tokens)
-        if model.is_control(i) or model.is_unknown(i)
-    ]
-    pipeline.pre_tokenizer = tokenizers.pre_tokenizers.Sequence(
-        [
-            tokenizers.pre_tokenizers.Metaspace(prepend_scheme=scheme),
-            _never_whole(symbols),
-        ]
-    )
-    pipeline.decoder = tokenizers.decoders.Metaspace(prepend_scheme=scheme)
-    return pipeline
-
-
-def _never_whole(symbols: list[str]) -> tokenizers.pre_tokenizers.PreTokenizer:
-    """Return a splitter that cuts a spelt-out control symbol after its first character.
-
-    The library `tokenizers` finds control symbols in text; SentencePiece does not.
-    """
-    first = "|".join(f"{re.escape(s[0])}(?={re.escape(s[1:])})" for s in symbols)
-    return tokenizers.pre_tokenizers.Split(
-        tokenizers.Regex(first), "merged_with_previous"
-    )
+# Functions that build the pipeline of a kind of tokenizer.
+_PIPELINES = {
+    "wordpiece": _wordpiece,
+    "sentencepiece": sentencepiece_model.pipeline,
+    "byte_bpe": _byte_bpe,
+}

@@ -8,29 +8,23 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 
+@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
 def activate(x: Float[Array, "*rows F"], name: str) -> Float[Array, "*rows F"]:
     """Apply an activation function in float32, and return the type of `x`.
 
-    Args:
-      x: Values.
-      name: "gelu_tanh" is google-research/bert's approximation of GELU, "gelu_erf" the
-        exact function, which Hugging Face calls "gelu", and "silu" is x sigmoid(x).
+    "gelu_tanh" is google-research/bert's approximation of GELU, "gelu_erf" the exact
+    function, which Hugging Face calls "gelu", and "silu" is x sigmoid(x).
     """
-    return _activate(x, name)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(1,))
-def _activate(x, name):
     x32 = x.astype(jnp.float32)
     y = x32 * _tanh_gate(x32) if name == "gelu_tanh" else _FUNCTIONS[name](x32)
     return y.astype(x.dtype)
 
 
-def _activate_forward(x, name):
-    return _activate(x, name), x
+def _forward(x, name):
+    return activate(x, name), x
 
 
-def _activate_backward(name, x, g):
+def _backward(name, x, g):
     x32, g32 = x.astype(jnp.float32), g.astype(jnp.float32)
     if name == "gelu_tanh":
         dx = g32 * _tanh_slope(x32)
@@ -40,7 +34,7 @@ def _activate_backward(name, x, g):
     return (dx.astype(x.dtype),)
 
 
-_activate.defvjp(_activate_forward, _activate_backward)
+activate.defvjp(_forward, _backward)
 
 _FUNCTIONS = {
     "gelu_erf": functools.partial(jax.nn.gelu, approximate=False),

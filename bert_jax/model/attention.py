@@ -10,7 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import products, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels
-from bert_jax.model.linear import Linear
+from bert_jax.model.linear import Linear, output_stddev
 
 
 class SelfAttention(nn.Module):
@@ -37,7 +37,7 @@ class SelfAttention(nn.Module):
         Args:
           queries: Hidden states of the positions that attend.
           x: Hidden states of all positions.
-          pattern: Which positions each query sees.
+          pattern: Rules for which positions each query sees.
           rotations: Rotations of all positions; None without rotary positions.
           dropout_keys: Keys of the rows for dropout of the probabilities, or None.
           query_positions: Positions of the queries; None: all, and P is L.
@@ -63,11 +63,12 @@ class SelfAttention(nn.Module):
             of_queries = rotations
             if query_positions is not None:
                 of_queries = rotations.at(query_positions)
-            query = rotary.rotate(
-                products.add_bias(query, query_bias).astype(c.dtype), of_queries
-            )
-            key = rotary.rotate(
-                products.add_bias(key, key_bias).astype(c.dtype), rotations
+            query, key = (
+                rotary.rotate(products.add_bias(y, bias).astype(c.dtype), by)
+                for y, bias, by in (
+                    (query, query_bias, of_queries),
+                    (key, key_bias, rotations),
+                )
             )
             query_bias = key_bias = None
         if c.key_value_heads < c.num_heads:
@@ -80,14 +81,13 @@ class SelfAttention(nn.Module):
         biases = query_bias, key_bias, value_bias
         context = kernels.attend(
             c, query, key, value, biases, pattern, dropout_keys, query_positions
-        )
-        output = linear(
+        )  # [B, P, H, K]
+        product, bias = linear(
             ("heads", "head"),
             (("embed", c.hidden_size),),
             stddev=output_stddev(c),
             name="output",
-        )
-        product, bias = output.product_and_bias(context)
+        ).product_and_bias(context)  # [B, P, D]
         if not return_probabilities:
             return product, bias, None
         query, key = (
@@ -96,10 +96,3 @@ class SelfAttention(nn.Module):
         )
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
         return product, bias, kernels.attention_probabilities(query, key, mask)
-
-
-def output_stddev(config: config_lib.EncoderConfig) -> float:
-    """Return the initial standard deviation of kernels that write to the residuals."""
-    if not config.depth_scaled_init:
-        return config.initializer_range
-    return config.initializer_range / (2 * config.num_layers) ** 0.5

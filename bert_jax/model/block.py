@@ -49,7 +49,7 @@ class Block(nn.Module):
 
         Args:
           x: Hidden states of the layer below.
-          pattern: Which positions each position sees.
+          pattern: Rules for which positions each position sees.
           rotations: Rotations of all positions; None without rotary positions.
           dropout_keys: Keys of the rows; None for no dropout.
           read_at: Positions whose hidden states are computed; None: all, and P is L.

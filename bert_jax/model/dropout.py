@@ -65,13 +65,9 @@ def mask(
 ) -> Bool[Array, "..."]:
     """Return the dropout mask: True where dropped, [*keys.shape, *shape].
 
-    Each position computes its word itself, which is cheaper than sharing one between
-    two distant positions. The kernels compute each word once.
-
-    Args:
-      keys: Keys of the rows, or of vectors in them, at one place.
-      shape: Shape of the array of one key.
-      rate: Fraction in [0, 1).
+    `shape` is that of the array of one key. Each position computes its word itself,
+    which is cheaper than sharing one between two distant positions. The kernels compute
+    each word once.
     """
     full = (*keys.shape, *shape)
     size = words(shape[-1])

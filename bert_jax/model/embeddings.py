@@ -55,8 +55,8 @@ class Embeddings(nn.Module):
     def _segments(self, segment_ids):
         # With so few rows a product is cheaper than a lookup, and so is its gradient.
         one_hot = jax.nn.one_hot(segment_ids, len(self.segment))  # [B, L, S]
-        rows = one_hot.reshape(-1, len(self.segment))
-        x = products.linear(rows, self.segment, jnp.dtype("float32"))
+        rows = one_hot.reshape(-1, len(self.segment))  # [B L, S]
+        x = products.linear(rows, self.segment, jnp.dtype("float32"))  # [B L, E]
         return x.reshape(*segment_ids.shape, -1)
 
 
@@ -65,11 +65,7 @@ def table(
 ) -> Float[Array, "rows E"]:
     """Declare a table of embeddings in a module that has the encoder's config.
 
-    Args:
-      module: Module whose parameter it is.
-      name: Name of the parameter.
-      dimension: Name of the dimension of its rows.
-      size: Number of rows.
+    `dimension` is the name of the dimension of its rows, and `size` their number.
     """
     c = module.config
     init = nn.with_logical_partitioning(

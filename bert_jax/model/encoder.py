@@ -20,6 +20,7 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.model.linear import Linear
 
 
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Encoded:
     """Output of an encoder.
@@ -41,7 +42,7 @@ class Encoder(nn.Module):
     """The encoder without heads.
 
     The config decides which of the families it is; XLNet's encoder is a subclass
-    (`make_encoder` chooses). Embeddings with fewer columns than hidden states are
+    (`heads.make_encoder` chooses). Embeddings with fewer columns than hidden states are
     projected (Lan et al. 2019, ALBERT, 3.1), after their norm and dropout as in
     google-research/albert and electra.
 
@@ -104,12 +105,10 @@ class Encoder(nn.Module):
         x = self.embeddings(inputs, randomness.fold_in(dropout_keys, "embeddings"))
         if c.embedding_columns != c.hidden_size:
             x = self.embedding_projection(x)
-        patterns = {kind: self._pattern(inputs, kind) for kind in (True, False)}
-        rotations = {kind: self._rotations(inputs, kind) for kind in (True, False)}
         encoded = self._apply_blocks(
             x,
-            patterns,
-            rotations,
+            {kind: self._pattern(inputs, kind) for kind in (True, False)},
+            {kind: self._rotations(inputs, kind) for kind in (True, False)},
             dropout_keys,
             read_at,
             return_hidden_states,
@@ -124,24 +123,17 @@ class Encoder(nn.Module):
 
     def _apply_blocks(
         self,
-        x,
-        patterns,
-        rotations,
+        x: Float[Array, "B L D"],
+        patterns: dict[bool, AttentionPattern],
+        rotations: dict[bool, rotary.Rotations | None],
         dropout_keys,
         read_at,
         return_hidden_states,
         return_attention,
     ) -> Encoded:
-        """Apply all blocks to hidden states [B, L, D]; other arguments as `__call__`.
+        """Apply all blocks to embeddings, with other arguments as in `__call__`.
 
-        Args:
-          x: Hidden states below the blocks.
-          patterns: Attention pattern of global (True) and local (False) layers.
-          rotations: Rotations of global (True) and local (False) layers.
-          dropout_keys: See `__call__`, like all that follow.
-          read_at: See `dropout_keys`.
-          return_hidden_states: See `dropout_keys`.
-          return_attention: See `dropout_keys`.
+        Patterns and rotations are those of global (True) and local (False) layers.
         """
         if read_at is not None and (return_hidden_states or return_attention):
             raise ValueError("read_at excludes all hidden states and probabilities")
@@ -149,9 +141,8 @@ class Encoder(nn.Module):
         keys = randomness.fold_in(dropout_keys, "layers")
 
         def apply_block(x, parameters, kind, index, read_at):
-            x, probabilities = self.block_class(
-                c, kind.has_attention_norm, parent=None
-            ).apply(
+            block = self.block_class(c, kind.has_attention_norm, parent=None)
+            x, probabilities = block.apply(
                 {"params": parameters},
                 x,
                 patterns[kind.is_global],
@@ -168,16 +159,15 @@ class Encoder(nn.Module):
             c, apply_block, self.layers, first, read_at
         )
         if return_hidden_states:
-            states = jnp.concatenate([first[None], states])
+            states = jnp.concatenate([first[None], states])  # [N + 1, B, L, D]
         return Encoded(x, states, probabilities)
 
     def _pattern(self, inputs: Inputs, is_global: bool) -> AttentionPattern:
-        c = self.config
         return AttentionPattern(
             inputs.attention_mask,
             inputs.documents,
-            causal=c.causal,
-            window=None if is_global else c.attention_window,
+            causal=self.config.causal,
+            window=None if is_global else self.config.attention_window,
         )
 
     def _rotations(self, inputs: Inputs, is_global: bool) -> rotary.Rotations | None:
@@ -186,18 +176,21 @@ class Encoder(nn.Module):
             return None
         positions = inputs.positions
         if positions is None:
-            positions = jnp.arange(inputs.input_ids.shape[1])[None]
+            positions = jnp.arange(inputs.input_ids.shape[1])[None]  # [1, L]
         base = c.rotary_base if is_global else c.local_rotary_base or c.rotary_base
         return rotary.rotations(positions, c.head_size, base)
 
     def _init_block(self, key: jax.Array) -> Any:
         c = self.config
-        x = jnp.zeros((1, 1, c.hidden_size), c.dtype)
         ids = jnp.zeros((1, 1), jnp.int32)
         inputs = Inputs(ids, ids == 0, ids)
-        pattern, rotations = self._pattern(inputs, True), self._rotations(inputs, True)
-        block = self.block_class(c, parent=None)
-        return block.init(key, x, pattern, rotations, None)["params"]
+        return self.block_class(c, parent=None).init(
+            key,
+            jnp.zeros((1, 1, c.hidden_size), c.dtype),
+            self._pattern(inputs, True),
+            self._rotations(inputs, True),
+            None,
+        )["params"]
 
     def pooled_positions(self, inputs: Inputs) -> Int[Array, "B 1"]:
         """Return the position of each row that is pooled: [CLS], the first token.

@@ -7,8 +7,7 @@ from jaxtyping import Array, Float
 
 from bert_jax import config as config_lib
 from bert_jax.model import activations
-from bert_jax.model.attention import output_stddev
-from bert_jax.model.linear import Linear
+from bert_jax.model.linear import Linear, output_stddev
 
 
 class FeedForward(nn.Module):
@@ -32,7 +31,7 @@ class FeedForward(nn.Module):
             ("embed",),
             (("mlp", c.intermediate_size),),
             stddev=c.initializer_range,
-        )
+        )  # D to F
         # One dimension for all rows: between products of three dimensions, a TPU would
         # copy the activation's input and output to another layout, in float32.
         rows = x.reshape(-1, c.hidden_size)  # [B L, D]

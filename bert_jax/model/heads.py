@@ -1,7 +1,6 @@
-"""The encoder with heads for pretraining and for tasks."""
+"""The choice of the encoder, and its heads for pretraining and for tasks."""
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -18,10 +17,23 @@ from bert_jax.model import (
     products,
     randomness,
 )
-from bert_jax.model.attention import output_stddev
+from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.linear import Linear
-from bert_jax.model.make_encoder import make_encoder
+from bert_jax.model.linear import Linear, output_stddev
+from bert_jax.model.xlnet.encoder import XLNetEncoder
+
+
+def make_encoder(
+    config: config_lib.EncoderConfig, shared_embeddings: nn.Module | None = None
+) -> Encoder:
+    """Return the encoder that a config describes, of its own class for XLNet.
+
+    Args:
+      config: Encoder.
+      shared_embeddings: Embeddings of another encoder to use; None: its own.
+    """
+    is_xlnet = config.positions == "relative"
+    return (XLNetEncoder if is_xlnet else Encoder)(config, shared_embeddings)
 
 
 class PredictionHead(nn.Module):
@@ -44,18 +56,19 @@ class PredictionHead(nn.Module):
     ) -> Float[Array, "B P V"]:
         """Return float32 logits, which are -1e9 for the vocabulary's padding."""
         c, head = self.config, self.head or self.config.prediction_head
-        dense = functools.partial(
-            Linear,
-            ("embed",),
-            dtype=c.dtype,
-            stddev=output_stddev(c),
-            has_bias=head.bias,
-        )
-        layers = [("transform", c.embedding_columns)][: head.num_layers]
-        if head.num_layers == 2:
-            layers.insert(0, ("inner_transform", head.width or c.embedding_columns))
-        for name, columns in layers:
-            x = dense((("hidden", columns),), name=name)(x)
+        layers = [
+            ("inner_transform", head.width or c.embedding_columns),
+            ("transform", c.embedding_columns),
+        ]
+        for name, columns in layers[2 - head.num_layers :]:
+            x = Linear(
+                ("embed",),
+                (("hidden", columns),),
+                c.dtype,
+                output_stddev(c),
+                head.bias,
+                name=name,
+            )(x)
             x = activations.activate(x, head.activation or c.activation)
         if head.norm:
             x = norms.Norm(c, name="layer_norm")(x)
@@ -65,7 +78,7 @@ class PredictionHead(nn.Module):
                 self, "output_embedding", "vocab", c.padded_vocab_size
             )
         rows = x.reshape(-1, c.embedding_columns)  # [B P, E]
-        logits = products.transposed_linear(rows, table, jnp.dtype(c.dtype))
+        logits = products.linear(rows, table, jnp.dtype(c.dtype), transposed=True)
         if head.output_bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
             bias = self.param("output_bias", zeros, (c.padded_vocab_size,))
@@ -76,27 +89,23 @@ class PredictionHead(nn.Module):
         return logits.reshape(*x.shape[:2], c.padded_vocab_size)
 
 
-class Classifier(Linear):
+class Classifier(nn.Module):
     """A linear layer from hidden states to float32 logits of classes."""
 
+    config: config_lib.EncoderConfig
+    num_classes: int
+
+    @nn.compact
     def __call__(self, x: Float[Array, "*rows D"]) -> Float[Array, "*rows C"]:
         """Return the logits."""
-        return products.add_bias(*self.product_and_bias(x))
+        c = self.config
+        classes = (("class", self.num_classes),)
+        linear = Linear(("embed",), classes, c.dtype, c.initializer_range)
+        nn.share_scope(self, linear)
+        return products.add_bias(*linear.product_and_bias(x))
 
 
-def classifier(
-    config: config_lib.EncoderConfig, num_classes: int, name: str | None = None
-) -> Classifier:
-    """Return a classifier of an encoder's hidden states."""
-    return Classifier(
-        ("embed",),
-        (("class", num_classes),),
-        config.dtype,
-        config.initializer_range,
-        name=name,
-    )
-
-
+@jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PretrainingLogits:
     """Float32 logits of masked language modelling and of the question about segments.
@@ -126,7 +135,7 @@ class PretrainingModel(nn.Module):
         self.encoder = make_encoder(self.config)
         self.mlm_head = PredictionHead(self.config)
         if self.sentence_head:
-            self.sentence = classifier(self.config, 2, self.sentence_head)
+            self.sentence = Classifier(self.config, 2, name=self.sentence_head)
 
     def __call__(
         self,
@@ -146,16 +155,17 @@ class PretrainingModel(nn.Module):
           dropout_keys: A key for each row; None for no dropout.
         """
         keys = randomness.fold_in(dropout_keys, "encoder")
-        read_at, count = mlm_positions, 0
+        read_at, num_pooled = mlm_positions, 0
         if self.sentence_head:
             pooled = pooled_positions
             if pooled is None:
                 pooled = self.encoder.pooled_positions(inputs)
-            read_at, count = jnp.concatenate([pooled, read_at], axis=1), pooled.shape[1]
-        encoded = self.encoder(inputs, dropout_keys=keys, read_at=read_at)
-        masked, sentence = encoded.hidden[:, count:], None
+            read_at = jnp.concatenate([pooled, read_at], axis=1)  # [B, S + P]
+            num_pooled = pooled.shape[1]
+        hidden = self.encoder(inputs, dropout_keys=keys, read_at=read_at).hidden
+        masked, sentence = hidden[:, num_pooled:], None  # [B, P, D]
         if self.sentence_head:
-            pooled = encoded.hidden[:, :count]
+            pooled = hidden[:, :num_pooled]  # [B, S, D]
             if pooled_positions is None:
                 pooled = pooled[:, 0]
             sentence = self.sentence(self.encoder.pool(pooled))
@@ -191,82 +201,64 @@ class ClassifierModel(nn.Module):
     config: config_lib.EncoderConfig
     num_classes: int
 
+    head_name = "classifier"
+    has_dropout = True
+
     def setup(self):
         self.encoder = make_encoder(self.config)
-        self.classifier = classifier(self.config, self.num_classes)
+        self.head = Classifier(self.config, self.num_classes, name=self.head_name)
 
     def __call__(
         self,
         inputs: Inputs,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
-    ) -> Float[Array, "B C"]:
-        """Return float32 logits of the classes."""
-        keys = randomness.fold_in(dropout_keys, "encoder")
+    ) -> Float[Array, "*rows C"]:
+        """Return float32 logits of the classes, [B, C] or [B, L, C]."""
+        x = self.read(inputs, randomness.fold_in(dropout_keys, "encoder"))
+        if self.has_dropout:
+            keys = randomness.fold_in(dropout_keys, self.head_name)
+            x = dropout.dropout(x, self.config.dropout_rate, keys)
+        return self.head(x)
+
+    def read(
+        self, inputs: Inputs, keys: UInt32[Array, " B"] | None
+    ) -> Float[Array, "B D"]:
+        """Return the vectors to classify."""
         pooled = self.encoder.pooled_positions(inputs)
         encoded = self.encoder(inputs, dropout_keys=keys, read_at=pooled)
-        keys = randomness.fold_in(dropout_keys, "classifier")
-        pooled = dropout.dropout(
-            self.encoder.pool(encoded.hidden[:, 0]), self.config.dropout_rate, keys
-        )
-        return self.classifier(pooled)
+        return self.encoder.pool(encoded.hidden[:, 0])
 
 
-class TaggerModel(nn.Module):
+class TaggerModel(ClassifierModel):
     """The encoder with a linear classifier on the vector of each token (paper, 5.3)."""
 
-    config: config_lib.EncoderConfig
-    num_classes: int
+    head_name = "tagger"
 
-    def setup(self):
-        self.encoder = make_encoder(self.config)
-        self.tagger = classifier(self.config, self.num_classes)
-
-    def __call__(
-        self,
-        inputs: Inputs,
-        *,
-        dropout_keys: UInt32[Array, " B"] | None = None,
-    ) -> Float[Array, "B L C"]:
-        """Return float32 logits of the classes of each token."""
-        keys = randomness.fold_in(dropout_keys, "encoder")
-        encoded = self.encoder(inputs, dropout_keys=keys)
-        keys = randomness.fold_in(dropout_keys, "tagger")
-        hidden = dropout.dropout(encoded.hidden, self.config.dropout_rate, keys)
-        return self.tagger(hidden)
+    def read(
+        self, inputs: Inputs, keys: UInt32[Array, " B"] | None
+    ) -> Float[Array, "B L D"]:
+        """Return the vectors to classify."""
+        return self.encoder(inputs, dropout_keys=keys).hidden
 
 
-class SpanModel(nn.Module):
+class SpanModel(TaggerModel):
     """The encoder with logits of a start and an end at each position (4.2).
 
-    As in the original there is no dropout after the encoder.
+    Logits are meaningless at padding. As in the original there is no dropout after the
+    encoder.
     """
 
-    config: config_lib.EncoderConfig
+    num_classes: int = 2
 
-    def setup(self):
-        self.encoder = make_encoder(self.config)
-        self.span_classifier = classifier(self.config, 2)
-
-    def __call__(
-        self,
-        inputs: Inputs,
-        *,
-        dropout_keys: UInt32[Array, " B"] | None = None,
-    ) -> Float[Array, "B L 2"]:
-        """Return float32 logits, which are meaningless at padding."""
-        keys = randomness.fold_in(dropout_keys, "encoder")
-        encoded = self.encoder(inputs, dropout_keys=keys)
-        return self.span_classifier(encoded.hidden)
+    head_name = "span_classifier"
+    has_dropout = False
 
 
 def init(model: nn.Module, key: jax.Array, *arguments: jax.Array) -> Any:
     """Initialise the parameters of a model, boxed with names of their dimensions.
 
-    Args:
-      model: A model whose first argument is `Inputs`.
-      key: Key of the initial values.
-      arguments: Its further arguments, for one row of one token.
+    `arguments` are those of the model behind `Inputs`, for one row of one token.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
     return model.init(key, Inputs(ids, ids == 0), *arguments)["params"]

@@ -10,6 +10,7 @@ and keeps its initial value.
 """
 
 import dataclasses
+import functools
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -35,15 +36,6 @@ class Kind:
     has_attention_norm: bool
 
 
-def kind_of(config: config_lib.EncoderConfig, layer: int) -> Kind:
-    """Return the kind of a block, by its index."""
-    return Kind(config.is_global(layer), bool(layer) or config.first_attention_norm)
-
-
-# (x, parameters, kind, index, read_at) -> (x, what each block returns besides).
-ApplyBlock = Callable[..., tuple[jax.Array, Any]]
-
-
 def init(
     key: jax.Array,
     init_block: Callable[[jax.Array], Any],
@@ -66,7 +58,7 @@ def init(
 
 def apply(
     config: config_lib.EncoderConfig,
-    apply_block: ApplyBlock,
+    apply_block: Callable[..., tuple[jax.Array, Any]],
     stacked: Any,
     x: Float[Array, "B L D"],
     read_at: Int[Array, "B P"] | None,
@@ -88,78 +80,88 @@ def apply(
         apply_block = jax.checkpoint(
             apply_block, prevent_cse=not config.scan_layers, static_argnums=2
         )
+    kinds = [
+        Kind(config.is_global(i), i > 0 or config.first_attention_norm)
+        for i in range(config.num_layers)
+    ]
     if not config.scan_layers:
-        return _unrolled(config, apply_block, _unstack(stacked), x, read_at)
-    x, extras = _looped(config, apply_block, stacked, x)
+        blocks = _unstack(stacked)
+        shared_by = config.num_layers // len(blocks)
+        blocks = [blocks[i // shared_by] for i in range(config.num_layers)]
+        return _unrolled(apply_block, kinds, x, blocks, range(len(blocks)), read_at)
+    loop = _looped_groups if config.num_layer_groups else _looped
+    x, results = loop(config, apply_block, kinds, x, stacked)
     if read_at is not None:  # blocks in a loop compute all positions
-        x = jnp.take_along_axis(x, read_at[..., None], axis=1)
-    return x, extras
+        x = jnp.take_along_axis(x, read_at[..., None], axis=1)  # [B, P, D]
+    return x, results
 
 
-def _unrolled(config, apply_block, blocks, x, read_at):
-    extras = []
-    for i in range(config.num_layers):
-        parameters = blocks[i * len(blocks) // config.num_layers]
-        is_last = i == config.num_layers - 1
-        x, extra = apply_block(
-            x, parameters, kind_of(config, i), i, read_at if is_last else None
+def _unrolled(apply_block, kinds, x, blocks, indices, read_at=None):
+    """Apply some blocks, the last of them at `read_at` only."""
+    results = []
+    for i, (kind, parameters) in enumerate(zip(kinds, blocks, strict=True)):
+        is_last = i == len(blocks) - 1
+        x, result = apply_block(
+            x, parameters, kind, indices[i], read_at if is_last else None
         )
-        extras.append(extra)
-    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *extras)
+        results.append(result)
+    return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *results)
 
 
-def _looped(config, apply_block, stacked, x):
+def _looped(config, apply_block, kinds, x, stacked):
     """Loop over repeating groups of kinds, and unroll the blocks before and behind."""
-    if config.num_layer_groups:
-        return _looped_groups(config, apply_block, stacked, x)
     first = 0 if config.first_attention_norm else 1
     period = config.global_layer_every
-    repeats = (config.num_layers - first) // period
-    last = first + repeats * period
-    kinds = [kind_of(config, i) for i in range(config.num_layers)]
-
-    def apply_some(x, parameters, kinds, indices):
-        extras = []
-        for i, kind in enumerate(kinds):
-            own = jax.tree.map(operator.itemgetter(i), parameters)
-            x, extra = apply_block(x, own, kind, indices[i], None)
-            extras.append(extra)
-        return x, jax.tree.map(lambda *leaves: jnp.stack(leaves), *extras)
-
-    def apply_group(x, group):
-        return apply_some(x, group[0], kinds[first : first + period], group[1])
-
+    last = first + (config.num_layers - first) // period * period
     indices = jnp.arange(config.num_layers)
+
+    def part(begin, end):
+        return jax.tree.map(lambda p: p[begin:end], (stacked, indices))
+
+    def apply_part(kinds, x, part):
+        parameters, indices = part
+        blocks = [_block(parameters, i) for i in range(len(kinds))]
+        return _unrolled(apply_block, kinds, x, blocks, indices)
+
     results = []
-    for begin, end in ((0, first), (first, last), (last, config.num_layers)):
-        if begin == end:
-            continue
-        part = jax.tree.map(lambda p: p[begin:end], (stacked, indices))  # noqa: B023
-        if begin == first and repeats:
-            part = jax.tree.map(
-                lambda p: p.reshape(repeats, period, *p.shape[1:]), part
-            )
-            x, extras = jax.lax.scan(apply_group, x, part)
-            extras = jax.tree.map(lambda e: jax.lax.collapse(e, 0, 2), extras)
-        else:
-            x, extras = apply_some(x, part[0], kinds[begin:end], part[1])
-        results.append(extras)
+    if first > 0:
+        x, result = apply_part(kinds[:first], x, part(0, first))
+        results.append(result)
+    if first < last:
+        groups = jax.tree.map(
+            lambda p: p.reshape(-1, period, *p.shape[1:]), part(first, last)
+        )
+        apply_group = functools.partial(apply_part, kinds[first : first + period])
+        x, result = jax.lax.scan(apply_group, x, groups)
+        results.append(_merge_groups(result))
+    if last < config.num_layers:
+        x, result = apply_part(kinds[last:], x, part(last, config.num_layers))
+        results.append(result)
     return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
 
-def _looped_groups(config, apply_block, stacked, x):
+def _looped_groups(config, apply_block, kinds, x, stacked):
     """Loop over groups of blocks, which share parameters and are of one kind."""
     indices = jnp.arange(config.num_layers).reshape(config.num_layer_groups, -1)
-    kind = kind_of(config, 0)
 
     def apply_group(x, group):
         parameters, indices = group
         return jax.lax.scan(
-            lambda x, i: apply_block(x, parameters, kind, i, None), x, indices
+            lambda x, i: apply_block(x, parameters, kinds[0], i, None), x, indices
         )
 
-    x, extras = jax.lax.scan(apply_group, x, (stacked, indices))
-    return x, jax.tree.map(lambda e: jax.lax.collapse(e, 0, 2), extras)
+    x, results = jax.lax.scan(apply_group, x, (stacked, indices))
+    return x, _merge_groups(results)
+
+
+def _merge_groups(results):
+    """Merge the dimensions of groups and of blocks in a group."""
+    return jax.tree.map(lambda r: jax.lax.collapse(r, 0, 2), results)
+
+
+def _block(stacked, index):
+    """Return the parameters of one block."""
+    return jax.tree.map(operator.itemgetter(index), stacked)
 
 
 @jax.custom_vjp
@@ -170,7 +172,7 @@ def _unstack(stacked):
     and add them up.
     """
     count = len(jax.tree.leaves(stacked)[0])
-    return [jax.tree.map(operator.itemgetter(i), stacked) for i in range(count)]
+    return [_block(stacked, i) for i in range(count)]
 
 
 def _unstack_forward(stacked):

@@ -6,6 +6,7 @@ import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Float
 
+from bert_jax import config as config_lib
 from bert_jax.model import products
 
 
@@ -61,3 +62,10 @@ class Linear(nn.Module):
 def initializer(stddev: float) -> nn.initializers.Initializer:
     """Return a normal distribution truncated at two standard deviations, as in BERT."""
     return nn.initializers.truncated_normal(stddev)
+
+
+def output_stddev(config: config_lib.EncoderConfig) -> float:
+    """Return the initial standard deviation of kernels that write to the residuals."""
+    if not config.depth_scaled_init:
+        return config.initializer_range
+    return config.initializer_range / (2 * config.num_layers) ** 0.5

@@ -27,12 +27,7 @@ class Norm(nn.Module):
 def norm_parameters(
     module: nn.Module, size: int
 ) -> tuple[Float[Array, " D"], Float[Array, " D"] | None]:
-    """Declare scale and bias in a module that has the encoder's config.
-
-    Args:
-      module: Module whose parameters they are.
-      size: Columns, D.
-    """
+    """Declare scale and bias in a module that has the encoder's config."""
     c = module.config
     ones = nn.with_logical_partitioning(nn.initializers.ones, ("hidden",))
     zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("hidden",))

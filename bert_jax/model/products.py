@@ -20,24 +20,34 @@ from jax.experimental import layout
 from jaxtyping import Array, Float
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
+@functools.partial(jax.custom_vjp, nondiff_argnums=(2, 3))
 def linear(
-    x: Float[Array, "R D"], kernel: Float[Array, "D F"], dtype: jnp.dtype
+    x: Float[Array, "R D"],
+    kernel: Float[Array, "D F"] | Float[Array, "F D"],
+    dtype: jnp.dtype,
+    transposed: bool = False,
 ) -> Float[Array, "R F"]:
-    """Return `x @ kernel` in float32, from factors of type `dtype`."""
-    return _linear_forward(x, kernel, dtype)[0]
+    """Return `x @ kernel`, or `x @ kernel.T`, in float32, from factors of `dtype`."""
+    return _linear_forward(x, kernel, dtype, transposed)[0]
 
 
-def _linear_forward(x, kernel, dtype):
+def _linear_forward(x, kernel, dtype, transposed):
     factors = x.astype(dtype), kernel.astype(dtype)
-    return dot("rd,df->rf", *factors), (*factors, x[:0])
+    spec = "rd,fd->rf" if transposed else "rd,df->rf"
+    return dot(spec, *factors), (*factors, x[:0])
 
 
-def _linear_backward(dtype, residuals, g):
+def _linear_backward(dtype, transposed, residuals, g):
     x, kernel, like_x = residuals
     g = g.astype(dtype)
+    if transposed:
+        dx = dot("rf,fd->rd", g, kernel).astype(like_x.dtype)
+        return dx, dot("fr,rd->fd", transpose(g), x)
     dx = dot("rf,df->rd", g, kernel).astype(like_x.dtype)
     return dx, _row_major(dot("dr,rf->df", transpose(x), g))
+
+
+linear.defvjp(_linear_forward, _linear_backward)
 
 
 def _row_major(x):
@@ -54,18 +64,10 @@ def _row_major(x):
     )
 
 
-linear.defvjp(_linear_forward, _linear_backward)
-
-
 def add_bias(
     x: Float[Array, "..."], bias: Float[Array, "..."] | None
 ) -> Float[Array, "..."]:
-    """Add a bias to each row, if there is one.
-
-    Args:
-      x: [*rows, *dimensions of the bias].
-      bias: One value for each trailing dimension; None: nothing is added.
-    """
+    """Add a bias [*dimensions] to x [*rows, *dimensions], unless it is None."""
     if bias is None:
         return x
     return _add_bias(x.reshape(-1, bias.size), bias.reshape(-1)).reshape(x.shape)
@@ -77,29 +79,6 @@ def _add_bias(x, bias):
 
 
 _add_bias.defvjp(lambda x, bias: (x + bias, None), lambda _, g: (g, sum_rows(g)))
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(2,))
-def transposed_linear(
-    x: Float[Array, "R D"], table: Float[Array, "V D"], dtype: jnp.dtype
-) -> Float[Array, "R V"]:
-    """Return `x @ table.T` in float32, from factors of type `dtype`."""
-    return _transposed_forward(x, table, dtype)[0]
-
-
-def _transposed_forward(x, table, dtype):
-    factors = x.astype(dtype), table.astype(dtype)
-    return dot("rd,vd->rv", *factors), (*factors, x[:0])
-
-
-def _transposed_backward(dtype, residuals, g):
-    x, table, like_x = residuals
-    g = g.astype(dtype)
-    dx = dot("rv,vd->rd", g, table).astype(like_x.dtype)
-    return dx, dot("vr,rd->vd", transpose(g), x)
-
-
-transposed_linear.defvjp(_transposed_forward, _transposed_backward)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(0, 3))
@@ -163,10 +142,8 @@ def sum_rows(x: Float[Array, "R F"]) -> Float[Array, " F"]:
     There, XLA's reduction over the first of two dimensions takes fifty times as long if
     the second is a vocabulary.
     """
-
-    def on_processor(x):
-        return dot("or,rf->of", jnp.ones((1, x.shape[0]), x.dtype), x)[0]
-
     return lax.platform_dependent(
-        x, cpu=on_processor, default=lambda x: jnp.sum(x, axis=0)
+        x,
+        cpu=lambda x: dot("or,rf->of", jnp.ones((1, x.shape[0]), x.dtype), x)[0],
+        default=lambda x: jnp.sum(x, axis=0),
     )

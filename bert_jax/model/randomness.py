@@ -59,12 +59,7 @@ def fold_in(
 
 
 def bits(keys: UInt32[Array, " B"], shape: tuple[int, ...]) -> UInt32[Array, "B ..."]:
-    """Return random words [B, *shape].
-
-    Args:
-      keys: Keys of the rows at one place.
-      shape: Shape for one row, of fewer than 2**32 words.
-    """
+    """Return random words [B, *shape], fewer than 2**32 of them for each row."""
     index = jnp.zeros((), jnp.uint32)
     full = (*keys.shape, *shape)
     for dim in range(1, len(full)):

@@ -7,7 +7,6 @@ from bert_jax import config as config_lib
 from bert_jax.model import activations, heads, randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.linear import Linear
-from bert_jax.model.make_encoder import make_encoder
 
 
 class ReplacedTokensModel(nn.Module):
@@ -28,15 +27,15 @@ class ReplacedTokensModel(nn.Module):
 
     def setup(self):
         c = self.config
-        self.encoder = make_encoder(c)
-        self.generator = make_encoder(
+        self.encoder = heads.make_encoder(c)
+        self.generator = heads.make_encoder(
             self.generator_config, shared_embeddings=self.encoder.embeddings
         )
         self.generator_head = heads.PredictionHead(self.generator_config)
         self.discriminator_transform = Linear(
             ("embed",), (("hidden", c.hidden_size),), c.dtype, c.initializer_range
         )
-        self.discriminator = heads.classifier(c, 1)
+        self.discriminator = heads.Classifier(c, 1)
 
     def __call__(
         self, inputs: Inputs, mlm_positions: Int[Array, "B P"]

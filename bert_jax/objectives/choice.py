@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, UInt32
 
-from bert_jax.model import heads, randomness
+from bert_jax.model import randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, labelled
 
@@ -30,10 +30,6 @@ class Choice(labelled.LabelledObjective):
 
     loss_name = "choice_loss"
     num_logits = 1
-
-    @property
-    def model(self) -> heads.ClassifierModel:
-        return heads.ClassifierModel(self.encoder, 1)
 
     def token_shape(self, batch_size: int, length: int) -> tuple[int, ...]:
         """Return [B, C, L]."""

@@ -5,7 +5,6 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model import heads
 from bert_jax.objectives import Batch, labelled, metric_sums
 
 
@@ -34,14 +33,6 @@ class Classification(labelled.LabelledObjective):
     label_smoothing: float = 0.0
 
     loss_name = "classification_loss"
-
-    @property
-    def model(self) -> heads.ClassifierModel:
-        return heads.ClassifierModel(self.encoder, self.num_classes)
-
-    @property
-    def num_logits(self) -> int:
-        return self.num_classes
 
     def loss_weights(self, batch: Batch) -> jax.Array:
         """Return the weight of each row times the weight of its class."""

@@ -6,7 +6,6 @@ from typing import Any, ClassVar
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
@@ -18,7 +17,7 @@ from bert_jax.objectives import Batch, metric_sums
 class LabelledObjective:
     """Objective whose head gives logits for each row, or for each token of a row.
 
-    A subclass defines the abstract members below: the head, the labels, and the terms.
+    A subclass sets the constants, and overrides what differs of the members below.
 
     Attributes:
       encoder: Architecture of the encoder.
@@ -32,24 +31,21 @@ class LabelledObjective:
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
     # Whether the head reads each token, or the pooled vector of the sequence.
     per_token: ClassVar[bool] = False
+    # Type of each label array [B].
+    label_types: ClassVar[dict[str, Any]] = {"labels": jnp.int32}
 
-    # ---- defined by subclasses
-
-    @property
-    def model(self) -> nn.Module:
-        """Encoder with the head that this objective trains."""
-        raise NotImplementedError
+    # ---- overridden by some subclasses
 
     @property
     def num_logits(self) -> int:
         """Number of logits for each position that the head reads."""
-        raise NotImplementedError
+        return self.num_classes
 
-    def label_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes and types of the label arrays."""
-        return {"labels": jax.ShapeDtypeStruct((batch_size,), np.int32)}
+    @property
+    def model(self) -> nn.Module:
+        """Encoder with the head that this objective trains."""
+        model = heads.TaggerModel if self.per_token else heads.ClassifierModel
+        return model(self.encoder, self.num_logits)
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 logits [B, C]; see `tasks.TaskObjective`."""
@@ -87,14 +83,13 @@ class LabelledObjective:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes and types. `weights` is 0 for rows that fill up a batch."""
-        tokens = self.token_shape(batch_size, length)
-        return {
-            "input_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
-            "segment_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
-            "attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_),
-            **self.label_shapes(batch_size, length),
-            "weights": jax.ShapeDtypeStruct((batch_size,), jnp.float32),
-        }
+        tokens = {"input_ids": jnp.int32, "segment_ids": jnp.int32}
+        tokens["attention_mask"] = jnp.bool_
+        shape = self.token_shape(batch_size, length)
+        shapes = {n: jax.ShapeDtypeStruct(shape, dtype) for n, dtype in tokens.items()}
+        for name, dtype in (*self.label_types.items(), ("weights", jnp.float32)):
+            shapes[name] = jax.ShapeDtypeStruct((batch_size,), dtype)
+        return shapes
 
     def sequence_flops(self, length: int) -> float:
         """Return the FLOPs of encoder and head, forward and backward."""
@@ -132,8 +127,6 @@ class LabelledObjective:
     ) -> metric_sums.Terms:
         """Return the loss and all metrics; see `Objective`."""
         del sampling_keys  # These objectives sample nothing.
-        mask = batch["attention_mask"].reshape(-1, batch["attention_mask"].shape[-1])
-        return {
-            **self.measure(self.logits(params, batch, dropout_keys), batch),
-            "padding_fraction": metric_sums.padding_fraction(mask),
-        }
+        terms = self.measure(self.logits(params, batch, dropout_keys), batch)
+        padding = metric_sums.padding_fraction(batch["attention_mask"])
+        return terms | {"padding_fraction": padding}

@@ -6,7 +6,6 @@ the two are in order (Lan et al. 2019, 3.1). RoBERTa has no pair task (Liu et al
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -14,21 +13,18 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, metric_sums, row_shapes
+from bert_jax.objectives import Batch, metric_sums, pretraining
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedLm:
+class MaskedLm(pretraining.PretrainingObjective):
     """Mean loss of masked tokens, plus the mean loss of the pair task if there is one.
 
     Source: google-research/bert, run_pretraining.py. The original adds 1e-5 to the
     number of masked tokens against division by zero; here a count of 0 gives 0.
     """
 
-    encoder: config_lib.EncoderConfig
     config: config_lib.MaskedLmConfig = config_lib.MaskedLmConfig()
-
-    encoder_path = "encoder"
 
     @property
     def _pair_task(self) -> str:
@@ -41,13 +37,7 @@ class MaskedLm:
         return dict.fromkeys(names, 1.0)
 
     @property
-    def metrics(self) -> tuple[str, ...]:
-        accuracies = [name.replace("loss", "accuracy") for name in self.losses]
-        return (*self.losses, *accuracies, *row_shapes.metrics(self.config))
-
-    @property
     def model(self) -> heads.PretrainingModel:
-        """Model that this objective trains."""
         head = f"{self._pair_task}_head" if self._pair_task else ""
         return heads.PretrainingModel(self.encoder, head)
 
@@ -55,10 +45,9 @@ class MaskedLm:
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes and types; `data/batches.py` documents the arrays."""
-        shapes = row_shapes.shapes(self.config, batch_size, length)
-        shapes |= row_shapes.of_predictions(
-            "mlm", batch_size, self._predictions(length)
-        )
+        shapes = super().batch_shapes(batch_size, length)
+        predictions = self._predictions(length)
+        shapes |= pretraining.prediction_shapes("mlm", batch_size, predictions)
         if self._pair_task:
             asked = (batch_size,)
             if self.config.examples_per_row > 1:
@@ -83,10 +72,6 @@ class MaskedLm:
         """Return P, the number of predictions in a row."""
         return self.config.masking.predictions(length, self.config.examples_per_row)
 
-    def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
-        return heads.init(self.model, key, jnp.zeros((1, 1), jnp.int32))
-
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the numbers of masked tokens and of pairs in a batch."""
         return {
@@ -94,16 +79,8 @@ class MaskedLm:
             for name in self.losses
         }
 
-    def terms(
-        self,
-        params: Any,
-        batch: Batch,
-        *,
-        dropout_keys: jax.Array | None,
-        sampling_keys: jax.Array,
-    ) -> metric_sums.Terms:
-        """Return losses, accuracies and the share of padding; see `Objective`."""
-        del sampling_keys  # Nothing is sampled.
+    def measure(self, params, batch, dropout_keys, sampling_keys):
+        """Return losses and accuracies."""
         logits = self.model.apply(
             {"params": params},
             Inputs.of(batch),
@@ -111,7 +88,7 @@ class MaskedLm:
             batch.get("pooled_positions"),
             dropout_keys=dropout_keys,
         )
-        measured = row_shapes.terms_of(batch)
+        measured = {}
         for name, scores in (("mlm", logits.mlm), (self._pair_task, logits.sentence)):
             if scores is not None:
                 labels, weights = batch[f"{name}_labels"], batch[f"{name}_weights"]

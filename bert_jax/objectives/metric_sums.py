@@ -23,7 +23,9 @@ def zeros(names: Iterable[str]) -> Terms:
     return {name: Term(jnp.zeros(()), jnp.zeros(())) for name in names}
 
 
-def weighted(values: Float[Array, "*rows"], weights: Float[Array, "*rows"]) -> Term:
+def weighted(
+    values: Float[Array, "*rows"] | Bool[Array, "*rows"], weights: Float[Array, "*rows"]
+) -> Term:
     """Return the term of a weighted mean."""
     return Term(jnp.sum(values * weights), jnp.sum(weights))
 
@@ -42,7 +44,7 @@ def predictions(
     }
 
 
-def padding_fraction(attention_mask: Bool[Array, "B L"]) -> Term:
+def padding_fraction(attention_mask: Bool[Array, "*rows L"]) -> Term:
     """Return the term of the share of padding."""
     is_padding = 1.0 - attention_mask
     return Term(jnp.sum(is_padding), jnp.float32(is_padding.size))

@@ -1,12 +1,11 @@
 """Prediction of a number for a sequence (BERT paper, 4.1: STS-B)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model import heads
 from bert_jax.objectives import Batch, labelled, metric_sums
 
 
@@ -17,16 +16,7 @@ class Regression(labelled.LabelledObjective):
     loss_name = "regression_loss"
     metric_names = ()
     num_logits = 1
-
-    @property
-    def model(self) -> heads.ClassifierModel:
-        return heads.ClassifierModel(self.encoder, 1)
-
-    def label_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return one float32 label for each row."""
-        return {"labels": jax.ShapeDtypeStruct((batch_size,), jnp.float32)}
+    label_types: ClassVar = {"labels": jnp.float32}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 predictions [B]."""

@@ -6,21 +6,20 @@ train together; no gradient passes through the samples.
 """
 
 import dataclasses
-from typing import Any
 
 import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import flops, heads, randomness
+from bert_jax.model import flops, randomness
 from bert_jax.model import replaced_tokens as model_lib
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, metric_sums, row_shapes
+from bert_jax.objectives import Batch, metric_sums, pretraining
 
 
 @dataclasses.dataclass(frozen=True)
-class ReplacedTokens:
+class ReplacedTokens(pretraining.PretrainingObjective):
     """Mean generator loss over masked tokens, plus mean discriminator loss over all.
 
     A sampled token that equals the original is not a replaced one. The discriminator's
@@ -31,10 +30,7 @@ class ReplacedTokens:
     one segment. Here rows and masks are the same as for `MaskedLm`.
     """
 
-    encoder: config_lib.EncoderConfig
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
-
-    encoder_path = "encoder"
 
     @property
     def losses(self) -> dict[str, float]:
@@ -43,14 +39,8 @@ class ReplacedTokens:
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the terms; precision and recall are those of replaced tokens."""
-        of_generator = "mlm_accuracy", "replaced_fraction"
-        of_discriminator = "disc_accuracy", "disc_precision", "disc_recall"
-        return (
-            *self.losses,
-            *of_generator,
-            *of_discriminator,
-            *row_shapes.metrics(self.config),
-        )
+        more = "disc_precision", "disc_recall", "replaced_fraction"
+        return (*super().metrics, *more)
 
     @property
     def generator(self) -> config_lib.EncoderConfig:
@@ -59,7 +49,6 @@ class ReplacedTokens:
 
     @property
     def model(self) -> model_lib.ReplacedTokensModel:
-        """Model that this objective trains."""
         return model_lib.ReplacedTokensModel(self.encoder, self.generator)
 
     def batch_shapes(
@@ -67,8 +56,8 @@ class ReplacedTokens:
     ) -> dict[str, jax.ShapeDtypeStruct]:
         """Return shapes and types; `data/batches.py` documents the arrays."""
         predictions = self.config.masking.predictions(length)
-        shapes = row_shapes.shapes(self.config, batch_size, length)
-        return shapes | row_shapes.of_predictions("mlm", batch_size, predictions)
+        shapes = super().batch_shapes(batch_size, length)
+        return shapes | pretraining.prediction_shapes("mlm", batch_size, predictions)
 
     def sequence_flops(self, length: int) -> float:
         """Return the FLOPs of both encoders and heads, forward and backward."""
@@ -81,10 +70,6 @@ class ReplacedTokens:
             + length * (2.0 * d * d + flops.classifier(self.encoder, 1))
         )
 
-    def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
-        return heads.init(self.model, key, jnp.zeros((1, 1), jnp.int32))
-
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the numbers of masked tokens and of all tokens in a batch."""
         return {
@@ -92,47 +77,36 @@ class ReplacedTokens:
             "disc_loss": jnp.sum(_token_weights(batch)),
         }
 
-    def terms(
-        self,
-        params: Any,
-        batch: Batch,
-        *,
-        dropout_keys: jax.Array | None,
-        sampling_keys: jax.Array,
-    ) -> metric_sums.Terms:
+    def measure(self, params, batch, dropout_keys, sampling_keys):
         """Return losses, accuracies, and shares of replaced and found tokens."""
         variables, model = {"params": params}, self.model
-        labels, chosen = batch["mlm_labels"], batch["mlm_weights"]
         logits = model.apply(
             variables,
             Inputs.of(batch),
             batch["mlm_positions"],
             dropout_keys=dropout_keys,
             method=model.generate,
-        )
+        )  # [B, P, V]
         samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
         ids, is_replaced = filled(batch, samples)
-        found = model.apply(
+        scores = model.apply(
             variables,
             Inputs.of(batch)._replace(input_ids=ids),
             dropout_keys=dropout_keys,
             method=model.discriminate,
-        )
-        weights, says_so = _token_weights(batch), found > 0
-        is_right = (says_so == is_replaced).astype(jnp.float32)
-        hits = (says_so & is_replaced).astype(jnp.float32)
+        )  # [B, L]
+        weights, is_found = _token_weights(batch), scores > 0
+        hits = is_found & is_replaced
+        loss = _binary_loss(scores, is_replaced)
         return {
-            **metric_sums.predictions("mlm", logits, labels, chosen),
-            "disc_loss": metric_sums.weighted(
-                _binary_loss(found, is_replaced), weights
+            **metric_sums.predictions(
+                "mlm", logits, batch["mlm_labels"], batch["mlm_weights"]
             ),
-            "disc_accuracy": metric_sums.weighted(is_right, weights),
-            "disc_precision": metric_sums.weighted(hits, weights * says_so),
+            "disc_loss": metric_sums.weighted(loss, weights),
+            "disc_accuracy": metric_sums.weighted(is_found == is_replaced, weights),
+            "disc_precision": metric_sums.weighted(hits, weights * is_found),
             "disc_recall": metric_sums.weighted(hits, weights * is_replaced),
-            "replaced_fraction": metric_sums.weighted(
-                is_replaced.astype(jnp.float32), weights
-            ),
-            **row_shapes.terms_of(batch),
+            "replaced_fraction": metric_sums.weighted(is_replaced, weights),
         }
 
 
@@ -152,7 +126,7 @@ def sample(
 
 
 def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
-    """Gumbel noise, -log(-log(u)), from random words; finite for each of them.
+    """Map random words to Gumbel noise, -log(-log(u)), which is always finite.
 
     u is in the middle of one of 2**23 parts of (0, 1). Of twice as many, float32 would
     round the last middle to 1, and the noise would be infinite once in 2**24 words.
@@ -164,9 +138,9 @@ def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
 def filled(
     batch: Batch, samples: Int[Array, "B P"]
 ) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Tokens with samples where something is predicted, and which are replaced ones.
+    """Return the tokens with samples at predicted positions, and which were replaced.
 
-    A predicted token that is not blank gets its sample, too.
+    A predicted token that was left unmasked gets its sample, too.
     """
     ids, chosen = batch["input_ids"], batch["mlm_weights"] > 0
     # Slots without a prediction write behind the row, and are dropped.
@@ -181,11 +155,11 @@ def filled(
 def _binary_loss(
     logits: Float[Array, "B L"], labels: Bool[Array, "B L"]
 ) -> Float[Array, "B L"]:
-    """-log sigmoid(logits) where a label is true, else -log(1 - sigmoid(logits))."""
+    """Return -log sigmoid(logits) for true labels, else -log(1 - sigmoid(logits))."""
     return jax.nn.softplus(jnp.where(labels, -logits, logits))
 
 
 def _token_weights(batch: Batch) -> Float[Array, "B L"]:
-    """1 for each token that is not padding, of rows with a prediction."""
+    """Return 1 for each token, padding excluded, of rows with a prediction."""
     counts = jnp.max(batch["mlm_weights"], axis=1, keepdims=True)
     return batch["attention_mask"] * counts

@@ -1,7 +1,7 @@
 """Start and end of a span in a sequence: answers in a context (BERT paper, 4.2)."""
 
 import dataclasses
-from typing import Any
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -25,17 +25,11 @@ class Spans(labelled.LabelledObjective):
     metric_names = ("start_accuracy", "end_accuracy", "exact")
     per_token = True
     num_logits = 2
+    label_types: ClassVar = {"start_positions": jnp.int32, "end_positions": jnp.int32}
 
     @property
     def model(self) -> heads.SpanModel:
         return heads.SpanModel(self.encoder)
-
-    def label_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return a start and an end position for each row."""
-        position = jax.ShapeDtypeStruct((batch_size,), jnp.int32)
-        return {"start_positions": position, "end_positions": position}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 start_logits and end_logits [B, L]."""

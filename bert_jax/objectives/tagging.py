@@ -6,7 +6,6 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model import heads
 from bert_jax.objectives import Batch, labelled
 
 
@@ -18,14 +17,6 @@ class Tagging(labelled.LabelledObjective):
 
     loss_name = "tagging_loss"
     per_token = True
-
-    @property
-    def model(self) -> heads.TaggerModel:
-        return heads.TaggerModel(self.encoder, self.num_classes)
-
-    @property
-    def num_logits(self) -> int:
-        return self.num_classes
 
     def batch_shapes(
         self, batch_size: int, length: int

@@ -60,7 +60,9 @@ class Cost:
 
 
 def measure(
-    program: Program, rates: Rates, schedules: Mapping[str, int] | None = None
+    program: Program,
+    rates: Rates = Rates(0.0, 0.0),
+    schedules: Mapping[str, int] | None = None,
 ) -> Cost:
     """Add up the cycles of a program.
 
@@ -69,7 +71,14 @@ def measure(
       rates: Rates of its device.
       schedules: Cycles by names of instructions, from `schedule.Dump`.
     """
-    known = None if schedules is None else _Schedules(program, schedules)
+    by_name = schedules or {}
+    # The compiler writes one schedule for all instructions that differ in names only.
+    by_form = {
+        _form(program, name, instruction): by_name[instruction.name]
+        for name, body in program.computations.items()
+        for instruction in body.values()
+        if instruction.name in by_name
+    }
     estimated = kernels = 0
     kernel_cycles = scheduled = 0.0
     for computation, instruction, times in program.executed(beside=False):
@@ -78,40 +87,25 @@ def measure(
         if not is_kernel and not estimate:
             continue
         memory = rates.memory_cycles(traffic(program, computation, instruction))
-        issued = known.cycles(computation, instruction) if known else None
-        if issued is None:
-            issued = _at_peak(instruction, rates) if is_kernel else estimate
+        issued = _at_peak(instruction, rates) if is_kernel else estimate
+        if instruction.name in by_name:
+            issued = by_name[instruction.name]
+        elif by_form:
+            issued = by_form.get(_form(program, computation, instruction), issued)
         cycles = times * max(issued, memory)
         scheduled += cycles
         estimated += times * estimate
         if is_kernel:
             kernels += times
             kernel_cycles += cycles
-    return Cost(estimated, kernels, kernel_cycles, scheduled if known else None)
+    return Cost(
+        estimated, kernels, kernel_cycles, None if schedules is None else scheduled
+    )
 
 
 def _at_peak(kernel: Instruction, rates: Rates) -> float:
     flops = _KERNEL_FLOPS.search(kernel.rest)
     return int(flops[1]) / rates.flops if flops and rates.flops else 0.0
-
-
-class _Schedules:
-    """Schedules of instructions, shared by instructions that differ in names only."""
-
-    def __init__(self, program: Program, schedules: Mapping[str, int]):
-        self._program = program
-        self._by_name = schedules
-        self._by_form = {}
-        for name, body in program.computations.items():
-            for instruction in body.values():
-                if instruction.name in schedules:
-                    form = _form(program, name, instruction)
-                    self._by_form[form] = schedules[instruction.name]
-
-    def cycles(self, computation: str, instruction: Instruction) -> int | None:
-        if instruction.name in self._by_name:
-            return self._by_name[instruction.name]
-        return self._by_form.get(_form(self._program, computation, instruction))
 
 
 def _form(program: Program, computation: str, instruction: Instruction) -> str:

@@ -1,7 +1,7 @@
-"""Parser of optimized XLA programs: instructions, trip counts, cycles, collectives.
+"""Parser of optimized XLA programs: instructions, trip counts, cycles.
 
 The TPU compiler writes its estimate of each instruction into `backend_config`. The
-grammar is that of XLA's `HloModule::ToString`; `tests/test_plan.py` has an example of
+grammar is that of XLA's `HloModule::ToString`; `tests/fixtures/hlo` has an example of
 each form.
 """
 
@@ -9,20 +9,9 @@ import dataclasses
 import functools
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-import numpy as np
-
-# Opcodes of collectives; some come in pairs, NAME-start and NAME-done.
-_COLLECTIVES = (
-    "all-reduce",
-    "all-gather",
-    "reduce-scatter",
-    "all-to-all",
-    "collective-permute",
-)
-# Name of a fused all-reduce and slice, which is a reduce-scatter.
-_FUSED_REDUCE_SCATTER = "all-reduce-scatter"
+_COPIES = ("copy", "copy-start", "copy-done", "bitcast", "convert")
 
 _HEADER = re.compile(r"(ENTRY )?%?([\w.\-]+) \(.*\{$")
 _INSTRUCTION = re.compile(r"\s+(ROOT )?%?([\w.\-]+) = ")
@@ -35,16 +24,6 @@ _OPERAND = re.compile(r"%([\w.\-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
 _KERNEL = 'custom_call_target="tpu_custom_call"'
-_CHANNEL = re.compile(r"channel_id=(\d+)")
-_LAYOUT = re.compile(r"\{[^}]*\}")
-_LISTED = re.compile(r"replica_groups=\{((?:\{[\d,]*\},?)*)\}")
-_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
-_MESH = re.compile(
-    r"replica_groups=mesh\[([^\]]*)\]"
-    r"(?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}"
-)
-_PAIRS = re.compile(r"source_target_pairs=\{((?:\{\d+,\d+\},?)*)\}")
-_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -70,36 +49,6 @@ class Instruction:
     def called(self, role: str) -> str | None:
         """Return the name of the computation that is called as `body` and so on."""
         return dict(_CALLED.findall(self.rest)).get(role)
-
-
-@dataclasses.dataclass(frozen=True)
-class Collective:
-    """Communication between devices.
-
-    Attributes:
-      kind: "all-reduce" and so on.
-      size: Bytes that a device contributes (all-gather: receives) each time.
-      times: Number of executions.
-      groups: int [groups, members]; groups of devices, numbered in the program's order;
-        None if the members are whole slices of a pod.
-    """
-
-    kind: str
-    size: int
-    times: int
-    groups: np.ndarray | None
-
-    @property
-    def sent(self) -> float:
-        """Bytes that a device sends each time, in a ring, the least possible.
-
-        An all-reduce is a reduce-scatter and an all-gather.
-        """
-        if self.groups is None or self.kind == "collective-permute":
-            return self.size
-        members = self.groups.shape[1]
-        rounds = 2 if self.kind == "all-reduce" else 1
-        return rounds * self.size * (members - 1) / members
 
 
 class Program:
@@ -192,9 +141,7 @@ class Program:
             instruction = self.computations[where][name]
             if instruction.opcode == "constant":
                 return int(instruction.arguments)
-            if instruction.opcode in ("copy", "bitcast", "convert", "copy-done"):
-                return value(instruction.operands[0], where)
-            if instruction.opcode == "copy-start":
+            if instruction.opcode in _COPIES:
                 return value(instruction.operands[0], where)
             if instruction.opcode == "get-tuple-element" and where == condition:
                 index = int(re.search(r"index=(\d+)", instruction.rest)[1])
@@ -206,66 +153,6 @@ class Program:
 
         start, limit = (value(name, condition) for name in root.operands)
         return limit - start
-
-    def estimated_cycles(self) -> int:
-        """Return the sum of the compiler's estimates.
-
-        Collectives have none. Asynchronous instructions count as nothing.
-        """
-        return sum(
-            times * estimated_cycles(instruction)
-            for _, instruction, times in self.executed(beside=False)
-        )
-
-    def collectives(self) -> list[Collective]:
-        """Return all collectives, fused ones included, each once."""
-        collectives: dict[tuple, Collective] = {}
-        for computation, instruction, times in self.executed(beside=True):
-            for inside, part, kind in self._parts(computation, instruction):
-                collective = self._collective(inside, part, kind, times)
-                # A collective that goes on in the background of several fusions is in
-                # each of them, with the same channel. Others may share a channel, too.
-                channel = _CHANNEL.search(part.rest)
-                where = inside, part.name
-                is_background = part is not instruction and kind != "reduce-scatter"
-                if channel and is_background:
-                    where = channel[1], _LAYOUT.sub("", part.type)
-                key = part.opcode, where  # a send has channels of its own
-                if key not in collectives or collectives[key].times < times:
-                    collectives[key] = collective
-        return list(collectives.values())
-
-    def _parts(
-        self, computation: str, instruction: Instruction
-    ) -> Iterator[tuple[str, Instruction, str]]:
-        """Yield the collectives in an instruction, with their kinds."""
-        kind = instruction.opcode.removesuffix("-start")
-        if kind in _COLLECTIVES:
-            yield computation, instruction, kind
-        elif kind == "send" and _SLICES.search(instruction.rest):
-            transfer = _SLICES.search(instruction.rest)[1]
-            yield computation, instruction, transfer.lower().replace("_", "-")
-        elif kind == "fusion":
-            name = instruction.called("calls")
-            scatters = name.startswith(_FUSED_REDUCE_SCATTER)
-            for part in self.computations[name].values():
-                for inside, inner, kind in self._parts(name, part):
-                    yield inside, inner, "reduce-scatter" if scatters else kind
-
-    def _collective(
-        self, computation: str, instruction: Instruction, kind: str, times: int
-    ) -> Collective:
-        operands = instruction.operands
-        if instruction.opcode == "send":
-            operands = operands[:1]  # and a token
-        body = self.computations[computation]
-        size = sum(type_bytes(body[name].type) for name in operands)
-        if instruction.opcode == "send":
-            return Collective(kind, size, times, None)
-        groups = replica_groups(instruction.rest)
-        if kind == "all-gather":
-            size *= groups.shape[1]
-        return Collective(kind, size, times, groups)
 
 
 def _instruction(name: str, text: str) -> Instruction:
@@ -321,57 +208,3 @@ def arrays(text: str) -> tuple[tuple[int, bool], ...]:
         count = math.prod(int(size) for size in shape.split(",") if size)
         found.append((count * bits // 8, not _NOT_HBM.search(layout)))
     return tuple(found)
-
-
-def replica_groups(text: str) -> np.ndarray:
-    """Parse the groups of devices of a collective.
-
-    The forms are `{{0,1},{2,3}}`; `[2,2]<=[4]T(0)`, a transposed and reshaped iota;
-    `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}`, with named axes of which some
-    are summed over; and pairs of source and target.
-
-    Returns:
-      int [groups, members].
-
-    Raises:
-      ValueError: The form is unknown.
-    """
-    listed = _LISTED.search(text) or _PAIRS.search(text)
-    if listed and listed[1]:
-        groups = re.findall(r"\{([\d,]+)\}", listed[1])
-        return np.array([_numbers(group) for group in groups])
-    iota = _IOTA.search(text)
-    if iota:
-        return _iota(iota[2], iota[3]).reshape(_numbers(iota[1]))
-    mesh = _MESH.search(text)
-    if mesh:
-        axes = re.findall(r"'([^']+)'=(\d+)", mesh[1])
-        names, sizes = [a for a, _ in axes], [int(n) for _, n in axes]
-        ids = _iota(mesh[2], mesh[3]) if mesh[2] else np.arange(math.prod(sizes))
-        chosen = [names.index(name) for name in re.findall(r"'([^']+)'", mesh[4])]
-        others = [i for i in range(len(names)) if i not in chosen]
-        ids = ids.reshape(sizes).transpose(*others, *chosen)
-        return ids.reshape(-1, math.prod(sizes[i] for i in chosen))
-    raise ValueError(f"unknown form of groups of devices: {text[:200]!r}")
-
-
-def _numbers(text: str) -> list[int]:
-    return [int(number) for number in text.split(",")]
-
-
-def _iota(shape: str, permutation: str | None) -> np.ndarray:
-    sizes = _numbers(shape)
-    ids = np.arange(math.prod(sizes)).reshape(sizes)
-    return ids.transpose(_numbers(permutation)) if permutation else ids
-
-
-def spans(groups: np.ndarray | None, positions: Sequence[tuple[int, ...]]) -> bool:
-    """Return whether any group has members at different positions.
-
-    Args:
-      groups: Groups of a `Collective`.
-      positions: Position of each device, in the program's order.
-    """
-    if groups is None:
-        return True
-    return any(len({positions[i] for i in group}) > 1 for group in groups.tolist())

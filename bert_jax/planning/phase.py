@@ -1,29 +1,27 @@
-"""Plan of one phase: memory, collectives and cycles of its compiled step.
+"""Plan of one phase: memory, collectives and cycles of its compiled programs.
 
-The step is compiled as the training loop compiles it, for the absent devices of a
-`topology.Topology`.
+The training step and the evaluation step are compiled as the training loop compiles
+them, for the absent devices of a `topology.Topology`.
 """
 
 import contextlib
 import dataclasses
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from typing import Any
 
 import jax
-import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax.planning import cost as cost_lib
 from bert_jax.planning import hlo
+from bert_jax.planning.collectives import Traffic, traffic
 from bert_jax.planning.schedule import Dump
 from bert_jax.planning.topology import Topology
 from bert_jax.training import hardware, programs, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, Run
-
-# Networks that a collective can cross, from the nearest to the farthest.
-CHIP, ICI, DCN = "inside a chip", "ICI, inside a slice", "DCN, between slices"
 
 _NEEDED = re.compile(
     r"\(([\d.]+)([KMGT]?)\) exceeds available|Used ([\d.]+)([KMGT]?) of"
@@ -33,14 +31,14 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of a chip.
+    """Bytes of a chip while a program runs.
 
     Attributes:
       parameters: Parameters of the model.
-      optimizer: State of the optimizer.
+      optimizer: State of the optimizer, also during evaluation.
       temporaries: Activations, gradients and other arrays of a step. If the compiler
-        refused the step, the rest is included.
-      rest: The batch, the program, and the padding of the state to tiles.
+        refused the program, the rest is included.
+      rest: The batch, the program, and the padding of its arguments to tiles.
       available: Memory that programs can use.
     """
 
@@ -57,25 +55,6 @@ class Memory:
 
 
 @dataclasses.dataclass(frozen=True)
-class Traffic:
-    """Collectives of one kind over one network, in a step.
-
-    Attributes:
-      kind: "all-reduce" and so on.
-      network: `CHIP`, `ICI` or `DCN`.
-      count: Number of collectives.
-      size: Bytes that a device contributes (all-gather: receives).
-      sent: Bytes that a device sends in a ring.
-    """
-
-    kind: str
-    network: str
-    count: int
-    size: int
-    sent: int
-
-
-@dataclasses.dataclass(frozen=True)
 class PhasePlan:
     """A phase on a topology.
 
@@ -88,11 +67,12 @@ class PhasePlan:
       micro_batches: Micro-batches in a step.
       flops: Operations of a step, over all chips, by a formula.
       flops_at_peak: Peak operations in a second, over all chips.
-      memory: Memory of a chip.
+      memory: Memory of a chip in training.
+      evaluation: Memory of a chip in evaluation.
       cost: Cycles of a step on a device; None if the compiler refused the program.
       clock: Cycles in a second; 0 if unknown.
       traffic: Collectives of a step.
-      compile_seconds: Time of the compilation on this machine.
+      compile_seconds: Time of the compilations on this machine.
     """
 
     name: str
@@ -104,14 +84,20 @@ class PhasePlan:
     flops: float
     flops_at_peak: float
     memory: Memory
+    evaluation: Memory
     cost: cost_lib.Cost | None
     clock: float
     traffic: tuple[Traffic, ...]
     compile_seconds: float
 
     @property
+    def left(self) -> int:
+        """Free bytes of a chip, in training or in evaluation, whichever is less."""
+        return min(self.memory.left, self.evaluation.left)
+
+    @property
     def fits(self) -> bool:
-        return self.memory.left >= 0
+        return self.left >= 0
 
     @property
     def refused(self) -> bool:
@@ -133,55 +119,35 @@ class PhasePlan:
         return self.cycles / self.clock if self.clock else 0.0
 
     @property
-    def estimated_utilisation(self) -> float:
-        return self.utilisation(self.estimated_seconds)
-
-    @property
     def scheduled_seconds(self) -> float:
         """Scheduled time of a step without collectives; 0 if unknown."""
         scheduled = self.cost.scheduled if self.cost else None
         return scheduled / self.clock if scheduled and self.clock else 0.0
 
-    @property
-    def scheduled_utilisation(self) -> float:
-        return self.utilisation(self.scheduled_seconds)
-
-    def utilisation(self, seconds: float) -> float:
-        """Return the utilisation of a step of this time; 0 if unknown."""
-        return self.seconds_at_peak / seconds if seconds else 0.0
-
 
 def plan_phase(
     run: Run, phase: Phase, topology: Topology, dump: Dump | None = None
 ) -> PhasePlan:
-    """Compile the step of a phase and return its plan.
+    """Compile the training step and the evaluation step of a phase.
 
-    Args:
-      run: Run on a mesh of the topology's devices.
-      phase: Phase of the run.
-      topology: Topology of the mesh.
-      dump: Folder of the compiler's schedules, if requested.
+    The devices of the run's mesh are those of the topology.
     """
     state = run.state_shapes()
     begin = time.perf_counter()
-    compiled = None
-    try:
-        with _no_cache():
-            lowered = programs.lower_step(
-                run, phase, state, run.batch_shapes(phase, phase.length)
-            )
-            compiled = lowered.compile()
-    except jax.errors.JaxRuntimeError as error:
-        memory = _memory(_needed(error), state, topology)
+    batch = run.batch_shapes(phase, phase.length)
+    compiled = _compile(programs.lower_step(run, phase, state, batch))
+    schedules = dump.take() if dump and not isinstance(compiled, int) else None
+    evaluation = _compile(programs.lower_eval(run, phase, state.params, batch))
     seconds = time.perf_counter() - begin
-    cost, traffic = None, ()
+    if dump:
+        dump.clear()
     peak = hardware.peak_flops(topology.device_kind)
-    if compiled is not None:
-        memory = _memory(compiled, state, topology)
+    cost, collectives = None, ()
+    if not isinstance(compiled, int):
         program = hlo.Program(compiled.as_text())
         rates = topology.generation.rates(peak)
-        cost = cost_lib.measure(program, rates, dump.take() if dump else None)
-        traffic = _traffic(program, run.mesh.devices.flatten(), topology)
+        cost = cost_lib.measure(program, rates, schedules)
+        collectives = traffic(program, run.mesh.devices.flatten())
     return PhasePlan(
         name=phase.name,
         steps=phase.steps,
@@ -191,12 +157,24 @@ def plan_phase(
         micro_batches=phase.micro_batches,
         flops=run.flops(phase, phase.length),
         flops_at_peak=peak * len(topology.devices),
-        memory=memory,
+        memory=_memory(
+            compiled, state, topology, arguments=(state.params, state.opt_state)
+        ),
+        evaluation=_memory(evaluation, state, topology, arguments=state.params),
         cost=cost,
         clock=topology.generation.clock,
-        traffic=traffic,
+        traffic=collectives,
         compile_seconds=seconds,
     )
+
+
+def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | int:
+    """Compile a program, or return the bytes that it needs if they are too many."""
+    try:
+        with _no_cache():
+            return lowered.compile()
+    except jax.errors.JaxRuntimeError as error:
+        return _needed(error)
 
 
 @contextlib.contextmanager
@@ -222,19 +200,25 @@ def _needed(error: jax.errors.JaxRuntimeError) -> int:
 
 
 def _memory(
-    compiled: jax.stages.Compiled | int, state: step_lib.TrainState, topology: Topology
+    compiled: jax.stages.Compiled | int,
+    state: step_lib.TrainState,
+    topology: Topology,
+    *,
+    arguments: Any,
 ) -> Memory:
     """Return the memory of a chip.
 
     Args:
       compiled: The program, or the bytes that the compiler asked for when it refused.
       state: Shapes of the train state.
-      topology: Topology that the program is for.
+      topology: Slices that the program is for.
+      arguments: Parts of the state that the program has as arguments.
     """
+    arguments = sharding.bytes_of_device(arguments)
     parameters = sharding.bytes_of_device(state.params)
     optimizer = sharding.bytes_of_device(state.opt_state)
     if isinstance(compiled, int):
-        temporaries, rest = compiled - parameters - optimizer, 0
+        temporaries, rest = compiled - arguments, 0
     else:
         analysis = compiled.memory_analysis()
         temporaries = analysis.temp_size_in_bytes
@@ -244,32 +228,7 @@ def _memory(
             + analysis.output_size_in_bytes
             - analysis.alias_size_in_bytes
             + analysis.generated_code_size_in_bytes
-            - parameters
-            - optimizer
+            - arguments
         )
     sizes = parameters, optimizer, temporaries, rest, topology.generation.hbm
     return Memory(*(topology.devices_per_chip * size for size in sizes))
-
-
-def _traffic(
-    program: hlo.Program, devices: Sequence[jax.Device], topology: Topology
-) -> tuple[Traffic, ...]:
-    """Add up collectives by kind and network, the largest first."""
-    if topology.slices > 1:
-        # The program covers one slice, and numbers its devices.
-        first = devices[0].slice_index
-        devices = [device for device in devices if device.slice_index == first]
-    chips = [tuple(device.coords) for device in devices]
-    sums: dict[tuple[str, str], np.ndarray] = {}
-    for collective in program.collectives():
-        network = DCN
-        if collective.groups is not None:
-            network = ICI if hlo.spans(collective.groups, chips) else CHIP
-        addend = collective.times * np.array([1, collective.size, collective.sent])
-        key = collective.kind, network
-        sums[key] = sums.get(key, 0) + addend
-    traffic = [
-        Traffic(kind, network, *(int(value) for value in values))
-        for (kind, network), values in sums.items()
-    ]
-    return tuple(sorted(traffic, key=lambda t: -t.sent))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import jax
 
@@ -16,7 +16,7 @@ from bert_jax.training.run import Run
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Contents of the page.
+    """Plan of a recipe on a topology.
 
     Attributes:
       recipe: Name of the recipe.
@@ -48,28 +48,28 @@ class Plan:
     @property
     def estimated_seconds(self) -> float:
         """Time of the whole run by the compiler's estimate; 0 if unknown."""
-        return self._run_seconds([phase.estimated_seconds for phase in self.phases])
+        return _total(self.phases, [p.estimated_seconds for p in self.phases])
 
     @property
     def scheduled_seconds(self) -> float:
         """Time of the whole run by the compiler's schedules; 0 if unknown."""
-        return self._run_seconds([phase.scheduled_seconds for phase in self.phases])
+        return _total(self.phases, [p.scheduled_seconds for p in self.phases])
 
-    def _run_seconds(self, of_steps: list[float]) -> float:
-        if not all(of_steps):
-            return 0.0
-        pairs = zip(self.phases, of_steps, strict=True)
-        return sum(phase.steps * seconds for phase, seconds in pairs)
+
+def _total(phases: Sequence[PhasePlan], step_seconds: Sequence[float]) -> float:
+    """Add up the times of all steps; 0 if the time of a step is unknown."""
+    pairs = zip(phases, step_seconds, strict=True)
+    return sum(p.steps * t for p, t in pairs) if all(step_seconds) else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Planner:
-    """Compiles runs for a topology.
+    """Compiler of runs for a topology.
 
     Attributes:
       topology: Slices to run on.
-      make_run: Function of a resolved config and a mesh that returns the run. Its data
-        are never opened.
+      make_run: Function from a resolved config and a mesh to the run. Its data are
+        never opened.
       dump: Folder of the compiler's schedules, if requested.
     """
 
@@ -83,12 +83,7 @@ class Planner:
         recipe: str,
         say: Callable[[str], None] = lambda line: None,
     ) -> Plan:
-        """Compile all phases of a recipe.
-
-        Args:
-          config: Resolved config.
-          recipe: Name of the recipe.
-          say: Called with a line before each compilation.
+        """Compile all phases of a recipe, and report each one before.
 
         Raises:
           UserError: The run cannot be sharded over the devices.

@@ -44,12 +44,9 @@ class _Loop:
 
 
 def scheduled_cycles(text: str) -> int:
-    """Return the cycles of a fusion or kernel: its bundles times their trip counts.
+    """Return the cycles in a file of the dump: bundles times their trip counts.
 
     Loops without a trip count are short and count once. All sides of a branch count.
-
-    Args:
-      text: File of the dump.
     """
     outside, loops = 0, []
     current: dict[int, _Loop] = {}  # by depth
@@ -99,9 +96,14 @@ class Dump:
             file = _FILE.fullmatch(path.name)
             if file and "schedule-analysis" not in path.name:
                 cycles[file[1]] = scheduled_cycles(path.read_text(errors="replace"))
-            path.unlink()
+        self.clear()
         if not cycles:
             raise RuntimeError(
                 "the TPU compiler wrote no schedules: it was loaded before it was asked"
             )
         return cycles
+
+    def clear(self) -> None:
+        """Delete what the compiler has written since the last call."""
+        for path in self._folder.iterdir():
+            path.unlink()

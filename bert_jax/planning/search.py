@@ -45,27 +45,31 @@ def search_batch(
     pieces = sharding.batch_parts(planner.run(config).mesh) * phase.micro_batches
     unit = math.lcm(pieces, config.data.shard_groups)
 
-    def attempt(units: int) -> Trial:
-        phases = list(config.phases)
-        phases[index] = dataclasses.replace(phase, batch_size=units * unit)
-        changed = dataclasses.replace(config, phases=tuple(phases))
-        change = f"--config.phases[{index}].batch_size={units * unit}"
-        return Trial(change, planner.plan_phase(changed, index))
-
     fitting: dict[int, int] = {}  # from units to free bytes
     too_many = 0
     units = max(1, phase.batch_size // unit)
     for _ in range(_SEARCH_COMPILATIONS):
-        trial = attempt(units)
+        changed = _with_phase(config, index, batch_size=units * unit)
+        change = f"--config.phases[{index}].batch_size={units * unit}"
+        trial = Trial(change, planner.plan_phase(changed, index))
         yield trial
         if trial.phase.fits:
-            fitting[units] = trial.phase.memory.left
+            fitting[units] = trial.phase.left
         else:
             too_many = min(units, too_many or units)
         most = max(fitting, default=0)
         if too_many and too_many - most <= max(1, most // 16):
             return
         units = _next_units(fitting, most, too_many)
+
+
+def _with_phase(
+    config: config_lib.PretrainConfig, index: int, **fields: int
+) -> config_lib.PretrainConfig:
+    """Return a config with fields of one phase replaced."""
+    phases = list(config.phases)
+    phases[index] = dataclasses.replace(phases[index], **fields)
+    return dataclasses.replace(config, phases=tuple(phases))
 
 
 def _next_units(fitting: dict[int, int], most: int, too_many: int) -> int:
@@ -78,9 +82,7 @@ def _next_units(fitting: dict[int, int], most: int, too_many: int) -> int:
     guess = min(guess, 8 * high)
     if not too_many:
         return max(guess, high + 1)
-    if guess >= too_many or guess <= most:
-        guess = (most + too_many) // 2
-    return guess
+    return guess if high < guess < too_many else (high + too_many) // 2
 
 
 def alternatives(
@@ -88,12 +90,6 @@ def alternatives(
 ) -> dict[str, config_lib.PretrainConfig]:
     """Return flags that may make a phase fit, and the config of each."""
     phase, mesh = config.phases[index], config.mesh
-
-    def with_pieces(pieces: int) -> config_lib.PretrainConfig:
-        phases = list(config.phases)
-        phases[index] = dataclasses.replace(phase, micro_batches=pieces)
-        return dataclasses.replace(config, phases=tuple(phases))
-
     changes = {}
     if config.encoder.remat != "layer":
         encoder = dataclasses.replace(config.encoder, remat="layer")
@@ -102,7 +98,7 @@ def alternatives(
     for factor in (2, 4, 8, 16):
         pieces = factor * phase.micro_batches
         change = f"--config.phases[{index}].micro_batches={pieces}"
-        changes[change] = with_pieces(pieces)
+        changes[change] = _with_phase(config, index, micro_batches=pieces)
     if not mesh.shard_optimizer:
         changes["--config.mesh.shard_optimizer=True"] = dataclasses.replace(
             config, mesh=dataclasses.replace(mesh, shard_optimizer=True)
@@ -142,40 +138,33 @@ def search(
     Yields:
       Each compiled variant.
     """
-
-    def describe(trial: Trial) -> None:
-        phase = trial.phase
-        if phase.fits:
-            result = (
-                f"fits, {page.gib(phase.memory.left)} GiB left, "
-                f"{phase.cycles / 1e6:,.1f} Mcycle"
-            )
-        else:
-            result = page.describe_excess(phase, plan.topology)
-        say(f"  '{trial.change}': {result}")
-
     for i, phase in enumerate(plan.phases):
         if not phase.fits:
-            say(f"\n{phase.name}: to make it fit")
+            say(f"\n{phase.name}: changes that may make it fit")
             for change, changed in alternatives(planner, config, i).items():
                 trial = Trial(change, planner.plan_phase(changed, i))
-                describe(trial)
+                say(_describe(trial, plan))
                 yield trial
         say(f"\n{phase.name}: the largest batch")
-        tried = []
+        largest, per_chip = 0, 0.0
         for trial in search_batch(planner, config, i):
-            tried.append(trial)
-            describe(trial)
+            say(_describe(trial, plan))
+            if trial.phase.fits and trial.phase.batch_size > largest:
+                largest = trial.phase.batch_size
+                per_chip = trial.phase.batch_per_chip
             yield trial
-        say(_largest(tried))
+        say(f"  the largest that fits: {largest:,}, {per_chip:g} on a chip")
 
 
-def _largest(tried: list[Trial]) -> str:
-    fitting = [trial.phase for trial in tried if trial.phase.fits]
-    if not fitting:
-        return "  none fits"
-    best = max(fitting, key=lambda phase: phase.batch_size)
-    return f"  so {best.batch_size:,} fit, {best.batch_per_chip:g} on a chip"
+def _describe(trial: Trial, plan: Plan) -> str:
+    phase = trial.phase
+    result = (
+        f"fits, {page.gib(phase.left)} GiB free, "
+        f"{phase.cycles / 1e6:,.1f} million cycles"
+        if phase.fits
+        else page.describe_excess(phase, plan)
+    )
+    return f"  '{trial.change}': {result}"
 
 
 def suggestions(

@@ -42,11 +42,7 @@ class Generation:
     chip_config: str = ""
 
     def rates(self, peak_flops: float) -> Rates:
-        """Return the rates of a device.
-
-        Args:
-          peak_flops: Peak operations of a device in a second.
-        """
+        """Return the rates of a device, given its peak operations in a second."""
         if not self.clock:
             return Rates(0.0, 0.0)
         return Rates(peak_flops / self.clock, self.bandwidth / self.clock)
@@ -57,7 +53,7 @@ def _gib(size: float) -> int:
 
 
 # `hbm`: the limit that libtpu 0.0.42 names for a program that is too large, "exceeds
-# available HBM (15.75G)" (benchmarks/plan_tables.py limits).
+# available HBM (15.75G)": x @ x + x with x float32 [2**18, 2**18].
 # `largest` and `examples`: cloud.google.com/tpu/docs, the page of each generation.
 # `clock`: v2 and v3, Norrie et al. 2021, "The design process for Google's training
 # chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the peak of the data
@@ -107,6 +103,10 @@ GENERATIONS = {
 }
 
 
+# Far above any cluster; the compiler would list the devices of any number.
+_MOST_SLICES = 256
+
+
 @dataclasses.dataclass(frozen=True)
 class Topology:
     """One or several slices.
@@ -153,8 +153,8 @@ def open_topology(name: str, slices: int = 1) -> Topology:
       UserError: The slice does not exist, or the compiler is missing.
     """
     generation, shape = _parse(name)
-    if slices < 1:
-        raise UserError(f"--slices={slices} must be at least 1")
+    if not 1 <= slices <= _MOST_SLICES:
+        raise UserError(f"--slices={slices} must be from 1 to {_MOST_SLICES}")
     _prepare()
     options = {}
     if generation.chip_config:
@@ -189,7 +189,7 @@ def _parse(name: str) -> tuple[Generation, tuple[int, ...]]:
         known = ", ".join(GENERATIONS)
         raise UserError(
             f"--topology={name}: unknown TPU {kind!r}; expected one of {known}, with "
-            "the chips along each side, such as v4:4x4x8 or v5e:16x16"
+            "a colon and the chips along each side, such as v4:4x4x8 or v5e:16x16"
         )
     generation = GENERATIONS[kind]
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*)*", sides) or (

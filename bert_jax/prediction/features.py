@@ -14,8 +14,8 @@ import numpy as np
 
 from bert_jax.errors import UserError
 from bert_jax.model import heads
+from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.make_encoder import make_encoder
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import BATCH_SIZE, Trained

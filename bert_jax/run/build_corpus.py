@@ -18,6 +18,7 @@ All workers need access to input and output, and need bert_jax installed, by an 
 by --setup_file (docs/data.md). The tokenizer is sent to them.
 """
 
+import os
 import signal
 
 from absl import flags
@@ -26,11 +27,12 @@ from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, report
 from bert_jax.errors import Interrupted, UserError
+from bert_jax.interop import vocabularies
 from bert_jax.run import command_line, text_input
 
 
 def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
-    """Load a native tokenizer, a published byte-level BPE folder, or a `vocab.txt`."""
+    """Load a native tokenizer, the one of a published folder, or a `vocab.txt`."""
     try:
         is_folder = storage.path(path).is_dir()
         is_published = tokenizer_lib.is_published_bpe(storage.path(path))
@@ -46,7 +48,13 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
                 )
         if is_published:
             return tokenizer_lib.from_published_bpe(path)
+        if not storage.is_remote(path) and vocabularies.is_published(
+            storage.path(path)
+        ):
+            return vocabularies.read(storage.path(path))
         return tokenizer_lib.Tokenizer.load(path)
+    if os.path.basename(path) == tokenizer_lib.SETTINGS_FILE:
+        raise UserError(f"--tokenizer={path}: give the folder of this file")
     lower_case, strip_accents = text_input.normalisation("wordpiece")
     return tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
 
@@ -73,7 +81,7 @@ def define_flags() -> None:
         "tokenizer",
         "",
         "Folder from run.train_tokenizer; or a vocab.txt with --lower_case and "
-        "--strip_accents; or a folder with RoBERTa's vocab.json and merges.txt.",
+        "--strip_accents; or the folder of a published model (docs/interop.md).",
     )
     flags.DEFINE_string("output", "", "Folder to write: new, or of the same build.")
     flags.DEFINE_float(
@@ -119,12 +127,16 @@ def main() -> int:
         raise UserError("--beam_options needs --runner=beam")
     source = text_input.source(values.shard_megabytes * 1_000_000)
     settings = build.Settings(values.held_out, values.language)
-    terminal.say(f"reading {text_input.description()}")
     # SIGTERM, sent before a machine is preempted, stops the build like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         corpus = report.build_with_progress(
-            source, settings, load_tokenizer(path), output, values.workers, runner
+            source,
+            settings,
+            load_tokenizer(path),
+            output,
+            workers=values.workers,
+            runner=runner,
         )
     except KeyboardInterrupt as stop:
         if not runner:  # all workers have ended: only the exit is left

@@ -14,6 +14,7 @@ import ml_collections
 from absl import app, flags
 from absl import logging as absl_logging
 from ml_collections import config_flags
+from ml_collections.config_flags import config_path
 
 from bert_jax import terminal
 from bert_jax.errors import EXIT_CONTINUE, Interrupted, Unavailable, UserError
@@ -66,7 +67,8 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             return run(arguments[1:])
         if len(arguments) > 1:
             raise UserError(
-                f"unexpected argument {arguments[1]!r}; flags are given as --name=value"
+                f"unexpected argument {arguments[1]!r}; flags are given as "
+                "--name=value, and globs in quotes"
             )
         return run()
 
@@ -75,7 +77,7 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             define_flags()  # a recipe that is the default is read here
         app.run(call_run, flags_parser=_parse_flags)
     except (UserError, flags.CantOpenFlagFileError) as error:
-        _report(f"error: {error}")
+        _report(f"error: {str(error).removeprefix('ERROR:: ')}")
         _leave(EXIT_USER_ERROR, error)
     except Unavailable as error:
         _report(f"error: {error}")
@@ -93,7 +95,24 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             sys.exit(0)  # absl exits with 1
         raise
     except Exception as error:
-        _crash(error)
+        if not _is_missing_platform(error):
+            _crash(error)
+        platforms = os.environ.get("JAX_PLATFORMS")
+        _report(
+            f"error: JAX_PLATFORMS={platforms} is not installed here; unset it, or "
+            "install the extra for that platform (README.md)"
+        )
+        _leave(EXIT_USER_ERROR, error)
+
+
+def _is_missing_platform(error: Exception) -> bool:
+    """Return whether JAX was asked for a platform that it does not know."""
+    if not os.environ.get("JAX_PLATFORMS"):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    in_jax = frames[-1].filename.endswith("xla_bridge.py")
+    unknown = "not in the list of known backends" in str(error)
+    return in_jax and (unknown or isinstance(error, AssertionError))
 
 
 def _crash(error: BaseException) -> None:
@@ -138,48 +157,50 @@ def _reported_flag_errors() -> Iterator[None]:
         yield
     except BrokenPipeError:  # --help prints while it is parsed
         raise
-    except OSError as error:
-        raise _unreadable_recipe(error) from error
     except Exception as error:
         # config_flags raises whatever it meets while it loads a recipe or looks up a
         # field, and absl may have wrapped it.
         cause = error
-        while cause is not None and not isinstance(cause, UserError):
-            if _is_raised_by_recipe(cause):
+        while cause is not None:
+            frames = traceback.extract_tb(cause.__traceback__)
+            in_recipe = any(frame.name == "get_config" for frame in frames)
+            if in_recipe or isinstance(cause, UserError):
                 raise cause from None
             cause = cause.__context__
-        if cause is not None:
-            raise cause from None
         raise UserError(_describe_flag_error(error)) from error
+
+
+# Parts of messages of absl and ml_collections, and what they expect.
+_EXPECTED = {
+    "invalid literal for int()": "an integer",
+    "could not convert string to float": "a number",
+    "Non-boolean argument": "True or False",
+    "as a ConfigDict": "a group, whose fields are set by --config.GROUP.FIELD=VALUE",
+}
 
 
 def _describe_flag_error(error: Exception) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, flags.UnrecognizedFlagError) and "." in error.flagname:
         return f"{message}; fields of the recipe are set by --config.{error.flagname}"
-    if isinstance(error, flags.Error):
-        return message
-    given = " ".join(a for a in sys.argv if a.startswith("--config"))
-    # ConfigDict's error is only the quoted name, or that and a similar name.
-    unknown = re.match(r"[\\'\"]+(\w+)[\\n'\"]+(Did you mean .(\w+))?", message)
-    if isinstance(error, AttributeError | KeyError) and unknown:
-        hint = f"; did you mean {unknown[3]}?" if unknown[3] else ""
-        return f"cannot apply {given}: unknown config field {unknown[1]}{hint}"
-    if isinstance(error, TypeError) and "indices" in message:
-        return f"cannot apply {given}: a list needs an index, such as phases[0].steps"
-    return f"cannot apply {given}: {type(error).__name__}: {message}"
-
-
-def _unreadable_recipe(error: OSError) -> UserError:
-    # ml_collections puts its own words before the reason.
-    reason = "".join(str(error).rpartition("[Errno")[1:])
-    return UserError(f"cannot read the recipe --config: {reason}")
-
-
-def _is_raised_by_recipe(error: BaseException) -> bool:
-    """Return whether a frame of the traceback is in a `get_config`."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(frame.name == "get_config" for frame in frames)
+    if isinstance(error, flags.Error) and "Traceback" not in message:
+        flag, _, reason = message.partition(": ")
+        known = [wanted for part, wanted in _EXPECTED.items() if part in reason]
+        return f"{flag}: expected {known[0]}" if known else message
+    for frame, _ in traceback.walk_tb(error.__traceback__):
+        if frame.f_code.co_filename == config_path.__file__:
+            path = frame.f_locals.get("config_path") or frame.f_locals.get("override")
+            if isinstance(error, TypeError):
+                return f"--config.{path}: a list needs an index, as in phases[0].steps"
+            similar = re.search(r"Did you mean \W*(\w+)", message)
+            hint = f"; did you mean {similar[1]}?" if similar else ""
+            return f"--config.{path}: unknown config field{hint}"
+    given = re.search(r"--config\b([= ]\S+)?|$", " ".join(sys.argv))[0]
+    # ml_collections puts its own words, or a traceback, before the reason.
+    reason = str(error).strip().splitlines()[-1]
+    if number := re.search(r"\[Errno \d+\] ([^:]+)", reason):
+        reason = number[1]
+    return f"cannot read the recipe {given}: {reason}"
 
 
 def define_config(default: str | None, example: str) -> None:
@@ -246,12 +267,10 @@ def config() -> ml_collections.ConfigDict:
       UserError: No recipe was given, or it cannot be read.
     """
     flag = flags.FLAGS["config"]
-    if not flag.present and not flag.default:
+    if flag.value is None or not flag.config_filename:
         raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
-    try:
-        return flags.FLAGS.config.copy_and_resolve_references()
-    except OSError as error:
-        raise _unreadable_recipe(error) from error
+    with _reported_flag_errors():
+        return flag.value.copy_and_resolve_references()
 
 
 def overrides() -> list[str]:

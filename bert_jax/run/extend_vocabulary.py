@@ -45,7 +45,6 @@ def main() -> int:
     terminal.say("importing JAX")
     from bert_jax import extension
 
-    terminal.say(f"reading {text_input.description()}")
     extended = extension.extend(
         checkpoint,
         source,

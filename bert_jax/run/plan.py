@@ -2,10 +2,10 @@ r"""Plan of a pretraining run on a TPU slice, made without a TPU.
 
   python -m bert_jax.run.plan --config=configs/bert_large.py --topology=v4:4x4x4
 
-compiles the step of run.pretrain for the devices of that slice, and prints one page:
-memory, arithmetic, collectives by network, time and chip-hours. It needs the TPU
-compiler, `pip install -e '.[tpu]'`, and no TPU. Compiling takes half a minute to some
-minutes; --config.encoder.scan_layers=True is the fastest.
+compiles training and evaluation, as run.pretrain does, for the devices of that slice,
+and prints one page: memory, arithmetic, collectives by network, time and chip-hours. It
+needs the TPU compiler, `pip install -e '.[tpu]'`, and no TPU. Compiling takes half a
+minute to some minutes; --config.encoder.scan_layers=True is the fastest.
 
 `docs/plan.md` has examples. Exit status: 0 if the run fits into the memory, 3 if not.
 """
@@ -13,31 +13,24 @@ minutes; --config.encoder.scan_layers=True is the fastest.
 import dataclasses
 import functools
 import json
-import math
 import pathlib
 
 from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, terminal
-from bert_jax.errors import UserError
 from bert_jax.run import command_line
 
 EXIT_DOES_NOT_FIT = 3
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
+    """Define the flags of this entry point."""
     command_line.define_config(None, "configs/bert_large.py")
     flags.DEFINE_string(
         "topology", "", "Generation and chips of a slice, such as v4:4x4x8, v5e:16x16."
     )
     flags.DEFINE_integer("slices", 1, "Slices of this topology.")
-    flags.DEFINE_list(
-        "step_ms",
-        [],
-        "Milliseconds of a step in each phase, to compute the utilisation.",
-    )
     flags.DEFINE_bool("json", False, "Print JSON instead of the page.")
     flags.DEFINE_bool(
         "search",
@@ -55,13 +48,12 @@ def define_flags() -> None:
 
 
 def main() -> int:
-    """Run the entrypoint."""
+    """Print the plan that the flags ask for."""
     values = flags.FLAGS
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     name = command_line.required(
         "topology", "give a slice, such as --topology=v4:4x4x4"
     )
-    step_ms = _step_ms(values.step_ms, len(config.phases))
     terminal.say("importing JAX")
     from bert_jax import pretraining
     from bert_jax.corpus import mixture
@@ -80,9 +72,9 @@ def main() -> int:
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
     plan = planner.plan(config, recipe, terminal.say)
     suggestions = search.suggestions(planner, config, plan)
-    report = {**page.to_dict(plan, step_ms), "suggestions": suggestions}
+    report = {**page.to_dict(plan), "suggestions": suggestions}
     if not values.json:
-        print(page.page(plan, step_ms), flush=True)
+        print(page.page(plan), flush=True)
     if values.search:
         say = terminal.say if values.json else functools.partial(print, flush=True)
         trials = search.search(planner, config, plan, say)
@@ -95,19 +87,6 @@ def main() -> int:
     if values.json:
         print(json.dumps(report, indent=1))
     return 0 if plan.fits else EXIT_DOES_NOT_FIT
-
-
-def _step_ms(given: list[str], phases: int) -> list[float]:
-    try:
-        times = [float(value) for value in given]
-    except ValueError as error:
-        raise UserError(f"--step_ms={','.join(given)}: expected numbers") from error
-    if times and (len(times) != phases or not all(0 < t < math.inf for t in times)):
-        raise UserError(
-            f"--step_ms={','.join(given)}: expected {phases} numbers above 0, one for "
-            "each phase"
-        )
-    return times
 
 
 if __name__ == "__main__":

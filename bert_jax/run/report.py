@@ -54,7 +54,7 @@ def main(others: list[str]) -> int:
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {output}: {error}") from error
+        raise UserError(f"cannot write {output}: {storage.reason(error)}") from error
     terminal.say(f"wrote {output}")
     return 0
 

@@ -15,11 +15,11 @@ def define_input_flags() -> None:
     flags.DEFINE_string(
         "format",
         "",
-        "text, jsonl, wikiextractor, tfds:NAME or python_docs. Default: text with "
-        "--input, python_docs without.",
+        "text, jsonl, wikiextractor, parquet, tfds:NAME or python_docs. Default: with "
+        "--input, as the first file begins; python_docs without.",
     )
     flags.DEFINE_string(
-        "text_field", "text", "Field with the text, for jsonl and tfds."
+        "text_field", "text", "Field with the text, for jsonl, parquet and tfds."
     )
 
 
@@ -38,24 +38,26 @@ def define_flags() -> None:
 def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     """Return the source that --input, --format and --text_field describe.
 
+    Report what is read. Without --format, detect the format of the files.
+
     Raises:
       UserError: The flags contradict each other.
     """
     pattern = flags.FLAGS.input
-    kind = flags.FLAGS.format or ("text" if pattern else "python_docs")
+    kind = flags.FLAGS.format or ("" if pattern else "python_docs")
     if pattern and (kind == "python_docs" or kind.startswith("tfds:")):
         raise UserError(f"--format={kind} reads no files; omit --input")
     if not pattern and kind in text_files.FORMATS:
         raise UserError(f"--format={kind} needs files; give --input='GLOB'")
+    shown = terminal.printable(pattern or kind)
+    if kind == "python_docs":
+        shown = "the documentation of installed Python packages"
+    terminal.say(f"reading {shown}")
+    if not kind:
+        kind = text_files.detect_format(pattern)
+        if kind != "text":
+            terminal.say(f"the first file looks like --format={kind}")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)
-
-
-def description() -> str:
-    """Describe the input, to report it before the slow search for files."""
-    source = flags.FLAGS.input or flags.FLAGS.format
-    if source in ("", "python_docs"):
-        return "the documentation of installed Python packages"
-    return terminal.printable(source)
 
 
 def normalisation(kind: str) -> tuple[bool, bool]:

@@ -9,6 +9,8 @@ gives fewer tokens than --vocab_size, the vocabulary is smaller, with a warning.
 Kinds: wordpiece (BERT), sentencepiece (ALBERT, XLNet), byte_bpe (GPT-2, RoBERTa).
 """
 
+import signal
+
 from absl import flags
 
 from bert_jax import terminal
@@ -41,8 +43,9 @@ def main() -> int:
     output = command_line.required("output", "give a folder, --output=DIR")
     text_input.check_new_folder(output)
     source = text_input.source()
-    terminal.say(f"reading {text_input.description()}")
     lower_case, strip_accents = text_input.normalisation(values.kind)
+    # The trainers do not return to Python while they learn. Nothing has to be saved.
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     tokenizer = vocabulary.learn(
         source,
         values.kind,

@@ -28,11 +28,10 @@ class Choice:
     def __init__(
         self, config: config_lib.ChoiceConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        task_files.check_given(config, "FILE.csv or FILE.jsonl")
-        names = ["train", "eval", *(["test"] if config.test else [])]
+        paths = task_files.given(config, "FILE.csv or FILE.jsonl")
         self._files = {
-            name: choice_files.read(getattr(config, name), needs_answers=name != "test")
-            for name in names
+            name: choice_files.read(path, needs_answers=name != "test")
+            for name, path in paths.items()
         }
         questions = {name: file.questions for name, file in self._files.items()}
         self._num_choices = max(len(q.choices) for qs in questions.values() for q in qs)
@@ -41,8 +40,8 @@ class Choice:
             name: make_rows(qs, tokenizer, config.length, self._num_choices)
             for name, qs in questions.items()
         }
-        self.train = rows["train"][0]
-        self.held_out = {name: rows[name][0] for name in names[1:]}
+        arrays = {name: of_set for name, (of_set, _) in rows.items()}
+        self.train, self.held_out = arrays.pop("train"), arrays
         self.settings: dict[str, Any] = {}
         self.fingerprint = task_files.fingerprint(questions["train"], questions["eval"])
         self.description = {
@@ -81,7 +80,7 @@ class Choice:
         and text of the chosen answer, and the probability of each answer.
         """
         for name, of_set in predictions.items():
-            lines = []
+            text = ""
             questions = self._files[name].questions
             for question, probabilities in zip(questions, of_set, strict=True):
                 best = int(np.argmax(probabilities))
@@ -91,9 +90,9 @@ class Choice:
                     "choice": question.choices[best],
                     "probabilities": [round(p, 6) for p in probabilities],
                 }
-                lines.append(json.dumps(values, ensure_ascii=False) + "\n")
-            path = folder / task_files.in_set(name, "predictions.jsonl")
-            task_files.write(path, "".join(lines))
+                text += json.dumps(values, ensure_ascii=False) + "\n"
+            file = task_files.in_set(name, "predictions.jsonl")
+            task_files.write(folder / file, text)
 
 
 def make_rows(

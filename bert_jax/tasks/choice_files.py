@@ -26,29 +26,17 @@ _SWAG_COLUMNS = "SWAG's columns are sent1, sent2, ending0, ending1 and so on, an
 
 @dataclasses.dataclass(frozen=True)
 class Question:
-    """A question with answers to choose from.
-
-    Attributes:
-      line: Number of the line in which the question begins, from 1.
-      question: Text of the question.
-      choices: Answers, at least two.
-      answer: Index of the correct answer; -1 if unknown.
-    """
+    """A question that begins in a line, from 1, with answers to choose from."""
 
     line: int = dataclasses.field(repr=False)  # not part of the fingerprint
     question: str
-    choices: tuple[str, ...]
-    answer: int
+    choices: tuple[str, ...]  # at least two
+    answer: int  # index of the correct one; -1 if unknown
 
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """Questions of a file.
-
-    Attributes:
-      questions: Questions in their order.
-      skipped: Number of questions skipped because their correct answer is missing.
-    """
+    """Questions of a file, and the number of those that lost their correct answer."""
 
     questions: list[Question]
     skipped: int = 0
@@ -62,29 +50,28 @@ class File:
 def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
     """Read a file in one of the formats of this module.
 
-    Args:
-      path: Path or URL.
-      needs_answers: Whether the file must have the correct answers.
-
     Raises:
-      UserError: The file cannot be read, or a question is incomplete.
+      UserError: The file cannot be read, a question is incomplete, or correct answers
+        are missing and needed.
       Unavailable: The store does not answer now.
     """
     path = os.fspath(path)
     ending = task_files.check_ending(path, (".csv", ".jsonl", ".json"))
     parse = _read_csv if ending == ".csv" else _read_json_lines
     file = parse(path, task_files.read(path))
+    needs_answers |= any(question.answer != UNKNOWN for question in file.questions)
     for question in file.questions:
-        where = f"{path}, line {question.line}"
+        problem = ""
         if not question.question.strip():
-            raise UserError(f"{where}: the question is empty")
-        if len(question.choices) < 2:
-            raise UserError(f"{where}: there are fewer than two answers to choose from")
-        if "" in map(str.strip, question.choices):
-            raise UserError(f"{where}: an answer is empty")
-    unknown = [q for q in file.questions if q.answer == UNKNOWN]
-    if unknown and (needs_answers or len(unknown) < len(file.questions)):
-        raise UserError(f"{path}, line {unknown[0].line}: there is no answer")
+            problem = "the question is empty"
+        elif len(question.choices) < 2:
+            problem = "there are fewer than two answers to choose from"
+        elif "" in map(str.strip, question.choices):
+            problem = "an answer is empty"
+        elif needs_answers and question.answer == UNKNOWN:
+            problem = "there is no answer"
+        if problem:
+            raise UserError(f"{path}, line {question.line}: {problem}")
     if not file.questions:
         skipped = f"; the true answer of {file.skipped} is missing" * bool(file.skipped)
         raise UserError(f"{path} has no questions{skipped}")
@@ -101,64 +88,60 @@ def _read_csv(path: str, text: str) -> File:
 
 
 def _read_swag(path: str, header: list[str], rows: list[tuple[int, list[str]]]) -> File:
-    first, second, _ = (
+    endings = [name for name in header if re.fullmatch("ending[0-9]+", name)]
+    needed = ["sent1", "sent2", "ending0", *endings, *{"label"} & set(header)]
+    for name in needed:
         task_files.find_column(f"{path} ({_SWAG_COLUMNS})", header, name)
-        for name in ("sent1", "sent2", "ending0")
-    )
-    endings = [i for i, name in enumerate(header) if re.fullmatch("ending[0-9]+", name)]
-    label = task_files.find_column(path, header, "label") if "label" in header else None
+    labels = [str(i) for i in range(len(endings))]
     questions = []
     for line, row in rows:
         where = f"{path}, line {line}"
         task_files.check_row(where, row, header)
-        answer = UNKNOWN
-        if label is not None:
-            numbers = list(map(str, range(len(endings))))
-            if row[label] not in numbers:
-                raise UserError(
-                    f"{where}: the label is {row[label]!r}, not a number from 0 to "
-                    f"{numbers[-1]}"
-                )
-            answer = int(row[label])
-        for i in endings:
-            if not row[i].strip():
-                raise UserError(f"{where}: {header[i]} is empty")
-        choices = tuple(f"{row[second]} {row[i]}".strip() for i in endings)
-        questions.append(Question(line, row[first], choices, answer))
+        fields = dict(zip(header, row, strict=True))
+        label = fields.get("label")
+        if label is not None and label not in labels:
+            raise UserError(
+                f"{where}: the label is {label!r}, not a number from 0 to {labels[-1]}"
+            )
+        for name in endings:
+            if not fields[name].strip():
+                raise UserError(f"{where}: {name} is empty")
+        choices = tuple(f"{fields['sent2']} {fields[e]}".strip() for e in endings)
+        answer = UNKNOWN if label is None else int(label)
+        questions.append(Question(line, fields["sent1"], choices, answer))
     return File(questions)
 
 
 def _read_arc(path: str, rows: list[tuple[int, list[str]]]) -> File:
     questions, skipped = [], 0
     for line, row in rows:
-        where = f"{path}, line {line}"
+        where, size = f"{path}, line {line}", len(rows[0][1])
         if len(row) < 4:
             raise UserError(
-                f"{where}: {len(row)} fields; a row is the question, the answers, and "
-                f"the letter of the true one; or a header names columns: "
+                f"{where}: {len(row)} fields; a row has the question, the answers, and "
+                f"the letter of the correct one, or a header names columns; "
                 f"{_SWAG_COLUMNS}"
             )
-        if len(row) != len(rows[0][1]):
+        if len(row) != size:
             raise UserError(
-                f"{where}: {len(row)} fields, not {len(rows[0][1])} as in the first row"
+                f"{where}: {len(row)} fields, not {size} as in the first row"
             )
         question, *cells, key = row
         key = key.strip()
         if key and not re.fullmatch("[A-Z]|[1-9]", key):
             raise UserError(
                 f"{where}: the last field is {task_files.shorten(key)}, not the letter "
-                "of the true answer"
+                "of the correct answer"
             )
-        present = [i for i, cell in enumerate(cells) if cell.strip()]
+        choices = {i: cell for i, cell in enumerate(cells) if cell.strip()}
         answer = UNKNOWN
         if key:
-            at = int(key) - 1 if key.isdigit() else ord(key) - ord("A")
-            if at not in present:
+            index = int(key) - 1 if key.isdigit() else ord(key) - ord("A")
+            if index not in choices:
                 skipped += 1
                 continue
-            answer = present.index(at)
-        choices = tuple(cells[i] for i in present)
-        questions.append(Question(line, question, choices, answer))
+            answer = list(choices).index(index)
+        questions.append(Question(line, question, tuple(choices.values()), answer))
     return File(questions, skipped)
 
 
@@ -170,7 +153,7 @@ def _read_json_lines(path: str, text: str) -> File:
         texts = [question, *choices] if isinstance(choices, list) else [None]
         if not all(isinstance(text, str) for text in texts):
             raise UserError(
-                f"{where}: 'question' has to be a text, and 'choices' a list of texts"
+                f"{where}: 'question' must be a text, and 'choices' a list of texts"
             )
         answer = UNKNOWN
         if "answer" in fields:
@@ -182,12 +165,11 @@ def _read_json_lines(path: str, text: str) -> File:
 def _find_answer(where: str, choices: list[str], answer: object) -> int:
     if type(answer) is int and 0 <= answer < len(choices):
         return answer
+    letters = [chr(ord("A") + i) for i in range(len(choices))]
     # A text before a letter: the choices may be letters.
-    if isinstance(answer, str):
-        if choices.count(answer) == 1:
-            return choices.index(answer)
-        if re.fullmatch("[A-Z]", answer) and ord(answer) - ord("A") < len(choices):
-            return ord(answer) - ord("A")
+    for names in (choices, letters):
+        if names.count(answer) == 1:
+            return names.index(answer)
     raise UserError(
         f"{where}: the answer {task_files.shorten(str(answer))} is none of the "
         f"{len(choices)} choices; give its number, from 0, its letter or its text"

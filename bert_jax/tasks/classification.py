@@ -44,12 +44,10 @@ class Classification:
         self._config = config
         self._glue = config.name.removeprefix("glue/")
         sets = _read(config)
-        if config.predicts_numbers:
-            self._labels = []
-        elif self._glue:
-            self._labels = list(glue.TASKS[self._glue].labels)
-        else:
-            self._labels = label_names(sets.train)
+        self._labels: list[str] = []
+        if not config.predicts_numbers:
+            given = glue.TASKS[self._glue].labels if self._glue else ()
+            self._labels = list(given) or label_names(sets.train)
         self._scored = tuple(sets.labelled)
         self.length = config.length
         rows, truncated = {}, {}
@@ -59,7 +57,7 @@ class Classification:
             rows[name], is_truncated = new_rows(pairs, tokenizer, config)
             truncated[name] = int(is_truncated.sum())
             if name in labelled:
-                rows[name]["weights"] = np.ones(len(examples), np.float32)
+                rows[name]["weights"] += 1
                 rows[name]["labels"] = (
                     to_numbers(examples)
                     if config.predicts_numbers
@@ -84,11 +82,9 @@ class Classification:
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
         """Return a classifier with a class for each label, or a regression."""
-        weights = (
-            balanced_weights(self.train["labels"], len(self._labels))
-            if self._config.class_weights == "balanced"
-            else ()
-        )
+        weights: tuple[float, ...] = ()
+        if self._config.class_weights == "balanced":
+            weights = balanced_weights(self.train["labels"], len(self._labels))
         return make_objective(self._config, encoder, len(self._labels), weights)
 
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, np.ndarray]:
@@ -102,19 +98,17 @@ class Classification:
 
         Scores of sets other than "eval" are prefixed with the name of the set.
         """
-        numbers = self._config.predicts_numbers
-        metrics = ("pearson", "spearman") if numbers else ("accuracy", "macro_f1")
-        metrics += () if numbers else ("matthews",)
-        if self._glue:
-            metrics = glue.TASKS[self._glue].metrics
         scores = {}
         for name in self._scored:
             data = predictions[name], self.held_out[name]["labels"]
-            values = (
-                classification_scores.of_numbers(*data)
-                if numbers
-                else classification_scores.of_classes(*data, len(self._labels))
-            )
+            if self._config.predicts_numbers:
+                metrics = ("pearson", "spearman")
+                values = classification_scores.of_numbers(*data)
+            else:
+                metrics = ("accuracy", "macro_f1", "matthews")
+                values = classification_scores.of_classes(*data, len(self._labels))
+            if self._glue:
+                metrics = glue.TASKS[self._glue].metrics
             scores |= {task_files.in_set(name, m): values[m] for m in metrics}
         return scores
 
@@ -152,19 +146,14 @@ def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
         if config.folder.startswith(glue_tfds.PREFIX):
             return glue_tfds.read(name, config.folder.removeprefix(glue_tfds.PREFIX))
         return glue.read(name, config.folder)
-    task_files.check_given(
-        config,
-        "FILE.tsv, or --config.task.name=glue/... and --config.task.folder=DIR",
-    )
+    advice = "FILE.tsv, or --config.task.name=glue/... and --config.task.folder=DIR"
     columns = (config.text_a, config.text_b, config.label)
-    unlabelled = {}
-    if config.test:
-        unlabelled["test"] = text_files.read(config.test, *columns, labelled=False)
+    sets = {
+        name: text_files.read(path, *columns, labelled=name != "test")
+        for name, path in task_files.given(config, advice).items()
+    }
     return texts.ExampleSets(
-        text_files.read(config.train, *columns),
-        {"eval": text_files.read(config.eval, *columns)},
-        unlabelled,
-        {},
+        sets.pop("train"), {"eval": sets.pop("eval")}, unlabelled=sets, about={}
     )
 
 
@@ -187,11 +176,7 @@ def new_rows(
     tokenizer: tokenizer_lib.Tokenizer,
     config: config_lib.ClassificationConfig,
 ) -> tuple[Arrays, np.ndarray]:
-    """Encode texts without labels.
-
-    Returns:
-      `texts.to_rows` with labels and weights 0; and whether each text lost tokens.
-    """
+    """Return `texts.to_rows`, with labels and weights 0."""
     rows, truncated = texts.to_rows(pairs, tokenizer, config.length)
     label_type = np.float32 if config.predicts_numbers else np.int32
     rows["labels"] = np.zeros(len(pairs), label_type)
@@ -212,7 +197,7 @@ def label_names(train: Sequence[Example]) -> list[str]:
         numbers = [float(name) for name in names]
     except ValueError:
         numbers = []
-    if not all(abs(n) < _MAX_CLASS and math.floor(n) == n for n in numbers):
+    if not all(abs(n) < _MAX_CLASS and n.is_integer() for n in numbers):
         raise UserError(
             f"the labels of the training examples are numbers: {', '.join(names[:3])}"
             f"{', ...' if names[3:] else ''}; to predict numbers, pass "

@@ -14,13 +14,7 @@ from bert_jax.tasks import task_files
 
 @dataclasses.dataclass(frozen=True)
 class Sentence:
-    """Words of consecutive lines.
-
-    Attributes:
-      line: Number of the line of the first word, from 1.
-      words: Words.
-      tags: A tag for each word; empty if tags are unknown.
-    """
+    """Words from a line on, counted from 1. `tags` is empty if they are unknown."""
 
     line: int = dataclasses.field(repr=False)  # not part of the fingerprint
     words: list[str]
@@ -29,19 +23,17 @@ class Sentence:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """Sentences of a file.
-
-    Attributes:
-      path: Path of the file, for messages.
-      sentences: Sentences in their order.
-      separator: Character between columns.
-      is_tagged: Whether the file has tags.
-    """
+    """Sentences of a file, whose path is for messages."""
 
     path: str
     sentences: list[Sentence]
     separator: str
     is_tagged: bool
+
+    @property
+    def tags(self) -> set[str]:
+        """All tags of the file."""
+        return {tag for sentence in self.sentences for tag in sentence.tags}
 
     def where(self, tag: str) -> str:
         """Return path and line of the first word with a tag."""
@@ -55,13 +47,7 @@ class File:
 def read(
     path: str | os.PathLike, word_column: int, tag_column: int, *, needs_tags: bool
 ) -> File:
-    """Read a file.
-
-    Args:
-      path: Path or URL.
-      word_column: Column of the words, from 0.
-      tag_column: Column of the tags, from 0; -1 for the last.
-      needs_tags: Whether the file must have tags.
+    """Read a file. Columns count from 0; `tag_column` -1 is the last.
 
     Raises:
       UserError: The file cannot be read, has no words, or has lines with other columns.
@@ -69,8 +55,7 @@ def read(
     """
     lines = [line.removesuffix("\r") for line in task_files.read(path).split("\n")]
     separator = "\t" if any("\t" in line for line in lines if line.strip()) else " "
-    columns = tags_at = 0
-    is_tagged = False
+    columns, is_tagged = 0, False
     sentences: list[Sentence] = []
     current = None
     for number, line in enumerate(lines, 1):
@@ -84,8 +69,9 @@ def read(
         found = f"{len(fields)} column{'s' * (len(fields) != 1)}"
         if not columns:
             columns = len(fields)
-            tags_at = columns - 1 if tag_column == -1 else tag_column
-            is_tagged = word_column != tags_at < columns
+            if tag_column == -1:
+                tag_column = columns - 1
+            is_tagged = word_column != tag_column < columns
             if word_column >= columns:
                 raise UserError(
                     f"{where}: {found}, from 0, but task.word_column={word_column}; "
@@ -103,7 +89,7 @@ def read(
                 r"files in CoNLL-U need grep -P '^(\d+\t|$)' FILE first, and "
                 "task.word_column=1 and task.tag_column=3"
             )
-        word, tag = fields[word_column], fields[tags_at] if is_tagged else ""
+        word, tag = fields[word_column], fields[tag_column] if is_tagged else ""
         if not word or (is_tagged and not tag):
             raise UserError(f"{where}: the {'tag' if word else 'word'} is empty")
         if current is None:

@@ -28,13 +28,12 @@ _ENTITY_TAG = re.compile("[BIESLU]-.+")
 def scheme_of(file: conll.File) -> str:
     """Infer the scheme of a file from its tags; "none" if they name no entities.
 
-    IOB1 and IOB2 have the same tags. The scheme with fewer invalid transitions wins.
+    IOB1 and IOB2 have the same tags. The scheme that forbids fewer of them wins.
     """
-    tags = {tag for sentence in file.sentences for tag in sentence.tags}
-    named = {tag for tag in tags if _ENTITY_TAG.fullmatch(tag)}
+    named = {tag for tag in file.tags if _ENTITY_TAG.fullmatch(tag)}
     if not named:
         return "none"
-    if unnamed := sorted(tags - named - {"O"}):
+    if unnamed := sorted(file.tags - named - {"O"}):
         raise UserError(
             f"{file.where(unnamed[0])}: the tag {unnamed[0]!r} names no entity, but "
             f"other tags do, such as {min(named)!r}; pass --config.task.scheme=none to "
@@ -48,7 +47,14 @@ def scheme_of(file: conll.File) -> str:
         )
     if letters & {"E", "S"}:
         return "BIOES"
-    return min(("IOB2", "IOB1"), key=lambda scheme: count_invalid(file, scheme))
+    # IOB2 forbids I, and IOB1 forbids B, unless the tag before has the same type.
+    starts = [
+        tag[0]
+        for sentence in file.sentences
+        for before, tag in itertools.pairwise(("O", *sentence.tags))
+        if tag != "O" and before[2:] != tag[2:]
+    ]
+    return "IOB1" if starts.count("I") > starts.count("B") else "IOB2"
 
 
 def check(file: conll.File, scheme: str) -> None:
@@ -56,34 +62,13 @@ def check(file: conll.File, scheme: str) -> None:
     if scheme == "none":
         return
     allowed = re.compile(f"O|[{_LETTERS[scheme]}]-.+")
-    for tag in sorted({tag for sentence in file.sentences for tag in sentence.tags}):
+    for tag in sorted(file.tags):
         if not allowed.fullmatch(tag):
             raise UserError(
                 f"{file.where(tag)}: {tag!r} is no tag of {scheme}; its tags are O and "
                 f"{' or '.join(f'{x}-TYPE' for x in _LETTERS[scheme])}; "
                 "--config.task.scheme=none is for tags that name no entities"
             )
-
-
-def count_invalid(file: conll.File, scheme: str) -> int:
-    """Count the invalid transitions between the tags of a file."""
-    return sum(count_invalid_transitions(s.tags, scheme) for s in file.sentences)
-
-
-def count_invalid_transitions(tags: Sequence[str], scheme: str) -> int:
-    """Count the invalid transitions of a sentence, including its begin and its end."""
-
-    def is_valid(before: str, tag: str) -> bool:
-        is_same = before != "O" and tag != "O" and before[2:] == tag[2:]
-        if scheme == "BIOES":
-            continues = before[0] in "BI"
-            return continues == (tag[0] in "IE") and (is_same or not continues)
-        return tag[0] != ("I" if scheme == "IOB2" else "B") or is_same
-
-    if scheme == "none":
-        return 0
-    pairs = itertools.pairwise(("O", *tags, "O"))
-    return sum(not is_valid(before, tag) for before, tag in pairs)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,6 +99,18 @@ def entities(words: Sequence[str], tags: Sequence[str], scheme: str) -> list[Ent
     ]
 
 
+def count_stray(file: conll.File, scheme: str) -> int:
+    """Count the words whose tags name a type but form no entity."""
+    if scheme == "none":
+        return 0
+    named = in_entities = 0
+    for sentence in file.sentences:
+        found = entities(sentence.words, sentence.tags, scheme)
+        in_entities += sum(entity.end - entity.begin for entity in found)
+        named += len(sentence.tags) - sentence.tags.count("O")
+    return named - in_entities
+
+
 def scores(
     actual: Iterable[Sequence[str]], predicted: Iterable[Sequence[str]], scheme: str
 ) -> dict:
@@ -125,23 +122,21 @@ def scores(
     from seqeval.metrics import v1  # imports scikit-learn
 
     actual, predicted = [list(t) for t in actual], [list(t) for t in predicted]
-    seqeval_scheme = _seqeval(scheme)
+    options = {"scheme": _seqeval(scheme), "zero_division": 0}
 
     def count(average):
         return v1.precision_recall_fscore_support(
-            actual,
-            predicted,
-            average=average,
-            scheme=seqeval_scheme,
-            zero_division=0,
+            actual, predicted, average=average, **options
         )
 
     precision, recall, f1 = map(float, count("micro")[:3])
-    kinds = v1.unique_labels(actual, predicted, seqeval_scheme)
     names = ("precision", "recall", "f1", "entities")
+    kinds = v1.unique_labels(actual, predicted, options["scheme"])
     by_kind = zip(*(values.tolist() for values in count(None)), strict=True)
-    by_kind = [dict(zip(names, values, strict=True)) for values in by_kind]
-    types = dict(zip(kinds, by_kind, strict=True))
+    types = {
+        kind: dict(zip(names, values, strict=True))
+        for kind, values in zip(kinds, by_kind, strict=True)
+    }
     # `finetuning/repeats.py` selects the best of several runs by the first score.
     return {"f1": f1, "precision": precision, "recall": recall, "types": types}
 

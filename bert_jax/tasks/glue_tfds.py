@@ -27,9 +27,7 @@ _TEXTS = {"mrpc": ("sentence1", "sentence2"), "mnli": ("premise", "hypothesis")}
 def read(name: str, folder: str) -> ExampleSets:
     """Read the examples of a task, from the newest prepared version.
 
-    Args:
-      name: Name of the task, such as "mrpc".
-      folder: TFDS' data folder, which has `glue/NAME`; "" for its default.
+    `folder` is TFDS' data folder, which has `glue/NAME`; "" is its default.
 
     Raises:
       UserError: The task is not prepared in this folder, or is damaged.
@@ -47,18 +45,16 @@ def read(name: str, folder: str) -> ExampleSets:
             f"`tfds build glue/{name}{option}` downloads and prepares it"
         )
     task = glue.TASKS[name]
-    return ExampleSets(
-        _examples(builder, name, "train"),
-        {
-            held_out: _examples(builder, name, file.replace("dev", "validation"))
-            for held_out, file in task.held_out
-        },
-        {
-            test: _examples(builder, name, split, labelled=False)
-            for test, split in task.tests
-        },
-        {"dataset": builder.info.full_name},
-    )
+    labelled = {
+        held_out: _examples(builder, name, file.replace("dev", "validation"))
+        for held_out, file in task.held_out
+    }
+    unlabelled = {
+        test: _examples(builder, name, split, labelled=False)
+        for test, split in task.tests
+    }
+    about = {"dataset": builder.info.full_name}
+    return ExampleSets(_examples(builder, name, "train"), labelled, unlabelled, about)
 
 
 def _examples(
@@ -85,11 +81,12 @@ def _examples(
     if labelled and task.labels and set(task.labels) == set(feature.names):
         labels = [feature.int2str(int(value)) for value in columns["label"]]
     text_a, text_b = _TEXTS.get(name, (task.text_a, task.text_b))
-    firsts = columns[text_a]
-    seconds = columns[text_b] if text_b else [b""] * len(firsts)
+    seconds = columns[text_b] if text_b else [b""] * len(numbers)
     return [
         Example(a.decode(), b.decode(), label, f"{where}, example {i}")
-        for a, b, label, i in zip(firsts, seconds, labels, numbers, strict=True)
+        for a, b, label, i in zip(
+            columns[text_a], seconds, labels, numbers, strict=True
+        )
     ]
 
 

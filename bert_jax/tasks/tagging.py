@@ -31,12 +31,10 @@ class Tagging:
     def __init__(
         self, config: config_lib.TaggingConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        task_files.check_given(config, "FILE.conll")
-        names = ["train", "eval", *(["test"] if config.test else [])]
         columns = config.word_column, config.tag_column
         self._files = {
-            name: conll.read(getattr(config, name), *columns, needs_tags=name != "test")
-            for name in names
+            name: conll.read(path, *columns, needs_tags=name != "test")
+            for name, path in task_files.given(config, "FILE.conll").items()
         }
         train, evaluated = self._files["train"], self._files["eval"]
         self._scheme = config.scheme or entities.scheme_of(train)
@@ -53,8 +51,8 @@ class Tagging:
             )
             for name, file in self._files.items()
         }
-        self.train = self._rows["train"].arrays
-        self.held_out = {name: self._rows[name].arrays for name in names[1:]}
+        arrays = {name: rows.arrays for name, rows in self._rows.items()}
+        self.train, self.held_out = arrays.pop("train"), arrays
         self.settings = {"tags": self._tags, "scheme": self._scheme}
         self.fingerprint = task_files.fingerprint(train.sentences, evaluated.sentences)
         rows = self._rows.items()
@@ -65,8 +63,8 @@ class Tagging:
             "scheme": self._scheme,
             "sentences_in_windows": {name: r.in_windows for name, r in rows},
             "truncated_words": {name: int(r.truncated.sum()) for name, r in rows},
-            "invalid_transitions": {
-                name: entities.count_invalid(file, self._scheme)
+            "stray_tags": {
+                name: entities.count_stray(file, self._scheme)
                 for name, file in self._files.items()
                 if file.is_tagged
             },
@@ -106,15 +104,14 @@ class Tagging:
             for sentence, tags in zip(file.sentences, predicted, strict=True):
                 known = [sentence.tags] if file.is_tagged else []
                 rows = zip(sentence.words, *known, tags, strict=True)
-                lines += [file.separator.join(row) + "\n" for row in rows]
-                lines.append("\n")
+                lines += [*map(file.separator.join, rows), ""]
             path = folder / task_files.in_set(name, "predictions.conll")
-            task_files.write(path, "".join(lines))
+            task_files.write(path, "\n".join([*lines, ""]))
 
 
 def tag_names(train: conll.File) -> list[str]:
     """Return the sorted tags of the training file. Their indices are the classes."""
-    names = sorted({tag for sentence in train.sentences for tag in sentence.tags})
+    names = sorted(train.tags)
     if len(names) < 2:
         raise UserError(
             f"all words of {train.path} have the tag {names[0]!r}; task.tag_column is "
@@ -126,8 +123,7 @@ def tag_names(train: conll.File) -> list[str]:
 def labels_of(file: conll.File, names: Sequence[str]) -> list[list[int]]:
     """Return the class of each word of each sentence."""
     classes = {name: i for i, name in enumerate(names)}
-    unknown = {tag for s in file.sentences for tag in s.tags} - classes.keys()
-    if unknown:
+    if unknown := file.tags - classes.keys():
         tag = min(unknown)
         raise UserError(
             f"{file.where(tag)}: no word of the training file has the tag {tag!r}; "
@@ -162,9 +158,7 @@ class Rows:
     def decode(self, predictions: np.ndarray, names: Sequence[str]) -> list[list[str]]:
         """Return the tag of each word of each sentence.
 
-        Args:
-          predictions: Class of each token [R, L or less if padding was trimmed].
-          names: Name of each class.
+        `predictions` are the classes of the tokens [R, L]; `names` those of the tags.
         """
         classes = predictions[self.words[:, 0], self.words[:, 1]]  # [W]
         tags = iter([names[c] for c in classes])
@@ -188,7 +182,7 @@ def make_rows(
     encoded = iter(
         tokenizer.encode_batch([" " + word for word in itertools.chain(*sentences)])
     )
-    rows, row_labels, words = [], [], []
+    rows, words = [], []
     in_windows = 0
     truncated = np.zeros(len(sentences), np.int32)
     for number, sentence in enumerate(sentences):
@@ -201,41 +195,33 @@ def make_rows(
         in_windows += len(spans) > 1
         places = [(0, 0)] * len(sentence)
         for window, (begin, end) in enumerate(spans):
-            row, classes = [tokenizer.cls_id], [_NO_LABEL]
+            row = [tokenizer.cls_id]
             for i in range(begin, end):
-                label = _NO_LABEL
                 if owners[i] == window:
                     places[i] = (len(rows), len(row))
-                    if labels is not None:
-                        label = labels[number][i]
                 row += tokens[i]
-                classes += [label, *[_NO_LABEL] * (len(tokens[i]) - 1)]
             rows.append([*row, tokenizer.sep_id])
-            row_labels.append(classes)
         words += places
-    ids, mask = texts.pad(rows, length, tokenizer.pad_id)
-    return Rows(
-        {
-            "input_ids": ids,
-            "attention_mask": mask,
-            "labels": texts.pad(row_labels, length, _NO_LABEL)[0],
-            "weights": np.full(len(rows), labels is not None, np.float32),
-        },
-        np.array(words, np.int32).reshape(-1, 2),
-        [len(sentence) for sentence in sentences],
-        in_windows,
-        truncated,
-    )
+    ids, mask = texts.pad(rows, length, tokenizer.pad_id)  # [R, L]
+    words = np.array(words, np.int32).reshape(-1, 2)  # [W, 2]
+    row_labels = np.full_like(ids, _NO_LABEL)
+    if labels is not None:
+        row_labels[words[:, 0], words[:, 1]] = list(itertools.chain(*labels))
+    arrays = {
+        "input_ids": ids,
+        "attention_mask": mask,
+        "labels": row_labels,
+        "weights": np.full(len(rows), labels is not None, np.float32),
+    }
+    return Rows(arrays, words, list(map(len, sentences)), in_windows, truncated)
 
 
 def windows(
     lengths: Sequence[int], capacity: int
 ) -> tuple[list[tuple[int, int]], list[int]]:
-    """Split a sentence into windows that overlap by up to half of a window.
+    """Split words into windows of `capacity` tokens that overlap by up to half of it.
 
-    Args:
-      lengths: Tokens of each word, at most `capacity`.
-      capacity: Tokens in a window.
+    `lengths` are the tokens of each word, at most `capacity`.
 
     Returns:
       Begin and end of each window, in words; and for each word the window with most
@@ -264,8 +250,7 @@ def windows(
 def split(text: str) -> list[tuple[str, int, int]]:
     """Split a text into runs of letters, marks and digits, and single other signs.
 
-    Returns:
-      Each word with its begin and its end in the text.
+    Each has its begin and its end in the text.
     """
     return [(m.group(), m.start(), m.end()) for m in _word_pattern().finditer(text)]
 

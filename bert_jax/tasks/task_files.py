@@ -21,16 +21,18 @@ from bert_jax.errors import UserError
 COMPRESSIONS = (".gz", ".zst")
 
 
-def check_given(config: Any, advice: str) -> None:
-    """Check that a task has files to train and to evaluate on.
+def given(config: Any, advice: str) -> dict[str, str]:
+    """Return the file of each set of a task: "train", "eval" and maybe "test".
 
     Args:
-      config: Config of a task, with fields `train` and `eval`.
+      config: Config of a task, with fields `train`, `eval` and maybe `test`.
       advice: Value of --config.task.train to suggest, such as "FILE.tsv".
     """
+    files = {name: getattr(config, name, "") for name in ("train", "eval", "test")}
     for name in ("train", "eval"):
-        if not getattr(config, name):
+        if not files[name]:
             raise UserError(f"task.{name} is empty; pass --config.task.{name}={advice}")
+    return {name: file for name, file in files.items() if file}
 
 
 def fingerprint(*sets: Iterable[Any]) -> str:
@@ -99,18 +101,25 @@ Table = tuple[list[str], list[tuple[int, list[Any]]]]
 
 
 def read_table(path: str | os.PathLike) -> Table:
-    """Read a table. The fields of JSON lines may have any type.
+    """Read a table whose rows have equal columns. Values in JSON may have any type.
 
     Raises:
       UserError: The file cannot be read or parsed, or a row has other columns than the
         first line.
       Unavailable: The store does not answer now.
     """
-    path = storage.path(path)
     ending = check_ending(path, (".tsv", ".csv", ".jsonl"))
     text = read(path)
     if ending == ".jsonl":
-        return _read_json_table(path, text)
+        objects = list(json_objects(path, text))
+        header = list(objects[0][1]) if objects else []
+        for line, fields in objects:
+            if fields.keys() != set(header):
+                raise UserError(
+                    f"{path}, line {line}: columns {shown(fields)}, but the first "
+                    f"object has {shown(header)}"
+                )
+        return header, [(line, [row[name] for name in header]) for line, row in objects]
     if ending == ".tsv":
         header, rows = parse_tsv(text)
     else:
@@ -157,10 +166,7 @@ def json_objects(path: str | os.PathLike, text: str) -> Iterator[tuple[int, dict
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {line}: no JSON: {error}") from error
         if not isinstance(fields, dict):
-            raise UserError(
-                f"{path}, line {line}: {shorten(content)} is no object with named "
-                "fields"
-            )
+            raise UserError(f"{path}, line {line}: {shorten(content)} is no object")
         yield line, fields
 
 
@@ -169,20 +175,6 @@ def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     if len(fields) < len(pairs):
         raise ValueError("an object has two fields of the same name")
     return fields
-
-
-def _read_json_table(path: storage.Path, text: str) -> Table:
-    header: list[str] = []
-    rows = []
-    for line, fields in json_objects(path, text):
-        header = header or list(fields)
-        if fields.keys() != set(header):
-            raise UserError(
-                f"{path}, line {line}: columns {shown(fields)}, but the first object "
-                f"has {shown(header)}"
-            )
-        rows.append((line, [fields[name] for name in header]))
-    return header, rows
 
 
 def find_column(where: str, header: Sequence[str], name: str) -> int:
@@ -195,10 +187,9 @@ def find_column(where: str, header: Sequence[str], name: str) -> int:
 
 def check_row(where: str, row: Sequence[Any], header: Sequence[str]) -> None:
     """Check that a row has as many fields as the header."""
-    if len(row) != len(header):
-        raise UserError(
-            f"{where}: {len(row)} fields, not {len(header)} as in the header"
-        )
+    size = len(header)
+    if len(row) != size:
+        raise UserError(f"{where}: {len(row)} fields, not {size} as in the header")
 
 
 def shown(names: Iterable[str]) -> str:

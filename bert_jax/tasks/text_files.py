@@ -19,12 +19,8 @@ def read(
 ) -> list[Example]:
     """Read the examples of a local or remote file.
 
-    Args:
-      path: Path or URL.
-      text_a: Column of the text or of the first of a pair; "": text_a or text.
-      text_b: Column of the second text; "": text_b, if there is one.
-      label: Column of the label; "": label.
-      labelled: Whether to read labels.
+    Columns that are "" have their usual names: text_a or text, text_b if there is one,
+    and label.
 
     Raises:
       UserError: The file cannot be read, lacks a column, or a row is incomplete.
@@ -38,10 +34,8 @@ def read(
     second = text_b or ("text_b" if "text_b" in header else "")
     target = (label or "label") if labelled else ""
     try:
-        a, b, c = (
-            task_files.find_column(path, header, name) if name else None
-            for name in (first, second, target)
-        )
+        for name in filter(None, (first, second, target)):
+            task_files.find_column(path, header, name)
     except UserError as error:
         columns = "text (or text_a and text_b)" + " and label" * labelled
         raise UserError(
@@ -52,17 +46,13 @@ def read(
     examples = []
     for line, row in rows:
         where = f"{path}, line {line}"
-        text = _text(row[a], first, where)
-        if not text.strip():
+        fields = dict(zip(header, row, strict=True))
+        a = _text(fields[first], first, where)
+        if not a.strip():
             raise UserError(f"{where}: {first} is empty")
-        examples.append(
-            Example(
-                text,
-                "" if b is None else _text(row[b], second, where),
-                "" if c is None else _label(row[c], target, where),
-                where,
-            )
-        )
+        b = _text(fields[second], second, where) if second else ""
+        c = _label(fields[target], target, where) if target else ""
+        examples.append(Example(a, b, c, where))
     return examples
 
 

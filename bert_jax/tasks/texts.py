@@ -29,18 +29,11 @@ class Example:
 
 @dataclasses.dataclass(frozen=True)
 class ExampleSets:
-    """Examples of a task.
-
-    Attributes:
-      train: Examples to train on.
-      labelled: Held-out sets with labels, including "eval".
-      unlabelled: Held-out sets without labels.
-      about: Facts about the files, for results.json.
-    """
+    """Examples of a task. `about` has facts about the files, for results.json."""
 
     train: list[Example]
-    labelled: dict[str, list[Example]]
-    unlabelled: dict[str, list[Example]]
+    labelled: dict[str, list[Example]]  # held-out sets, including "eval"
+    unlabelled: dict[str, list[Example]]  # held-out sets, such as "test"
     about: dict[str, dict]
 
 
@@ -74,14 +67,9 @@ def join_pairs(
 ) -> tuple[Arrays, np.ndarray]:
     """Join token sequences to rows with special tokens.
 
-    With byte-level BPE, two [SEP] separate a pair, as in RoBERTa. Tokens that do not
-    fit are cut off at the end, from the longer of the two first.
-
-    Args:
-      firsts: Tokens of the first text of each row.
-      seconds: Tokens of the second text; None for a single text.
-      tokenizer: Source of the special tokens.
-      length: Tokens in a row.
+    The second sequence of a single text is None. With byte-level BPE, two [SEP]
+    separate a pair, as in RoBERTa. Tokens that do not fit are cut off at the end, from
+    the longer of the two first.
 
     Returns:
       input_ids, segment_ids int32 [R, length], attention_mask bool [R, length]; and

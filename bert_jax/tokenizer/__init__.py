@@ -24,38 +24,12 @@ import numpy as np
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import base, byte_bpe
-from bert_jax.tokenizer.base import (
-    CLS,
-    MASK,
-    PAD,
-    SEP,
-    SPECIAL_TOKENS,
-    UNK,
-    Encoding,
-    SpecialTokens,
-)
-from bert_jax.tokenizer.sentence_piece import SentencePiece, normalise
-from bert_jax.tokenizer.wordpiece import LONGEST_WORD, WordPiece, wordpiece_pipeline
-
-__all__ = [
-    "BLANKS",
-    "CLS",
-    "KINDS",
-    "MASK",
-    "PAD",
-    "SEP",
-    "SPECIAL_TOKENS",
-    "UNK",
-    "Encoding",
-    "SpecialTokens",
-    "Tokenizer",
-    "describe_missing_blank",
-    "from_published_bpe",
-    "from_vocab_file",
-    "is_published_bpe",
-    "normalise",
-    "wordpiece_pipeline",
-]
+from bert_jax.tokenizer.base import MASK, Encoding, SpecialTokens
+from bert_jax.tokenizer.base import SPECIAL_TOKENS as SPECIAL_TOKENS
+from bert_jax.tokenizer.base import UNK as UNK
+from bert_jax.tokenizer.sentence_piece import SentencePiece
+from bert_jax.tokenizer.wordpiece import LONGEST_WORD, WordPiece
+from bert_jax.tokenizer.wordpiece import wordpiece_pipeline as wordpiece_pipeline
 
 SETTINGS_FILE = "tokenizer.json"
 _MODEL_FILES = {
@@ -76,9 +50,6 @@ def describe_missing_blank(text: str) -> str:
     return f"there is no {MASK} in {short!r}{hint}"
 
 
-_SETTINGS = ("kind", "lower_case", "strip_accents")
-# Settings that are saved only if they differ from these defaults.
-_OPTIONAL_SETTINGS = {"longest_word": LONGEST_WORD, "add_prefix_space": False}
 # Errors of a damaged tokenizer.
 _DAMAGE = (ValueError, TypeError, KeyError, RecursionError, UserError)
 
@@ -117,7 +88,9 @@ class Tokenizer:
     add_prefix_space: bool = False
 
     def __post_init__(self):
-        _check_kind(self.kind)
+        if self.kind not in KINDS:
+            known = " or ".join(map(repr, KINDS))
+            raise UserError(f"kind is {self.kind!r}, not {known}")
         for name in ("lower_case", "strip_accents", "add_prefix_space"):
             if type(getattr(self, name)) is not bool:
                 raise UserError(
@@ -255,7 +228,10 @@ class Tokenizer:
     def fingerprint(self) -> str:
         """Hash of everything that determines the ids of a text."""
         values = [self.kind, self.lower_case, self.strip_accents]
-        values += self._optional_settings().values()
+        if self.longest_word != LONGEST_WORD:
+            values.append(self.longest_word)
+        if self.add_prefix_space:
+            values.append(True)
         settings = json.dumps(values)
         return hashlib.sha256(settings.encode() + b"\0" + self.model).hexdigest()[:16]
 
@@ -298,7 +274,10 @@ class Tokenizer:
         storage.check(folder)
         hint = "run.train_tokenizer makes one"
         try:
-            text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
+            is_published = (folder / "tokenizer_config.json").exists()
+            if not is_published:
+                text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
+                is_published = '"model"' in text and '"kind"' not in text
         except (FileNotFoundError, NotADirectoryError) as error:
             raise UserError(
                 f"no tokenizer in {folder}: {SETTINGS_FILE} is missing; {hint}"
@@ -307,10 +286,15 @@ class Tokenizer:
             raise storage.failure(error)(
                 f"the tokenizer in {folder} cannot be read: {error}; {hint}"
             ) from error
+        if is_published:
+            raise UserError(
+                f"{folder} has a tokenizer of Hugging Face; give its vocab.txt, or "
+                "convert the checkpoint with run.convert --to=ours and give the folder "
+                "`tokenizer` in the result"
+            )
         try:
             settings = json.loads(text)
-            _check_kind(settings["kind"])
-            names = _MODEL_FILES[settings["kind"]]
+            names = _MODEL_FILES.get(settings["kind"], ())
             model = b"".join((folder / name).read_bytes() for name in names)
             return cls._from_settings(settings, model)
         except (OSError, *_DAMAGE) as error:
@@ -320,30 +304,22 @@ class Tokenizer:
 
     @classmethod
     def _from_settings(cls, settings: dict[str, Any], model: bytes) -> "Tokenizer":
-        optional = {n: settings[n] for n in _OPTIONAL_SETTINGS if n in settings}
-        tokenizer = cls(*(settings[n] for n in _SETTINGS), model, **optional)
+        names = [f.name for f in dataclasses.fields(cls) if f.name in settings]
+        values = {name: settings[name] for name in names} | {"model": model}
+        tokenizer = cls(**values)
         # Older versions did not save the fingerprint.
         if settings.get("fingerprint", tokenizer.fingerprint) != tokenizer.fingerprint:
             raise ValueError("settings or model have changed since they were saved")
         return tokenizer
 
     def _settings(self) -> dict[str, Any]:
-        values = {name: getattr(self, name) for name in (*_SETTINGS, "fingerprint")}
-        return values | self._optional_settings()
-
-    def _optional_settings(self) -> dict[str, Any]:
-        """Return the optional settings that differ from their defaults."""
-        values = {name: getattr(self, name) for name in _OPTIONAL_SETTINGS}
-        return {n: v for n, v in values.items() if v != _OPTIONAL_SETTINGS[n]}
+        values = self.__getstate__() | {"fingerprint": self.fingerprint}
+        del values["model"]
+        return values
 
     def __getstate__(self):
         # The cached models cannot be pickled.
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
-
-
-def _check_kind(kind: str) -> None:
-    if kind not in KINDS:
-        raise UserError(f"kind is {kind!r}, not {' or '.join(map(repr, KINDS))}")
 
 
 def from_vocab_file(
@@ -351,12 +327,13 @@ def from_vocab_file(
 ) -> Tokenizer:
     """Make a WordPiece tokenizer from a `vocab.txt`, with one token per line."""
     try:
-        text = storage.path(path).read_text(encoding="utf-8")
+        text = storage.path(path).read_text(encoding="utf-8-sig")
     except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or error
         raise storage.failure(error)(
-            f"cannot read the vocabulary {path}: {error}"
+            f"cannot read the vocabulary {path}: {reason}"
         ) from error
-    model = (text.rstrip("\n") + "\n").encode("utf-8")
+    model = (text.replace("\r\n", "\n").rstrip("\n") + "\n").encode("utf-8")
     try:
         return Tokenizer("wordpiece", lower_case, strip_accents, model)
     except UserError as error:
@@ -375,9 +352,20 @@ def is_published_bpe(folder: storage.Path) -> bool:
 
 
 def from_published_bpe(folder: str | os.PathLike) -> Tokenizer:
-    """Make a byte-level BPE tokenizer from a `vocab.json` and a `merges.txt`."""
+    """Make a byte-level BPE tokenizer from a `vocab.json` and a `merges.txt`.
+
+    `add_prefix_space` is read from `tokenizer_config.json`. Without it, the value is
+    false, as RoBERTa's.
+    """
+    folder = storage.path(folder)
+    config = folder / "tokenizer_config.json"
+    values = {}
     try:
-        model, add_prefix_space = byte_bpe.read_published(storage.path(folder))
+        files = [(folder / name).read_bytes() for name in byte_bpe.FILES]
+        if config.exists():
+            values = json.loads(config.read_text(encoding="utf-8"))
+        add_prefix_space = values.get("add_prefix_space") or False
+        model = byte_bpe.content(*byte_bpe.parse(*files))
         return Tokenizer(
             "byte_bpe", False, False, model, add_prefix_space=add_prefix_space
         )
@@ -387,3 +375,5 @@ def from_published_bpe(folder: str | os.PathLike) -> Tokenizer:
         ) from error
     except UserError as error:
         raise UserError(f"{folder}: {error}") from error
+    except (ValueError, AttributeError) as error:
+        raise UserError(f"{config} is damaged: {error}") from error

@@ -19,7 +19,6 @@ from collections.abc import Iterable, Mapping, Sequence
 import numpy as np
 import tokenizers
 
-from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import base
 
@@ -169,25 +168,3 @@ def parse(vocabulary: bytes, merges: bytes) -> tuple[dict[str, int], Merges]:
             )
         pairs.append(pair)
     return ids, pairs
-
-
-def read_published(folder: storage.Path) -> tuple[bytes, bool]:
-    """Read a published folder, such as RoBERTa's.
-
-    Returns:
-      Both files as `content` has them, and `add_prefix_space`: the value in
-      `tokenizer_config.json`, or false, which is RoBERTa's.
-
-    Raises:
-      UserError: A file is damaged.
-      OSError: A file cannot be read.
-    """
-    vocabulary, merges = ((folder / name).read_bytes() for name in FILES)
-    add_prefix_space = False
-    if (folder / "tokenizer_config.json").exists():
-        text = (folder / "tokenizer_config.json").read_text(encoding="utf-8")
-        try:
-            add_prefix_space = json.loads(text).get("add_prefix_space") or False
-        except (ValueError, AttributeError) as error:
-            raise UserError(f"tokenizer_config.json is damaged: {error}") from error
-    return content(*parse(vocabulary, merges)), add_prefix_space

@@ -27,15 +27,22 @@ from bert_jax.training import checksums, processes, restore
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 
-# A save that takes longer has failed, in this process or in another one.
+# A save that takes longer has failed, in this process or in another one: some seconds,
+# and the time to write its part at the rate of slow storage.
 _SAVE_SECONDS = 300
+_SLOW_BYTES_PER_SECOND = 10e6
 
 
 class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(
-        self, folder: str | os.PathLike, keep: int, metadata: metadata_lib.Metadata
+        self,
+        folder: str | os.PathLike,
+        keep: int,
+        metadata: metadata_lib.Metadata,
+        *,
+        size: int = 0,
     ):
         """Open a folder of checkpoints, and create it if needed.
 
@@ -43,6 +50,7 @@ class Checkpoints:
           folder: Folder that belongs to this run.
           keep: Number of the newest checkpoints to keep.
           metadata: Metadata of each checkpoint, except for `encoder` and `time`.
+          size: Bytes of a checkpoint, over all processes.
 
         Raises:
           UserError: The path is not a folder.
@@ -53,7 +61,10 @@ class Checkpoints:
         self._metadata = metadata
         self._pending = None
         context = ocp.Context()
-        context.asynchronous.timeout_secs = _SAVE_SECONDS
+        own_size = size / jax.process_count()
+        context.asynchronous.timeout_secs = round(
+            _SAVE_SECONDS + own_size / _SLOW_BYTES_PER_SECOND
+        )
         self._checkpointer = ocp.training.Checkpointer(
             str(self._folder),
             context=context,
@@ -107,7 +118,15 @@ class Checkpoints:
 
     def _load(self, step: int, shapes: step_lib.TrainState) -> step_lib.TrainState:
         # The session and fine-tuning read the metadata later.
-        restore.read_metadata(self._folder / str(step))
+        path = self._folder / str(step)
+        restore.read_metadata(path)
+        # Orbax's own message about an array of another shape is hard to read.
+        stored = restore.stored_arrays(path, "params")
+        for name, wanted in parameters.flatten(shapes.params).items():
+            if name not in stored:
+                raise UserError(f"it lacks {name}, which the model of this run has")
+            if problem := restore.other_shape(name, stored[name], wanted):
+                raise UserError(problem)
         parts = _parts(shapes)
         by_leaf = jax.ShapeDtypeStruct(
             (len(jax.tree.leaves(parts)),), jnp.uint32, sharding=shapes.step.sharding
@@ -116,7 +135,10 @@ class Checkpoints:
         parts = self._checkpointer.load_checkpointables(step, wanted)
         sums = np.asarray(parts.pop("checksums")["by_leaf"])
         checksums.verify(parts, dict(zip(parameters.paths(parts), sums, strict=True)))
-        return step_lib.TrainState(params=parts["params"], **parts["train"])
+        state = step_lib.TrainState(params=parts["params"], **parts["train"])
+        if int(state.step) != step:
+            raise UserError(f"it is the checkpoint of step {int(state.step)}, renamed")
+        return state
 
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""
@@ -190,18 +212,15 @@ class Checkpoints:
         everywhere = [text for text in processes.gather_text(reason) if text]
         reason = next((text for text in everywhere if text != "?"), "")
         if reason:
-            complete = restore.steps_of(self._folder)
-            last = (
-                f"the last complete one is {complete[0].name}"
-                if complete
-                else ("there is no complete one")
-            )
-            agreed = UserError(
+            newest = self.newest()
+            last = "there is no complete one"
+            if newest is not None:
+                last = f"the last complete one is {newest}"
+            raise UserError(
                 f"cannot write checkpoint {step} to {self._folder}: {reason}; {last}; "
-                "make room and run the same command"
-            )
-            agreed.everywhere = True
-            raise agreed from problem
+                "run the same command when it can be written again",
+                everywhere=True,
+            ) from problem
         if problem:
             raise problem
         if everywhere:
@@ -216,14 +235,9 @@ class Checkpoints:
 def save_parameters(
     folder: str | os.PathLike, params: Any, metadata: metadata_lib.Metadata
 ) -> None:
-    """Write the checkpoint of step 0 in a folder, with parameters only.
+    """Write a checkpoint of step 0 with parameters only, which are on one device.
 
     Runs can start from its parameters, but no run can be resumed from it.
-
-    Args:
-      folder: Folder of checkpoints.
-      params: Parameters, on one device.
-      metadata: Metadata of the checkpoint.
     """
     parts = {"params": params}
     parts["checksums"] = {"by_leaf": checksums.one_by_one(parts)}

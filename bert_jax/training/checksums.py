@@ -49,11 +49,7 @@ def _of_each(tree: Any) -> list[jax.Array]:
 
 
 def verify(tree: Any, stored: dict[str, int]) -> None:
-    """Compare arrays with the checksums that were stored when they were saved.
-
-    Args:
-      tree: Arrays that were read.
-      stored: Checksums by path.
+    """Compare arrays with the checksums, by path, that were stored with them.
 
     Raises:
       ValueError: An array has other values.

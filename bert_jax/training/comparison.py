@@ -94,7 +94,8 @@ def _fields(folder: storage.Path) -> dict[str, str]:
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as error:
-        raise storage.failure(error)(f"cannot read {path}: {error}") from error
+        reason = storage.reason(error)
+        raise storage.failure(error)(f"cannot read {path}: {reason}") from error
     return dict(_flat("", config))
 
 

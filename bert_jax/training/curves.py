@@ -43,7 +43,7 @@ def draw(
     belongs to no matplotlib backend, so that a notebook keeps its own.
 
     Args:
-      records: Records of the run, from `metrics.read`.
+      records: Records of the run, from `metrics_file.read`.
       title: Title of the figure.
       levels: An additional baseline of a metric, and its label, by metric.
       finetuned: Records of fine-tuning runs with different seeds, by label. They get
@@ -61,15 +61,16 @@ def draw(
     count = len(panels) + bool(finetuned)
     if not count:
         raise UserError(f"{title} has no metrics to plot")
-    columns = 2 if count <= 4 else 3
-    rows = -(-count // columns)
-    picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
+    picture, grid = _grid(count, columns=2 if count <= 4 else 3)
     picture.suptitle(title)
-    for i, (label, drawn) in enumerate(panels):
-        axis = picture.add_subplot(rows, columns, i + 1)
-        _draw_panel(axis, records, label, drawn, levels or {})
+    for axis, (label, drawn) in zip(grid, panels, strict=False):
+        for name, color in zip(drawn, itertools.cycle(_COLORS), strict=False):
+            _draw_metric(axis, records, name, color, (levels or {}).get(name))
+        axis.set_ylabel(label)
+        if label.startswith(("loss", "accuracy")):
+            _add_legend(axis)
     if finetuned:
-        _draw_finetuned(picture.add_subplot(rows, columns, count), finetuned)
+        _draw_finetuned(grid[-1], finetuned)
     _finish(picture)
     return picture
 
@@ -89,12 +90,9 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     names = [n for n in names if n.endswith(("_loss", "accuracy"))]
     if not names:
         raise UserError(f"{', '.join(runs)} have no losses or accuracies to plot")
-    columns = min(len(names), 2)
-    rows = -(-len(names) // columns)
-    picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
+    picture, grid = _grid(len(names), columns=min(len(names), 2))
     colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
-    for i, name in enumerate(names):
-        axis = picture.add_subplot(rows, columns, i + 1)
+    for axis, name in zip(grid, names, strict=True):
         for run, records in runs.items():
             color = colors[run]
             axis.plot([], [], color=color, label=run)
@@ -111,6 +109,13 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
         _add_legend(axis)
     _finish(picture)
     return picture
+
+
+def _grid(count: int, columns: int) -> tuple[figure.Figure, list[axes.Axes]]:
+    """Return a figure and its panels, row by row."""
+    rows = -(-count // columns)
+    picture = figure.Figure(figsize=(5 * columns, 3.4 * rows), dpi=110)
+    return picture, [picture.add_subplot(rows, columns, i + 1) for i in range(count)]
 
 
 def _add_legend(axis: axes.Axes) -> None:
@@ -141,24 +146,29 @@ def _label(name: str) -> str:
     return name.replace("_", " ")
 
 
-def _draw_panel(
+def _draw_metric(
     axis: axes.Axes,
     records: Sequence[Record],
-    label: str,
-    names: Sequence[str],
-    levels: dict[str, tuple[float, str]],
+    name: str,
+    color: str,
+    level: tuple[float, str] | None,
 ) -> None:
-    for name, color in zip(names, itertools.cycle(_COLORS), strict=False):
-        _draw_metric(axis, records, name, color)
-        known = _levels(records, name)
-        if name in levels:
-            value, what = levels[name]
-            known[what] = value
-        for what, value in known.items():
-            axis.axhline(value, color=color, label=what, **_style(what))
-    axis.set_ylabel(label)
-    if label.startswith(("loss", "accuracy")):
-        _add_legend(axis)
+    """Draw a metric in training and evaluation, and its baselines and `level`."""
+    label = _LABELS.get(name.rpartition("_")[0], name.replace("_", " "))
+    for split, what, style in (
+        ("train", "training", {"alpha": 0.6}),
+        ("eval", "held out", {"marker": "."}),
+    ):
+        if series := _series(records, name, split):
+            label_of_split = f"{label}, {what}"
+            axis.plot(
+                *zip(*series, strict=True), color=color, label=label_of_split, **style
+            )
+    known = _levels(records, name)
+    if level:
+        known[level[1]] = level[0]
+    for what, value in known.items():
+        axis.axhline(value, color=color, label=what, **_style(what))
 
 
 def _levels(records: Sequence[Record], name: str) -> dict[str, float]:
@@ -177,19 +187,6 @@ def _levels(records: Sequence[Record], name: str) -> dict[str, float]:
 
 def _style(level: str) -> dict[str, Any]:
     return {"linestyle": "--" if level == _UNIGRAM_ENTROPY else ":", "linewidth": 1}
-
-
-def _draw_metric(
-    axis: axes.Axes, records: Sequence[Record], name: str, color: str
-) -> None:
-    beginning = name.rpartition("_")[0]
-    label = _LABELS.get(beginning, name.replace("_", " "))
-    steps, values = zip(*_series(records, name, "train"), strict=True)
-    axis.plot(steps, values, color=color, alpha=0.6, label=f"{label}, training")
-    held_out = _series(records, name, "eval")
-    if held_out:
-        steps, values = zip(*held_out, strict=True)
-        axis.plot(steps, values, ".-", color=color, label=f"{label}, held out")
 
 
 def _draw_finetuned(axis: axes.Axes, finetuned: dict[str, list[list[Record]]]) -> None:

@@ -34,8 +34,8 @@ class Evaluator:
             batch, see `programs.HostSignals`.
           heartbeat: Function from `watchdog.watch`.
         """
+        self._run, self._phase = run, phase
         self._losses = phase.objective.losses
-        self._step = programs.eval_step(run, phase)
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
         self._zeros = programs.zero_terms(phase.objective.metrics, run.mesh)
         self._signals = signals
@@ -43,18 +43,12 @@ class Evaluator:
         self._heartbeat = heartbeat
 
     def compile(self, params, shapes: dict[str, jax.ShapeDtypeStruct]) -> None:
-        """Compile the program for batches of one shape, once.
-
-        Args:
-          params: Parameters of the model.
-          shapes: Shapes and shardings of a batch.
-        """
+        """Compile the program for batches of one shape, once."""
         shape = shapes["input_ids"].shape
         if shape not in self._compiled:
-            lowered = self._step.lower(
-                params, shapes, 0, self._zeros(), self._signals(), self._seed
-            )
+            lowered = programs.lower_eval(self._run, self._phase, params, shapes)
             self._compiled[shape] = lowered.compile()
+            self._zeros()  # compiles at its first call
             self._heartbeat()
 
     def evaluate(
@@ -63,12 +57,8 @@ class Evaluator:
         """Return the metrics to report; None if a process was asked to stop.
 
         For several `HeldOut`s, these are the weighted means, and the metrics of each
-        with the prefix "NAME/".
-
-        Args:
-          params: Parameters of the model.
-          data: Data with the held-out batches.
-          to_devices: Function that puts a batch of this process on the devices.
+        with the prefix "NAME/". `to_devices` puts a batch of this process on the
+        devices.
         """
         of_parts = []
         for part in data.held_out:
@@ -99,7 +89,7 @@ class Evaluator:
             self.compile(params, batch)
             add_batch = self._compiled[batch["input_ids"].shape]
             terms, signals = add_batch(
-                params, batch, index, terms, self._signals(), self._seed
+                params, batch, np.int32(index), terms, self._signals(), self._seed
             )
             waiting.append(signals)
             if len(waiting) > _BATCHES_AHEAD:
@@ -114,12 +104,8 @@ def _weighted_sum(
     weights: Sequence[float], of_parts: Sequence[metric_sums.Terms]
 ) -> metric_sums.Terms:
     """Add up the weighted sums and counts of all parts, on the host."""
-    return {
-        name: metric_sums.Term(
-            *(
-                np.dot(weights, [np.float64(terms[name][i]) for terms in of_parts])
-                for i in range(2)
-            )
-        )
-        for name in of_parts[0]
-    }
+
+    def add_up(*values):
+        return np.dot(weights, np.array(values, np.float64))
+
+    return jax.tree.map(add_up, *of_parts)

@@ -9,14 +9,8 @@ from typing import Any
 # "lost" is the time between the checkpoint that a start resumes from and that start:
 # steps that are repeated, and the time until the machine was back.
 BUCKETS = (
-    "init",
-    "compile",
-    "step",
-    "data_wait",
-    "evaluation",
-    "checkpoint",
-    "profile",
-    "lost",
+    *("init", "compile", "step", "data_wait"),
+    *("evaluation", "checkpoint", "profile", "lost"),
 )
 
 
@@ -34,18 +28,22 @@ class Ledger:
         self._bucket = "init"
         self._since = time.monotonic()
 
-    def continue_from(self, entry: dict[str, Any], first_start: float) -> None:
+    def continue_from(
+        self, entry: dict[str, Any], first_start: float, *, is_done: bool = False
+    ) -> None:
         """Add the time of the previous starts.
 
         Args:
           entry: `entry()` that was saved with the checkpoint; {} if there is no
             checkpoint, and all earlier time is lost.
           first_start: First start of the run, in seconds since 1970.
+          is_done: Whether the run has no steps left, so that no time was lost.
         """
         entry = entry or {"unix_time": first_start, "seconds": {}}
         for bucket in BUCKETS:
             self._seconds[bucket] += entry["seconds"].get(bucket, 0.0)
-        self._seconds["lost"] += max(self._started - entry["unix_time"], 0.0)
+        if not is_done:
+            self._seconds["lost"] += max(self._started - entry["unix_time"], 0.0)
 
     def entry(self) -> dict[str, Any]:
         """Return what is saved with a checkpoint, in JSON's types."""
@@ -69,25 +67,25 @@ class Ledger:
 
     def fractions(self) -> dict[str, float]:
         """Return the share of each bucket, and `goodput`, the share of steps."""
-        self._settle()
-        total = max(sum(self._seconds.values()), 1e-9)
-        shares = {name: seconds / total for name, seconds in self._seconds.items()}
-        return {
-            "goodput": shares["step"],
-            **{f"time_fraction_{name}": share for name, share in shares.items()},
-        }
+        shares = self._shares()
+        fractions = {f"time_fraction_{name}": share for name, share in shares.items()}
+        return {"goodput": shares["step"], **fractions}
 
     def describe(self) -> str:
         """Format the shares as one line."""
+        shares = sorted(self._shares().items(), key=lambda item: -item[1])
+        parts = [
+            f"{name.replace('_', ' ')} {share:.1%}"
+            for name, share in shares
+            if share >= 0.001
+        ]
+        total = sum(self._seconds.values())
+        return f"{total:.0f} s in all: {', '.join(parts)}"
+
+    def _shares(self) -> dict[str, float]:
         self._settle()
         total = max(sum(self._seconds.values()), 1e-9)
-        shares = sorted(self._seconds.items(), key=lambda item: -item[1])
-        parts = [
-            f"{name.replace('_', ' ')} {seconds / total:.1%}"
-            for name, seconds in shares
-            if seconds / total >= 0.001
-        ]
-        return f"{total:.0f} s in all: {', '.join(parts)}"
+        return {name: seconds / total for name, seconds in self._seconds.items()}
 
     def _settle(self) -> None:
         now = time.monotonic()

@@ -13,19 +13,16 @@ with the step itself (`programs.HostSignals`).
 import collections
 import dataclasses
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
 import numpy as np
 
-from bert_jax import storage
 from bert_jax.errors import Interrupted
 from bert_jax.objectives import metric_sums
 from bert_jax.training import (
-    checkpoint,
     evaluation,
-    goodput,
     interrupts,
     plateau,
     processes,
@@ -36,54 +33,22 @@ from bert_jax.training import (
     throughput,
 )
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Phase, Run
+from bert_jax.training.run import Phase, PhaseData, Run
 
 # Steps that may be in flight while the next batch is made.
 _STEPS_AHEAD = 2
 
 
-def train(
-    run: Run,
-    state: step_lib.TrainState,
-    checkpoints: checkpoint.Checkpoints,
-    best: checkpoint.Checkpoints | None,
-    reporter: reporting.Reporter,
-    ledger: goodput.Ledger,
-    folder: storage.Path,
-    stop_requests: interrupts.StopRequests,
-    heartbeat: Callable[[], None],
-) -> step_lib.TrainState:
-    """Train from the step of `state` to the last step.
-
-    Args:
-      run: Run to train.
-      state: Initial or restored state, sharded; donated.
-      checkpoints: Checkpoints to save to.
-      best: Checkpoints for the state that evaluates best; None: not saved.
-      reporter: Reporter of metrics.
-      ledger: Account of wall time.
-      folder: Workdir.
-      stop_requests: Requests to stop this process.
-      heartbeat: Function from `watchdog.watch`, called whenever there is progress.
-
-    Returns:
-      The state after the last step, which has been saved.
+def open_data(run: Run, phase: Phase) -> PhaseData:
+    """Open the data of a phase, for the rows of a batch that this process makes.
 
     Raises:
-      Interrupted: A process was asked to stop; the state is saved.
-      UserError: A loss or gradient is not finite, or a checkpoint cannot be written.
+      UserError: In all processes, if the data of one of them is missing or damaged.
     """
-    saver = saving.Saver(run, checkpoints, best, ledger, folder, heartbeat)
-    loop = _Loop(run, state, saver, reporter, ledger, folder, stop_requests, heartbeat)
-    begin = 0
-    for phase in run.phases:
-        loop.train_phase(phase, begin)
-        begin += phase.steps
-    saver.wait()
-    shares = {"goodput": ledger.fractions()["goodput"], **loop.totals.shares()}
-    summary = ", ".join(f"{name} {share:.1%}" for name, share in shares.items())
-    reporter.say(f"{ledger.describe()}; {summary}")
-    return loop.state
+    processes.say(f"{phase.name}: opening data")
+    rows = sharding.local_rows(run.mesh, phase.batch_size)
+    with processes.fail_together():
+        return phase.open_data(rows)
 
 
 class _InFlight(NamedTuple):
@@ -95,98 +60,114 @@ class _InFlight(NamedTuple):
     terms: metric_sums.Terms | None
 
 
-class _Loop:
+class Loop:
     """Mutable state of the training loop."""
 
     def __init__(
         self,
-        run: Run,
-        state: step_lib.TrainState,
         saver: saving.Saver,
+        state: step_lib.TrainState,
+        data: PhaseData | None,
         reporter: reporting.Reporter,
-        ledger: goodput.Ledger,
-        folder: storage.Path,
         stop_requests: interrupts.StopRequests,
-        heartbeat: Callable[[], None],
     ):
-        self.state = state
-        self.totals = throughput.Totals(run)
-        self._run = run
+        self._state = state
+        # Data of the next phase, if it is open already.
+        self._opened = data
         self._saver = saver
         self._reporter = reporter
-        self._ledger = ledger
-        self._folder = folder
         self._stop_requests = stop_requests
-        self._heartbeat = heartbeat
+        self._run = saver.run
+        self._ledger = saver.ledger
+        self._totals = throughput.Totals(saver.run)
         self._is_profiling = False
         self._done = int(state.step)
         self._skipped = int(state.skipped)
         self._stopping = False
         self._in_flight: collections.deque[_InFlight] = collections.deque()
-        self._seed = programs.seed_array(run)
-        names = (*run.objective.metrics, "grad_norm")
-        self._zero_terms = programs.zero_terms(names, run.mesh)
+        self._seed = programs.seed_array(saver.run)
+        names = (*saver.run.objective.metrics, "grad_norm")
+        self._zero_terms = programs.zero_terms(names, saver.run.mesh)
+
+    def train(self) -> step_lib.TrainState:
+        """Train the remaining steps, and return the last state, which is saved.
+
+        Raises:
+          Interrupted: A process was asked to stop; the state is saved.
+          UserError: A loss or gradient is not finite, or a save failed.
+        """
+        end = 0
+        for phase in self._run.phases:
+            begin, end = end, end + phase.steps
+            self._train_phase(phase, begin, end)
+        self._saver.wait()
+        goodput = {"goodput": self._ledger.fractions()["goodput"]}
+        shares = (goodput | self._totals.shares()).items()
+        parts = [f"{name} {share:.1%}" for name, share in shares]
+        self._reporter.say(f"{self._ledger.describe()}; {', '.join(parts)}")
+        return self._state
 
     # ---- a phase
 
-    def train_phase(self, phase: Phase, begin: int) -> None:
-        """Train the remaining steps of the phase that starts after `begin` steps."""
-        end = begin + phase.steps
-        owes_evaluation = begin < self._done <= end and self._owes_evaluation(end)
+    def _train_phase(self, phase: Phase, begin: int, end: int) -> None:
+        """Train the remaining steps of a phase, which goes from step begin to end."""
+        self._phase, self._begin, self._end = phase, begin, end
+        owes_evaluation = begin < self._done <= end and self._owes_evaluation()
         if self._done >= end and not owes_evaluation:
             return
-        self._phase, self._begin = phase, begin
-        self._window = throughput.Window(self._run, phase, self.totals)
+        self._window = throughput.Window(self._run, phase, self._totals)
         self._evaluator = evaluation.Evaluator(
-            self._run, phase, self._signals, self._heartbeat
+            self._run, phase, self._signals, self._saver.heartbeat
         )
         self._ledger.switch("init")
-        self._announce("opening data")
+        self._reporter.advance(self._done, f"{phase.name}: opening data")
         self._rows = sharding.local_rows(self._run.mesh, phase.batch_size)
-        self._data = None  # free the memory of the previous phase first
-        with processes.fail_together():
-            self._data = phase.open_data(self._rows)
-        self._heartbeat()
+        # Free the memory of the previous phase first.
+        self._data, self._opened = self._opened, None
+        if self._data is None:
+            self._data = open_data(self._run, phase)
+        self._saver.heartbeat()
         if owes_evaluation:
             self._evaluate()
-            self._stop_if_asked(end)
+            self._stop_if_asked()
         if self._done < end:
-            self._train_to(end)
+            self._train_steps()
 
-    def _train_to(self, end: int) -> None:
-        steps = self._compile()
+    def _train_steps(self) -> None:
+        config, steps = self._run.config, self._compile()
         self._stop_requests.wait_for_saves()
         ready = time.perf_counter()
-        for length, batch in self._batches(end):
+        for length, batch in self._batches():
             self._begin_profile()
             signals = self._signals(time.perf_counter() - ready)
             with jax.profiler.StepTraceAnnotation("train", step_num=self._done + 1):
-                self.state, report = steps[length](
-                    self.state, batch, signals, self._seed
+                self._state, report = steps[length](
+                    self._state, batch, signals, self._seed
                 )
             self._done += 1
-            terms = self._terms_to_log(end)
+            terms = self._terms_to_log()
             self._in_flight.append(_InFlight(self._done, length, report, terms))
             self._observe(_STEPS_AHEAD)
 
-            evaluates = self._data.held_out and self._evaluates_at(self._done, end)
-            saves = self._is_due(self._done, end, self._run.config.checkpoint_every)
-            if evaluates or saves or self._stopping or self._ends_profile(end):
+            evaluates = self._data.held_out and self._is_due(config.eval_every)
+            saves = self._is_due(config.checkpoint_every)
+            if evaluates or saves or self._stopping or self._ends_profile():
                 self._observe(0)
-                self._end_profile(end)
+                self._end_profile()
                 if evaluates and not self._stopping:
                     self._evaluate()
                 if saves or self._stopping:
                     self._reporter.flush()
-                    self._saver.save(self._done, self.state, self._phase)
+                    self._saver.save(self._done, self._state, self._phase)
                 self._window.restart()
-            self._stop_if_asked(end)
+            self._stop_if_asked()
             ready = time.perf_counter()
 
-    def _batches(self, end: int) -> Iterator[tuple[int, step_lib.Batch]]:
-        """Yield length and batch of each step up to `end`, on the devices."""
-        batches = self._data.batches(self._done - self._begin, end - self._begin)
-        while self._done < end:
+    def _batches(self) -> Iterator[tuple[int, step_lib.Batch]]:
+        """Yield length and batch of each step of the phase, on the devices."""
+        steps = self._end - self._begin
+        batches = self._data.batches(self._done - self._begin, steps)
+        while self._done < self._end:
             with self._window.waiting(), self._ledger.counting("data_wait"):
                 batch = next(batches)
             yield batch["input_ids"].shape[-1], self._to_devices(batch)
@@ -202,29 +183,25 @@ class _Loop:
         A preempted machine has half a minute to save. A request to stop after the first
         step would have to wait for a compilation that is under way.
         """
-        self._announce("compiling")
+        label = f"{self._phase.name}: compiling"
+        self._reporter.advance(self._done, label)
+        self._reporter.say(label)
         steps = {}
         with self._ledger.counting("compile"):
             for length in self._phase.lengths:
                 shapes = self._run.batch_shapes(self._phase, length)
                 steps[length] = programs.lower_step(
-                    self._run, self._phase, self.state, shapes
+                    self._run, self._phase, self._state, shapes
                 ).compile()
-                self._heartbeat()
+                self._saver.heartbeat()
                 if self._data.held_out:
-                    self._evaluator.compile(self.state.params, shapes)
+                    self._evaluator.compile(self._state.params, shapes)
             processes.wait_for_all()
-            self._saver.compile(self.state)
+            self._saver.compile(self._state)
             processes.wait_for_all()
         self._ledger.switch("step")
         self._window.restart()
         return steps
-
-    def _announce(self, what: str) -> None:
-        """Report the start of something slow."""
-        label = f"{self._phase.name}: {what}"
-        self._reporter.advance(self._done, label)
-        self._reporter.say(label)
 
     def _signals(self, host_seconds: float = 0.0) -> jax.Array:
         stop = float(self._stop_requests.is_set())
@@ -232,14 +209,12 @@ class _Loop:
 
     # ---- reports
 
-    def _terms_to_log(self, end: int) -> metric_sums.Terms | None:
+    def _terms_to_log(self) -> metric_sums.Terms | None:
         """Return the metrics since the last report if one is due, and reset them."""
-        if self._done != 1 and not self._is_due(
-            self._done, end, self._run.config.log_every
-        ):
+        if self._done != 1 and not self._is_due(self._run.config.log_every):
             return None
-        terms = self.state.terms
-        self.state = dataclasses.replace(self.state, terms=self._zero_terms())
+        terms = self._state.terms
+        self._state = dataclasses.replace(self._state, terms=self._zero_terms())
         return terms
 
     def _observe(self, limit: int) -> None:
@@ -247,7 +222,7 @@ class _Loop:
         while len(self._in_flight) > limit:
             step, length, report, terms = self._in_flight.popleft()
             report = jax.device_get(report)
-            self._heartbeat()
+            self._saver.heartbeat()
             self._reporter.advance(step, self._phase.name)
             self._window.count(length, report.signals)
             self._stopping |= programs.stop_requested(report.signals)
@@ -264,8 +239,7 @@ class _Loop:
         # If all steps were skipped, there are no losses and metrics.
         if terms["grad_norm"].count:
             values |= metric_sums.report(self._phase.objective.losses, terms)
-        left = self._begin + self._phase.steps - step
-        if line := self._window.describe_rest(left):
+        if line := self._window.describe_rest(self._end - step):
             self._reporter.say(f"{self._phase.name}: {line}")
         values |= self._window.close(terms)
         values["learning_rate"] = float(report.learning_rate)
@@ -280,9 +254,7 @@ class _Loop:
           UserError: Too many steps were skipped.
         """
         rows = self._data.row_names(step - 1 - self._begin)
-        what = reporting.describe_not_finite(
-            self._folder, step, float(report.loss), float(report.grad_norm), rows
-        )
+        what = reporting.describe_not_finite(self._saver.folder, step, report, rows)
         limit = self._run.config.max_skipped_steps
         if self._skipped <= limit:
             self._reporter.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
@@ -294,16 +266,14 @@ class _Loop:
 
     # ---- evaluate, save, stop
 
-    @staticmethod
-    def _is_due(step: int, end: int, every: int) -> bool:
-        return step == end or (every > 0 and step % every == 0)
+    def _is_due(self, every: int) -> bool:
+        """Return whether the newest step ends the phase or is a multiple of `every`."""
+        at_multiple = every > 0 and self._done % every == 0
+        return self._done == self._end or at_multiple
 
-    def _evaluates_at(self, step: int, end: int) -> bool:
-        return self._is_due(step, end, self._run.config.eval_every)
-
-    def _owes_evaluation(self, end: int) -> bool:
+    def _owes_evaluation(self) -> bool:
         """Return whether the newest checkpoint still has to be evaluated."""
-        return self._evaluates_at(self._done, end) and not processes.on_main(
+        return self._is_due(self._run.config.eval_every) and not processes.on_main(
             lambda: self._done in self._reporter.records("eval")
         )
 
@@ -314,7 +284,7 @@ class _Loop:
         self._reporter.advance(self._done, f"{self._phase.name}: evaluating")
         with self._ledger.counting("evaluation"):
             values = self._evaluator.evaluate(
-                self.state.params, self._data, self._to_devices
+                self._state.params, self._data, self._to_devices
             )
             if values is None:
                 self._stopping = True
@@ -324,7 +294,7 @@ class _Loop:
         if line := plateau.describe(self._done, self._run.total_steps, values, earlier):
             self._reporter.say(line)
         if self._run.best and self._is_best():
-            self._saver.save_best(self._done, self.state, self._phase)
+            self._saver.save_best(self._done, self._state, self._phase)
 
     def _is_best(self) -> bool:
         """Return whether this evaluation is better than all earlier ones."""
@@ -339,7 +309,7 @@ class _Loop:
 
         return processes.on_main(is_best)
 
-    def _stop_if_asked(self, end: int) -> None:
+    def _stop_if_asked(self) -> None:
         """Stop if a process was asked to and steps remain. The newest step is saved.
 
         Raises:
@@ -349,7 +319,7 @@ class _Loop:
             return
         self._saver.wait()
         total = self._run.total_steps
-        if self._done < total or (self._data.held_out and self._owes_evaluation(end)):
+        if self._done < total or (self._data.held_out and self._owes_evaluation()):
             raise Interrupted(f"saved at step {self._done} of {total}")
 
     # ---- profile
@@ -358,7 +328,7 @@ class _Loop:
         if self._done + 1 != self._run.config.profile_step:
             return
         self._observe(0)
-        folder = self._folder / "profile"
+        folder = self._saver.folder / "profile"
         if jax.process_count() > 1:  # files are named after the host, not the process
             folder = folder / f"process_{jax.process_index()}"
         with self._ledger.counting("profile"):
@@ -366,14 +336,16 @@ class _Loop:
         self._is_profiling = True
         self._window.restart()
 
-    def _ends_profile(self, end: int) -> bool:
+    def _ends_profile(self) -> bool:
         config = self._run.config
         is_last = self._done >= config.profile_step + config.profile_steps - 1
-        return self._is_profiling and (is_last or self._stopping or self._done == end)
+        return self._is_profiling and (
+            is_last or self._stopping or self._done == self._end
+        )
 
-    def _end_profile(self, end: int) -> None:
-        if self._ends_profile(end):
+    def _end_profile(self) -> None:
+        if self._ends_profile():
             with self._ledger.counting("profile"):
                 jax.profiler.stop_trace()
             self._is_profiling = False
-            self._reporter.say(f"profile in {self._folder / 'profile'}")
+            self._reporter.say(f"profile in {self._saver.folder / 'profile'}")

@@ -38,15 +38,10 @@ class Metadata:
 
     def to_json(self) -> dict[str, Any]:
         """Return the metadata in JSON's types."""
-        return {
-            "config": self.config,
-            "encoder": knobs.to_dict(self.encoder),
-            "encoder_path": self.encoder_path,
-            "tokenizer": self.tokenizer.dumps(),
-            "versions": self.versions,
-            "time": self.time,
-            "task": self.task,
-        }
+        values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
+        values["encoder"] = knobs.to_dict(self.encoder)
+        values["tokenizer"] = self.tokenizer.dumps()
+        return values
 
 
 def of_run(
@@ -57,11 +52,7 @@ def of_run(
 ) -> Metadata:
     """Return the metadata of a run. Each checkpoint replaces `encoder` and `time`.
 
-    Args:
-      config: Config of the run, with all fields filled in.
-      objective: Training objective.
-      tokenizer: Tokenizer of the encoder.
-      task: Settings of the task, from `tasks.Task.settings`.
+    `task` are the settings of a fine-tuning task, from `tasks.Task.settings`.
     """
     return Metadata(
         config=knobs.to_dict(config),
@@ -94,23 +85,13 @@ def from_json(values: Any) -> Metadata:
     if not isinstance(values, dict) or not {"encoder", "tokenizer"} <= values.keys():
         raise UserError("this is not a bert_jax checkpoint")
     values = {"task": {}, **values}  # older versions did not save it
-    for name, expected in (
-        ("config", dict),
-        ("encoder_path", str),
-        ("tokenizer", str),
-        ("versions", dict),
-        ("time", dict),
-        ("task", dict),
-    ):
+    types = dict.fromkeys(("config", "versions", "time", "task"), dict)
+    for name, expected in {**types, "encoder_path": str, "tokenizer": str}.items():
         if not isinstance(values.get(name), expected):
             raise UserError(f"its metadata field {name} is damaged")
+    values = {f.name: values[f.name] for f in dataclasses.fields(Metadata)}
     encoder = migrations.upgrade({"encoder": values["encoder"]})["encoder"]
-    return Metadata(
-        config=migrations.upgrade(values["config"]),
-        encoder=knobs.from_dict(config_lib.EncoderConfig, encoder),
-        encoder_path=values["encoder_path"],
-        tokenizer=Tokenizer.loads(values["tokenizer"]),
-        versions=values["versions"],
-        time=values["time"],
-        task=values["task"],
-    )
+    values["encoder"] = knobs.from_dict(config_lib.EncoderConfig, encoder)
+    values["config"] = migrations.upgrade(values["config"])
+    values["tokenizer"] = Tokenizer.loads(values["tokenizer"])
+    return Metadata(**values)

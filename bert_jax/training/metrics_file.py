@@ -50,7 +50,8 @@ def read(workdir: str | os.PathLike) -> list[Record]:
     try:
         lines = path.read_bytes().splitlines()
     except OSError as error:
-        raise storage.failure(error)(f"cannot read {path}: {error}") from error
+        reason = storage.reason(error)
+        raise storage.failure(error)(f"cannot read {path}: {reason}") from error
     records = [record for line in lines if (record := parse(line)) is not None]
     if not records:
         raise UserError(f"{path} has no records; the run has not reported anything yet")

@@ -65,15 +65,11 @@ def start(
         return
     # The loop stops all processes at the same step itself (`programs.HostSignals`).
     jax.config.update("jax_enable_preemption_service", False)
-    options: dict[str, Any] = {}
-    if all(given):
-        options = {
-            "coordinator_address": coordinator_address,
-            "num_processes": num_processes,
-            "process_id": process_id,
-        }
     # If another process is late, the traceback and exit status 1 say "restart".
-    jax.distributed.initialize(**options)
+    if all(given):
+        jax.distributed.initialize(coordinator_address, num_processes, process_id)
+    else:
+        jax.distributed.initialize()
 
 
 def _has_peers() -> bool:
@@ -83,13 +79,13 @@ def _has_peers() -> bool:
     server, and works for a single host, too.
     """
     environment = os.environ
-    if "," in environment.get("TPU_WORKER_HOSTNAMES", ""):
+    counts = ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE")
+    if (
+        "," in environment.get("TPU_WORKER_HOSTNAMES", "")
+        or "MEGASCALE_COORDINATOR_ADDRESS" in environment
+        or any(int(environment.get(count, "1")) > 1 for count in counts)
+    ):
         return True
-    if "MEGASCALE_COORDINATOR_ADDRESS" in environment:
-        return True
-    for count in ("SLURM_STEP_NUM_TASKS", "OMPI_COMM_WORLD_SIZE"):
-        if int(environment.get(count, "1")) > 1:
-            return True
     has_chips = glob.glob("/dev/accel[0-9]*") or glob.glob("/dev/vfio/[0-9]*")
     wanted = environment.get("JAX_PLATFORMS", "tpu").startswith("tpu")
     return bool(has_chips and wanted and importlib.util.find_spec("libtpu"))
@@ -134,9 +130,7 @@ def fail_together() -> Iterator[None]:
             if text.startswith(kind):
                 if kind == "i":
                     raise RuntimeError(f"process {process} failed: {text[1:]}")
-                agreed = UserError(text[1:])
-                agreed.everywhere = True
-                raise agreed from raised
+                raise UserError(text[1:], everywhere=True) from raised
 
 
 def on_main(function: Callable[[], Any]) -> Any:

@@ -114,11 +114,8 @@ def lower_step(
         out_shardings=(shardings, sharding.replicated(run.mesh)),
         donate_argnums=0,
     )
-    shape = run.mesh.size, len(HostSignals._fields)
-    signals = jax.ShapeDtypeStruct(shape, jnp.float32)
-    seed = jax.ShapeDtypeStruct((), jnp.uint32)
     with sharding.use(run.mesh):
-        return jitted.lower(state, batch, signals, seed)
+        return jitted.lower(state, batch, *_signals_and_seed(run))
 
 
 def seed_array(run: Run) -> jax.Array:
@@ -136,18 +133,46 @@ def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
     )
 
 
-def eval_step(run: Run, phase: Phase) -> Callable[..., Any]:
-    """Return the compiled function that adds the terms of one batch to a sum.
+def lower_eval(
+    run: Run, phase: Phase, params: Any, batch: step_lib.Batch
+) -> jax.stages.Lowered:
+    """Lower the evaluation step, which runs in the phase's micro-batches.
 
-    It maps (params, batch, index of the batch, terms, signals, seed) to the new sum
-    and the signals.
+    It maps (params, batch, index of the batch, terms, signals, seed) to the sum of
+    `terms` and the terms of the batch, and the signals. Params and batch are arrays or
+    shapes with shardings.
     """
 
     def step_and_signals(params, batch, index, total: Terms, signals, seed):
-        add_terms = step_lib.make_eval_step(phase.objective, seed=seed)
+        add_terms = step_lib.make_eval_step(
+            phase.objective, seed=seed, micro_batches=phase.micro_batches
+        )
         return add_terms(params, batch, index, total), signals
 
-    return jax.jit(step_and_signals, out_shardings=sharding.replicated(run.mesh))
+    replicated = sharding.replicated(run.mesh)
+    jitted = jax.jit(
+        step_and_signals,
+        in_shardings=(
+            sharding.shardings_of(params),
+            sharding.batch_sharding(run.mesh),
+            None,
+            replicated,
+            sharding.device_sharding(run.mesh),
+            replicated,
+        ),
+        out_shardings=replicated,
+    )
+    index = jax.ShapeDtypeStruct((), jnp.int32)
+    terms = jax.eval_shape(lambda: metric_sums.zeros(phase.objective.metrics))
+    with sharding.use(run.mesh):
+        return jitted.lower(params, batch, index, terms, *_signals_and_seed(run))
+
+
+def _signals_and_seed(run: Run) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:
+    """Return the shapes of the arguments that all programs of a run share."""
+    shape = run.mesh.size, len(HostSignals._fields)
+    signals = jax.ShapeDtypeStruct(shape, jnp.float32)
+    return signals, jax.ShapeDtypeStruct((), jnp.uint32)
 
 
 def is_finite(mesh: Mesh) -> Callable[[Any], jax.Array]:

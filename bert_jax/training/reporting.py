@@ -1,6 +1,5 @@
 """Reports of a run: metrics.jsonl, TensorBoard, and the terminal."""
 
-import contextlib
 import json
 import os
 import time
@@ -10,8 +9,7 @@ from typing import Any
 import jax
 
 from bert_jax import storage, terminal
-from bert_jax.errors import UserError
-from bert_jax.training import metrics_file
+from bert_jax.training import metrics_file, processes, programs
 
 # Interval between writes to an object store, besides the one before each checkpoint.
 _FLUSH_SECONDS = 30.0
@@ -24,12 +22,11 @@ _SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "tokens_per_sec", "m
 class Reporter:
     """Writer of metrics, and display of progress.
 
-    Progress is a bar on a terminal, and a line for each report elsewhere.
+    Progress is a bar on a terminal, and a line for each report elsewhere. Process 0
+    writes and prints; the reporters of other processes do nothing.
     """
 
-    def __init__(
-        self, folder: storage.Path, total_steps: int, step: int, *, silent: bool = False
-    ):
+    def __init__(self, folder: storage.Path, total_steps: int, step: int):
         """Open the files of a run.
 
         Args:
@@ -37,13 +34,12 @@ class Reporter:
           total_steps: Steps of the whole run.
           step: Step that the run resumes from. Lines of later steps, written before a
             crash, are dropped: they will be written again.
-          silent: Write and print nothing, as in all processes but process 0.
 
         Raises:
           UserError: The file cannot be read or written.
         """
-        self._silent = silent
-        if silent:
+        self._silent = not processes.is_main()
+        if self._silent:
             return
         self._path = folder / metrics_file.FILE
         dropped = _drop_lines_after(self._path, step)
@@ -52,9 +48,6 @@ class Reporter:
             # Objects cannot be appended to, so the whole file is rewritten.
             self._text = self._read()
             self._flushed = time.monotonic()
-        else:
-            with storage.writing(self._path):
-                self._file = open(self._path, "a", encoding="utf-8")  # noqa: SIM115
         self._total_steps = total_steps
         self._tensorboard = _tensorboard_writer(folder, step)
         self._bar = terminal.progress_bar(total=total_steps, initial=step, unit="step")
@@ -82,27 +75,20 @@ class Reporter:
         if self._silent:
             return
         values = {name: float(f"{value:.7g}") for name, value in values.items()}
-        record: dict[str, Any] = {"step": step, "split": split, **values}
-        line = json.dumps(record) + "\n"
+        line = json.dumps({"step": step, "split": split, **values}) + "\n"
         if self._is_remote:
             self._text += line
             if time.monotonic() - self._flushed > _FLUSH_SECONDS:
                 self.flush()
         else:
-            try:
-                self._file.write(line)
-                self._file.flush()
-                os.fsync(self._file.fileno())
-            except OSError as error:
-                reason = storage.disk_error(error)
-                with contextlib.suppress(OSError):  # closing would write again
-                    self._file.close()
-                if not reason:
-                    raise
-                raise UserError(
-                    f"cannot write {self._path}: {reason}; make room and run the same "
-                    "command"
-                ) from error
+            hint = "run the same command when it can be written again"
+            with (
+                storage.writing(self._path, hint),
+                open(self._path, "a", encoding="utf-8") as stream,
+            ):
+                stream.write(line)
+                stream.flush()
+                os.fsync(stream.fileno())
         if self._tensorboard:
             for name, value in values.items():
                 self._tensorboard.add_scalar(f"{split}/{name}", value, step)
@@ -132,7 +118,7 @@ class Reporter:
     def records(self, split: str) -> dict[int, dict[str, Any]]:
         """Return the records of a split by step, including those of earlier starts.
 
-        A silent reporter has none.
+        Processes other than process 0 have none.
         """
         if self._silent:
             return {}
@@ -157,8 +143,6 @@ class Reporter:
             return
         self._bar.close()
         self.flush()
-        if not self._is_remote:
-            self._file.close()
         if self._tensorboard:
             self._tensorboard.close()
 
@@ -166,19 +150,14 @@ class Reporter:
 def describe_not_finite(
     folder: storage.Path,
     step: int,
-    loss: float,
-    grad_norm: float,
+    report: programs.StepReport,
     rows: Sequence[str],
 ) -> str:
     """Write a file about the batch of a step that is not finite, and describe it.
 
-    Args:
-      folder: Workdir.
-      step: Number of the step.
-      loss: Its loss.
-      grad_norm: Norm of its gradient.
-      rows: Sources of the rows of its batch that this process made.
+    `rows` are the sources of the rows of the batch that this process made.
     """
+    loss, grad_norm = float(report.loss), float(report.grad_norm)
     path = folder / f"not_finite_step_{step}_process_{jax.process_index()}.json"
     details = {"step": step, "loss": str(loss), "grad_norm": str(grad_norm)}
     text = json.dumps({**details, "rows": list(rows)}, indent=1) + "\n"

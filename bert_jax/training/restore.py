@@ -120,7 +120,8 @@ def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
         return metadata_lib.from_json(stored.get("custom_metadata"))
     except (OSError, ValueError, RecursionError, UserError) as error:
         raise storage.failure(error)(
-            f"{checkpoint} cannot be used: {error}; give another checkpoint"
+            f"{checkpoint} cannot be used: {storage.reason(error)}; give another "
+            "checkpoint"
         ) from error
 
 
@@ -131,7 +132,7 @@ def fingerprint(checkpoint: epath.Path) -> str:
       UserError: The checkpoint is damaged.
       Unavailable: It may be readable later.
     """
-    shape = _read(checkpoint, _metadata_of_arrays, checkpoint, "checksums")
+    shape = _read(checkpoint, stored_arrays, checkpoint, "checksums")
     wanted = {"checksums": {"by_leaf": np.empty(shape["by_leaf"].shape, np.uint32)}}
     content = _read(checkpoint, ocp.load_checkpointables, str(checkpoint), wanted)
     sums = np.asarray(content["checksums"]["by_leaf"])
@@ -145,11 +146,11 @@ def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
       UserError: The checkpoint is damaged.
       Unavailable: It may be readable later.
     """
-    metadata = _read(checkpoint, _metadata_of_arrays, checkpoint, "params")
+    stored = _read(checkpoint, stored_arrays, checkpoint, "params")
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return {
         path: jax.ShapeDtypeStruct(tuple(leaf.shape), leaf.dtype, sharding=device)
-        for path, leaf in parameters.flatten(metadata).items()
+        for path, leaf in stored.items()
     }
 
 
@@ -196,9 +197,8 @@ def load_params(
       UserError: The checkpoint is damaged, or a parameter has another shape.
       Unavailable: It may be readable later.
     """
-    metadata = _read(checkpoint, _metadata_of_arrays, checkpoint, "params")
-    stored = parameters.flatten(metadata)
-    sums = _read(checkpoint, _metadata_of_arrays, checkpoint, "checksums")["by_leaf"]
+    stored = _read(checkpoint, stored_arrays, checkpoint, "params")
+    sums = _read(checkpoint, stored_arrays, checkpoint, "checksums")["by_leaf"]
     wanted = parameters.flatten(shapes)
     prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
     source = {
@@ -208,12 +208,8 @@ def load_params(
     }
     loaded = sorted(path for path in source if source[path] in stored)
     for path in loaded:
-        shape = tuple(stored[source[path]].shape)
-        if shape != tuple(wanted[path].shape):
-            raise UserError(
-                f"{checkpoint}: {source[path]} has shape {shape}, the model wants "
-                f"{tuple(wanted[path].shape)}"
-            )
+        if problem := other_shape(source[path], stored[source[path]], wanted[path]):
+            raise UserError(f"{checkpoint}: {problem}")
     # Orbax matches trees, so the request has all stored paths, and a placeholder for
     # those that are not loaded.
     request = dict.fromkeys(stored, ocp.PLACEHOLDER)
@@ -227,12 +223,18 @@ def load_params(
     )
 
 
-def _metadata_of_arrays(checkpoint: epath.Path, part: str) -> Any:
-    """Return a tree with the shapes and dtypes of a part of a checkpoint."""
+def stored_arrays(checkpoint: epath.Path, part: str) -> dict[str, Any]:
+    """Return the shape and dtype of each array in a part of a checkpoint, by path."""
     metadata = ocp.metadata(str(checkpoint), part).metadata
     if metadata is None:
         raise ValueError(f"the metadata of {part} is damaged")
-    return metadata
+    return parameters.flatten(metadata)
+
+
+def other_shape(path: str, stored: Any, wanted: jax.ShapeDtypeStruct) -> str:
+    """Describe how the shape of a stored array differs from the model's; else ""."""
+    has, wants = tuple(stored.shape), tuple(wanted.shape)
+    return f"{path} has shape {has}, the model wants {wants}" if has != wants else ""
 
 
 def _load_some(
@@ -303,4 +305,6 @@ def _first_line(error: BaseException) -> str:
     while error.__cause__ is not None:
         error = error.__cause__
     lines = str(error).strip().splitlines()
+    if isinstance(error, UserError):
+        return lines[0]
     return f"{type(error).__name__}: {lines[0] if lines else ''}"[:160]

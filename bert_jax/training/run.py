@@ -1,6 +1,7 @@
 """Description of a run, which the training loop carries out."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
@@ -127,6 +128,10 @@ class Run:
 
     def state_shapes(self) -> step_lib.TrainState:
         """Return the state as `jax.ShapeDtypeStruct`s with shardings."""
+        return self._state_shapes
+
+    @functools.cached_property
+    def _state_shapes(self) -> step_lib.TrainState:
         shapes = sharding.state_shapes(self.init, self.mesh)
         if self.shard_optimizer:
             opt_state = sharding.split_over_data(shapes.opt_state)

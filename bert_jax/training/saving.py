@@ -1,6 +1,11 @@
 """Saving of the state of a run, with checks and accounting."""
 
+import dataclasses
+import functools
 from collections.abc import Callable
+from typing import Any
+
+import jax
 
 from bert_jax import storage
 from bert_jax.errors import UserError
@@ -9,40 +14,35 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, Run
 
 
+@dataclasses.dataclass(frozen=True)
 class Saver:
-    """Writer of the checkpoints of a run."""
+    """The workdir of a run, which no other run uses meanwhile, and its checkpoints.
 
-    def __init__(
-        self,
-        run: Run,
-        checkpoints: checkpoint.Checkpoints,
-        best: checkpoint.Checkpoints | None,
-        ledger: goodput.Ledger,
-        folder: storage.Path,
-        heartbeat: Callable[[], None],
-    ):
-        """Prepare the program that checks that parameters are finite.
+    Attributes:
+      run: Run to train.
+      folder: Workdir, absolute or a URL.
+      checkpoints: Checkpoints to resume from.
+      best: Checkpoint of the state that evaluates best; None: not saved.
+      ledger: Account of wall time, saved with each checkpoint.
+      heartbeat: Function from `watchdog.watch`, to call whenever there is progress.
+    """
 
-        Args:
-          run: Run that is trained.
-          checkpoints: Checkpoints to save to.
-          best: Checkpoints for the state that evaluates best; None: not saved.
-          ledger: Account of wall time, saved with each checkpoint.
-          folder: Workdir.
-          heartbeat: Function from `watchdog.watch`.
-        """
-        self._is_finite = programs.is_finite(run.mesh)
-        self._checkpoints = checkpoints
-        self._best = best
-        self._ledger = ledger
-        self._folder = folder
-        self._heartbeat = heartbeat
+    run: Run
+    folder: storage.Path
+    checkpoints: checkpoint.Checkpoints
+    best: checkpoint.Checkpoints | None
+    ledger: goodput.Ledger
+    heartbeat: Callable[[], None]
+
+    @functools.cached_property
+    def _is_finite(self) -> Callable[[Any], jax.Array]:
+        return programs.is_finite(self.run.mesh)
 
     def compile(self, state: step_lib.TrainState) -> None:
         """Compile the programs of a save, so that the first one starts at once."""
         self._is_finite((state.params, state.opt_state))
-        self._checkpoints.compile(state)
-        self._heartbeat()
+        self.checkpoints.compile(state)
+        self.heartbeat()
 
     def save(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
         """Start to write a checkpoint, after the previous one is complete.
@@ -50,15 +50,15 @@ class Saver:
         Raises:
           UserError: The state is not finite, or the disk is full.
         """
-        with self._ledger.counting("checkpoint"):
+        with self.ledger.counting("checkpoint"):
             # Gradients of skipped steps are dropped, but an update may still overflow.
             if not self._is_finite((state.params, state.opt_state)):
                 raise self.refusal(
                     f"step {step}: the parameters are not finite and were not saved"
                 )
-            self._complete()
-            self._checkpoints.save(
-                step, state, phase.objective.encoder, self._ledger.entry()
+            self._finish_save()
+            self.checkpoints.save(
+                step, state, phase.objective.encoder, self.ledger.entry()
             )
 
     def save_best(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
@@ -70,36 +70,32 @@ class Saver:
         Raises:
           UserError: The disk is full.
         """
-        newest = processes.on_main(self._best.newest)
+        newest = processes.on_main(self.best.newest)
         if newest is None or newest < step:
-            with self._ledger.counting("checkpoint"):
-                self._heartbeat()
-                self._best.save(
-                    step, state, phase.objective.encoder, self._ledger.entry()
+            with self.ledger.counting("checkpoint"):
+                self.heartbeat()
+                self.best.save(
+                    step, state, phase.objective.encoder, self.ledger.entry()
                 )
-                self._best.wait()
-                self._heartbeat()
+                self.best.wait()
+                self.heartbeat()
 
     def wait(self) -> None:
         """Wait for the last checkpoint to be complete."""
-        with self._ledger.counting("checkpoint"):
-            self._complete()
+        with self.ledger.counting("checkpoint"):
+            self._finish_save()
 
-    def _complete(self) -> None:
-        self._heartbeat()
-        self._checkpoints.wait()
-        if processes.is_main() and self._checkpoints.newest() is not None:
-            workdir.note_checkpoint(self._folder)
+    def _finish_save(self) -> None:
+        self.heartbeat()
+        self.checkpoints.wait()
+        if processes.is_main() and self.checkpoints.newest() is not None:
+            workdir.note_checkpoint(self.folder)
 
     def refusal(self, what: str) -> UserError:
         """Build an error that all processes raise, with the last good checkpoint."""
-        self._checkpoints.wait()
-        newest = self._checkpoints.newest()
-        last = (
-            "there is no checkpoint"
-            if newest is None
-            else f"the last good checkpoint is {newest}"
-        )
-        error = UserError(f"{what}; {last}")
-        error.everywhere = True
-        return error
+        self.checkpoints.wait()
+        newest = self.checkpoints.newest()
+        last = "there is no checkpoint"
+        if newest is not None:
+            last = f"the last good checkpoint is {newest}"
+        return UserError(f"{what}; {last}", everywhere=True)

@@ -1,7 +1,7 @@
-"""A session of training: one start of a run, up to its last checkpoint.
+"""A session of training: one start of a run, in its workdir.
 
-Pretraining and fine-tuning share it: read the inputs, claim the workdir, restore or
-initialise the state, and train.
+Pretraining and fine-tuning share it: they read their inputs inside `prepare`, claim the
+workdir with `open_session`, and call `train`.
 """
 
 import contextlib
@@ -20,6 +20,7 @@ from bert_jax.training import (
     loop,
     processes,
     reporting,
+    saving,
     sharding,
     watchdog,
     workdir,
@@ -41,107 +42,15 @@ def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
     Raises:
       UserError: In all processes, if one process raised it.
     """
-    ledger = goodput.Ledger()
-    if config.compilation_cache:
-        jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
+    ledger, cache = goodput.Ledger(), config.compilation_cache
     with watchdog.watch(config.hang_seconds), processes.fail_together():
+        if cache and not storage.is_remote(cache):
+            # JAX itself ignores a folder that it cannot write.
+            with storage.writing(cache):
+                storage.make_folder(storage.path(cache))
+        if cache:
+            jax.config.update("jax_compilation_cache_dir", cache)
         yield ledger
-
-
-class Session:
-    """A run with its folder, which nobody else works in meanwhile.
-
-    Attributes:
-      folder: Workdir, absolute or a URL.
-      heartbeat: Function to call whenever there is progress.
-    """
-
-    def __init__(
-        self,
-        run: Run,
-        folder: storage.Path,
-        checkpoints: checkpoint.Checkpoints,
-        best: checkpoint.Checkpoints | None,
-        ledger: goodput.Ledger,
-        heartbeat: Callable[[], None],
-    ):
-        self.folder = folder
-        self.heartbeat = heartbeat
-        self._run = run
-        self._checkpoints = checkpoints
-        self._best = best
-        self._ledger = ledger
-
-    def train(
-        self,
-        begin: Callable[[step_lib.TrainState], step_lib.TrainState] = lambda s: s,
-    ) -> step_lib.TrainState:
-        """Train to the end, from the newest checkpoint if there is one.
-
-        Args:
-          begin: Function that changes the initial state. It is not called when a run
-            resumes.
-
-        Returns:
-          The best state if it is kept, or else the state after the last step.
-
-        Raises:
-          Interrupted: On SIGTERM or SIGINT, after saving. Before the first step, the
-            process exits instead (`interrupts.StopRequests`).
-          UserError: A loss or gradient is not finite, a checkpoint cannot be read or
-            written, or the run had checkpoints that are gone.
-          Unavailable: A checkpoint may be readable later.
-        """
-        with interrupts.StopRequests() as stop_requests:
-            run = self._run
-            platform = run.mesh.devices.flat[0].platform
-            for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
-                processes.say(line)
-            shapes = run.state_shapes()
-            state = self._checkpoints.restore(shapes, processes.say)
-            if state is None:
-                if processes.on_main(lambda: workdir.had_checkpoint(self.folder)):
-                    error = UserError(
-                        f"{self.folder} had checkpoints, and now there is none; put "
-                        "them back, or give another --workdir to start from step 0"
-                    )
-                    error.everywhere = True
-                    raise error
-                processes.say("initialising the parameters")
-                initial = sharding.initialise(
-                    run.init, shapes, jax.random.key(run.seed)
-                )
-                state = begin(initial)
-            step = int(state.step)
-            if processes.is_main():
-                if step:
-                    workdir.note_checkpoint(self.folder)
-                earlier = self._checkpoints.metadata(step).time if step else {}
-                first_start = workdir.first_start(self.folder)
-                self._ledger.continue_from(earlier, first_start)
-            with (
-                sharding.use(run.mesh),
-                reporting.Reporter(
-                    self.folder, run.total_steps, step, silent=not processes.is_main()
-                ) as reporter,
-            ):
-                state = loop.train(
-                    run,
-                    state,
-                    self._checkpoints,
-                    self._best,
-                    reporter,
-                    self._ledger,
-                    self.folder,
-                    stop_requests,
-                    self.heartbeat,
-                )
-            if self._best:
-                # The result is the best state. The run itself resumes from its last.
-                state = self._best.restore(shapes, processes.say) or state
-                self._best.close()
-            self._checkpoints.close()
-            return state
 
 
 @contextlib.contextmanager
@@ -151,7 +60,7 @@ def open_session(
     config: Any,
     metadata: metadata_lib.Metadata,
     ledger: goodput.Ledger,
-) -> Iterator[Session]:
+) -> Iterator[saving.Saver]:
     """Claim a workdir for a run, and open its checkpoints.
 
     Args:
@@ -164,14 +73,101 @@ def open_session(
     Raises:
       UserError: The folder cannot be written, is in use, or holds another run.
     """
+    if run.config.profile_step > run.total_steps:
+        raise UserError(
+            f"loop.profile_step={run.config.profile_step} is more than the "
+            f"{run.total_steps} steps of the run"
+        )
     with (
         watchdog.watch(run.config.hang_seconds) as heartbeat,
         workdir.claim(folder, config, processes.say) as path,
     ):
+        leaves = jax.tree.leaves(run.state_shapes())
+        size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
+        keep = run.config.keep_checkpoints
         checkpoints = checkpoint.Checkpoints(
-            path / "checkpoints", run.config.keep_checkpoints, metadata
+            path / "checkpoints", keep, metadata, size=size
         )
         best = None
         if run.best:
-            best = checkpoint.Checkpoints(path / "best", 1, metadata)
-        yield Session(run, path, checkpoints, best, ledger, heartbeat)
+            best = checkpoint.Checkpoints(path / "best", 1, metadata, size=size)
+        yield saving.Saver(run, path, checkpoints, best, ledger, heartbeat)
+
+
+def train(
+    saver: saving.Saver,
+    begin: Callable[[step_lib.TrainState], step_lib.TrainState] = lambda state: state,
+) -> step_lib.TrainState:
+    """Train to the last step, from the newest checkpoint if there is one.
+
+    Args:
+      saver: Run and its workdir, from `open_session`.
+      begin: Function that changes the initial state. It is not called when a run
+        resumes.
+
+    Returns:
+      The best state if it is kept, or else the state after the last step. Both are
+      saved.
+
+    Raises:
+      Interrupted: On SIGTERM or SIGINT, after saving. Before the first step, the
+        process exits instead (`interrupts.StopRequests`).
+      UserError: A loss or gradient is not finite, a checkpoint cannot be read or
+        written, or the run had checkpoints that are gone.
+      Unavailable: A checkpoint may be readable later.
+    """
+    run = saver.run
+    with interrupts.StopRequests() as stop_requests:
+        platform = run.mesh.devices.flat[0].platform
+        for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
+            processes.say(line)
+        shapes = run.state_shapes()
+        state = saver.checkpoints.restore(shapes, processes.say)
+        data = None
+        if state is None:
+            _check_new(saver.folder)
+            # Before the parameters, which take longer: shards may be missing.
+            data = loop.open_data(run, run.phases[0])
+            saver.heartbeat()
+            processes.say("initialising the parameters")
+            key = jax.random.key(run.seed)
+            state = begin(sharding.initialise(run.init, shapes, key))
+        step = int(state.step)
+        if processes.is_main():
+            _continue_account(saver, step)
+        reports = reporting.Reporter(saver.folder, run.total_steps, step)
+        with sharding.use(run.mesh), reports as reporter:
+            training = loop.Loop(saver, state, data, reporter, stop_requests)
+            del data  # the loop closes it before it opens the next
+            state = training.train()
+        if saver.best:
+            # The result is the best state. The run itself resumes from its last.
+            state = saver.best.restore(shapes, processes.say) or state
+            saver.best.close()
+        saver.checkpoints.close()
+        return state
+
+
+def _check_new(folder: storage.Path) -> None:
+    """Check that a run without a checkpoint never had one.
+
+    Raises:
+      UserError: In all processes, if it had one.
+    """
+    if processes.on_main(lambda: workdir.had_checkpoint(folder)):
+        raise UserError(
+            f"{folder} had checkpoints, and now there is none; put them back, or give "
+            "another --workdir to start from step 0",
+            everywhere=True,
+        )
+
+
+def _continue_account(saver: saving.Saver, step: int) -> None:
+    """Add the time of earlier starts to the account of a run that is at this step."""
+    earlier = {}
+    if step:
+        workdir.note_checkpoint(saver.folder)
+        earlier = saver.checkpoints.metadata(step).time
+    is_done = step >= saver.run.total_steps
+    begun = workdir.first_start(saver.folder)
+    saver.ledger.continue_from(earlier, begun, is_done=is_done)

@@ -63,7 +63,10 @@ def make_mesh(
     shape = tuple(sizes.values())
     if math.prod(shape) != len(devices):
         asked = ", ".join(f"mesh.{axis}={getattr(config, axis)}" for axis in AXES)
-        raise UserError(f"{asked} do not multiply to the {len(devices)} devices here")
+        raise UserError(
+            f"{asked}: the product of the sizes must be the number of devices here, "
+            f"{len(devices)}; -1 stands for the rest"
+        )
     slices = num_slices(devices)
     if shape[0] % slices:
         raise UserError(
@@ -95,10 +98,7 @@ def check_encoder(
 ) -> None:
     """Check that the mesh axes divide the dimensions of an encoder.
 
-    Args:
-      mesh: Devices to train on.
-      encoder: Encoder config.
-      name: Prefix of its fields in messages.
+    `name` is the prefix of its fields in messages.
 
     Raises:
       UserError: A dimension is not divisible.

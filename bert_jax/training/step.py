@@ -102,18 +102,9 @@ def make_train_step(
 
     def differentiate(params, batch, keys, counts):
         gradient = jax.value_and_grad(loss_of, has_aux=True)
-        if micro_batches == 1:
-            return gradient(params, batch, keys, counts)
-        pieces = jax.tree.map(lambda x: _cut(x, micro_batches), (batch, keys))
-
-        def accumulate(total, piece):
-            addend = gradient(params, *piece, counts)
-            return jax.tree.map(jnp.add, total, addend), None
-
-        first = jax.tree.map(lambda x: x[0], pieces)
-        shapes = jax.eval_shape(gradient, params, *first, counts)
-        zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
-        return jax.lax.scan(accumulate, zeros, pieces)[0]
+        return _add_up(
+            lambda *rows: gradient(params, *rows, counts), (batch, keys), micro_batches
+        )
 
     if over_copies:
         differentiate = over_copies(differentiate)
@@ -151,7 +142,7 @@ def make_train_step(
 
 
 def make_eval_step(
-    objective: Objective, *, seed: int | jax.Array
+    objective: Objective, *, seed: int | jax.Array, micro_batches: int = 1
 ) -> Callable[[Any, Batch, jax.Array, Terms], Terms]:
     """Return the function that adds the metrics of a batch, without dropout, to a sum.
 
@@ -159,15 +150,19 @@ def make_eval_step(
       objective: Training objective.
       seed: Seed for random numbers of the objective, addressed by (seed, index of the
         batch, row of the batch): the same in each evaluation.
+      micro_batches: Number of pieces of the batch that are evaluated in turn.
     """
 
     def eval_step(params: Any, batch: Batch, index: jax.Array, total: Terms) -> Terms:
         rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
         keys = randomness.row_keys(seed, "evaluation", index, rows)
-        batch_terms = objective.terms(
-            params, batch, dropout_keys=None, sampling_keys=keys
+
+        def terms(batch, keys):
+            return objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
+
+        return jax.tree.map(
+            jnp.add, total, _add_up(terms, (batch, keys), micro_batches)
         )
-        return jax.tree.map(jnp.add, total, batch_terms)
 
     return eval_step
 
@@ -187,6 +182,27 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
         return jax.lax.cond(is_finite, update, lambda *old: old, *old)
 
     return jax.lax.platform_dependent(*old, cpu=branch, default=select)
+
+
+def _add_up(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
+    """Return the sum of a function over micro-batches, computed one after another.
+
+    Args:
+      function: Function from some rows to a tree of sums over these rows.
+      rows: Its arguments: trees of arrays [B, ...].
+      micro_batches: Number of pieces of the rows.
+    """
+    if micro_batches == 1:
+        return function(*rows)
+    pieces = jax.tree.map(lambda x: _cut(x, micro_batches), rows)
+
+    def accumulate(total, piece):
+        return jax.tree.map(jnp.add, total, function(*piece)), None
+
+    first = jax.tree.map(lambda x: x[0], pieces)
+    shapes = jax.eval_shape(function, *first)
+    zeros = jax.tree.map(lambda x: jnp.zeros(x.shape, x.dtype), shapes)
+    return jax.lax.scan(accumulate, zeros, pieces)[0]
 
 
 def _cut(x: jax.Array, pieces: int) -> jax.Array:

@@ -18,7 +18,7 @@ class Totals:
         devices = run.mesh.devices
         # 0 where the peak is not known.
         self._peak = devices.size * hardware.peak_flops(devices.flat[0].device_kind)
-        self._seconds = self._waited = self._flops = 0.0
+        self._sums = np.zeros(3)
 
     def add(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
         """Count some steps, and return their shares.
@@ -28,16 +28,12 @@ class Totals:
           waited: Part of it spent on waiting for data.
           flops: FLOPs of the model.
         """
-        self._seconds += seconds
-        self._waited += waited
-        self._flops += flops
+        self._sums += (seconds, waited, flops)
         return self._shares(seconds, waited, flops)
 
     def shares(self) -> dict[str, float]:
         """Return the shares of all steps; {} if there were none."""
-        if not self._seconds:
-            return {}
-        return self._shares(self._seconds, self._waited, self._flops)
+        return self._shares(*map(float, self._sums)) if self._sums[0] else {}
 
     def _shares(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
         shares = {"data_wait_fraction": waited / seconds}

@@ -47,8 +47,11 @@ def claim(
     with contextlib.ExitStack() as held:
         with processes.fail_together():
             restore.check_name(folder)
-            if (folder / shards.MANIFEST).exists():
-                raise UserError(f"{folder} holds a corpus; give another --workdir")
+            with storage.writing(folder):
+                if not storage.is_remote(folder) and folder.is_file():
+                    raise UserError(f"{folder} is not a folder; give another --workdir")
+                if (folder / shards.MANIFEST).exists():
+                    raise UserError(f"{folder} holds a corpus; give another --workdir")
             if processes.is_main():
                 held.enter_context(_locked(folder))
                 _compare(folder, config, say)
@@ -84,7 +87,8 @@ def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
     except (FileNotFoundError, NotADirectoryError):
         return None
     except (OSError, ValueError) as error:
-        raise storage.failure(error)(f"{path} cannot be used: {error}") from error
+        reason = storage.reason(error)
+        raise storage.failure(error)(f"{path} cannot be used: {reason}") from error
     try:
         values = migrations.upgrade(json.loads(text), to_continue=True)
         return knobs.from_dict(cls, values)

@@ -20,8 +20,8 @@ import subprocess
 import sys
 
 TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
-# Sides of a topology (GKE's page "Plan TPUs in GKE"). Pods would wait forever for nodes
-# with more or fewer.
+# Number of sides of a topology (GKE's page "Plan TPUs in GKE"). With another number,
+# pods would wait forever.
 DIMENSIONS = {
     "tpu-v4-podslice": 3,
     "tpu-v5p-slice": 3,
@@ -40,10 +40,15 @@ def render(values: argparse.Namespace) -> str:
     """
     if not re.fullmatch(r"[a-z]([a-z0-9-]{0,38}[a-z0-9])?", values.name):
         raise ValueError(
-            f"--name={values.name}: a name has up to 40 small letters, digits and '-'"
+            f"--name={values.name}: expected up to 40 lower-case "
+            "letters, digits and '-'"
         )
+    if not values.image.strip():
+        raise ValueError("--image is empty; give a container image, --image=IMAGE")
     if not re.fullmatch(r"[1-9]\d*(x[1-9]\d*){1,2}", values.topology):
-        raise ValueError(f"--topology={values.topology}: it looks like 4x4 or 4x4x8")
+        raise ValueError(
+            f"--topology={values.topology}: expected a form such as 4x4 or 4x4x8"
+        )
     sides = [int(side) for side in values.topology.split("x")]
     dimensions = DIMENSIONS.get(values.accelerator, len(sides))
     if len(sides) != dimensions:
@@ -99,7 +104,9 @@ class _Parser(argparse.ArgumentParser):
 def _whole(least: int):
     def number(text: str) -> int:
         if not re.fullmatch(r"\d+", text) or int(text) < least:
-            raise argparse.ArgumentTypeError(f"a number from {least} up, not {text!r}")
+            raise argparse.ArgumentTypeError(
+                f"expected an integer of at least {least}, got {text!r}"
+            )
         return int(text)
 
     return number
@@ -128,7 +135,7 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Run the entrypoint."""
+    """Apply the JobSet, or print it with --dry_run; return the exit status."""
     values = _parser().parse_args(arguments)
     try:
         manifest = render(values)

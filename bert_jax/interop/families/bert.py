@@ -71,7 +71,6 @@ _HEAD = (
     "cls.predictions.decoder",
     "cls.predictions.bias",
 )
-_PAIRS = {"nsp_head": "cls.seq_relationship"}
 
 BERT = family.Family(
     model_type="bert",
@@ -87,13 +86,16 @@ BERT = family.Family(
             "BertLMHeadModel", language_model(*_HEAD, head="lm_head")
         ),
         family.NEXT_SENTENCE: ModelClass(
-            "BertForPreTraining", {**_POOLER, **language_model(*_HEAD), **_PAIRS}
+            "BertForPreTraining",
+            {
+                **_POOLER,
+                **language_model(*_HEAD),
+                "nsp_head": "cls.seq_relationship",
+            },
         ),
         family.MASKED_LM: ModelClass("BertForMaskedLM", language_model(*_HEAD)),
-        family.ONLY_NEXT_SENTENCE: ModelClass(
-            "BertForNextSentencePrediction", {**_POOLER, **_PAIRS}
-        ),
         family.BARE: ModelClass("BertModel", _POOLER),
     },
     exports=lambda encoder, purpose, tokenizer: True,
+    encoder_only=("BertForNextSentencePrediction",),
 )

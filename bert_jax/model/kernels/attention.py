@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, products
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import cudnn_attention, decisions, tpu_attention
+from bert_jax.model.kernels import decisions, tpu_attention
 
 # Score of a key that a query does not see. exp(-1e9) is 0 in float32 beside any other
 # score.
@@ -40,33 +40,26 @@ def attend(
       key: Keys.
       value: Values.
       biases: Biases of queries, keys and values; None for no bias.
-      pattern: Which keys each query sees.
+      pattern: Rules for which keys each query sees.
       dropout_keys: Keys of the rows for dropout of the probabilities; None for none.
-      query_positions: Positions of the queries in their rows; None: P is L, and query
-        p is at position p.
+      query_positions: Positions of the queries in their rows; None: all, and P is L.
     """
     arrays = (query, key, value), biases, pattern, dropout_keys
     if query_positions is not None:
         return _plain(config, *arrays, query_positions)
-    implementations = {
-        decisions.TPU_KERNEL: functools.partial(_tpu, config),
-        decisions.CUDNN: functools.partial(_cudnn, config),
-    }
-    batch, length = query.shape[:2]
-    by_platform = {}
-    for platform in ("tpu", "cuda"):
+    kernels = {}
+    for platform, kernel in (("tpu", _tpu), ("cuda", _cudnn)):
         decision = decisions.attention(
             config,
             platform,
-            batch,
-            length,
+            *query.shape[:2],
             is_local=pattern.window is not None,
             has_dropout=dropout_keys is not None and config.attention_dropout_rate > 0,
         )
-        if decision.implementation in implementations:
-            by_platform[platform] = implementations[decision.implementation]
+        if decision.implementation != decisions.PLAIN:
+            kernels[platform] = functools.partial(kernel, config)
     plain = functools.partial(_plain, config)
-    return lax.platform_dependent(*arrays, **by_platform, default=plain)
+    return lax.platform_dependent(*arrays, **kernels, default=plain)
 
 
 def _tpu(config, sources, biases, pattern, dropout_keys):
@@ -84,9 +77,30 @@ def _tpu(config, sources, biases, pattern, dropout_keys):
     return context.reshape(sources[0].shape)
 
 
-def _cudnn(config, sources, biases, pattern, dropout_keys):
+def _cudnn(config, sources, biases, pattern, dropout_keys, *, implementation="cudnn"):
+    """Apply cuDNN's fused kernel, which like the TPU kernel stores no [L, L] array.
+
+    JAX's interface to it has no usable dropout: the seed is a constant of the compiled
+    program, so that each step would draw the same mask. It therefore serves models
+    without dropout of attention probabilities, and all evaluation and prediction. Tests
+    choose the implementation "xla", which computes the same on any platform.
+    """
     del dropout_keys  # there is no dropout
-    return cudnn_attention.attend(*_add_biases(config, sources, biases), pattern)
+    # cuDNN's softmax of no key is not finite: rows of padding see their first position,
+    # and queries without a key are zeroed below.
+    lengths = jnp.maximum(jnp.sum(pattern.is_token, axis=1, dtype=jnp.int32), 1)
+    documents, same = pattern.documents, None
+    if documents is not None:
+        same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, L, L]
+    context = jax.nn.dot_product_attention(
+        *_add_biases(config, sources, biases),
+        mask=same,
+        is_causal=pattern.causal,
+        key_value_seq_lengths=lengths,
+        implementation=implementation,
+    )
+    sees_key = jnp.any(pattern.mask(), axis=2)[:, :, None, None]  # [B, L or 1, 1, 1]
+    return jnp.where(sees_key, context, 0)
 
 
 def _plain(config, sources, biases, pattern, dropout_keys, query_positions=None):
@@ -122,15 +136,9 @@ def probability_keys(
 ) -> UInt32[Array, "B ..."] | None:
     """Return keys for dropout of the probabilities of some queries, or None.
 
-    A key for each row [B], or for each query [B, H, P] such that it draws the mask that
-    it draws in the full row's probabilities [H, queries, keys].
-
-    Args:
-      config: Encoder.
-      dropout_keys: Keys of the rows; None for no dropout.
-      num_queries: Queries of a full row.
-      num_keys: Keys of a row.
-      query_positions: The queries that are computed; None: all.
+    A key for each row [B]; or, if `query_positions` are given, one for each query [B,
+    H, P], which draws the same mask as in the full row's probabilities [H, queries,
+    keys].
     """
     if dropout_keys is None or query_positions is None:
         return dropout_keys
@@ -149,11 +157,11 @@ def attention_probabilities(
 
     Queries that see no key have probabilities 0.
     """
-    scores = products.dot("bhlk,bhmk->bhlm", query, key)
+    scores = products.dot("bhlk,bhmk->bhlm", query, key)  # [B, H, L, M]
     if added_scores is not None:
         scores = scores + added_scores
     scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, HIDDEN_SCORE)
-    highest = jnp.max(scores, axis=-1, keepdims=True)
+    highest = jnp.max(scores, axis=-1, keepdims=True)  # [B, H, L, 1]
     exponentials = jnp.exp(scores - highest)
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
     sees_nothing = highest < 0.5 * HIDDEN_SCORE
@@ -172,20 +180,13 @@ def dot_product_attention(
 ) -> Float[Array, "B H L K"]:
     """Return softmax((Q K^T + added scores) / sqrt(K)) V with dropout.
 
+    The mask is True where a query sees a key. There is a dropout key for each row, [B],
+    or for each query, [B, H, L]; None for no dropout.
+
     Scores and softmax are float32. Of the L x M intermediates only the probabilities
     are stored for the backward pass, in the type of the values. Automatic
     differentiation would store three times as much: float32 probabilities, before and
     after dropout.
-
-    Args:
-      query: Queries.
-      key: Keys.
-      value: Values.
-      mask: True where a query sees a key.
-      dropout_keys: A key for each row or each query, [B] or [B, H, L]; None for no
-        dropout.
-      rate: Rate of dropout.
-      added_scores: Float32 scores that are added to the products; None: nothing.
     """
     return _forward(query, key, value, mask, dropout_keys, rate, added_scores)[0]
 
@@ -194,7 +195,7 @@ def _forward(query, key, value, mask, dropout_keys, rate, added_scores):
     probabilities = attention_probabilities(query, key, mask, added_scores)
     probabilities = probabilities.astype(value.dtype)
     dropped = dropout.dropout(probabilities, rate, dropout_keys)
-    context = products.dot("bhlm,bhmk->bhlk", dropped, value)
+    context = products.dot("bhlm,bhmk->bhlk", dropped, value)  # [B, H, L, K]
     like_added = None if added_scores is None else added_scores[:0]
     residuals = query, key, value, probabilities, dropout_keys, like_added
     return context.astype(value.dtype), residuals
@@ -204,7 +205,7 @@ def _backward(rate, residuals, g):
     query, key, value, probabilities, dropout_keys, like_added = residuals
     dropped = dropout.dropout(probabilities, rate, dropout_keys)
     d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
-    d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)
+    d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)  # [B, H, L, M]
     d_probabilities = dropout.dropout(d_dropped, rate, dropout_keys)
     # The derivative of softmax, p (dp - sum(p dp)), is 0 where p is 0.
     p = probabilities.astype(jnp.float32)

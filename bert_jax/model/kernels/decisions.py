@@ -40,11 +40,8 @@ class Decision:
     reason: str = ""
 
     def __str__(self) -> str:
-        return (
-            f"{self.implementation} ({self.reason})"
-            if self.reason
-            else self.implementation
-        )
+        reason = f" ({self.reason})" if self.reason else ""
+        return self.implementation + reason
 
 
 def attention(
@@ -79,7 +76,6 @@ def attention(
 
 
 def _attention_on_tpu(config, batch, length):
-    rows = per_device.parts("batch")
     heads = config.num_heads / per_device.parts("heads")
     columns = heads * config.head_size
     sizes = ", ".join(map(str, HEAD_SIZES))
@@ -96,7 +92,7 @@ def _attention_on_tpu(config, batch, length):
         f"rows of {length} tokens; the kernel takes multiples of {QUERY_CHUNK} up to "
         f"{MAX_LENGTH}",
     )
-    yield batch % rows, f"{batch} rows are not a multiple of {rows} devices"
+    yield _uneven_rows(batch)
 
 
 def _attention_on_cuda(config, is_local, has_dropout):
@@ -122,41 +118,37 @@ def is_cudnn_available() -> bool:
 def residual(
     config: config_lib.EncoderConfig, platform: str, batch: int, length: int
 ) -> Decision:
-    """Decide how dropout, residual and layer norm of whole rows are computed.
-
-    Args:
-      config: Encoder.
-      platform: Platform that the program is compiled for.
-      batch: Rows of a batch, over all devices.
-      length: Tokens of a row.
-    """
+    """Decide how dropout, residual and layer norm are computed; see `attention`."""
     if config.kernels == "off":
         return Decision(PLAIN, "encoder.kernels=off")
     if platform != "tpu":
         return Decision(PLAIN, f"no kernel for platform {platform}")
-    rows, size = per_device.parts("batch"), config.hidden_size
-    reasons = (
-        (config.norm_placement == "pre", "the kernel is for post-norm blocks"),
-        (config.norm != "layer", "the kernel has layer norm only"),
-        (
-            size % LANES,
-            f"hidden size {size}; the kernel takes multiples of {LANES}",
-        ),
-        (
-            length < ROW_CHUNK,
-            f"rows of {length} tokens; the kernel takes {ROW_CHUNK} or more",
-        ),
-        (batch % rows, f"{batch} rows are not a multiple of {rows} devices"),
+    return _first_reason(_residual_on_tpu(config, batch, length), TPU_KERNEL)
+
+
+def _residual_on_tpu(config, batch, length):
+    size = config.hidden_size
+    yield config.norm_placement == "pre", "the kernel is for post-norm blocks"
+    yield config.norm != "layer", "the kernel has layer norm only"
+    yield size % LANES, f"hidden size {size}; the kernel takes multiples of {LANES}"
+    yield (
+        length < ROW_CHUNK,
+        f"rows of {length} tokens; the kernel takes {ROW_CHUNK} or more",
     )
-    return _first_reason(reasons, TPU_KERNEL)
+    yield _uneven_rows(batch)
+
+
+def _uneven_rows(batch):
+    devices = per_device.parts("batch")
+    return batch % devices, f"{batch} rows are not a multiple of {devices} devices"
 
 
 def _first_reason(reasons, kernel):
     """Return the kernel, or the plain path with the first reason that applies."""
-    return next(
-        (Decision(PLAIN, reason) for applies, reason in reasons if applies),
-        Decision(kernel),
-    )
+    for applies, reason in reasons:
+        if applies:
+            return Decision(PLAIN, reason)
+    return Decision(kernel)
 
 
 def describe(
@@ -173,22 +165,25 @@ def describe(
       batch: Rows that are computed at once, over all devices.
       length: Tokens of a row.
     """
-    parts: dict[str, list[str]] = {}
-
-    def add(part, decision):
-        parts.setdefault(str(decision), []).append(part)
-
-    kinds = {config.is_global(i) for i in range(config.num_layers)}
-    for is_global in sorted(kinds, reverse=True):
-        kind = "global " if is_global else "local "
-        decision = attention(
-            config,
-            platform,
-            batch,
-            length,
-            is_local=not is_global,
-            has_dropout=config.attention_dropout_rate > 0,
+    has_dropout = config.attention_dropout_rate > 0
+    kinds = sorted({config.is_global(i) for i in range(config.num_layers)})
+    decided = [
+        (
+            "attention" if len(kinds) == 1 else f"{name} attention",
+            attention(
+                config,
+                platform,
+                batch,
+                length,
+                is_local=not is_global,
+                has_dropout=has_dropout,
+            ),
         )
-        add(f"{kind if len(kinds) > 1 else ''}attention", decision)
-    add("residuals", residual(config, platform, batch, length))
+        for is_global, name in ((True, "global"), (False, "local"))
+        if is_global in kinds
+    ]
+    decided.append(("residuals", residual(config, platform, batch, length)))
+    parts: dict[str, list[str]] = {}  # by decision
+    for part, decision in decided:
+        parts.setdefault(str(decision), []).append(part)
     return "; ".join(f"{', '.join(names)}: {what}" for what, names in parts.items())

@@ -4,9 +4,9 @@ The compiler cannot split kernels. As everywhere in the model, names of dimensio
 how arrays are split.
 """
 
+import functools
 import math
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Sequence
 
 import flax.linen as nn
 import jax
@@ -23,21 +23,38 @@ def parts(dimension: str) -> int:
     return math.prod(mesh.shape.get(axis, 1) for axis in axes)
 
 
-def on_each_device(
-    function: Callable[..., Any], inputs: Sequence[Names], outputs: Sequence[Names]
-) -> Callable[..., Any]:
-    """Wrap a function so that each device applies it to its parts of the arrays.
+def apply(
+    function: Callable[..., tuple[jax.Array, ...]],
+    options: Hashable,
+    inputs: Sequence[Names],
+    outputs: Sequence[Names],
+    *arrays: jax.Array,
+) -> tuple[jax.Array, ...]:
+    """Apply a function on each device to its parts of the arrays.
 
     Args:
-      function: Function from arrays to a tuple of arrays.
-      inputs: Names of the dimensions of its arguments.
-      outputs: Names of the dimensions of its results.
+      function: Function of options and arrays, declared at the top of a module.
+      options: First argument of the function.
+      inputs: Names of the dimensions of each array.
+      outputs: Names of the dimensions of each result.
+      *arrays: The function's other arguments.
     """
-    if jax.sharding.get_abstract_mesh().empty:
-        return function
-    return jax.shard_map(
-        function,
-        in_specs=tuple(map(nn.logical_to_mesh_axes, inputs)),
-        out_specs=tuple(map(nn.logical_to_mesh_axes, outputs)),
-        check_vma=False,
-    )
+    specs = None
+    if not jax.sharding.get_abstract_mesh().empty:
+        specs = tuple(
+            tuple(map(nn.logical_to_mesh_axes, names)) for names in (inputs, outputs)
+        )
+    return _apply(function, options, specs, *arrays)
+
+
+# Jitted, so that a kernel is traced once instead of in every layer. Flax's rules for
+# names are no part of JAX's key for traces, so they are read before.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+def _apply(function, options, specs, *arrays):
+    run = functools.partial(function, options)
+    if specs is not None:
+        in_specs, out_specs = specs
+        run = jax.shard_map(
+            run, in_specs=in_specs, out_specs=out_specs, check_vma=False
+        )
+    return run(*arrays)

@@ -33,13 +33,15 @@ class AddAndNormalise(nn.Module):
     ) -> tuple[Float[Array, "B L D"], ...]:
         """Return the result, once for each consumer.
 
+        Each consumer of the result takes its own copy, so that the backward kernel can
+        sum their gradients.
+
         Args:
           x: Input of the residual connection.
           product: Float32 product that is added to it.
           bias: Bias of the product; None for none.
           dropout_keys: A key for each row or each position; None for no dropout.
-          consumers: Number of copies to return. Each consumer of the result takes its
-            own, so that the backward kernel can sum their gradients.
+          consumers: Number of copies.
         """
         c = self.config
         scale, offset = norms.norm_parameters(self, x.shape[-1])

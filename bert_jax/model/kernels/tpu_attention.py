@@ -31,10 +31,18 @@ from bert_jax.model import dropout, randomness
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import per_device
 from bert_jax.model.kernels import tpu_attention_passes as passes
-from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
+from bert_jax.model.kernels.decisions import LANES
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
 _BLOCK = 96 * 1024
+
+# Names of the dimensions of arrays: rows, document ids, counters, log sums, biases.
+_ROWS = ("batch", "length", "heads")
+_IDS = ("batch", "length")
+_COUNTERS = ("batch", "heads")
+_SUMS = ("batch", "heads", None, "length")
+_BIASES = ("batch", None, "heads")
+_INPUTS = _ROWS, _ROWS, _ROWS, _IDS, _IDS, _COUNTERS
 
 
 def attend(
@@ -53,11 +61,12 @@ def attend(
     """Return softmax(Q K^T / sqrt(K)) V of each head, with dropout.
 
     Args:
-      query: Queries; each head has `head_size` adjacent columns.
+      query: Queries; each head has `head_size` adjacent columns. L and D are multiples
+        of 128.
       key: Keys, likewise.
       value: Values, likewise.
       biases: Biases that are still to be added to queries, keys and values.
-      pattern: Which keys each query sees.
+      pattern: Rules for which keys each query sees.
       dropout_keys: A key for each row; None for no dropout.
       dtype: Type that the sums with the biases are rounded to.
       head_size: One of `decisions.HEAD_SIZES`.
@@ -67,7 +76,6 @@ def attend(
     batch, length, size = query.shape
     options = passes.Options(
         head_size=head_size,
-        length=length,
         rate=0.0 if dropout_keys is None else rate,
         causal=pattern.causal,
         window=pattern.window,
@@ -85,15 +93,9 @@ def attend(
     if queries is None:
         queries = jnp.zeros(pattern.is_token.shape, jnp.int32)
     keys = jnp.where(pattern.is_token, queries, passes.NO_DOCUMENT)
-    pad = -length % QUERY_CHUNK
-    if pad:
-        query, key, value, queries, keys = (
-            jnp.pad(x, ((0, 0), (0, pad), *[(0, 0)] * (x.ndim - 2)))
-            for x in (query, key, value, queries, keys)
-        )
-    sources = query, key, value
-    y = _attend(sources, biases, queries, keys, counters, jnp.dtype(dtype), options)
-    return y[:, :length] if pad else y
+    # Rotated queries and keys are no products: their type may differ from the values'.
+    sources = tuple(x.astype(jnp.float32) for x in (query, key, value))
+    return _attend(sources, biases, queries, keys, counters, jnp.dtype(dtype), options)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
@@ -106,61 +108,35 @@ def _forward(sources, biases, queries, keys, counters, dtype, options):
     inputs = tuple(
         (x + bias).astype(dtype) for x, bias in zip(sources, biases, strict=True)
     )
-    inputs = *inputs, queries, keys, counters
-    y, sums = _call_forward(*inputs, options)
-    return y, (*inputs, y, sums, sources[0][:0])
+    arrays = *inputs, queries, keys, counters
+    y, sums = per_device.apply(_run, options, _INPUTS, (_ROWS, _SUMS), *arrays)
+    return y, (*arrays, y, sums)
 
 
 def _backward(dtype, options, residuals, g):
-    *residuals, like_sources = residuals
-    *gradients, sums = _call_backward(*residuals, g, options)
-    gradients = tuple(x.astype(like_sources.dtype) for x in gradients)
+    inputs = *_INPUTS, _ROWS, _SUMS, _ROWS
+    outputs = _ROWS, _ROWS, _ROWS, _BIASES
+    *gradients, sums = per_device.apply(_run, options, inputs, outputs, *residuals, g)
+    gradients = tuple(x.astype(jnp.float32) for x in gradients)
     return gradients, tuple(jnp.sum(sums, axis=0)), None, None, None
 
 
 _attend.defvjp(_forward, _backward)
 
 
-# Names of the dimensions of arrays: rows, document ids, counters, log sums, biases.
-_ROWS = ("batch", "length", "heads")
-_IDS = ("batch", "length")
-_COUNTERS = ("batch", "heads")
-_SUMS = ("batch", "heads", None, "length")
-_BIASES = ("batch", None, "heads")
-
-
-# Jitted, so that they are traced once instead of in every layer.
-@functools.partial(jax.jit, static_argnums=6)
-def _call_forward(query, key, value, queries, keys, counters, options):
-    return per_device.on_each_device(
-        functools.partial(_run, passes.forward, options),
-        (_ROWS, _ROWS, _ROWS, _IDS, _IDS, _COUNTERS),
-        (_ROWS, _SUMS),
-    )(query, key, value, queries, keys, counters)
-
-
-@functools.partial(jax.jit, static_argnums=9)
-def _call_backward(query, key, value, queries, keys, counters, y, sums, g, options):
-    return per_device.on_each_device(
-        functools.partial(_run, passes.backward, options),
-        (_ROWS, _ROWS, _ROWS, _IDS, _IDS, _COUNTERS, _ROWS, _SUMS, _ROWS),
-        (_ROWS, _ROWS, _ROWS, _BIASES),
-    )(query, key, value, queries, keys, counters, y, sums, g)
-
-
-def _run(kernel, options, query, key, value, queries, keys, counters, *more):
-    """Run a kernel for all rows and heads.
+def _run(options, query, key, value, queries, keys, counters, *backward):
+    """Run the forward pass for all rows and heads, or the backward pass.
 
     Args:
-      kernel: `passes.forward` or `passes.backward`.
       options: Static options of the kernel.
       query: [B, L, D], like key and value.
-      key: See `query`.
-      value: See `query`.
+      key: [B, L, D].
+      value: [B, L, D].
       queries: [B, L]; document of each query.
       keys: [B, L]; document of each key.
       counters: [B, H]; counter of each head's first word.
-      *more: In the backward pass: output, sums, gradient of the output.
+      *backward: In the backward pass: output [B, L, D], log sums [B, blocks, heads, L],
+        and the gradient of the output.
     """
     batch, length, size = query.shape
     width = _block_width(length, size)
@@ -171,16 +147,20 @@ def _run(kernel, options, query, key, value, queries, keys, counters, *more):
     sums = pl.BlockSpec((1, 1, heads, length), lambda b, i, _: (b, i, 0, 0))
     rows = jax.ShapeDtypeStruct(query.shape, query.dtype)
     in_specs = [row, row, row, ids, ids]
-    if more:
+    if backward:
+        kernel, products = passes.backward, 5
         in_specs += [row, sums, row]
         of_biases = jax.ShapeDtypeStruct((batch, 3, size), jnp.float32)
         out_specs = [row] * 3 + [pl.BlockSpec((1, 3, width), lambda b, i, _: (b, 0, i))]
         out_shape = [rows] * 3 + [of_biases]
     else:
+        kernel, products = passes.forward, 2
         out_specs = [row, sums]
         shape = batch, blocks, heads, length
         out_shape = [rows, jax.ShapeDtypeStruct(shape, jnp.float32)]
-    results = pl.pallas_call(
+    arrays = query, key, value, *backward, *out_shape
+    scores = batch * size // options.head_size * length**2
+    return pl.pallas_call(
         functools.partial(kernel, options),
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
@@ -188,14 +168,14 @@ def _run(kernel, options, query, key, value, queries, keys, counters, *more):
             in_specs=in_specs,
             out_specs=out_specs,
         ),
-        out_shape=out_shape,
+        out_shape=tuple(out_shape),
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel")
         ),
-        cost_estimate=_cost(
-            options,
-            products=5 if more else 2,
-            arrays=(query, key, value, *more, *out_shape),
+        cost_estimate=pl.CostEstimate(
+            flops=2 * products * scores * options.head_size,
+            transcendentals=scores,
+            bytes_accessed=sum(x.size * x.dtype.itemsize for x in arrays),
         ),
         interpret=options.interpret,
         name=f"attention_{kernel.__name__}",
@@ -206,30 +186,16 @@ def _run(kernel, options, query, key, value, queries, keys, counters, *more):
         value,
         queries[:, None, :],
         keys[:, None, :],
-        *more,
+        *backward,
     )
-    return tuple(results)
 
 
 def _block_width(length, size):
     """Return the columns of a program: as many windows of 128 as fit."""
     windows = size // LANES
-    if size % LANES:
-        return size
     fitting = [
         n
         for n in range(1, windows + 1)
         if windows % n == 0 and n * LANES * length <= _BLOCK
     ]
     return LANES * max(fitting, default=1)
-
-
-def _cost(options, *, products, arrays):
-    """Estimate the kernel's cost, which the compiler cannot see."""
-    batch, length, size = arrays[0].shape
-    scores = batch * size // options.head_size * length**2
-    return pl.CostEstimate(
-        flops=2 * products * scores * options.head_size,
-        transcendentals=scores,
-        bytes_accessed=sum(x.size * x.dtype.itemsize for x in arrays),
-    )

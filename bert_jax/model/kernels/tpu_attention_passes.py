@@ -28,7 +28,6 @@ class Options:
 
     Attributes:
       head_size: Columns of a head.
-      length: Number of positions, without padding to a multiple of 128.
       rate: Rate of dropout; 0 for none.
       causal: Whether queries see no later keys.
       window: Largest distance at which queries see keys; None: any.
@@ -37,7 +36,6 @@ class Options:
     """
 
     head_size: int
-    length: int
     rate: float
     causal: bool
     window: int | None
@@ -85,11 +83,9 @@ class _Program:
         self._counters = counters
         self._heads = width // options.head_size
         if options.rate:
-            # One word for each key that takes its upper bits, or for each key that
-            # takes its lower bits if those are more, as in a padded row.
-            self._size = dropout.words(options.length)
-            rows = max(self._size, length - self._size)
-            index = self._query_index[:rows] * self._size + self._key_index[:rows]
+            # [M / 2, N]: one word for two keys.
+            self._size = size = dropout.words(length)
+            index = self._query_index[:size] * size + self._key_index[:size]
             zero = jnp.uint32(0)
             self._words = randomness.advance(zero, index.astype(jnp.uint32))
         self._length, self._width = length, width
@@ -111,8 +107,8 @@ class _Program:
     def _steps(self):
         size = self._options.head_size
         for start in range(0, self._width, LANES):
-            columns = slice(start, min(start + LANES, self._width))
-            parts = range(0, columns.stop - start, size)
+            columns = slice(start, start + LANES)
+            parts = range(0, LANES, size)
             for first in range(0, self._length, QUERY_CHUNK):
                 for part in parts:
                     yield _Step(
@@ -125,7 +121,7 @@ class _Program:
                     )
 
     def only(self, step, x):
-        """Zero the columns of other heads in a window."""
+        """Zero the columns of other heads in a window [N, 128]."""
         if step.first and step.last:
             return x
         column = lax.broadcasted_iota(jnp.int32, x.shape, 1)
@@ -143,10 +139,7 @@ class _Program:
         if options.window is not None:
             distance = self._key_index - self._query_index - step.chunk.start
             visible &= jnp.abs(distance) <= options.window
-        scores = jnp.where(visible, scores, _HIDDEN_SCORE)
-        if options.length < self._length:
-            scores = jnp.where(self._key_index < options.length, scores, -jnp.inf)
-        return scores
+        return jnp.where(visible, scores, _HIDDEN_SCORE)
 
     def dropping(self, step):
         """Return a function that zeroes dropped entries of [M, N], without scaling."""
@@ -158,11 +151,10 @@ class _Program:
             jnp.uint32(step.chunk.start * self._size),
         )
         upper, lower = dropout.pairs(self._words + first, self._options.rate)
-        size = self._size
 
         def dropped(x):
-            first = jnp.where(upper[:size], 0.0, x[:size])
-            second = jnp.where(lower[: len(x) - size], 0.0, x[size:])
+            first = jnp.where(upper, 0.0, x[: self._size])
+            second = jnp.where(lower, 0.0, x[self._size :])
             return jnp.concatenate([first, second])
 
         return dropped
@@ -171,17 +163,10 @@ class _Program:
 def forward(options, counters, query, key, value, queries, keys, output, sums):
     """Write outputs and log sums of a program's heads.
 
-    Args:
-      options: Static options.
-      counters: [B H]; counter of each head's first word.
-      query: [1, M, columns], like key and value.
-      key: See `query`.
-      value: See `query`.
-      queries: [1, 1, M]; document of each query.
-      keys: [1, 1, M]; document of each key.
-      output: [1, M, columns]; written.
-      sums: [1, 1, heads, M]; written: the logarithm, to the base of 2, of the sum of
-        exponentials of scores; infinite for queries that see no key.
+    Counters are [B H], one for each head's first word; queries, keys, values and
+    outputs [1, M, columns]; documents of queries and of keys [1, 1, M]. `sums`, [1, 1,
+    heads, M], are the logarithms, to the base of 2, of the sums of exponentials of
+    scores; they are infinite for queries that see no key.
     """
     program = _Program(options, counters, query, queries, keys)
 
@@ -192,18 +177,18 @@ def forward(options, counters, query, key, value, queries, keys, output, sums):
     for step, scores in program.steps(begin):
         if step.first:
             outputs = []
-            v_transposed = value[0, :, step.columns].T
-        highest = jnp.max(scores, axis=0, keepdims=True)
+            v_transposed = value[0, :, step.columns].T  # [128, M]
+        highest = jnp.max(scores, axis=0, keepdims=True)  # [1, N]
         p = jnp.exp2((scores - highest) * options.exponent)
         total = jnp.sum(p, axis=0, keepdims=True)
         total = jnp.where(highest < 0.5 * _HIDDEN_SCORE, jnp.inf, total)
         logs = highest * options.exponent + jnp.log2(total)
         sums[0, 0, step.head : step.head + 1, step.chunk] = logs
         p = program.dropping(step)(p).astype(value.dtype)
-        y = _dot(v_transposed[step.part], p)
+        y = _dot(v_transposed[step.part], p)  # [K, N]
         outputs.append(y / (total * (1 - options.rate)))
         if step.last:
-            y = jnp.concatenate(outputs, axis=0).T
+            y = jnp.concatenate(outputs, axis=0).T  # [N, 128]
             output[0, step.chunk, step.columns] = y.astype(output.dtype)
 
 
@@ -225,21 +210,9 @@ def backward(
 ):
     """Write the gradients of a program's queries, keys and values.
 
-    Args:
-      options: As in `forward`, like all arguments up to `sums`.
-      counters: See `forward`.
-      query: See `forward`.
-      key: See `forward`.
-      value: See `forward`.
-      queries: See `forward`.
-      keys: See `forward`.
-      output: Output of the forward pass.
-      sums: Log sums of the forward pass.
-      gradient: [1, M, columns]; gradient of the output.
-      d_query: [1, M, columns]; written, like all gradients.
-      d_key: See `d_query`.
-      d_value: See `d_query`.
-      d_biases: [1, 3, columns]; sums of the three gradients over positions.
+    Arguments up to `keys` are those of `forward`, and `output` and `sums` its results.
+    `gradient`, of the output, and the gradients that are written are [1, M, columns].
+    `d_biases`, [1, 3, columns], are the sums of the three gradients over positions.
     """
     program = _Program(options, counters, query, queries, keys)
     kept = 1 - options.rate
@@ -263,15 +236,16 @@ def backward(
             dqs = []
             # For each query, the sums of p * dp and of output * gradient are equal.
             inner = output[0, chunk, columns].astype(jnp.float32)
-            inner = (inner * gradient[0, chunk, columns].astype(jnp.float32) * kept).T
+            inner = inner * gradient[0, chunk, columns].astype(jnp.float32) * kept
+            inner = inner.T  # [128, N]
         p = jnp.exp2(scores * options.exponent - logs)
         dropped = program.dropping(step)
         ds = dropped(dp) - jnp.sum(inner[step.part], 0, keepdims=True)
         ds = (p * ds).astype(q.dtype)
         p = dropped(p).astype(g.dtype)
-        dv += _dot(p, g)
+        dv += _dot(p, g)  # [M, 128]
         dk += _dot(ds, q)
-        dqs.append(_dot(k_transposed[step.part], ds))
+        dqs.append(_dot(k_transposed[step.part], ds))  # [K, N]
         if step.last:
             dq = jnp.concatenate(dqs, axis=0).T * scale
             d_query[0, chunk, columns] = dq.astype(d_query.dtype)

@@ -25,8 +25,10 @@ from bert_jax.model.kernels.decisions import ROW_CHUNK
 # Numbers in a block of one array: a few such blocks fit the chip's memory.
 _BLOCK = 192 * 1024
 
+# Names of the dimensions of arrays: hidden states, scale and offset, keys, sums.
 _ROWS = ("batch", "length", "hidden")
 _COLUMNS = ("hidden",)
+_KEYS = ("batch",)
 _SUMS = ("batch", None, "hidden")
 
 
@@ -62,18 +64,9 @@ def add_and_normalise(
 ) -> tuple[Float[Array, "B L D"], ...]:
     """Return the layer norm of x + dropout(product + bias), once for each consumer.
 
-    Args:
-      x: Input of the residual connection.
-      product: Product that is added to it. Its sum with the bias is rounded to the type
-        of `x`.
-      bias: Bias of the product.
-      scale: Scale of the layer norm.
-      offset: Bias of the layer norm.
-      keys: A key for each row; None for no dropout.
-      rate: Rate of dropout.
-      epsilon: Constant that is added to the variance.
-      consumers: Number of consumers of the result.
-      interpret: Whether to interpret the kernel, on any backend.
+    The sum of the float32 product and its bias is rounded to the type of `x`. `scale`
+    and `offset` are those of the layer norm. There is a key for each row, and None for
+    no dropout. `Options` describes the other arguments.
     """
     if keys is None:
         rate, keys = 0.0, jnp.zeros(x.shape[0], jnp.uint32)
@@ -89,41 +82,33 @@ def _normalise(x, product, bias, scale, offset, keys, options):
 def _normalise_forward(x, product, bias, scale, offset, keys, options):
     # In rows [B L, D] like the product, so that the compiler fuses the two.
     rows = product.reshape(-1, bias.size)
-    y = (rows + bias).astype(x.dtype).reshape(x.shape)
-    result = _call_forward(x, y, scale, offset, keys, options)
-    return (result,) * options.consumers, (x, y, scale, keys, product[:0])
+    y = (rows + bias).astype(x.dtype).reshape(x.shape)  # [B, L, D]
+    inputs = _ROWS, _ROWS, _COLUMNS, _COLUMNS, _KEYS
+    (result,) = per_device.apply(
+        _run_forward, options, inputs, (_ROWS,), x, y, scale, offset, keys
+    )
+    return (result,) * options.consumers, (x, y, scale, keys)
 
 
 def _normalise_backward(options, residuals, gradients):
-    *residuals, like_product = residuals
-    dx, dy, *sums = _call_backward(*residuals, gradients, options)
+    inputs = _ROWS, _ROWS, _COLUMNS, _KEYS, *[_ROWS] * options.consumers
+    outputs = _ROWS, _ROWS, _SUMS, _SUMS, _SUMS
+    dx, dy, *sums = per_device.apply(
+        _run_backward, options, inputs, outputs, *residuals, *gradients
+    )
     d_bias, d_scale, d_offset = (jnp.sum(x, (0, 1)) for x in sums)
-    return dx, dy.astype(like_product.dtype), d_bias, d_scale, d_offset, None
+    return dx, dy.astype(jnp.float32), d_bias, d_scale, d_offset, None
 
 
 _normalise.defvjp(_normalise_forward, _normalise_backward)
 
 
-# Jitted, so that they are traced once instead of in every layer.
-@functools.partial(jax.jit, static_argnums=5)
-def _call_forward(x, y, scale, offset, keys, options):
-    def run(x, y, scale, offset, keys):
-        return _run(_forward, options, keys, (x, y), (scale, offset), 1, 0)
-
-    inputs = _ROWS, _ROWS, _COLUMNS, _COLUMNS, ("batch",)
-    run = per_device.on_each_device(run, inputs, (_ROWS,))
-    return run(x, y, scale, offset, keys)[0]
+def _run_forward(options, x, y, scale, offset, keys):
+    return _run(_forward, options, keys, (x, y), (scale, offset), 1, 0)
 
 
-@functools.partial(jax.jit, static_argnums=5)
-def _call_backward(x, y, scale, keys, gradients, options):
-    def run(x, y, scale, keys, *gradients):
-        return _run(_backward, options, keys, (x, y, *gradients), (scale,), 2, 3)
-
-    inputs = _ROWS, _ROWS, _COLUMNS, ("batch",), *[_ROWS] * options.consumers
-    outputs = _ROWS, _ROWS, _SUMS, _SUMS, _SUMS
-    run = per_device.on_each_device(run, inputs, outputs)
-    return run(x, y, scale, keys, *gradients)
+def _run_backward(options, x, y, scale, keys, *gradients):
+    return _run(_backward, options, keys, (x, y, *gradients), (scale,), 2, 3)
 
 
 def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
@@ -144,9 +129,9 @@ def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
     block = pl.BlockSpec((rows, positions, size), lambda i, j, _: (i, j, 0))
     vector = pl.BlockSpec((1, size), lambda i, j, _: (0, 0))
     sums = pl.BlockSpec((1, 8, size), lambda i, j, _: (i * grid[1] + j, 0, 0))
+    result = jax.ShapeDtypeStruct(arrays[0].shape, arrays[0].dtype)
     partial = jax.ShapeDtypeStruct((grid[0] * grid[1], 8, size), jnp.float32)
-    out_shape = [arrays[0]] * num_arrays + [partial] * num_sums
-    out_shape = [jax.ShapeDtypeStruct(x.shape, x.dtype) for x in out_shape]
+    out_shape = [result] * num_arrays + [partial] * num_sums
     return pl.pallas_call(
         functools.partial(kernel, options, length),
         grid_spec=pltpu.PrefetchScalarGridSpec(

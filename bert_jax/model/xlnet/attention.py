@@ -47,7 +47,7 @@ class RelativePattern(AttentionPattern):
         of_queries = self.ranks
         if query_positions is not None:
             of_queries = jnp.take_along_axis(self.ranks, query_positions, axis=1)
-        of_tokens = self.ranks[:, : self.is_token.shape[1]]
+        of_tokens = self.ranks[:, : self.is_token.shape[1]]  # [B, L]
         return mask & (of_tokens[:, None, :] <= of_queries[:, :, None])
 
 
@@ -109,7 +109,7 @@ class RelativeAttention(nn.Module):
         )
         query = project(name="query")(queries)  # [B, Q, H, K]
         key = project(name="key")(tokens)  # [B, L, H, K]
-        value = project(name="value")(tokens)
+        value = project(name="value")(tokens)  # [B, L, H, K]
         relative = self._parameters()
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, Q or 1, L]
         positions, segments = pattern.positions, pattern.segment_ids  # [B, Q]
@@ -118,7 +118,8 @@ class RelativeAttention(nn.Module):
                 jnp.take_along_axis(values, query_positions, axis=1)
                 for values in (positions, segments)
             )
-        is_other = segments[:, :, None] != pattern.segment_ids[:, None, :length]
+        of_tokens = pattern.segment_ids[:, None, :length]
+        is_other = segments[:, :, None] != of_tokens  # [B, Q, L]
         keys = kernels.probability_keys(
             c, dropout_keys, x.shape[1], length, query_positions
         )
@@ -127,7 +128,7 @@ class RelativeAttention(nn.Module):
             """Return queries, keys, and the scores that are added to their products."""
             added = _relative_scores(query, relative, positions, is_other)
             query = (query + relative.content_bias).astype(c.dtype)
-            return query.swapaxes(1, 2), key.swapaxes(1, 2), added
+            return query.swapaxes(1, 2), key.swapaxes(1, 2), added  # [B, H, ...]
 
         def attend(query, key, value, relative):
             query, key, added = scores(query, key, relative)
@@ -187,11 +188,8 @@ def _relative_scores(
 ) -> Float[Array, "B H Q L"]:
     """Return the scores that distances and segments add to products with keys.
 
-    Args:
-      query: Queries.
-      relative: Parameters of the scores.
-      positions: Positions of the queries.
-      is_other: Whether query and token are in different segments.
+    `positions` are those of the queries. `is_other` is True where query and token are
+    in different segments.
     """
     # Intermediates are large, and cheap to recompute in the backward pass.
     scores = jax.checkpoint(distance_scores, static_argnums=3)(
@@ -205,7 +203,7 @@ def _relative_scores(
     by_segment = products.einsum(
         "bqhk,shk->bhqs", query + relative.segment_bias, relative.segments, query.dtype
     )
-    same, other = by_segment[..., :1], by_segment[..., 1:]
+    same, other = by_segment[..., :1], by_segment[..., 1:]  # [B, H, Q, 1]
     return scores + jnp.where(is_other[:, None], other, same)
 
 
@@ -224,11 +222,7 @@ def distance_scores(
     more than half of a layer's at 512 tokens, but no shift, which takes far longer on a
     TPU (docs/log.md).
 
-    Args:
-      query: Queries with their bias.
-      kernel: Projection from sinusoids to keys.
-      positions: Positions of the queries.
-      length: Tokens of a row, L.
+    `kernel` is the projection from sinusoids to keys; `length` is L.
     """
     size = kernel.shape[0]
     frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
@@ -236,7 +230,7 @@ def distance_scores(
     of_sine, of_cosine = (
         products.einsum("bqhk,dhk->bhqd", query, half, query.dtype)
         for half in jnp.split(kernel, 2)
-    )
+    )  # [B, H, Q, D / 2] each
     angles = positions[:, None, :, None] * frequencies  # [B, 1, Q, D / 2]
     sine, cosine = jnp.sin(angles), jnp.cos(angles)
     angles = jnp.arange(length)[:, None] * frequencies  # [L, D / 2]

@@ -1,5 +1,9 @@
 """XLNet's encoder: relative attention, two streams, and [CLS] behind the last token.
 
+XLNet puts [CLS] last; rows come with [CLS] first, as for every other encoder. The
+encoder moves it, and returns its results in the order in which tokens came, so that
+tasks and heads need not know.
+
 Source: Yang et al. 2019; zihangdai/xlnet, modeling.py.
 """
 
@@ -7,14 +11,16 @@ from typing import NamedTuple
 
 import flax.linen as nn
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, embeddings, encoder, randomness
 from bert_jax.model.block import Block
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.xlnet import cls_position
 from bert_jax.model.xlnet.attention import RelativeAttention, RelativePattern
+
+# Segment of [CLS], which belongs to neither text (zihangdai/xlnet, data_utils.py).
+_CLS_SEGMENT = 2
 
 
 class Targets(NamedTuple):
@@ -58,7 +64,7 @@ class XLNetBlock(Block):
 
 
 class XLNetEncoder(encoder.Encoder):
-    """XLNet without heads. Rows come with [CLS] first; see `cls_position.py`.
+    """XLNet without heads, for rows with [CLS] first.
 
     Dropout follows the last layer. With targets, the second stream stands behind the
     tokens in one array: row L + p of the hidden states is at `targets.positions[:, p]`.
@@ -92,7 +98,7 @@ class XLNetEncoder(encoder.Encoder):
         if inputs.positions is not None or inputs.documents is not None:
             raise ValueError("packed rows have no single [CLS] to move")
         c, length = self.config, inputs.input_ids.shape[1]
-        order = cls_position.ClsLast(inputs.attention_mask)
+        order = _ClsLast(inputs.attention_mask)
         moved = inputs._replace(input_ids=order.move(inputs.input_ids))
         x = self.embeddings(moved, randomness.fold_in(dropout_keys, "embeddings"))
         if read_at is not None:
@@ -111,7 +117,7 @@ class XLNetEncoder(encoder.Encoder):
                 )
         encoded = self._apply_blocks(
             x,
-            {True: _pattern_of(inputs, targets, order)},
+            {True: _relative_pattern(inputs, targets, order)},
             {True: None},
             dropout_keys,
             read_at,
@@ -122,10 +128,8 @@ class XLNetEncoder(encoder.Encoder):
         if read_at is not None:
             keys = dropout.keys_at(keys, read_at, c.hidden_size)
         x = dropout.dropout(encoded.hidden, c.dropout_rate, keys)
-        if targets is not None and read_at is None:
-            x = x[:, length:]
-        elif read_at is None:
-            x = order.restore(x, 1)
+        if read_at is None:
+            x = order.restore(x, 1) if targets is None else x[:, length:]
         states, probabilities = encoded.hidden_states, encoded.attention
         if return_hidden_states:
             states = order.restore(states, 2, batch_axis=1)
@@ -135,35 +139,75 @@ class XLNetEncoder(encoder.Encoder):
         return encoder.Encoded(x, states, probabilities)
 
     def _pattern(self, inputs: Inputs, is_global: bool) -> RelativePattern:
-        return _pattern_of(inputs, None, cls_position.ClsLast(inputs.attention_mask))
+        return _relative_pattern(inputs, None, _ClsLast(inputs.attention_mask))
 
 
-def _pattern_of(
-    inputs: Inputs, targets: Targets | None, order: cls_position.ClsLast
+class _ClsLast:
+    """Order of the tokens of rows once [CLS] is behind the last of them."""
+
+    def __init__(self, is_token: Bool[Array, "B L"]):
+        self._last = jnp.sum(is_token, axis=1, keepdims=True) - 1  # [B, 1]
+        column = jnp.arange(is_token.shape[1])[None]
+        # The column that each column is filled from; padding stays.
+        self._source = jnp.where(
+            column < self._last,
+            column + 1,
+            jnp.where(column == self._last, 0, column),
+        )  # [B, L]
+
+    def move(self, values: Int[Array, "B L"]) -> Int[Array, "B L"]:
+        """Reorder values of tokens."""
+        return jnp.take_along_axis(values, self._source, axis=1)
+
+    def positions(self, positions: Int[Array, "#B P"]) -> Int[Array, "B P"]:
+        """Map positions in the original row to positions in the reordered row."""
+        moved = jnp.where(positions == 0, self._last, positions - 1)
+        return jnp.where(positions <= self._last, moved, positions)
+
+    def restore(
+        self, values: Float[Array, "..."], axis: int, *, batch_axis: int = 0
+    ) -> Float[Array, "..."]:
+        """Bring values of reordered rows back into the original order.
+
+        `axis` is the dimension of positions; entries behind the tokens stay.
+        """
+        size, length = self._source.shape
+        order = self.positions(jnp.arange(length)[None])
+        behind = jnp.arange(length, values.shape[axis])[None]
+        behind = jnp.broadcast_to(behind, (size, behind.shape[1]))
+        shape = [1] * values.ndim
+        shape[batch_axis], shape[axis] = size, values.shape[axis]
+        order = jnp.concatenate([order, behind], axis=1).reshape(shape)
+        return jnp.take_along_axis(values, order, axis=axis)
+
+
+def _relative_pattern(
+    inputs: Inputs, targets: Targets | None, order: _ClsLast
 ) -> RelativePattern:
     """Describe the rows of hidden states for attention, with [CLS] last."""
     shape = inputs.input_ids.shape
-    positions = jnp.broadcast_to(jnp.arange(shape[1]), shape)
-    segment_ids = order.move(cls_position.segment_ids(inputs))
-    if targets is None:
-        return RelativePattern(
-            is_token=inputs.attention_mask,
-            positions=positions,
-            segment_ids=segment_ids,
-            ranks=None,
+    positions = jnp.broadcast_to(jnp.arange(shape[1]), shape)  # [B, L]
+    segment_ids = inputs.segment_ids
+    if segment_ids is None:
+        segment_ids = jnp.zeros_like(inputs.input_ids)
+    segment_ids = order.move(segment_ids.at[:, 0].set(_CLS_SEGMENT))
+    ranks = None
+    if targets is not None:
+        ranks = order.move(targets.ranks)
+        at = order.positions(targets.positions)  # [B, P]
+
+        def with_targets(of_tokens, of_targets):  # [B, L + P]
+            return jnp.concatenate([of_tokens, of_targets], axis=1)
+
+        positions = with_targets(positions, at)
+        segment_ids = with_targets(
+            segment_ids, jnp.take_along_axis(segment_ids, at, axis=1)
         )
-    ranks = order.move(targets.ranks)
-    at = order.positions(targets.positions)  # [B, P]
-
-    def with_targets(of_tokens, of_targets):
-        return jnp.concatenate([of_tokens, of_targets], axis=1)
-
+        # Just below the rank of the token there, which a target must not see.
+        ranks = with_targets(ranks, jnp.take_along_axis(ranks, at, axis=1) - 1)
     return RelativePattern(
         is_token=inputs.attention_mask,
-        positions=with_targets(positions, at),
-        segment_ids=with_targets(
-            segment_ids, jnp.take_along_axis(segment_ids, at, axis=1)
-        ),
-        # Just below the rank of the token there, which a target must not see.
-        ranks=with_targets(ranks, jnp.take_along_axis(ranks, at, axis=1) - 1),
+        positions=positions,
+        segment_ids=segment_ids,
+        ranks=ranks,
     )

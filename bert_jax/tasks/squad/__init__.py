@@ -27,7 +27,7 @@ class Squad:
     def __init__(
         self, config: config_lib.SquadConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        task_files.check_given(config, "FILE.json")
+        task_files.given(config, "FILE.json")
         self._config = config
         train = reader.read(config.train, config.no_answers)
         self._examples = reader.read(config.eval, config.no_answers)

@@ -15,8 +15,6 @@ from bert_jax import config as config_lib
 from bert_jax.tasks import Arrays
 from bert_jax.tasks.squad import windows as windows_lib
 
-# Windows decoded at once, to bound the memory.
-_CHUNK = 512
 # Null odds of a context without tokens. JSON has no infinity.
 _CERTAIN = 1e9
 
@@ -81,21 +79,13 @@ def rank(
     Args:
       windows: Windows of the questions.
       outputs: start_logits, end_logits [W, L], from the rows of the windows.
-      config: Source of max_answer, nbest and no_answers.
+      config: Source of `max_answer`, `nbest` and `no_answers`.
 
     Source: google-research/bert, run_squad.py, write_predictions. The original only
     tries the n best starts and n best ends of a window. This function tries all pairs.
     """
     start_logits, end_logits = outputs["start_logits"], outputs["end_logits"]
-    spans = np.concatenate(
-        [
-            _best_spans(windows, start_logits, end_logits, config, rows)
-            for rows in np.split(
-                np.arange(len(windows.first)),
-                range(_CHUNK, len(windows.first), _CHUNK),
-            )
-        ]
-    )
+    spans = _best_spans(windows, start_logits, end_logits, config)
     row, start, end = spans.T
     scores = start_logits[row, start] + end_logits[row, end]
     # By question, then by score from the best down, then by position.
@@ -130,31 +120,30 @@ def _best_spans(
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     config: config_lib.SquadConfig,
-    rows: np.ndarray,
 ) -> np.ndarray:
     """Return (row, start, end) of the n best spans of each row, int [S, 3]."""
-    length = start_logits.shape[1]
+    rows, length = start_logits.shape
     longest = min(config.max_answer, length)
     count = min(config.nbest, length)
     positions = np.arange(length)
-    begin = windows.first[rows, None]
-    is_context = (positions >= begin) & (positions < begin + windows.count[rows, None])
-    starts = np.where(windows.has_most_context[rows], start_logits[rows], -np.inf)
-    ends = np.where(is_context, end_logits[rows], -np.inf)
+    begin = windows.first[:, None]
+    is_context = (positions >= begin) & (positions < begin + windows.count[:, None])
+    starts = np.where(windows.has_most_context, start_logits, -np.inf)  # [W, L]
+    ends = np.where(is_context, end_logits, -np.inf)
     ends = np.pad(ends, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
     # The n best spans begin at the n starts with the best spans.
     shifted = (ends[:, i : i + length] for i in range(longest))
     best = starts + functools.reduce(np.maximum, shifted)
     chosen = np.argpartition(-best, count - 1)[:, :count]
     bands = np.lib.stride_tricks.sliding_window_view(ends, longest, axis=1)
-    index = np.arange(len(rows))[:, None]
-    # Scores of the chosen starts with each length of the span [rows, count, longest].
+    index = np.arange(rows)[:, None]
+    # Scores of the chosen starts with each length of the span [W, count, longest].
     scores = starts[index, chosen][:, :, None] + bands[index, chosen]
-    scores = scores.reshape(len(rows), count * longest)
+    scores = scores.reshape(rows, count * longest)
     flat = np.argpartition(-scores, count - 1)[:, :count]
     start = np.take_along_axis(chosen, flat // longest, axis=1)
     end = start + flat % longest
-    row = np.broadcast_to(rows[:, None], start.shape)
+    row = np.broadcast_to(index, start.shape)
     is_span = np.take_along_axis(scores, flat, axis=1) > -np.inf
     return np.stack([row, start, end], axis=-1)[is_span]
 

@@ -39,12 +39,7 @@ def f1(gold: str, predicted: str) -> float:
 def evaluate(
     examples: Sequence[Example], predictions: Mapping[str, str]
 ) -> dict[str, float]:
-    """Return exact_match and f1 of version 1.1.
-
-    Args:
-      examples: Questions that have answers.
-      predictions: Answers by id of the question.
-    """
+    """Return exact_match and f1 of version 1.1, from answers by id of the question."""
     golds = [[gold.text for gold in example.golds] for example in examples]
     return {
         name: 100 * float(_best(examples, golds, predictions, measure).mean())
@@ -55,24 +50,16 @@ def evaluate(
 def evaluate_v2(
     examples: Sequence[Example], predictions: Mapping[str, str]
 ) -> dict[str, float]:
-    """Return the scores of version 2.0.
+    """Return the scores of version 2.0, in which "" is no answer.
 
-    Args:
-      examples: Questions.
-      predictions: Answers by id of the question; "" for no answer.
-
-    Returns:
-      exact, f1 and total of all questions; and the same with the prefix HasAns_ or
-      NoAns_ of questions with and without answers, if there are any.
+    They are exact, f1 and total of all questions; and the same with the prefix HasAns_
+    or NoAns_ of questions with and without answers, if there are any.
     """
     measured = _measure_v2(examples, predictions)
     has_answer = np.array([bool(example.golds) for example in examples])
+    sets = {"": has_answer | True, "HasAns_": has_answer, "NoAns_": ~has_answer}
     results: dict[str, float] = {}
-    for prefix, rows in (
-        ("", np.ones(len(examples), bool)),
-        ("HasAns_", has_answer),
-        ("NoAns_", ~has_answer),
-    ):
+    for prefix, rows in sets.items():
         if rows.any():
             for name, scores in measured.items():
                 results[prefix + name] = 100 * float(scores[rows].mean())
@@ -89,11 +76,7 @@ def best_thresholds(
 
     A question is answered if its odds do not exceed the threshold. The best scores are
     optimistic, because they are computed on the examples that choose the threshold.
-
-    Args:
-      examples: Questions.
-      predictions: The best answers that are not empty, by id of the question.
-      null_odds: Odds of no answer, by id of the question.
+    `predictions` are the best answers that are not empty.
 
     Returns:
       best_exact, best_exact_thresh, best_f1, best_f1_thresh. If it is best to answer
@@ -145,9 +128,8 @@ def _best(
     measure: Callable[[str, str], float],
 ) -> np.ndarray:
     """Return the best score of each prediction over the answers of its question."""
-    return np.array(
-        [
-            max(measure(text, predictions[example.id]) for text in texts)
-            for example, texts in zip(examples, golds, strict=True)
-        ]
-    )
+    scores = [
+        max(measure(text, predictions[example.id]) for text in texts)
+        for example, texts in zip(examples, golds, strict=True)
+    ]
+    return np.array(scores)

@@ -35,9 +35,7 @@ class Example:
 def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
     """Read the questions of a local or remote file.
 
-    Args:
-      path: Path or URL.
-      no_answers: Whether questions may have no answer, as in version 2.0.
+    `no_answers` allows questions without an answer, as in version 2.0.
 
     Raises:
       UserError: The file cannot be read or has an invalid question.

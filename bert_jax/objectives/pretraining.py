@@ -1,0 +1,112 @@
+"""Base class of the pretraining objectives: arrays and metrics that all rows share.
+
+`data/batches.py` documents the arrays.
+"""
+
+import dataclasses
+from typing import Any, ClassVar
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+
+from bert_jax import config as config_lib
+from bert_jax.model import heads
+from bert_jax.objectives import Batch, metric_sums
+
+
+@dataclasses.dataclass(frozen=True)
+class PretrainingObjective:
+    """Objective whose rows are made from a corpus.
+
+    A subclass has a field `config` with a default. It defines the members that raise
+    `NotImplementedError`, and adds to `batch_shapes` what it predicts.
+
+    Attributes:
+      encoder: Architecture of the encoder.
+    """
+
+    encoder: config_lib.EncoderConfig
+
+    encoder_path = "encoder"
+    # Arrays of a batch that the model takes behind `Inputs`, all int32 [B, ...].
+    model_arrays: ClassVar[tuple[str, ...]] = ("mlm_positions",)
+
+    @property
+    def losses(self) -> dict[str, float]:
+        raise NotImplementedError
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        accuracies = [name.replace("loss", "accuracy") for name in self.losses]
+        packed = ("examples_per_row",) if self.config.examples_per_row > 1 else ()
+        return (*self.losses, *accuracies, "padding_fraction", *packed)
+
+    @property
+    def model(self) -> nn.Module:
+        """Model that this objective trains."""
+        raise NotImplementedError
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return shapes and types of the tokens and of the boundaries of examples."""
+        names = ["input_ids"]
+        if self.config.segments not in config_lib.SINGLE_SEGMENTS:
+            names.append("segment_ids")
+        if self.config.examples_per_row > 1:
+            names += ["positions", "documents"]
+        tokens = batch_size, length
+        shapes = {name: jax.ShapeDtypeStruct(tokens, jnp.int32) for name in names}
+        return shapes | {"attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_)}
+
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters, boxed with the names of their dimensions."""
+        zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arrays)
+        return heads.init(self.model, key, *zeros)
+
+    def measure(
+        self,
+        params: Any,
+        batch: Batch,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
+    ) -> metric_sums.Terms:
+        """Return the terms of the losses and accuracies; arguments as for `terms`."""
+        raise NotImplementedError
+
+    def terms(
+        self,
+        params: Any,
+        batch: Batch,
+        *,
+        dropout_keys: jax.Array | None,
+        sampling_keys: jax.Array,
+    ) -> metric_sums.Terms:
+        """Return all losses and metrics; see `Objective`."""
+        terms = self.measure(params, batch, dropout_keys, sampling_keys)
+        terms["padding_fraction"] = metric_sums.padding_fraction(
+            batch["attention_mask"]
+        )
+        if "documents" in batch:
+            examples = 1.0 + jnp.max(batch["documents"], axis=1)  # [B]
+            rows = jnp.float32(examples.size)
+            terms["examples_per_row"] = metric_sums.Term(jnp.sum(examples), rows)
+        return terms
+
+
+def prediction_shapes(
+    name: str, batch_size: int, count: int
+) -> dict[str, jax.ShapeDtypeStruct]:
+    """Return shapes and types of the arrays of predicted tokens.
+
+    Args:
+      name: Prefix of the names, such as "mlm".
+      batch_size: Number of rows.
+      count: Largest number of predictions in a row.
+    """
+    types = {"positions": jnp.int32, "labels": jnp.int32, "weights": jnp.float32}
+    return {
+        f"{name}_{part}": jax.ShapeDtypeStruct((batch_size, count), dtype)
+        for part, dtype in types.items()
+    }

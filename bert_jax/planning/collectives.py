@@ -1,0 +1,198 @@
+"""Collectives of a compiled program, and the networks that they cross."""
+
+import dataclasses
+import math
+import re
+from collections.abc import Iterator, Sequence
+
+import jax
+import numpy as np
+
+from bert_jax.planning.hlo import Instruction, Program, type_bytes
+
+# Networks that a collective can cross, from the nearest to the farthest.
+CHIP, ICI, DCN = "inside a chip", "ICI, inside a slice", "DCN, between slices"
+
+# Opcodes; some come in pairs, NAME-start and NAME-done.
+_KINDS = (
+    "all-reduce",
+    "all-gather",
+    "reduce-scatter",
+    "all-to-all",
+    "collective-permute",
+)
+# Name of a fused all-reduce and slice, which is a reduce-scatter.
+_FUSED_REDUCE_SCATTER = "all-reduce-scatter"
+
+_CHANNEL = re.compile(r"channel_id=(\d+)")
+_LAYOUT = re.compile(r"\{[^}]*\}")
+_LISTED = re.compile(r"(?:replica_groups|source_target_pairs)=\{((?:\{[\d,]+\},?)+)\}")
+_IOTA = re.compile(r"replica_groups=\[([\d,]+)\]<=\[([\d,]+)\](?:T\(([\d,]+)\))?")
+_MESH = re.compile(
+    r"replica_groups=mesh\[([^\]]*)\]"
+    r"(?:, device_ids=\(\[([\d,]+)\](?:T\(([\d,]+)\))?\))? \{([^}]*)\}"
+)
+_SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
+
+
+@dataclasses.dataclass(frozen=True)
+class Collective:
+    """Communication between devices.
+
+    Attributes:
+      kind: "all-reduce" and so on.
+      size: Bytes that a device contributes (all-gather: receives) each time.
+      times: Number of executions.
+      groups: int [groups, members]; groups of devices, numbered in the program's order;
+        None if the members are whole slices of a pod.
+    """
+
+    kind: str
+    size: int
+    times: int
+    groups: np.ndarray | None
+
+    @property
+    def sent(self) -> float:
+        """Bytes that a device sends each time, in a ring, the least possible.
+
+        An all-reduce is a reduce-scatter and an all-gather.
+        """
+        if self.groups is None or self.kind == "collective-permute":
+            return self.size
+        members = self.groups.shape[1]
+        rounds = 2 if self.kind == "all-reduce" else 1
+        return rounds * self.size * (members - 1) / members
+
+
+@dataclasses.dataclass(frozen=True)
+class Traffic:
+    """Collectives of one kind over one network, in a step.
+
+    Attributes:
+      kind: "all-reduce" and so on.
+      network: `CHIP`, `ICI` or `DCN`.
+      count: Number of collectives.
+      size: Bytes that a device contributes (all-gather: receives).
+      sent: Bytes that a device sends in a ring.
+    """
+
+    kind: str
+    network: str
+    count: int
+    size: int
+    sent: int
+
+
+def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, ...]:
+    """Add up collectives by kind and network, the largest first.
+
+    The devices are those of the program's mesh, in its order.
+    """
+    # A program for several slices covers one, and numbers the devices of this slice.
+    # Devices of a single slice have no `slice_index`.
+    slices = [getattr(device, "slice_index", 0) for device in devices]
+    of_slice = [
+        d for d, index in zip(devices, slices, strict=True) if index == slices[0]
+    ]
+    chips = np.array([device.coords for device in of_slice])  # [devices, dimensions]
+    sums: dict[tuple[str, str], np.ndarray] = {}
+    for collective in find(program):
+        network = DCN
+        if collective.groups is not None:
+            members = chips[collective.groups]  # [groups, members, dimensions]
+            network = CHIP if (members == members[:, :1]).all() else ICI
+        addend = collective.times * np.array([1, collective.size, collective.sent])
+        key = collective.kind, network
+        sums[key] = sums.get(key, 0) + addend
+    rows = [
+        Traffic(kind, network, *(int(value) for value in values))
+        for (kind, network), values in sums.items()
+    ]
+    return tuple(sorted(rows, key=lambda row: -row.sent))
+
+
+def find(program: Program) -> list[Collective]:
+    """Return all collectives of a program, fused ones included, each once."""
+    found: dict[tuple, Collective] = {}
+    for computation, instruction, times in program.executed(beside=True):
+        for inside, part, kind in _parts(program, computation, instruction):
+            # A collective that goes on in the background of several fusions is in
+            # each of them, with the same channel. Others may share a channel, too.
+            channel = _CHANNEL.search(part.rest)
+            where = inside, part.name
+            is_background = part is not instruction and kind != "reduce-scatter"
+            if channel and is_background:
+                where = channel[1], _LAYOUT.sub("", part.type)
+            key = part.opcode, where  # a send has channels of its own
+            if key not in found or found[key].times < times:
+                found[key] = _collective(program, inside, part, kind, times)
+    return list(found.values())
+
+
+def _parts(
+    program: Program, computation: str, instruction: Instruction
+) -> Iterator[tuple[str, Instruction, str]]:
+    """Yield the collectives in an instruction: computation, instruction and kind."""
+    kind = instruction.opcode.removesuffix("-start")
+    if kind in _KINDS:
+        yield computation, instruction, kind
+    elif kind == "send" and (transfer := _SLICES.search(instruction.rest)):
+        yield computation, instruction, transfer[1].lower().replace("_", "-")
+    elif kind == "fusion":
+        name = instruction.called("calls")
+        scatters = name.startswith(_FUSED_REDUCE_SCATTER)
+        for part in program.computations[name].values():
+            for inside, inner, kind in _parts(program, name, part):
+                yield inside, inner, "reduce-scatter" if scatters else kind
+
+
+def _collective(
+    program: Program, computation: str, instruction: Instruction, kind: str, times: int
+) -> Collective:
+    body = program.computations[computation]
+    sizes = [type_bytes(body[name].type) for name in instruction.operands]
+    if instruction.opcode == "send":
+        return Collective(kind, sizes[0], times, None)  # the other operand is a token
+    groups = replica_groups(instruction.rest)
+    copies = groups.shape[1] if kind == "all-gather" else 1
+    return Collective(kind, copies * sum(sizes), times, groups)
+
+
+def replica_groups(text: str) -> np.ndarray:
+    """Parse the groups of devices of a collective.
+
+    The forms are `{{0,1},{2,3}}`; `[2,2]<=[4]T(0)`, a transposed and reshaped iota;
+    `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}`, with named axes of which some
+    are summed over; and pairs of source and target.
+
+    Returns:
+      int [groups, members].
+
+    Raises:
+      ValueError: The form is unknown.
+    """
+    if listed := _LISTED.search(text):
+        groups = re.findall(r"\{([\d,]+)\}", listed[1])
+        return np.array([_numbers(group) for group in groups])
+    if iota := _IOTA.search(text):
+        return _iota(iota[2], iota[3]).reshape(_numbers(iota[1]))
+    if mesh := _MESH.search(text):
+        sizes = dict(re.findall(r"'([^']+)'=(\d+)", mesh[1]))
+        names, shape = list(sizes), [int(size) for size in sizes.values()]
+        ids = _iota(mesh[2], mesh[3]) if mesh[2] else np.arange(math.prod(shape))
+        summed = [names.index(name) for name in re.findall(r"'([^']+)'", mesh[4])]
+        kept = [i for i in range(len(names)) if i not in summed]
+        ids = ids.reshape(shape).transpose(*kept, *summed)  # [*kept, *summed]
+        return ids.reshape(-1, math.prod(shape[i] for i in summed))
+    raise ValueError(f"unknown form of groups of devices: {text[:200]!r}")
+
+
+def _numbers(text: str) -> list[int]:
+    return [int(number) for number in text.split(",")]
+
+
+def _iota(shape: str, permutation: str | None) -> np.ndarray:
+    sizes = _numbers(shape)
+    ids = np.arange(math.prod(sizes)).reshape(sizes)
+    return ids.transpose(_numbers(permutation)) if permutation else ids

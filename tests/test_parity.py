@@ -1,0 +1,341 @@
+"""Parity with `transformers`: hidden states, logits, losses and gradients."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import published
+import pytest
+from toy import assert_close
+
+from bert_jax import config, knobs
+from bert_jax.interop import checkpoints, huggingface
+from bert_jax.interop.families import family
+from bert_jax.model import heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import (
+    causal_lm,
+    choice,
+    classification,
+    masked_lm,
+    metric_sums,
+    regression,
+    replaced_tokens,
+    spans,
+    tagging,
+)
+
+KEYS = jnp.zeros(8, jnp.uint32)
+DISCRIMINATOR_WEIGHT = 50
+# Objectives of cases that are fine-tuned, by the end of their names.
+TASKS = {
+    "classification": lambda encoder: classification.Classification(encoder, 3),
+    "regression": regression.Regression,
+    "tagging": lambda encoder: tagging.Tagging(encoder, 4),
+    "answering": spans.Spans,
+    "choice": lambda encoder: choice.Choice(encoder, 3),
+}
+
+
+def read(case):
+    """Return the checkpoint of a case, its parameters, and an encoder with a loop.
+
+    The loop over layers compiles faster.
+    """
+    folder = published.folder(case)
+    stored = checkpoints.published(folder)
+    encoder = dataclasses.replace(stored.metadata.encoder, scan_layers=True)
+    return stored, published.params(folder), encoder
+
+
+def objective_of(stored, encoder, case):
+    """Return the objective of a case, or None for a bare encoder."""
+    if stored.form.purpose == family.BARE:
+        return None
+    if stored.form.purpose == family.CAUSAL_LM:
+        return causal_lm.CausalLm(encoder)
+    if case.endswith(("pretraining", "masked_lm")):
+        settings = stored.metadata.config["objective"]
+        return masked_lm.MaskedLm(
+            encoder, knobs.from_dict(config.MaskedLmConfig, settings)
+        )
+    return TASKS[case.rpartition("_")[2]](encoder)
+
+
+def given(inputs):
+    """Return the arrays of `Inputs` that are present, by name."""
+    return {name: x for name, x in inputs._asdict().items() if x is not None}
+
+
+def logits_of(objective, params, inputs, case):
+    """Return the logits at all positions, by their names in `transformers`."""
+    size = objective.encoder.vocab_size
+    if isinstance(objective, masked_lm.MaskedLm):
+        count, length = inputs.input_ids.shape
+        every = jnp.tile(jnp.arange(length), (count, 1))  # [B, L]
+        logits = objective.model.apply({"params": params}, inputs, every)
+        return {
+            "logits": logits.mlm[..., :size],
+            "prediction_logits": logits.mlm[..., :size],
+            "seq_relationship_logits": logits.sentence,
+            "sop_logits": logits.sentence,
+        }
+    logits = objective.model.apply({"params": params}, inputs)
+    if case.endswith("answering"):
+        return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+    if case.endswith("choice"):  # the three rows are the choices of one question
+        logits = logits.T
+    return {"logits": logits[..., :size]}
+
+
+def masked_batch(inputs, labels):
+    """Return a batch with a prediction at each position, of weight 1 where masked."""
+    count, length = labels.shape
+    return given(inputs) | {
+        "mlm_positions": jnp.tile(jnp.arange(length), (count, 1)),
+        "mlm_labels": jnp.where(labels >= 0, labels, 0),
+        "mlm_weights": jnp.asarray(labels >= 0, jnp.float32),
+    }
+
+
+def batch_of(inputs, case):
+    """Return a batch for the loss of a case."""
+    labels = published.arrays(case, "labels")
+    weights = jnp.ones(len(inputs.input_ids))
+    if case.endswith(("pretraining", "masked_lm")):
+        batch = masked_batch(inputs, labels["labels"])
+        names = {"next_sentence_label": "nsp", "sentence_order_label": "sop"}
+        for name in labels.keys() & names:
+            batch[f"{names[name]}_labels"] = jnp.asarray(labels[name])
+            batch[f"{names[name]}_weights"] = weights
+        return batch
+    batch = given(inputs) | {"weights": weights}
+    if case.endswith("choice"):
+        batch = {name: value[None] for name, value in batch.items()}
+        batch["weights"] = jnp.ones(1)
+    if case.endswith("tagging"):
+        is_text = np.asarray(inputs.attention_mask)
+        moved = published.rows(case, labels["labels"])
+        labels["labels"] = np.where(is_text, moved, -100)
+    return batch | {name: jnp.asarray(value) for name, value in labels.items()}
+
+
+def loss_and_gradients(objective, params, batch):
+    def loss(params):
+        got = objective.terms(params, batch, dropout_keys=None, sampling_keys=KEYS)
+        losses = {n: got[n].sum / got[n].count for n in objective.losses}
+        return metric_sums.total(objective.losses, losses), losses
+
+    return jax.jit(jax.value_and_grad(loss, has_aux=True))(params)
+
+
+def assert_gradients_agree(got, form, expected):
+    """Compare all gradients by name; a key's bias has only rounding errors."""
+    got = huggingface.to_huggingface(got, form)
+    assert got.keys() == expected.keys()
+    largest = max(np.abs(value).max() for value in expected.values())
+    for name, gradient in expected.items():
+        if name.endswith(("key.bias", "k_lin.bias")):
+            assert max(np.abs(x).max() for x in (got[name], gradient)) < 1e-6 * largest
+        else:
+            assert_close(got[name], gradient, 1e-5)
+
+
+def assert_states_agree(encoder, params, case):
+    """Compare hidden states of all layers, except padding, and pooled vectors."""
+    inputs, expected = published.inputs(case), published.arrays(case, "out")
+    pooled, states = jax.jit(lambda p: published.encode(encoder, p, inputs))(params)
+    is_text = np.asarray(inputs.attention_mask)
+    assert len(states) == encoder.num_layers + 1
+    for got, state in zip(states, expected["hidden_states"], strict=True):
+        state = published.rows(case, state)
+        assert_close(got[is_text], state[is_text], 1e-5)
+    if "pooler_output" in expected:
+        assert_close(pooled, expected["pooler_output"], 1e-5)
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        case
+        for case in published.ALL
+        if case not in published.ELECTRA and case != "xlnet_language_model"
+    ],
+)
+def test_each_class_agrees_with_transformers(case):
+    """Models of all shapes, in float32, float16 and bfloat16, one of them in shards."""
+    stored, params, encoder = read(case)
+    assert_states_agree(encoder, params, case)
+    objective = objective_of(stored, encoder, case)
+    if objective is None:
+        return
+    inputs, expected = published.inputs(case), published.arrays(case, "out")
+    is_text = np.asarray(inputs.attention_mask)
+    logits = jax.jit(lambda p: logits_of(objective, p, inputs, case))(params)
+    names = logits.keys() & expected.keys()
+    assert names
+    for name in names:
+        got, value = logits[name], expected[name]
+        if value.shape[:2] == is_text.shape:
+            got, value = got[is_text], published.rows(case, value)[is_text]
+        assert_close(got, value, 1e-5)
+    if case.endswith(
+        "answering"
+    ):  # where padding is no position here, and is one there
+        expected["loss"] = published.span_loss(case, expected)
+    if (
+        "loss" not in expected or case == "xlnet_answering"
+    ):  # has labels at other places
+        return
+    batch = batch_of(inputs, case)
+    (loss, _), gradients = loss_and_gradients(objective, params, batch)
+    assert_close(loss, expected["loss"], 1e-5)
+    if expected := published.arrays(case, "grad"):
+        assert_gradients_agree(gradients, stored.form, expected)
+
+
+def test_both_halves_of_electra_agree(monkeypatch):
+    """With shared embeddings, and the same samples: losses, and gradients of the sum.
+
+    The generator's loss is its mean over masked tokens, the discriminator's the mean
+    over all that are no padding, times 50.
+    """
+    stored, params, encoder = read("electra_discriminator")
+    other, generator, generator_encoder = read("electra_generator")
+    settings = config.ReplacedTokensConfig(generator_size=0.5, generator_layers=0.5)
+    assert settings.discriminator_weight == DISCRIMINATOR_WEIGHT
+    objective = replaced_tokens.ReplacedTokens(encoder, settings)
+    assert objective.generator == generator_encoder
+    shared = generator["encoder"].pop("embeddings")
+    jax.tree.map(np.testing.assert_array_equal, shared, params["encoder"]["embeddings"])
+    params |= {"generator": generator["encoder"]}
+    params |= {"generator_head": generator["mlm_head"]}
+    predictions = published.arrays("electra_generator", "predictions")
+    samples = jnp.asarray(predictions["samples"])
+    monkeypatch.setattr(replaced_tokens, "sample", lambda logits, keys: samples)
+    batch = given(published.inputs("electra_generator")) | {
+        "mlm_positions": jnp.asarray(predictions["positions"]),
+        "mlm_labels": jnp.asarray(predictions["labels"]),
+        "mlm_weights": jnp.ones(predictions["labels"].shape),
+    }
+
+    # Logits.
+    model, inputs = objective.model, Inputs.of(batch)
+    logits = model.apply(
+        {"params": params}, inputs, batch["mlm_positions"], method=model.generate
+    )
+    expected = published.arrays("electra_generator", "out")["logits"]
+    at = predictions["positions"][..., None]
+    expected = np.take_along_axis(expected, at, axis=1)
+    assert_close(logits[..., : encoder.vocab_size], expected, 1e-5)
+    filled, is_replaced = replaced_tokens.filled(batch, samples)
+    inputs = published.inputs("electra_discriminator")
+    np.testing.assert_array_equal(filled, inputs.input_ids)
+    labels = published.arrays("electra_discriminator", "labels")["labels"]
+    np.testing.assert_array_equal(is_replaced, labels)
+    found = model.apply({"params": params}, inputs, method=model.discriminate)
+    expected = published.arrays("electra_discriminator", "out")["logits"]
+    assert_close(found, expected, 1e-5)
+    assert_states_agree(encoder, params, "electra_discriminator")
+    merged = {"encoder": params["generator"] | {"embeddings": shared}}
+    assert_states_agree(objective.generator, merged, "electra_generator")
+
+    # Losses and gradients.
+    (_, losses), gradients = loss_and_gradients(objective, params, batch)
+    for name, case in (("mlm", "generator"), ("disc", "discriminator")):
+        expected = published.arrays(f"electra_{case}", "out")["loss"]
+        assert_close(losses[f"{name}_loss"], expected, 1e-5)
+    expected = published.arrays("electra_discriminator", "grad")
+    assert_gradients_agree(gradients, stored.form, expected)
+    embeddings = {"embeddings": gradients["encoder"]["embeddings"]}
+    of_generator = {
+        "encoder": gradients["generator"] | embeddings,
+        "mlm_head": gradients["generator_head"],
+    }
+    expected = published.arrays("electra_generator", "grad")
+    assert_gradients_agree(of_generator, other.form, expected)
+
+
+def test_the_head_of_an_xlnet_agrees():
+    """Compare logits of the content stream; `test_xlnet.py` has both streams."""
+    case = "xlnet_language_model"
+    stored, params, encoder = read(case)
+    assert stored.metadata.config["objective"]["kind"] == "permutation_lm"
+    assert_states_agree(encoder, params, case)
+    settings = config.PredictionHeadConfig(num_layers=0, norm=False)
+    head = heads.PredictionHead(encoder, settings)
+    expected = published.arrays(case, "out")
+    states = published.rows(case, expected["hidden_states"][-1])
+    table = params["encoder"]["embeddings"]["token_embedding"]
+    logits = head.apply({"params": params["lm_head"]}, jnp.asarray(states), table)
+    is_text = np.asarray(published.inputs(case).attention_mask)
+    expected = published.rows(case, expected["logits"])
+    logits = logits[..., : encoder.vocab_size]
+    assert_close(logits[is_text], expected[is_text], 1e-5)
+
+
+# ---- ModernBERT: windows and packed rows
+
+
+def assert_modernbert_agrees(inputs, labels, case, suffix, row, column, scan_layers):
+    """Compare outputs at some positions of the rows, and all gradients."""
+    stored, params, encoder = read("modernbert")
+    encoder = dataclasses.replace(encoder, scan_layers=scan_layers)
+    segments = config.MaskedLmConfig(segments="full_sentences")
+    objective = masked_lm.MaskedLm(encoder, segments)
+    expected = published.arrays(case, f"out{suffix}")
+    _, states = jax.jit(lambda p: published.encode(encoder, p, inputs))(params)
+    for got, state in zip(states, expected["hidden_states"], strict=True):
+        assert_close(got[row, column], state, 1e-5)
+    logits = jax.jit(lambda p: logits_of(objective, p, inputs, case))(params)["logits"]
+    assert_close(logits[row, column], expected["logits"], 1e-5)
+    batch = masked_batch(inputs, labels)
+    (loss, _), gradients = loss_and_gradients(objective, params, batch)
+    assert_close(loss, expected["loss"], 1e-5)
+    expected = published.arrays(case, f"grad{suffix}")
+    assert_gradients_agree(gradients, stored.form, expected)
+
+
+@pytest.mark.parametrize(
+    ("length", "scan_layers"), [(128, False), (200, True), (512, True)]
+)
+def test_windows_agree(length, scan_layers):
+    """Rows with padding; every third layer is global."""
+    parts = ("in", "labels", "out")
+    batch, labels, out = (
+        published.arrays("modernbert", f"{part}_{length}") for part in parts
+    )
+    mask, columns = jnp.asarray(batch["attention_mask"]), out["positions"]
+    assert mask.shape[1] == length
+    assert not mask[-1, -1]
+    inputs = Inputs(jnp.asarray(batch["input_ids"], jnp.int32), mask)
+    rows = np.arange(len(columns))[:, None]
+    places = f"_{length}", rows, columns, scan_layers
+    assert_modernbert_agrees(inputs, labels["labels"], "modernbert", *places)
+
+
+def test_a_packed_row_agrees_with_its_documents_alone():
+    """Three documents and padding in a row of 200 tokens."""
+    batch = published.arrays("modernbert_packed", "in")
+    alone = published.arrays("modernbert_packed", "labels")["labels"]
+    mask = batch["attention_mask"]
+    starts = np.cumsum([0, *mask.sum(1)])[:-1]
+    ids, labels = np.zeros((1, 200), np.int32), np.full((1, 200), -100)
+    positions, documents = np.zeros_like(ids), np.zeros_like(ids)
+    for i, (start, count) in enumerate(zip(starts, mask.sum(1), strict=True)):
+        part = slice(start, start + count)
+        ids[0, part] = batch["input_ids"][i, :count]
+        labels[0, part] = alone[i, :count]
+        positions[0, part] = np.arange(count)
+        documents[0, part] = i
+    inputs = Inputs(
+        jnp.asarray(ids),
+        jnp.arange(200)[None] < mask.sum(),
+        positions=jnp.asarray(positions),
+        documents=jnp.asarray(documents),
+    )
+    columns = (
+        starts[:, None] + published.arrays("modernbert_packed", "out")["positions"]
+    )
+    assert_modernbert_agrees(inputs, labels, "modernbert_packed", "", 0, columns, True)
