@@ -40,6 +40,16 @@ _MODEL_FILES = {
 KINDS = tuple(_MODEL_FILES)
 # Texts of a blank for `encode_with_blanks`. [MASK] works with every tokenizer.
 BLANKS = (MASK, byte_bpe.SPECIAL_TOKENS.mask)
+
+
+def describe_missing_blank(text: str) -> str:
+    """Describe, for a message, that a text has no blank, and how it may be written."""
+    similar = re.search(r"[\[<({]\s*mask\s*[\])}>]|_{2,}", text, re.IGNORECASE)
+    hint = f"; write {MASK} instead of {similar[0]}" if similar else ""
+    short = text if len(text) <= 60 else f"{text[:56]} ..."
+    return f"there is no {MASK} in {short!r}{hint}"
+
+
 # Errors of a damaged tokenizer.
 _DAMAGE = (ValueError, TypeError, KeyError, RecursionError, UserError)
 
