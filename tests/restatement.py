@@ -487,7 +487,7 @@ class Reference:
                 runs.append([])
                 previous = False
                 continue
-            if previous and self.tokenizer.continues_word[ids[i]]:
+            if previous and not self.tokenizer.begins_word[ids[i]]:
                 runs[-1][-1].append(i)
             else:
                 runs[-1].append([i])
