@@ -10,12 +10,11 @@ import hashlib
 import io
 import json
 import os
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.corpus import text_files as corpus_files
+from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 
 COMPRESSIONS = (".gz", ".zst")
@@ -60,7 +59,7 @@ def read(path: str | os.PathLike) -> str:
     path = storage.path(path)
     storage.check(path)
     try:
-        with corpus_files.unpacked(os.fspath(path)) as stream:
+        with file_kinds.unpacked(os.fspath(path)) as stream:
             data = stream.read()
         return data.decode("utf-8-sig")  # line ends stay as they are
     except UnicodeDecodeError as error:
@@ -69,7 +68,7 @@ def read(path: str | os.PathLike) -> str:
             f"{path}, line {line}: not UTF-8 ({error.reason} at byte {error.start} of "
             "the file); iconv -f LATIN1 -t UTF-8 converts a file"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except file_kinds.DAMAGE as error:
         raise storage.failure(error)(f"cannot read {path}: {error}") from error
 
 
