@@ -16,6 +16,7 @@ from pyarrow import parquet
 
 from bert_jax.corpus import (
     build,
+    file_kinds,
     python_docs,
     report,
     shards,
@@ -160,7 +161,7 @@ def test_unavailable_store_ends_the_build(tmp_path, monkeypatch):
 
     stream = Stream(b"one\n\ntwo\n")
     stream.peek = lambda size: stream.getvalue()
-    monkeypatch.setattr(text_files, "unpacked", lambda name: stream)
+    monkeypatch.setattr(file_kinds, "unpacked", lambda name: stream)
     with pytest.raises(Unavailable, match=r"a\.txt cannot be read now: no answer"):
         read_all(sources.Source(f"{tmp_path}/*", "text"))
 

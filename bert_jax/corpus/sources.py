@@ -21,7 +21,7 @@ import os
 from collections.abc import Iterator
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import python_docs, text_files
+from bert_jax.corpus import file_kinds, python_docs, text_files
 from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import Unavailable, UserError
 
@@ -114,7 +114,7 @@ def plan(source: Source) -> list[Split]:
         raise UserError(f"no file matches {source.pattern!r}")
     pieces = []
     for file in matched:
-        is_whole = text_files.is_compressed(file.name)
+        is_whole = file_kinds.is_compressed(file.name)
         size = _unpacked_size(file.name, file.size)
         count = 1 if is_whole else max(1, round(size / source.split_bytes))
         cuts = [file.size * i // count for i in range(count + 1)]
@@ -131,7 +131,7 @@ def text_bytes(split: Split) -> int:
 
 def _unpacked_size(name: str, size: int) -> int:
     """Estimate the amount of text in some bytes of a file."""
-    is_packed = text_files.is_compressed(name) or name.endswith(".parquet")
+    is_packed = file_kinds.is_compressed(name) or name.endswith(".parquet")
     return size * _COMPRESSION if is_packed else size
 
 

@@ -11,26 +11,18 @@ Lines may end in line feeds, carriage returns or both. Memory use does not grow 
 file.
 """
 
-import bz2
-import codecs
-import contextlib
 import dataclasses
 import functools
-import gzip
 import io
 import itertools
 import json
-import lzma
 import math
 import re
-import zlib
 from collections.abc import Iterable, Iterator
 from xml.sax import saxutils
 
-import pyarrow
-
 from bert_jax import storage, terminal
-from bert_jax.corpus import parquet_files
+from bert_jax.corpus import file_kinds, parquet_files
 from bert_jax.errors import Unavailable, UserError
 
 FORMATS = ("text", "jsonl", "wikiextractor", "parquet")
@@ -38,21 +30,6 @@ _MAX_LINES = 20  # of problems
 # Longer documents and lines are cut, to bound the memory.
 _MAX_DOCUMENT_CHARS = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
-_BEGINNING_BYTES = 1024
-# Errors of damaged files.
-_DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException)
-# First bytes of files that are not text.
-_NOT_TEXT = {
-    b"PAR1": "a Parquet file; use --format=parquet",
-    b"\x1f\x8b": "compressed; let its name end in .gz",
-    b"BZh": "compressed; let its name end in .bz2",
-    b"\xfd7zXZ": "compressed; let its name end in .xz",
-    b"\x28\xb5\x2f\xfd": "compressed; let its name end in .zst",
-    b"PK\x03\x04": "a ZIP archive or an office document; extract its text",
-    b"%PDF": "a PDF document; extract its text",
-    b"\xff\xfe": "UTF-16; convert it to UTF-8",
-    b"\xfe\xff": "UTF-16; convert it to UTF-8",
-}
 # A line, in a text that also has carriage returns. Two of them before a line feed are
 # an accident of conversions.
 _LINE = re.compile(rb"[^\r\n]*(?:\r{0,2}\n|\r|\Z)")
@@ -84,24 +61,6 @@ class Problems:
             self.hints.append(line)
 
 
-def _open_zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
-    # The decoder of the library `zstandard` takes a truncated file for a complete one.
-    return io.BufferedReader(pyarrow.input_stream(stream, compression="zstd"))
-
-
-_UNPACK = {
-    ".gz": gzip.open,
-    ".bz2": bz2.open,
-    ".xz": lzma.open,
-    ".zst": _open_zstd,
-}
-
-
-def is_compressed(path: str) -> bool:
-    """Return whether a file is decompressed while it is read."""
-    return path.endswith(tuple(_UNPACK))
-
-
 def documents(
     name: str,
     start: int,
@@ -129,9 +88,11 @@ def documents(
         return
     kept, until = 0, ""
     try:
-        with unpacked(name) as stream:
+        with file_kinds.unpacked(name) as stream:
             lines = _Lines(stream, name, start, end, problems)
-            if format != "parquet" and (kind := _kind_of_binary(lines)):
+            if format != "parquet" and (
+                kind := file_kinds.not_text(stream, name, start)
+            ):
                 if start == 0:
                     problems.add(f"{shown}: no text; the file is {kind}; left out")
                 return
@@ -147,7 +108,7 @@ def documents(
     except FileNotFoundError as error:
         # It existed when the splits were planned. The corpus would lack it.
         raise UserError(f"{shown} was deleted, or is not on all machines") from error
-    except (*_DAMAGE, MemoryError) as error:
+    except (*file_kinds.DAMAGE, MemoryError) as error:
         if storage.is_passing(error):
             # The file may be intact: leaving out the rest would lose text.
             raise Unavailable(f"{shown} cannot be read now: {error}") from error
@@ -155,43 +116,6 @@ def documents(
             f"{shown}: cannot be read to its end ({error}); "
             f"kept the {terminal.count(kept, 'document')} before{until}"
         )
-
-
-@contextlib.contextmanager
-def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
-    """Open a local or remote file, and decompress it while it is read."""
-    with storage.path(name).open("rb") as stream:
-        unpack = next((_UNPACK[s] for s in _UNPACK if name.endswith(s)), None)
-        if unpack:
-            with unpack(stream) as content:
-                yield content
-        else:
-            yield stream
-
-
-def detect_format(pattern: str) -> str:
-    """Return the format of the first file that matches, from its first bytes.
-
-    Raises:
-      UserError: The file is a JSON array, which no format reads.
-    """
-    name = next((file.name for file in storage.find(pattern) if file.size), None)
-    beginning = b""
-    if name is not None:
-        # Whatever is wrong with the file is reported when it is read.
-        with contextlib.suppress(*_DAMAGE), unpacked(name) as stream:
-            beginning = stream.read(_BEGINNING_BYTES)
-    beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
-    kinds = {b"<doc ": "wikiextractor", b"PAR1": "parquet"}
-    for first, kind in kinds.items():
-        if beginning.startswith(first):
-            return kind
-    if re.match(rb'\[\s*\{\s*"', beginning):
-        raise UserError(
-            f"{terminal.printable(name)} looks like a JSON array; write one object per "
-            "line, or read it as it is with --format=text"
-        )
-    return "jsonl" if re.match(rb'\{\s*("|\})', beginning) else "text"
 
 
 class _Lines:
@@ -216,7 +140,7 @@ class _Lines:
         self.row = 0  # of a table; 0 in other files
         self.is_cut = False  # whether the last line is only the part of a longer one
         self.start = start
-        self.end = math.inf if is_compressed(name) else end
+        self.end = math.inf if file_kinds.is_compressed(name) else end
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         offset = 0
@@ -265,18 +189,6 @@ class _Lines:
     def hint(self, what: str) -> None:
         """Report a possible mistake in how the input is read."""
         self._problems.hint(what)
-
-
-def _kind_of_binary(lines: _Lines) -> str:
-    """Return what a file is that is not text, or ""."""
-    if lines.start:
-        (beginning,) = storage.read_ranges(lines.name, [(0, _BEGINNING_BYTES)])
-    else:
-        beginning = lines.stream.peek(_BEGINNING_BYTES)[:_BEGINNING_BYTES]
-    for first, kind in _NOT_TEXT.items():
-        if beginning.startswith(first):
-            return kind
-    return "binary" if b"\0" in beginning else ""
 
 
 def _unescape(text: str) -> str:

@@ -19,7 +19,7 @@ import sentencepiece
 import tokenizers
 
 from bert_jax import terminal
-from bert_jax.corpus import sources, text_files
+from bert_jax.corpus import file_kinds, sources
 from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import Tokenizer, byte_bpe, sentence_piece, wordpiece_pipeline
@@ -124,7 +124,7 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
         for split in planned:
             is_large = (
-                any(text_files.is_compressed(piece.name) for piece in split)
+                any(file_kinds.is_compressed(piece.name) for piece in split)
                 and sources.text_bytes(split) > 4 * source.split_bytes
             )
             part = min(1, sample_bytes / total) if is_large else 1

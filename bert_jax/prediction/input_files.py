@@ -3,11 +3,10 @@
 import contextlib
 import re
 import sys
-import zlib
 from collections.abc import Iterator
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import text_files
+from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 from bert_jax.prediction.text_rows import Text
 from bert_jax.tasks import task_files
@@ -37,7 +36,7 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
         with (
             contextlib.nullcontext(sys.stdin.buffer)
             if is_stdin
-            else text_files.unpacked(name)
+            else file_kinds.unpacked(name)
         ) as stream:
             while line := stream.readline(_MAX_LINE_BYTES):
                 number += 1
@@ -54,7 +53,7 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
                 yield where, text
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8; convert the file") from error
-    except (OSError, EOFError, zlib.error) as error:
+    except file_kinds.DAMAGE as error:
         after = f" after line {number}" if number else ""
         reason = getattr(error, "strerror", None) or error
         raise storage.failure(error)(

@@ -5,7 +5,7 @@ import tempfile
 from absl import flags
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import sources, text_files
+from bert_jax.corpus import file_kinds, sources, text_files
 from bert_jax.errors import UserError
 
 
@@ -54,7 +54,7 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
         shown = "the documentation of installed Python packages"
     terminal.say(f"reading {shown}")
     if not kind:
-        kind = text_files.detect_format(pattern)
+        kind = file_kinds.detect_format(pattern)
         if kind != "text":
             terminal.say(f"the first file looks like --format={kind}")
     return sources.Source(pattern, kind, flags.FLAGS.text_field, split_bytes)

@@ -11,12 +11,11 @@ import io
 import json
 import os
 import re
-import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from bert_jax import storage
-from bert_jax.corpus import text_files as corpus_files
+from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 
 COMPRESSIONS = (".gz", ".zst")
@@ -65,7 +64,7 @@ def read(path: str | os.PathLike) -> str:
     path = storage.path(path)
     storage.check(path)
     try:
-        with corpus_files.unpacked(os.fspath(path)) as stream:
+        with file_kinds.unpacked(os.fspath(path)) as stream:
             data = stream.read()
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
@@ -76,7 +75,7 @@ def read(path: str | os.PathLike) -> str:
             f"the file); iconv -f {'UTF-16' if is_utf_16 else 'LATIN1'} -t UTF-8 "
             "converts a file"
         ) from error
-    except (OSError, EOFError, zlib.error) as error:
+    except file_kinds.DAMAGE as error:
         raise storage.failure(error)(f"cannot read {path}: {error}") from error
     # Line ends stay as they are, unless they are those of old Macintoshes.
     return text if "\n" in text else text.replace("\r", "\n")

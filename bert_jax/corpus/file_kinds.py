@@ -1,0 +1,106 @@
+"""Kinds of input files: their compression, and their formats by their first bytes."""
+
+import bz2
+import codecs
+import contextlib
+import gzip
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+
+import pyarrow
+
+from bert_jax import storage, terminal
+from bert_jax.errors import UserError
+
+_BEGINNING_BYTES = 1024
+# Errors that damaged files raise.
+DAMAGE = (OSError, EOFError, zlib.error, lzma.LZMAError, pyarrow.ArrowException)
+# First bytes of files that are not text.
+_NOT_TEXT = {
+    b"PAR1": "a Parquet file; use --format=parquet",
+    b"\x1f\x8b": "compressed; let its name end in .gz",
+    b"BZh": "compressed; let its name end in .bz2",
+    b"\xfd7zXZ": "compressed; let its name end in .xz",
+    b"\x28\xb5\x2f\xfd": "compressed; let its name end in .zst",
+    b"PK\x03\x04": "a ZIP archive or an office document; extract its text",
+    b"%PDF": "a PDF document; extract its text",
+    b"\xff\xfe": "UTF-16; convert it to UTF-8",
+    b"\xfe\xff": "UTF-16; convert it to UTF-8",
+}
+
+
+def _open_zstd(stream: io.BufferedIOBase) -> io.BufferedIOBase:
+    # The decoder of the library `zstandard` takes a truncated file for a complete one.
+    return io.BufferedReader(pyarrow.input_stream(stream, compression="zstd"))
+
+
+_UNPACK = {
+    ".gz": gzip.open,
+    ".bz2": bz2.open,
+    ".xz": lzma.open,
+    ".zst": _open_zstd,
+}
+
+
+def is_compressed(path: str) -> bool:
+    """Return whether a file is decompressed while it is read."""
+    return path.endswith(tuple(_UNPACK))
+
+
+@contextlib.contextmanager
+def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
+    """Open a local or remote file, and decompress it while it is read."""
+    with storage.path(name).open("rb") as stream:
+        unpack = next((_UNPACK[s] for s in _UNPACK if name.endswith(s)), None)
+        if unpack:
+            with unpack(stream) as content:
+                yield content
+        else:
+            yield stream
+
+
+def detect_format(pattern: str) -> str:
+    """Return the format of the first file that matches, from its first bytes.
+
+    Raises:
+      UserError: The file is a JSON array, which no format reads.
+    """
+    name = next((file.name for file in storage.find(pattern) if file.size), None)
+    beginning = b""
+    if name is not None:
+        # Whatever is wrong with the file is reported when it is read.
+        with contextlib.suppress(*DAMAGE), unpacked(name) as stream:
+            beginning = stream.read(_BEGINNING_BYTES)
+    beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
+    kinds = {b"<doc ": "wikiextractor", b"PAR1": "parquet"}
+    for first, kind in kinds.items():
+        if beginning.startswith(first):
+            return kind
+    if re.match(rb'\[\s*\{\s*"', beginning):
+        raise UserError(
+            f"{terminal.printable(name)} looks like a JSON array; write one object per "
+            "line, or read it as it is with --format=text"
+        )
+    return "jsonl" if re.match(rb'\{\s*("|\})', beginning) else "text"
+
+
+def not_text(stream: io.BufferedIOBase, name: str, start: int) -> str:
+    """Return what a file is that is not text, from its first bytes; "" for text.
+
+    Args:
+      stream: The file, decompressed and not yet read.
+      name: Path or URL of the file.
+      start: First byte of the range that will be read. Behind 0, the first bytes are
+        read apart from the stream.
+    """
+    if start:
+        (beginning,) = storage.read_ranges(name, [(0, _BEGINNING_BYTES)])
+    else:
+        beginning = stream.peek(_BEGINNING_BYTES)[:_BEGINNING_BYTES]
+    for first, kind in _NOT_TEXT.items():
+        if beginning.startswith(first):
+            return kind
+    return "binary" if b"\0" in beginning else ""
