@@ -63,10 +63,10 @@ TWICE = questions.paragraph("a b", [("what", "b")])
         ({"data": [{}]}, "FILE: data[0]: the field 'paragraphs' of SQuAD is missing"),
         (
             {"data": [{"paragraphs": [{"context": " ", "qas": []}]}]},
-            "cannot read FILE: data[0]: 'context' is \"' '\", not a text",
+            "cannot read FILE: data[0]: 'context' is ' ', not a text",
         ),
         (one_question(id=None), "FILE: data[0]: the field 'id' of SQuAD is missing"),
-        (one_question(question=["a"]), "q7: 'question' is \"['a']\", not a text"),
+        (one_question(question=["a"]), "q7: 'question' is ['a'], not a text"),
         (one_question(question="x \ud83d"), "'question': a text has half of a charac"),
         (one_answer("b", "2"), "q7: 'answer_start' is '2', not a whole number"),
         (one_question(answers=None), "FILE: question q7: the field 'answers' of SQuAD"),
