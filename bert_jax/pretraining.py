@@ -181,8 +181,8 @@ def open_data(
       rows: int [rows], ascending. Rows of each batch that this process makes.
     """
     train = _batches(config, corpora, index, rows, held_out=False)
-    if len(corpora) > 1:
-        processes.say(train.describe(config.phases[index].steps))
+    for line in train.describe(config.phases[index].steps):
+        processes.say(line)
     held_out, levels = _held_out(config, corpora, index, rows)
     return PhaseData(train.batches, held_out, train.row_names, levels)
 

@@ -5,7 +5,8 @@ Source: BERT paper, 5.3 and A.3: batches of 16 and 32, learning rates of 5e-5, 3
         and 3. A tenth of the steps warmup, as google-research/bert has for its tasks.
         In the paper a sentence of CoNLL-2003 has its document as context, here none.
 Expect: CoNLL-2003 (paper, table 7): BERT-Base F1 96.4 on the evaluation set and 92.4 on
-        the test set, BERT-Large 96.6 and 92.8, cased.
+        the test set, BERT-Large 96.6 and 92.8, cased. Compare `lenient_f1`, which
+        decodes tags as conlleval does; `f1` is strict.
 Run:    python -m bert_jax.run.finetune_tagger --config=configs/tagger.py \
             --config.task.train=TRAIN.conll --config.task.eval=EVAL.conll \
             --config.task.test=TEST.conll \

@@ -59,6 +59,10 @@ def download(folder, task):
     without = "\t".join(n for n in names if n not in (spec.label, "label1"))
     test_header = TEST_HEADERS.get(task, without)
     columns = test_header.removeprefix("\ufeff").split("\t")
-    for _, file in spec.tests:
+    for _, file in spec.tests[: 2 if task == "mnli" else 1]:
         write(folder / f"{file}.tsv", test_header, rows(columns, task, 3, 10))
+    if task == "mnli":
+        names = ["index", spec.text_a, spec.text_b]
+        path = folder.parent / "diagnostic" / "diagnostic.tsv"
+        write(path, "\t".join(names), rows(names, task, 3, 10))
     return folder

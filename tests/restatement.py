@@ -65,17 +65,22 @@ def permute(index, size, key):
 def read_documents(corpus, split, group=0, groups=1):
     """Return documents as lists of sentences, which are lists of ids."""
     every = corpus.shards[split]
-    documents = []
-    for number, shard in enumerate(every):
-        if number * groups // len(every) != group:
-            continue
+    total = sum(shard.tokens for shard in every)
+    begin, end = total * group // groups, total * (group + 1) // groups
+    documents, offset = [], 0
+    for shard in (s for i in range(groups) for s in every[i::groups]):
         for rows in shards.read_shard(corpus.folder, shard):
             starts = [*rows.sentence_starts, len(rows.tokens)]
             sentences = [
                 rows.tokens[a:b].tolist() for a, b in itertools.pairwise(starts)
             ]
-            bounds = itertools.pairwise(rows.sentences_before)
-            documents += [sentences[first:last] for first, last in bounds]
+            for first, last in itertools.pairwise(rows.sentences_before):
+                document = []
+                for sentence in sentences[first:last]:
+                    own = sentence[max(begin - offset, 0) : max(end - offset, 0)]
+                    document += [own] if own else []
+                    offset += len(sentence)
+                documents += [document] if document else []
     return documents
 
 
@@ -482,7 +487,7 @@ class Reference:
                 runs.append([])
                 previous = False
                 continue
-            if previous and self.tokenizer.continues_word[ids[i]]:
+            if previous and not self.tokenizer.begins_word[ids[i]]:
                 runs[-1][-1].append(i)
             else:
                 runs[-1].append([i])

@@ -235,6 +235,30 @@ def test_tpus_use_the_kernel_where_shapes_allow():
     assert "3 rows are not a multiple of 2 devices" in tpu_decision(batch=3, data=2)
 
 
+def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
+    monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
+    modern = config.EncoderConfig(
+        positions="rotary",
+        attention_window=64,
+        global_layer_every=3,
+        norm_placement="pre",
+        attention_dropout_rate=0.0,
+    )
+    of_residuals = "residuals: plain operations (the kernel is for post-norm blocks)"
+    assert decisions.describe(modern, "tpu", 8, 512) == (
+        f"global attention, local attention: TPU kernel; {of_residuals}"
+    )
+    assert decisions.describe(modern, "tpu", 8, 8192) == (
+        "global attention, local attention: plain operations (rows of 8192 tokens; the "
+        f"kernel takes multiples of 128 up to 512); {of_residuals}"
+    )
+    assert decisions.describe(modern, "cuda", 8, 8192) == (
+        "global attention: cuDNN; local attention: plain operations (the window of "
+        "JAX's cuDNN call is one-sided); residuals: plain operations (no kernel for "
+        "platform cuda)"
+    )
+
+
 @pytest.mark.plans
 @pytest.mark.parametrize(
     ("name", "case"),

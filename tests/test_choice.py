@@ -72,6 +72,35 @@ def test_arc(tmp_path):
     assert [q.answer for q in unknown.questions] == [-1, -1]
 
 
+def test_arc_as_ai2_has_it(tmp_path):
+    expected = [
+        Question(2, "Which of A and B?", ("dry (very)", "wet", "oil"), 1),
+        Question(3, "What?", ("one", "two"), 0),
+    ]
+    text = (
+        "questionID,AnswerKey,isMultipleChoiceQuestion,question,category\n"
+        '7,B,1,"Which of A and B? (A) dry (very) (B) wet (C) oil",Test\n'
+        "8,1,1,What? (1) one (2) two,Test\n"
+    )
+    assert read(tmp_path / "a.csv", text).questions == expected
+    with pytest.raises(UserError, match="line 3: AnswerKey is 'C', none of the label"):
+        read(tmp_path / "a.csv", text.replace("8,1", "8,C"))
+    lines = [""]
+    for question, labels in zip(expected, ("ABC", "12"), strict=True):
+        pairs = zip(question.choices, labels, strict=True)
+        choices = [{"text": text, "label": label} for text, label in pairs]
+        asked = {"stem": question.question, "choices": choices}
+        key = labels[question.answer]
+        lines.append(json.dumps({"id": "7", "question": asked, "answerKey": key}))
+    assert read(tmp_path / "a.jsonl", "\n".join(lines)).questions == expected
+    named = {"text": expected[0].choices, "label": ["A", "B", "C"]}
+    line = {"question": expected[0].question, "choices": named, "answerKey": "B"}
+    assert read(tmp_path / "b.jsonl", "\n" + json.dumps(line)).questions == expected[:1]
+    unknown = "\n".join(lines).replace('"answerKey"', '"other"')
+    file = read(tmp_path / "a.jsonl", unknown, needs_answers=False)
+    assert [question.answer for question in file.questions] == [-1, -1]
+
+
 @pytest.mark.parametrize(
     ("answer", "index"), [(0, 0), (2, 2), ("B", 1), ("C", 0), ("the\u2028 Rhine", 2)]
 )
@@ -104,6 +133,11 @@ def test_json_lines(answer, index, tmp_path):
         ("a.csv", SWAG.replace("l\n", "x\n") + "0,,,,x,y,,a,b,c,d,1\n", "no answer"),
         ("a.jsonl", "{\n", "line 1: no JSON: "),
         ("a.jsonl", "[1]\n", r"line 1: '\[1\]' is no object"),
+        (
+            "a.jsonl",
+            r'{"question": "x \ud83d", "choices": []}',
+            "1: a text has half of a",
+        ),
         ("a.jsonl", '{"question": 1, "choices": []}', "'question' must be a text"),
         ("a.jsonl", '{"question": "x", "choices": "ab"}', "a list of texts"),
         ("a.jsonl", '{"question": "x", "choices": ["a"]}', "fewer than two answers"),
@@ -114,6 +148,15 @@ def test_invalid_files_are_refused(name, text, message, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path / name, text)
     assert "\n" not in str(caught.value)
+
+
+def test_a_number_in_quotes_is_no_answer(tmp_path):
+    message = "the answer '1' is none .* number from 0 to 1 .without quotes., its l"
+    with pytest.raises(UserError, match=message):
+        read(
+            tmp_path / "a.jsonl",
+            '{"question": "x", "choices": ["a", "b"], "answer": "1"}',
+        )
 
 
 @pytest.mark.parametrize("answer", [2, -1, True, 1.0, None, "D", "same"])

@@ -17,7 +17,13 @@ from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import classification as objectives
 from bert_jax.objectives import metric_sums
-from bert_jax.tasks import classification, classification_scores, confusion, texts
+from bert_jax.tasks import (
+    classification,
+    classification_scores,
+    confusion,
+    text_files,
+    texts,
+)
 from bert_jax.tasks.texts import Example
 from bert_jax.training import step
 
@@ -35,8 +41,17 @@ def test_labels_become_classes():
     examples = labelled("y", "x", "x")
     assert classification.label_names(examples) == ["x", "y"]
     assert classification.to_classes(examples, ["x", "y"]).tolist() == [1, 0, 0]
-    for names in (["0", "1"], ["-1", "1"], ["0.0", "1.0"], ["0", "999"], ["0.5", "x"]):
+    for names in (
+        ["0", "1"],
+        ["-1", "1"],
+        ["१", "२", "१०"],
+        ["0.0", "1.0"],
+        ["0", "999"],
+        ["0.5", "x"],
+    ):
         assert classification.label_names(labelled(*names)) == names
+    with pytest.raises(UserError, match="the same number: 1, 1.0, 2; write it in one"):
+        classification.label_names(labelled("1", "2", "1.0"))
     with pytest.raises(UserError, match="all training examples have the label 'x'"):
         classification.label_names(examples[1:])
     message = "a.tsv, line 2: the label 'z' is not among .* which are 'x', 'y'"
@@ -203,6 +218,30 @@ def test_new_texts_become_rows_like_those_with_labels(target, wordpiece, tmp_pat
     )
     without = classification.Classification(other, wordpiece)
     assert without.fingerprint == task.fingerprint
+
+
+def test_unusual_files_are_read(tmp_path):
+    path = tmp_path / "a.tsv"
+    path.write_bytes("text\tlabel\r漢字\tя\r".encode())
+    assert text_files.read(path) == [Example("漢字", "", "я")]
+    path.write_bytes("text\tlabel\n漢字\tя\n".encode("utf-16"))
+    with pytest.raises(UserError, match="not UTF-8 .*; iconv -f UTF-16 -t UTF-8 conv"):
+        text_files.read(path)
+    long = "字" * 200_000
+    (tmp_path / "a.csv").write_text(f"text,label\n{long},я\n")
+    assert text_files.read(tmp_path / "a.csv") == [Example(long, "", "я")]
+
+
+def test_pairs_and_single_texts_do_not_mix(wordpiece, tmp_path):
+    (tmp_path / "pairs.tsv").write_text("text_a\ttext_b\tlabel\nx\ty\t1\nz\t\t0\n")
+    (tmp_path / "texts.tsv").write_text("text\tlabel\nx\t1\nz\t0\n")
+    for train, held_out in (("pairs", "texts"), ("texts", "pairs")):
+        config = config_lib.ClassificationConfig(
+            train=str(tmp_path / f"{train}.tsv"), eval=str(tmp_path / f"{held_out}.tsv")
+        )
+        message = f"{held_out}.tsv has .*texts, but .*{train}.tsv has .*; name the col"
+        with pytest.raises(UserError, match=message):
+            classification.Classification(config, wordpiece)
 
 
 # ---- metrics

@@ -420,6 +420,10 @@ def test_flops_of_parts():
             {"num_layer_groups": 1, "attention_window": 2, "global_layer_every": 2},
             "attention_window=2 .*num_layer_groups=1",
         ),
+        (
+            {"embedding_size": 16, "prediction_head": HEAD(num_layers=0)},
+            r"embedding_size=16 .*prediction_head\.num_layers=0",
+        ),
         ({"prediction_head": HEAD(width=8)}, r"head\.width=8 .*head\.num_layers=1"),
     ],
     ids=str,

@@ -1,12 +1,16 @@
 """Feature vectors of texts: their values, their files, and files of texts."""
 
 import dataclasses
+import errno
 import gzip
 import io
 import json
+import os
+import pathlib
 import sys
 
 import numpy as np
+import published
 import pyarrow.parquet
 import pytest
 from commands import assert_refused, call
@@ -19,6 +23,7 @@ from bert_jax.errors import UserError
 from bert_jax.model.heads import make_encoder
 from bert_jax.objectives import causal_lm, masked_lm
 from bert_jax.prediction import feature_files, input_files
+from bert_jax.prediction import features as features_lib
 
 # Texts, their tokens, and how many of these are of the first segment.
 CASES = [
@@ -112,7 +117,9 @@ def test_long_texts_are_truncated(model):
     assert len(whole.tokens) == 40 and whole.truncated
 
 
-def test_texts_are_read_a_few_batches_ahead(model):
+@pytest.mark.parametrize(("window_bytes", "ahead"), [(1 << 28, 16), (128, 2)])
+def test_texts_are_read_a_few_batches_ahead(window_bytes, ahead, model, monkeypatch):
+    monkeypatch.setattr(features_lib, "_WINDOW_BYTES", window_bytes)
     read = 0
 
     def many():
@@ -125,7 +132,7 @@ def test_texts_are_read_a_few_batches_ahead(model):
     assert read == 0
     for given in range(1, 40):
         assert next(got).values.shape == (1, TINY.hidden_size)
-        assert given <= read <= given + 16
+        assert given <= read <= given + ahead
 
 
 @pytest.mark.parametrize(
@@ -145,6 +152,21 @@ def test_invalid_arguments_are_refused(options, message, model):
     """The call raises, not the first iteration."""
     with pytest.raises(UserError, match=message):
         model.features(TEXTS, **options)
+
+
+def test_invalid_texts_are_refused_by_their_index(model):
+    got = model.features(["ab", ("ab", "ac"), "ad", "\ud800"], batch_size=2)
+    with pytest.raises(prediction.TextError, match="unpaired surrogate") as error:
+        list(got)
+    assert error.value.index == 3
+
+
+def test_the_length_has_room_for_the_special_tokens_of_a_pair():
+    model = prediction.load(published.folder("roberta_bare"))
+    with pytest.raises(UserError, match="length=3 must be from 4 to the "):
+        model.features([("aa", "ab")], length=3)
+    [features] = model.features([("aa", "ab")], length=4)
+    assert features.tokens == ["<s>", "</s>", "</s>", "</s>"] and features.truncated
 
 
 def test_cls_of_a_causal_encoder_is_refused(tmp_path):
@@ -231,6 +253,16 @@ def test_incomplete_files_are_not_written(ending, tmp_path):
     assert list(tmp_path.iterdir()) == [path]
 
 
+def test_read_only_folders_are_reported(tmp_path, monkeypatch):
+    def fail(*args, **kwargs):
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setitem(feature_files._FORMATS, "jsonl", fail)
+    monkeypatch.setattr(pathlib.Path, "unlink", fail)
+    with pytest.raises(UserError, match=r"a\.jsonl: Read-only file system"):
+        feature_files.write(str(tmp_path / "a.jsonl"), [], (-1,), pooled=True)
+
+
 # ---- files of texts
 
 
@@ -249,7 +281,7 @@ def test_lines_pairs_and_empty_lines(tmp_path, monkeypatch):
 
 def test_columns(tmp_path):
     path = tmp_path / "a.tsv"
-    path.write_text('id\tq\ta\n1\tx ||| y\t"\n2\t\tz\n')
+    path.write_text('id\tq\ta\n1\tx ||| y\t"\n\n2\t\tz\n\n')
     assert list(input_files.read_texts(str(path), "q")) == ["x ||| y", ""]
     assert list(input_files.read_texts(str(path), "a", "q")) == [
         ('"', "x ||| y"),
@@ -262,6 +294,7 @@ def test_columns(tmp_path):
     [
         (b"", ("a",), "a.txt has no lines"),
         (b"a\nb\xff\n", (), "a.txt, line 2 is not UTF-8; convert the file"),
+        (b"a\rb\r", (), "a.txt, line 1 has a carriage return inside"),
         (b"a\tb\n", ("a", "c"), "a.txt, line 1: no column 'c'; there are 'a', 'b'"),
         (b"a\tb\n", ("a",), "a.txt, line 1: there are no rows below the names"),
         (b"a\tb\n1\t2\n1\n", ("a",), "a.txt, line 3: 1 fields, not 2"),
@@ -282,7 +315,7 @@ def test_truncated_gzip_file_is_refused(tmp_path):
     path.write_bytes(whole[: len(whole) // 2])
     with pytest.raises(UserError, match=r"a\.gz cannot be read after line \d+: "):
         list(input_files.read_texts(str(path)))
-    with pytest.raises(UserError, match="cannot be read: .*No such file"):
+    with pytest.raises(UserError, match="nonesuch cannot be read: No such file"):
         list(input_files.read_texts(str(tmp_path / "nonesuch")))
 
 
@@ -293,17 +326,18 @@ def test_command_writes_and_counts(model, expected, tmp_path):
     (tmp_path / "a.txt").write_text("ab ac ad\nab ||| ad ae\n\n" + "ab " * 90)
     files = f"--input={tmp_path}/a.txt", f"--output={tmp_path}/a.npz"
     done = call(
-        "extract_features", f"--init_from={model.source}", *files, "--layers=-1,0",
-        "--pool=mean",
-    )  # fmt: skip
+        "extract_features", f"--init_from={model.source}", *files, "--pool=mean"
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == (
         f"4 texts to {tmp_path}/a.npz; truncated because they were too long: 1"
     )
     with np.load(tmp_path / "a.npz") as file:
-        assert file["values"].shape == (4, 2, TINY.hidden_size)
+        # The default is the last four layers, or all of a smaller encoder.
+        assert file["layers"].tolist() == [-1, -2, -3]
+        assert file["values"].shape == (4, 3, TINY.hidden_size)
         for i in range(3):
-            wanted = expected[i].mean(axis=0)[[-1, 0]]
+            wanted = expected[i].mean(axis=0)[[-1, -2, -3]]
             np.testing.assert_allclose(file["values"][i], wanted, atol=1e-5)
 
 
@@ -312,6 +346,7 @@ def test_command_writes_and_counts(model, expected, tmp_path):
     [
         (["--output=a.npz"], "--input is missing; give a file of texts"),
         (["--input=a", "--output=a.txt"], "a.txt must end in one of .jsonl, .npz, .pa"),
+        (["--input=a", "--output={}/b.npz"], "b.npz is a folder; give the path of"),
         (["--input=a", "--output=a.npz", "--layers=last"], "--layers=last must be int"),
         (["--input=a", "--output=a.npz", "--text_b=a"], "--text_b needs --text_a"),
         (["--input=/nowhere", "--output={}/a.npz"], "/nowhere cannot be read"),
@@ -321,7 +356,8 @@ def test_command_writes_and_counts(model, expected, tmp_path):
 )
 def test_invalid_flags_and_files_are_refused(flags, message, model, tmp_path):
     (tmp_path / "a.txt").write_bytes(b"ab\n\xff\n")
+    (tmp_path / "b.npz").mkdir()
     flags = [flag.format(tmp_path) for flag in flags]
     done = call("extract_features", f"--init_from={model.source}", *flags)
     assert_refused(done, message)
-    assert [path.name for path in tmp_path.iterdir()] == ["a.txt"]
+    assert {path.name for path in tmp_path.iterdir()} == {"a.txt", "b.npz"}

@@ -79,7 +79,7 @@ def test_every_task_is_read_scored_and_submitted(task, tmp_path, wordpiece):
     out = tmp_path / "out"
     out.mkdir()
     made.write(out, predictions)
-    submissions = ["MNLI-m.tsv", "MNLI-mm.tsv"]
+    submissions = ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]
     if task != "mnli":
         submissions = [f"{config_lib.GLUE[task]}.tsv"]
     usual = ["predictions.tsv"] + ["confusion.png"] * (count > 0)

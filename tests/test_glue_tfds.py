@@ -29,11 +29,15 @@ def prepare(tmp_path, monkeypatch):
         monkeypatch.setattr(
             manager,
             "download",
-            lambda self, urls: {
-                "train": str(folder / "msr_paraphrase_train.txt"),
-                "test": str(folder / "msr_paraphrase_test.txt"),
-                "dev_ids": str(folder / "dev_ids.tsv"),
-            },
+            lambda self, urls: (
+                str(folder.parent / "diagnostic/diagnostic.tsv")
+                if task == "ax"
+                else {
+                    "train": str(folder / "msr_paraphrase_train.txt"),
+                    "test": str(folder / "msr_paraphrase_test.txt"),
+                    "dev_ids": str(folder / "dev_ids.tsv"),
+                }
+            ),
         )
         data = tmp_path / "prepared"
         tfds.builder(f"glue/{task}", data_dir=str(data)).download_and_prepare()
@@ -72,6 +76,8 @@ def test_examples_match_the_files(task, tmp_path, prepare):
     folder = plain(download(tmp_path, task))
     if task == "mrpc":
         microsoft_mrpc(folder)
+    if task == "mnli":
+        prepare("ax", folder)
     files = glue.read(task, str(folder))
     sets = glue_tfds.read(task, str(prepare(task, folder)))
     assert values(task, sets.train) == values(task, files.train)

@@ -50,10 +50,11 @@ REFUSED_CONFIGS = {
         ({"hidden_size": "32"}, "hidden_size must be of type int, got"),
         ({"hidden_size": 48}, r"bias has shape \(32,\); expected \(48,\)"),
         ({"num_attention_heads": 5}, "num_heads=5 does not divide hidden"),
-        ({"num_hidden_layers": 2}, "has arrays of 3 layers, but num_"),
+        ({"num_hidden_layers": 2}, "has arrays of 3 layers, but num_hidden_layers in"),
         ({"vocab_size": 44}, "has 45 tokens, the model only 44"),
         ({"vocab_size": 46}, "has 45 tokens, the model 46 .* or the next"),
         ({"vocab_size": 48}, r"\(45, 32\); expected \(48, 32\) from conf"),
+        ({"is_decoder": "false"}, "is_decoder must be of type bool, got 'false'"),
         ({"layer_norm_eps": -1.0}, "epsilon=-1.0 must be more than 0"),
         (
             {"architectures": ["BertForJointSlots"]},
@@ -73,7 +74,7 @@ REFUSED_CONFIGS = {
     ],
     "albert_bare": [
         ({"inner_group_num": 2}, "_num is 2; .* supports 1 only"),
-        ({"num_hidden_groups": 1}, "2 groups of layers, but num_"),
+        ({"num_hidden_groups": 1}, "2 groups of layers, but num_hidden_groups in"),
         ({"num_hidden_groups": 3}, "num_layer_groups=3 does not divide"),
         ({"embedding_size": 24}, "ALBERT of transformers projects them"),
         ({"is_decoder": True}, "causal; ALBERT of transformers has no"),
@@ -89,6 +90,7 @@ REFUSED_CONFIGS = {
         ({"pad_token_id": None}, "pad_token_id must be of type int"),
         ({"hidden_act": "gelu_new"}, "head of RobertaForMaskedLM"),
     ],
+    "xlnet_bare": [({"n_layer": 1}, "has arrays of 2 layers, but n_layer in")],
     "modernbert": [
         ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
         (
@@ -315,6 +317,7 @@ ADDED = dict.fromkeys(
             "tokenizer.json cannot be",
         ),
         ("bare", "model", {"continuing_subword_prefix": "@@"}, "model is .*@@"),
+        ("bare", "model", {"unk_token": "aa"}, '"unk_token": "aa"'),
         ("bare", "vocab", {"more": 77}, "ids in tokenizer.json must be 0 to 45, each"),
         ("bare", "normalizer", None, "normalizer is null; .*BertNormalizer"),
         ("bare", "normalizer", {"type": "NFC"}, "NFC"),

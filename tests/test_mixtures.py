@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import io
+import math
 
 import numpy as np
 import pytest
@@ -197,7 +198,7 @@ def test_epochs_of_each_corpus_are_described(corpora):
     config = mixed(configure(batch_size=4096), weights=(3.0, 2.0, 1.0))
     made = make(corpora, config)
     count = made._groups[0].corpora[2].order.count
-    assert made.describe(16).splitlines()[2] == (
+    assert made.describe(16)[2] == (
         f"corpus tiny: about 10,923 rows, {10923 / count:.2f} epochs of {count:,}"
     )
 
@@ -222,9 +223,6 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     data = config_lib.DataConfig(weights=(1.0, 1e-6, 1.0))
     with pytest.raises(UserError, match="corpus small would have a share of 5e-07"):
         mixture.rows_of_block(data, corpora)
-    config = mixed(configure(groups=9), weights=())
-    with pytest.raises(UserError, match="shard_groups=9, but .*small has 5 train"):
-        make(corpora, config, rows=[0])
 
 
 @pytest.mark.parametrize(
@@ -237,15 +235,27 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
         ({"weights": (1.0, 0.0)}, r"data.weights\[1\]=0.0 must be more than 0"),
         ({"weight_exponent": 1.5}, "weight_exponent=1.5 must be .* at most 1"),
         ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 has no effect beside"),
+        (
+            {"weights": (1.0, math.nan)},
+            r"data.weights\[1\]=nan must be a finite number",
+        ),
+        ({"corpus": "a,"}, "data.corpus='a,' has a folder without a name; remove"),
+        ({"corpus": ","}, "data.corpus=',' has a folder without a name; remove"),
     ],
 )
-def test_wrong_weights_are_refused(data, message):
-    config = config_lib.PretrainConfig(
-        data=config_lib.DataConfig(corpus="a, b", **data)
-    )
-    assert config.data.folders == ("a", "b")
+def test_wrong_folders_and_weights_are_refused(data, message):
+    data = config_lib.DataConfig(**{"corpus": "a, b"} | data)
+    config = config_lib.PretrainConfig(data=data)
     with pytest.raises(UserError, match=message):
         knobs.check(config)
+
+
+def test_weights_that_are_no_numbers_are_refused():
+    cfg = load("multilingual", "smoke")
+    cfg.data.weights = ("1,nan",)  # as on the command line
+    with pytest.raises(UserError, match=r"data.weights='1,nan': expected numbers with"):
+        knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    assert config_lib.DataConfig(corpus="a, b").folders == ("a", "b")
 
 
 def test_wrong_weights_of_a_phase_are_refused():

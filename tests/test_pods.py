@@ -65,7 +65,8 @@ def test_a_process_opens_only_the_shards_of_its_groups(read_by_four, corpus):
         own = set(json.loads(path.read_text())) - held_out
         assert own and own < set(train)
         seen += sorted(own)
-    assert sorted(seen) == sorted(train)
+    assert set(seen) == set(train)
+    assert len(seen) <= len(train) + 3  # a group may end inside a shard
 
 
 # ---- checkpoints of other projects

@@ -1,6 +1,7 @@
 """Predictions of pretrained models: blanks and next sentences; and batches of rows."""
 
 import dataclasses
+import types
 from typing import ClassVar
 
 import jax
@@ -55,8 +56,13 @@ def assert_filled(filled, logits, texts):
             np.testing.assert_allclose(got, probabilities[i, j, ids], rtol=1e-4)
 
 
-@pytest.mark.parametrize("segments", ["next_sentence", "doc_sentences"])
-def test_blanks_do_not_depend_on_the_other_texts(segments, pretrained):
+@pytest.mark.parametrize(
+    ("segments", "group"), [("next_sentence", 16), ("doc_sentences", 3)]
+)
+def test_blanks_do_not_depend_on_the_other_texts(
+    segments, group, pretrained, monkeypatch
+):
+    monkeypatch.setattr(filling, "_GROUP", group)  # 3: some texts have two rows
     model, params = pretrained[segments]
     texts = [
         " ".join(["[MASK]"] * (1 + i % 3) + [words(n, i), "[MASK]"])
@@ -91,6 +97,32 @@ def test_top_is_limited_to_the_number_of_words(model):
     [[guesses]] = model.fill(["ab [MASK]"], top=10**6)
     assert sorted(guess.word for guess in guesses) == sorted(WORDS)
     assert model.fill([]) == []
+
+
+@pytest.mark.parametrize(
+    ("text", "continues", "kind", "expected"),
+    [
+        ("word", False, "wordpiece", True),
+        ("word", True, "wordpiece", False),
+        ("1990", False, "wordpiece", True),
+        ("b2b", False, "byte_bpe", True),
+        ("हिन्दी", False, "wordpiece", True),
+        ("हिन्दी", True, "sentencepiece", False),
+        ("中文", True, "sentencepiece", True),
+        ("日本語の", True, "byte_bpe", True),
+        ("的", True, "wordpiece", False),
+        ("、", True, "sentencepiece", False),
+        ("्", False, "wordpiece", False),
+        ("-", False, "wordpiece", False),
+        ("[MASK]", False, "wordpiece", False),
+        ("", False, "sentencepiece", False),
+    ],
+)
+def test_words_of_many_scripts_are_guessed(text, continues, kind, expected):
+    tokenizer = types.SimpleNamespace(
+        texts=[text], continues_word=[continues], kind=kind, vocab_size=1
+    )
+    assert filling.is_word(tokenizer).tolist() == [expected]
 
 
 def test_a_table_has_a_column_for_each_blank():
@@ -228,9 +260,11 @@ def test_the_probability_that_a_text_follows(model):
         ([], "there is no text; give a sentence with [MASK] in it, in quotes, or"),
         (["--next=ab"], "there is no text; give a sentence, in quotes, or --file=FILE"),
         (["ab"], "there is no [MASK] in 'ab'"),
+        (["[Mask] a"], "no [MASK] in '[Mask] a'; write [MASK] instead of [Mask]"),
+        (["<mask>"], "no [MASK] in '<mask>'; write [MASK] instead of <mask>"),
         (["[MASK]", "--next=ab"], "--next needs texts without [MASK], got"),
         (["[MASK]" * 39], "has 41 tokens, the model has 40 positions"),
-        (["--file=/nowhere"], "/nowhere cannot be read: "),
+        (["--file=/nowhere"], "/nowhere cannot be read: No such file or directory"),
         (["--file={lines}"], "lines.txt, line 2: there is no [MASK] in ''"),
         (["--file={lines}", "--next=ab"], "lines.txt, line 1: --next needs texts"),
         (["--file={long}"], "long.txt, line 3: '[MASK][MASK]"),

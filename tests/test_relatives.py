@@ -117,6 +117,26 @@ def test_generator_with_a_fraction_of_a_head_is_refused(size, columns):
         knobs.check(asked)
 
 
+@pytest.mark.parametrize(
+    ("fields", "layers", "message"),
+    [
+        ({"num_key_value_heads": 4}, 1.0, "num_key_value_heads=4 .* num_heads=3"),
+        ({"num_layer_groups": 4}, 0.5, "num_layer_groups=4 .* num_layers=6"),
+    ],
+)
+def test_generator_that_cannot_share_heads_or_layers_is_refused(
+    fields, layers, message
+):
+    asked = config.PretrainConfig(
+        encoder=config.EncoderConfig(**fields),
+        objective=config.ReplacedTokensConfig(
+            generator_size=0.25, generator_layers=layers
+        ),
+    )
+    with pytest.raises(UserError, match=f"generator's {message}"):
+        knobs.check(asked)
+
+
 def test_samples_have_the_probabilities_of_a_softmax():
     """Counts of 40,000 draws, to 4.5 sigma; other keys draw others."""
     logits = np.array([[2.0, 0.5, -1.0, -1e9, 1.0], [0.0, 0.0, 3.0, 0.0, -2.0]])

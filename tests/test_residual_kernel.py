@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+import re
 
 import flax.linen as nn
 import jax
@@ -108,6 +109,25 @@ def test_kernel_runs_on_the_rows_of_a_device():
         ours = output_and_gradients(by_kernel, encoder, *split, dropout_keys=keys)
     for a, b in zip(ours, expected, strict=True):
         assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
+
+
+def test_kernels_follow_the_mesh_and_the_rules_in_use():
+    """The same shapes are traced again: rules are no part of JAX's key for traces."""
+    *arrays, _, _ = arrays_of((4, 16, 128))
+
+    def rows_of_a_device():
+        traced = jax.make_jaxpr(
+            lambda *x: by_kernel(encoder_of(128), *x, keys_of(4))[0]
+        )(*arrays)
+        return set(re.findall(r"f32\[(\d),16,128\] = pallas_call", str(traced)))
+
+    for devices in (2, 4):
+        axes = config.MeshConfig(data=devices)
+        with sharding.use(sharding.make_mesh(axes, jax.devices()[:devices])):
+            assert rows_of_a_device() == {str(4 // devices)}
+            with nn.logical_axis_rules(()):
+                assert rows_of_a_device() == {"4"}
+    assert rows_of_a_device() == {"4"}
 
 
 def kernels(shape, keys_shape, data=1, **fields):

@@ -5,11 +5,12 @@ import json
 import pathlib
 
 import numpy as np
+import published
 import pytest
 import questions
 
 from bert_jax import config as config_lib
-from bert_jax import knobs
+from bert_jax import knobs, prediction
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import squad
@@ -66,17 +67,12 @@ TWICE = questions.paragraph("a b", [("what", "b")])
         ),
         (one_question(id=None), "FILE: data[0]: the field 'id' of SQuAD is missing"),
         (one_question(question=["a"]), "q7: 'question' is \"['a']\", not a text"),
-        (
-            one_answer("b", 1),
-            "the answer 'b' is not at character 1 of its context, where there is ' '",
-        ),
-        (one_answer("c", -1), "q7: the answer 'c' is not at character -1 of its conte"),
-        (one_answer("b", "2"), "FILE: question q7 has a field of a wrong type: "),
-        (one_question(answers=[]), "q7 has no answers; a question that cannot be answ"),
+        (one_question(question="x \ud83d"), "'question': a text has half of a charac"),
+        (one_answer("b", "2"), "q7: 'answer_start' is '2', not a whole number"),
         (one_question(answers=None), "FILE: question q7: the field 'answers' of SQuAD"),
         (
             one_question(answers=[], is_impossible=True),
-            "FILE: question q7 has no answer (is_impossible), as in SQuAD 2.0; pass "
+            "FILE: question q7 has no answer, as in SQuAD 2.0; pass "
             "--config.task.no_answers=True",
         ),
         (one_question(is_impossible=True), "q7 has is_impossible and an answer"),
@@ -182,6 +178,50 @@ def test_windows_without_the_complete_answer_point_to_cls(wordpiece):
             assert texts[ends[row] - at, 1] == end
         has_all += inside
     assert 0 < has_all < np.sum(made.question == 0)
+
+
+def test_questions_whose_answer_is_elsewhere_are_not_trained_on(wordpiece, tmp_path):
+    files = {}
+    for name, begin in (("good", 2), ("late", 1), ("negative", -1)):
+        (tmp_path / name).write_text(json.dumps(one_answer("b", begin)))
+        files[name] = json.loads((tmp_path / name).read_text())["data"][0]
+        files[name]["paragraphs"][0]["qas"][0]["id"] = name
+    path = tmp_path / "all"
+    path.write_text(json.dumps({"data": list(files.values())}))
+    config = dataclasses.replace(SMALL, train=str(path), eval=str(path))
+    task = squad.Squad(config, wordpiece)
+    assert task.description["train_examples"] == 1
+    assert task.description["skipped_train_examples"] == 2
+    # They are evaluated, by their text.
+    assert task.held_out["eval"]["weights"].tolist() == [1, 0, 0]
+    outputs = {name: np.zeros((3, 32)) for name in ("start_logits", "end_logits")}
+    position = task.train["start_positions"][0]
+    for values in outputs.values():
+        values[:, position] = 9
+    predictions = task.decode({"eval": outputs})
+    assert task.scores(predictions) == {"exact_match": 100, "f1": 100}
+    config = dataclasses.replace(config, train=str(tmp_path / "late"))
+    with pytest.raises(UserError, match="late: no answer is where the file says"):
+        squad.Squad(config, wordpiece)
+
+
+@pytest.mark.parametrize("answers", [[], [{"text": "", "answer_start": -1}]])
+def test_a_question_without_an_answer_may_say_so_by_none(answers, tmp_path):
+    (tmp_path / "FILE").write_text(json.dumps(one_question(answers=answers)))
+    [example] = reader.read(tmp_path / "FILE", no_answers=True)
+    assert example.golds == ()
+    with pytest.raises(UserError, match="q7 has no answer, .*task.no_answers=True"):
+        reader.read(tmp_path / "FILE", no_answers=False)
+
+
+def test_blanks_before_a_question_change_nothing(byte_bpe):
+    made = [
+        windows.make([f"{blanks}what is it"], ["It."], byte_bpe, SMALL).rows[
+            "input_ids"
+        ]
+        for blanks in ("", "  \n ")
+    ]
+    assert np.array_equal(*made)
 
 
 def test_truncated_questions_and_lost_answers_are_counted(wordpiece, tmp_path):
@@ -346,6 +386,14 @@ def test_scores_and_files_of_version_2(wordpiece, tmp_path):
     assert (doubted["exact"], doubted["HasAns_exact"]) == (25, 0)
     assert doubted["best_exact"] == doubted["best_f1"] == 100
     assert doubted["best_f1_thresh"] == pytest.approx(scores["best_f1_thresh"] + 20)
+
+
+def test_a_published_model_abstains_if_asked_to():
+    model = prediction.load(str(published.folder("answering")))
+    asked = ["what is it"], ["The value of the name is an object."]
+    for threshold, abstains in ((None, False), (1e6, False), (-1e6, True)):
+        [answer] = model.answer(*asked, null_threshold=threshold)
+        assert (answer.text == "") == abstains
 
 
 # ---- real files

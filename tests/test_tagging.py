@@ -9,6 +9,7 @@ import pytest
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.interop import model_classes
 from bert_jax.tasks import conll, entities, tagging
 
 SCHEMES = ("IOB1", "IOB2", "BIOES")
@@ -67,7 +68,7 @@ def test_columns_are_chosen(tmp_path):
         ("a\tO\n\tO\n", (), "line 2: the word is empty"),
         ("a\tO\nb\t\n", (), "line 2: the tag is empty"),
         ("a\nb\n", (), "line 1: 1 column, and none for tags beside task.word_column=0"),
-        ("\na O\n", (0, 2), "line 2: 2 columns, and none for tags"),
+        ("\na O\n", (0, 9), "line 2: 2 columns, from 0, but task.tag_column=9; colum"),
         ("a O\n", (2,), "line 1: 2 columns, from 0, but task.word_column=2"),
         ("1\ta\tO\n# text = b\n", (), r"line 2: 1 column, .*grep -P '\^\(\\d\+\\t\|\$"),
     ],
@@ -116,11 +117,12 @@ def test_entities_of_every_scheme(scheme):
     entities.check(file, scheme)
     assert entities.count_stray(file, scheme) == 0
     for sentence, expected in zip(file.sentences, SPANS, strict=True):
-        got = entities.entities(sentence.words, sentence.tags, scheme)
-        assert [(e.kind, e.begin, e.end - e.begin) for e in got] == expected
-        assert [e.text.split() for e in got] == [
-            sentence.words[begin : begin + size] for _, begin, size in expected
-        ]
+        for name in (scheme, "lenient"):
+            got = entities.entities(sentence.words, sentence.tags, name)
+            assert [(e.kind, e.begin, e.end - e.begin) for e in got] == expected
+            assert [e.text.split() for e in got] == [
+                sentence.words[begin : begin + size] for _, begin, size in expected
+            ]
 
 
 @pytest.mark.parametrize(
@@ -151,11 +153,19 @@ def test_the_scheme_is_inferred_despite_mistakes():
 def test_tags_of_no_scheme_are_refused():
     with pytest.raises(UserError, match="x.conll, line 2: the tag 'PER' names no ent"):
         entities.scheme_of(file_of([["B-x", "PER"]]))
-    with pytest.raises(UserError, match="BILOU.* make L- to E- and U- to S-"):
-        entities.scheme_of(file_of([["B-x", "L-x"]]))
+    with pytest.raises(UserError, match="BILOU or BMES.* replace L- by E-, U- by S-"):
+        entities.scheme_of(file_of([["B-x", "M-x", "E-x"]]))
     with pytest.raises(UserError, match="line 3: 'E-x' is no tag of IOB2; .*B-TYPE or"):
         entities.check(file_of([["B-x", "O", "E-x"]]), "IOB2")
     entities.check(file_of([["B-x", "O", "E-x"]]), "none")
+
+
+def test_an_imported_tagger_keeps_its_entities_in_both_schemes():
+    """The names of the tags do not say whether they are IOB1 or IOB2."""
+    scheme = model_classes._scheme(["B-x", "I-x", "O"])
+    for tags in (["O", "I-x", "B-x"], ["O", "B-x", "B-x"]):
+        got = entities.entities("abc", tags, scheme)
+        assert [(e.begin, e.end) for e in got] == [(1, 2), (2, 3)]
 
 
 # ---- scores
@@ -183,8 +193,10 @@ def test_predictions_without_entities_score_0_without_a_warning():
     got = tagging.metrics(actual, [["O", "O", "O"]], "IOB2")
     assert (got["precision"], got["recall"], got["f1"]) == (0, 0, 0)
     assert got["accuracy"] == pytest.approx(1 / 3)
-    # An entity of strict IOB2 begins with B.
-    assert tagging.metrics(actual, [["I-x", "I-x", "O"]], "IOB2")["f1"] == 0
+    # An entity of strict IOB2 begins with B; conlleval also takes I.
+    got = tagging.metrics(actual, [["I-x", "I-x", "O"]], "IOB2")
+    assert got["f1"] == 0
+    assert [got[f"lenient_{x}"] for x in ("f1", "precision", "recall")] == [1, 1, 1]
     assert tagging.metrics([["O"]], [["O"]], "IOB2")["types"] == {}
     got = tagging.metrics([["N", "V"], ["N", "N"]], [["N", "N"], ["N", "V"]], "none")
     # N: 2 of 3 are hit, 2 of 3 claims are true; V: nothing.
@@ -311,9 +323,9 @@ def test_scores_and_files_of_a_test_set(files, wordpiece, tmp_path):
     task = make(files, wordpiece, test=str(tmp_path / "test"))
     assert task.held_out["test"]["weights"].tolist() == [0, 0]
     # The best of several runs is that with the best first score.
-    names = ["f1", "precision", "recall", "types", "accuracy"]
     predictions = task.decode(outputs)
-    assert list(task.scores(predictions)) == names
+    scores = task.scores(predictions)
+    assert next(iter(scores)) == "f1" and "test_f1" not in scores
     task.write(folder, predictions)
     got = (tmp_path / "test_predictions.conll").read_text()
     assert got == "the O\nNile B-river\n\nRhine O\n\n"

@@ -201,6 +201,11 @@ def test_tags_of_texts_and_of_words(saved):
     assert model.tag([]) == []
 
 
+def test_combining_marks_belong_to_their_word(saved):
+    [tagged] = saved("tagging")[0].tag(["हिन्दी, e\u0301t\u00e9 葛\U000e0100城"])
+    assert tagged.words == ["हिन्दी", ",", "e\u0301t\u00e9", "葛\U000e0100城"]
+
+
 def test_words_longer_than_a_row_are_truncated(saved):
     """A row has room for ten tokens; a sign that is not in the vocabulary is one."""
     texts = [["ab", "ab," * 5], ["ab", "ab," * 5 + "ac"], [], [words(30)]]
@@ -267,7 +272,13 @@ def test_the_probabilities_of_choices(saved):
         ("choice", "classify", (["ab"],), "is not a checkpoint of classification"),
         ("squad", "fill", (["[MASK]"],), "has no head to fill blanks: it was fine-tuned"
          " for squad; give a pretraining run with masked tokens"),
+        ("squad", "fill", (["[MASK]"], 0), "top=0 must be at least 1"),
         ("choice", "features", ("a",), "'a' is one text; give a list"),
+        ("classification", "classify", (["a\ud800"],), r"unpaired surrogate, '.ud800'"),
+        ("classification", "classify", ([("a", "b", "c")],), "must have two texts"),
+        ("choice", "choose", (["a"], [["\ud800", "b"]]), "has an unpaired surrogate"),
+        ("squad", "answer", (["a"], ["\ud800"]), "has an unpaired surrogate"),
+        ("tagging", "tag", (["a", ["b", None]],), "None is not a text"),
         ("classification", "classify", ("a",), "'a' is one text; give a list"),
         ("squad", "answer", ("ab", "ac"), "'ab' is one text; give a list"),
         ("squad", "answer", (["ab"], "a"), "'a' is one text; give a list"),

@@ -95,7 +95,9 @@ def test_rows_fit_the_objective_and_outputs_are_scored(name, tasks, tmp_path):
     predictions = task.decode(outputs)
     assert predictions.keys() == task.held_out.keys()
     scores = task.scores(predictions)
-    assert scores and json.loads(json.dumps({**scores, **task.description}))
+    of_eval = task.scores(task.decode({"eval": outputs["eval"]}))
+    assert of_eval.items() <= scores.items() and set(task.metrics) <= of_eval.keys()
+    assert json.loads(json.dumps({**scores, **task.description}))
     assert json.loads(json.dumps(task.settings)) == task.settings
     task.write(tmp_path, predictions)
     assert list(tmp_path.iterdir())

@@ -69,14 +69,31 @@ def test_wikiextractor_output_read_as_text_is_reported(wordpiece, tmp_path):
         (tmp_path / name).write_text(text * 3)
     source = f"--input={tmp_path}/wiki_*"
     build = ["build_corpus", source, f"--tokenizer={tmp_path / 't'}"]
+    train = ["train_tokenizer", source, "--vocab_size=100"]
     for arguments, count in (
-        ([*build, f"--output={tmp_path / 'a'}"], 1),
-        (["train_tokenizer", source, f"--output={tmp_path / 'b'}"], 1),
-        ([*build, "--format=wikiextractor", f"--output={tmp_path / 'c'}"], 0),
+        ([*build, "--format=text", f"--output={tmp_path / 'a'}"], 1),
+        ([*train, "--format=text", f"--output={tmp_path / 'b'}"], 1),
+        ([*build, f"--output={tmp_path / 'c'}"], 0),
+        ([*train, f"--output={tmp_path / 'd'}"], 0),
     ):
         done = call(*arguments)
         assert done.returncode == 0, done.stderr
         assert done.stderr.count("use --format=wikiextractor to read it") == count
+        assert ("looks like --format=wikiextractor" in done.stderr) == (count == 0)
+    assert "<" in tokenizer_lib.Tokenizer.load(tmp_path / "b").tokens
+    assert "<" not in tokenizer_lib.Tokenizer.load(tmp_path / "d").tokens
+
+
+def test_json_lines_are_recognised(tmp_path):
+    (tmp_path / "a").write_text('{"id": 1, "body": "Some text of it."}\n' * 9)
+    train = ["train_tokenizer", f"--input={tmp_path}/a", "--vocab_size=100"]
+    done = call(*train, "--text_field=body", f"--output={tmp_path / 't'}")
+    assert done.returncode == 0, done.stderr
+    assert "looks like --format=jsonl" in done.stderr
+    assert "{" not in tokenizer_lib.Tokenizer.load(tmp_path / "t").tokens
+    (tmp_path / "a").write_text('[\n  {"body": "Some text of it."}\n]\n')
+    done = call(*train, f"--output={tmp_path / 'u'}")
+    assert_refused(done, "a looks like a JSON array; write one object per line, or")
 
 
 def test_vocabulary_that_does_not_cover_the_text_is_reported(wordpiece, tmp_path):

@@ -44,6 +44,7 @@ class Length:
         half = config.examples // 2
         self.train = {name: values[:half] for name, values in rows.items()}
         self.held_out = {"eval": {name: x[half:] for name, x in rows.items()}}
+        self.metrics = ("correct",)
         self.settings = {"kinds": 2}
         self.fingerprint = hashlib.sha256(ids.tobytes()).hexdigest()[:16]
         self.description = {"examples": config.examples - half}

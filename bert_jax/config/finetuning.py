@@ -9,6 +9,7 @@ from bert_jax.config.training import (
     OptimizerConfig,
     check_micro_batches,
 )
+from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
 
@@ -32,7 +33,7 @@ class FinetuneConfig:
     # Top layers to reinitialise, together with the pooler (Zhang et al. 2021). Layers
     # that share their parameters count as one.
     reinit_layers: int = knob(0, at_least=0)
-    # Whether only the head is trained.
+    # Whether only head and pooler are trained.
     frozen: bool = False
     # Type of activations; "": as pretrained.
     dtype: str = knob("", choices=("", "bfloat16", "float32"), free=True)
@@ -48,8 +49,8 @@ class FinetuneConfig:
     # more is added if held-out rows are longer. A batch has the smallest length that
     # holds its rows. A step is compiled for each.
     lengths: int = knob(6, at_least=1, at_most=16)
-    # Keep the parameters that evaluate best by this metric, such as "accuracy", or
-    # "loss"; "": keep the parameters of the last step.
+    # Keep the parameters that evaluate best by this score of the task, such as
+    # "accuracy" or "f1", or by "loss"; "": keep the parameters of the last step.
     keep_best: str = ""
     task: TaskConfig = ClassificationConfig()
     optimizer: OptimizerConfig = OptimizerConfig(
@@ -61,5 +62,10 @@ class FinetuneConfig:
     )
 
     def check(self, where: str) -> None:
-        """Check that micro-batches have equal sizes."""
+        """Check that micro-batches have equal sizes, and that new layers learn."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
+        if self.frozen and self.reinit_layers:
+            raise UserError(
+                f"{where}frozen=True would keep {where}reinit_layers="
+                f"{self.reinit_layers} layers at random values; set one of the two"
+            )

@@ -23,6 +23,7 @@ XLNET_REQUIREMENTS = (
     "num_key_value_heads",
     "attention_window",
     "embedding_size",
+    "embedding_norm",
 )
 
 
@@ -197,6 +198,11 @@ class EncoderConfig:
             yield "attention_window", 0, "global_layer_every"
         if self.norm_placement == "post":
             yield "first_attention_norm", True, "norm_placement"
+        if (
+            self.embedding_columns != self.hidden_size
+            and not self.prediction_head.num_layers
+        ):
+            yield "embedding_size", 0, "prediction_head.num_layers"
         if self.num_layer_groups:  # layers that share parameters are alike
             yield "attention_window", 0, "num_layer_groups"
             yield "first_attention_norm", True, "num_layer_groups"

@@ -49,7 +49,12 @@ class DataConfig:
         return tuple(folder.strip() for folder in self.corpus.split(","))
 
     def check(self, where: str) -> None:
-        """Check that weights are complete and not given twice."""
+        """Check that all folders have names, and that weights are complete."""
+        if self.corpus and "" in self.folders:
+            raise UserError(
+                f"{where}corpus={self.corpus!r} has a folder without a name; remove "
+                "the comma, or give a folder on both sides of it"
+            )
         self.check_weights(where, f"{where}weights", self.weights)
         if self.weights and self.weight_exponent != DataConfig.weight_exponent:
             raise UserError(
@@ -197,6 +202,7 @@ class PretrainConfig:
                     f"a generator of hidden_size={size}; it must be a multiple of the "
                     f"{encoder.head_size} columns of a head"
                 )
+            objective.generator(encoder).check(f"{where}generator's ")
         types = encoder.type_vocab_size
         if objective.segments not in SINGLE_SEGMENTS and types < 2:
             raise UserError(

@@ -44,7 +44,7 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
 
 
 def check_counts(config: PretrainConfig, corpora: Sequence[shards.Corpus]) -> None:
-    """Check that corpora have enough shards and documents, before a model is built.
+    """Check that corpora have enough documents, before a model is built.
 
     Raises:
       UserError: A corpus has too few.
@@ -52,15 +52,9 @@ def check_counts(config: PretrainConfig, corpora: Sequence[shards.Corpus]) -> No
     groups, segments = config.data.shard_groups, config.objective.segments
     needed = 2 if segments == "next_sentence" else 1  # a B of another document
     for corpus in corpora:
-        count = len(corpus.shards[shards.TRAIN])
-        if count < groups:
-            raise UserError(
-                f"data.shard_groups={groups}, but {corpus.folder} has "
-                f"{terminal.count(count, 'shard')} for training; build the corpus with "
-                "a smaller --shard_megabytes"
-            )
         count = corpus.count(shards.TRAIN, "documents")
-        if count < needed * groups:
+        # A document that is cut where a group ends counts as two.
+        if count + groups - 1 < needed * groups:
             documents = terminal.count(count, "document")
             raise UserError(
                 f"{corpus.folder} has {documents} for training; objective.segments="

@@ -182,10 +182,11 @@ def check_sizes(corpus: Corpus) -> None:
     for shard in itertools.chain.from_iterable(corpus.shards.values()):
         size = sizes.get(shard.file)
         if size is None or (shard.size and size != shard.size):
-            problem = "is missing" if size is None else f"is damaged ({size} bytes)"
+            path = corpus.folder / shard.file
+            problem = "No such file" if size is None else f"it has {size:,} bytes"
             raise UserError(
-                f"shard {corpus.folder / shard.file} {problem}; restore the file or "
-                "build the corpus again"
+                f"shard {path} cannot be read: {problem}; restore the file or build "
+                "the corpus again"
             )
 
 

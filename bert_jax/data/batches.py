@@ -84,6 +84,7 @@ class PretrainingBatches(pipeline.Pipeline):
         batch_size = config.phases[phase].batch_size
         rows = np.arange(batch_size) if rows is None else np.asarray(rows)
         group_rows = batch_size // num_groups
+        self._phase, self._masking = phase, config.of_phase(phase).objective.masking
         self._names = mixture.names(corpora) if len(corpora) > 1 else [""]
         self._groups = [
             _Group(
@@ -109,16 +110,20 @@ class PretrainingBatches(pipeline.Pipeline):
         """Name the source of each row of the batch of a step, for messages."""
         return [name for group in self._groups for name in group.row_names(step)]
 
-    def describe(self, steps: int) -> str:
-        """Return the number of epochs of each of several corpora, a line for each.
+    def describe(self, steps: int) -> list[str]:
+        """Return lines for the start of a run.
 
-        This counts the groups of shards that this process reads.
+        There is a line for each of several corpora, with its number of epochs in the
+        groups that this process reads. In the first phase, a line says if whole words
+        or n-grams are too long for the number of predictions.
 
         Args:
           steps: Number of steps.
         """
+        lines = self._describe_masks() if self._phase == 0 else []
+        if len(self._names) == 1:
+            return lines
         rows = steps * sum(group.batch_rows for group in self._groups)
-        lines = []
         shares = self._groups[0].mixing.counts / mixture.BLOCK
         for i, (name, share) in enumerate(zip(self._names, shares, strict=True)):
             epoch = sum(group.corpora[i].order.count for group in self._groups)
@@ -126,7 +131,24 @@ class PretrainingBatches(pipeline.Pipeline):
                 f"corpus {name}: about {rows * share:,.0f} rows, "
                 f"{rows * share / epoch:.2f} epochs of {epoch:,}"
             )
-        return "\n".join(lines)
+        return lines
+
+    def _describe_masks(self) -> list[str]:
+        masking = self._masking
+        if not masking or masking.unit == "token":
+            return []
+        batch = self.batch(0)
+        tokens = np.sum(batch["attention_mask"], axis=1)  # [B]
+        asked = np.minimum(masking.rate * tokens, batch["mlm_weights"].shape[1]).sum()
+        predicted = batch["mlm_weights"].sum()
+        if predicted >= asked / 2:
+            return []
+        return [
+            f"the first batch predicts {predicted / tokens.sum():.1%} of its tokens, "
+            f"less than half of objective.masking.rate={masking.rate}: many units of "
+            f"objective.masking.unit={masking.unit!r} have more tokens than a row may "
+            "predict; set objective.masking.unit=token, or train on longer rows"
+        ]
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         parts = [group.make(step) for group in self._groups]

@@ -10,7 +10,6 @@ import dataclasses
 import numpy as np
 
 from bert_jax.corpus import shards
-from bert_jax.errors import UserError
 
 # Below so many parts, a loop in Python is faster than NumPy.
 _FEW_PARTS = 16
@@ -18,7 +17,7 @@ _FEW_PARTS = 16
 
 @dataclasses.dataclass(frozen=True)
 class TokenTable:
-    """Documents of some shards, end to end.
+    """Documents of a group, end to end.
 
     Attributes:
       tokens: uint16 or int32 [tokens].
@@ -33,48 +32,55 @@ class TokenTable:
     document_sentences: np.ndarray
 
 
-def group_shards(
-    corpus: shards.Corpus, split: str, group: int, num_groups: int
-) -> list[shards.Shard]:
-    """Return the shards of one of `num_groups` contiguous groups of similar size.
-
-    Raises:
-      UserError: There are fewer shards than groups.
-    """
-    split_shards = corpus.shards[split]
-    count = len(split_shards)
-    if count < num_groups:
-        raise UserError(
-            f"data.shard_groups={num_groups}, but {corpus.folder} has {count} "
-            f"{split} shards; build the corpus with a smaller --shard_megabytes"
-        )
-    return [s for i, s in enumerate(split_shards) if i * num_groups // count == group]
-
-
 def load_tokens(
     corpus: shards.Corpus, split: str, group: int = 0, num_groups: int = 1
 ) -> TokenTable:
-    """Read one group of shards into memory, and verify their checksums.
+    """Read one group of the tokens of a split into memory, and verify checksums.
+
+    Groups have equal numbers of tokens, so that a token of any group comes equally
+    often. The shards are laid end to end, every `num_groups`-th first, so that groups
+    are alike where text changes from shard to shard, and cut into equal parts. A
+    document or a sentence that is cut counts as two.
+
+    Only the shards that have tokens of the group are read.
 
     Raises:
       UserError: A shard is missing or damaged.
     """
-    chosen = group_shards(corpus, split, group, num_groups)
+    every = corpus.shards[split]
+    in_order = [s for i in range(num_groups) for s in every[i::num_groups]]
+    total = sum(shard.tokens for shard in in_order)
+    begin, end = (total * g // num_groups for g in (group, group + 1))
+    chosen, offset = [], 0  # of each shard, and its first token
+    for shard in in_order:
+        if begin < offset + shard.tokens and offset < end:
+            chosen.append((shard, offset))
+        offset += shard.tokens
     dtype = np.uint16 if corpus.tokenizer.vocab_size <= 2**16 else np.int32
-    tokens = np.empty(sum(shard.tokens for shard in chosen), dtype)
-    starts = np.empty(sum(shard.sentences for shard in chosen) + 1, np.int64)
-    documents = np.empty(sum(shard.documents for shard in chosen) + 1, np.int64)
+    tokens = np.empty(sum(shard.tokens for shard, _ in chosen), dtype)
+    starts = np.empty(sum(shard.sentences for shard, _ in chosen) + 1, np.int64)
+    documents = np.empty(sum(shard.documents for shard, _ in chosen) + 1, np.int64)
     t = s = d = 0
-    for shard in chosen:
+    for shard, offset in chosen:
         for rows in shards.read_shard(corpus.folder, shard):
-            starts[s : s + len(rows.sentence_starts)] = t + rows.sentence_starts
-            documents[d : d + len(rows.sources)] = s + rows.sentences_before[:-1]
-            tokens[t : t + len(rows.tokens)] = rows.tokens
-            t += len(rows.tokens)
-            s += len(rows.sentence_starts)
-            d += len(rows.sources)
+            # Tokens, sentences and documents of the group.
+            lo, hi = np.clip((begin - offset, end - offset), 0, len(rows.tokens))
+            offset += len(rows.tokens)
+            if lo == hi:
+                continue
+            first = np.searchsorted(rows.sentence_starts, lo, side="right") - 1
+            last = np.searchsorted(rows.sentence_starts, hi)
+            own = np.maximum(rows.sentence_starts[first:last], lo) - lo
+            before, after = rows.sentences_before[:-1], rows.sentences_before[1:]
+            of_documents = np.maximum(before[(after > first) & (before < last)], first)
+            starts[s : s + len(own)] = t + own
+            documents[d : d + len(of_documents)] = s + of_documents - first
+            tokens[t : t + hi - lo] = rows.tokens[lo:hi]
+            t += hi - lo
+            s += len(own)
+            d += len(of_documents)
     starts[s], documents[d] = t, s
-    return TokenTable(tokens, starts, documents)
+    return TokenTable(tokens[:t], starts[: s + 1], documents[: d + 1])
 
 
 def count_tokens(table: TokenTable, vocab_size: int) -> np.ndarray:

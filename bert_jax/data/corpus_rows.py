@@ -81,10 +81,14 @@ class CorpusRows:
         kind = _KINDS[objective.segments]
         num_documents = len(table.document_sentences) - 1
         if num_documents < kind.min_documents:
+            where, less = "", ""
+            if num_groups > 1:
+                where = f" in group {group} of {num_groups}"
+                less = ", or set a smaller data.shard_groups"
             raise UserError(
-                f"{corpus.folder} has {num_documents} {split} documents in shard group "
-                f"{group}; objective.segments={objective.segments!r} needs at least "
-                f"{kind.min_documents}"
+                f"too little text in {corpus.folder} for objective.segments="
+                f"{objective.segments!r}: {split} documents{where}: {num_documents}, "
+                f"needed: {kind.min_documents}; add documents{less}"
             )
         max_examples = objective.examples_per_row
         is_packed = max_examples > 1

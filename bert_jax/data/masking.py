@@ -28,7 +28,8 @@ class Masking:
     that exceeds the count is skipped, and smaller units after it are still taken, as in
     the original. At most 2 P units are considered. A unit is
     * a token (the original's first release);
-    * a whole word: a token and its continuations (the original's later release);
+    * a whole word: a token and its continuations (the original's later release); in
+      scripts without spaces between words, a token (`Tokenizer.begins_word`);
     * 1 to `max_ngram` successive words (ALBERT, Lan et al. 2019, 3.1): the row is cut
       into spans from its beginning, and anew from each special token; a span of n words
       has the probability (1 / n) / sum(1 / k) over the k up to the number of words
@@ -65,7 +66,7 @@ class Masking:
         self._column_bits = (length - 1).bit_length()
         self._max_predictions = config.predictions(length)
         self._tokenizer = tokenizer
-        self._continues_word = tf.constant(tokenizer.continues_word)
+        self._begins_word = tf.constant(tokenizer.begins_word)
         ids = np.arange(tokenizer.vocab_size, dtype=np.int32)
         if config.convention == "fairseq":
             t = tokenizer
@@ -194,8 +195,8 @@ class Masking:
         t = self._tokenizer
         is_text = is_candidate & (ids != t.cls_id) & (ids != t.sep_id)
         follows = tf.pad(is_text[:, :-1], [[0, 0], [1, 0]])
-        continues = tf.gather(self._continues_word, ids) & follows
-        return is_candidate & ~continues
+        begins = tf.gather(self._begins_word, ids)
+        return is_candidate & (begins | ~follows)
 
     def _span_begins(
         self, begins: tf.Tensor, is_candidate: tf.Tensor, key: tf.Tensor

@@ -158,7 +158,8 @@ def make_run(
         )
     objective = task.objective(encoder)
     # The share of padding does not depend on the parameters.
-    known = ["loss", *(m for m in objective.metrics if m != "padding_fraction")]
+    known = dict.fromkeys(["loss", *objective.metrics, *task.metrics])
+    del known["padding_fraction"]
     if config.keep_best not in ("", *known):
         raise UserError(
             f"keep_best={config.keep_best!r} must be one of {', '.join(known)}"
@@ -166,7 +167,9 @@ def make_run(
     sharding.check_encoder(mesh, encoder)
     sharding.check_batch(mesh, "", config.batch_size, config.micro_batches)
     steps = math.ceil(config.epochs * len(task.train["weights"]) / config.batch_size)
-    frozen = objective.encoder_path if config.frozen else ""
+    frozen = None
+    if config.frozen:
+        frozen = functools.partial(initialise.is_frozen, objective.encoder_path)
     schedule = optimizer.make_schedule(config.optimizer, steps)
     phase = Phase(
         name="fine-tuning",
@@ -175,7 +178,9 @@ def make_run(
         lengths=batches.lengths(config, task),
         batch_size=config.batch_size,
         micro_batches=config.micro_batches,
-        open_data=functools.partial(batches.open_data, config, task, objective, steps),
+        open_data=functools.partial(
+            batches.open_data, config, task, objective, steps, mesh
+        ),
     )
     return Run(
         optimizer=optimizer.make_optimizer(

@@ -4,6 +4,7 @@ import functools
 from collections.abc import Sequence
 from typing import Any
 
+import jax
 import numpy as np
 
 from bert_jax import config as config_lib
@@ -67,19 +68,33 @@ def open_data(
     task: tasks.Task,
     objective: tasks.TaskObjective,
     steps: int,
+    mesh: jax.sharding.Mesh,
     rows: np.ndarray,
 ) -> PhaseData:
     """Return the batches of a run of `steps` for training and evaluation.
 
-    This process makes the `rows` of each batch, int [rows], ascending.
+    This process makes the `rows` of each batch, int [rows], ascending. The score of the
+    task that selects the best parameters, if there is one, is part of each evaluation.
     """
     examples_of = functools.partial(_examples, config, task, objective)
     training = examples_of(task.train, rows, steps=steps)
     evaluation = examples_of(task.held_out["eval"], rows, held_out=True)
+    engine = inference.Engine(objective, None, mesh, lengths(config, task))
+
+    def scores(params: Any) -> dict[str, float]:
+        engine.params = params
+        rows_at_once = config.batch_size // config.micro_batches
+        outputs = engine.outputs(task.held_out["eval"], rows_at_once)
+        of_task = task.scores(task.decode({"eval": outputs}))
+        return {config.keep_best: of_task[config.keep_best]}
+
+    # The objective computes the accuracy, too.
+    needs_scores = config.keep_best in set(task.metrics) - {"accuracy"}
     return PhaseData(
         training.batches,
         [HeldOut(lambda: evaluation.batches(0, evaluation.num_batches))],
         training.row_names,
+        scores=scores if needs_scores else None,
     )
 
 

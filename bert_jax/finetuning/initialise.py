@@ -41,6 +41,16 @@ def encoder(
     return dataclasses.replace(encoder, **changes)
 
 
+def is_frozen(encoder_path: str, path: str) -> bool:
+    """Return whether a parameter keeps its value if the encoder is frozen.
+
+    The pooler is trained with the head: many checkpoints lack it, and a head on a
+    random projection learns little.
+    """
+    pooler = f"{encoder_path}/pooler/"
+    return path.startswith(f"{encoder_path}/") and not path.startswith(pooler)
+
+
 def begin(
     config: config_lib.FinetuneConfig,
     run: Run,

@@ -135,23 +135,23 @@ def encoder(
             f"{', '.join(map(repr, activations))}"
         )
     fields = {}
-    for field, (name, kind, default) in _fields(family).items():
+    for field, (name, kind, default) in fields_of(family).items():
         given = values if default is None else {name: default, **values}
         fields[field] = json_files.value(path, given, name, kind)
     if family.has_padding_positions:
         fields["max_position_embeddings"] -= pad_id(path, values) + 1
     fields |= family.read_fields(path, values)
-    tied = {"tie_word_embeddings": True, **values}
+    values = {"tie_word_embeddings": True, "is_decoder": False, **values}
     head = dataclasses.replace(
         fields.pop("prediction_head", config_lib.PredictionHeadConfig()),
-        tied=json_files.value(path, tied, "tie_word_embeddings", bool),
+        tied=json_files.value(path, values, "tie_word_embeddings", bool),
     )
     config = config_lib.EncoderConfig(
         **fields,
         **family.settings,
         prediction_head=head,
         activation=activations[activation],
-        causal=bool(values.get("is_decoder", False)),
+        causal=json_files.value(path, values, "is_decoder", bool),
         dtype="float32",
     )
     try:
@@ -166,7 +166,8 @@ def pad_id(path: pathlib.Path, values: dict[str, Any]) -> int:
     return json_files.value(path, {"pad_token_id": 1, **values}, "pad_token_id", int)
 
 
-def _fields(family: Family) -> dict[str, tuple[str, type, Any]]:
+def fields_of(family: Family) -> dict[str, tuple[str, type, Any]]:
+    """Return the entries of `FIELDS` for the encoders of a family."""
     fields = FIELDS | dict(family.fields)
     return {name: fields[name] for name in fields if name not in family.settings}
 
@@ -182,7 +183,7 @@ def to_huggingface(form: Form) -> dict[str, Any]:
     }
     fields = {
         name: computed.get(field, getattr(config, field))
-        for field, (name, *_) in _fields(family).items()
+        for field, (name, *_) in fields_of(family).items()
     }
     return {
         "model_type": family.model_type,

@@ -289,7 +289,7 @@ def _scheme(tags: list[str]) -> str:
         return "none"
     if letters & set("ES"):
         return "BIOES"
-    return "IOB2" if "B" in letters else "IOB1"
+    return "lenient"  # IOB1 and IOB2 have the same tags
 
 
 def _kind(values: Any) -> str:

@@ -220,9 +220,10 @@ def _shapes(
     matches = [re.match(pattern, name) for name in arrays]
     count = 1 + max((int(match[1]) for match in matches if match), default=-1)
     if count != encoder.num_distinct_layers:
-        layers, field = "layers", "num_hidden_layers"
+        layers, name = "layers", "num_layers"
         if encoder.num_layer_groups:
-            layers, field = "groups of layers", "num_hidden_groups"
+            layers, name = "groups of layers", "num_layer_groups"
+        field, *_ = configs.fields_of(family)[name]
         raise UserError(
             f"{source} has arrays of {count} {layers}, but {field} in {config_name} is "
             f"{encoder.num_distinct_layers}"

@@ -35,7 +35,10 @@ _CLASSES = (
     "|TokenizersBackend"
 )
 # Parts of a model that are compared as ids, or that concern unknown bytes only.
-_NOT_COMPARED = {"vocab", "merges", "unk_token", "fuse_unk"}
+_NOT_COMPARED = {
+    "WordPiece": {"vocab"},
+    "BPE": {"vocab", "merges", "unk_token", "fuse_unk"},
+}
 
 
 # ---- in
@@ -203,7 +206,11 @@ def _steps(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
     if splitter:
         splitter.pop("trim_offsets", None)
     # BPE has "" or null for parts of words that are not marked.
-    model = {k: v or None for k, v in values["model"].items() if k not in _NOT_COMPARED}
+    model = {
+        name: value or None
+        for name, value in values["model"].items()
+        if name not in _NOT_COMPARED[values["model"]["type"]]
+    }
     return {"normalizer": normalizer, "pre_tokenizer": splitter, "model": model}
 
 

@@ -46,13 +46,15 @@ def answer(
       model: Model that was fine-tuned for question answering.
       questions: Questions.
       contexts: Context of each question.
-      null_threshold: Null odds above which a question has no answer, if that is
-        allowed; None: the threshold of the fine-tuning run.
+      null_threshold: Null odds above which a question has no answer, also where the
+        model does not know that this is allowed; None: as in the fine-tuning run.
     """
     rows_lib.check_as_many(questions, contexts, "questions and contexts")
     config, _ = model.task(config_lib.SquadConfig)
     if null_threshold is None:
         null_threshold = config.null_threshold
+    else:
+        config = dataclasses.replace(config, no_answers=True)
     made = windows.make(questions, contexts, model.tokenizer, config)
     outputs = model.outputs(spans.Spans(model.encoder), made.rows)
     ranked = answers.rank(made, outputs, config)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bert_jax import config as config_lib
 from bert_jax.objectives import choice as objectives_choice
 from bert_jax.prediction import text_rows as rows_lib
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained import BATCH_SIZE, Trained
 from bert_jax.tasks import choice, choice_files
 
 
@@ -35,7 +35,7 @@ def choose(
     config, _ = model.task(config_lib.ChoiceConfig)
     asked = []
     for i, (question, texts) in enumerate(zip(questions, choices, strict=True)):
-        rows_lib.check_list(texts)
+        rows_lib.check_is_list(texts)
         if len(texts) < 2:
             raise rows_lib.TextError(
                 i,
@@ -48,7 +48,7 @@ def choose(
     most = max((len(each.choices) for each in asked), default=1)
     rows, truncated = choice.make_rows(asked, model.tokenizer, config.length, most)
     objective = objectives_choice.Choice(model.encoder, most)
-    outputs = model.outputs(objective, rows)
+    outputs = model.outputs(objective, rows, max(1, BATCH_SIZE // most))
     chosen = []
     for each, probabilities, lost in zip(
         asked, choice.decode(asked, outputs["logits"]), truncated, strict=True

@@ -47,7 +47,6 @@ def classify(
 
     A model that was fine-tuned to predict numbers returns a number for each.
     """
-    rows_lib.check_list(texts)
     config, settings = model.task(config_lib.ClassificationConfig)
     labels = settings.get("labels")
     if not labels and not config.predicts_numbers:

@@ -36,10 +36,13 @@ _BLOCK = 1 << 16  # tokens that are copied at once
 
 
 def check_name(name: str) -> None:
-    """Check that the name ends in a known format."""
-    if storage.path(name).name.rpartition(".")[2] not in _FORMATS:
+    """Check that the name ends in a known format, and is not that of a folder."""
+    where = storage.path(name)
+    if where.name.rpartition(".")[2] not in _FORMATS:
         endings = ", ".join(f".{ending}" for ending in _FORMATS)
         raise UserError(f"{name} must end in one of {endings}")
+    if where.is_dir():
+        raise UserError(f"{name} is a folder; give the path of a file")
 
 
 def write(
@@ -69,13 +72,13 @@ def write(
             yield each
 
     temporary = storage.temporary_file(where)
-    try:
-        with storage.writing(where):
+    with storage.writing(where):
+        try:
             write_format = _FORMATS[where.name.rpartition(".")[2]]
             write_format(temporary, counted(), layers, pooled)
             storage.put(temporary, where)
-    finally:
-        temporary.unlink(missing_ok=True)
+        finally:
+            temporary.unlink(missing_ok=True)
     return counts.total(), counts[True]
 
 

@@ -22,8 +22,10 @@ from bert_jax.prediction.trained import BATCH_SIZE, Trained
 from bert_jax.tasks import texts as texts_lib
 
 POOLS = ("none", "cls", "mean", "max")
-# Batches of texts that are read ahead and sorted by length.
+# Texts that are read ahead and sorted by length: at most as many batches, and, after
+# the first batch, as many bytes of features.
 WINDOW_BATCHES = 8
+_WINDOW_BYTES = 1 << 28
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,7 +71,7 @@ class Hidden(rows_lib.TextQuestion):
         return {"values": values}
 
 
-def _check(asked: Hidden, length: int, batch_size: int) -> None:
+def _check(asked: Hidden, length: int, least: int, batch_size: int) -> None:
     depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
     if not asked.layers:
         raise UserError("layers is empty; give at least one, such as -1")
@@ -90,9 +92,10 @@ def _check(asked: Hidden, length: int, batch_size: int) -> None:
             "pool='cls' does not work with a causal encoder, whose [CLS] attends to no "
             "other token; use mean or max"
         )
-    if length and not 3 <= length <= positions:
+    if length and not least <= length <= positions:
         raise UserError(
-            f"length={length} must be from 3 to the {positions} positions of the model"
+            f"length={length} must be from {least} to the {positions} positions of the "
+            "model"
         )
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be at least 1")
@@ -123,11 +126,34 @@ def extract(
     Raises:
       UserError: An argument is invalid.
     """
-    rows_lib.check_list(texts)
+    rows_lib.check_is_list(texts)
     asked = Hidden(model.encoder, tuple(layers), pool)
-    _check(asked, length, batch_size)
+    least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
+    _check(asked, length, least, batch_size)
     length = length or model.encoder.max_position_embeddings
     return _stream(model, asked, texts, length, batch_size)
+
+
+def _windows(
+    asked: Hidden, texts: Iterable[rows_lib.Text], length: int, batch_size: int
+) -> Iterator[list[tuple[str, str]]]:
+    """Yield lists of pairs to sort by length: whole batches, of bounded results."""
+    vector_bytes = 4 * len(asked.layers) * asked.encoder.hidden_size
+    texts, window, size, read = iter(texts), [], 0, 0
+    while batch := list(itertools.islice(texts, batch_size)):
+        pairs = rows_lib.pairs_of(batch, read)
+        window += pairs
+        read += len(batch)
+        # A text has rarely more tokens than characters.
+        tokens = [
+            1 if asked.pool != "none" else min(length, len(a + b)) for a, b in pairs
+        ]
+        size += vector_bytes * sum(tokens)
+        if size >= _WINDOW_BYTES or len(window) == WINDOW_BATCHES * batch_size:
+            yield window
+            window, size = [], 0
+    if window:
+        yield window
 
 
 def _stream(
@@ -137,11 +163,9 @@ def _stream(
     length: int,
     batch_size: int,
 ) -> Iterator[Features]:
-    texts, names = iter(texts), model.tokenizer.tokens
-    while window := list(itertools.islice(texts, WINDOW_BATCHES * batch_size)):
-        rows, truncated = texts_lib.to_rows(
-            rows_lib.pairs_of(window), model.tokenizer, length
-        )
+    names = model.tokenizer.tokens
+    for window in _windows(asked, texts, length, batch_size):
+        rows, truncated = texts_lib.to_rows(window, model.tokenizer, length)
         counts = rows["attention_mask"].sum(axis=1)
         values: list[np.ndarray] = [np.zeros(0)] * len(window)
         for indices, answers in model.engine(asked).batches(rows, batch_size):

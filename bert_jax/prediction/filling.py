@@ -1,6 +1,8 @@
 """Masked word prediction: the most probable words for each `[MASK]` of a text."""
 
 import dataclasses
+import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -11,12 +13,16 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.errors import UserError
 from bert_jax.model import heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import BATCH_SIZE, Trained
+from bert_jax.tasks import Arrays
 from bert_jax.tasks import texts as texts_lib
+
+_GROUP = 16  # blanks in a row
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,18 +102,39 @@ class GeneratorBlanks(Blanks):
         )
 
 
+# Scripts without spaces between words, by the first word of a character's name.
+_UNSPACED = re.compile(
+    "CJK|IDEOGRAPHIC|HIRAGANA|(HALFWIDTH )?KATAKANA|THAI|LAO|KHMER|MYANMAR|TIBETAN"
+)
+
+
 def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
-    """Return bool [vocab_size]: True for tokens that are whole words of letters."""
-    are_letters = [text.isalpha() for text in tokenizer.texts]
-    return np.array(are_letters) & ~tokenizer.continues_word
+    """Return bool [vocab_size]: True for tokens that are whole words.
+
+    Words have letters, combining marks and digits. In a script without spaces, a piece
+    inside of a text is a word, too. WordPiece splits such texts at each character, so
+    that its pieces never stand there.
+    """
+
+    def consists_of_words(token: int) -> bool:
+        text = tokenizer.texts[token]
+        kinds = {unicodedata.category(char)[0] for char in text}
+        if not kinds & {"L", "N"} or not kinds <= set("LMN"):
+            return False
+        return not tokenizer.continues_word[token] or (
+            tokenizer.kind != "wordpiece"
+            and all(_UNSPACED.match(unicodedata.name(char, "")) for char in text)
+        )
+
+    return np.array([consists_of_words(i) for i in range(tokenizer.vocab_size)])
 
 
 def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[Guess]]]:
     """Predict the most probable words for each `[MASK]` of each text.
 
-    Only words that are one token of the vocabulary are predicted, not word pieces or
-    punctuation. The vocabulary's own mask token, such as RoBERTa's `<mask>`, marks a
-    blank too.
+    Only words that are one token of the vocabulary are predicted (`is_word`), not word
+    pieces or punctuation. The vocabulary's own mask token, such as RoBERTa's `<mask>`,
+    marks a blank too.
 
     Args:
       model: Model that was pretrained with masked tokens.
@@ -119,8 +146,11 @@ def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[G
 
     Raises:
       TextError: A text has no blank or is too long.
+      UserError: The checkpoint has no head for blanks, or `top` is invalid.
     """
-    rows_lib.check_list(texts)
+    rows_lib.check_texts(texts)
+    if top < 1:
+        raise UserError(f"top={top} must be at least 1")
     tokenizer = model.tokenizer
     top = min(top, int(is_word(tokenizer).sum()))
     question = Blanks(model.encoder, tokenizer, top)
@@ -131,35 +161,49 @@ def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[G
         question, "to fill blanks", "give a pretraining run with masked tokens"
     )
     encoded = [_encode(model, i, text) for i, text in enumerate(texts)]
-    length = 2 + max(map(len, encoded), default=0)
-    rows, _ = texts_lib.join_pairs(encoded, [None] * len(texts), tokenizer, length)
-    is_blank = rows["input_ids"] == tokenizer.mask_id  # [R, L]
-    # Rounded up to a power of two, so that few shapes are compiled.
-    most = 1 << (int(is_blank.sum(axis=1).max(initial=1)) - 1).bit_length()
-    blanks = [np.flatnonzero(row).tolist() for row in is_blank]
-    positions, _ = texts_lib.pad(blanks, most, 0)  # [R, P]
-    best = engine.outputs(rows | {"mlm_positions": positions}, BATCH_SIZE)
-    words = tokenizer.texts
-    return [
-        [
-            [Guess(words[token], float(p)) for token, p in zip(*guesses, strict=True)]
-            for guesses in zip(ids[: len(blank)], probabilities, strict=False)
-        ]
-        for blank, ids, probabilities in zip(
-            blanks, best["ids"], best["probabilities"], strict=True
-        )
-    ]
+    rows, groups = _rows_with_blanks(encoded, tokenizer)
+    best = engine.outputs(rows, BATCH_SIZE)
+    filled: list[list[list[Guess]]] = [[] for _ in texts]
+    for row, (text, group) in enumerate(groups):
+        for i in range(len(group)):
+            guesses = best["ids"][row, i], best["probabilities"][row, i].tolist()
+            filled[text].append(
+                [Guess(tokenizer.texts[t], p) for t, p in zip(*guesses, strict=True)]
+            )
+    return filled
 
 
 def _encode(model: Trained, index: int, text: str) -> list[int]:
     """Encode a text with blanks that fits the model."""
     ids = model.tokenizer.encode_with_blanks(text)
     if model.tokenizer.mask_id not in ids:
-        raise rows_lib.TextError(
-            index, f"there is no {tokenizer_lib.MASK} in {rows_lib.shortened(text)}"
-        )
+        message = tokenizer_lib.describe_missing_blank(text)
+        raise rows_lib.TextError(index, message)
     rows_lib.check_fits(model.encoder, index, text, 2 + len(ids))
     return ids
+
+
+def _rows_with_blanks(
+    encoded: Sequence[list[int]], tokenizer: tokenizer_lib.Tokenizer
+) -> tuple[Arrays, list[tuple[int, list[int]]]]:
+    """Return a row for each group of blanks; and the text and the positions of each.
+
+    Groups bound the memory of the logits [B, P, V].
+    """
+    length = 2 + max(map(len, encoded), default=0)
+    rows, _ = texts_lib.join_pairs(encoded, [None] * len(encoded), tokenizer, length)
+    groups = []
+    for text, ids in enumerate(rows["input_ids"]):
+        blanks = np.flatnonzero(ids == tokenizer.mask_id).tolist()
+        starts = range(0, len(blanks), _GROUP)
+        groups += [(text, blanks[start : start + _GROUP]) for start in starts]
+    most = max((len(group) for _, group in groups), default=1)
+    # Rounded up to a power of two, so that few shapes are compiled.
+    most = 1 << (most - 1).bit_length()
+    positions, _ = texts_lib.pad([group for _, group in groups], most, 0)  # [R, P]
+    owners = [text for text, _ in groups]
+    rows = {name: values[owners] for name, values in rows.items()}  # [R, L]
+    return rows | {"mlm_positions": positions}, groups
 
 
 def table(text: str, blanks: Sequence[Sequence[Guess]]) -> str:

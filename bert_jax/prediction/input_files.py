@@ -45,13 +45,20 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
                 if len(line) == _MAX_LINE_BYTES:
                     raise UserError(f"{where} is longer than {_MAX_LINE_BYTES:,} bytes")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                yield where, text.rstrip("\r\n")
+                text = text.rstrip("\r\n")
+                if "\r" in text:
+                    raise UserError(
+                        f"{where} has a carriage return inside; lines must end in a "
+                        "line feed: tr '\\r' '\\n' converts a file"
+                    )
+                yield where, text
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8; convert the file") from error
     except (OSError, EOFError, zlib.error) as error:
         after = f" after line {number}" if number else ""
+        reason = getattr(error, "strerror", None) or error
         raise storage.failure(error)(
-            f"{shown} cannot be read{after}: {error}"
+            f"{shown} cannot be read{after}: {reason}"
         ) from error
     if not number:
         raise UserError(f"{shown} has no lines")
@@ -82,6 +89,8 @@ def read_texts(name: str, text_a: str = "", text_b: str = "") -> Iterator[Text]:
     ]
     row = None
     for row_where, line in lines:
+        if not line and len(header) > 1:
+            continue  # in a single column, a blank line is an empty text
         row = line.split("\t")
         task_files.check_row(row_where, row, header)
         first, *second = (row[column] for column in columns)

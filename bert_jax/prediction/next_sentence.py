@@ -37,6 +37,7 @@ class NextSentence(rows_lib.TextQuestion):
 
 def next_probability(model: Trained, first: str, second: str) -> float:
     """Return the probability that the second text follows the first."""
+    rows_lib.check_texts([first, second])
     engine = model.engine(
         NextSentence(model.encoder),
         "for next sentences",

@@ -38,7 +38,7 @@ def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
         and into single other characters. Give lists of words if the training file has
         other words, such as "don't".
     """
-    rows_lib.check_list(texts)
+    rows_lib.check_texts(texts)
     config, settings = model.task(config_lib.TaggingConfig)
     names, scheme = settings["tags"], settings["scheme"]
     words, offsets = [], []

@@ -46,16 +46,42 @@ class TextQuestion:
         }
 
 
-def check_list(texts: Iterable[Text]) -> None:
+def check_is_list(texts: Iterable) -> None:
     """Check that texts are a list and not one string."""
     if isinstance(texts, str):
         raise UserError(f"{shortened(texts)} is one text; give a list, [TEXT]")
 
 
+def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
+    """Check a list of texts, or of lists of texts.
+
+    Args:
+      texts: Texts.
+      first: Index of the first one, for the error.
+
+    Raises:
+      TextError: An item is not a text, or not one that UTF-8 can encode.
+      UserError: `texts` is one string.
+    """
+    check_is_list(texts)
+    for index, item in enumerate(texts, first):
+        for text in item if isinstance(item, list | tuple) else [item]:
+            if not isinstance(text, str):
+                raise TextError(index, f"{repr(text)[:60]} is not a text")
+            try:
+                text.encode("utf-8")
+            except UnicodeEncodeError as error:
+                raise TextError(
+                    index,
+                    f"{shortened(text)} has an unpaired surrogate, "
+                    f"{text[error.start]!r}; decode it again, or remove it",
+                ) from error
+
+
 def check_as_many(first: Sequence, second: Sequence, names: str) -> None:
-    """Check that two lists, described by `names`, have the same length."""
-    check_list(first)
-    check_list(second)
+    """Check two lists of texts, described by `names`, of the same length."""
+    check_texts(first)
+    check_texts(second)
     if len(first) != len(second):
         raise UserError(
             f"{names} must have the same length, got {len(first)} and {len(second)}"
@@ -67,8 +93,15 @@ def shortened(text: str) -> str:
     return task_files.shorten(text, 60)
 
 
-def pairs_of(texts: Iterable[Text]) -> list[tuple[str, str]]:
-    """Return texts and pairs as pairs; the second text of a single one is ""."""
+def pairs_of(texts: Sequence[Text], first: int = 0) -> list[tuple[str, str]]:
+    """Return texts and pairs as pairs; the second text of a single one is "".
+
+    See `check_texts` for arguments and errors.
+    """
+    check_texts(texts, first)
+    for index, text in enumerate(texts, first):
+        if not isinstance(text, str) and len(text) != 2:
+            raise TextError(index, f"a pair must have two texts, got {len(text)}")
     return [(text, "") if isinstance(text, str) else tuple(text) for text in texts]
 
 

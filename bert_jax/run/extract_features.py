@@ -31,8 +31,9 @@ def define_flags() -> None:
     flags.DEFINE_string("text_b", "", "Column with the second texts, if there is one.")
     flags.DEFINE_list(
         "layers",
-        ["-1", "-2", "-3", "-4"],
-        "-1 is the last, 1 the first, 0 the embeddings.",
+        [],
+        "-1 is the last, 1 the first, 0 the embeddings. Default: the last four, or all "
+        "of a smaller encoder.",
     )
     flags.DEFINE_enum(
         "pool",
@@ -72,7 +73,9 @@ def main() -> int:
 
     feature_files.check_name(output)
     pool = flags.FLAGS.pool
-    features = prediction.load(source).features(
+    model = prediction.load(source)
+    layers = layers or list(range(-1, -1 - min(4, model.encoder.num_layers), -1))
+    features = model.features(
         input_files.read_texts(name, flags.FLAGS.text_a, flags.FLAGS.text_b),
         layers,
         pool,
@@ -83,7 +86,7 @@ def main() -> int:
         texts, truncated = feature_files.write(
             output, bar, layers, pooled=pool != "none"
         )
-    report = f"{texts:,} texts to {output}"
+    report = f"{texts:,} {'text' if texts == 1 else 'texts'} to {output}"
     if truncated:
         report += f"; truncated because they were too long: {truncated:,}"
     terminal.say(report)

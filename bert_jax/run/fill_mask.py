@@ -80,7 +80,7 @@ def _checked(where: str, text: str, following: str) -> tuple[str, str]:
             f"{where}--next needs texts without {tokenizer_lib.MASK}, got {text!r}"
         )
     if not following and not any(blank in text for blank in tokenizer_lib.BLANKS):
-        raise UserError(f"{where}there is no {tokenizer_lib.MASK} in {text!r}")
+        raise UserError(f"{where}{tokenizer_lib.describe_missing_blank(text)}")
     return where, text
 
 

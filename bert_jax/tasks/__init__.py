@@ -35,6 +35,7 @@ class Task(Protocol):
         evaluates, and further sets such as "test". A row without a label has weight 0.
       length: Tokens in a row.
       fingerprint: Hash of all labelled examples.
+      metrics: Names of the scores of "eval" that may select the best parameters.
       description: Facts about the examples, for results.json.
       settings: What a checkpoint stores for predictions, such as class names; JSON.
     """
@@ -43,6 +44,7 @@ class Task(Protocol):
     held_out: dict[str, Arrays]
     length: int
     fingerprint: str
+    metrics: tuple[str, ...]
     description: dict[str, Any]
     settings: dict[str, Any]
 
@@ -53,7 +55,7 @@ class Task(Protocol):
         """Return the predictions for the examples of each set.
 
         Args:
-          outputs: `TaskObjective.outputs` for all rows of each set of `held_out`.
+          outputs: `TaskObjective.outputs` for all rows of some sets of `held_out`.
 
         Returns:
           For each set, predictions in any form that `scores` and `write` accept.

@@ -42,6 +42,7 @@ class Choice:
         }
         arrays = {name: of_set for name, (of_set, _) in rows.items()}
         self.train, self.held_out = arrays.pop("train"), arrays
+        self.metrics = ("accuracy",)
         self.settings: dict[str, Any] = {}
         self.fingerprint = task_files.fingerprint(questions["train"], questions["eval"])
         self.description = {
@@ -60,15 +61,15 @@ class Choice:
         """Return the probability of each answer of each question."""
         return {
             name: decode(self._files[name].questions, outputs[name]["logits"])
-            for name in self.held_out
+            for name in outputs
         }
 
     def scores(self, predictions: Probabilities) -> dict[str, float]:
         """Return `accuracy`, and `test_accuracy` if the test file has answers."""
         result = {}
-        for name, rows in self.held_out.items():
+        for name, of_set in predictions.items():
             if self._files[name].is_answered:
-                is_true = list(map(np.argmax, predictions[name])) == rows["labels"]
+                is_true = list(map(np.argmax, of_set)) == self.held_out[name]["labels"]
                 key = task_files.in_set(name, "accuracy")
                 result[key] = float(is_true.mean())
         return result

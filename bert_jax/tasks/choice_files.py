@@ -1,4 +1,4 @@
-"""Multiple-choice questions in three formats.
+"""Multiple-choice questions in several formats.
 
 - SWAG's CSV: a header names the columns `sent1`, `sent2`, `ending0` and so on, and
   `label`, the number of the correct ending, from 0. The question is `sent1`; each
@@ -9,18 +9,26 @@
 - JSON lines: `{"question": TEXT, "choices": [TEXT, ...], "answer": ...}`, where the
   answer is the number of a choice, from 0, or its text, or its letter.
 
-Some questions in the files of ARC lost their correct answer when the files were made.
-They are skipped and counted.
+AI2's own files of ARC are read, too: CSV with the columns `question`, in which each
+answer stands behind its label in brackets, and `AnswerKey`; and JSON lines with
+`{"question": {"stem": TEXT, "choices": [{"text": TEXT, "label": LABEL}, ...]},
+"answerKey": LABEL}`, or as Hugging Face writes it, `{"question": TEXT, "choices":
+{"text": [TEXT, ...], "label": [LABEL, ...]}, "answerKey": LABEL}`.
+
+Some questions in the CSV of ARC without a header lost their correct answer when the
+files were made. They are skipped and counted.
 """
 
 import dataclasses
 import os
 import re
+from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
 UNKNOWN = -1
+_AI2_LABEL = re.compile(r"\s*\(([A-E1-5])\)\s*")
 _SWAG_COLUMNS = "SWAG's columns are sent1, sent2, ending0, ending1 and so on, and label"
 
 
@@ -83,6 +91,8 @@ def _read_csv(path: str, text: str) -> File:
     header = rows[0][1] if rows else [""]
     if {"sent1", "sent2", "ending0"} & set(header):
         return _read_swag(path, header, rows[1:])
+    if {"question", "AnswerKey"} <= set(header):
+        return _read_ai2(path, header, rows[1:])
     is_header = (header[0].lower(), header[-1].lower()) == ("question", "answer")
     return _read_arc(path, rows[is_header:])
 
@@ -109,6 +119,25 @@ def _read_swag(path: str, header: list[str], rows: list[tuple[int, list[str]]]) 
         choices = tuple(f"{fields['sent2']} {fields[e]}".strip() for e in endings)
         answer = UNKNOWN if label is None else int(label)
         questions.append(Question(line, fields["sent1"], choices, answer))
+    return File(questions)
+
+
+def _read_ai2(path: str, header: list[str], rows: list[tuple[int, list[str]]]) -> File:
+    questions = []
+    for line, row in rows:
+        where = f"{path}, line {line}"
+        task_files.check_row(where, row, header)
+        fields = dict(zip(header, row, strict=True))
+        # A question, "(A)", its first answer, and so on.
+        question, *parts = _AI2_LABEL.split(fields["question"])
+        labels, choices, key = parts[::2], parts[1::2], fields["AnswerKey"]
+        if key not in labels:
+            raise UserError(
+                f"{where}: AnswerKey is {task_files.shorten(key)}, none of the labels "
+                "in brackets in the question"
+            )
+        answer = labels.index(key)
+        questions.append(Question(line, question, tuple(choices), answer))
     return File(questions)
 
 
@@ -148,7 +177,7 @@ def _read_arc(path: str, rows: list[tuple[int, list[str]]]) -> File:
 def _read_json_lines(path: str, text: str) -> File:
     questions = []
     for line, fields in task_files.json_objects(path, text):
-        where = f"{path}, line {line}"
+        where, fields = f"{path}, line {line}", _from_ai2(fields)
         question, choices = fields.get("question"), fields.get("choices")
         texts = [question, *choices] if isinstance(choices, list) else [None]
         if not all(isinstance(text, str) for text in texts):
@@ -170,7 +199,26 @@ def _find_answer(where: str, choices: list[str], answer: object) -> int:
     for names in (choices, letters):
         if names.count(answer) == 1:
             return names.index(answer)
+    hint = " (without quotes)" * (isinstance(answer, str) and answer.isdecimal())
     raise UserError(
-        f"{where}: the answer {task_files.shorten(str(answer))} is none of the "
-        f"{len(choices)} choices; give its number, from 0, its letter or its text"
+        f"{where}: the answer {task_files.shorten(answer)} is none of the "
+        f"{len(choices)} choices; give its number from 0 to {len(choices) - 1}{hint}, "
+        "its letter or its text"
     )
+
+
+def _from_ai2(fields: dict[str, Any]) -> dict[str, Any]:
+    """Return a question of ARC's JSON lines in the format of this module."""
+    question, choices = fields.get("question"), fields.get("choices")
+    try:
+        if isinstance(question, dict):
+            names = ("text", "label")
+            choices = {name: [c[name] for c in question["choices"]] for name in names}
+            question = question["stem"]
+        asked = {"question": question, "choices": choices["text"]}
+        labels = list(choices["label"])
+    except (KeyError, TypeError):
+        return fields
+    if key := fields.get("answerKey"):
+        asked["answer"] = labels.index(key) if key in labels else key
+    return asked

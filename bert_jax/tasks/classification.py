@@ -30,7 +30,7 @@ from bert_jax.tasks.texts import Example
 
 # Integers from here on are taken for quantities, not for names of classes.
 _MAX_CLASS = 1000
-_INTEGER = re.compile("[+-]?[0-9]{1,18}")
+_INTEGER = re.compile(r"[+-]?\d{1,18}")  # in any script
 
 
 class Classification:
@@ -49,6 +49,11 @@ class Classification:
             given = glue.TASKS[self._glue].labels if self._glue else ()
             self._labels = list(given) or label_names(sets.train)
         self._scored = tuple(sets.labelled)
+        self.metrics: tuple[str, ...] = ("accuracy", "macro_f1", "matthews")
+        if self._glue:
+            self.metrics = glue.TASKS[self._glue].metrics
+        elif config.predicts_numbers:
+            self.metrics = ("pearson", "spearman")
         self.length = config.length
         rows, truncated = {}, {}
         labelled = {"train": sets.train, **sets.labelled}
@@ -99,17 +104,14 @@ class Classification:
         Scores of sets other than "eval" are prefixed with the name of the set.
         """
         scores = {}
-        for name in self._scored:
+        for name in filter(predictions.__contains__, self._scored):
             data = predictions[name], self.held_out[name]["labels"]
-            if self._config.predicts_numbers:
-                metrics = ("pearson", "spearman")
-                values = classification_scores.of_numbers(*data)
-            else:
-                metrics = ("accuracy", "macro_f1", "matthews")
-                values = classification_scores.of_classes(*data, len(self._labels))
-            if self._glue:
-                metrics = glue.TASKS[self._glue].metrics
-            scores |= {task_files.in_set(name, m): values[m] for m in metrics}
+            values = (
+                classification_scores.of_numbers(*data)
+                if self._config.predicts_numbers
+                else classification_scores.of_classes(*data, len(self._labels))
+            )
+            scores |= {task_files.in_set(name, m): values[m] for m in self.metrics}
         return scores
 
     def write(self, folder: storage.Path, predictions: dict[str, np.ndarray]) -> None:
@@ -152,6 +154,16 @@ def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
         name: text_files.read(path, *columns, labelled=name != "test")
         for name, path in task_files.given(config, advice).items()
     }
+    kinds = {
+        name: "pairs of texts" if any(e.text_b for e in examples) else "single texts"
+        for name, examples in sets.items()
+    }
+    for name, kind in kinds.items():
+        if kind != kinds["train"]:
+            raise UserError(
+                f"{getattr(config, name)} has {kind}, but {config.train} has "
+                f"{kinds['train']}; name the columns in task.text_a and task.text_b"
+            )
     return texts.ExampleSets(
         sets.pop("train"), {"eval": sets.pop("eval")}, unlabelled=sets, about={}
     )
@@ -203,6 +215,11 @@ def label_names(train: Sequence[Example]) -> list[str]:
             f"{', ...' if names[3:] else ''}; to predict numbers, pass "
             f"--config.task.target=number; classes are words, or whole numbers below "
             f"{_MAX_CLASS}"
+        )
+    if len(set(numbers)) < len(numbers):
+        raise UserError(
+            f"some labels of the training examples are the same number: "
+            f"{', '.join(names[:20])}; write it in one way"
         )
     if len(names) < 2:
         raise UserError(f"all training examples have the label {names[0]!r}")

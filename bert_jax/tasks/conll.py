@@ -72,16 +72,17 @@ def read(
             if tag_column == -1:
                 tag_column = columns - 1
             is_tagged = word_column != tag_column < columns
-            if word_column >= columns:
-                raise UserError(
-                    f"{where}: {found}, from 0, but task.word_column={word_column}; "
-                    "columns are separated by tabs or by spaces"
-                )
+            needed = {"word_column": word_column, "tag_column": tag_column * needs_tags}
+            for name, column in needed.items():
+                if column >= columns:
+                    raise UserError(
+                        f"{where}: {found}, from 0, but task.{name}={column}; columns "
+                        "are separated by tabs or by spaces"
+                    )
             if needs_tags and not is_tagged:
                 raise UserError(
                     f"{where}: {found}, and none for tags beside task.word_column="
-                    f"{word_column}; separate a word and its tag by a tab or a space, "
-                    "or pass the column of the tags, from 0, as task.tag_column"
+                    f"{word_column}; separate a word and its tag by a tab or a space"
                 )
         if len(fields) != columns:
             raise UserError(

@@ -9,7 +9,8 @@ A tag is O, outside of all entities, or a letter, a hyphen and the type of the e
   entity of one word.
 
 Entities are decoded as in the strict mode of seqeval: invalid sequences of tags, such
-as an I after O in IOB2, form no entity.
+as an I after O in IOB2, form no entity. The lenient mode, seqeval's default, is that of
+conlleval: every I that continues no entity begins one.
 """
 
 import dataclasses
@@ -21,8 +22,12 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import conll
 
 _LETTERS = {"IOB1": "BI", "IOB2": "BI", "BIOES": "BIES"}
-# BILOU has L and U instead of E and S.
-_ENTITY_TAG = re.compile("[BIESLU]-.+")
+METRICS = (
+    *("f1", "precision", "recall"),
+    *("lenient_f1", "lenient_precision", "lenient_recall"),
+)
+# BILOU has L and U instead of E and S; BMES has M instead of I.
+_ENTITY_TAG = re.compile("[BIESLUM]-.+")
 
 
 def scheme_of(file: conll.File) -> str:
@@ -40,10 +45,10 @@ def scheme_of(file: conll.File) -> str:
             "predict tags that are no entities"
         )
     letters = {tag[0] for tag in named}
-    if letters & {"L", "U"}:
+    if letters & {"L", "U", "M"}:
         raise UserError(
-            f"{file.path}: the tags are BILOU, which is BIOES with other letters; make "
-            "L- to E- and U- to S-"
+            f"{file.path}: the tags are BILOU or BMES, which are BIOES with other "
+            "letters; replace L- by E-, U- by S-, and M- by I-"
         )
     if letters & {"E", "S"}:
         return "BIOES"
@@ -89,13 +94,19 @@ class Entity:
 
 
 def entities(words: Sequence[str], tags: Sequence[str], scheme: str) -> list[Entity]:
-    """Decode the entities of a sentence, in a scheme other than "none"."""
+    """Decode the entities of a sentence, leniently in the scheme "lenient"."""
     from seqeval import scheme as seqeval_scheme  # imports scikit-learn
+    from seqeval.metrics import sequence_labeling
 
-    spans = seqeval_scheme.Tokens(list(tags), _seqeval(scheme)).entities
+    if scheme == "lenient":
+        found = sequence_labeling.get_entities(list(tags))
+        spans = [(kind, begin, last + 1) for kind, begin, last in found]
+    else:
+        tokens = seqeval_scheme.Tokens(list(tags), _seqeval(scheme))
+        spans = [(span.tag, span.start, span.end) for span in tokens.entities]
     return [
-        Entity(span.tag, span.start, span.end, " ".join(words[span.start : span.end]))
-        for span in spans
+        Entity(kind, begin, end, " ".join(words[begin:end]))
+        for kind, begin, end in spans
     ]
 
 
@@ -117,9 +128,10 @@ def scores(
     """Return F1, precision and recall of entities, in total and for each type.
 
     A predicted entity counts if its type, begin and end are correct. A ratio with the
-    denominator 0 is 0.
+    denominator 0 is 0. Scores that begin with "lenient_" decode invalid sequences of
+    tags, too.
     """
-    from seqeval.metrics import v1  # imports scikit-learn
+    from seqeval.metrics import sequence_labeling, v1  # imports scikit-learn
 
     actual, predicted = [list(t) for t in actual], [list(t) for t in predicted]
     options = {"scheme": _seqeval(scheme), "zero_division": 0}
@@ -137,8 +149,20 @@ def scores(
         kind: dict(zip(names, values, strict=True))
         for kind, values in zip(kinds, by_kind, strict=True)
     }
+    # As conlleval, and so most published scores: I after O begins an entity, too.
+    lenient = sequence_labeling.precision_recall_fscore_support(
+        actual, predicted, average="micro", zero_division=0
+    )
     # `finetuning/repeats.py` selects the best of several runs by the first score.
-    return {"f1": f1, "precision": precision, "recall": recall, "types": types}
+    return {
+        "f1": f1,
+        "precision": precision,
+        "recall": recall,
+        "lenient_f1": float(lenient[2]),
+        "lenient_precision": float(lenient[0]),
+        "lenient_recall": float(lenient[1]),
+        "types": types,
+    }
 
 
 def _seqeval(scheme: str):

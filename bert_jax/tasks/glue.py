@@ -71,7 +71,11 @@ TASKS = {
         label="gold_label",
         labels=("contradiction", "entailment", "neutral"),
         held_out=(("eval", "dev_matched"), ("mismatched", "dev_mismatched")),
-        tests=(("test", "test_matched"), ("test_mismatched", "test_mismatched")),
+        tests=(
+            ("test", "test_matched"),
+            ("test_mismatched", "test_mismatched"),
+            ("ax", "diagnostic"),
+        ),
     ),
     "qnli": GlueTask("question", "sentence", labels=_ENTAILMENT),
     "rte": GlueTask("sentence1", "sentence2", labels=_ENTAILMENT),
@@ -83,8 +87,8 @@ _MAX_INCOMPLETE = 0.01
 
 def submission(name: str, test: str) -> str:
     """Return the name of the file to submit for a test set of a task."""
-    suffix = {"test": "-m", "test_mismatched": "-mm"}[test] if name == "mnli" else ""
-    return f"{config_lib.GLUE[name]}{suffix}.tsv"
+    mnli = {"test": "MNLI-m", "test_mismatched": "MNLI-mm", "ax": "AX"}
+    return f"{mnli[test] if name == 'mnli' else config_lib.GLUE[name]}.tsv"
 
 
 def read(name: str, folder: str) -> ExampleSets:
@@ -107,10 +111,12 @@ def read(name: str, folder: str) -> ExampleSets:
     above = storage.path(folder)
     storage.check(above)
     folders = above / title, above
+    # The diagnostic set, which models for MNLI predict, lies beside the tasks.
+    beside = above / "diagnostic", above.parent / "diagnostic"
     about: dict[str, dict] = {"files": {}, "incomplete": {}}
 
     def examples(set_name: str, file: str, *, labelled: bool) -> list[Example]:
-        path = _find(folders, f"{file}.tsv")
+        path = _find((*folders, *beside), f"{file}.tsv")
         if path is None:
             if labelled:
                 raise UserError(

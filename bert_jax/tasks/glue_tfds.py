@@ -33,11 +33,8 @@ def read(name: str, folder: str) -> ExampleSets:
       UserError: The task is not prepared in this folder, or is damaged.
       Unavailable: The store does not answer now.
     """
-    import tensorflow_datasets as tfds  # slow to import
-
     folder = os.path.expanduser(folder)
-    with _reading(f"glue/{name} in {folder or 'the data folder of TFDS'}"):
-        builder = tfds.builder(f"glue/{name}", version="*.*.*", data_dir=folder or None)
+    builder = _builder(name, folder)
     if not builder.is_prepared():
         option = f" --data_dir={folder}" if folder else ""
         raise UserError(
@@ -52,9 +49,20 @@ def read(name: str, folder: str) -> ExampleSets:
     unlabelled = {
         test: _examples(builder, name, split, labelled=False)
         for test, split in task.tests
+        if test != "ax"
     }
+    if name == "mnli" and (diagnostic := _builder("ax", folder)).is_prepared():
+        unlabelled["ax"] = _examples(diagnostic, name, "test", labelled=False)
     about = {"dataset": builder.info.full_name}
     return ExampleSets(_examples(builder, name, "train"), labelled, unlabelled, about)
+
+
+def _builder(name: str, folder: str) -> Any:
+    """Return TFDS' builder of a task, for the newest prepared version."""
+    import tensorflow_datasets as tfds  # slow to import
+
+    with _reading(f"glue/{name} in {folder or 'the data folder of TFDS'}"):
+        return tfds.builder(f"glue/{name}", version="*.*.*", data_dir=folder or None)
 
 
 def _examples(

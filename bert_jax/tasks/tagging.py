@@ -6,8 +6,10 @@ longer than a row is split into overlapping windows.
 """
 
 import dataclasses
+import functools
 import itertools
 import re
+import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
@@ -21,7 +23,6 @@ from bert_jax.objectives import tagging
 from bert_jax.tasks import Arrays, conll, entities, task_files, texts
 
 _NO_LABEL = -1
-_WORD = re.compile(r"\w+|[^\w\s]")
 
 
 class Tagging:
@@ -52,6 +53,9 @@ class Tagging:
         }
         arrays = {name: rows.arrays for name, rows in self._rows.items()}
         self.train, self.held_out = arrays.pop("train"), arrays
+        self.metrics = ("accuracy", "macro_f1")
+        if self._scheme != "none":
+            self.metrics = (*entities.METRICS, "accuracy")
         self.settings = {"tags": self._tags, "scheme": self._scheme}
         self.fingerprint = task_files.fingerprint(train.sentences, evaluated.sentences)
         rows = self._rows.items()
@@ -77,7 +81,7 @@ class Tagging:
         """Return the tag of each word of each sentence."""
         return {
             name: self._rows[name].decode(outputs[name]["predictions"], self._tags)
-            for name in self.held_out
+            for name in outputs
         }
 
     def scores(self, predictions: dict[str, list[list[str]]]) -> dict[str, Any]:
@@ -247,11 +251,23 @@ def windows(
 
 
 def split(text: str) -> list[tuple[str, int, int]]:
-    """Split a text into runs of letters and digits, and single other signs.
+    """Split a text into runs of letters, marks and digits, and single other signs.
 
     Each has its begin and its end in the text.
     """
-    return [(m.group(), m.start(), m.end()) for m in _WORD.finditer(text)]
+    return [(m.group(), m.start(), m.end()) for m in _word_pattern().finditer(text)]
+
+
+@functools.cache
+def _word_pattern() -> re.Pattern[str]:
+    r"""Return the pattern of a word.
+
+    Python's `\w` lacks combining marks, such as the vowel signs of Devanagari, and the
+    joiners between them.
+    """
+    characters = map(chr, [*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)])
+    marks = "".join(c for c in characters if unicodedata.category(c).startswith("M"))
+    return re.compile(rf"\w[\w{marks}\u200c\u200d]*|[^\w\s]")
 
 
 # ---- scores

@@ -10,6 +10,7 @@ import hashlib
 import io
 import json
 import os
+import re
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -19,6 +20,10 @@ from bert_jax.corpus import text_files as corpus_files
 from bert_jax.errors import UserError
 
 COMPRESSIONS = (".gz", ".zst")
+LONE_SURROGATE = (
+    r"a text has half of a character: a lone surrogate, such as \ud83d without \ude00 "
+    "behind it"
+)
 
 
 def given(config: Any, advice: str) -> dict[str, str]:
@@ -62,15 +67,19 @@ def read(path: str | os.PathLike) -> str:
     try:
         with corpus_files.unpacked(os.fspath(path)) as stream:
             data = stream.read()
-        return data.decode("utf-8-sig")  # line ends stay as they are
+        text = data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
+        is_utf_16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
         raise storage.failure(error)(
             f"{path}, line {line}: not UTF-8 ({error.reason} at byte {error.start} of "
-            "the file); iconv -f LATIN1 -t UTF-8 converts a file"
+            f"the file); iconv -f {'UTF-16' if is_utf_16 else 'LATIN1'} -t UTF-8 "
+            "converts a file"
         ) from error
     except (OSError, EOFError, zlib.error) as error:
         raise storage.failure(error)(f"cannot read {path}: {error}") from error
+    # Line ends stay as they are, unless they are those of old Macintoshes.
+    return text if "\n" in text else text.replace("\r", "\n")
 
 
 def check_ending(path: str | os.PathLike, endings: Sequence[str]) -> str:
@@ -142,6 +151,7 @@ def parse_tsv(text: str) -> Table:
 
 def csv_rows(path: str | os.PathLike, text: str) -> list[tuple[int, list[str]]]:
     """Return the rows of a CSV file, each with the line in which it begins."""
+    csv.field_size_limit(max(csv.field_size_limit(), len(text)))
     reader = csv.reader(io.StringIO(text, newline=""), strict=True)
     rows, line = [], 1
     try:
@@ -165,9 +175,16 @@ def json_objects(path: str | os.PathLike, text: str) -> Iterator[tuple[int, dict
             fields = json.loads(content, object_pairs_hook=_unique_names)
         except (ValueError, RecursionError) as error:
             raise UserError(f"{path}, line {line}: no JSON: {error}") from error
+        if has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
+            raise UserError(f"{path}, line {line}: {LONE_SURROGATE}")
         if not isinstance(fields, dict):
             raise UserError(f"{path}, line {line}: {shorten(content)} is no object")
         yield line, fields
+
+
+def has_lone_surrogate(text: str) -> bool:
+    """Return whether a text has half of a character, which only JSON can write."""
+    return re.search("[\ud800-\udfff]", text) is not None
 
 
 def _unique_names(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -197,6 +214,8 @@ def shown(names: Iterable[str]) -> str:
     return ", ".join(map(shorten, names))
 
 
-def shorten(text: str, limit: int = 40) -> str:
-    """Quote a text for a message, and cut it to a number of characters."""
-    return repr(text if len(text) <= limit else f"{text[: limit - 4]} ...")
+def shorten(value: Any, limit: int = 40) -> str:
+    """Format a value for a message, cut to a number of characters; quote a text."""
+    text = value if isinstance(value, str) else repr(value)
+    text = text if len(text) <= limit else f"{text[: limit - 4]} ..."
+    return repr(text) if isinstance(value, str) else text

@@ -23,7 +23,7 @@ import numpy as np
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import base, byte_bpe
+from bert_jax.tokenizer import base, byte_bpe, unspaced
 from bert_jax.tokenizer.base import MASK, Encoding, SpecialTokens
 from bert_jax.tokenizer.base import SPECIAL_TOKENS as SPECIAL_TOKENS
 from bert_jax.tokenizer.base import UNK as UNK
@@ -40,6 +40,16 @@ _MODEL_FILES = {
 KINDS = tuple(_MODEL_FILES)
 # Texts of a blank for `encode_with_blanks`. [MASK] works with every tokenizer.
 BLANKS = (MASK, byte_bpe.SPECIAL_TOKENS.mask)
+
+
+def describe_missing_blank(text: str) -> str:
+    """Describe, for a message, that a text has no blank, and how it may be written."""
+    similar = re.search(r"[\[<({]\s*mask\s*[\])}>]|_{2,}", text, re.IGNORECASE)
+    hint = f"; write {MASK} instead of {similar[0]}" if similar else ""
+    short = text if len(text) <= 60 else f"{text[:56]} ..."
+    return f"there is no {MASK} in {short!r}{hint}"
+
+
 # Errors of a damaged tokenizer.
 _DAMAGE = (ValueError, TypeError, KeyError, RecursionError, UserError)
 
@@ -170,6 +180,17 @@ class Tokenizer:
         `<unk>` is a byte and continues.
         """
         return self._model.continues_word
+
+    @functools.cached_property
+    def begins_word(self) -> np.ndarray:
+        """bool[vocab_size]: whether a token begins a unit that is masked as a word.
+
+        A token that continues no word does. So does each token that begins with a
+        character of a script without spaces (`unspaced.py`), where a sentence would
+        otherwise be one word.
+        """
+        is_unspaced = map(unspaced.begins_unspaced, self._model.token_bytes)
+        return ~self.continues_word | np.fromiter(is_unspaced, bool)
 
     @property
     def pad_id(self) -> int:

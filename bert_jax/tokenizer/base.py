@@ -43,6 +43,11 @@ class Model:
     texts: list[str]
     continues_word: np.ndarray
 
+    @property
+    def token_bytes(self) -> list[bytes]:
+        """Text of each token in UTF-8."""
+        return [text.encode("utf-8", "replace") for text in self.texts]
+
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         raise NotImplementedError
 

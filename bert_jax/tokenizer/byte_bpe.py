@@ -50,6 +50,15 @@ class ByteBpe(base.Model):
     def texts(self) -> list[str]:
         return [self._decoder.decode([t]).removeprefix(" ") for t in self.tokens]
 
+    @property
+    def token_bytes(self) -> list[bytes]:
+        # A printable byte stands for itself, and the others for characters from 256 on.
+        characters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
+        printable = [ord(c) for c in characters if ord(c) < 256]
+        others = [byte for byte in range(256) if byte not in set(printable)]
+        byte_of = dict(zip(characters, [*printable, *others], strict=True))
+        return [bytes(byte_of.get(c, 0) for c in token) for token in self.tokens]
+
     @functools.cached_property
     def continues_word(self) -> np.ndarray:
         begin = {*SPECIAL_TOKENS} - {SPECIAL_TOKENS.unk}

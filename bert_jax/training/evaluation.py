@@ -75,6 +75,8 @@ class Evaluator:
             for part, terms in zip(data.held_out, of_parts, strict=True):
                 own = metric_sums.report(self._losses, terms) | part.levels
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
+        if data.scores:
+            values |= data.scores(params)
         return values
 
     def _add_up(

@@ -31,7 +31,11 @@ class Question(Protocol):
 
 
 class Engine:
-    """Compiled `outputs` of a question, for rows sorted into buckets by length."""
+    """Compiled `outputs` of a question, for rows sorted into buckets by length.
+
+    Attributes:
+      params: Parameters of the question, on the mesh; may be replaced.
+    """
 
     def __init__(
         self,
@@ -49,7 +53,7 @@ class Engine:
           lengths: Lengths that batches may have, ascending. The last one must hold
             every row.
         """
-        self._params, self._mesh, self._lengths = params, mesh, lengths
+        self.params, self._mesh, self._lengths = params, mesh, lengths
         self._compute = jax.jit(
             question.outputs, out_shardings=sharding.replicated(mesh)
         )
@@ -79,7 +83,7 @@ class Engine:
             for name, values in self._inputs(rows).items()
         }
         with sharding.use(self._mesh):
-            shapes = self._compute.eval_shape(self._params, whole)
+            shapes = self._compute.eval_shape(self.params, whole)
         count = len(rows["attention_mask"])
         results = {
             name: np.zeros((count, *shape.shape[1:]), shape.dtype)
@@ -118,7 +122,7 @@ class Engine:
             }
             on_devices = sharding.to_devices(self._mesh, batch, local, size)
             with sharding.use(self._mesh):
-                outputs = jax.device_get(self._compute(self._params, on_devices))
+                outputs = jax.device_get(self._compute(self.params, on_devices))
             yield indices, {name: x[: len(indices)] for name, x in outputs.items()}
 
     def _inputs(self, rows: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:

@@ -12,6 +12,7 @@ with the step itself (`programs.HostSignals`).
 
 import collections
 import dataclasses
+import math
 import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
@@ -304,6 +305,8 @@ class Loop:
         def is_best() -> bool:
             records = self._reporter.records("eval")
             values = {step: sign * record[name] for step, record in records.items()}
+            # An undefined correlation is worse than any other.
+            values = {n: -math.inf if math.isnan(x) else x for n, x in values.items()}
             now = values.pop(self._done)
             return all(now > value for value in values.values())
 

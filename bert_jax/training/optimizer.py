@@ -97,7 +97,7 @@ def make_optimizer(
     schedule: Schedule,
     *,
     encoder: str = "encoder",
-    frozen: str = "",
+    frozen: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
     """Chain clipping, the optimizer's own scaling, weight decay, and the learning rate.
 
@@ -106,7 +106,8 @@ def make_optimizer(
       schedule: Learning rate by number of updates.
       encoder: Path of the encoder in the parameters, whose layers `layer_decay` tells
         apart.
-      frozen: Path of parameters without updates and moments; "" for none.
+      frozen: Predicate of the paths of parameters without updates and moments; None
+        for none.
     """
     steps = []
     if config.clip_norm:
@@ -130,15 +131,12 @@ def make_optimizer(
 
 
 def all_but(
-    frozen: str, update: optax.GradientTransformation
+    is_frozen: Callable[[str], bool], update: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Update all parameters but those below the path `frozen`, which have no state.
+    """Update all parameters but the frozen ones, which have no state.
 
     `optax.partition` does this, too, but not inside the boxes with names of dimensions.
     """
-
-    def is_frozen(path):
-        return path.startswith(f"{frozen}/")
 
     def init(params):
         return update.init(parameters.split(params, is_frozen)[1])

@@ -45,12 +45,15 @@ class PhaseData:
       held_out: Data to evaluate on; empty for no evaluation.
       row_names: Function from a step to a description of each row of its batch.
       levels: Baselines of the mean over `held_out`, reported with each evaluation.
+      scores: Function from the parameters to further values of each evaluation; None
+        for none.
     """
 
     batches: Callable[[int, int], Batches]
     held_out: Sequence[HeldOut]
     row_names: Callable[[int], Sequence[str]]
     levels: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    scores: Callable[[Any], Mapping[str, float]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -97,7 +100,7 @@ class Run:
       encoders: Encoders that are trained, by their names in messages.
       shard_optimizer: Whether replicas of the model shard the optimizer state.
       gradient_sum: Dtype in which gradients of the replicas are all-reduced.
-      frozen: Path of the frozen parameters; "" for none.
+      frozen: Predicate of the paths of frozen parameters; None for none.
       best: Evaluation metric that selects the best state, which is kept; "" for none.
     """
 
@@ -110,7 +113,7 @@ class Run:
     encoders: Mapping[str, config_lib.EncoderConfig]
     shard_optimizer: bool
     gradient_sum: str = "float32"
-    frozen: str = ""
+    frozen: Callable[[str], bool] | None = None
     best: str = ""
 
     @property

@@ -64,7 +64,7 @@ def make_train_step(
     *,
     seed: int | jax.Array,
     micro_batches: int = 1,
-    frozen: str = "",
+    frozen: Callable[[str], bool] | None = None,
     over_copies: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
     """Return the function from a state and a batch to the next state.
@@ -80,7 +80,7 @@ def make_train_step(
       micro_batches: Number of pieces of the batch over which gradients are accumulated.
         Losses are divided by the counts of the whole batch, so the result does not
         depend on it.
-      frozen: Path of the parameters without gradients; "" for none.
+      frozen: Predicate of the paths of parameters without gradients; None for none.
       over_copies: Transformation that all-reduces gradients of the replicas of the
         model, see `sharding.sum_over_copies`; None: left to the compiler.
     """
@@ -88,10 +88,7 @@ def make_train_step(
     def loss_of(params, batch, keys, counts):
         if frozen:
             params = parameters.map_with_path(
-                lambda path, x: (
-                    jax.lax.stop_gradient(x) if path.startswith(f"{frozen}/") else x
-                ),
-                params,
+                lambda path, x: jax.lax.stop_gradient(x) if frozen(path) else x, params
             )
         batch_terms = objective.terms(params, batch, **keys)
         means = {

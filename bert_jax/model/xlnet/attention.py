@@ -149,7 +149,7 @@ class RelativeAttention(nn.Module):
             ("heads", "head"),
             (("embed", c.hidden_size),),
             c.dtype,
-            c.initializer_range,
+            linear.output_stddev(c),
             has_bias=False,
             name="output",
         ).product_and_bias(attend(query, key, value, relative))

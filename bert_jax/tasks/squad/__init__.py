@@ -13,6 +13,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.errors import UserError
 from bert_jax.objectives import spans
 from bert_jax.tasks import Arrays, task_files
 from bert_jax.tasks.squad import answers, metrics, reader, windows
@@ -29,12 +30,18 @@ class Squad:
     ):
         task_files.given(config, "FILE.json")
         self._config = config
-        train = reader.read(config.train, config.no_answers)
+        read = reader.read(config.train, config.no_answers)
+        train = [example for example in read if _has_place(example)]
+        if not train:
+            raise UserError(f"{config.train}: no answer is where the file says")
         self._examples = reader.read(config.eval, config.no_answers)
         train_windows, self.train = _rows(train, tokenizer, config)
         self._windows, held_out = _rows(self._examples, tokenizer, config)
         self.held_out = {"eval": held_out}
         self.length = config.length
+        self.metrics = ("exact_match", "f1")
+        if config.no_answers:
+            self.metrics = ("exact", "f1", "best_exact", "best_f1")
         self.settings: dict[str, Any] = {}  # predictions need the config only
         self.fingerprint = task_files.fingerprint(train, self._examples)
         has_answer = {i for i, example in enumerate(train) if example.golds}
@@ -47,6 +54,8 @@ class Squad:
             "truncated_questions": int(
                 self._windows.truncated.sum() + train_windows.truncated.sum()
             ),
+            # The answer is not where the file says.
+            "skipped_train_examples": len(read) - len(train),
             # Such questions are trained on as if they had no answer.
             "train_answers_in_no_window": len(has_answer - set(found.tolist())),
         }
@@ -102,12 +111,20 @@ class Squad:
         return {name: ranking.best(threshold).text for name, ranking in ranked.items()}
 
 
+def _has_place(example: reader.Example) -> bool:
+    """Return whether the first answer, if there is any, is where its file says."""
+    return not example.golds or example.golds[0].begin >= 0
+
+
 def _rows(
     examples: Sequence[reader.Example],
     tokenizer: tokenizer_lib.Tokenizer,
     config: config_lib.SquadConfig,
 ) -> tuple[windows.Windows, Arrays]:
-    """Return windows, and rows with the positions of each question's first answer."""
+    """Return windows, and rows with the positions of each question's first answer.
+
+    Rows have weight 0 if that answer is not where its file says.
+    """
     questions = [example.question for example in examples]
     contexts = [example.context for example in examples]
     made = windows.make(questions, contexts, tokenizer, config)
@@ -115,6 +132,7 @@ def _rows(
     starts, stops = windows.positions(
         made, [g.begin for g in golds], [g.begin + len(g.text) for g in golds]
     )
-    weights = np.ones(len(starts), np.float32)
+    has_place = np.array([_has_place(example) for example in examples], np.float32)
+    weights = has_place[made.question]  # [W]
     labels = {"start_positions": starts, "end_positions": stops, "weights": weights}
     return made, made.rows | labels

@@ -16,7 +16,10 @@ from bert_jax.tasks import task_files
 
 @dataclasses.dataclass(frozen=True)
 class Gold:
-    """An answer by a person: `context[begin : begin + len(text)] == text`."""
+    """An answer by a person: `context[begin : begin + len(text)] == text`.
+
+    `begin` is -1 if the text is not where its file says.
+    """
 
     text: str
     begin: int
@@ -55,8 +58,8 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
                     example = _example(identifier, question, context, where)
                     if not example.golds and not no_answers:
                         raise UserError(
-                            f"{where} has no answer (is_impossible), as in SQuAD 2.0; "
-                            "pass --config.task.no_answers=True"
+                            f"{where} has no answer, as in SQuAD 2.0; pass "
+                            "--config.task.no_answers=True"
                         )
                     if identifier in examples:
                         raise UserError(f"{where}: two questions have this id")
@@ -76,26 +79,22 @@ def _example(identifier: str, fields: Any, context: str, where: str) -> Example:
     is_impossible = fields.get("is_impossible", False)
     golds = []
     for answer in fields.get("answers", []) if is_impossible else fields["answers"]:
+        if answer["text"] == "":  # some files write no answer so
+            continue
         text, begin = _text(answer, "text"), answer["answer_start"]
-        found = context[max(begin, 0) : max(begin, 0) + len(text)]
-        if begin < 0 or found != text:
-            raise UserError(
-                f"{where}: the answer {task_files.shorten(text)} is not at character "
-                f"{begin} of its context, where there is {task_files.shorten(found)}"
-            )
-        golds.append(Gold(text, begin))
+        if type(begin) is not int:
+            raise ValueError(f"'answer_start' is {begin!r}, not a whole number")
+        is_there = begin >= 0 and context.startswith(text, begin)
+        golds.append(Gold(text, begin if is_there else -1))
     if is_impossible and golds:
         raise UserError(f"{where} has is_impossible and an answer")
-    if not golds and not is_impossible:
-        raise UserError(
-            f"{where} has no answers; a question that cannot be answered needs "
-            '"is_impossible": true'
-        )
     return Example(identifier, _text(fields, "question"), context, tuple(golds))
 
 
 def _text(fields: Any, name: str) -> str:
     text = fields[name]
     if not isinstance(text, str) or not text.strip():
-        raise ValueError(f"{name!r} is {task_files.shorten(repr(text))}, not a text")
+        raise ValueError(f"{name!r} is {task_files.shorten(text)}, not a text")
+    if task_files.has_lone_surrogate(text):
+        raise ValueError(f"{name!r}: {task_files.LONE_SURROGATE}")
     return text
