@@ -85,7 +85,7 @@ def test_a_run_that_is_stopped_in_each_phase_ends_the_same(
 ):
     monkeypatch.setitem(pretraining.OBJECTIVES, "masked_lm", Scaled)
     stopped_at = []
-    for signals in (3, 9, 4):
+    for signals in (2, 7, 2):
         with monkeypatch.context() as patch:
             # Asked with each step and with each batch of an evaluation.
             asked = iter([False] * signals)
