@@ -25,8 +25,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "output",
         "",
-        "File to write: .png, .pdf, .svg. Default: WORKDIR/curves.png; here, if the "
-        "workdir is a URL, and compared.png here of several.",
+        "File or folder to write to: .png, .pdf, .svg. Default: WORKDIR/curves.png; "
+        "here, if the workdir is a URL, and compared.png here of several.",
     )
 
 
@@ -40,8 +40,12 @@ def main(others: list[str]) -> int:
         command_line.required("workdir", "give the folder of a run, --workdir=DIR")
     )
     local = pathlib.Path() if storage.is_remote(folder) else folder
-    default = "compared.png" if others else local / "curves.png"
+    default = pathlib.Path("compared.png") if others else local / "curves.png"
+    if "://" in flags.FLAGS.output:
+        raise UserError(f"--output={flags.FLAGS.output} must be a local file")
     output = pathlib.Path(flags.FLAGS.output or default)
+    if output.is_dir():
+        output /= default.name
     if not output.suffix:
         output = output.with_name(f"{output.name}.png")
     if others:
