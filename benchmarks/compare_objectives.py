@@ -20,7 +20,7 @@ The folder of `--data` has glue/{CoLA,SST-2,MRPC,STS-B}/{train,dev}.tsv and
 squad/dev-v1.1.json as they are published, plain or compressed. Each task is trained on
 `--examples` labelled examples at even distances in its file, and evaluated on its dev
 set; SQuAD on as many questions of the first 38 articles of dev-v1.1, and evaluated on
-as many of the last 10. "Frozen" trains the head alone.
+as many of the last 10. "Frozen" trains the head and the pooler alone.
 
 An interrupted run resumes, and a finished run is skipped. The tables go to standard
 output, with "-" for missing runs; `--do=` prints the tables alone.
