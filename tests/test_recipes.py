@@ -122,7 +122,7 @@ def test_ablations_change_their_objective_only():
     for variant in ABLATIONS:
         lines = knobs.differences(base, build(f"bert_ablations:{variant}"), free=False)
         paths = {line.split(":")[0].split(".")[0] for line in lines}
-        changed = "phases" if variant == "mask_falling" else "objective"
+        changed = "number of phases" if variant == "mask_falling" else "objective"
         assert changed in paths
         assert paths <= {changed, "encoder"}, lines
     falling = build("bert_ablations:mask_falling")
