@@ -34,7 +34,49 @@ class Guess:
 
 
 @dataclasses.dataclass(frozen=True)
-class Blanks(rows_lib.TextQuestion):
+class MaskedTokens(rows_lib.TextQuestion):
+    """Base class of questions about the tokens at some positions.
+
+    Attributes:
+      generator: Generator of an ELECTRA checkpoint, which is asked in place of
+        `encoder`, its discriminator; None for other checkpoints.
+    """
+
+    generator: config_lib.EncoderConfig | None = None
+
+    @property
+    def _model(self) -> heads.PretrainingModel | replaced_tokens.ReplacedTokensModel:
+        if self.generator is None:
+            return heads.PretrainingModel(self.encoder, sentence_head="")
+        return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes of rows with one position; rows may have more."""
+        positions = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
+        return super().batch_shapes(batch_size, length) | {"mlm_positions": positions}
+
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters, boxed with the names of their dimensions."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        if self.generator is None:
+            return heads.init(self._model, key, ids)
+        inputs = Inputs(ids, ids == 0)
+        return self._model.init(key, inputs, ids, method="generate")["params"]
+
+    def logits(self, params: Any, batch: Batch) -> jax.Array:
+        """Return the logits of all tokens at the positions, [B, P, V]."""
+        inputs, positions = Inputs.of(batch), batch["mlm_positions"]
+        if self.generator is None:
+            return self._model.apply({"params": params}, inputs, positions).mlm
+        return self._model.apply(
+            {"params": params}, inputs, positions, method="generate"
+        )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Blanks(MaskedTokens):
     """The most probable words at some positions.
 
     Attributes:
@@ -45,61 +87,14 @@ class Blanks(rows_lib.TextQuestion):
     tokenizer: tokenizer_lib.Tokenizer
     top: int
 
-    @property
-    def _model(self) -> heads.PretrainingModel:
-        return heads.PretrainingModel(self.encoder, sentence_head="")
-
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes of rows with one blank; rows may have more."""
-        blanks = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
-        return super().batch_shapes(batch_size, length) | {"mlm_positions": blanks}
-
-    def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
-        return heads.init(self._model, key, jnp.zeros((1, 1), jnp.int32))
-
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return ids and probabilities [B, P, top], the best word first."""
-        probabilities = jax.nn.softmax(self._logits(params, batch))
+        probabilities = jax.nn.softmax(self.logits(params, batch))  # [B, P, V]
         words = np.zeros(probabilities.shape[-1], bool)
         words[: self.tokenizer.vocab_size] = is_word(self.tokenizer)
         # On ties, the smaller id comes first.
         best, ids = jax.lax.top_k(jnp.where(words, probabilities, -1.0), self.top)
         return {"ids": ids, "probabilities": best}
-
-    def _logits(self, params: Any, batch: Batch) -> jax.Array:
-        """Return the logits of all tokens at the blanks: [B, P, V]."""
-        inputs, positions = Inputs.of(batch), batch["mlm_positions"]
-        return self._model.apply({"params": params}, inputs, positions).mlm
-
-
-@dataclasses.dataclass(frozen=True)
-class GeneratorBlanks(Blanks):
-    """The most probable words according to the generator of an ELECTRA checkpoint.
-
-    Attributes:
-      generator: Architecture of the generator; `encoder` is the discriminator.
-    """
-
-    generator: config_lib.EncoderConfig
-
-    @property
-    def _model(self) -> replaced_tokens.ReplacedTokensModel:
-        return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
-
-    def init(self, key: jax.Array) -> Any:
-        """Return initial parameters of the generator and of the shared embeddings."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        made = self._model.init(key, Inputs(ids, ids == 0), ids, method="generate")
-        return made["params"]
-
-    def _logits(self, params: Any, batch: Batch) -> jax.Array:
-        inputs, positions = Inputs.of(batch), batch["mlm_positions"]
-        return self._model.apply(
-            {"params": params}, inputs, positions, method="generate"
-        )
 
 
 # Scripts without spaces between words, by the first word of a character's name.
@@ -153,10 +148,9 @@ def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[G
         raise UserError(f"top={top} must be at least 1")
     tokenizer = model.tokenizer
     top = min(top, int(is_word(tokenizer).sum()))
-    question = Blanks(model.encoder, tokenizer, top)
-    if objective := model.saved_config("objective", config_lib.ReplacedTokensConfig):
-        generator = objective.generator(model.encoder)
-        question = GeneratorBlanks(model.encoder, tokenizer, top, generator)
+    electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
+    generator = electra and electra.generator(model.encoder)
+    question = Blanks(model.encoder, generator, tokenizer=tokenizer, top=top)
     engine = model.engine(
         question, "to fill blanks", "give a pretraining run with masked tokens"
     )
