@@ -7,6 +7,7 @@ from bert_jax.prediction import (
     classifying,
     features,
     filling,
+    minimal_pairs,
     next_sentence,
     tagging,
 )
@@ -27,6 +28,7 @@ class Model(Trained):
     tag = tagging.tag
     choose = choosing.choose
     features = features.extract
+    score_pairs = minimal_pairs.score_pairs
 
 
 def load(path: str) -> Model:

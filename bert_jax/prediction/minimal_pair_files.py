@@ -1,0 +1,128 @@
+"""Files of minimal pairs, and the accuracy of a model on them."""
+
+import dataclasses
+import json
+import pathlib
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from matplotlib import figure
+
+from bert_jax import terminal
+from bert_jax.errors import UserError
+from bert_jax.prediction import input_files
+
+GOOD, BAD = "sentence_good", "sentence_bad"  # fields of BLiMP's files
+ALL = "all pairs"
+
+
+@dataclasses.dataclass(frozen=True)
+class Accuracy:
+    """Share of pairs whose acceptable sentence has the higher score.
+
+    Attributes:
+      pairs: Number of pairs.
+      right: Number of pairs whose acceptable sentence has the higher score. Equal
+        scores are wrong.
+    """
+
+    pairs: int
+    right: int
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right pairs."""
+        return self.right / self.pairs
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the accuracy, that of independent pairs."""
+        return (self.accuracy * (1 - self.accuracy) / self.pairs) ** 0.5
+
+
+def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Yield the pairs of a file of JSON lines, each behind its place.
+
+    Args:
+      name: Path or URL of a file, plain, .gz or .zst; "-" for standard input.
+
+    Raises:
+      UserError: The file cannot be read, or a line is no pair.
+    """
+    for where, line in input_files.read_lines(name):
+        try:
+            pair = json.loads(line)
+        except ValueError as error:
+            raise UserError(f"{where} is not JSON: {error}") from error
+        fields = pair if isinstance(pair, dict) else {}
+        for field in (GOOD, BAD):
+            if not isinstance(fields.get(field), str):
+                raise UserError(f"{where} has no text {field!r}")
+        yield where, fields
+
+
+def accuracies(
+    pairs: Sequence[dict[str, Any]],
+    scores: Sequence[tuple[float, float]],
+    group_by: str,
+) -> dict[str, Accuracy]:
+    """Return the accuracy on each group of pairs, in alphabetical order, and on all.
+
+    Args:
+      pairs: Pairs from `read`.
+      scores: Scores of the sentences of each pair.
+      group_by: Field with the group of a pair; pairs without it are in no group.
+    """
+    right: dict[str, list[bool]] = {}
+    for pair, (good, bad) in zip(pairs, scores, strict=True):
+        if group_by in pair:
+            right.setdefault(str(pair[group_by]), []).append(good > bad)
+    groups = {name: Accuracy(len(x), sum(x)) for name, x in sorted(right.items())}
+    return groups | {ALL: Accuracy(len(scores), sum(g > b for g, b in scores))}
+
+
+def table(measured: dict[str, Accuracy]) -> str:
+    """Format accuracies, in per cent, with their standard errors."""
+    width = max(map(len, measured))
+    lines = [
+        f"{terminal.printable(name):<{width}}  {x.pairs:>8,}  "
+        f"{x.accuracy:6.1%} ± {x.standard_error:.1%}"
+        for name, x in measured.items()
+    ]
+    return "\n".join([f"{'':<{width}}  {'pairs':>8}  accuracy", *lines])
+
+
+def draw(measured: dict[str, Accuracy], title: str) -> figure.Figure:
+    """Plot accuracies as bars with their standard errors, and chance as a line."""
+    names = list(measured)[::-1]
+    values = [100 * measured[name].accuracy for name in names]
+    errors = [100 * measured[name].standard_error for name in names]
+    drawn = figure.Figure(figsize=(7, 1.2 + 0.28 * len(names)), layout="constrained")
+    axis = drawn.subplots()
+    axis.barh(names, values, xerr=errors, color="tab:blue", ecolor="black")
+    axis.axvline(50, color="gray", linestyle="--", label="chance")
+    axis.set(xlim=(0, 100), xlabel="accuracy (%)", title=title)
+    axis.legend(loc="lower right")
+    return drawn
+
+
+def write(
+    folder: pathlib.Path,
+    pairs: Sequence[dict[str, Any]],
+    scores: Sequence[tuple[float, float]],
+    measured: dict[str, Accuracy],
+    title: str,
+) -> None:
+    """Write `pairs.jsonl` with the scores, `accuracy.json` and `accuracy.png`."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / "pairs.jsonl").open("w", encoding="utf-8") as file:
+        for pair, (good, bad) in zip(pairs, scores, strict=True):
+            line = pair | {"score_good": good, "score_bad": bad}
+            file.write(json.dumps(line, ensure_ascii=False) + "\n")
+    results = {
+        name: dataclasses.asdict(x)
+        | {"accuracy": x.accuracy, "standard_error": x.standard_error}
+        for name, x in measured.items()
+    }
+    (folder / "accuracy.json").write_text(json.dumps(results, indent=2) + "\n")
+    draw(measured, title).savefig(folder / "accuracy.png", dpi=120)

@@ -1,0 +1,233 @@
+"""Minimal pairs: which of two sentences that differ in one point is more probable.
+
+A model that does not predict from left to right has a pseudo-log-likelihood in place of
+a probability: the sum of the log-probabilities of each token, given all other tokens
+(Salazar et al. 2020, 2.1). BLiMP (Warstadt et al. 2020) is a set of such pairs.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.errors import UserError
+from bert_jax.model import heads, replaced_tokens
+from bert_jax.model.inputs import Inputs
+from bert_jax.model.xlnet.permutation_model import PermutationModel
+from bert_jax.objectives import Batch
+from bert_jax.prediction import text_rows
+from bert_jax.prediction.filling import MaskedTokens
+from bert_jax.prediction.trained import Trained
+from bert_jax.tasks import Arrays
+from bert_jax.tasks import texts as texts_lib
+
+_WINDOW = 256  # pairs whose rows are in memory at once
+_BATCH_SIZE = 256  # rows of mostly less than 32 tokens
+
+
+@dataclasses.dataclass(frozen=True)
+class MaskedToken(MaskedTokens):
+    """Log-probability of one masked token of each row."""
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes of rows with one masked token and its label."""
+        label = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
+        return super().batch_shapes(batch_size, length) | {"mlm_labels": label}
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return scores [B]."""
+        logits = self.logits(params, batch)  # [B, 1, V]
+        return {"score": _log_probabilities(logits, batch["mlm_labels"])[:, 0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class PermutedToken(text_rows.TextQuestion):
+    """Log-probability of one token of each row given all others, by XLNet."""
+
+    @property
+    def _model(self) -> PermutationModel:
+        return PermutationModel(self.encoder)
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        """Return the shapes of rows with the position of one token."""
+        position = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
+        return super().batch_shapes(batch_size, length) | {"mlm_positions": position}
+
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters, boxed with the names of their dimensions."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        return heads.init(self._model, key, ids, ids)
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return scores [B]."""
+        inputs, positions = Inputs.of(batch), batch["mlm_positions"]
+        labels = jnp.take_along_axis(inputs.input_ids, positions, axis=1)  # [B, 1]
+        # The token comes last in the order of prediction: it sees all others, and no
+        # other sees it.
+        ranks = jnp.arange(inputs.input_ids.shape[1]) == positions  # [B, L]
+        logits = self._model.apply(
+            {"params": params}, inputs, ranks.astype(jnp.int32), positions
+        )
+        return {"score": _log_probabilities(logits, labels)[:, 0]}
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftToRight(text_rows.TextQuestion):
+    """Log-probability of each row after [CLS], by a left-to-right model."""
+
+    @property
+    def _model(self) -> heads.CausalModel:
+        return heads.CausalModel(self.encoder)
+
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters, boxed with the names of their dimensions."""
+        return heads.init(self._model, key)
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return scores [B]."""
+        inputs = Inputs.of(batch)
+        logits = self._model.apply({"params": params}, inputs)  # [B, L, V]
+        tokens = _log_probabilities(logits[:, :-1], inputs.input_ids[:, 1:])
+        return {"score": jnp.sum(tokens * inputs.attention_mask[:, 1:], axis=1)}
+
+
+@dataclasses.dataclass(frozen=True)
+class NothingReplaced(text_rows.TextQuestion):
+    """Sum of log(1 - P(replaced)) over the tokens of each row, by ELECTRA.
+
+    Attributes:
+      generator: Architecture of the generator; `encoder` is the discriminator.
+    """
+
+    generator: config_lib.EncoderConfig
+
+    @property
+    def _model(self) -> replaced_tokens.ReplacedTokensModel:
+        return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
+
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters of the discriminator."""
+        ids = jnp.zeros((1, 1), jnp.int32)
+        made = self._model.init(key, Inputs(ids, ids == 0), method="discriminate")
+        return made["params"]
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return scores [B]."""
+        inputs = Inputs.of(batch)
+        logits = self._model.apply({"params": params}, inputs, method="discriminate")
+        tokens = jax.nn.log_sigmoid(-logits)  # [B, L]
+        return {"score": jnp.sum(tokens * _is_inside(inputs.attention_mask), axis=1)}
+
+
+def _log_probabilities(logits: jax.Array, labels: jax.Array) -> jax.Array:
+    """Return the log-probabilities [B, P] of labels [B, P], from logits [B, P, V]."""
+    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
+    return chosen - jax.nn.logsumexp(logits, axis=-1)
+
+
+def _is_inside(mask: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
+    """Return bool [B, L]: True for tokens between the first and the last of a row."""
+    indices = np.arange(mask.shape[1])
+    return (indices > 0) & (indices < mask.sum(axis=1, keepdims=True) - 1)
+
+
+def score_pairs(
+    model: Trained,
+    pairs: Iterable[tuple[str, str]],
+    *,
+    within_word: bool = False,
+    generator: bool = False,
+) -> Iterator[tuple[float, float]]:
+    """Yield the scores of both sentences of each pair; the higher is more probable.
+
+    The score is the log-probability for a left-to-right model, the sum of log(1 -
+    P(replaced)) for ELECTRA's discriminator, and the pseudo-log-likelihood for all
+    other models. It counts the tokens of the sentence; from left to right, [SEP] too.
+
+    Args:
+      model: Pretrained model.
+      pairs: Pairs of sentences, read as they are needed.
+      within_word: Mask the later pieces of a word together with each piece, because
+        they give it away (Kauf and Ivanova 2023, 3). For masked tokens only.
+      generator: Use ELECTRA's generator in place of its discriminator.
+
+    Raises:
+      TextError: A sentence has no tokens, or too many. Its index is that of the pair.
+      UserError: The checkpoint or its objective cannot score sentences.
+    """
+    question = _question(model, generator)
+    is_masked = isinstance(question, MaskedToken)
+    if within_word and not is_masked:
+        raise UserError(
+            f"within_word applies to masked tokens only; {model.description()}"
+        )
+    engine = model.engine(question, "to score sentences", "give a pretraining run")
+    remaining = enumerate(pairs)
+    while window := list(itertools.islice(remaining, _WINDOW)):
+        rows = _encode(model, window)  # a row for each sentence
+        owners = np.arange(2 * len(window))
+        if is_masked or isinstance(question, PermutedToken):
+            owners, positions = np.nonzero(_is_inside(rows["attention_mask"]))
+            rows = {name: values[owners] for name, values in rows.items()}
+            rows["mlm_positions"] = positions[:, None].astype(np.int32)  # [R, 1]
+        if is_masked:
+            rows = _mask(rows, model.tokenizer, within_word)
+        scores = np.zeros(2 * len(window))
+        np.add.at(scores, owners, engine.outputs(rows, _BATCH_SIZE)["score"])
+        yield from map(tuple, scores.reshape(-1, 2).tolist())
+
+
+def _question(model: Trained, generator: bool) -> text_rows.TextQuestion:
+    """Return the question that suits the objective of a checkpoint."""
+    electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
+    if generator and not electra:
+        raise UserError(f"generator applies to ELECTRA only; {model.description()}")
+    if electra:
+        electra_generator = electra.generator(model.encoder)
+        question = MaskedToken if generator else NothingReplaced
+        return question(model.encoder, electra_generator)
+    if model.saved_config("objective", config_lib.CausalLmConfig):
+        return LeftToRight(model.encoder)
+    if model.saved_config("objective", config_lib.PermutationLmConfig):
+        return PermutedToken(model.encoder)
+    return MaskedToken(model.encoder)
+
+
+def _encode(model: Trained, window: Sequence[tuple[int, tuple[str, str]]]) -> Arrays:
+    """Return rows of tokens: both sentences of the first pair, of the second, ..."""
+    sentences = [sentence for _, pair in window for sentence in pair]
+    encoded = model.tokenizer.encode_batch(sentences)
+    for i, (sentence, ids) in enumerate(zip(sentences, encoded, strict=True)):
+        index = window[i // 2][0]
+        if not ids:
+            quoted = text_rows.shortened(sentence)
+            raise text_rows.TextError(index, f"{quoted} has no tokens")
+        text_rows.check_fits(model.encoder, index, sentence, 2 + len(ids))
+    length = 2 + max(map(len, encoded))
+    single = [None] * len(encoded)
+    return texts_lib.join_pairs(encoded, single, model.tokenizer, length)[0]
+
+
+def _mask(
+    rows: Arrays, tokenizer: tokenizer_lib.Tokenizer, within_word: bool
+) -> Arrays:
+    """Mask the token at the position of each row; it becomes the label."""
+    ids, positions = rows["input_ids"], rows["mlm_positions"]
+    is_masked = np.arange(ids.shape[1]) == positions  # [R, L]
+    if within_word:
+        words = np.cumsum(~tokenizer.continues_word[ids], axis=1)  # [R, L]
+        same_word = words == np.take_along_axis(words, positions, axis=1)
+        is_masked = same_word & (np.arange(ids.shape[1]) >= positions)
+    labels = np.take_along_axis(ids, positions, axis=1)  # [R, 1]
+    masked = np.where(is_masked, np.int32(tokenizer.mask_id), ids)
+    return rows | {"input_ids": masked, "mlm_labels": labels}

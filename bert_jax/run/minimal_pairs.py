@@ -1,0 +1,82 @@
+r"""Measure how often a pretrained model prefers the acceptable one of two sentences.
+
+  python -m bert_jax.run.minimal_pairs --init_from=WORKDIR --file=blimp.jsonl \
+      --output=FOLDER
+
+Each line of the file is a JSON object with `sentence_good` and `sentence_bad`, as in
+BLiMP. The table has the accuracy by phenomenon (--group_by) and its standard error.
+FOLDER gets the scores of all sentences, the table as JSON, and a picture.
+"""
+
+import pathlib
+
+from absl import flags
+
+from bert_jax import storage, terminal
+from bert_jax.errors import UserError
+from bert_jax.run import command_line
+
+
+def define_flags() -> None:
+    """Define the flags of this entrypoint."""
+    flags.DEFINE_string(
+        "init_from",
+        "",
+        "Workdir of a pretraining run, one checkpoint in it, or a folder of another "
+        "project.",
+    )
+    flags.DEFINE_string("file", "", "File of JSON lines, plain, .gz or .zst.")
+    flags.DEFINE_string("output", "", "Folder to write; by default, only print.")
+    flags.DEFINE_string(
+        "group_by",
+        "linguistics_term",
+        "Field of the file by which the table groups the pairs.",
+    )
+    flags.DEFINE_integer(
+        "every", 1, "Use every N-th pair, for a quick look.", lower_bound=1
+    )
+    flags.DEFINE_bool(
+        "within_word",
+        False,
+        "Mask the later pieces of a word together with each piece.",
+    )
+    flags.DEFINE_bool(
+        "generator", False, "Use ELECTRA's generator in place of its discriminator."
+    )
+
+
+def main() -> int:
+    """Score the pairs, print the table, and write the files."""
+    source = command_line.required("init_from", "give a workdir, --init_from=DIR")
+    name = command_line.required("file", "give a file of pairs, --file=FILE.jsonl")
+    terminal.say("importing JAX")
+    from bert_jax import prediction
+    from bert_jax.prediction import minimal_pair_files as files
+
+    read = list(files.read(name))[:: flags.FLAGS.every]
+    pairs = [pair for _, pair in read]
+    model = prediction.load(source)
+    scores = model.score_pairs(
+        [(pair[files.GOOD], pair[files.BAD]) for pair in pairs],
+        within_word=flags.FLAGS.within_word,
+        generator=flags.FLAGS.generator,
+    )
+    try:
+        with terminal.progress_bar(
+            iterable=scores, unit="pair", total=len(pairs)
+        ) as bar:
+            scores = list(bar)
+    except prediction.TextError as error:
+        raise UserError(f"{read[error.index][0]}: {error}") from error
+    measured = files.accuracies(pairs, scores, flags.FLAGS.group_by)
+    print(files.table(measured))
+    if flags.FLAGS.output:
+        folder = pathlib.Path(flags.FLAGS.output)
+        with storage.writing(folder):
+            files.write(folder, pairs, scores, measured, f"Minimal pairs, {source}")
+        terminal.say(f"scores and picture in {folder}")
+    return 0
+
+
+if __name__ == "__main__":
+    command_line.main(main, define_flags)

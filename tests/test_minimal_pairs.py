@@ -1,0 +1,258 @@
+"""Scores of minimal pairs, beside losses of objectives and models of transformers."""
+
+import dataclasses
+import json
+
+import jax.numpy as jnp
+import numpy as np
+import published
+import pytest
+from commands import assert_refused, call
+from saved import save
+from toy import TINY
+
+from bert_jax import config, prediction
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.errors import UserError
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import causal_lm, masked_lm, permutation_lm, replaced_tokens
+from bert_jax.prediction import minimal_pair_files as files
+
+# Words of two letters, and the same as later pieces of words.
+WORDS = [f"{a}{b}" for a in "abcdefgh" for b in "uvwxyz"]
+TOKENIZER = tokenizer_lib.Tokenizer(
+    "wordpiece",
+    True,
+    True,
+    "\n".join(
+        [*tokenizer_lib.SPECIAL_TOKENS, *WORDS, *(f"##{word}" for word in WORDS)]
+    ).encode(),
+)
+OBJECTIVES = {
+    "masked": masked_lm.MaskedLm(TINY, config.MaskedLmConfig(segments="doc_sentences")),
+    "causal": causal_lm.CausalLm(dataclasses.replace(TINY, causal=True)),
+    "permutation": permutation_lm.PermutationLm(
+        dataclasses.replace(TINY, positions="relative")
+    ),
+    "replaced": replaced_tokens.ReplacedTokens(TINY),
+}
+
+
+@pytest.fixture(scope="module", params=OBJECTIVES)
+def trained(request, tmp_path_factory):
+    """An objective, a checkpoint of it with random weights, and its parameters."""
+    objective = OBJECTIVES[request.param]
+    run = config.PretrainConfig(encoder=objective.encoder, objective=objective.config)
+    folder = tmp_path_factory.mktemp(request.param)
+    return objective, folder, save(folder, objective, run, TOKENIZER)
+
+
+def sentences(count):
+    """Texts of one to eight tokens, some of which continue a word."""
+    rng = np.random.default_rng(0)
+    texts = []
+    for size in rng.integers(1, 9, count):
+        words = rng.choice(WORDS, size)
+        ends = rng.choice([" ", " ", ""], size)
+        texts.append("".join(np.char.add(words, ends)).strip())
+    return texts
+
+
+def loss_sum(objective, params, batch):
+    """Return the sum of an objective's first loss over a batch."""
+    batch = {name: jnp.asarray(x) for name, x in batch.items()}
+    keys = jnp.zeros((1,), jnp.uint32)
+    terms = objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
+    return float(terms[next(iter(objective.losses))][0])
+
+
+def batch_of(ids):
+    """Return a batch of one row without padding."""
+    ids = np.array([ids], np.int32)
+    mask = np.ones(ids.shape, bool)
+    return {"input_ids": ids, "attention_mask": mask, "weights": np.ones(1)}
+
+
+def restated(objective, params, text, within_word=False):
+    """Score a sentence by an objective's loss, one token at a time."""
+    ids = [TOKENIZER.cls_id, *TOKENIZER.encode(text), TOKENIZER.sep_id]
+    if isinstance(objective, causal_lm.CausalLm):
+        return -loss_sum(objective, params, batch_of(ids))
+    if isinstance(objective, replaced_tokens.ReplacedTokens):
+        ids = jnp.asarray([ids])
+        inputs = Inputs(ids, jnp.ones(ids.shape, bool))
+        logits = objective.model.apply(
+            {"params": params}, inputs, method="discriminate"
+        )
+        replaced = 1 / (1 + np.exp(-np.asarray(logits, float)[0, 1:-1]))
+        return np.log(1 - replaced).sum()
+    total = 0.0
+    for at in range(1, len(ids) - 1):
+        prediction = {"labels": ids[at], "positions": at, "weights": 1.0}
+        prediction = {name: np.array([[x]]) for name, x in prediction.items()}
+        if isinstance(objective, permutation_lm.PermutationLm):
+            batch = {f"target_{name}": x for name, x in prediction.items()}
+            ranks = np.where(np.arange(len(ids)) == at, 7, -1)
+            batch |= batch_of(ids) | {"ranks": ranks[None]}
+        else:
+            end = at + 1
+            while within_word and TOKENIZER.tokens[ids[end]].startswith("##"):
+                end += 1
+            masked = [*ids[:at], *[TOKENIZER.mask_id] * (end - at), *ids[end:]]
+            batch = {f"mlm_{name}": x for name, x in prediction.items()}
+            batch |= batch_of(masked)
+        total -= loss_sum(objective, params, batch)
+    return total
+
+
+def test_scores_are_sums_of_losses_of_single_tokens(trained):
+    objective, folder, params = trained
+    texts = sentences(6)
+    pairs = list(zip(texts[::2], texts[1::2], strict=True))
+    scores = prediction.load(str(folder)).score_pairs(pairs)
+    expected = [restated(objective, params, text) for text in texts]
+    np.testing.assert_allclose(np.ravel(list(scores)), expected, rtol=1e-5)
+
+
+def test_later_pieces_of_a_word_are_masked_with_each_piece(trained):
+    objective, folder, params = trained
+    scores = prediction.load(str(folder)).score_pairs(
+        [("au bv cw", "aubvcw dx")], within_word=True
+    )
+    if not isinstance(objective, masked_lm.MaskedLm):
+        with pytest.raises(UserError, match="within_word applies to masked tokens"):
+            next(scores)
+        return
+    ((single, several),) = scores
+    assert single == pytest.approx(restated(objective, params, "au bv cw"), rel=1e-5)
+    assert several == pytest.approx(
+        restated(objective, params, "aubvcw dx", within_word=True), rel=1e-5
+    )
+
+
+@pytest.mark.parametrize(
+    "case",
+    [
+        "masked_lm",
+        "causal_lm",
+        "albert_pretraining",
+        "electra_discriminator",
+        "electra_generator",
+        "roberta_masked_lm",
+        "xlnet_language_model",
+        "modernbert_masked_lm",
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_scores_are_those_of_models_of_transformers(case):
+    """200 pairs in all, with the classes of transformers that the folders name."""
+    torch = pytest.importorskip("torch", reason="pip install -e '.[bench]'")
+    transformers = pytest.importorskip("transformers")
+    folder = published.folder(case)
+    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
+    theirs = getattr(transformers, name).from_pretrained(folder).eval()
+    ours = prediction.load(str(folder))
+    rng = np.random.default_rng(0)
+    words = [w for w in ours.tokenizer.texts if w.isascii() and w.isalpha()]
+    texts = [" ".join(rng.choice(words, rng.integers(1, 5))) for _ in range(50)]
+    got = ours.score_pairs(zip(texts[::2], texts[1::2], strict=True))
+
+    def log_probability(text):
+        tokens = ours.tokenizer.encode(text)
+        begin, end = [ours.tokenizer.cls_id], [ours.tokenizer.sep_id]
+        ids = torch.tensor([[*begin, *tokens, *end]])
+        if case in published.XLNET:
+            ids = torch.tensor([[*tokens, *end, *begin]])
+        places = [i for i, x in enumerate(ids[0]) if x not in (*begin, *end)]
+        if case == "electra_discriminator":
+            logits = theirs(ids).logits[0, places]
+            return torch.nn.functional.logsigmoid(-logits).sum()
+        if case == "causal_lm":
+            chosen = theirs(ids).logits[0, :-1].log_softmax(-1)
+            return chosen.gather(-1, ids[0, 1:, None]).sum()
+        total = 0.0
+        for at in places:
+            if case in published.XLNET:
+                hidden = torch.zeros(1, ids.shape[1], ids.shape[1])
+                hidden[:, :, at] = 1
+                target = torch.zeros(1, 1, ids.shape[1])
+                target[0, 0, at] = 1
+                segments = 2 * (ids == begin[0]).long()  # [CLS] has one of its own
+                out = theirs(
+                    ids,
+                    token_type_ids=segments,
+                    perm_mask=hidden,
+                    target_mapping=target,
+                ).logits[0, 0]
+            else:
+                masked = ids.clone()
+                masked[0, at] = ours.tokenizer.mask_id
+                out = theirs(masked)
+                out = getattr(out, "logits", None)
+                out = out if out is not None else theirs(masked).prediction_logits
+                out = out[0, at]
+            total += out.log_softmax(-1)[ids[0, at]]
+        return total
+
+    with torch.no_grad():
+        expected = [float(log_probability(text)) for text in texts]
+    np.testing.assert_allclose(np.ravel(list(got)), expected, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("trained", ["masked"], indirect=True)
+def test_the_program_prints_and_writes_accuracies(trained, tmp_path):
+    _, folder, _ = trained
+    texts = sentences(12)
+    pairs = [
+        {
+            "sentence_good": good,
+            "sentence_bad": bad,
+            "linguistics_term": f"term {i % 2}",
+        }
+        for i, (good, bad) in enumerate(zip(texts[::2], texts[1::2], strict=True))
+    ]
+    path = tmp_path / "pairs.jsonl"
+    path.write_text("".join(json.dumps(pair) + "\n" for pair in pairs))
+    out = tmp_path / "out"
+    done = call(
+        "minimal_pairs", f"--init_from={folder}", f"--file={path}", f"--output={out}"
+    )
+    assert done.returncode == 0, done.stderr
+    lines = (out / "pairs.jsonl").read_text().splitlines()
+    written = [json.loads(line) for line in lines]
+    right = [pair["score_good"] > pair["score_bad"] for pair in written]
+    results = json.loads((out / "accuracy.json").read_text())
+    assert results["term 1"]["pairs"] == 3
+    assert results["term 1"]["right"] == sum(right[1::2])
+    share = sum(right) / 6
+    assert results[files.ALL]["accuracy"] == share
+    assert results[files.ALL]["standard_error"] == (share * (1 - share) / 6) ** 0.5
+    last = done.stdout.splitlines()[-1]
+    assert last.split()[:3] == ["all", "pairs", "6"]
+    assert f"{share:.1%} ±" in last
+    assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.parametrize("trained", ["masked"], indirect=True)
+@pytest.mark.parametrize(
+    "line, message",
+    [
+        ("{", "pairs.jsonl, line 2 is not JSON"),
+        ('{"sentence_good": "au"}', "pairs.jsonl, line 2 has no text 'sentence_bad'"),
+        ("[]", "pairs.jsonl, line 2 has no text 'sentence_good'"),
+        (
+            json.dumps({"sentence_good": "au", "sentence_bad": ""}),
+            "pairs.jsonl, line 2: '' has no tokens",
+        ),
+        (
+            json.dumps({"sentence_good": "au " * 50, "sentence_bad": "au"}),
+            "has 52 tokens, the model has 40 positions",
+        ),
+    ],
+)
+def test_mistaken_pairs_are_refused_with_their_line(trained, tmp_path, line, message):
+    _, folder, _ = trained
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"sentence_good": "au", "sentence_bad": "av"}\n' + line + "\n")
+    done = call("minimal_pairs", f"--init_from={folder}", f"--file={path}")
+    assert_refused(done, message)
