@@ -158,13 +158,14 @@ def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
 
         monkeypatch.setattr(owner, name, recorded)
 
-    record(shards, "checksum", lambda path: path.name)
+    record(shards, "_read_checked", lambda path, shard: path.name)
     record(shards, "open_corpus")
     record(sharding, "initialise")
     record(checkpoint.Checkpoints, "restore")
     record(reporting.Reporter, "write", lambda _, step, split, values: (split, step))
     run, options = tmp_path / "run", {"eval_every": 4, "checkpoint_every": 4}
-    expected = {"checksum", "open_corpus", "initialise", "restore", "write", "compiled"}
+    expected = {"_read_checked", "open_corpus", "initialise", "restore", "write"}
+    expected |= {"compiled"}
     jax.monitoring.register_event_duration_secs_listener(hear)
     try:
         for parts in (expected, expected - {"initialise"}):
@@ -174,7 +175,7 @@ def test_a_start_does_nothing_twice_and_compiles_before_the_first_step(
             assert {name for name, _ in events} == parts
             assert len(events) == len(set(events))
             files = {shard.file for split in corpus.shards.values() for shard in split}
-            assert {label for name, label in events if name == "checksum"} == files
+            assert {label for name, label in events if name == "_read_checked"} == files
             assert ("compiled", "jit(step_and_report)") in events
             assert ("write", ("eval", 10)) in events
             begun = next(i for i, (name, _) in enumerate(events) if name == "write")

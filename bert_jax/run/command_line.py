@@ -187,15 +187,17 @@ def _describe_flag_error(error: Exception) -> str:
         flag, _, reason = message.partition(": ")
         known = [wanted for part, wanted in _EXPECTED.items() if part in reason]
         return f"{flag}: expected {known[0]}" if known else message
+    # A recipe that cannot be read is an OSError, also where a field of it is set.
+    is_about_field = not isinstance(error, OSError)
     for frame, _ in traceback.walk_tb(error.__traceback__):
-        if frame.f_code.co_filename == config_path.__file__:
+        if is_about_field and frame.f_code.co_filename == config_path.__file__:
             path = frame.f_locals.get("config_path") or frame.f_locals.get("override")
             if isinstance(error, TypeError):
                 return f"--config.{path}: a list needs an index, as in phases[0].steps"
             similar = re.search(r"Did you mean \W*(\w+)", message)
             hint = f"; did you mean {similar[1]}?" if similar else ""
             return f"--config.{path}: unknown config field{hint}"
-    given = re.search(r"--config\b([= ]\S+)?|$", " ".join(sys.argv))[0]
+    given = ["", *re.findall(r"--config[= ]\S+", " ".join(sys.argv))][-1]
     # ml_collections puts its own words, or a traceback, before the reason.
     reason = str(error).strip().splitlines()[-1]
     if number := re.search(r"\[Errno \d+\] ([^:]+)", reason):
