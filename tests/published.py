@@ -197,7 +197,7 @@ def encode(encoder, params, inputs):
     def both(model, inputs):
         encoded = model.encoder(inputs, return_hidden_states=True)
         has_pooler = "pooler" in params["encoder"]
-        pooled = model.encoder.pool(encoded.hidden[:, 0]) if has_pooler else None
+        pooled = model.encoder.pooler(encoded.hidden[:, 0]) if has_pooler else None
         return pooled, encoded.hidden_states
 
     model = heads.SpanModel(encoder)

@@ -280,7 +280,7 @@ def test_a_causal_encoder_does_not_look_ahead():
 
     def pool(module, inputs):
         positions = module.pooled_positions(inputs)
-        return module.pool(module(inputs, read_at=positions).hidden[:, 0])
+        return module.pooler(module(inputs, read_at=positions).hidden[:, 0])
 
     apply = jax.jit(functools.partial(model.apply, method=pool))
     pooled = apply({"params": params["encoder"]}, inputs)

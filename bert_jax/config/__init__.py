@@ -14,6 +14,7 @@ from bert_jax.config.finetuning import FinetuneConfig
 from bert_jax.config.model import (
     BERT_VOCAB_SIZE,
     EncoderConfig,
+    PoolerConfig,
     PredictionHeadConfig,
 )
 from bert_jax.config.objectives import (

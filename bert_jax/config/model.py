@@ -24,6 +24,7 @@ XLNET_REQUIREMENTS = (
     "attention_window",
     "embedding_size",
     "embedding_norm",
+    "pooler",
 )
 
 
@@ -56,6 +57,26 @@ class PredictionHeadConfig:
                 f"{where}num_layers={self.num_layers}; set {where}num_layers=2 or "
                 f"{where}width=0"
             )
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class PoolerConfig:
+    """Layers between the encoder and a classifier."""
+
+    # "cls": the vector of [CLS], or of the last token if the encoder is causal. "mean":
+    # the mean over all tokens. "late_mean": the mean behind the layers (EuroBERT).
+    pooling: str = knob("cls", choices=("cls", "mean", "late_mean"))
+    # Activation behind a dense layer: a tanh in BERT, a ReLU in DistilBERT, a GELU in
+    # ELECTRA. "": there is no dense layer (UltraBERT).
+    activation: str = knob(
+        "tanh", choices=("", "tanh", "relu", "gelu_tanh", "gelu_erf", "silu")
+    )
+    # Whether the dense layer has a bias.
+    bias: bool = True
+    # Whether a norm, of the encoder's kind, follows (ModernBERT).
+    norm: bool = False
+    # Whether classifiers of tokens have these layers, too (ModernBERT).
+    per_token: bool = False
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -129,6 +150,7 @@ class EncoderConfig:
     # Whether the linear layers of attention and feed-forward network have biases.
     linear_bias: bool = True
     prediction_head: PredictionHeadConfig = PredictionHeadConfig()
+    pooler: PoolerConfig = PoolerConfig()
 
     # ---- dropout and initialisation
     # Dropout of embeddings and of what each attention and feed-forward network adds.

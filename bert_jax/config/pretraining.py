@@ -5,6 +5,7 @@ import dataclasses
 from bert_jax import knobs
 from bert_jax.config.model import EncoderConfig
 from bert_jax.config.objectives import (
+    PAIR_QUESTIONS,
     SINGLE_SEGMENTS,
     CausalLmConfig,
     MaskedLmConfig,
@@ -211,6 +212,8 @@ class PretrainConfig:
                 "be at least 2"
             )
         requirements = [("encoder.causal", objective.causal, "objective.kind")]
+        if objective.segments in PAIR_QUESTIONS:  # answered from [CLS]
+            requirements += [("encoder.pooler.pooling", "cls", "objective.segments")]
         if isinstance(objective, PermutationLmConfig):
             requirements += [("encoder.positions", "relative", "objective.kind")]
         if encoder.positions == "relative":

@@ -4,7 +4,6 @@ Source: BERT paper, 3; google-research/bert, modeling.py.
 """
 
 import dataclasses
-import functools
 from typing import Any
 
 import flax.linen as nn
@@ -13,7 +12,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import embeddings, layer_stack, norms, randomness, rotary
+from bert_jax.model import embeddings, layer_stack, norms, pooler, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.block import Block
 from bert_jax.model.inputs import Inputs
@@ -61,20 +60,18 @@ class Encoder(nn.Module):
         c = self.config
         if not c.vocab_size:
             raise ValueError("vocab_size is 0; set it to the tokenizer's size")
-        dense = functools.partial(
-            Linear,
-            ("embed",),
-            (("hidden", c.hidden_size),),
-            c.dtype,
-            c.initializer_range,
-        )
         self.embeddings = self.shared_embeddings or self.embeddings_class(c)
         if c.embedding_columns != c.hidden_size:
-            self.embedding_projection = dense()
+            self.embedding_projection = Linear(
+                ("embed",),
+                (("hidden", c.hidden_size),),
+                c.dtype,
+                c.initializer_range,
+            )
         self.layers = self.param("layers", layer_stack.init, self._init_block, c)
         if c.norm_placement == "pre":
             self.final_norm = norms.Norm(c)
-        self.pooler = dense()
+        self.pooler = pooler.Pooler(c)
 
     def __call__(
         self,
@@ -193,17 +190,27 @@ class Encoder(nn.Module):
         )["params"]
 
     def pooled_positions(self, inputs: Inputs) -> Int[Array, "B 1"]:
-        """Return the position of each row that is pooled: [CLS], the first token.
+        """Return the position of [CLS] in each row, the first token.
 
-        A causal encoder pools the last token, which alone has seen all others.
+        In a causal encoder it is the last token, which alone has seen all others.
         """
         if self.config.causal:
             return jnp.sum(inputs.attention_mask, axis=1, keepdims=True) - 1
         return jnp.zeros((inputs.input_ids.shape[0], 1), jnp.int32)
 
-    def pool(self, hidden: Float[Array, "*rows D"]) -> Float[Array, "*rows D"]:
-        """Pool hidden states at the `pooled_positions`: tanh of a dense layer."""
-        return jnp.tanh(self.pooler(hidden))
+    def pooled(
+        self, inputs: Inputs, dropout_keys: UInt32[Array, " B"] | None
+    ) -> Float[Array, "B D"]:
+        """Encode a batch, and return one vector for each row, for a classifier."""
+        pooling = self.config.pooler.pooling
+        if pooling == "cls":
+            at = self.pooled_positions(inputs)
+            encoded = self(inputs, dropout_keys=dropout_keys, read_at=at)
+            return self.pooler(encoded.hidden[:, 0])
+        hidden = self(inputs, dropout_keys=dropout_keys).hidden
+        if pooling == "late_mean":
+            return pooler.mean(self.pooler(hidden), inputs.attention_mask)
+        return self.pooler(pooler.mean(hidden, inputs.attention_mask))
 
     def token_embedding(self) -> Float[Array, "V E"]:
         """Return the table of token embeddings, for heads that are tied to it."""

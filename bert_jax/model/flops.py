@@ -57,8 +57,8 @@ def two_streams(
 
 
 def pooler(config: config_lib.EncoderConfig) -> float:
-    """Return the operations of the pooler for one sequence."""
-    return 2.0 * config.hidden_size**2
+    """Return the operations of the pooler on one vector."""
+    return 2.0 * config.hidden_size**2 * bool(config.pooler.activation)
 
 
 def prediction_head(config: config_lib.EncoderConfig, predictions: int) -> float:

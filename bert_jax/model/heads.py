@@ -168,7 +168,7 @@ class PretrainingModel(nn.Module):
             pooled = hidden[:, :num_pooled]  # [B, S, D]
             if pooled_positions is None:
                 pooled = pooled[:, 0]
-            sentence = self.sentence(self.encoder.pool(pooled))
+            sentence = self.sentence(self.encoder.pooler(pooled))
         return PretrainingLogits(
             self.mlm_head(masked, self.encoder.token_embedding()), sentence
         )
@@ -225,9 +225,7 @@ class ClassifierModel(nn.Module):
         self, inputs: Inputs, keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B D"]:
         """Return the vectors to classify."""
-        pooled = self.encoder.pooled_positions(inputs)
-        encoded = self.encoder(inputs, dropout_keys=keys, read_at=pooled)
-        return self.encoder.pool(encoded.hidden[:, 0])
+        return self.encoder.pooled(inputs, keys)
 
 
 class TaggerModel(ClassifierModel):
@@ -239,7 +237,8 @@ class TaggerModel(ClassifierModel):
         self, inputs: Inputs, keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B L D"]:
         """Return the vectors to classify."""
-        return self.encoder(inputs, dropout_keys=keys).hidden
+        hidden = self.encoder(inputs, dropout_keys=keys).hidden
+        return self.encoder.pooler(hidden) if self.config.pooler.per_token else hidden
 
 
 class SpanModel(TaggerModel):

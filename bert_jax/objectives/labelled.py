@@ -94,12 +94,14 @@ class LabelledObjective:
     def sequence_flops(self, length: int) -> float:
         """Return the FLOPs of encoder and head, forward and backward."""
         head = flops.classifier(self.encoder, self.num_logits)
+        pooler, pooling = flops.pooler(self.encoder), self.encoder.pooler.pooling
         if self.per_token:
-            forward = flops.encoder(self.encoder, length) + length * head
+            head = length * (head + pooler * self.encoder.pooler.per_token)
         else:
-            pooled = flops.encoder(self.encoder, length, positions=1)
-            forward = pooled + flops.pooler(self.encoder) + head
-        return flops.training(forward)
+            head += pooler * (length if pooling == "late_mean" else 1)
+        read = 1 if pooling == "cls" and not self.per_token else length
+        encoder = flops.encoder(self.encoder, length, positions=read)
+        return flops.training(encoder + head)
 
     def init(self, key: jax.Array) -> Any:
         """Return initial parameters, boxed with the names of their dimensions."""
