@@ -1,4 +1,4 @@
-"""Folders that transformers saved, and outputs of its models, from four files."""
+"""Folders that transformers saved, and outputs of its models, from five files."""
 
 import atexit
 import functools
@@ -63,13 +63,49 @@ DISTILBERT = (
     "distilbert_answering",
     "distilbert_bare",
 )
-ALL = (*CASES, *WITH_WORDPIECE, *WITH_BYTES, *XLNET, *MODERNBERT, *DISTILBERT)
+# EuroBERT, NomicBERT and UltraBERT, and classes with a pooler of their own.
+FAMILIES = (
+    "eurobert_masked_lm",
+    "eurobert_other_masked_lm",
+    "eurobert_classification",
+    "eurobert_regression",
+    "eurobert_tagging",
+    "eurobert_bare",
+    "nomicbert_masked_lm",
+    "nomicbert_classification",
+    "nomicbert_tagging",
+    "nomicbert_bare",
+    "ultrabert_masked_lm",
+    "ultrabert_classification",
+    "ultrabert_regression",
+    "ultrabert_tagging",
+    "ultrabert_answering",
+    "ultrabert_bare",
+    "modernbert_classification",
+    "modernbert_regression",
+    "modernbert_tagging",
+    "modernbert_answering",
+    "modernbert_choice",
+    "distilbert_classification",
+    "distilbert_choice",
+    "electra_classification",
+    "electra_choice",
+)
+ALL = (
+    *CASES,
+    *WITH_WORDPIECE,
+    *WITH_BYTES,
+    *XLNET,
+    *MODERNBERT,
+    *DISTILBERT,
+    *FAMILIES,
+)
 
 
 @functools.cache
 def _all():
     stored = {}
-    for name in ("published", "relatives", "distilbert", "modernbert"):
+    for name in ("published", "relatives", "distilbert", "modernbert", "families"):
         with np.load(FIXTURES / f"{name}.npz") as file:
             stored |= dict(file)
     return stored

@@ -83,14 +83,18 @@ def test_published_folders_come_back_bit_for_bit(tmp_path):
         *("albert_pretraining", "electra_discriminator", "electra_answering"),
         *("roberta_classification", "roberta_bare", "xlnet_language_model"),
         *("xlnet_classification", "modernbert_masked_lm", "distilbert_masked_lm"),
-        "distilbert_tagging",
+        *("distilbert_classification", "electra_classification", "electra_choice"),
+        *("eurobert_other_masked_lm", "eurobert_classification", "eurobert_regression"),
+        *("nomicbert_masked_lm", "nomicbert_classification", "nomicbert_bare"),
+        *("ultrabert_masked_lm", "ultrabert_regression", "ultrabert_tagging"),
+        *("modernbert_regression", "modernbert_tagging", "modernbert_choice"),
     ):
         source, out = published.folder(case), tmp_path / case
         done = convert.convert(str(source), str(out), "huggingface")
         assert_came_back(done, out, source)
 
 
-@pytest.mark.parametrize("case", ["tagging", "modernbert"])
+@pytest.mark.parametrize("case", ["tagging", "modernbert", "nomicbert_tagging"])
 def test_a_published_folder_comes_back_from_a_native_checkpoint(case, tmp_path):
     source, native = published.folder(case), tmp_path / "native"
     assert convert.convert(str(source), str(native)).to == "ours"
@@ -138,7 +142,12 @@ def test_native_checkpoints_come_back_bit_for_bit(tmp_path):
 ALBERT = dataclasses.replace(
     TINY, embedding_size=8, num_layers=4, num_layer_groups=2, activation="gelu_erf"
 )
-ELECTRA = dataclasses.replace(TINY, embedding_size=8, activation="gelu_erf")
+ELECTRA = dataclasses.replace(
+    TINY,
+    embedding_size=8,
+    activation="gelu_erf",
+    pooler=config.PoolerConfig(activation="gelu_erf"),
+)
 XLNET = dataclasses.replace(TINY, positions="relative", max_position_embeddings=512)
 MODERNBERT = dataclasses.replace(
     TINY,
@@ -152,6 +161,7 @@ MODERNBERT = dataclasses.replace(
     norm_placement="pre",
     first_attention_norm=False,
     linear_bias=False,
+    pooler=config.PoolerConfig(activation="gelu_tanh", norm=True, per_token=True),
     depth_scaled_init=True,
 )
 ONE_LAYER = dataclasses.replace(
@@ -184,6 +194,7 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
             (permutation_lm.PermutationLm(XLNET), "XLNetLMHeadModel"),
             (spans.Spans(XLNET), "XLNetForQuestionAnsweringSimple"),
             (masked_lm.MaskedLm(MODERNBERT, WITHOUT_PAIRS), "ModernBertForMaskedLM"),
+            (tagging.Tagging(MODERNBERT, 3), "ModernBertForTokenClassification"),
             # No layer has a norm before its attention.
             (masked_lm.MaskedLm(ONE_LAYER, WITHOUT_PAIRS), "ModernBertForMaskedLM"),
             # An ELECTRA whose embeddings need no projection is a BERT.
@@ -310,7 +321,6 @@ NARROW = {"embedding_size": 8, "activation": "gelu_erf"}
 def test_encoders_that_no_class_computes_are_refused():
     tagger = functools.partial(tagging.Tagging, num_classes=3)
     classifier = functools.partial(classification.Classification, num_classes=3)
-    chooser = functools.partial(choice.Choice, num_choices=2)
     without_pairs = functools.partial(masked_lm.MaskedLm, config=WITHOUT_PAIRS)
     masked, replaced = masked_lm.MaskedLm, replaced_tokens.ReplacedTokens
     no_norm = config.PredictionHeadConfig(norm=False)
@@ -338,9 +348,8 @@ def test_encoders_that_no_class_computes_are_refused():
         (
             NARROW,
             classifier,
-            "ELECTRA .* has no class for classification that",
+            "ELECTRA .* encoder.pooler.activation='gelu_erf' only, got 'tanh'",
         ),
-        (NARROW, chooser, "ELECTRA .* has no class for multiple choice that"),
         (
             {"feed_forward": "gated"},
             masked,
@@ -351,8 +360,13 @@ def test_encoders_that_no_class_computes_are_refused():
             masked,
             "BERT .*_head.norm=True only",
         ),
-        (rotary, without_pairs, "ModernBERT .* encoder.feed_forward='gated' only"),
-        (rotary, tagger, "ModernBERT of transformers has no class for tagging"),
+        (rotary, without_pairs, "NomicBERT .* encoder.feed_forward='gated' only"),
+        (rotary, spans.Spans, "NomicBERT of transformers has no class for answering"),
+        (
+            vars(MODERNBERT) | {"pooler": config.PoolerConfig()},
+            tagger,
+            "ModernBERT .* encoder.pooler.per_token=True only, got False",
+        ),
     ):
         made = objective(dataclasses.replace(TINY, **settings))
         about = metadata_lib.of_run(run_of(made), made, TOKENIZER)

@@ -12,7 +12,12 @@ from bert_jax.interop.families import BERT, FAMILIES
 from bert_jax.interop.families.family import (
     ACTIVATION_NAMES,
     ACTIVATIONS,
+    ANSWERING,
+    CHOICE,
     CLASSIFICATION,
+    NEXT_SENTENCE,
+    SENTENCE_ORDER,
+    TAGGING,
     Family,
 )
 from bert_jax.interop.huggingface import Form
@@ -38,6 +43,8 @@ FIELDS: dict[str, tuple[str, type, Any]] = {
 # Fields that an export may change: the padding of the vocabulary is dropped, and XLNet
 # has no limit on the length of a row.
 _NOT_COMPARED = {"vocab_multiple", "max_position_embeddings"}
+# Purposes of classes that read a pooled vector.
+_POOLED = {CLASSIFICATION, CHOICE, NEXT_SENTENCE, SENTENCE_ORDER}
 _POSITIONS = "encoder/embeddings/position_embedding"
 
 
@@ -128,12 +135,7 @@ def encoder(
             raise UserError(
                 f"{path}: {name} is {values[name]!r}; bert_jax supports {value!r} only"
             )
-    activation = json_files.value(path, values, family.activation, str)
-    if activation not in activations:
-        raise UserError(
-            f"{path}: {family.activation} is {activation!r}; bert_jax supports "
-            f"{', '.join(map(repr, activations))}"
-        )
+    activation = json_files.choice(path, values, family.activation, activations)
     fields = {}
     for field, (name, kind, default) in fields_of(family).items():
         given = values if default is None else {name: default, **values}
@@ -141,16 +143,16 @@ def encoder(
     if family.has_padding_positions:
         fields["max_position_embeddings"] -= pad_id(path, values) + 1
     fields |= family.read_fields(path, values)
-    values = {"tie_word_embeddings": True, "is_decoder": False, **values}
+    head = fields.pop("prediction_head", config_lib.PredictionHeadConfig())
+    values = {"tie_word_embeddings": head.tied, "is_decoder": False, **values}
     head = dataclasses.replace(
-        fields.pop("prediction_head", config_lib.PredictionHeadConfig()),
-        tied=json_files.value(path, values, "tie_word_embeddings", bool),
+        head, tied=json_files.value(path, values, "tie_word_embeddings", bool)
     )
     config = config_lib.EncoderConfig(
         **fields,
         **family.settings,
         prediction_head=head,
-        activation=activations[activation],
+        activation=activation,
         causal=json_files.value(path, values, "is_decoder", bool),
         dtype="float32",
     )
@@ -189,7 +191,7 @@ def to_huggingface(form: Form) -> dict[str, Any]:
         "model_type": family.model_type,
         **fields,
         **family.constants,
-        **family.write_fields(config),
+        **family.write_fields(config, form.purpose),
         family.activation: ACTIVATION_NAMES[config.activation],
         "is_decoder": config.causal,
         "tie_word_embeddings": config.prediction_head.tied,
@@ -231,7 +233,15 @@ def _architecture(config: config_lib.EncoderConfig, form: Form) -> dict[str, Any
     if any(path.endswith("/output_embedding") for path in form.model_class.parts):
         activation = head["activation"] or config.activation
         head["activation"] = form.model_class.head_activation or activation
+        head["width"] = head["width"] or config.embedding_columns
         fields |= {f"prediction_head.{name}": head[name] for name in head}
+    pooler = dataclasses.asdict(fields.pop("pooler"))
+    per_token = pooler.pop("per_token")
+    if form.purpose in (TAGGING, ANSWERING):
+        fields["pooler.per_token"] = per_token
+        del pooler["pooling"]
+    if per_token or form.purpose in _POOLED:
+        fields |= {f"pooler.{name}": pooler[name] for name in pooler}
     return fields
 
 

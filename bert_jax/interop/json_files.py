@@ -2,6 +2,7 @@
 
 import json
 import pathlib
+from collections.abc import Mapping
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -29,7 +30,7 @@ def read_if_there(path: pathlib.Path) -> dict[str, Any]:
     return read(path) if path.exists() else {}
 
 
-def value(path: pathlib.Path, values: dict[str, Any], name: str, kind: type) -> Any:
+def value(path: pathlib.Path, values: Mapping[str, Any], name: str, kind: type) -> Any:
     """Return a required value of an object, and check its type.
 
     Raises:
@@ -46,6 +47,23 @@ def value(path: pathlib.Path, values: dict[str, Any], name: str, kind: type) -> 
             else f"{path} has no {name}"
         )
     return given
+
+
+def choice(
+    path: pathlib.Path, values: Mapping[str, Any], name: str, choices: Mapping[str, str]
+) -> str:
+    """Return what a required value of an object means, one of a few strings.
+
+    Raises:
+      UserError: The value is missing, or unknown.
+    """
+    given = value(path, values, name, str)
+    if given not in choices:
+        raise UserError(
+            f"{path}: {name} is {given!r}; bert_jax supports "
+            f"{', '.join(map(repr, choices))}"
+        )
+    return choices[given]
 
 
 def write(path: pathlib.Path, values: dict[str, Any]) -> None:

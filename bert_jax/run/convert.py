@@ -4,10 +4,10 @@ r"""Convert checkpoints from and to the formats of other projects.
   python -m bert_jax.run.convert --input=FOLDER --output=WORKDIR --to=ours
 
 The input is the workdir of a run, one checkpoint in a workdir, a folder that
-`transformers` saved (BERT, ALBERT, ELECTRA, RoBERTa, DistilBERT, XLNet, ModernBERT), or
-a folder of google-research/bert. The output is a new folder. It appears when it is
-complete. The generator of an ELECTRA is written to a subfolder. Folders of other
-projects may be in an object store. docs/interop.md lists what can be converted.
+`transformers` saved, or a folder of google-research/bert. The output is a new folder.
+It appears when it is complete. The generator of an ELECTRA is written to a subfolder.
+Folders of other projects may be in an object store. docs/interop.md lists what can be
+converted.
 """
 
 from absl import flags

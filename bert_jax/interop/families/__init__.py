@@ -7,9 +7,23 @@ from bert_jax.interop.families.albert import ALBERT
 from bert_jax.interop.families.bert import BERT
 from bert_jax.interop.families.distilbert import DISTILBERT
 from bert_jax.interop.families.electra import ELECTRA
+from bert_jax.interop.families.eurobert import EUROBERT
 from bert_jax.interop.families.modernbert import MODERNBERT
+from bert_jax.interop.families.nomicbert import NOMICBERT
 from bert_jax.interop.families.roberta import ROBERTA
+from bert_jax.interop.families.ultrabert import ULTRABERT
 from bert_jax.interop.families.xlnet import XLNET
 
 # In the order in which an export tries them. BERT comes last, as it exports anything.
-FAMILIES = (XLNET, MODERNBERT, ALBERT, ELECTRA, ROBERTA, DISTILBERT, BERT)
+FAMILIES = (
+    XLNET,
+    MODERNBERT,
+    NOMICBERT,
+    EUROBERT,
+    ULTRABERT,
+    ALBERT,
+    ELECTRA,
+    ROBERTA,
+    DISTILBERT,
+    BERT,
+)

@@ -1,14 +1,10 @@
-"""DistilBERT (Sanh et al. 2019): BERT without segments and without a pooler.
+"""DistilBERT (Sanh et al. 2019): BERT without segments, and with a ReLU as pooler."""
 
-Its classes for classification and multiple choice pool with a ReLU instead of the tanh
-of bert_jax, so only their encoders are read.
-"""
-
+from bert_jax import config as config_lib
 from bert_jax.interop.families import bert, family
 from bert_jax.interop.families.family import ModelClass
 
 _SEGMENTS = "encoder/embeddings/segment_embedding"
-_TASKS = bert.task_classes("DistilBert", "")
 
 DISTILBERT = family.Family(
     model_type="distilbert",
@@ -32,8 +28,7 @@ DISTILBERT = family.Family(
     },
     decoder="vocab_projector",
     classes={
-        family.TAGGING: _TASKS[family.TAGGING],
-        family.ANSWERING: _TASKS[family.ANSWERING],
+        **bert.task_classes("DistilBert", "pre_classifier"),
         family.MASKED_LM: ModelClass(
             "DistilBertForMaskedLM",
             bert.language_model(
@@ -46,10 +41,6 @@ DISTILBERT = family.Family(
         family.BARE: ModelClass("DistilBertModel", {}),
     },
     exports=lambda encoder, purpose, tokenizer: not encoder.type_vocab_size,
-    encoder_only=(
-        "DistilBertForSequenceClassification",
-        "DistilBertForMultipleChoice",
-    ),
     fields={
         "hidden_size": ("dim", int, None),
         "num_layers": ("n_layers", int, None),
@@ -58,7 +49,11 @@ DISTILBERT = family.Family(
         "dropout_rate": ("dropout", float, 0.1),
         "attention_dropout_rate": ("attention_dropout", float, 0.1),
     },
-    settings={"type_vocab_size": 0, "layer_norm_epsilon": 1e-12},
+    settings={
+        "type_vocab_size": 0,
+        "layer_norm_epsilon": 1e-12,
+        "pooler": config_lib.PoolerConfig(activation="relu"),
+    },
     activation="activation",
     min_segments=0,
 )

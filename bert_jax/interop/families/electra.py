@@ -1,13 +1,8 @@
-"""ELECTRA. A folder holds a discriminator or a generator.
+"""ELECTRA. A folder holds a discriminator or a generator."""
 
-Its classes for classification and multiple choice pool with a GELU instead of the tanh
-of bert_jax, so only their encoders are read.
-"""
-
+from bert_jax import config as config_lib
 from bert_jax.interop.families import bert, family
 from bert_jax.interop.families.family import ModelClass
-
-_TASKS = bert.task_classes("Electra", "")
 
 
 def _exports(encoder, purpose, tokenizer):
@@ -27,8 +22,15 @@ ELECTRA = family.Family(
     layer=bert.LAYER,
     decoder="generator_lm_head",
     classes={
-        family.TAGGING: _TASKS[family.TAGGING],
-        family.ANSWERING: _TASKS[family.ANSWERING],
+        **bert.task_classes("Electra", "sequence_summary.summary"),
+        family.CLASSIFICATION: ModelClass(
+            "ElectraForSequenceClassification",
+            {
+                "encoder/pooler": "classifier.dense",
+                "classifier": "classifier.out_proj",
+            },
+            is_named=True,
+        ),
         family.REPLACED_TOKENS: ModelClass(
             "ElectraForPreTraining",
             {
@@ -49,10 +51,12 @@ ELECTRA = family.Family(
         family.BARE: ModelClass("ElectraModel", {}),
     },
     exports=_exports,
-    encoder_only=(
-        "ElectraForSequenceClassification",
-        "ElectraForMultipleChoice",
-        "ElectraForCausalLM",
-    ),
+    encoder_only=("ElectraForCausalLM",),
     fields={"embedding_size": ("embedding_size", int, None)},
+    constants={
+        "summary_type": "first",
+        "summary_use_proj": True,
+        "summary_activation": "gelu",
+    },
+    settings={"pooler": config_lib.PoolerConfig(activation="gelu_erf")},
 )

@@ -12,6 +12,8 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
+from bert_jax.errors import UserError
+from bert_jax.interop import json_files
 
 # Purposes of model classes, the same in all families.
 BARE = "bare encoder"
@@ -25,6 +27,7 @@ CLASSIFICATION = "classification"
 TAGGING = "tagging"
 ANSWERING = "answering"
 CHOICE = "multiple choice"
+TASKS = CLASSIFICATION, TAGGING, ANSWERING, CHOICE
 
 # Activations of bert_jax by their names in `transformers`, whose "gelu" is exact.
 ACTIVATIONS = {
@@ -37,6 +40,19 @@ ACTIVATIONS = {
     "swish": "silu",
 }
 ACTIVATION_NAMES = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
+
+
+def read_linear_bias(path: pathlib.Path, values: Mapping[str, Any]) -> bool:
+    """Return whether the linear layers of an encoder since ModernBERT have biases."""
+    given = {"attention_bias": False, "mlp_bias": False, **values}
+    names = "attention_bias", "mlp_bias"
+    attention, mlp = (json_files.value(path, given, name, bool) for name in names)
+    if attention != mlp:
+        raise UserError(
+            f"{path}: attention_bias is {attention} and mlp_bias is {mlp}; bert_jax "
+            "supports equal values only"
+        )
+    return attention
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,7 +99,7 @@ class Family:
       settings: Fields of `EncoderConfig` that all encoders of the family share.
       read_fields: Function of a `config.json` and its values; returns fields of
         `EncoderConfig` that do not correspond to one value each.
-      write_fields: The inverse of `read_fields`.
+      write_fields: Its inverse, a function of an encoder and the purpose of its class.
       activation: Name of the activation in `config.json`.
       is_projected: Whether embeddings are projected even if they are as wide as hidden
         states.
@@ -112,8 +128,8 @@ class Family:
     read_fields: Callable[[pathlib.Path, Mapping[str, Any]], dict[str, Any]] = (
         lambda path, values: {}
     )
-    write_fields: Callable[[config_lib.EncoderConfig], dict[str, Any]] = (
-        lambda encoder: {}
+    write_fields: Callable[[config_lib.EncoderConfig, str], dict[str, Any]] = (
+        lambda encoder, purpose: {}
     )
     activation: str = "hidden_act"
     is_projected: bool = False

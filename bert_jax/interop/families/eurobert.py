@@ -1,0 +1,133 @@
+"""EuroBERT (Boizard et al. 2025): Llama's layers without its causal mask.
+
+Its tokenizers are not supported.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.interop import json_files
+from bert_jax.interop.families import family, rotary
+from bert_jax.interop.families.family import ModelClass
+
+LAYER = {
+    "attention_norm": "input_layernorm",
+    "attention/query": "self_attn.q_proj",
+    "attention/key": "self_attn.k_proj",
+    "attention/value": "self_attn.v_proj",
+    "attention/output": "self_attn.o_proj",
+    "feed_forward_norm": "post_attention_layernorm",
+    "gate": "mlp.gate_proj",
+    "intermediate": "mlp.up_proj",
+    "output": "mlp.down_proj",
+}
+FIELDS = {
+    "attention_dropout_rate": ("attention_dropout", float, 0.0),
+    "layer_norm_epsilon": ("rms_norm_eps", float, 1e-5),
+}
+SETTINGS = {
+    "positions": "rotary",
+    "type_vocab_size": 0,
+    "feed_forward": "gated",
+    "norm": "rms",
+    "norm_placement": "pre",
+    "embedding_norm": False,
+    "dropout_rate": 0.0,
+}
+_POOLING = {"late": "late_mean", "bos": "cls", "mean": "mean"}
+
+
+def encoder(prefix: str) -> dict[str, str]:
+    """Return the names of the arrays outside the layers."""
+    return {
+        "encoder/embeddings/token_embedding": f"{prefix}embed_tokens.weight",
+        "encoder/final_norm": f"{prefix}norm",
+    }
+
+
+def read_layers(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields for biases and heads."""
+    rotary.check_head_size(path, values)
+    heads = values.get("num_key_value_heads") or 0
+    return {
+        "linear_bias": family.read_linear_bias(path, values),
+        "num_key_value_heads": 0 if heads == values["num_attention_heads"] else heads,
+    }
+
+
+def write_layers(encoder: config_lib.EncoderConfig) -> dict[str, Any]:
+    """Return the values that `read_layers` reads, and the ids of special tokens."""
+    return {
+        "attention_bias": encoder.linear_bias,
+        "mlp_bias": encoder.linear_bias,
+        "num_key_value_heads": encoder.key_value_heads,
+        # The defaults are ids in the vocabulary of the published models.
+        **dict.fromkeys(["bos_token_id", "eos_token_id"]),
+    }
+
+
+def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    given = {"classifier_pooling": "late", **values}
+    fields = read_layers(path, values)
+    return fields | {
+        "rotary_base": rotary.read_base(path, values, 10_000.0),
+        "prediction_head": config_lib.PredictionHeadConfig(
+            num_layers=0, norm=False, output_bias=fields["linear_bias"], tied=False
+        ),
+        "pooler": config_lib.PoolerConfig(
+            pooling=json_files.choice(path, given, "classifier_pooling", _POOLING),
+            activation="gelu_erf",
+        ),
+    }
+
+
+def _write_fields(encoder: config_lib.EncoderConfig, purpose: str) -> dict[str, Any]:
+    names = {pooling: name for name, pooling in _POOLING.items()}
+    return write_layers(encoder) | {
+        "rope_parameters": rotary.write_base(encoder.rotary_base),
+        "classifier_pooling": names[encoder.pooler.pooling],
+    }
+
+
+EUROBERT = family.Family(
+    model_type="eurobert",
+    title="EuroBERT",
+    prefix="model.",
+    encoder=encoder("model."),
+    layer_prefix="model.layers.{}",
+    layer=LAYER,
+    decoder="lm_head",
+    classes={
+        family.CLASSIFICATION: ModelClass(
+            "EuroBertForSequenceClassification",
+            {"encoder/pooler": "dense", "classifier": "classifier"},
+            is_named=True,
+        ),
+        family.TAGGING: ModelClass(
+            "EuroBertForTokenClassification", {"tagger": "classifier"}, is_named=True
+        ),
+        # If it is tied and without biases, its head has no arrays.
+        family.MASKED_LM: ModelClass(
+            "EuroBertForMaskedLM",
+            {
+                "mlm_head/output_embedding": "lm_head.weight",
+                "mlm_head/output_bias": "lm_head.bias",
+            },
+            is_named=True,
+        ),
+        family.BARE: ModelClass("EuroBertModel", {}),
+    },
+    exports=lambda encoder, purpose, tokenizer: (
+        encoder.positions == "rotary"
+        and encoder.norm == "rms"
+        and not encoder.attention_window
+    ),
+    fields=FIELDS,
+    settings=SETTINGS,
+    read_fields=_read_fields,
+    write_fields=_write_fields,
+    min_segments=0,
+    lower_case=False,
+)

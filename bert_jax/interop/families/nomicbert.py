@@ -1,0 +1,76 @@
+"""NomicBERT (Nussbaum et al. 2024): BERT with rotary positions and gated layers.
+
+`transformers` writes its arrays under other names than its classes have.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.interop.families import bert, family, rotary
+from bert_jax.interop.families.family import ModelClass
+
+_TASKS = bert.task_classes("NomicBert", "nomic_bert.pooler.dense")
+
+
+def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    rotary.check_head_size(path, values)
+    return {"rotary_base": rotary.read_base(path, values, 1_000.0)}
+
+
+def _write_fields(encoder: config_lib.EncoderConfig, purpose: str) -> dict[str, Any]:
+    return {"rope_parameters": rotary.write_base(encoder.rotary_base)}
+
+
+NOMICBERT = family.Family(
+    model_type="nomic_bert",
+    title="NomicBERT",
+    prefix="nomic_bert.",
+    encoder={
+        "encoder/embeddings/token_embedding": (
+            "nomic_bert.embeddings.word_embeddings.weight"
+        ),
+        "encoder/embeddings/segment_embedding": (
+            "nomic_bert.embeddings.token_type_embeddings.weight"
+        ),
+        "encoder/embeddings/layer_norm": "nomic_bert.emb_ln",
+    },
+    layer_prefix="nomic_bert.encoder.layers.{}",
+    layer={
+        "attention/query": "attn.Wqkv",
+        "attention/key": "attn.Wqkv",
+        "attention/value": "attn.Wqkv",
+        "attention/output": "attn.out_proj",
+        "attention_layer_norm": "norm1",
+        "intermediate": "mlp.fc11",
+        "gate": "mlp.fc12",
+        "output": "mlp.fc2",
+        "output_layer_norm": "norm2",
+    },
+    decoder="cls.predictions.decoder",
+    classes={
+        family.CLASSIFICATION: _TASKS[family.CLASSIFICATION],
+        family.TAGGING: _TASKS[family.TAGGING],
+        family.MASKED_LM: ModelClass(
+            "NomicBertForMaskedLM",
+            bert.language_model(
+                "cls.predictions.transform.dense",
+                "cls.predictions.transform.layer_norm",
+                "cls.predictions.decoder",
+                "cls.predictions.bias",
+            ),
+        ),
+        family.BARE: ModelClass("NomicBertModel", {}),
+    },
+    exports=lambda encoder, purpose, tokenizer: (
+        encoder.positions == "rotary" and encoder.norm_placement == "post"
+    ),
+    fields={
+        "dropout_rate": ("hidden_dropout_prob", float, 0.0),
+        "attention_dropout_rate": ("attention_probs_dropout_prob", float, 0.0),
+    },
+    settings={"positions": "rotary", "feed_forward": "gated", "linear_bias": False},
+    read_fields=_read_fields,
+    write_fields=_write_fields,
+)

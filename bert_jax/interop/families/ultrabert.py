@@ -1,0 +1,109 @@
+"""UltraBERT (2026): EuroBERT's layers, most of them local, and a head of two layers.
+
+`transformers` writes its arrays under other names than its classes have. Its tokenizers
+are not supported.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.errors import UserError
+from bert_jax.interop import json_files
+from bert_jax.interop.families import eurobert, family, rotary
+from bert_jax.interop.families.family import ModelClass
+
+_POOLING = {"cls": "cls", "mean": "mean"}
+
+
+def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    if "attention_windows" in values:
+        raise UserError(
+            f"{path}: attention_windows is of an older format; save the model with "
+            "transformers 5.23"
+        )
+    given = {
+        "classifier_pooling": "cls",
+        "prediction_head_size": 768,
+        "sliding_window": 128,
+        **values,
+    }
+    fields = eurobert.read_layers(path, values) | {
+        "rotary_base": rotary.read_base(path, values, 2_560_000.0, rotary.GLOBAL),
+        "prediction_head": config_lib.PredictionHeadConfig(
+            num_layers=2,
+            width=json_files.value(path, given, "prediction_head_size", int),
+            activation="gelu_tanh",
+            norm=False,
+            bias=False,
+            output_bias=False,
+            tied=False,
+        ),
+        # A classifier reads the hidden states themselves.
+        "pooler": config_lib.PoolerConfig(
+            pooling=json_files.choice(path, given, "classifier_pooling", _POOLING),
+            activation="",
+        ),
+    }
+    every, first = rotary.read_period(path, values, (3, 2))
+    if every == 1:
+        return fields
+    return fields | {
+        "global_layer_every": every,
+        "first_global_layer": first,
+        "attention_window": json_files.value(path, given, "sliding_window", int),
+        "local_rotary_base": rotary.read_base(path, values, 10_000.0, rotary.LOCAL),
+    }
+
+
+def _write_fields(encoder: config_lib.EncoderConfig, purpose: str) -> dict[str, Any]:
+    head = encoder.prediction_head
+    return eurobert.write_layers(encoder) | {
+        **rotary.write_layers(encoder),
+        "sliding_window": encoder.attention_window,
+        "prediction_head_size": head.width or encoder.embedding_columns,
+        "classifier_pooling": _POOLING.get(encoder.pooler.pooling, "cls"),
+    }
+
+
+ULTRABERT = family.Family(
+    model_type="ultrabert",
+    title="UltraBERT",
+    prefix="ultrabert.",
+    encoder=eurobert.encoder("ultrabert."),
+    layer_prefix="ultrabert.layers.{}",
+    layer=eurobert.LAYER,
+    decoder="cls",
+    classes={
+        family.CLASSIFICATION: ModelClass(
+            "UltrabertForSequenceClassification",
+            {"classifier": "classifier"},
+            is_named=True,
+        ),
+        family.TAGGING: ModelClass(
+            "UltrabertForTokenClassification", {"tagger": "classifier"}, is_named=True
+        ),
+        family.ANSWERING: ModelClass(
+            "UltrabertForQuestionAnswering", {"span_classifier": "qa_outputs"}
+        ),
+        family.MASKED_LM: ModelClass(
+            "UltrabertForMaskedLM",
+            {
+                "mlm_head/inner_transform": "head.linear1",
+                "mlm_head/transform": "head.linear2",
+                "mlm_head/output_embedding": "cls.weight",
+            },
+        ),
+        family.BARE: ModelClass("UltrabertModel", {}),
+    },
+    exports=lambda encoder, purpose, tokenizer: (
+        encoder.positions == "rotary" and encoder.norm == "rms"
+    ),
+    fields=eurobert.FIELDS | {"layer_norm_epsilon": ("rms_norm_eps", float, 1e-6)},
+    settings=eurobert.SETTINGS,
+    read_fields=_read_fields,
+    write_fields=_write_fields,
+    min_segments=0,
+    lower_case=False,
+)
