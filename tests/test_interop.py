@@ -278,6 +278,25 @@ def test_older_configs_of_modernbert_are_read(tmp_path):
     assert (all_global.attention_window, all_global.global_layer_every) == (0, 1)
 
 
+@pytest.mark.parametrize(
+    ("model_type", "begin"), [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")]
+)
+def test_families_with_the_arrays_of_roberta_are_read(model_type, begin, tmp_path):
+    for task in ("masked_lm", "classification", "tagging"):
+        folder = published.write(f"roberta_{task}", tmp_path / task)
+        expected = checkpoints.published(folder)
+        values = json.loads((folder / "config.json").read_text())
+        (name,) = values["architectures"]
+        values["architectures"] = [name.replace("Roberta", begin)]
+        values["model_type"] = model_type
+        (folder / "config.json").write_text(json.dumps(values))
+        read = checkpoints.published(folder)
+        assert read.form.family.model_type == model_type
+        assert (read.metadata, read.shapes) == (expected.metadata, expected.shapes)
+        done = convert.convert(str(folder), str(tmp_path / f"{task}2"), "huggingface")
+        assert done.name == name
+
+
 def copy_with(source, folder, arrays):
     """A copy of a folder with other arrays, or with other values in its config."""
     shutil.copytree(source, folder)

@@ -10,7 +10,7 @@ from bert_jax.interop.families.electra import ELECTRA
 from bert_jax.interop.families.eurobert import EUROBERT
 from bert_jax.interop.families.modernbert import MODERNBERT
 from bert_jax.interop.families.nomicbert import NOMICBERT
-from bert_jax.interop.families.roberta import ROBERTA
+from bert_jax.interop.families.roberta import CAMEMBERT, ROBERTA, XLM_R
 from bert_jax.interop.families.ultrabert import ULTRABERT
 from bert_jax.interop.families.xlnet import XLNET
 
@@ -24,6 +24,8 @@ FAMILIES = (
     ALBERT,
     ELECTRA,
     ROBERTA,
+    XLM_R,
+    CAMEMBERT,
     DISTILBERT,
     BERT,
 )
