@@ -282,8 +282,8 @@ def test_older_configs_of_modernbert_are_read(tmp_path):
     ("model_type", "begin"), [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")]
 )
 def test_families_with_the_arrays_of_roberta_are_read(model_type, begin, tmp_path):
-    for task in ("masked_lm", "classification", "tagging"):
-        folder = published.write(f"roberta_{task}", tmp_path / task)
+    for case in published.WITH_BYTES:
+        folder = published.write(case, tmp_path / case)
         expected = checkpoints.published(folder)
         values = json.loads((folder / "config.json").read_text())
         (name,) = values["architectures"]
@@ -293,7 +293,7 @@ def test_families_with_the_arrays_of_roberta_are_read(model_type, begin, tmp_pat
         read = checkpoints.published(folder)
         assert read.form.family.model_type == model_type
         assert (read.metadata, read.shapes) == (expected.metadata, expected.shapes)
-        done = convert.convert(str(folder), str(tmp_path / f"{task}2"), "huggingface")
+        done = convert.convert(str(folder), str(tmp_path / f"{case}2"), "huggingface")
         assert done.name == name
 
 

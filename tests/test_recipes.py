@@ -134,7 +134,11 @@ def test_ablations_change_their_objective_only():
 # `test_golden.py` runs BERT-Base, and `test_relatives_runs.py` and `test_mixtures.py`
 # other recipes. Miniatures and BERT-Large differ from BERT-Base in their shape only.
 @pytest.mark.slow
-@pytest.mark.parametrize("name", [f"bert_ablations:{name}" for name in ABLATIONS])
+@pytest.mark.parametrize(
+    "name",
+    [f"bert_ablations:{name}" for name in ABLATIONS]
+    + ["modernbert:base", "eurobert:610m", "nomicbert", "neobert"],
+)
 def test_recipes_run(name, corpus, tmp_path):
     """The first phase runs, with evaluation and checkpoints, on eight devices."""
     cfg = load(name, "smoke")

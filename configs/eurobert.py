@@ -1,0 +1,83 @@
+r"""EuroBERT: Llama's layers without a causal mask, half of the tokens masked.
+
+        variant  layers  hidden  feed-forward  heads  heads of keys and values
+        210m     12      768     3,072         12     12
+        610m     26      1,152   4,096         18     6
+        2.1b     32      2,304   6,144         18     6
+
+Source: Boizard et al. 2025; the shapes of optimus/trainer/model/encoder/eurobert.py in
+        Nicolas-BZRD/EuroBERT, and the defaults of its trainer: AdamW with betas of 0.9
+        and 0.95, an epsilon of 1e-5 and weight decay 0.1, rate 1e-4 after a warmup of 1
+        % of the steps, clipping at 1, rows of 2,048, a masked token always becomes
+        [MASK]. 5 T tokens: 4.8 T with 50 % masked at a constant rate, then 0.2 T with
+        10 %, while the rate falls (reports of the paper, which we have not read).
+Not known to us: the batch, here 2,048 rows of 2,048; whether the published runs used
+        the trainer's defaults; the shape of the fall, here 1 - sqrt; and when rows of
+        8,192 and the published rotary base of 250,000 came, here in the second stage.
+Run:    python -m bert_jax.run.pretrain --config=configs/eurobert.py:210m \
+            --config.data.corpus=DIR --workdir=DIR
+        The authors' tokenizer has 128,256 tokens of byte-level BPE
+        (run.train_tokenizer --kind=byte_bpe).
+Cost:   not known. Not run yet.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, recipe_variants
+
+# Layers, hidden size, feed-forward size, heads, heads of keys and values.
+VARIANTS = {
+    "210m": (12, 768, 3072, 12, 12),
+    "610m": (26, 1152, 4096, 18, 6),
+    "2.1b": (32, 2304, 6144, 18, 6),
+}
+
+
+def get_config(arg: str = ""):
+    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
+    layers, hidden, wide, heads, key_value_heads = VARIANTS[variant]
+    objective = config_lib.MaskedLmConfig(
+        segments="doc_sentences",
+        short_sequence_rate=0.0,
+        examples_per_row=16,
+        masking=config_lib.MaskingConfig(
+            rate=0.5, mask_token_rate=1.0, random_token_rate=0.0
+        ),
+    )
+    first = config_lib.PhaseConfig(
+        steps=round(4.8e12 / 2**22),
+        length=2048,
+        batch_size=2048,
+        learning_rate=1e-4,
+        warmup_fraction=0.01,
+        rotary_base=10_000.0,
+    )
+    second = config_lib.PhaseConfig(
+        steps=round(0.2e12 / 2**22),
+        length=8192,
+        batch_size=512,
+        learning_rate=1e-4,
+        decay_fraction=1.0,
+        masking_rate=0.1,
+    )
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(objective=objective, phases=(first, second))
+    )
+    cfg.encoder.update(vocab_size=0, num_layers=layers, num_heads=heads)
+    cfg.encoder.update(hidden_size=hidden, intermediate_size=wide)
+    cfg.encoder.update(max_position_embeddings=8192, type_vocab_size=0)
+    cfg.encoder.num_key_value_heads = key_value_heads % heads  # 0: as many as heads
+    cfg.encoder.update(positions="rotary", rotary_base=250_000.0)
+    cfg.encoder.update(feed_forward="gated", activation="silu", linear_bias=False)
+    cfg.encoder.update(norm="rms", norm_placement="pre", embedding_norm=False)
+    cfg.encoder.update(layer_norm_epsilon=1e-5)
+    cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
+    cfg.encoder.prediction_head.update(num_layers=0, norm=False)
+    cfg.encoder.prediction_head.update(output_bias=False, tied=False)
+    cfg.encoder.pooler.update(pooling="late_mean", activation="gelu_erf")
+    cfg.optimizer.update(schedule="wsd", bias_correction=True, weight_decay=0.1)
+    cfg.optimizer.update(beta2=0.95, epsilon=1e-5)
+    if smoke:
+        recipe_variants.shrink_pretraining(cfg)
+        cfg.encoder.num_key_value_heads = 1
+    return cfg

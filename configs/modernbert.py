@@ -1,0 +1,133 @@
+r"""ModernBERT and Ettin: rotary positions, local attention, and three stages of text.
+
+        variant     layers  hidden  feed-forward  heads  rate  decay   growth
+        base        22      768     1,152         12     8e-4  0.0125  50 B
+        large       28      1,024   2,624         16     5e-4  0.02    10 B
+        ettin_17m   7       256     384           4      3e-3  0.1     125 B
+        ettin_32m   10      384     576           6      3e-3  0.1     100 B
+        ettin_68m   19      512     768           8      3e-3  0.1     75 B
+        ettin_150m  22      768     1,152         12     8e-4  0.0125  50 B
+        ettin_400m  28      1,024   2,624         16     5e-4  0.02    10 B
+        ettin_1b    28      1,792   3,840         28     5e-4  0.1     3 B
+
+Source: Warner et al. 2024, and modernbert-base-pretrain.yaml of AnswerDotAI/ModernBERT;
+        the configs of JHU-CLSP/ettin-encoder-vs-decoder (Weller et al. 2025). Stage 1:
+        1,719 B tokens (Ettin: 1,700 B) in rows of 1,024, in batches that grow to 4,608
+        over the first tokens (`growth`), at a constant rate. Stage 2: 250 B (ettin_1b:
+        83 B) in rows of 8,192, with a rotary base of 160,000 in global layers. Stage 3:
+        50 B (ettin_1b: 17 B), while the rate falls as 1 - sqrt. 30 % of the tokens are
+        masked; in evaluation, and in Ettin's stage 3, 15 %. StableAdamW. `decay` is the
+        authors' weight decay divided by the rate (docs/architecture.md).
+Differences: batches grow in three steps, from a quarter. There is no dropout; the
+        authors drop 0.1 of what attention adds. Special tokens are not masked. Weight
+        decay is multiplied by the rate of each stage. Ettin's rate falls to half in
+        stage 2; here it is the mean of that fall. Ettin's rows are not packed, and have
+        7,999 tokens in stages 2 and 3.
+Not known to us: the batches of ModernBERT's stages 2 and 3, which have as many tokens
+        here as before; and the rates of large, which are Ettin's for that size.
+Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
+            --config.data.corpus=DIR --workdir=DIR
+        with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
+        --kind=byte_bpe); the authors' has 50,280 tokens. They change the corpus at each
+        stage: '--config.phases[4].corpus_weights=0,1'.
+Cost:   Ettin's authors had four H100s for 6, 9, 13, 20, 40 and 90 days. Not run yet.
+"""
+
+import dataclasses
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, recipe_variants
+
+# Layers, hidden size, feed-forward size, heads; rate, weight decay; billions of tokens
+# of warmup, and of growing batches.
+VARIANTS = {
+    "base": (22, 768, 1152, 12, 8e-4, 0.0125, 3, 50),
+    "large": (28, 1024, 2624, 16, 5e-4, 0.02, 2, 10),
+    "ettin_17m": (7, 256, 384, 4, 3e-3, 0.1, 4, 125),
+    "ettin_32m": (10, 384, 576, 6, 3e-3, 0.1, 4, 100),
+    "ettin_68m": (19, 512, 768, 8, 3e-3, 0.1, 3, 75),
+    "ettin_150m": (22, 768, 1152, 12, 8e-4, 0.0125, 3, 50),
+    "ettin_400m": (28, 1024, 2624, 16, 5e-4, 0.02, 2, 10),
+    "ettin_1b": (28, 1792, 3840, 28, 5e-4, 0.1, 2, 3),
+}
+_BATCH = 4608
+
+
+def get_config(arg: str = ""):
+    """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
+    variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
+    layers, hidden, wide, heads, rate, weight_decay, *tokens = VARIANTS[variant]
+    objective = config_lib.MaskedLmConfig(
+        segments="doc_sentences",
+        short_sequence_rate=0.0,
+        examples_per_row=16,
+        masking=config_lib.MaskingConfig(rate=0.3),
+    )
+    if variant.startswith("ettin"):
+        share = 1 / 3 if variant == "ettin_1b" else 1  # of the tokens of later stages
+        last = {"masking_rate": 0.15, "local_rotary_base": 160_000.0}
+        phases = (
+            *_first_stage(1700, rate, *tokens),
+            _phase(250 * share, 8192, _BATCH, learning_rate=rate * 2 / 3),
+            _phase(
+                50 * share,
+                8192,
+                _BATCH,
+                learning_rate=rate / 2,
+                decay_fraction=1.0,
+                **last,
+            ),
+        )
+    else:
+        late_rate = rate * 3 / 8
+        phases = (
+            *_first_stage(1719, rate, *tokens),
+            _phase(250, 8192, _BATCH // 8, learning_rate=late_rate),
+            _phase(50, 8192, _BATCH // 8, learning_rate=late_rate, decay_fraction=1.0),
+        )
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(objective=objective, phases=phases)
+    )
+    cfg.encoder.update(vocab_size=0, num_layers=layers, num_heads=heads)
+    cfg.encoder.update(hidden_size=hidden, intermediate_size=wide)
+    cfg.encoder.update(max_position_embeddings=8192, type_vocab_size=0)
+    cfg.encoder.update(positions="rotary", rotary_base=160_000.0)
+    cfg.encoder.update(attention_window=64, global_layer_every=3)
+    cfg.encoder.update(local_rotary_base=10_000.0)
+    cfg.encoder.update(feed_forward="gated", activation="gelu_erf")
+    cfg.encoder.update(norm_placement="pre", first_attention_norm=False)
+    cfg.encoder.update(norm_bias=False, linear_bias=False, layer_norm_epsilon=1e-5)
+    cfg.encoder.prediction_head.bias = False
+    cfg.encoder.pooler.update(activation="gelu_erf", bias=False)
+    cfg.encoder.pooler.update(norm=True, per_token=True)
+    cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
+    cfg.encoder.depth_scaled_init = True
+    cfg.optimizer.update(name="stable_adamw", schedule="wsd", bias_correction=True)
+    cfg.optimizer.update(beta2=0.98, clip_norm=0.0, weight_decay=weight_decay)
+    if smoke:
+        recipe_variants.shrink_pretraining(cfg)
+    return cfg
+
+
+def _first_stage(billions: float, rate: float, warmup: float, growth: float):
+    """Return phases of rows of 1,024 tokens, the first three with growing batches."""
+    sizes = [_BATCH * (i + 1) // 4 for i in range(4)]
+    tokens = [*[growth / 3] * 3, billions - growth]
+    phases, warmup_steps = [], 0.0
+    for size, each in zip(sizes, tokens, strict=True):
+        phases.append(_phase(each, 1024, size, rotary_base=10_000.0))
+        warmup_steps += phases[-1].steps * min(1, warmup / each)
+        warmup = max(0, warmup - each)
+    share = warmup_steps / sum(phase.steps for phase in phases)
+    phases[0] = dataclasses.replace(
+        phases[0], learning_rate=rate, warmup_fraction=round(share, 6)
+    )
+    return phases
+
+
+def _phase(billions: float, length: int, batch_size: int, **settings: float):
+    """Return a phase of some billions of tokens."""
+    steps = round(billions * 1e9 / (length * batch_size))
+    return config_lib.PhaseConfig(
+        steps=steps, length=length, batch_size=batch_size, **settings
+    )

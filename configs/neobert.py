@@ -1,0 +1,64 @@
+r"""NeoBERT: 28 narrow layers with rotary positions, RMS norms and gated layers.
+
+Source: Le Breton et al. 2025, and conf/ and jobs/ of chandar-lab/NeoBERT: hidden size
+        768, 12 heads, a gated network of width 2,048, rotary base 10,000, norms with an
+        epsilon of 1e-5, an untied table of logits. A million steps of 2,048 rows of
+        1,024 tokens, then 50,000 in rows of 4,096. AdamW with betas of 0.9 and 0.95, an
+        epsilon of 1e-8 and weight decay 0.01, rate 1e-4 after 2,000 steps, clipping at
+        1. 20 % of the tokens are masked and always become [MASK]. Text: RefinedWeb;
+        BERT's uncased vocabulary.
+Differences: the authors' rate falls to a tenth as a cosine over 900,000 steps, and is
+        constant from there; here it falls to 0 over all. It does so again in the second
+        stage, where theirs is constant. Rows are packed.
+Not known to us: the rows of a batch in the second stage, here 512, with as many tokens
+        as before.
+Run:    python -m bert_jax.run.pretrain --config=configs/neobert.py \
+            --config.data.corpus=DIR --workdir=DIR
+        with a corpus that is built with BERT's uncased vocabulary:
+        run.build_corpus --tokenizer=vocab.txt --lower_case. `transformers` has no class
+        for it: run.convert writes a EuroBERT only if each token has no bias
+        (--config.encoder.prediction_head.output_bias=False).
+Cost:   not known. Not run yet.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, recipe_variants
+
+
+def get_config(arg: str = ""):
+    """Return the recipe; `arg` is "" or "smoke"."""
+    _, smoke = recipe_variants.parse(arg)
+    objective = config_lib.MaskedLmConfig(
+        segments="doc_sentences",
+        short_sequence_rate=0.0,
+        examples_per_row=8,
+        masking=config_lib.MaskingConfig(
+            rate=0.2, mask_token_rate=1.0, random_token_rate=0.0
+        ),
+    )
+    first, second = (
+        config_lib.PhaseConfig(
+            steps=steps,
+            length=length,
+            batch_size=2**21 // length,
+            learning_rate=1e-4,
+            warmup_fraction=2_000 / steps,
+        )
+        for steps, length in ((1_000_000, 1024), (50_000, 4096))
+    )
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(objective=objective, phases=(first, second))
+    )
+    recipe_variants.set_size(cfg, num_layers=28, hidden_size=768, num_heads=12)
+    cfg.encoder.update(intermediate_size=2048, max_position_embeddings=4096)
+    cfg.encoder.update(positions="rotary", type_vocab_size=0)
+    cfg.encoder.update(feed_forward="gated", activation="silu", linear_bias=False)
+    cfg.encoder.update(norm="rms", norm_placement="pre", embedding_norm=False)
+    cfg.encoder.update(layer_norm_epsilon=1e-5)
+    cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
+    cfg.encoder.prediction_head.update(num_layers=0, norm=False, tied=False)
+    cfg.optimizer.update(schedule="cosine", bias_correction=True)
+    cfg.optimizer.update(beta2=0.95, epsilon=1e-8)
+    if smoke:
+        recipe_variants.shrink_pretraining(cfg)
+    return cfg

@@ -1,0 +1,45 @@
+r"""NomicBERT: BERT with rotary positions and gated layers, in rows of 2,048.
+
+Source: Nussbaum et al. 2024 (nomic-bert-2048): 12 layers, hidden size 768, 12 heads,
+        BERT's uncased vocabulary, Wikipedia and books, rows packed to 2,048 tokens, 30
+        % masked, no next sentence, no dropout. mlm.yaml of nomic-ai/contrastors: AdamW
+        with betas of 0.9 and 0.98, an epsilon of 1e-6 and weight decay 1e-5, rate 5e-4
+        with a linear rise over 6 % of the steps and a linear fall, no clipping, five
+        epochs, in evaluation 15 % masked. That file has 4,096 rows of 128 tokens.
+Not known to us: batch and steps of the run with rows of 2,048. Here are 256 rows, with
+        as many tokens as in the file, and 38,000 steps: five times 4 B tokens, about
+        what BERT's text has.
+Run:    python -m bert_jax.run.pretrain --config=configs/nomicbert.py \
+            --config.data.corpus=DIR --workdir=DIR
+        with a corpus that is built with BERT's uncased vocabulary:
+        run.build_corpus --tokenizer=vocab.txt --lower_case.
+Cost:   not known. Not run yet.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, recipe_variants
+
+
+def get_config(arg: str = ""):
+    """Return the recipe; `arg` is "" or "smoke"."""
+    _, smoke = recipe_variants.parse(arg)
+    objective = config_lib.MaskedLmConfig(
+        segments="full_sentences",
+        short_sequence_rate=0.0,
+        masking=config_lib.MaskingConfig(rate=0.3),
+    )
+    phase = config_lib.PhaseConfig(steps=38_000, length=2048, batch_size=256)
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(objective=objective, phases=(phase,))
+    )
+    recipe_variants.set_size(cfg, num_layers=12, hidden_size=768, num_heads=12)
+    cfg.encoder.update(positions="rotary", rotary_base=1_000.0)
+    cfg.encoder.update(feed_forward="gated", activation="silu", linear_bias=False)
+    cfg.encoder.max_position_embeddings = 2048
+    cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
+    cfg.optimizer.update(learning_rate=5e-4, warmup_fraction=0.06, schedule="linear")
+    cfg.optimizer.update(beta2=0.98, weight_decay=1e-5, clip_norm=0.0)
+    cfg.optimizer.bias_correction = True
+    if smoke:
+        recipe_variants.shrink_pretraining(cfg)
+    return cfg
