@@ -56,6 +56,10 @@ def changed(**groups):
         ({"phases": {"length": 1024}}, r"phases\[0\].length=1024 is more than .*512"),
         ({"phases": {"micro_batches": 3}}, "micro_batches=3 does not divide .*256"),
         ({"phases": {"batch_size": 2**30}}, "=1073741824 must be .* at most 1048576"),
+        (
+            {"encoder": {"pooler.pooling": "mean"}},
+            "pooler.pooling=mean does not go with objective.segments=next_sentence",
+        ),
         ({"data": {"shard_groups": 3}}, "shard_groups=3 does not divide"),
         ({"objective": {"masking.mask_token_rate": 0.95}}, "add up to more than 1"),
         (

@@ -19,7 +19,7 @@ from bert_jax import config, knobs
 from bert_jax.errors import UserError
 from bert_jax.model import activations, flops, heads, parameters, randomness
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import masked_lm
+from bert_jax.objectives import classification, masked_lm, tagging
 
 SMALL = dataclasses.replace(TINY, num_layers=5)
 HEAD = config.PredictionHeadConfig
@@ -403,6 +403,27 @@ def test_flops_of_parts():
     assert flops.encoder(c, 24) == 3 * projections + attention
     head = 2 * 5 * (32 * 24 + 24 * 32 + 32 * 101)
     assert flops.prediction_head(c, 5) == head
+    dense, classifier = 2 * 32 * 32, 2 * 32 * 3
+    for make, pooler, read, of_head in (
+        (classification.Classification, {}, 1, dense + classifier),
+        (
+            classification.Classification,
+            {"pooling": "mean", "activation": ""},
+            24,
+            classifier,
+        ),
+        (
+            classification.Classification,
+            {"pooling": "late_mean"},
+            24,
+            24 * dense + classifier,
+        ),
+        (tagging.Tagging, {}, 24, 24 * classifier),
+        (tagging.Tagging, {"per_token": True}, 24, 24 * (dense + classifier)),
+    ):
+        c = family("eurobert", pooler=config.PoolerConfig(**pooler))
+        expected = 3 * (flops.encoder(c, 24, positions=read) + of_head)
+        assert make(c, 3).sequence_flops(24) == expected
 
 
 @pytest.mark.parametrize(

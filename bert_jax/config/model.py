@@ -63,17 +63,18 @@ class PredictionHeadConfig:
 class PoolerConfig:
     """Layers between the encoder and a classifier."""
 
-    # "cls": the vector of [CLS], or of the last token if the encoder is causal. "mean":
-    # the mean over all tokens. "late_mean": the mean behind the layers (EuroBERT).
+    # Vector of a text. "cls": that of [CLS], or of the last token if the encoder is
+    # causal. "mean": the mean over its tokens, before the layers below. "late_mean":
+    # the mean after them (EuroBERT).
     pooling: str = knob("cls", choices=("cls", "mean", "late_mean"))
-    # Activation behind a dense layer: a tanh in BERT, a ReLU in DistilBERT, a GELU in
-    # ELECTRA. "": there is no dense layer (UltraBERT).
+    # Activation of a dense layer: tanh in BERT, ReLU in DistilBERT, GELU in ELECTRA.
+    # "": there is no dense layer (UltraBERT).
     activation: str = knob(
         "tanh", choices=("", "tanh", "relu", "gelu_tanh", "gelu_erf", "silu")
     )
     # Whether the dense layer has a bias.
     bias: bool = True
-    # Whether a norm, of the encoder's kind, follows (ModernBERT).
+    # Whether a norm of the encoder's kind follows (ModernBERT).
     norm: bool = False
     # Whether classifiers of tokens have these layers, too (ModernBERT).
     per_token: bool = False

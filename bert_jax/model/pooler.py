@@ -1,7 +1,5 @@
 """Layers between the encoder and a classifier."""
 
-import functools
-
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
@@ -11,13 +9,8 @@ from bert_jax import config as config_lib
 from bert_jax.model import activations, norms
 from bert_jax.model.linear import Linear, output_stddev
 
-_FUNCTIONS = {
-    "tanh": jnp.tanh,
-    "relu": jax.nn.relu,
-    "gelu_erf": functools.partial(activations.activate, name="gelu_erf"),
-    "gelu_tanh": functools.partial(activations.activate, name="gelu_tanh"),
-    "silu": functools.partial(activations.activate, name="silu"),
-}
+# Activations that only poolers have.
+_FUNCTIONS = {"tanh": jnp.tanh, "relu": jax.nn.relu}
 
 
 class Pooler(nn.Module):
@@ -38,7 +31,10 @@ class Pooler(nn.Module):
                 pooler.bias,
             )
             nn.share_scope(self, dense)
-            x = _FUNCTIONS[pooler.activation](dense(x))
+            if pooler.activation in _FUNCTIONS:
+                x = _FUNCTIONS[pooler.activation](dense(x))
+            else:
+                x = activations.activate(dense(x), pooler.activation)
         return norms.Norm(c, name="layer_norm")(x) if pooler.norm else x
 
 
