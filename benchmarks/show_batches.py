@@ -15,6 +15,7 @@ from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.data import batches as batches_lib
+from bert_jax.tokenizer import pipelines
 
 CONFIGS = pathlib.Path(__file__).parents[1] / "configs"
 # One for each kind of batch.
@@ -52,8 +53,7 @@ SEED = 9
 
 def make_corpus(folder: pathlib.Path) -> shards.Corpus:
     (folder / "text.txt").write_text(TEXT)
-    vocabulary = "".join(token + "\n" for token in VOCABULARY)
-    tokenizer = tokenizer_lib.Tokenizer("wordpiece", True, True, vocabulary.encode())
+    tokenizer = tokenizer_lib.make(pipelines.wordpiece(VOCABULARY, True, True))
     source = sources.Source(str(folder / "text.txt"), "text")
     settings = build.Settings(held_out=0.0)
     return build.build(source, settings, tokenizer, folder / "corpus", workers=1)

@@ -23,7 +23,6 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # glibc's default. An entrypoint that is called here may not start pytest again.
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
 
-import dataclasses
 import gc
 import pydoc_data.topics
 import signal
@@ -43,6 +42,7 @@ jaxtyping.install_import_hook(
 )
 
 import saved
+from corpora import with_prefix_space
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources, vocabulary
@@ -129,7 +129,7 @@ def byte_bpe_corpus(text_file, byte_bpe, tmp_path_factory):
     return build.build(
         sources.Source(str(text_file), "text", split_bytes=100_000),
         build.Settings(held_out=0.1),
-        dataclasses.replace(byte_bpe, add_prefix_space=False),
+        with_prefix_space(byte_bpe, False),
         tmp_path_factory.mktemp("corpus") / "byte_bpe",
         workers=1,
     )

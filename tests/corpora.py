@@ -1,8 +1,17 @@
 """Helpers that build, damage and compare corpora."""
 
 import contextlib
+import json
 
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources
+
+
+def with_prefix_space(tokenizer, value):
+    """Return a byte-level tokenizer that puts a space before each text, or does not."""
+    pipeline = json.loads(tokenizer.pipeline)
+    pipeline["pre_tokenizer"]["add_prefix_space"] = value
+    return tokenizer_lib.make(pipeline)
 
 
 class _StopError(Exception):

@@ -22,6 +22,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.data import batches as batches_lib
 from bert_jax.data import examples
+from bert_jax.tokenizer import pipelines
 
 HERE = pathlib.Path(__file__).parent
 FOLDER = HERE / "fixtures" / "golden"
@@ -33,8 +34,7 @@ def make_corpus(folder: pathlib.Path) -> shards.Corpus:
     """Sentences of invented words in several shards, some documents held out."""
     words = [f"w{i}" for i in range(100)] + [f"##c{i}" for i in range(20)]
     tokens = [*tokenizer_lib.SPECIAL_TOKENS, ".", *words]
-    vocabulary = "".join(token + "\n" for token in tokens)
-    tokenizer = tokenizer_lib.Tokenizer("wordpiece", True, True, vocabulary.encode())
+    tokenizer = tokenizer_lib.make(pipelines.wordpiece(tokens, True, True))
     sentences = [
         " ".join(
             f"w{i * j % 97}" + f"c{j % 20}" * (i * j % 3 == 0)

@@ -17,17 +17,12 @@ from bert_jax.errors import UserError
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import causal_lm, masked_lm, permutation_lm, replaced_tokens
 from bert_jax.prediction import minimal_pair_files as files
+from bert_jax.tokenizer import pipelines
 
 # Words of two letters, and the same as later pieces of words.
 WORDS = [f"{a}{b}" for a in "abcdefgh" for b in "uvwxyz"]
-TOKENIZER = tokenizer_lib.Tokenizer(
-    "wordpiece",
-    True,
-    True,
-    "\n".join(
-        [*tokenizer_lib.SPECIAL_TOKENS, *WORDS, *(f"##{word}" for word in WORDS)]
-    ).encode(),
-)
+TOKENS = [*tokenizer_lib.SPECIAL_TOKENS, *WORDS, *(f"##{word}" for word in WORDS)]
+TOKENIZER = tokenizer_lib.make(pipelines.wordpiece(TOKENS, True, True))
 OBJECTIVES = {
     "masked": masked_lm.MaskedLm(TINY, config.MaskedLmConfig(segments="doc_sentences")),
     "causal": causal_lm.CausalLm(dataclasses.replace(TINY, causal=True)),

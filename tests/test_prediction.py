@@ -120,7 +120,10 @@ def test_top_is_limited_to_the_number_of_words(model):
 )
 def test_words_of_many_scripts_are_guessed(text, continues, kind, expected):
     tokenizer = types.SimpleNamespace(
-        texts=[text], continues_word=[continues], kind=kind, vocab_size=1
+        texts=[text],
+        continues_word=[continues],
+        space_marker={"wordpiece": "", "sentencepiece": "▁", "byte_bpe": "Ġ"}[kind],
+        vocab_size=1,
     )
     assert filling.is_word(tokenizer).tolist() == [expected]
 

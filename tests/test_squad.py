@@ -11,8 +11,9 @@ import questions
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, prediction
-from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
+from bert_jax.interop import vocabularies
 from bert_jax.tasks import squad
 from bert_jax.tasks.squad import answers, reader, windows
 
@@ -98,7 +99,7 @@ def test_files_that_are_not_json_are_refused(data, tmp_path):
 # ---- windows
 
 
-@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.KINDS)
 def test_windows_match_a_loop_over_tokens(kind, request):
     tokenizer = request.getfixturevalue(kind)
     between = [tokenizer.sep_id] * (2 if kind == "byte_bpe" else 1)
@@ -320,7 +321,7 @@ def test_logits_outside_of_the_context_are_ignored(wordpiece):
     assert answers.rank(made, changed, SMALL) == answers.rank(made, outputs, SMALL)
 
 
-@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.KINDS)
 def test_answers_keep_the_characters_of_the_context(kind, request):
     tokenizer = request.getfixturevalue(kind)
     context = "The  VALUE of\u00a0a Cafe\u0301 (naïve)  is 1854-object."
@@ -405,7 +406,7 @@ def test_windows_of_the_development_set():
     if not path.exists():
         pytest.skip("needs the development set of SQuAD 1.1")
     dev = reader.read(path, no_answers=False)
-    tokenizer = tokenizer_lib.from_vocab_file(
+    tokenizer = vocabularies.read_wordpiece(
         DATA / "vocab/bert-base-uncased.txt", lower_case=True, strip_accents=True
     )
     asked = [e.question for e in dev], [e.context for e in dev]

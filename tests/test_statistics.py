@@ -22,6 +22,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shard_writer, shards
 from bert_jax.data import batches as batches_lib
 from bert_jax.data import random_bits
+from bert_jax.tokenizer import pipelines
 
 PAD, UNK, CLS, SEP, MASK = SPECIAL = range(5)
 LENGTH, BATCH_SIZE, STEPS = 64, 256, 64
@@ -48,8 +49,7 @@ class Numbered:
         self.vocab_size = len(self.document)
         vocabulary = [*tokenizer_lib.SPECIAL_TOKENS]
         vocabulary += [f"x{i}" for i in range(5, self.vocab_size)]
-        text = "".join(token + "\n" for token in vocabulary)
-        tokenizer = tokenizer_lib.Tokenizer("wordpiece", True, True, text.encode())
+        tokenizer = tokenizer_lib.make(pipelines.wordpiece(vocabulary, True, True))
         path = folder / "train-00000.arrow"
         with shard_writer.ShardWriter(path, tokenizer) as writer:
             for d, sentences in enumerate(documents):

@@ -1,27 +1,28 @@
 import base64
-import dataclasses
 import gzip
 import json
 import pathlib
 import pickle
 import re
+import shutil
 import subprocess
 import sys
 import unicodedata
 
 import pytest
+import tokenizers
 from corpora import flipped
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import sources, vocabulary
+from bert_jax.corpus import shards, sources, vocabulary
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import sentence_piece
-from bert_jax.tokenizer import wordpiece as wordpiece_lib
+from bert_jax.interop import vocabularies
+from bert_jax.tokenizer import pipelines, sentencepiece_model
 
 VOCABULARIES = pathlib.Path(__file__).parents[2] / "shared/data/vocab"
 
 
-@pytest.fixture(params=tokenizer_lib.KINDS)
+@pytest.fixture(params=vocabulary.KINDS)
 def tokenizer(request):
     return request.getfixturevalue(request.param)
 
@@ -60,7 +61,7 @@ def test_wordpiece_agrees_with_a_restatement(wordpiece, documents):
 
 
 def test_cache_of_words_changes_no_ids(wordpiece):
-    pipeline = wordpiece_lib.WordPiece(wordpiece.model, True, True, 200).pipeline
+    pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
     odd = [
         "foo\x1cbar baz",
         "x\u2028y",
@@ -77,7 +78,7 @@ def test_published_vocabularies():
     if not VOCABULARIES.exists():
         pytest.skip("no published vocabularies here")
     path = VOCABULARIES / "bert-base-uncased.txt"
-    uncased = tokenizer_lib.from_vocab_file(path, lower_case=True, strip_accents=True)
+    uncased = vocabularies.read_wordpiece(path, True, True)
     assert uncased.vocab_size == 30_522
     special = (uncased.pad_id, uncased.unk_id, uncased.cls_id)
     assert special == (0, 100, 101)
@@ -102,8 +103,6 @@ def test_tokenizer_survives_folder_json_and_pickle(tokenizer, tmp_path, document
         tokenizer_lib.Tokenizer.loads(tokenizer.dumps()),
         pickle.loads(pickle.dumps(tokenizer)),
     ]
-    cased = dataclasses.replace(tokenizer, longest_word=3)
-    assert cased.fingerprint != tokenizer.fingerprint
     for copy in copies:
         assert copy == tokenizer
         assert copy.fingerprint == tokenizer.fingerprint
@@ -130,9 +129,12 @@ def test_decoding_joins_words(tokenizer):
     assert tokenizer.decode(tokenizer.encode(text)) == text
     pad = tokenizer.pad_id
     ids = [tokenizer.cls_id, *tokenizer.encode(text), tokenizer.sep_id, pad, pad]
-    is_bpe = tokenizer.kind == "byte_bpe"
-    shown = f"<s> {text}</s>" if is_bpe else f"[CLS] {text} [SEP]"
-    assert tokenizer.decode(ids) == shown
+    shown = {
+        "WordPiece": f"[CLS] {text} [SEP]",
+        "Unigram": f"[CLS] {text}[SEP]",
+        "BPE": f"<s> {text}</s>",
+    }
+    assert tokenizer.decode(ids) == shown[tokenizer.model_type]
 
 
 def test_all_pieces_but_the_first_continue_a_word(tokenizer):
@@ -166,12 +168,11 @@ def test_unknown_word_is_a_word_in_wordpiece(wordpiece):
     assert not wordpiece.continues_word[ids].any()
 
 
-def test_case_and_accents_are_separate(wordpiece):
+def test_case_and_accents_are_separate():
     def tokens(lower_case, strip_accents):
-        settings = {"lower_case": lower_case, "strip_accents": strip_accents}
         words = ["É", "é", "E", "e", *tokenizer_lib.SPECIAL_TOKENS]
-        model = "".join(word + "\n" for word in words).encode()
-        tokenizer = dataclasses.replace(wordpiece, **settings, model=model)
+        pipeline = pipelines.wordpiece(words, lower_case, strip_accents)
+        tokenizer = tokenizer_lib.make(pipeline)
         return "".join(tokenizer.tokens[i] for i in tokenizer.encode("É é E e"))
 
     assert tokens(False, False) == "ÉéEe"
@@ -180,7 +181,7 @@ def test_case_and_accents_are_separate(wordpiece):
     assert tokens(True, True) == "eeee"
     for lower in (False, True):
         for strip in (False, True):
-            text = sentence_piece.normalise("É é E e", lower, strip)
+            text = sentencepiece_model.normalise("É é E e", lower, strip)
             text = unicodedata.normalize("NFC", text).replace(" ", "")
             assert text == tokens(lower, strip)
 
@@ -199,9 +200,9 @@ def test_training_is_the_same_in_every_process(
     assert other.stdout.split() == [wordpiece.fingerprint, byte_bpe.fingerprint]
 
 
-@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.KINDS)
 def test_too_little_text_gives_a_smaller_vocabulary(kind):
-    train = getattr(vocabulary, f"train_{kind}")
+    train = vocabulary.KINDS[kind]
     texts = ["a few words, a few words more", "and a few words again"] * 5
     tokenizer = train(texts, 5000)
     least = 5 + 256 if kind == "byte_bpe" else 15
@@ -265,9 +266,9 @@ def test_long_words_are_cut_in_a_sample(tmp_path):
     assert [len(text) for text in got] == [1000] * 9 + [502]
 
 
-@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.KINDS)
 def test_impossible_sizes_and_texts_are_refused(kind):
-    train = getattr(vocabulary, f"train_{kind}")
+    train = vocabulary.KINDS[kind]
     with pytest.raises(UserError, match="vocab_size=9 is too small .* be at least"):
         train(["a few words"], 9)
     nothing = ["  ", "\n"] if kind == "byte_bpe" else ["\u200b", "\x00"]
@@ -276,7 +277,7 @@ def test_impossible_sizes_and_texts_are_refused(kind):
             train(texts, 100)
 
 
-@pytest.mark.parametrize("kind", tokenizer_lib.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.KINDS)
 def test_learning_can_be_interrupted(kind):
     class Stopped(list):
         def __iter__(self):
@@ -284,7 +285,7 @@ def test_learning_can_be_interrupted(kind):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        getattr(vocabulary, f"train_{kind}")(Stopped(), 300)
+        vocabulary.KINDS[kind](Stopped(), 300)
 
 
 def test_sentencepiece_learns_from_one_long_line():
@@ -297,8 +298,8 @@ def test_byte_order_mark_and_line_ends_of_a_vocabulary_do_not_matter(
     wordpiece, tmp_path
 ):
     path = tmp_path / "vocab.txt"
-    path.write_bytes(b"\xef\xbb\xbf" + wordpiece.model.replace(b"\n", b"\r\n"))
-    assert tokenizer_lib.from_vocab_file(path, True, True) == wordpiece
+    path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(wordpiece.tokens).encode())
+    assert vocabularies.read_wordpiece(path, True, True) == wordpiece
 
 
 def test_bad_vocabulary_files_are_refused(tmp_path):
@@ -306,78 +307,110 @@ def test_bad_vocabulary_files_are_refused(tmp_path):
     for content, message in [
         (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n", r"has no \[MASK\]"),
         (b"[PAD]\n\n[UNK]\n", "line 2: no token"),
-        (b"\xff\xfe", "cannot read"),
+        (b"\xff\xfe", "vocab.txt is damaged"),
         (None, "cannot read the vocabulary .*: No such file or directory"),
     ]:
         path.write_bytes(content) if content else path.unlink()
         with pytest.raises(UserError, match=message):
-            tokenizer_lib.from_vocab_file(path, lower_case=True, strip_accents=True)
+            vocabularies.read_wordpiece(path, True, True)
     for missing in (tmp_path, path):
         with pytest.raises(UserError, match=r"no tokenizer in .*\.json is missing"):
             tokenizer_lib.Tokenizer.load(missing)
 
 
+def test_a_repeated_token_has_its_first_id():
+    tokens = [*tokenizer_lib.SPECIAL_TOKENS, "aa", "aa", "bb"]
+    tokenizer = tokenizer_lib.make(pipelines.wordpiece(tokens, True, True))
+    assert tokenizer.encode("aa bb") == [5, 7]
+    assert tokenizer.vocab_size == 8 and tokenizer.texts[6] == ""
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (lambda v: v.pop("kind"), "kind"),
-        (lambda v: v.update(kind="bpe"), "kind is 'bpe'"),
-        (lambda v: v.update(lower_case="false"), "lower_case must be true or false"),
-        (lambda v: v.update(strip_accents=True), "have changed since they were saved"),
-        *((text, "") for text in ("", "[1]", "[" * 100_000, '{"kind": 1}')),
+        (lambda v: v.pop("model"), ""),
+        (lambda v: v["model"].update(type="Other"), "damaged"),
+        (lambda v: v["model"]["vocab"].pop("the"), "it has changed since it was saved"),
+        (lambda v: v["model"].update(unk_token="[XYZ]"), r"has no \[XYZ\]"),
+        *((text, "") for text in ("", "[1]", "[" * 100_000, '{"model": 1}')),
     ],
 )
-def test_edited_settings_are_refused(change, message, sentencepiece, tmp_path):
+def test_damaged_tokenizers_are_refused(change, message, wordpiece, tmp_path):
     """In a folder, and in the text that a checkpoint carries."""
-    sentencepiece.save(tmp_path)
+    wordpiece.save(tmp_path)
     path = tmp_path / "tokenizer.json"
-    for text, use in (
-        (path.read_text(), lambda text: tokenizer_lib.Tokenizer.load(tmp_path)),
-        (sentencepiece.dumps(), tokenizer_lib.Tokenizer.loads),
+    for text, use, part in (
+        (path.read_text(), lambda text: tokenizer_lib.Tokenizer.load(tmp_path), None),
+        (wordpiece.dumps(), tokenizer_lib.Tokenizer.loads, "pipeline"),
     ):
         values = json.loads(text)
         if isinstance(change, str):
-            path.write_text(change)
+            changed = change
         else:
-            change(values)
-            path.write_text(json.dumps(values))
-        with pytest.raises(UserError, match=f"is damaged: .*{message}"):
-            use(path.read_text())
+            change(values[part] if part else values)
+            changed = json.dumps(values)
+        if "changed since" in message and not part:
+            continue  # a user may edit the file
+        path.write_text(changed)
+        with pytest.raises(UserError, match=f"(damaged|cannot be used): .*{message}"):
+            use(changed)
 
 
-@pytest.mark.parametrize(
-    ("kind", "name"), [("wordpiece", "vocab.txt"), ("sentencepiece", "spm.model")]
-)
-def test_damaged_models_are_refused(kind, name, request, tmp_path):
-    tokenizer = request.getfixturevalue(kind)
-    tokenizer.save(tmp_path)
-    model = tokenizer.model
-    for damaged in (b"", model[: len(model) // 2], flipped(model, 999)):
-        (tmp_path / name).write_bytes(damaged)
-        with pytest.raises(UserError, match="the tokenizer in .* is damaged: ") as at:
-            tokenizer_lib.Tokenizer.load(tmp_path)
-        assert "\n" not in str(at.value)
-        values = json.loads(tokenizer.dumps())
-        values["model"] = base64.b64encode(damaged).decode()
-        with pytest.raises(UserError, match="the saved tokenizer is damaged: "):
-            tokenizer_lib.Tokenizer.loads(json.dumps(values))
-    (tmp_path / name).unlink()
-    with pytest.raises(UserError, match="damaged: .*No such file"):
+# ---- former formats
+
+
+def former(kind, model, **settings):
+    """Return the text that earlier versions saved in checkpoints."""
+    values = {"kind": kind, "lower_case": True, "strip_accents": True, **settings}
+    return json.dumps(values | {"model": base64.b64encode(model).decode()})
+
+
+def test_tokenizers_of_earlier_versions_are_read(wordpiece, tmp_path):
+    model = "".join(f"{token}\n" for token in wordpiece.tokens).encode()
+    text = former("wordpiece", model)
+    read = tokenizer_lib.Tokenizer.loads(text)
+    assert read == wordpiece and read.former_fingerprint
+    shorter = tokenizer_lib.Tokenizer.loads(former("wordpiece", model, longest_word=3))
+    assert shorter.encode("attribute") == [shorter.unk_id]
+    assert shorter.former_fingerprint != read.former_fingerprint
+    # A folder has the model in a file, and the fingerprint.
+    values = {**json.loads(text), "fingerprint": read.former_fingerprint}
+    del values["model"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    with pytest.raises(UserError, match="cannot be used: .*No such file"):
+        tokenizer_lib.Tokenizer.load(tmp_path)
+    (tmp_path / "vocab.txt").write_bytes(model)
+    assert tokenizer_lib.Tokenizer.load(tmp_path) == wordpiece
+    (tmp_path / "vocab.txt").write_bytes(model + b"more\n")
+    with pytest.raises(UserError, match="have changed since they were saved"):
         tokenizer_lib.Tokenizer.load(tmp_path)
 
 
-def test_folder_of_hugging_face_is_refused_by_name(tmp_path):
-    for name, text in {
-        "tokenizer.json": '{"version": "1.0", "model": {"type": "WordPiece"}}',
-        "tokenizer_config.json": "{}",
-    }.items():
-        (tmp_path / name).write_text(text)
-        with pytest.raises(UserError, match="of Hugging Face; give its vocab.txt"):
-            tokenizer_lib.Tokenizer.load(tmp_path)
-        (tmp_path / name).unlink()
+def test_former_sentencepiece_models_are_read(documents):
+    model = vocabulary._sentencepiece_model(documents, 800, True, True)
+    read = tokenizer_lib.Tokenizer.loads(former("sentencepiece", model))
+    learnt = vocabulary.train_sentencepiece(
+        documents, 800, lower_case=True, strip_accents=True
+    )
+    assert read == learnt
+    for damaged in (b"", model[: len(model) // 2], flipped(model, 999)):
+        with pytest.raises(UserError, match="the saved tokenizer is damaged: "):
+            tokenizer_lib.Tokenizer.loads(former("sentencepiece", damaged))
 
 
-def test_settings_of_older_versions_have_no_fingerprint(tokenizer):
-    values = json.loads(tokenizer.dumps())
-    del values["fingerprint"]
-    assert tokenizer_lib.Tokenizer.loads(json.dumps(values)) == tokenizer
+def test_the_corpus_of_an_earlier_version_keeps_its_tokenizer(corpus, tmp_path):
+    """Its manifest has the former fingerprint."""
+    folder = shutil.copytree(corpus.folder, tmp_path / "corpus")
+    model = "".join(f"{token}\n" for token in corpus.tokenizer.tokens).encode()
+    values = json.loads(former("wordpiece", model))
+    del values["model"]
+    for path in (folder / "tokenizer").iterdir():
+        path.unlink()
+    (folder / "tokenizer/vocab.txt").write_bytes(model)
+    (folder / "tokenizer/tokenizer.json").write_text(json.dumps(values))
+    fingerprint = tokenizer_lib.Tokenizer.load(folder / "tokenizer").former_fingerprint
+    manifest = json.loads((folder / "corpus.json").read_text())
+    manifest["tokenizer_fingerprint"] = fingerprint
+    manifest["fingerprint"] = shards._fingerprint(fingerprint, corpus.shards)
+    (folder / "corpus.json").write_text(json.dumps(manifest))
+    assert shards.open_corpus(folder).tokenizer == corpus.tokenizer

@@ -9,6 +9,7 @@ import numpy as np
 
 from bert_jax import config, tokenizer
 from bert_jax.objectives import masked_lm
+from bert_jax.tokenizer import pipelines
 from bert_jax.training import metadata as metadata_lib
 
 TINY = config.EncoderConfig(
@@ -27,11 +28,10 @@ def metadata():
     """Return the metadata of a checkpoint of `TINY`."""
     special = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
     words = [chr(97 + i // 26) + chr(97 + i % 26) for i in range(TINY.vocab_size - 5)]
-    vocabulary = "\n".join([*special, *words])
     return metadata_lib.of_run(
         config.PretrainConfig(),
         masked_lm.MaskedLm(TINY),
-        tokenizer.Tokenizer("wordpiece", True, True, vocabulary.encode()),
+        tokenizer.make(pipelines.wordpiece([*special, *words], True, True)),
     )
 
 

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import json
 import re
 from collections.abc import Iterable, Sequence
 
@@ -49,20 +50,20 @@ def find(tokenizer: Tokenizer, texts: Iterable[str], min_count: int) -> list[New
     Raises:
       UserError: The tokenizer is not a WordPiece tokenizer.
     """
-    if tokenizer.kind != "wordpiece":
+    pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
+    if tokenizer.model_type != "WordPiece" or not pipeline.pre_tokenizer:
         raise UserError(
             "words can be added to a WordPiece vocabulary only, and the checkpoint has "
-            f"a {tokenizer.kind} vocabulary"
+            f"a {tokenizer.model_type} vocabulary"
         )
     between_spaces: collections.Counter[str] = collections.Counter()
     for text in texts:
         between_spaces.update(text.split())
     counts: collections.Counter[str] = collections.Counter()
-    pipeline = tokenizer_lib.wordpiece_pipeline(
-        tokenizers.models.WordPiece(), tokenizer.lower_case, tokenizer.strip_accents
-    )
     for text, count in between_spaces.items():
-        normal = pipeline.normalizer.normalize_str(text)
+        normal = text
+        if pipeline.normalizer:
+            normal = pipeline.normalizer.normalize_str(text)
         for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(normal):
             counts[word] += count
     known = frozenset(tokenizer.tokens)
@@ -71,7 +72,7 @@ def find(tokenizer: Tokenizer, texts: Iterable[str], min_count: int) -> list[New
         for word, count in counts.items()
         if count >= min_count
         and not word.isdigit()
-        and len(word) <= tokenizer.longest_word
+        and len(word) <= pipeline.model.max_input_chars_per_word
         and word not in known
     ]
     pieces = tokenizer.encode_batch(candidates)
@@ -99,5 +100,6 @@ def extend(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, list[
     tokens += [""] * (len(words) - len(free))
     for i, word in zip(ids, words, strict=True):
         tokens[i] = word
-    model = "".join(f"{token}\n" for token in tokens).encode("utf-8")
-    return dataclasses.replace(tokenizer, model=model), ids
+    values = json.loads(tokenizer.pipeline)
+    values["model"]["vocab"] = {token: i for i, token in enumerate(tokens)}
+    return tokenizer_lib.make(values, tokenizer.settings()), ids

@@ -1,9 +1,9 @@
 """Trainers that learn a vocabulary from the text of a source.
 
 The trainers take texts, the number of tokens, special tokens included, and the settings
-`lower_case` and `strip_accents` of `Tokenizer`. The vocabulary is smaller if the text
-gives fewer tokens. They raise a `UserError` if there is no text, or if the number of
-tokens is too small for its characters.
+`lower_case` and `strip_accents` of `pipelines.bert_steps`. The vocabulary is smaller if
+the text gives fewer tokens. They raise a `UserError` if there is no text, or if the
+number of tokens is too small for its characters.
 """
 
 import collections
@@ -19,11 +19,20 @@ import sentencepiece
 import tokenizers
 
 from bert_jax import terminal
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import file_kinds, sources
 from bert_jax.corpus.text_files import Problems
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import Tokenizer, byte_bpe, sentence_piece, wordpiece_pipeline
-from bert_jax.tokenizer.base import CLS, MASK, PAD, SEP, SPECIAL_TOKENS, UNK
+from bert_jax.tokenizer import Tokenizer, pipelines, sentencepiece_model
+from bert_jax.tokenizer.special_tokens import (
+    BYTE_BPE_SPECIAL_TOKENS,
+    CLS,
+    MASK,
+    PAD,
+    SEP,
+    SPECIAL_TOKENS,
+    UNK,
+)
 
 # More than any published vocabulary has. Trainers crash at far larger sizes.
 MAX_VOCAB_SIZE = 1_000_000
@@ -55,10 +64,10 @@ def learn(
 
     Args:
       source: Source of the text.
-      kind: See `Tokenizer`.
+      kind: One of `KINDS`.
       vocab_size: Number of tokens. A warning says if the text gives fewer.
-      lower_case: See `Tokenizer`.
-      strip_accents: See `Tokenizer`.
+      lower_case: See `pipelines.bert_steps`.
+      strip_accents: See `pipelines.bert_steps`.
       sample_bytes: Amount of text to learn from, taken from splits in random order.
 
     Raises:
@@ -68,14 +77,9 @@ def learn(
     texts = sample(source, sample_bytes)
     if strip_accents:
         _report_lost_marks(texts)
-    train = {
-        "wordpiece": train_wordpiece,
-        "sentencepiece": train_sentencepiece,
-        "byte_bpe": train_byte_bpe,
-    }[kind]
     megabytes = sum(len(text.encode("utf-8")) for text in texts) / 1e6
     terminal.say(f"learning {vocab_size:,} tokens from {megabytes:,.1f} MB of text")
-    tokenizer = train(
+    tokenizer = KINDS[kind](
         texts, vocab_size, lower_case=lower_case, strip_accents=strip_accents
     )
     if tokenizer.vocab_size < vocab_size:
@@ -95,7 +99,7 @@ def _report_lost_marks(texts: list[str]) -> None:
     counts = collections.Counter(unicodedata.normalize("NFC", beginning))
     lost = {}
     for character, count in counts.items():
-        kept = sentence_piece.normalise(character, False, strip_accents=True)
+        kept = sentencepiece_model.normalise(character, False, strip_accents=True)
         script = unicodedata.name(character, "").partition(" ")[0]
         if unicodedata.normalize("NFC", kept) != character and script not in _EUROPEAN:
             lost[character] = count
@@ -169,7 +173,7 @@ def train_wordpiece(
     gives a different vocabulary each time. Here these pieces are numbered beforehand.
     """
     model = tokenizers.models.WordPiece(unk_token=UNK)
-    pipeline = wordpiece_pipeline(model, lower_case, strip_accents)
+    pipeline = pipelines.bert_steps(model, lower_case, strip_accents)
     counts: collections.Counter[str] = collections.Counter()
     for text in texts:
         counts.update(pipeline.normalizer.normalize_str(text))
@@ -187,8 +191,7 @@ def train_wordpiece(
     pipeline.train_from_iterator(texts, trainer)
     vocabulary = pipeline.get_vocab()
     tokens = sorted(vocabulary, key=lambda token: vocabulary[token])
-    text = "".join(token + "\n" for token in tokens)
-    return Tokenizer("wordpiece", lower_case, strip_accents, text.encode("utf-8"))
+    return tokenizer_lib.make(pipelines.wordpiece(tokens, lower_case, strip_accents))
 
 
 def _alphabet(
@@ -251,7 +254,8 @@ def train_sentencepiece(
         if "sentences_.empty()" in str(error) or "all_chars_count" in str(error):
             raise UserError(_NO_CHARACTERS) from error
         raise
-    tokenizer = Tokenizer("sentencepiece", lower_case, strip_accents, model)
+    pipeline = sentencepiece_model.pipeline(model, lower_case, strip_accents)
+    tokenizer = tokenizer_lib.make(pipeline)
     if set(tokenizer.tokens) <= {*SPECIAL_TOKENS, "▁"}:
         raise UserError(_NO_CHARACTERS)
     return tokenizer
@@ -263,7 +267,7 @@ def _sentencepiece_model(
     buffer = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(
-            sentence_piece.normalise(t, lower_case, strip_accents) for t in texts
+            sentencepiece_model.normalise(t, lower_case, strip_accents) for t in texts
         ),
         model_writer=buffer,
         vocab_size=vocab_size,
@@ -301,10 +305,10 @@ def train_byte_bpe(
     """
     if not any(text.strip() for text in texts):
         raise UserError(_NO_CHARACTERS)
-    pad, unk, cls, sep, mask = byte_bpe.SPECIAL_TOKENS
+    pad, unk, cls, sep, mask = BYTE_BPE_SPECIAL_TOKENS
     alphabet = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
-    _check_room(len(byte_bpe.SPECIAL_TOKENS) + len(alphabet), vocab_size)
-    pipeline = byte_bpe.pipeline(tokenizers.models.BPE())
+    _check_room(len(BYTE_BPE_SPECIAL_TOKENS) + len(alphabet), vocab_size)
+    pipeline = pipelines.byte_bpe_steps(tokenizers.models.BPE(), False)
     trainer = tokenizers.trainers.BpeTrainer(
         vocab_size=vocab_size - 1,
         min_frequency=2,
@@ -315,10 +319,8 @@ def train_byte_bpe(
     pipeline.train_from_iterator((" " + text.strip() for text in texts), trainer)
     learnt = json.loads(pipeline.to_str())["model"]
     ids = learnt["vocab"] | {mask: len(learnt["vocab"])}
-    model = byte_bpe.content(ids, learnt["merges"])
-    return Tokenizer(
-        "byte_bpe", lower_case, strip_accents, model, add_prefix_space=True
-    )
+    merges = [(first, second) for first, second in learnt["merges"]]
+    return tokenizer_lib.make(pipelines.byte_bpe(ids, merges, add_prefix_space=True))
 
 
 def _check_room(needed: int, vocab_size: int) -> None:
@@ -327,3 +329,11 @@ def _check_room(needed: int, vocab_size: int) -> None:
             f"vocab_size={vocab_size} is too small for the characters of the text; "
             f"it must be at least {needed}"
         )
+
+
+# Trainers by the kind of tokenizer that they learn.
+KINDS = {
+    "wordpiece": train_wordpiece,
+    "sentencepiece": train_sentencepiece,
+    "byte_bpe": train_byte_bpe,
+}

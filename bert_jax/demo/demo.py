@@ -81,7 +81,7 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
     if (path / "corpus" / shards.MANIFEST).exists():
         # Keep the corpus if packages have been installed since.
         return shards.open_corpus(path / "corpus")
-    if (path / "tokenizer" / tokenizer_lib.SETTINGS_FILE).exists():
+    if (path / "tokenizer" / tokenizer_lib.PIPELINE_FILE).exists():
         tokenizer = tokenizer_lib.Tokenizer.load(path / "tokenizer")
     else:
         tokenizer = vocabulary.learn(

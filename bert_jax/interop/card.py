@@ -29,9 +29,7 @@ def text(source: str, metadata: metadata_lib.Metadata, form: huggingface.Form) -
         ("attention heads", encoder.num_heads),
         ("feed-forward size", encoder.intermediate_size),
         ("positions", encoder.max_position_embeddings),
-        ("vocabulary", f"{tokenizer.vocab_size:,} tokens, {tokenizer.kind}"),
-        ("lower case", "yes" if tokenizer.lower_case else "no"),
-        ("accents removed", "yes" if tokenizer.strip_accents else "no"),
+        ("vocabulary", f"{tokenizer.vocab_size:,} tokens, {tokenizer.model_type}"),
         *_run(source, metadata.config),
     ]
     table = "\n".join(f"| {key} | {value} |" for key, value in rows)

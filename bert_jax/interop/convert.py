@@ -176,24 +176,15 @@ def _huggingface(
 def _tensorflow(
     model: Model, form: huggingface.Form, folder: pathlib.Path
 ) -> list[str]:
-    tokenizer = model.metadata.tokenizer
     if form.family is not BERT or form.purpose not in tensorflow.PURPOSES:
         raise UserError(
             f"{model.source} corresponds to {form.name}, which google-research/bert "
             "does not have; convert --to=huggingface"
         )
-    if tokenizer.kind != "wordpiece":
-        raise UserError(
-            f"{model.source} has a {tokenizer.kind} vocabulary; google-research/bert "
-            "reads WordPiece only; convert --to=huggingface"
-        )
+    vocabularies.write_wordpiece(model.metadata.tokenizer, folder)
     values = configs.to_tensorflow(form.encoder)
     names = tensorflow.write(_arrays(model, form), folder)
     json_files.write(folder / tensorflow.CONFIG, values)
-    # google-research/bert takes the tokenizer's settings from flags; bert_jax reads
-    # them from tokenizer_config.json.
-    vocabularies.write(tokenizer, folder, form.encoder)
-    (folder / "tokenizer.json").unlink()
     return names
 
 

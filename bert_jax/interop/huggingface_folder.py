@@ -5,6 +5,7 @@ import pathlib
 from bert_jax.errors import UserError
 from bert_jax.interop import configs, json_files, published, safetensors, vocabularies
 from bert_jax.interop.safetensors import LazyArray
+from bert_jax.tokenizer import PIPELINE_FILE
 
 CONFIG = "config.json"
 ARRAYS = "model.safetensors"
@@ -47,6 +48,13 @@ def read(folder: pathlib.Path) -> published.Published:
     else:
         raise UserError(f"{folder} has no {ARRAYS}, and no {INDEX}")
     tokenizer = vocabularies.read(folder)
+    if (folder / PIPELINE_FILE).exists():
+        vocabularies.check_rows(
+            str(folder),
+            tokenizer,
+            cls_is_last=config.family.cls_is_last,
+            has_segments=config.encoder.type_vocab_size > 1,
+        )
     return published.make(str(folder), files, config, tokenizer, arrays)
 
 

@@ -129,7 +129,7 @@ def form_of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
     candidates = [
         family
         for family in FAMILIES
-        if family.exports(metadata.encoder, purpose, metadata.tokenizer.kind)
+        if family.exports(metadata.encoder, purpose, metadata.tokenizer)
     ]
     encoder, refusals = metadata.encoder, {}
     for each in (purpose, _INSTEAD.get(purpose)):

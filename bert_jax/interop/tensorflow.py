@@ -12,10 +12,10 @@ from collections.abc import Iterable
 import numpy as np
 
 from bert_jax.errors import UserError
-from bert_jax.interop import configs, published, vocabularies
+from bert_jax.interop import configs, json_files, published, vocabularies
 from bert_jax.interop.families import family
 from bert_jax.interop.safetensors import LazyArray
-from bert_jax.tokenizer import Tokenizer
+from bert_jax.tokenizer import SETTINGS_FILE, Tokenizer
 
 CONFIG = "bert_config.json"
 # Purposes that google-research/bert has a model for.
@@ -105,13 +105,18 @@ def read(path: pathlib.Path) -> published.Published:
 
 
 def _tokenizer(folder: pathlib.Path) -> Tokenizer:
-    """Read the vocabulary, and infer from it whether text is lower-cased."""
-    tokenizer = vocabularies.read(folder)
-    lower_case, strip_accents = tokenizer.lower_case, tokenizer.strip_accents
-    if not (folder / vocabularies.SETTINGS).exists():
-        words = [token for token in tokenizer.tokens if not token.startswith("[")]
-        lower_case = strip_accents = all(word == word.lower() for word in words)
-    return Tokenizer("wordpiece", lower_case, strip_accents, tokenizer.model)
+    """Read the vocabulary.
+
+    Without settings, text is lower-cased if no token has a capital letter.
+    """
+    path = folder / "vocab.txt"
+    tokenizer = vocabularies.read_wordpiece(path, False, False)
+    words = [token for token in tokenizer.tokens if not token.startswith("[")]
+    lower_case = all(word == word.lower() for word in words)
+    settings = json_files.read_if_there(folder / SETTINGS_FILE)
+    lower_case = settings.get("do_lower_case", lower_case)
+    strip_accents = settings.get("strip_accents", lower_case)
+    return vocabularies.read_wordpiece(path, lower_case, strip_accents)
 
 
 def _arrays(prefix: pathlib.Path) -> dict[str, LazyArray]:

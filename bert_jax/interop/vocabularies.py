@@ -1,251 +1,216 @@
-"""Tokenizers of Hugging Face and TensorFlow folders, in and out.
+"""Tokenizers of published folders, in and out.
 
-The library `tokenizers` reads a `tokenizer.json`. If bert_jax would give other ids than
-its pipeline, the folder is refused. Settings that `tokenizer_config.json` lacks are
-those of the pipeline, or the defaults of `transformers`. A written `tokenizer.json`
-holds the whole pipeline, because defaults differ between versions.
+A `tokenizer.json` is used as it is. Older folders have vocabularies instead, whose
+pipelines are those of the models of their time.
 """
 
-import dataclasses
-import itertools
 import json
+import os
 import pathlib
 import re
+from collections.abc import Mapping
 from typing import Any
 
 import tokenizers
 
 from bert_jax import config as config_lib
+from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files, sentencepiece_model
+from bert_jax.interop import json_files
 from bert_jax.interop.families import BERT, FAMILIES
-from bert_jax.interop.families.family import Family
-from bert_jax.tokenizer import UNK, Tokenizer, byte_bpe
+from bert_jax.tokenizer import (
+    PIPELINE_FILE,
+    SETTINGS_FILE,
+    Tokenizer,
+    pipelines,
+    sentencepiece_model,
+    token_texts,
+    vocabulary_files,
+)
+from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS
 
-SETTINGS = "tokenizer_config.json"
-_PIPELINE = "tokenizer.json"
 _SENTENCEPIECE = "spiece.model"
-_ADDED = "added_tokens.json"
+_BYTE_BPE = ("vocab.json", "merges.txt")
+_WORDPIECE = "vocab.txt"
 # Longest word of `transformers`' BERT tokenizers, in characters.
 _LONGEST_WORD = 100
-# Classes of `transformers` that split texts as their model does, or as BERT's.
+# Classes of `transformers` that split the texts of older folders as bert_jax does.
 _CLASSES = (
     "(Albert|Bert|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
     "|TokenizersBackend"
 )
-# Parts of a model that are compared as ids, or that concern unknown bytes only.
-_NOT_COMPARED = {
-    "WordPiece": {"vocab"},
-    "BPE": {"vocab", "merges", "unk_token", "fuse_unk"},
+# Settings of `transformers`, and those in a pipeline that they would replace.
+_REPLACED = {
+    "do_lower_case": "lowercase",
+    "strip_accents": "strip_accents",
+    "tokenize_chinese_chars": "handle_chinese_chars",
+    "add_prefix_space": "add_prefix_space",
 }
 
 
 # ---- in
 
 
-def is_published(folder: pathlib.Path) -> bool:
-    """Return whether a folder has a vocabulary that is no tokenizer of bert_jax."""
-    if (folder / _PIPELINE).exists():
-        return "kind" not in json_files.read(folder / _PIPELINE)
-    return any((folder / name).exists() for name in (_SENTENCEPIECE, "vocab.txt"))
-
-
-def read(folder: pathlib.Path) -> Tokenizer:
+def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokenizer:
     """Read the tokenizer of a folder.
+
+    Args:
+      folder: Folder of a tokenizer or a published model.
+      named: Special tokens; see `Tokenizer.load`.
 
     Raises:
       UserError: The tokenizer is missing, damaged or unsupported.
     """
-    settings = json_files.read_if_there(folder / SETTINGS)
+    settings = json_files.read_if_there(folder / SETTINGS_FILE)
+    if (folder / PIPELINE_FILE).exists():
+        tokenizer = Tokenizer.load(folder, named)
+        _check_replaced(folder, tokenizer, settings)
+        return tokenizer
     model = json_files.read_if_there(folder / "config.json")
-    families = [each for each in FAMILIES if each.model_type == model.get("model_type")]
-    family = families[0] if families else BERT
-    path, pipeline = folder / _PIPELINE, None
-    if path.exists():
-        try:
-            pipeline = tokenizers.Tokenizer.from_file(str(path))
-        except Exception as error:  # the library has no class of errors
-            raise UserError(f"{path} cannot be used: {error}") from error
-        pipeline.no_padding()
-        pipeline.no_truncation()
+    name = settings.get("tokenizer_class") or model.get("tokenizer_class")
+    if name and not re.fullmatch(_CLASSES, str(name)):
+        raise UserError(
+            f"{folder}: the tokenizer_class {name!r} splits texts in its own way; "
+            f"bert_jax reads it from a {PIPELINE_FILE} only"
+        )
     try:
-        tokenizer = _read(folder, pipeline, settings, family)
-    except UserError as error:
-        reason = str(error).replace("spm.model", _SENTENCEPIECE)
-        where = "" if str(folder) in reason else f"{folder}: "
-        raise UserError(f"{where}{reason}") from error
-    _check_added_tokens(folder, tokenizer, pipeline)
-    if pipeline and tokenizer.kind != "sentencepiece":
-        _check_steps(path, tokenizer, pipeline)
-    else:  # the class may split texts before its model does
-        name = settings.get("tokenizer_class") or model.get("tokenizer_class")
-        if name and not re.fullmatch(_CLASSES, str(name)):
-            raise UserError(
-                f"{folder}: the tokenizer_class {name!r} splits texts in its own way, "
-                "which bert_jax does not support"
-            )
-    if pipeline:
-        has_segments = model.get("type_vocab_size") not in (None, 0, 1)
-        _check_pairs(path, tokenizer, pipeline, family.cls_is_last, has_segments)
+        pipeline = _older_pipeline(folder, settings, model.get("model_type"))
+        tokenizer = tokenizer_lib.make(pipeline, settings | dict(named or {}))
+    except (UserError, ValueError, OSError) as error:
+        raise storage.failure(error)(f"{folder}: {error}") from error
+    added = json_files.read_if_there(folder / "added_tokens.json")
+    if unknown := sorted(added.keys() - {*tokenizer.tokens}):
+        raise UserError(
+            f"{folder}: the vocabulary lacks added tokens, such as {unknown[0]!r}; "
+            f"bert_jax reads them from a {PIPELINE_FILE} only"
+        )
     return tokenizer
 
 
-def _read(
-    folder: pathlib.Path,
-    pipeline: tokenizers.Tokenizer | None,
-    settings: dict[str, Any],
-    family: Family,
-) -> Tokenizer:
-    normaliser = pipeline.normalizer if pipeline else None
-    lower_case, strip_accents = _normalisation(settings, normaliser, family)
+def _check_replaced(
+    folder: storage.Path, tokenizer: Tokenizer, settings: Mapping[str, Any]
+) -> None:
+    """Check that `transformers` would use the pipeline as it is."""
+    values = tokenizer.steps()
+    for step in token_texts.parts([values["normalizer"], values["pre_tokenizer"]]):
+        for name, in_step in _REPLACED.items():
+            given, value = settings.get(name), step.get(in_step)
+            if in_step == "strip_accents" and value is None:
+                value = step.get("lowercase")  # the default
+            if given is not None and in_step in step and given != value:
+                raise UserError(
+                    f"{folder}: {name} is {given} in {SETTINGS_FILE}, and {in_step} "
+                    f"is {value} in {PIPELINE_FILE}; make them equal"
+                )
+
+
+def _older_pipeline(
+    folder: storage.Path, settings: Mapping[str, Any], model_type: str | None
+) -> tokenizers.Tokenizer:
+    """Build the pipeline of a folder without `tokenizer.json`."""
+    families = [each for each in FAMILIES if each.model_type == model_type]
+    family = families[0] if families else BERT
+    lower_case = settings.get("do_lower_case")
+    lower_case = family.lower_case if lower_case is None else lower_case
     if (folder / _SENTENCEPIECE).exists():
+        strip_accents = not settings.get("keep_accents", False)
         content = (folder / _SENTENCEPIECE).read_bytes()
-        model = sentencepiece_model.with_native_names(content)
-        # Only bert_jax writes `strip_accents`.
-        keep_accents = not settings.get("strip_accents", True)
-        strip_accents = not settings.get("keep_accents", keep_accents)
-        return Tokenizer("sentencepiece", lower_case, strip_accents, model)
-    if pipeline is None:
-        if tokenizer_lib.is_published_bpe(folder):
-            return tokenizer_lib.from_published_bpe(folder)
-        path = folder / "vocab.txt"
-        if not path.exists():
-            raise UserError(
-                f"there is no {path.name}, {_PIPELINE}, {_SENTENCEPIECE}, or vocab.json"
-                " with merges.txt"
-            )
-        tokenizer = tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
-        return dataclasses.replace(tokenizer, longest_word=_LONGEST_WORD)
-    ids = pipeline.get_vocab()
-    if sorted(ids.values()) != list(range(len(ids))):
+        return sentencepiece_model.pipeline(content, lower_case, strip_accents)
+    if all((folder / name).exists() for name in _BYTE_BPE):
+        files = [(folder / name).read_bytes() for name in _BYTE_BPE]
+        space = settings.get("add_prefix_space") or False
+        return pipelines.byte_bpe(*vocabulary_files.parse_byte_bpe(*files), space)
+    if not (folder / _WORDPIECE).exists():
         raise UserError(
-            f"the ids in {_PIPELINE} must be 0 to {len(ids) - 1}, each once"
+            f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, or "
+            f"{' with '.join(_BYTE_BPE)}"
         )
-    if isinstance(pipeline.model, tokenizers.models.WordPiece):
-        model = "".join(f"{token}\n" for token in sorted(ids, key=ids.get)).encode()
-        longest_word = pipeline.model.max_input_chars_per_word
-        return Tokenizer("wordpiece", lower_case, strip_accents, model, longest_word)
-    if isinstance(pipeline.model, tokenizers.models.BPE):
-        merges = json.loads(pipeline.to_str())["model"]["merges"]
-        space = settings.get("add_prefix_space")
-        if space is None:
-            space = getattr(pipeline.pre_tokenizer, "add_prefix_space", False)
-        model = byte_bpe.content(ids, merges)
-        return Tokenizer("byte_bpe", False, False, model, add_prefix_space=space)
-    raise UserError(
-        f"the model in {_PIPELINE} is {type(pipeline.model).__name__}; bert_jax "
-        f"supports WordPiece and BPE there, and Unigram in a {_SENTENCEPIECE}"
-    )
-
-
-def _normalisation(
-    settings: dict[str, Any], normaliser: Any, family: Family
-) -> tuple[bool, bool]:
-    """Return `lower_case` and `strip_accents` of a tokenizer.
-
-    Args:
-      settings: Values of the tokenizer_config.json.
-      normaliser: Normaliser of the pipeline, if there is one.
-      family: Family of the model.
-    """
     for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
         if settings.get(name) is False:
             raise UserError(
-                f"{name} is false in {SETTINGS}; bert_jax always splits Chinese "
-                "characters and punctuation"
+                f"{name} is false in {SETTINGS_FILE}; without a {PIPELINE_FILE}, "
+                "bert_jax splits Chinese characters and punctuation"
             )
-    lower_case = settings.get("do_lower_case")
-    if lower_case is None:
-        lower_case = getattr(normaliser, "lowercase", family.lower_case)
-    strip_accents = settings.get(
-        "strip_accents", getattr(normaliser, "strip_accents", None)
-    )
-    return lower_case, lower_case if strip_accents is None else strip_accents
+    strip_accents = settings.get("strip_accents")
+    strip_accents = lower_case if strip_accents is None else strip_accents
+    tokens = vocabulary_files.parse_wordpiece((folder / _WORDPIECE).read_bytes())
+    longest_word = settings.get("max_input_chars_per_word", _LONGEST_WORD)
+    return pipelines.wordpiece(tokens, lower_case, strip_accents, longest_word)
 
 
-def _check_added_tokens(
-    folder: pathlib.Path,
-    tokenizer: Tokenizer,
-    pipeline: tokenizers.Tokenizer | None,
+def read_wordpiece(
+    path: str | os.PathLike, lower_case: bool, strip_accents: bool
+) -> Tokenizer:
+    """Read a `vocab.txt` of google-research/bert; see `pipelines.bert_steps`."""
+    try:
+        tokens = vocabulary_files.parse_wordpiece(storage.path(path).read_bytes())
+        pipeline = pipelines.wordpiece(tokens, lower_case, strip_accents)
+    except OSError as error:
+        raise storage.failure(error)(
+            f"cannot read the vocabulary {path}: {error.strerror or error}"
+        ) from error
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+    return tokenizer_lib.make(pipeline)
+
+
+def check_rows(
+    source: str, tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool
 ) -> None:
-    """Refuse tokens that `transformers` finds anywhere in a text, even inside words."""
-    known = {tokenizer.tokens.index(token) for token in tokenizer.special_tokens}
-    if tokenizer.kind == "sentencepiece":  # has control symbols
-        known = {*range(tokenizer.vocab_size)}
-    added = json_files.read_if_there(folder / _ADDED)
-    if pipeline:
-        decoder = pipeline.get_added_tokens_decoder()
-        added |= {token.content: i for i, token in decoder.items()}
-    if unknown := [token for token, i in added.items() if i not in known]:
-        raise UserError(
-            f"{folder}: the vocabulary has added tokens, such as {unknown[0]!r}; "
-            "bert_jax does not support them, because they are also found inside words"
-        )
+    """Check that a pipeline joins texts as bert_jax does, if it adds special tokens.
 
-
-def _check_steps(
-    path: pathlib.Path, tokenizer: Tokenizer, pipeline: tokenizers.Tokenizer
-) -> None:
-    """Check that a pipeline normalises and splits text as bert_jax does."""
-    given, native = _steps(pipeline), _steps(_PIPELINES[tokenizer.kind](tokenizer))
-    for step, expected in native.items():
-        if given[step] != expected:
-            raise UserError(
-                f"{path}: {step} is {json.dumps(given[step])}; with the settings in "
-                f"{SETTINGS}, bert_jax supports {json.dumps(expected)} only"
-            )
-
-
-def _steps(pipeline: tokenizers.Tokenizer) -> dict[str, Any]:
-    """Return the settings of a pipeline that affect the ids of texts."""
-    values = json.loads(pipeline.to_str())
-    normalizer, splitter = values["normalizer"], values["pre_tokenizer"]
-    if normalizer and normalizer.get("strip_accents", False) is None:
-        normalizer["strip_accents"] = normalizer["lowercase"]
-    if splitter:
-        splitter.pop("trim_offsets", None)
-    # BPE has "" or null for parts of words that are not marked.
-    model = {
-        name: value or None
-        for name, value in values["model"].items()
-        if name not in _NOT_COMPARED[values["model"]["type"]]
-    }
-    return {"normalizer": normalizer, "pre_tokenizer": splitter, "model": model}
-
-
-def _check_pairs(
-    path: pathlib.Path,
-    tokenizer: Tokenizer,
-    pipeline: tokenizers.Tokenizer,
-    cls_is_last: bool,
-    has_segments: bool,
-) -> None:
-    """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""
-    texts = [pipeline.encode(text, add_special_tokens=False) for text in ("a", "b")]
-    given = pipeline.post_process(*texts)
-    native = _joined_texts(tokenizer, cls_is_last).process(*texts)
+    Args:
+      source: Folder of the tokenizer, for messages.
+      tokenizer: Tokenizer.
+      cls_is_last: Whether the model has [CLS] behind the text; bert_jax moves it.
+      has_segments: Whether the model tells segments apart.
+    """
+    given, native = _joined_texts(tokenizer, cls_is_last)
     if not any(given.special_tokens_mask):
         return
     if given.ids != native.ids:
         raise UserError(
-            f"{path} joins text pairs as {_template(given)}; with {tokenizer.kind}, "
+            f"{source}: {PIPELINE_FILE} joins text pairs as {_template(given)}; "
             f"bert_jax supports {_template(native)} only"
         )
     if has_segments and given.type_ids != native.type_ids:
         raise UserError(
-            f"{path} gives the segments {given.type_ids} to the pair "
-            f"{_template(given)}; bert_jax supports {native.type_ids} only"
+            f"{source}: {PIPELINE_FILE} gives the segments {given.type_ids} to the "
+            f"pair {_template(given)}; bert_jax supports {native.type_ids} only"
         )
+
+
+def _joined_texts(
+    tokenizer: Tokenizer, cls_is_last: bool
+) -> tuple[tokenizers.Encoding, tokenizers.Encoding]:
+    """Join two texts as the pipeline does, and as bert_jax does."""
+    pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
+    given = pipeline.encode("a", "b")
+    pipeline.post_processor = _post_processor(tokenizer, cls_is_last)
+    return given, pipeline.encode("a", "b")
+
+
+def _post_processor(
+    tokenizer: Tokenizer, cls_is_last: bool
+) -> tokenizers.processors.PostProcessor:
+    special = tokenizer.special_tokens
+    return pipelines.join_texts(
+        special,
+        {special.cls: tokenizer.cls_id, special.sep: tokenizer.sep_id},
+        separators=len(tokenizer.pair_separators),
+        cls_is_last=cls_is_last,
+    )
 
 
 def _template(pair: tokenizers.Encoding) -> str:
     """Return the special tokens of a pair, and letters for its texts."""
-    letters, parts = iter("AB"), []
-    tokens = zip(pair.special_tokens_mask, pair.tokens, strict=True)
-    for is_special, group in itertools.groupby(tokens, lambda token: token[0]):
-        parts += [token for _, token in group] if is_special else [next(letters)]
-    return " ".join(parts)
+    shown: list[str] = []
+    for source, token in zip(pair.sequence_ids, pair.tokens, strict=True):
+        part = token if source is None else "AB"[source]
+        if part not in "AB" or shown[-1:] != [part]:
+            shown.append(part)
+    return " ".join(shown)
 
 
 # ---- out
@@ -264,90 +229,55 @@ def write(
       tokenizer: Tokenizer.
       folder: Folder to write into.
       encoder: Config of the encoder.
-      cls_is_last: Whether [CLS] follows the text, in a third segment, as in XLNet.
+      cls_is_last: Whether [CLS] follows the text, as in XLNet.
     """
-    special = tokenizer.special_tokens
-    normalisation = {
-        "do_lower_case": tokenizer.lower_case,
-        "strip_accents": tokenizer.strip_accents,
-        "tokenize_chinese_chars": True,
-    }
-    if tokenizer.kind == "wordpiece":
-        (folder / "vocab.txt").write_bytes(tokenizer.model)
-    elif tokenizer.kind == "sentencepiece":
-        (folder / _SENTENCEPIECE).write_bytes(tokenizer.model)
-    else:
-        vocabulary, _, merges = tokenizer.model.partition(b"\n")
-        (folder / "vocab.json").write_bytes(vocabulary + b"\n")
-        (folder / "merges.txt").write_bytes(merges)
-        normalisation = {"add_prefix_space": tokenizer.add_prefix_space}
-    pipeline = _PIPELINES[tokenizer.kind](tokenizer)
-    # With bytes, [MASK] stands for a token with the space in front of it.
-    mask = tokenizers.AddedToken(special.mask, lstrip=tokenizer.kind == "byte_bpe")
-    pipeline.add_special_tokens([*special[:-1], mask])
-    pipeline.post_processor = _joined_texts(tokenizer, cls_is_last)
-    json_files.write(folder / _PIPELINE, json.loads(pipeline.to_str()))
+    has_segments = encoder.type_vocab_size > 1
+    given, native = _joined_texts(tokenizer, cls_is_last)
+    if given.ids != native.ids or (has_segments and given.type_ids != native.type_ids):
+        values = json.loads(tokenizer.pipeline)
+        step = _post_processor(tokenizer, cls_is_last)
+        values["post_processor"] = json.loads(step.__getstate__())
+        tokenizer = tokenizer_lib.make(values, tokenizer.settings())
+    tokenizer.save(folder)
     names = ["input_ids", "token_type_ids", "attention_mask"]
-    if encoder.type_vocab_size < 2:  # the model has no segments
+    if not has_segments:
         names.remove("token_type_ids")
     json_files.write(
-        folder / SETTINGS,
+        folder / SETTINGS_FILE,
         {
-            # BertTokenizer would build its own pipeline, in which words of more than
-            # 100 characters are unknown; in google-research/bert, the limit is 200.
-            "tokenizer_class": "PreTrainedTokenizerFast",
-            **normalisation,
+            **tokenizer.settings(),
             "model_max_length": encoder.max_position_embeddings,
             "model_input_names": names,
             # XLNet pools the last token.
             "padding_side": "left" if cls_is_last else "right",
-            "clean_up_tokenization_spaces": False,
-            **{f"{name}_token": token for name, token in special._asdict().items()},
         },
     )
 
 
-def _joined_texts(
-    tokenizer: Tokenizer, cls_is_last: bool
-) -> tokenizers.processors.PostProcessor:
-    """Return a post-processor that adds the special tokens of bert_jax's tasks."""
-    cls, sep = tokenizer.special_tokens.cls, tokenizer.special_tokens.sep
-    between = " ".join([f"{sep}:0"] * len(tokenizer.pair_separators))
-    texts = f"$A:0 {sep}:0", f"$A:0 {between} $B:1 {sep}:1"
-    single, pair = (f"{t} {cls}:2" if cls_is_last else f"{cls}:0 {t}" for t in texts)
-    return tokenizers.processors.TemplateProcessing(
-        single=single,
-        pair=pair,
-        special_tokens=[(cls, tokenizer.cls_id), (sep, tokenizer.sep_id)],
-    )
+def write_wordpiece(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
+    """Write a `vocab.txt` for google-research/bert, and the settings that it needs.
 
-
-def _wordpiece(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    model = tokenizers.models.WordPiece(
-        {token: i for i, token in reversed(list(enumerate(tokenizer.tokens)))},
-        unk_token=UNK,
-        max_input_chars_per_word=tokenizer.longest_word,
-    )
-    pipeline = tokenizer_lib.wordpiece_pipeline(
-        model, tokenizer.lower_case, tokenizer.strip_accents
-    )
-    pipeline.decoder = tokenizers.decoders.WordPiece(prefix="##")
-    return pipeline
-
-
-def _byte_bpe(tokenizer: Tokenizer) -> tokenizers.Tokenizer:
-    vocabulary, _, merges = tokenizer.model.partition(b"\n")
-    ids, pairs = byte_bpe.parse(vocabulary, merges)
-    unknown = tokenizer.special_tokens.unk
-    pipeline = byte_bpe.pipeline(tokenizers.models.BPE(ids, pairs, unk_token=unknown))
-    pipeline.pre_tokenizer.add_prefix_space = tokenizer.add_prefix_space
-    pipeline.decoder = tokenizers.decoders.ByteLevel()
-    return pipeline
-
-
-# Functions that build the pipeline of a kind of tokenizer.
-_PIPELINES = {
-    "wordpiece": _wordpiece,
-    "sentencepiece": sentencepiece_model.pipeline,
-    "byte_bpe": _byte_bpe,
-}
+    Raises:
+      UserError: google-research/bert splits texts differently.
+    """
+    steps = tokenizer.steps()
+    normaliser = steps["normalizer"] or {}
+    lower_case = normaliser.get("lowercase", False)
+    strip_accents = normaliser.get("strip_accents")
+    strip_accents = lower_case if strip_accents is None else strip_accents
+    bert = pipelines.wordpiece(SPECIAL_TOKENS, lower_case, strip_accents)
+    expected = tokenizer_lib.make(bert).steps()
+    normaliser |= {"strip_accents": strip_accents}
+    if (
+        tokenizer.model_type != "WordPiece"
+        or normaliser != expected["normalizer"]
+        or steps["pre_tokenizer"] != expected["pre_tokenizer"]
+    ):
+        raise UserError(
+            f"google-research/bert has no {tokenizer.model_type} tokenizer that splits "
+            f"texts like this one; convert --to=huggingface"
+        )
+    content = "".join(f"{token}\n" for token in tokenizer.tokens)
+    (folder / _WORDPIECE).write_text(content, encoding="utf-8")
+    settings = {"do_lower_case": lower_case, "strip_accents": strip_accents}
+    json_files.write(folder / SETTINGS_FILE, settings)

@@ -117,7 +117,7 @@ def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
         if not kinds & {"L", "N"} or not kinds <= set("LMN"):
             return False
         return not tokenizer.continues_word[token] or (
-            tokenizer.kind != "wordpiece"
+            tokenizer.space_marker != ""
             and all(_UNSPACED.match(unicodedata.name(char, "")) for char in text)
         )
 

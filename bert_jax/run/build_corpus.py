@@ -29,13 +29,14 @@ from bert_jax.corpus import build, report
 from bert_jax.errors import Interrupted, UserError
 from bert_jax.interop import vocabularies
 from bert_jax.run import command_line, text_input
+from bert_jax.tokenizer import special_tokens
 
 
 def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
-    """Load a native tokenizer, the one of a published folder, or a `vocab.txt`."""
+    """Load the tokenizer in a folder, or a `vocab.txt`."""
+    folder = storage.path(path)
     try:
-        is_folder = storage.path(path).is_dir()
-        is_published = tokenizer_lib.is_published_bpe(storage.path(path))
+        is_folder = folder.is_dir()
     except OSError as error:
         raise storage.failure(error)(
             f"cannot read the tokenizer {path}: {error.strerror or error}"
@@ -46,17 +47,25 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
                 raise UserError(
                     f"--{name} applies to a vocab.txt only; {path} has its own setting"
                 )
-        if is_published:
-            return tokenizer_lib.from_published_bpe(path)
-        if not storage.is_remote(path) and vocabularies.is_published(
-            storage.path(path)
-        ):
-            return vocabularies.read(storage.path(path))
-        return tokenizer_lib.Tokenizer.load(path)
-    if os.path.basename(path) == tokenizer_lib.SETTINGS_FILE:
+        return vocabularies.read(folder, _special_tokens())
+    if os.path.basename(path) == tokenizer_lib.PIPELINE_FILE:
         raise UserError(f"--tokenizer={path}: give the folder of this file")
     lower_case, strip_accents = text_input.normalisation("wordpiece")
-    return tokenizer_lib.from_vocab_file(path, lower_case, strip_accents)
+    return vocabularies.read_wordpiece(path, lower_case, strip_accents)
+
+
+def _special_tokens() -> dict[str, str]:
+    """Return the tokens in --special_tokens, by field of `tokenizer_config.json`."""
+    named = {}
+    for item in flags.FLAGS.special_tokens:
+        role, _, token = item.partition("=")
+        if role not in special_tokens.ROLES or not token:
+            raise UserError(
+                f"--special_tokens: expected ROLE=TOKEN with the role "
+                f"{', '.join(special_tokens.ROLES)}, got {item!r}"
+            )
+        named[f"{role}_token"] = token
+    return named
 
 
 def beam_runner(options: str) -> build.Runner:
@@ -80,8 +89,14 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "tokenizer",
         "",
-        "Folder from run.train_tokenizer; or a vocab.txt with --lower_case and "
-        "--strip_accents; or the folder of a published model (docs/interop.md).",
+        "Folder with a tokenizer.json, such as those of run.train_tokenizer and of "
+        "published models; or a vocab.txt with --lower_case and --strip_accents.",
+    )
+    flags.DEFINE_list(
+        "special_tokens",
+        [],
+        "Special tokens that the tokenizer does not name, such as "
+        "'cls=<s>,sep=</s>,pad=<pad>,mask=<mask>'.",
     )
     flags.DEFINE_string("output", "", "Folder to write: new, or of the same build.")
     flags.DEFINE_float(

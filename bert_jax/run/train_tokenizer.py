@@ -14,7 +14,6 @@ import signal
 from absl import flags
 
 from bert_jax import terminal
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import vocabulary
 from bert_jax.run import command_line, text_input
 
@@ -23,7 +22,7 @@ def define_flags() -> None:
     """Define the flags of this entrypoint."""
     text_input.define_flags()
     flags.adopt_module_key_flags(text_input)
-    flags.DEFINE_enum("kind", "wordpiece", tokenizer_lib.KINDS, "Kind of tokenizer.")
+    flags.DEFINE_enum("kind", "wordpiece", vocabulary.KINDS, "Kind of tokenizer.")
     flags.DEFINE_integer(
         "vocab_size",
         30_522,
@@ -56,7 +55,7 @@ def main() -> int:
     )
     tokenizer.save(output)
     terminal.say(
-        f"{output}: {tokenizer.kind} with {tokenizer.vocab_size} tokens, "
+        f"{output}: {tokenizer.model_type} with {tokenizer.vocab_size} tokens, "
         f"fingerprint {tokenizer.fingerprint}"
     )
     return 0

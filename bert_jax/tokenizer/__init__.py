@@ -1,45 +1,45 @@
-"""Tokenizers: text to token ids and back, three kinds behind one interface.
+"""Tokenizers: text to token ids and back, with offsets.
 
-On disk, a tokenizer is a folder with `tokenizer.json` (kind and normalisation) and with
-`vocab.txt` (WordPiece: one token per line, as in google-research/bert), `spm.model`
-(SentencePiece), or `vocab.json` and `merges.txt` (byte-level BPE, as RoBERTa's).
-Checkpoints carry it as one JSON text (`dumps`, `loads`).
+A tokenizer is a pipeline of the library `tokenizers`, used and saved as it is, with the
+names of its special tokens. On disk it is a folder with `tokenizer.json`, the pipeline,
+and `tokenizer_config.json`, which names the special tokens; `transformers` reads such a
+folder, too. Checkpoints carry it as one JSON text (`dumps`, `loads`).
 
 Special tokens are only made from ids. Text that contains the characters `[MASK]` is
 tokenised like any other text.
 """
 
-import base64
 import dataclasses
 import functools
 import hashlib
 import json
 import os
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
+import tokenizers
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.tokenizer import base, byte_bpe, unspaced
-from bert_jax.tokenizer.base import MASK, Encoding, SpecialTokens
-from bert_jax.tokenizer.base import SPECIAL_TOKENS as SPECIAL_TOKENS
-from bert_jax.tokenizer.base import UNK as UNK
-from bert_jax.tokenizer.sentence_piece import SentencePiece
-from bert_jax.tokenizer.wordpiece import LONGEST_WORD, WordPiece
-from bert_jax.tokenizer.wordpiece import wordpiece_pipeline as wordpiece_pipeline
+from bert_jax.tokenizer import (
+    former_formats,
+    plain_text,
+    special_tokens,
+    token_texts,
+    unspaced,
+)
+from bert_jax.tokenizer.special_tokens import BLANKS as BLANKS
+from bert_jax.tokenizer.special_tokens import MASK, SpecialTokens
+from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
 
-SETTINGS_FILE = "tokenizer.json"
-_MODEL_FILES = {
-    "wordpiece": ("vocab.txt",),
-    "sentencepiece": ("spm.model",),
-    "byte_bpe": byte_bpe.FILES,
-}
-KINDS = tuple(_MODEL_FILES)
-# Texts of a blank for `encode_with_blanks`. [MASK] works with every tokenizer.
-BLANKS = (MASK, byte_bpe.SPECIAL_TOKENS.mask)
+PIPELINE_FILE = "tokenizer.json"
+SETTINGS_FILE = "tokenizer_config.json"
+# Parts of a pipeline that do not affect the ids of a text.
+_NOT_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
+# Errors of a damaged tokenizer.
+_DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError)
 
 
 def describe_missing_blank(text: str) -> str:
@@ -50,66 +50,36 @@ def describe_missing_blank(text: str) -> str:
     return f"there is no {MASK} in {short!r}{hint}"
 
 
-# Errors of a damaged tokenizer.
-_DAMAGE = (ValueError, TypeError, KeyError, RecursionError, UserError)
+@dataclasses.dataclass(frozen=True)
+class Encoding:
+    """Tokens of a text.
+
+    Attributes:
+      ids: Id of each token.
+      offsets: Start and end of each token's characters in the text, without leading
+        white space. A token may have no characters, and several tokens may share one.
+    """
+
+    ids: list[int]
+    offsets: list[tuple[int, int]]
 
 
 @dataclasses.dataclass(frozen=True)
 class Tokenizer:
-    """Vocabulary, and the normalisation of text before it is looked up.
+    """A pipeline from text to ids, and its special tokens.
+
+    `make` builds one, with the settings in standard form.
 
     Attributes:
-      kind: "wordpiece" (BERT paper, section 3: normalise, split at spaces and
-        punctuation, then longest match first), "sentencepiece" (unigram pieces of raw
-        text) or "byte_bpe" (merged pairs of bytes, as in GPT-2 and RoBERTa; text is not
-        normalised).
-      lower_case: Whether text is converted to lower case.
-      strip_accents: Whether combining marks are removed after decomposition. Google's
-        code ties this to `lower_case`, which breaks languages in which accents carry
-        meaning.
-      model: Content of `vocab.txt` or `spm.model`; or of `vocab.json`, in one line,
-        followed by `merges.txt`.
-      longest_word: Most characters in a word, for WordPiece; a longer word becomes
-        [UNK]. It is 200 in google-research/bert and 100 in `transformers`.
-      add_prefix_space: For byte-level BPE: whether to put a space before a text that
-        does not begin with white space, so that its first word has the same ids as
-        elsewhere. RoBERTa was trained without.
-
-    Raises:
-      UserError: A setting is invalid, the model is damaged, or a special token is
-        missing.
+      pipeline: JSON of a `tokenizers.Tokenizer`, without truncation and padding.
+      special_tokens: Special tokens in its vocabulary.
+      former_fingerprint: Fingerprint of the same tokenizer in versions of bert_jax that
+        had formats of their own; "": none.
     """
 
-    kind: str
-    lower_case: bool
-    strip_accents: bool
-    model: bytes = dataclasses.field(repr=False)
-    longest_word: int = LONGEST_WORD
-    add_prefix_space: bool = False
-
-    def __post_init__(self):
-        if self.kind not in KINDS:
-            known = " or ".join(map(repr, KINDS))
-            raise UserError(f"kind is {self.kind!r}, not {known}")
-        for name in ("lower_case", "strip_accents", "add_prefix_space"):
-            if type(getattr(self, name)) is not bool:
-                raise UserError(
-                    f"{name} must be true or false, got {getattr(self, name)!r}"
-                )
-        if type(self.longest_word) is not int or self.longest_word < 1:
-            raise UserError(f"longest_word is {self.longest_word!r}, not at least 1")
-        try:
-            tokens = self.tokens
-        except (UnicodeDecodeError, RuntimeError) as error:
-            reason = " ".join(str(error).split())
-            name = " or ".join(_MODEL_FILES[self.kind])
-            raise UserError(f"{name} is damaged: {reason}") from error
-        if "" in tokens:
-            line = tokens.index("") + 1
-            raise UserError(f"vocabulary, line {line}: no token on this line")
-        missing = [t for t in self.special_tokens if t not in self._ids]
-        if missing:
-            raise UserError(f"the vocabulary has no {', '.join(missing)}")
+    pipeline: str = dataclasses.field(repr=False)
+    special_tokens: SpecialTokens
+    former_fingerprint: str = dataclasses.field(default="", compare=False)
 
     # ---- text and ids
 
@@ -119,14 +89,26 @@ class Tokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Encode texts; several times faster than `encode` for each text."""
-        return self._model.encode_batch(texts)
+        if self._words:
+            return self._words.encode_batch(texts)
+        return plain_text.ids(self._pipeline, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts, and return the position of each token in its text.
 
         `encode_batch` gives the same ids, and is several times faster.
         """
-        return self._model.encode_with_offsets(texts)
+        encoded = self._pipeline.encode_batch(texts, add_special_tokens=False)
+        encodings = []
+        for text, encoding in zip(texts, encoded, strict=True):
+            offsets = []
+            for begin, end in encoding.offsets:
+                # The space before a word is part of the token, but not of the word.
+                while begin < end and text[begin].isspace():
+                    begin += 1
+                offsets.append((begin, end))
+            encodings.append(Encoding(encoding.ids, offsets))
+        return encodings
 
     def encode_with_blanks(self, text: str) -> list[int]:
         """Encode a text in which `[MASK]` marks a blank, which becomes `mask_id`.
@@ -136,50 +118,67 @@ class Tokenizer:
         """
         blanks = dict.fromkeys((MASK, self.special_tokens.mask))
         parts = re.split("|".join(map(re.escape, blanks)), text)
-        first, *following = self._model.encode_parts(parts)
-        return first + [i for part in following for i in (self.mask_id, *part)]
+        if self.space_marker:
+            # The space before a blank belongs to the word that fills the blank.
+            parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
+        (ids,) = plain_text.ids(self._pipeline, parts[:1])
+        for part in plain_text.ids(self._pipeline_after_blank, parts[1:]):
+            ids = [*ids, self.mask_id, *part]
+        return ids
 
     def decode(self, ids: Iterable[int]) -> str:
         """Return readable text. Padding is omitted, other special tokens are shown.
 
-        Byte-level BPE gives the exact text. Bytes that are not UTF-8 are shown as
-        U+FFFD. With `add_prefix_space`, a leading space is lost.
+        Byte-level BPE gives the exact text, but for a leading space that the pipeline
+        adds to all texts. Bytes that are not UTF-8 are shown as U+FFFD.
         """
-        return self._model.decode([i for i in ids if i != self.pad_id])
+        shown = [i for i in ids if i != self.pad_id]
+        text = self._pipeline.decode(shown, skip_special_tokens=False)
+        steps = token_texts.parts(self._values["pre_tokenizer"])
+        if any(step.get("add_prefix_space") for step in steps):
+            return text.removeprefix(" ")
+        return text
 
     # ---- the vocabulary
 
     @property
-    def tokens(self) -> list[str]:
-        """Token of each id."""
-        return self._model.tokens
+    def model_type(self) -> str:
+        """Class of the model: "WordPiece", "BPE", "Unigram" or "WordLevel"."""
+        return self._values["model"]["type"]
 
     @property
+    def tokens(self) -> list[str]:
+        """Token of each id; "" for an id that the vocabulary skips."""
+        return self._texts.tokens
+
+    @functools.cached_property
     def texts(self) -> list[str]:
         """Text of each token, without markers such as `##` and without spaces."""
-        return self._model.texts
+        return [each.decode("utf-8", "replace") for each in self._token_bytes]
 
     @property
-    def special_tokens(self) -> SpecialTokens:
-        """Texts of the special tokens in the vocabulary."""
-        return self._model.special_tokens
+    def space_marker(self) -> str:
+        """First character of tokens that include the space before a word; "": none."""
+        return self._texts.space_marker
 
     @property
     def vocab_size(self) -> int:
         return len(self.tokens)
 
-    @property
+    @functools.cached_property
     def continues_word(self) -> np.ndarray:
         """bool[vocab_size]: whether a token continues the word of the token before.
 
         A word is a token and all following tokens that continue it. In WordPiece,
-        tokens with `##` continue, and `[UNK]` is a whole word. In SentencePiece, all
-        tokens continue except control symbols and tokens that begin with `▁`; `[UNK]`
-        is a part of a word and continues it. In byte-level BPE, as in fairseq, all
-        tokens continue except special tokens and tokens that begin with a space, `Ġ`;
-        `<unk>` is a byte and continues.
+        tokens with `##` continue, and `[UNK]` is a whole word. Where tokens include the
+        space before a word, as with SentencePiece and bytes, all tokens continue except
+        special tokens and tokens that begin with the space. There, unknown text is a
+        part of a word and continues it. In a vocabulary without markers, each token is
+        a word.
         """
-        return self._model.continues_word
+        unk = self.special_tokens.unk
+        continues = [self._texts.continues_word(token, unk) for token in self.tokens]
+        return np.array(continues)
 
     @functools.cached_property
     def begins_word(self) -> np.ndarray:
@@ -189,202 +188,225 @@ class Tokenizer:
         character of a script without spaces (`unspaced.py`), where a sentence would
         otherwise be one word.
         """
-        is_unspaced = map(unspaced.begins_unspaced, self._model.token_bytes)
+        is_unspaced = map(unspaced.begins_unspaced, self._token_bytes)
         return ~self.continues_word | np.fromiter(is_unspaced, bool)
 
     @property
     def pad_id(self) -> int:
-        return self._ids[self.special_tokens.pad]
+        return self._id(self.special_tokens.pad)
 
     @property
     def unk_id(self) -> int:
-        return self._ids[self.special_tokens.unk]
+        """Id of unknown text; `mask_id` if the vocabulary has no token for it."""
+        return self._id(self.special_tokens.unk)
 
     @property
     def cls_id(self) -> int:
-        return self._ids[self.special_tokens.cls]
+        return self._id(self.special_tokens.cls)
 
     @property
     def sep_id(self) -> int:
-        return self._ids[self.special_tokens.sep]
+        return self._id(self.special_tokens.sep)
 
     @property
     def mask_id(self) -> int:
-        return self._ids[self.special_tokens.mask]
+        return self._id(self.special_tokens.mask)
+
+    @functools.cached_property
+    def pair_separators(self) -> list[int]:
+        """Ids between the two texts of a pair, such as one [SEP], or two in RoBERTa.
+
+        One, if the pipeline does not join texts.
+        """
+        joined = self._pipeline.encode("a", "b")
+        sources = joined.sequence_ids  # 0 and 1 for the texts, None for special tokens
+        if {None, 0, 1} <= {*sources}:
+            end = len(sources) - sources[::-1].index(0)
+            if between := joined.ids[end : sources.index(1)]:
+                return between
+        return [self.sep_id]
+
+    def _id(self, token: str) -> int:
+        return self._pipeline.token_to_id(token)
+
+    @functools.cached_property
+    def _values(self) -> dict[str, Any]:
+        return json.loads(self.pipeline)
+
+    @functools.cached_property
+    def _texts(self) -> token_texts.TokenTexts:
+        return token_texts.TokenTexts(self._pipeline)
+
+    @functools.cached_property
+    def _token_bytes(self) -> list[bytes]:
+        return [self._texts.bytes_of(token) for token in self.tokens]
+
+    @functools.cached_property
+    def _pipeline(self) -> tokenizers.Tokenizer:
+        return plain_text.pipeline(self._values, self._special)
+
+    @functools.cached_property
+    def _pipeline_after_blank(self) -> tokenizers.Tokenizer:
+        """Pipeline that adds no space to a text, as text behind a blank has its own."""
+        values = json.loads(self.pipeline)
+        for step in token_texts.parts(values["pre_tokenizer"]):
+            if step.get("add_prefix_space"):
+                step["add_prefix_space"] = False
+        return plain_text.pipeline(values, self._special)
 
     @property
-    def pair_separators(self) -> list[int]:
-        """Ids between the two texts of a pair: one [SEP], or two for byte-level BPE.
-
-        Source: facebookresearch/fairseq, models/roberta/hub_interface.py, encode.
-        """
-        return [self.sep_id] * (2 if self.kind == "byte_bpe" else 1)
+    def _special(self) -> list[str]:
+        """Texts of all special tokens, be they of a role or not."""
+        added = [t["content"] for t in self._values["added_tokens"] if t["special"]]
+        return sorted({*self.special_tokens, *added}, key=lambda t: (-len(t), t))
 
     @functools.cached_property
-    def _ids(self) -> dict[str, int]:
-        return base.first_ids(self.tokens)
-
-    @functools.cached_property
-    def _model(self) -> base.Model:
-        if self.kind == "byte_bpe":
-            return byte_bpe.ByteBpe(self.model, self.add_prefix_space)
-        settings = self.model, self.lower_case, self.strip_accents
-        if self.kind == "wordpiece":
-            return WordPiece(*settings, self.longest_word)
-        return SentencePiece(*settings)
+    def _words(self) -> plain_text.WordCache | None:
+        if not plain_text.is_word_by_word(self._values):
+            return None
+        return plain_text.WordCache(self._pipeline)
 
     # ---- identity, disk, checkpoints
 
     @functools.cached_property
     def fingerprint(self) -> str:
         """Hash of everything that determines the ids of a text."""
-        values = [self.kind, self.lower_case, self.strip_accents]
-        if self.longest_word != LONGEST_WORD:
-            values.append(self.longest_word)
-        if self.add_prefix_space:
-            values.append(True)
-        settings = json.dumps(values)
-        return hashlib.sha256(settings.encode() + b"\0" + self.model).hexdigest()[:16]
+        text = json.dumps([self.steps(), self.special_tokens], sort_keys=True)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+    def steps(self) -> dict[str, Any]:
+        """Return the steps of the pipeline that determine the ids of a text."""
+        return {k: v for k, v in self._values.items() if k not in _NOT_IDS}
+
+    def settings(self) -> dict[str, Any]:
+        """Return the fields of `tokenizer_config.json`."""
+        named = self.special_tokens._asdict()
+        if self.special_tokens.unk == self.special_tokens.mask:
+            del named["unk"]
+        return {
+            "tokenizer_class": "PreTrainedTokenizerFast",
+            "clean_up_tokenization_spaces": False,
+            **{f"{name}_token": token for name, token in named.items()},
+        }
 
     def dumps(self) -> str:
         """Return the tokenizer as one JSON text."""
-        encoded = base64.b64encode(self.model).decode("ascii")
-        return json.dumps(self._settings() | {"model": encoded})
+        return json.dumps(
+            {
+                "pipeline": self._values,
+                "settings": self.settings(),
+                "fingerprint": self.fingerprint,
+            }
+        )
 
     @classmethod
     def loads(cls, text: str) -> "Tokenizer":
         """Read the result of `dumps`."""
         try:
-            settings = json.loads(text)
-            model = base64.b64decode(settings["model"], validate=True)
-            return cls._from_settings(settings, model)
+            values = json.loads(text)
+            if former_formats.has_kind(values):
+                return _from_former(values, former_formats.saved_model(values))
+            tokenizer = make(values["pipeline"], values["settings"])
+            if tokenizer.fingerprint != values["fingerprint"]:
+                raise ValueError("it has changed since it was saved")
+            return tokenizer
         except _DAMAGE as error:
             raise UserError(f"the saved tokenizer is damaged: {error}") from error
 
     def save(self, folder: str | os.PathLike) -> None:
         """Write the tokenizer's files, and create the folder if needed.
 
-        The settings are written last: a folder without them is incomplete.
+        The pipeline is written last: a folder without it is incomplete.
         """
         folder = storage.path(folder)
-        first_line, _, rest = self.model.partition(b"\n")
-        contents = (
-            [first_line + b"\n", rest] if self.kind == "byte_bpe" else [self.model]
-        )
         with storage.writing(folder):
             storage.make_folder(folder)
-            for name, content in zip(_MODEL_FILES[self.kind], contents, strict=True):
-                storage.write_bytes(folder / name, content)
-            text = json.dumps(self._settings(), indent=2) + "\n"
-            storage.write_text(folder / SETTINGS_FILE, text)
+            for name, values in (
+                (SETTINGS_FILE, self.settings()),
+                (PIPELINE_FILE, self._values),
+            ):
+                text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
+                storage.write_text(folder / name, text)
 
     @classmethod
-    def load(cls, folder: str | os.PathLike) -> "Tokenizer":
-        """Read a folder written by `save`."""
+    def load(
+        cls, folder: str | os.PathLike, named: Mapping[str, str] | None = None
+    ) -> "Tokenizer":
+        """Read a folder with a `tokenizer.json`, of bert_jax or any other origin.
+
+        Args:
+          folder: Folder of the tokenizer.
+          named: Special tokens by field, such as `mask_token`. Others have the names in
+            `tokenizer_config.json` and `special_tokens_map.json`, or usual names.
+
+        Raises:
+          UserError: A file is missing or damaged, or a special token is missing.
+        """
         folder = storage.path(folder)
         storage.check(folder)
-        hint = "run.train_tokenizer makes one"
         try:
-            is_published = (folder / "tokenizer_config.json").exists()
-            if not is_published:
-                text = (folder / SETTINGS_FILE).read_text(encoding="utf-8")
-                is_published = '"model"' in text and '"kind"' not in text
+            text = (folder / PIPELINE_FILE).read_text(encoding="utf-8")
         except (FileNotFoundError, NotADirectoryError) as error:
             raise UserError(
-                f"no tokenizer in {folder}: {SETTINGS_FILE} is missing; {hint}"
+                f"no tokenizer in {folder}: {PIPELINE_FILE} is missing; "
+                "run.train_tokenizer makes one"
             ) from error
         except (OSError, ValueError) as error:
             raise storage.failure(error)(
-                f"the tokenizer in {folder} cannot be read: {error}; {hint}"
+                f"the tokenizer in {folder} cannot be read: {error}"
             ) from error
-        if is_published:
-            raise UserError(
-                f"{folder} has a tokenizer of Hugging Face; give its vocab.txt, or "
-                "convert the checkpoint with run.convert --to=ours and give the folder "
-                "`tokenizer` in the result"
-            )
         try:
-            settings = json.loads(text)
-            names = _MODEL_FILES.get(settings["kind"], ())
-            model = b"".join((folder / name).read_bytes() for name in names)
-            return cls._from_settings(settings, model)
+            values = json.loads(text)
+            if former_formats.has_kind(values):
+                return _from_former(values, former_formats.read_model(folder, values))
+            fields: dict[str, Any] = {}
+            for name in ("special_tokens_map.json", SETTINGS_FILE):
+                if (folder / name).exists():
+                    fields |= json.loads((folder / name).read_text(encoding="utf-8"))
+            return make(values, fields | dict(named or {}))
         except (OSError, *_DAMAGE) as error:
             raise storage.failure(error)(
-                f"the tokenizer in {folder} is damaged: {error}; {hint}"
+                f"the tokenizer in {folder} cannot be used: {error}"
             ) from error
 
-    @classmethod
-    def _from_settings(cls, settings: dict[str, Any], model: bytes) -> "Tokenizer":
-        names = [f.name for f in dataclasses.fields(cls) if f.name in settings]
-        values = {name: settings[name] for name in names} | {"model": model}
-        tokenizer = cls(**values)
-        # Older versions did not save the fingerprint.
-        if settings.get("fingerprint", tokenizer.fingerprint) != tokenizer.fingerprint:
-            raise ValueError("settings or model have changed since they were saved")
-        return tokenizer
-
-    def _settings(self) -> dict[str, Any]:
-        values = self.__getstate__() | {"fingerprint": self.fingerprint}
-        del values["model"]
-        return values
-
     def __getstate__(self):
-        # The cached models cannot be pickled.
+        # The cached pipelines cannot be pickled.
         return {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
 
 
-def from_vocab_file(
-    path: str | os.PathLike, lower_case: bool, strip_accents: bool
+def make(
+    pipeline: tokenizers.Tokenizer | dict[str, Any],
+    named: Mapping[str, Any] | None = None,
 ) -> Tokenizer:
-    """Make a WordPiece tokenizer from a `vocab.txt`, with one token per line."""
-    try:
-        text = storage.path(path).read_text(encoding="utf-8-sig")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise storage.failure(error)(
-            f"cannot read the vocabulary {path}: {reason}"
-        ) from error
-    model = (text.replace("\r\n", "\n").rstrip("\n") + "\n").encode("utf-8")
-    try:
-        return Tokenizer("wordpiece", lower_case, strip_accents, model)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    """Return the tokenizer of a pipeline.
 
+    Args:
+      pipeline: Pipeline, or the content of its `tokenizer.json`.
+      named: Special tokens, as fields of `tokenizer_config.json`.
 
-def is_published_bpe(folder: storage.Path) -> bool:
-    """Return whether a folder has `vocab.json`, `merges.txt` and no native settings.
-
-    Its `tokenizer.json` may be Hugging Face's, which has a "model".
+    Raises:
+      UserError: The library cannot use the pipeline, or a special token is missing.
     """
-    if not all((folder / name).exists() for name in byte_bpe.FILES):
-        return False
-    path = folder / SETTINGS_FILE
-    return not path.exists() or '"model"' in path.read_text(encoding="utf-8")
-
-
-def from_published_bpe(folder: str | os.PathLike) -> Tokenizer:
-    """Make a byte-level BPE tokenizer from a `vocab.json` and a `merges.txt`.
-
-    `add_prefix_space` is read from `tokenizer_config.json`. Without it, the value is
-    false, as RoBERTa's.
-    """
-    folder = storage.path(folder)
-    config = folder / "tokenizer_config.json"
-    values = {}
+    if isinstance(pipeline, tokenizers.Tokenizer):
+        pipeline = json.loads(pipeline.to_str())
+    values = {**pipeline, "truncation": None, "padding": None}
+    text = json.dumps(values)
     try:
-        files = [(folder / name).read_bytes() for name in byte_bpe.FILES]
-        if config.exists():
-            values = json.loads(config.read_text(encoding="utf-8"))
-        add_prefix_space = values.get("add_prefix_space") or False
-        model = byte_bpe.content(*byte_bpe.parse(*files))
-        return Tokenizer(
-            "byte_bpe", False, False, model, add_prefix_space=add_prefix_space
-        )
-    except OSError as error:
-        raise storage.failure(error)(
-            f"cannot read the vocabulary in {folder}: {error}"
-        ) from error
-    except UserError as error:
-        raise UserError(f"{folder}: {error}") from error
-    except (ValueError, AttributeError) as error:
-        raise UserError(f"{config} is damaged: {error}") from error
+        built = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library has no class of errors
+        raise UserError(f"{PIPELINE_FILE} is damaged: {error}") from error
+    model = values["model"]
+    unk = model.get("unk_token")
+    if model["type"] == "Unigram" and model["unk_id"] is not None:
+        unk, _ = model["vocab"][model["unk_id"]]
+    return Tokenizer(text, special_tokens.find(built.get_vocab(), unk, named or {}))
+
+
+def _from_former(values: dict[str, Any], model: bytes) -> Tokenizer:
+    """Return the tokenizer of a former format."""
+    fingerprint = former_formats.fingerprint(values, model)
+    # The oldest versions did not save the fingerprint.
+    if values.get("fingerprint", fingerprint) != fingerprint:
+        raise ValueError("settings or model have changed since they were saved")
+    made = make(former_formats.pipeline(values, model))
+    return dataclasses.replace(made, former_fingerprint=fingerprint)

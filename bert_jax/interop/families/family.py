@@ -14,6 +14,7 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
+from bert_jax.tokenizer import Tokenizer
 
 # Purposes of model classes, the same in all families.
 BARE = "bare encoder"
@@ -91,7 +92,7 @@ class Family:
       decoder: Name of the layer that may hold a copy of the token embedding.
       classes: Classes by purpose. The first whose arrays a folder has is read.
       encoder_only: Names of further classes, of which only the encoder is read.
-      exports: Function of an encoder, its purpose and its kind of tokenizer; returns
+      exports: Function of an encoder, its purpose and its tokenizer; returns
         whether an export tries this family.
       fields: Entries of `FIELDS` in `configs.py` that differ in this family, or that
         only this family has.
@@ -118,7 +119,7 @@ class Family:
     layer: Mapping[str, str]
     decoder: str
     classes: Mapping[str, ModelClass]
-    exports: Callable[[config_lib.EncoderConfig, str, str], bool]
+    exports: Callable[[config_lib.EncoderConfig, str, Tokenizer], bool]
     encoder_only: tuple[str, ...] = ()
     fields: Mapping[str, tuple[str, type, Any]] = dataclasses.field(
         default_factory=dict

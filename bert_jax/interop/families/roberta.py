@@ -51,7 +51,7 @@ ROBERTA = _family(
     "roberta",
     "RoBERTa",
     "Roberta",
-    lambda encoder, purpose, tokenizer: tokenizer == "byte_bpe",
+    lambda encoder, purpose, tokenizer: len(tokenizer.pair_separators) == 2,
 )
 # They are read, and written as a RoBERTa or a BERT, which compute the same.
 XLM_R = _family("xlm-roberta", "XLM-R", "XLMRoberta", lambda *_: False)

@@ -1,0 +1,143 @@
+"""Pipelines of the library `tokenizers` for the vocabularies of BERT and its relatives.
+
+A WordPiece or unigram vocabulary has BERT's special tokens, a byte-level one those of
+RoBERTa.
+"""
+
+from collections.abc import Mapping, Sequence
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+from bert_jax.tokenizer import special_tokens
+from bert_jax.tokenizer.special_tokens import UNK, SpecialTokens
+
+# Longest word in characters; a longer one is unknown. It is 200 in google-research/
+# bert, tokenization.py, and 100 in `transformers`.
+LONGEST_WORD = 200
+
+
+def bert_steps(
+    model: models.WordPiece, lower_case: bool, strip_accents: bool
+) -> tokenizers.Tokenizer:
+    """Return a pipeline of BERT's normaliser, its split into words, and a model.
+
+    Args:
+      model: WordPiece model.
+      lower_case: Whether text is converted to lower case.
+      strip_accents: Whether combining marks are removed after decomposition. Google's
+        code ties this to `lower_case`, which breaks languages in which accents carry
+        meaning.
+    """
+    pipeline = tokenizers.Tokenizer(model)
+    pipeline.normalizer = normalizers.BertNormalizer(
+        lowercase=lower_case, strip_accents=strip_accents
+    )
+    pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    pipeline.decoder = decoders.WordPiece(prefix="##", cleanup=False)
+    return pipeline
+
+
+def wordpiece(
+    tokens: Sequence[str],
+    lower_case: bool,
+    strip_accents: bool,
+    longest_word: int = LONGEST_WORD,
+) -> tokenizers.Tokenizer:
+    """Return BERT's pipeline (BERT paper, section 3): longest match first inside words.
+
+    A token that is repeated has its first id.
+    """
+    ids = {token: i for i, token in reversed([*enumerate(tokens)])}
+    model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=longest_word)
+    pipeline = bert_steps(model, lower_case, strip_accents)
+    add_special_tokens(pipeline, UNK)
+    return pipeline
+
+
+def byte_bpe_steps(model: models.BPE, add_prefix_space: bool) -> tokenizers.Tokenizer:
+    """Return a pipeline of GPT-2's split into words and a BPE model over bytes.
+
+    Text is split into words, numbers and other characters, each with the space before
+    it. No character is unknown, and ids give the text back exactly. In tokens, each
+    byte is a visible character: a space is `Ġ`.
+
+    Source: Radford et al. 2019 (GPT-2), 2.2, and encoder.py of openai/gpt-2.
+
+    Args:
+      model: BPE model.
+      add_prefix_space: Whether a space is put before a text, so that its first word has
+        the same ids as elsewhere. RoBERTa was trained without.
+    """
+    pipeline = tokenizers.Tokenizer(model)
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
+    pipeline.decoder = decoders.ByteLevel()
+    return pipeline
+
+
+def byte_bpe(
+    ids: Mapping[str, int], merges: Sequence[tuple[str, str]], add_prefix_space: bool
+) -> tokenizers.Tokenizer:
+    """Return the pipeline of RoBERTa (Liu et al. 2019, 4.4): merged pairs of bytes.
+
+    Raises:
+      ValueError: A merged pair is not in the vocabulary.
+    """
+    unk = "<unk>" if "<unk>" in ids else None
+    try:
+        model = models.BPE(dict(ids), list(merges), unk_token=unk)
+    except Exception as error:  # the library has no class of errors
+        raise ValueError(str(error)) from error
+    pipeline = byte_bpe_steps(model, add_prefix_space)
+    add_special_tokens(pipeline, unk, separators=2)
+    return pipeline
+
+
+def add_special_tokens(
+    pipeline: tokenizers.Tokenizer, unk: str | None, *, separators: int = 1
+) -> None:
+    """Let a pipeline find special tokens in texts, and put them around texts.
+
+    bert_jax does neither with it: this is for `transformers`, which reads the pipeline.
+
+    Args:
+      pipeline: Pipeline to change.
+      unk: Token of unknown text in its vocabulary.
+      separators: Number of separators between two texts: 2 in RoBERTa (source:
+        facebookresearch/fairseq, models/roberta/hub_interface.py, encode).
+
+    Raises:
+      UserError: A special token is missing in the vocabulary.
+    """
+    special = special_tokens.find(pipeline.get_vocab(), unk, {})
+    # With bytes, [MASK] stands for a token with the space in front of it.
+    is_byte_level = isinstance(pipeline.model, models.BPE)
+    mask = tokenizers.AddedToken(special.mask, lstrip=is_byte_level)
+    pipeline.add_special_tokens([*special[:-1], mask])
+    pipeline.post_processor = join_texts(
+        special, pipeline.get_vocab(), separators=separators
+    )
+
+
+def join_texts(
+    special: SpecialTokens,
+    ids: Mapping[str, int],
+    *,
+    separators: int = 1,
+    cls_is_last: bool = False,
+) -> processors.PostProcessor:
+    """Return a step that adds special tokens to one text or two.
+
+    Args:
+      special: Special tokens.
+      ids: Id of each token.
+      separators: Number of separators between two texts.
+      cls_is_last: Whether [CLS] follows the text, in a third segment, as in XLNet.
+    """
+    cls, sep = special.cls, special.sep
+    between = " ".join([f"{sep}:0"] * separators)
+    texts = f"$A:0 {sep}:0", f"$A:0 {between} $B:1 {sep}:1"
+    single, pair = (f"{t} {cls}:2" if cls_is_last else f"{cls}:0 {t}" for t in texts)
+    return processors.TemplateProcessing(
+        single=single, pair=pair, special_tokens=[(t, ids[t]) for t in (cls, sep)]
+    )

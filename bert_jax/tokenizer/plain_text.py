@@ -1,0 +1,136 @@
+"""Pipelines in which special tokens are plain text, and a cache of words."""
+
+import itertools
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+import tokenizers
+from tokenizers import pre_tokenizers
+
+from bert_jax.tokenizer import token_texts
+
+# Normalisers that treat each word alike, whatever is around it.
+_LOCAL = (
+    *("BertNormalizer", "Lowercase", "NFC", "NFD", "NFKC", "NFKD", "Precompiled"),
+    *("Sequence", "Strip", "StripAccents"),
+)
+# Words in the cache of a BPE model; ten times the library's default.
+_KNOWN_WORDS = 100_000
+
+
+def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Tokenizer:
+    """Build a pipeline that never makes a special token from text.
+
+    Args:
+      values: Content of a `tokenizer.json`.
+      special: Texts of the special tokens.
+    """
+    result = tokenizers.Tokenizer.from_str(json.dumps(values))
+    result.encode_special_tokens = True
+    model = values["model"]
+    if model["type"] == "BPE":
+        result.model._resize_cache(_KNOWN_WORDS)
+        if not model.get("ignore_merges"):
+            return result  # no merge makes a special token
+    # Other models take a whole word, or a piece of one, that is in the vocabulary. Cut
+    # a special token after its first character.
+    whole = [re.escape(t[0]) + f"(?={re.escape(t[1:])})" for t in special]
+    cut = pre_tokenizers.Split(
+        tokenizers.Regex("|".join(whole)), "merged_with_previous"
+    )
+    steps = [result.pre_tokenizer, cut] if result.pre_tokenizer else [cut]
+    result.pre_tokenizer = pre_tokenizers.Sequence(steps)
+    return result
+
+
+def ids(pipeline: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+    """Return the ids of texts, without special tokens around them."""
+    encoded = pipeline.encode_batch_fast(texts, add_special_tokens=False)
+    return [encoding.ids for encoding in encoded]
+
+
+class WordCache:
+    """Cache of the ids of words, which makes pipelines several times as fast.
+
+    Most pipelines never look across a space between two words. Words can therefore be
+    cached, and only new words go through the pipeline.
+    """
+
+    _MAX_WORDS = 500_000
+    # Words with one space between them, of characters that have no white space and no
+    # combining marks around them in any normal form: most letters without spaces or
+    # accents of their own.
+    _WORD = (
+        r"[!-~\u00c0-\u024f\u0391-\u03ce\u0400-\u0482\u048a-\u052f\u2010-\u2016"
+        r"\u2018-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff"
+        r"\uac00-\ud7a3]+"
+    )
+    _WORDS = re.compile(f" ?{_WORD}(?: {_WORD})*")
+
+    def __init__(self, pipeline: tokenizers.Tokenizer):
+        self._pipeline = pipeline
+        self._known: dict[str, list[int]] = {}
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Return the ids of texts, without special tokens around them."""
+        split = [self._split(text) for text in texts]
+        known = self._known
+        unknown = list(set().union(*filter(None, split)) - known.keys())
+        if len(known) + len(unknown) > self._MAX_WORDS:
+            known.clear()
+            unknown = list(set().union(*filter(None, split)))
+        known.update(zip(unknown, ids(self._pipeline, unknown), strict=True))
+        others = [text for text, words in zip(texts, split, strict=True) if not words]
+        encoded = iter(ids(self._pipeline, others))
+        return [
+            list(itertools.chain.from_iterable(map(known.__getitem__, words)))
+            if words
+            else next(encoded)
+            for words in split
+        ]
+
+    def _split(self, text: str) -> list[str]:
+        """Return the words of a text, with the spaces before them; [] if unknown."""
+        if not self._WORDS.fullmatch(text):
+            return []
+        first, *others = text.split(" ")
+        words = [f" {word}" for word in others]
+        return [first, *words] if first else words
+
+
+def is_word_by_word(values: dict[str, Any]) -> bool:
+    """Return whether a pipeline never looks across a space between two words.
+
+    Args:
+      values: Content of a `tokenizer.json`.
+    """
+    splitter = values["pre_tokenizer"] or {}
+    splits = splitter.get("type") == "BertPreTokenizer" or any(
+        splitter.get("type") == kind and splitter[setting]
+        for kind, setting in (("ByteLevel", "use_regex"), ("Metaspace", "split"))
+    )
+    return (
+        splits
+        and all(map(_is_local, token_texts.parts(values["normalizer"])))
+        and all(map(_is_within_words, values["added_tokens"]))
+    )
+
+
+def _is_local(step: dict[str, Any]) -> bool:
+    """Return whether a normaliser treats each word alike, whatever is around it."""
+    if step["type"] == "Replace":
+        pattern = step["pattern"]
+        return pattern.get("Regex") in (" {2,}", r"\p{Mn}") or (
+            " " not in pattern.get("String", " ")
+        )
+    return step["type"] in _LOCAL
+
+
+def _is_within_words(token: dict[str, Any]) -> bool:
+    """Return whether an added token is plain text, or cannot reach across a space."""
+    content = token["content"]
+    is_run = content.isspace() and len(content) > 1
+    is_alone = " " not in content and not (token["lstrip"] or token["rstrip"])
+    return token["special"] or is_run or is_alone

@@ -1,0 +1,122 @@
+"""SentencePiece models (`spm.model`, `spiece.model`) as pipelines.
+
+A model is protobuf in its wire format, read without a schema: the schema that comes
+with sentencepiece needs a newer protobuf than TensorFlow allows.
+"""
+
+import unicodedata
+from collections.abc import Iterator
+from typing import Any
+
+import sentencepiece
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers
+
+from bert_jax.errors import UserError
+from bert_jax.tokenizer import pipelines
+
+_UNIGRAM = 1
+
+
+def normalise(text: str, lower_case: bool, strip_accents: bool) -> str:
+    """Normalise text before SentencePiece, which itself applies NFKC."""
+    if lower_case:
+        text = text.lower()
+    if strip_accents:
+        decomposed = unicodedata.normalize("NFD", text)
+        text = "".join(c for c in decomposed if unicodedata.category(c) != "Mn")
+    return text
+
+
+def pipeline(
+    model: bytes, lower_case: bool, strip_accents: bool
+) -> tokenizers.Tokenizer:
+    """Return a pipeline of `normalise` and a unigram model.
+
+    Segmentations of the same score may differ from those of SentencePiece.
+
+    Raises:
+      UserError: The model is damaged, or not a unigram model.
+    """
+    try:
+        processor = sentencepiece.SentencePieceProcessor(model_proto=model)
+        message = _fields(model)
+        # Fields of ModelProto in sentencepiece_model.proto: TrainerSpec is field 2,
+        # with the type of the model in its field 3, and NormalizerSpec is field 3.
+        kind = _fields(message.get(2, b"")).get(3, _UNIGRAM)
+        spec = _fields(message.get(3, b""))
+    except (RuntimeError, IndexError, KeyError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"the SentencePiece model is damaged: {reason}") from error
+    if not model:
+        raise UserError("the SentencePiece model is empty")
+    if kind != _UNIGRAM:
+        raise UserError(
+            "the SentencePiece model is not a unigram model; bert_jax reads other "
+            "models from a tokenizer.json only"
+        )
+    count = processor.get_piece_size()
+    scores = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(count)]
+    result = tokenizers.Tokenizer(models.Unigram(scores, unk_id=processor.unk_id()))
+    steps: list[Any] = []
+    if lower_case:
+        steps.append(normalizers.Lowercase())
+    if strip_accents:
+        # `StripAccents` would remove vowels of Indic scripts, too.
+        marks = tokenizers.Regex(r"\p{Mn}")
+        steps += [normalizers.NFD(), normalizers.Replace(marks, "")]
+    if spec.get(2):
+        if strip_accents:
+            # SentencePiece composes Hangul; the rules below do not.
+            steps.append(normalizers.NFC())
+        steps.append(normalizers.Precompiled(spec[2]))
+    if spec.get(4, True):  # strip and collapse white space
+        steps += [
+            normalizers.Strip(),
+            normalizers.Replace(tokenizers.Regex(" {2,}"), " "),
+        ]
+    result.normalizer = normalizers.Sequence(steps)
+    scheme = "always" if spec.get(3, True) else "never"
+    result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    result.decoder = decoders.Metaspace(prepend_scheme=scheme)
+    symbols = [
+        processor.id_to_piece(i)
+        for i in range(count)
+        if processor.is_control(i) or processor.is_unknown(i)
+    ]
+    result.add_special_tokens(symbols)
+    unk = processor.id_to_piece(processor.unk_id())
+    pipelines.add_special_tokens(result, unk)
+    return result
+
+
+def _fields(message: bytes) -> dict[int, Any]:
+    """Decode the fields of a message by number. The last field of a number wins."""
+    return dict(_parts(message))
+
+
+def _parts(message: bytes) -> Iterator[tuple[int, Any]]:
+    """Yield number and value of each field of a message, in order."""
+    position = 0
+
+    def varint():
+        nonlocal position
+        value = shift = 0
+        while True:
+            byte = message[position]
+            position += 1
+            value |= (byte & 0x7F) << shift
+            shift += 7
+            if byte < 0x80:
+                return value
+
+    while position < len(message):
+        tag = varint()
+        number, kind = tag >> 3, tag & 7
+        if kind == 0:
+            value = varint()
+        else:
+            length = {1: 8, 5: 4}[kind] if kind in (1, 5) else varint()
+            value = message[position : position + length]
+            position += length
+        yield number, value

@@ -1,0 +1,96 @@
+"""Special tokens of a vocabulary, and the names that they are found by."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+from bert_jax.errors import UserError
+
+
+class SpecialTokens(NamedTuple):
+    """Texts of the special tokens in a vocabulary.
+
+    Attributes:
+      pad: Padding.
+      unk: Unknown text. A vocabulary without one has `mask` here.
+      cls: First token of a row.
+      sep: Last token of a row, and separator of texts.
+      mask: Blank.
+    """
+
+    pad: str
+    unk: str
+    cls: str
+    sep: str
+    mask: str
+
+
+SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
+PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
+BYTE_BPE_SPECIAL_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
+
+# Fields of `tokenizer_config.json` that name the token of a role, the first one first;
+# and tokens that have this role in published vocabularies.
+_FIELDS = {
+    "pad": ("pad_token",),
+    "cls": ("cls_token", "bos_token"),
+    "sep": ("sep_token", "eos_token"),
+    "mask": ("mask_token",),
+    "unk": ("unk_token",),
+}
+_KNOWN = {
+    "pad": (PAD, "<pad>", "<|pad|>"),
+    "cls": (CLS, "<cls>", "<s>", "<bos>", "<|begin_of_text|>"),
+    "sep": (SEP, "<sep>", "</s>", "<eos>", "<|end_of_text|>"),
+    "mask": (MASK, "<mask>", "<|mask|>"),
+    "unk": (UNK, "<unk>"),
+}
+# Texts of a blank in texts of users. [MASK] works with every tokenizer.
+BLANKS = _KNOWN["mask"]
+# Roles that every vocabulary must have a token for.
+ROLES = ("pad", "cls", "sep", "mask")
+
+
+def find(
+    tokens: Collection[str], unk: str | None, named: Mapping[str, Any]
+) -> SpecialTokens:
+    """Return the special tokens of a vocabulary.
+
+    Args:
+      tokens: All tokens.
+      unk: Token that the model gives to unknown text; None if it has none.
+      named: Fields of a `tokenizer_config.json` or `special_tokens_map.json`.
+
+    Raises:
+      UserError: A token is missing, or two roles have the same token.
+    """
+    found: dict[str, str] = {} if unk is None else {"unk": unk}
+    for role, fields in _FIELDS.items():
+        if role in found:
+            continue
+        given = [_text(named[field]) for field in fields if named.get(field)]
+        known = [token for token in _KNOWN[role] if token in tokens]
+        if not (given or known) and role in ROLES:
+            raise UserError(
+                f"the vocabulary has no {' or '.join(_KNOWN[role])}; name its "
+                f"{role} token as {fields[0]} in tokenizer_config.json"
+            )
+        if given or known:
+            found[role] = (given + known)[0]
+    if missing := [token for token in found.values() if token not in tokens]:
+        raise UserError(f"the vocabulary has no {', '.join(missing)}")
+    special = SpecialTokens(**{"unk": found["mask"], **found})
+    distinct = special.pad, special.sep, special.mask
+    if len({*distinct}) < len(distinct) or special.cls in (special.pad, special.mask):
+        raise UserError(
+            "padding, separator and mask must be different tokens, got "
+            f"{', '.join(distinct)}"
+        )
+    return special
+
+
+def _text(token: Any) -> str:
+    """Return the text of a token, which may be an object with further settings."""
+    content = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(content, str):
+        raise UserError(f"a special token must be a text, got {token!r}")
+    return content
