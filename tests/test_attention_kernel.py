@@ -98,6 +98,7 @@ def output_and_gradients(case, attend, *arrays):
 
 plain = kernels_lib._plain
 by_kernel = kernels_lib._tpu
+by_splash = functools.partial(kernels_lib._tpu_long_rows, interpret=True)
 by_cudnn = functools.partial(kernels_lib._cudnn, implementation="xla")
 
 
@@ -120,6 +121,9 @@ def assert_equals_plain(case, got):
         (by_kernel, Case(16, 64, rows=1, rate=0.1)),  # in two programs of the grid
         (by_kernel, Case(length=256, rate=0.1, window=20, documents=True)),
         (by_kernel, Case(rate=0.1, dtype="bfloat16")),
+        (by_splash, Case(length=384, window=150, documents=True)),  # blocks of 128
+        (by_splash, Case(4, 32, length=384, causal=True, window=20)),
+        (by_splash, Case(1, 128, length=256, causal=True, dtype="bfloat16")),
         (by_cudnn, Case()),
         (by_cudnn, Case(documents=True, causal=True)),
         pytest.param(
@@ -150,7 +154,7 @@ def test_kernel_draws_the_dropout_of_the_plain_path(interpreted_kernels):
     np.testing.assert_array_equal(context.swapaxes(1, 2) == 0, dropped)
 
 
-@pytest.mark.parametrize("attend", [by_kernel, plain, by_cudnn])
+@pytest.mark.parametrize("attend", [by_kernel, by_splash, plain, by_cudnn])
 def test_a_query_without_keys_has_no_output_and_no_gradient(
     attend, interpreted_kernels
 ):
@@ -187,10 +191,15 @@ def test_kernels_run_on_the_rows_and_heads_of_a_device(interpreted_kernels):
 # ---- which implementation runs
 
 
-def tpu_decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, **more):
+def tpu_decision(
+    batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, rate=0.1, **more
+):
     """Return the decision for TPUs, after a check with the program for them."""
     encoder = config.EncoderConfig(
-        hidden_size=heads * head_size, num_heads=heads, **more
+        hidden_size=heads * head_size,
+        num_heads=heads,
+        attention_dropout_rate=rate,
+        **more,
     )
     case = Case(heads, head_size, length=length, rows=batch)
     query, key, value, *_ = case.arrays()
@@ -207,7 +216,7 @@ def tpu_decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, *
     with sharding.use(mesh):
         traced = jax.jit(jax.grad(total, argnums=(0, 1, 2))).trace(*arrays)
         decided = decisions.attention(
-            encoder, "tpu", batch, length, is_local=False, has_dropout=True
+            encoder, "tpu", batch, length, is_local=False, has_dropout=rate > 0
         )
         counts = {
             platform: traced.lower(lowering_platforms=(platform,))
@@ -215,17 +224,18 @@ def tpu_decision(batch=2, length=128, tensor=1, data=1, heads=4, head_size=64, *
             .count("tpu_custom_call")
             for platform in ("tpu", "cpu")
         }
-    is_kernel = decided.implementation == decisions.TPU_KERNEL
-    assert counts == {"tpu": 2 * is_kernel, "cpu": 0}
+    calls = {decisions.TPU_KERNEL: 2, decisions.SPLASH: 3, decisions.PLAIN: 0}
+    assert counts == {"tpu": calls[decided.implementation], "cpu": 0}
     return str(decided)
 
 
 def test_tpus_use_the_kernel_where_shapes_allow():
     assert tpu_decision() == "TPU kernel"
     assert tpu_decision(length=256, tensor=2) == "TPU kernel"
-    rows = "plain operations (rows of {} tokens; the kernel takes multiples of 128 up "
-    assert tpu_decision(length=120).startswith(rows.format(120))
-    assert tpu_decision(length=640).startswith(rows.format(640))
+    assert tpu_decision(length=640, rate=0.0, tensor=2) == "splash attention"
+    rows = "plain operations (rows of 120 tokens; kernels take multiples of 128)"
+    assert tpu_decision(length=120) == rows
+    assert "more than 512 tokens with dropout of prob" in tpu_decision(length=640)
     assert tpu_decision(kernels="off") == "plain operations (encoder.kernels=off)"
     assert "heads of 48 columns; kernels take 32, 64, 128" in tpu_decision(
         head_size=48, heads=8
@@ -249,8 +259,7 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         f"global attention, local attention: TPU kernel; {of_residuals}"
     )
     assert decisions.describe(modern, "tpu", 8, 8192) == (
-        "global attention, local attention: plain operations (rows of 8192 tokens; the "
-        f"kernel takes multiples of 128 up to 512); {of_residuals}"
+        f"global attention, local attention: splash attention; {of_residuals}"
     )
     assert decisions.describe(modern, "cuda", 8, 8192) == (
         "global attention: cuDNN; local attention: plain operations (the window of "
@@ -266,6 +275,7 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         ("v6e:1x1", Case(4, rate=0.1, dtype="bfloat16")),
         ("v5e:1x1", Case(4, 32, rate=0.1, documents=True, causal=True)),
         ("v4:2x2x1", Case(length=256, window=64, dtype="bfloat16")),
+        ("v5e:1x1", Case(length=8192, rows=1, window=64, dtype="bfloat16")),
     ],
     ids=str,
 )
@@ -274,8 +284,13 @@ def test_kernel_compiles(name, case):
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for x in case.arrays()
     ]
-    run = jax.jit(functools.partial(output_and_gradients, case, by_kernel))
+    is_long = case.length > decisions.MAX_LENGTH
+    attend = kernels_lib._tpu_long_rows if is_long else by_kernel
+    run = jax.jit(functools.partial(output_and_gradients, case, attend))
     text = run.lower(*arrays).compile().as_text()
+    if is_long:
+        assert {"fwd", "dq", "dkv"} <= {*re.findall(r"%splash_mha_([a-z]+)_", text)}
+        return
     names = re.findall(r"kernel_name = \"(\w+)\"|%(attention_\w+?)[.\d]* = ", text)
     assert {a or b for a, b in names} >= {"attention_forward", "attention_backward"}
 

@@ -14,7 +14,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, products
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import decisions, tpu_attention
+from bert_jax.model.kernels import decisions, tpu_attention, tpu_long_rows
 
 # Score of a key that a query does not see. exp(-1e9) is 0 in float32 beside any other
 # score.
@@ -48,7 +48,7 @@ def attend(
     if query_positions is not None:
         return _plain(config, *arrays, query_positions)
     kernels = {}
-    for platform, kernel in (("tpu", _tpu), ("cuda", _cudnn)):
+    for platform in ("tpu", "cuda"):
         decision = decisions.attention(
             config,
             platform,
@@ -57,6 +57,7 @@ def attend(
             has_dropout=dropout_keys is not None and config.attention_dropout_rate > 0,
         )
         if decision.implementation != decisions.PLAIN:
+            kernel = _KERNELS[decision.implementation]
             kernels[platform] = functools.partial(kernel, config)
     plain = functools.partial(_plain, config)
     return lax.platform_dependent(*arrays, **kernels, default=plain)
@@ -75,6 +76,12 @@ def _tpu(config, sources, biases, pattern, dropout_keys):
         rate=config.attention_dropout_rate,
     )
     return context.reshape(sources[0].shape)
+
+
+def _tpu_long_rows(config, sources, biases, pattern, dropout_keys, *, interpret=False):
+    del dropout_keys  # there is no dropout
+    arrays = _add_biases(config, sources, biases)
+    return tpu_long_rows.attend(*arrays, pattern, interpret=interpret)
 
 
 def _cudnn(config, sources, biases, pattern, dropout_keys, *, implementation="cudnn"):
@@ -101,6 +108,13 @@ def _cudnn(config, sources, biases, pattern, dropout_keys, *, implementation="cu
     )
     sees_key = jnp.any(pattern.mask(), axis=2)[:, :, None, None]  # [B, L or 1, 1, 1]
     return jnp.where(sees_key, context, 0)
+
+
+_KERNELS = {
+    decisions.TPU_KERNEL: _tpu,
+    decisions.SPLASH: _tpu_long_rows,
+    decisions.CUDNN: _cudnn,
+}
 
 
 def _plain(config, sources, biases, pattern, dropout_keys, query_positions=None):

@@ -14,13 +14,15 @@ from bert_jax.model.kernels import per_device
 
 PLAIN = "plain operations"
 TPU_KERNEL = "TPU kernel"
+SPLASH = "splash attention"
 CUDNN = "cuDNN"
 
 # Columns of a TPU's registers.
 LANES = 128
 # Queries that the TPU's attention kernel computes at once.
 QUERY_CHUNK = 128
-# Longer rows need an online softmax, which the kernel does not have.
+# Longer rows need a running softmax, which the kernel does not have; splash attention
+# has it.
 MAX_LENGTH = 512
 HEAD_SIZES = (32, 64, 128)
 # Rows of a block of the TPU's residual kernel, as many as a bfloat16 register has.
@@ -32,7 +34,7 @@ class Decision:
     """The implementation of a part, and why it is not a kernel.
 
     Attributes:
-      implementation: `PLAIN`, `TPU_KERNEL` or `CUDNN`.
+      implementation: `PLAIN`, `TPU_KERNEL`, `SPLASH` or `CUDNN`.
       reason: Why the plain path is taken; "" for kernels.
     """
 
@@ -68,14 +70,15 @@ def attention(
     if config.positions == "relative":
         return Decision(PLAIN, "no kernel has relative positions")
     if platform == "tpu":
-        return _first_reason(_attention_on_tpu(config, batch, length), TPU_KERNEL)
+        reasons = _attention_on_tpu(config, batch, length, has_dropout)
+        return _first_reason(reasons, TPU_KERNEL if length <= MAX_LENGTH else SPLASH)
     if platform == "cuda":
         reasons = _attention_on_cuda(config, is_local, has_dropout)
         return _first_reason(reasons, CUDNN)
     return Decision(PLAIN, f"no kernel for platform {platform}")
 
 
-def _attention_on_tpu(config, batch, length):
+def _attention_on_tpu(config, batch, length, has_dropout):
     heads = config.num_heads / per_device.parts("heads")
     columns = heads * config.head_size
     sizes = ", ".join(map(str, HEAD_SIZES))
@@ -88,9 +91,12 @@ def _attention_on_tpu(config, batch, length):
         f"{columns:g} columns of heads on a device; kernels take multiples of {LANES}",
     )
     yield (
-        length > MAX_LENGTH or length % QUERY_CHUNK,
-        f"rows of {length} tokens; the kernel takes multiples of {QUERY_CHUNK} up to "
-        f"{MAX_LENGTH}",
+        length % QUERY_CHUNK,
+        f"rows of {length} tokens; kernels take multiples of {QUERY_CHUNK}",
+    )
+    yield (
+        length > MAX_LENGTH and has_dropout,
+        f"rows of more than {MAX_LENGTH} tokens with dropout of probabilities",
     )
     yield _uneven_rows(batch)
 
