@@ -48,6 +48,7 @@ def get_config(arg: str = ""):
         steps=round(4.8e12 / 2**22),
         length=2048,
         batch_size=2048,
+        micro_batches=32,
         learning_rate=1e-4,
         warmup_fraction=0.01,
         rotary_base=10_000.0,
@@ -56,6 +57,7 @@ def get_config(arg: str = ""):
         steps=round(0.2e12 / 2**22),
         length=8192,
         batch_size=512,
+        micro_batches=8,
         learning_rate=1e-4,
         decay_fraction=1.0,
         masking_rate=0.1,
@@ -70,7 +72,7 @@ def get_config(arg: str = ""):
     cfg.encoder.update(positions="rotary", rotary_base=250_000.0)
     cfg.encoder.update(feed_forward="gated", activation="silu", linear_bias=False)
     cfg.encoder.update(norm="rms", norm_placement="pre", embedding_norm=False)
-    cfg.encoder.update(layer_norm_epsilon=1e-5)
+    cfg.encoder.update(layer_norm_epsilon=1e-5, scan_layers=True, remat="attention")
     cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
     cfg.encoder.prediction_head.update(num_layers=0, norm=False)
     cfg.encoder.prediction_head.update(output_bias=False, tied=False)

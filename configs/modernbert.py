@@ -29,8 +29,11 @@ Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
         --kind=byte_bpe); the authors' has 50,280 tokens. They change the corpus at each
-        stage: '--config.phases[4].corpus_weights=0,1'.
+        stage: '--config.phases[4].corpus_weights=0,1'. The loop over layers, attention
+        that is recomputed, and the micro-batches make base fit 64 chips of TPU v4.
 Cost:   Ettin's authors had four H100s for 6, 9, 13, 20, 40 and 90 days. Not run yet.
+        The compiler's estimate for base on 64 chips of v4 is 18 days, eight of them for
+        rows of 8,192 (docs/log.md): attention in long rows is plain operations yet.
 """
 
 import dataclasses
@@ -51,6 +54,8 @@ VARIANTS = {
     "ettin_1b": (28, 1792, 3840, 28, 5e-4, 0.1, 2, 3),
 }
 _BATCH = 4608
+# Rows of a micro-batch, by length.
+_MICRO = {1024: 576, 8192: 64}
 
 
 def get_config(arg: str = ""):
@@ -101,7 +106,7 @@ def get_config(arg: str = ""):
     cfg.encoder.pooler.update(activation="gelu_erf", bias=False)
     cfg.encoder.pooler.update(norm=True, per_token=True)
     cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
-    cfg.encoder.depth_scaled_init = True
+    cfg.encoder.update(depth_scaled_init=True, scan_layers=True, remat="attention")
     cfg.optimizer.update(name="stable_adamw", schedule="wsd", bias_correction=True)
     cfg.optimizer.update(beta2=0.98, clip_norm=0.0, weight_decay=weight_decay)
     if smoke:
@@ -129,5 +134,9 @@ def _phase(billions: float, length: int, batch_size: int, **settings: float):
     """Return a phase of some billions of tokens."""
     steps = round(billions * 1e9 / (length * batch_size))
     return config_lib.PhaseConfig(
-        steps=steps, length=length, batch_size=batch_size, **settings
+        steps=steps,
+        length=length,
+        batch_size=batch_size,
+        micro_batches=batch_size // _MICRO[length],
+        **settings,
     )

@@ -41,10 +41,11 @@ def get_config(arg: str = ""):
             steps=steps,
             length=length,
             batch_size=2**21 // length,
+            micro_batches=micro_batches,
             learning_rate=1e-4,
             warmup_fraction=2_000 / steps,
         )
-        for steps, length in ((1_000_000, 1024), (50_000, 4096))
+        for steps, length, micro_batches in ((1_000_000, 1024, 4), (50_000, 4096, 8))
     )
     cfg = knobs.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=(first, second))
@@ -54,7 +55,7 @@ def get_config(arg: str = ""):
     cfg.encoder.update(positions="rotary", type_vocab_size=0)
     cfg.encoder.update(feed_forward="gated", activation="silu", linear_bias=False)
     cfg.encoder.update(norm="rms", norm_placement="pre", embedding_norm=False)
-    cfg.encoder.update(layer_norm_epsilon=1e-5)
+    cfg.encoder.update(layer_norm_epsilon=1e-5, scan_layers=True, remat="attention")
     cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
     cfg.encoder.prediction_head.update(num_layers=0, norm=False, tied=False)
     cfg.optimizer.update(schedule="cosine", bias_correction=True)
