@@ -62,12 +62,12 @@ def describe(corpus: shards.Corpus) -> str:
         )
         for split in shards.SPLITS
     )
-    unknown = corpus.count(shards.TRAIN, "unknown_tokens")
-    share = unknown / corpus.count(shards.TRAIN, "tokens")
-    unknown_token = corpus.tokenizer.special_tokens.unk
-    text = (
-        f"{corpus.folder}: {train} ({share:.2%} {unknown_token}); held out: {held_out}"
+    share = corpus.count(shards.TRAIN, "unknown_tokens") / corpus.count(
+        shards.TRAIN, "tokens"
     )
+    special = corpus.tokenizer.special_tokens
+    unknown = "" if special.unk == special.mask else f" ({share:.2%} {special.unk})"
+    text = f"{corpus.folder}: {train}{unknown}; held out: {held_out}"
     if corpus.count(shards.HELD_OUT, "documents") < 2:
         text += (
             "\nwarning: fewer than two documents are held out, too few for an "

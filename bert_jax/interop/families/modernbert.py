@@ -1,7 +1,7 @@
 """ModernBERT (Warner et al. 2024): rotary positions, local attention, gated layers.
 
-Its tokenizers are not supported. All its classes have a head of a dense layer, an
-activation and a norm, which bert_jax has as prediction head or as pooler.
+All its classes have a head of a dense layer, an activation and a norm, which bert_jax
+has as prediction head or as pooler.
 """
 
 import pathlib

@@ -1,7 +1,6 @@
 """UltraBERT (2026): EuroBERT's layers, most of them local, and a head of two layers.
 
-`transformers` writes its arrays under other names than its classes have. Its tokenizers
-are not supported.
+`transformers` writes its arrays under other names than its classes have.
 """
 
 import pathlib
