@@ -276,6 +276,12 @@ def test_special_tokens_are_named_or_known(pipelines, tmp_path):
     ):
         with pytest.raises(UserError, match=message):
             named(**values)
+    # A token may be added as an ordinary one.
+    values = json.loads(pipelines["modernbert"].to_str())
+    for token in values["added_tokens"]:
+        token["special"] = False
+    ordinary = tokenizer_lib.make(values)
+    assert ordinary.mask_id not in ordinary.encode("the [MASK]")
     unnamed = learn(
         models.WordLevel(unk_token="?"),
         tokenizers.trainers.WordLevelTrainer,

@@ -134,10 +134,7 @@ class Tokenizer:
         """
         shown = [i for i in ids if i != self.pad_id]
         text = self._pipeline.decode(shown, skip_special_tokens=False)
-        steps = token_texts.parts(self._values["pre_tokenizer"])
-        if any(step.get("add_prefix_space") for step in steps):
-            return text.removeprefix(" ")
-        return text
+        return text.removeprefix(" ") if self._adds_space else text
 
     # ---- the vocabulary
 
@@ -248,11 +245,18 @@ class Tokenizer:
     @functools.cached_property
     def _pipeline_after_blank(self) -> tokenizers.Tokenizer:
         """Pipeline that adds no space to a text, as text behind a blank has its own."""
+        if not self._adds_space:
+            return self._pipeline
         values = json.loads(self.pipeline)
         for step in token_texts.parts(values["pre_tokenizer"]):
-            if step.get("add_prefix_space"):
+            if "add_prefix_space" in step:
                 step["add_prefix_space"] = False
         return plain_text.pipeline(values, self._special)
+
+    @property
+    def _adds_space(self) -> bool:
+        steps = token_texts.parts(self._values["pre_tokenizer"])
+        return any(step.get("add_prefix_space") for step in steps)
 
     @property
     def _special(self) -> list[str]:

@@ -27,7 +27,12 @@ def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Token
       values: Content of a `tokenizer.json`.
       special: Texts of the special tokens.
     """
-    result = tokenizers.Tokenizer.from_str(json.dumps(values))
+    added = [
+        token | {"special": token["special"] or token["content"] in special}
+        for token in values["added_tokens"]
+    ]
+    text = json.dumps(values | {"added_tokens": added})
+    result = tokenizers.Tokenizer.from_str(text)
     result.encode_special_tokens = True
     model = values["model"]
     if model["type"] == "BPE":
