@@ -4,6 +4,8 @@ import json
 import re
 import shutil
 
+import flax.serialization
+import flax.traverse_util
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -304,6 +306,35 @@ def copy_with(source, folder, arrays):
     shutil.copytree(source, folder)
     safetensors.write(folder / "model.safetensors", arrays, arrays.items())
     return folder
+
+
+def test_old_flax_checkpoints_are_read(tmp_path):
+    """The layout restates modeling_flax_pytorch_utils.py of `transformers` 4.
+
+    Release 5 has no Flax to compare with.
+    """
+    for case in ("pretraining", "roberta_masked_lm", "electra_discriminator"):
+        folder = published.write(case, tmp_path / case)
+        by_path = {}
+        for name, array in published.arrays_of(folder).items():
+            *parents, leaf = name.split(".")
+            if leaf == "weight" and "norm" in name.lower():
+                leaf = "scale"
+            elif leaf == "weight" and "embeddings." in name:
+                leaf = "embedding"
+            elif leaf == "weight":
+                leaf, array = "kernel", array.T
+            by_path[*parents, leaf] = array
+        tree = flax.traverse_util.unflatten_dict(by_path)
+        expected = checkpoints.published(folder)
+        (folder / "model.safetensors").rename(folder / "kept")
+        content = flax.serialization.msgpack_serialize(tree)
+        (folder / "flax_model.msgpack").write_bytes(content)
+        got = checkpoints.published(folder)
+        assert (got.shapes, got.form) == (expected.shapes, expected.form)
+        (folder / "kept").rename(folder / "model.safetensors")
+        for path in expected.shapes:
+            np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
 
 
 def test_safetensors_files(tmp_path):

@@ -209,7 +209,10 @@ def test_missing_and_damaged_files_are_refused(folder):
         file.write_bytes(damaged)
         refused(source, message)
     file.rename(kept)
-    refused(source, "has no model.safetensors, and no model.safetensors.index.json")
+    refused(source, "has no model.safetensors, .*index.json or flax_model.msgpack")
+    (source / "flax_model.msgpack").write_bytes(b"\x81\xa4bert")
+    refused(source, "flax_model.msgpack cannot be used: .*; fetch the file again")
+    (source / "flax_model.msgpack").unlink()
     (source / "pytorch_model.bin").write_bytes(b"x")
     refused(
         source, "pytorch_model.bin is a pickle, and .* can run code.*save_pretrained"

@@ -3,19 +3,27 @@
 import pathlib
 
 from bert_jax.errors import UserError
-from bert_jax.interop import configs, json_files, published, safetensors, vocabularies
+from bert_jax.interop import (
+    configs,
+    flax_msgpack,
+    json_files,
+    published,
+    safetensors,
+    vocabularies,
+)
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.tokenizer import PIPELINE_FILE
 
 CONFIG = "config.json"
 ARRAYS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
+FLAX = "flax_model.msgpack"
 _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth")
 
 
 def is_checkpoint(folder: pathlib.Path) -> bool:
     """Return whether `transformers` saved a folder, damaged or not."""
-    if any((folder / name).exists() for name in (ARRAYS, INDEX)):
+    if any((folder / name).exists() for name in (ARRAYS, INDEX, FLAX)):
         return True
     if not (folder / CONFIG).exists():
         return bool(_pickles(folder))
@@ -38,6 +46,8 @@ def read(folder: pathlib.Path) -> published.Published:
         files, arrays = (folder / ARRAYS,), safetensors.read(folder / ARRAYS)
     elif (folder / INDEX).exists():
         files, arrays = _read_shards(folder)
+    elif (folder / FLAX).exists():
+        files, arrays = (folder / FLAX,), flax_msgpack.read(folder / FLAX)
     elif pickles := _pickles(folder):
         auto = config.class_name or "AutoModelForPreTraining"
         raise UserError(
@@ -46,7 +56,7 @@ def read(folder: pathlib.Path) -> published.Published:
             f"M.from_pretrained({str(folder)!r}).save_pretrained(NEW_FOLDER)"
         )
     else:
-        raise UserError(f"{folder} has no {ARRAYS}, and no {INDEX}")
+        raise UserError(f"{folder} has no {ARRAYS}, {INDEX} or {FLAX}")
     tokenizer = vocabularies.read(folder)
     if (folder / PIPELINE_FILE).exists():
         vocabularies.check_rows(
