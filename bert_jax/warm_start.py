@@ -90,6 +90,8 @@ def adopt(
             f"run.convert --input={path} --to=ours writes"
         )
     adopted = encoder(config.encoder, path, source.metadata, overrides)
+    # A run may go on with another objective: left to right first, then masked tokens.
+    adopted = dataclasses.replace(adopted, causal=config.objective.causal)
     config = dataclasses.replace(config, encoder=adopted, init_from=str(path))
     knobs.check(config)
     return config

@@ -14,7 +14,9 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         The corpus is one of the checkpoint's tokenizer, or several:
         --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
         the rows for the former kind of text. Use `run.extend_vocabulary` first to add
-        the words of a domain. Moments and schedule begin anew.
+        the words of a domain. Moments and schedule begin anew. The objective may be
+        another one, whose head begins anew: left to right first, then masked tokens
+        (arXiv 2507.00994).
 Cost:   not run yet.
 """
 

@@ -122,7 +122,7 @@ def test_roles_of_the_encoder_s_fields():
     }
     adaptable = {
         *("max_position_embeddings", "type_vocab_size"),
-        *("rotary_base", "local_rotary_base"),
+        *("rotary_base", "local_rotary_base", "causal"),
     }
     for role, names in (
         ("free", computation),

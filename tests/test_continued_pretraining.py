@@ -3,6 +3,7 @@
 import dataclasses
 import json
 
+import flax.linen as nn
 import jax
 import numpy as np
 import published
@@ -81,7 +82,6 @@ def test_the_architecture_is_the_checkpoints_and_the_rest_the_configs(metadata):
         # A default that was typed is asked for as any other value.
         ({}, ["encoder.num_layers"], "encoder.num_layers=12, but .* has 2; pass"),
         ({"activation": "gelu_erf"}, (), "activation=gelu_erf, but .* has gelu_tanh"),
-        ({"causal": True}, (), "causal=True, but .* has False"),
         (
             {"prediction_head": config.PredictionHeadConfig(num_layers=0)},
             (),
@@ -106,6 +106,31 @@ def test_positions_and_segments_may_change(metadata):
     assert adopted(metadata).max_position_embeddings == 64
     path = "encoder.max_position_embeddings"
     assert adopted(metadata, [path]).max_position_embeddings == 512
+
+
+def test_an_encoder_learns_left_to_right_first(corpus, metadata):
+    """Then it sees both sides, with the same parameters."""
+    own = dataclasses.replace(metadata, tokenizer=corpus.tokenizer)
+    in_order = config.CausalLmConfig()
+    masked = config.MaskedLmConfig(segments="doc_sentences")
+    shapes = []
+    for first, then in ((in_order, masked), (masked, in_order)):
+        encoder = dataclasses.replace(own.encoder, causal=first.causal)
+        saved_by = dataclasses.replace(own, encoder=encoder)
+        asked = make_config(corpus, "SOURCE")
+        asked = dataclasses.replace(
+            asked,
+            objective=then,
+            encoder=dataclasses.replace(asked.encoder, causal=then.causal),
+        )
+        source = warm_start.Source("SOURCE", saved_by, "")
+        got = warm_start.adopt(asked, source, corpus, ())
+        assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
+        objective = pretraining.OBJECTIVES[then.kind](got.encoder, then)
+        initial = jax.eval_shape(objective.init, jax.random.key(0))
+        initial = nn.unbox(initial)["encoder"]  # the head begins anew
+        shapes.append(jax.tree.map(lambda x: x.shape, initial))
+    assert shapes[0] == shapes[1]
 
 
 def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):

@@ -127,7 +127,7 @@ class EncoderConfig:
     global_layer_every: int = knob(1, at_least=1)
     first_global_layer: int = knob(0, at_least=0)
     # Whether a token attends to itself and earlier tokens only.
-    causal: bool = False
+    causal: bool = knob(False, adaptable=True)
 
     # ---- feed-forward network, norms and biases
     # "gated": output(activation(gate(x)) * intermediate(x)) (Shazeer 2020).
