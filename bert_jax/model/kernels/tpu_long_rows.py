@@ -17,8 +17,10 @@ from jaxtyping import Array, Float
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import per_device
 
-# Positions of a block, the largest first; one of them divides the length.
+# Positions of a block; the first that divides the length is taken. Small blocks skip
+# more of what is outside a window.
 _BLOCKS = (1024, 512, 256, 128)
+_BLOCKS_OF_WINDOWS = (256, 128)
 # Segment of keys that no query sees.
 _NO_SEGMENT = -1
 _ROWS = ("batch", "heads", "length", None)
@@ -70,7 +72,9 @@ def attend(
 
 def _run(options, query, key, value, segments, of_keys):
     _, heads, length, _ = query.shape
-    block = next(size for size in _BLOCKS if length % size == 0)
+    skips = options.window is not None and length > _BLOCKS[0]
+    sizes = _BLOCKS_OF_WINDOWS if skips else _BLOCKS
+    block = next(size for size in sizes if length % size == 0)
     shape = length, length
     if options.window is not None:
         after = 0 if options.causal else options.window
@@ -84,8 +88,11 @@ def _run(options, query, key, value, segments, of_keys):
             block_kv=block,
             block_q_dkv=block,
             block_kv_dkv=block,
-            block_q_dq=block,
-            block_kv_dq=block,
+            # One backward kernel computes scores once, but writes gradients of queries
+            # for each block of keys, also for those that it skips.
+            use_fused_bwd_kernel=not skips,
+            block_q_dq=block if skips else None,
+            block_kv_dq=block if skips else None,
         ),
         head_shards=1,
         q_seq_shards=1,
