@@ -188,6 +188,8 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
             (masked_lm.MaskedLm(ALBERT, IN_ORDER), "AlbertForPreTraining"),
             (masked_lm.MaskedLm(ALBERT, WITHOUT_QUESTION), "AlbertForMaskedLM"),
             (choice.Choice(ALBERT, 2), "AlbertForMultipleChoice"),
+            (tagging.Tagging(ALBERT, 3), "AlbertForTokenClassification"),
+            (spans.Spans(ALBERT), "AlbertForQuestionAnswering"),
             (masked_lm.MaskedLm(ELECTRA, WITHOUT_QUESTION), "ElectraForMaskedLM"),
             (spans.Spans(ELECTRA), "ElectraForQuestionAnswering"),
             (tagging.Tagging(ROBERTA, 3), "RobertaForTokenClassification"),
