@@ -226,6 +226,14 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
         assert got.metadata.tokenizer == tokenizer
 
 
+def test_fewer_layers_than_a_period_are_exported():
+    encoder = dataclasses.replace(MODERNBERT, num_layers=2, global_layer_every=3)
+    made = masked_lm.MaskedLm(encoder, WITHOUT_PAIRS)
+    about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
+    model = lazy_checkpoint.Model("run", about, {})
+    assert lazy_checkpoint.form_of(model).name == "ModernBertForMaskedLM"
+
+
 def read_all(model):
     return {path: array.read() for path, array in model.params.items()}
 
