@@ -13,7 +13,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/nomicbert.py \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus that is built with BERT's uncased vocabulary:
         run.build_corpus --tokenizer=vocab.txt --lower_case.
-Cost:   not known. Not run yet.
+Cost:   the compiler's estimate for 64 chips of TPU v4 is three hours (docs/log.md).
+        Not run yet.
 """
 
 from bert_jax import config as config_lib

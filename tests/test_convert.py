@@ -192,6 +192,8 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
             (masked_lm.MaskedLm(ALBERT, IN_ORDER), "AlbertForPreTraining"),
             (masked_lm.MaskedLm(ALBERT, WITHOUT_QUESTION), "AlbertForMaskedLM"),
             (choice.Choice(ALBERT, 2), "AlbertForMultipleChoice"),
+            (tagging.Tagging(ALBERT, 3), "AlbertForTokenClassification"),
+            (spans.Spans(ALBERT), "AlbertForQuestionAnswering"),
             (masked_lm.MaskedLm(ELECTRA, WITHOUT_QUESTION), "ElectraForMaskedLM"),
             (spans.Spans(ELECTRA), "ElectraForQuestionAnswering"),
             (tagging.Tagging(ROBERTA, 3), "RobertaForTokenClassification"),
@@ -226,6 +228,14 @@ def test_native_models_of_each_class_come_back_bit_for_bit(tmp_path):
         assert encoder.num_layer_groups == objective.encoder.num_layer_groups
         assert name.startswith("Bert") or encoder == objective.encoder
         assert got.metadata.tokenizer.fingerprint == tokenizer.fingerprint
+
+
+def test_fewer_layers_than_a_period_are_exported():
+    encoder = dataclasses.replace(MODERNBERT, num_layers=2, global_layer_every=3)
+    made = masked_lm.MaskedLm(encoder, WITHOUT_PAIRS)
+    about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
+    model = lazy_checkpoint.Model("run", about, {})
+    assert lazy_checkpoint.form_of(model).name == "ModernBertForMaskedLM"
 
 
 def read_all(model):

@@ -228,7 +228,10 @@ def _architecture(config: config_lib.EncoderConfig, form: Form) -> dict[str, Any
         "embedding_size": config.embedding_columns,
         "num_key_value_heads": config.key_value_heads,
         "local_rotary_base": config.local_rotary_base or config.rotary_base,
+        # With fewer layers than a period, several periods are the same.
+        "global_layer_every": [config.is_global(i) for i in range(config.num_layers)],
     }
+    del fields["first_global_layer"]
     head = dataclasses.asdict(fields.pop("prediction_head"))
     if any(path.endswith("/output_embedding") for path in form.model_class.parts):
         activation = head["activation"] or config.activation
