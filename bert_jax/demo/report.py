@@ -17,6 +17,8 @@ from bert_jax.training import curves
 
 # The two ways to begin fine-tuning; also names of their folders.
 PRETRAINED, RANDOM = "pretrained", "random"
+# Folder in the workdir for a demo of the recipe's variant of this name.
+BERT = "bert"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,17 +77,26 @@ def draw(
     results: Results,
     pretrained: Sequence[dict[str, Any]],
     finetuned: dict[str, list[list[dict[str, Any]]]],
+    of_bert: Sequence[dict[str, Any]] = (),
 ) -> figure.Figure:
-    """Draw the curves of pretraining and fine-tuning from records of metrics.jsonl."""
+    """Draw the curves of pretraining and fine-tuning from records of metrics.jsonl.
+
+    Args:
+      results: Numbers of the demo.
+      pretrained: Records of pretraining.
+      finetuned: Records of fine-tuning by seed, by initial weights.
+      of_bert: Records of pretraining with BERT's recipe, which are dashed lines.
+    """
     levels = {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),
         "nsp_accuracy": (0.5, "chance"),
     }
     return curves.draw(
         pretrained,
-        "A small BERT on the documentation of Python packages",
+        "A small encoder on the documentation of Python packages",
         levels=levels,
         finetuned={f"{name} weights": runs for name, runs in finetuned.items()},
+        baseline=("BERT's recipe", of_bert) if of_bert else None,
     )
 
 

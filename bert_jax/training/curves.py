@@ -18,7 +18,7 @@ _PANELS = (
     ("learning rate", "learning_rate"),
     ("sequences a second", "sequences_per_sec"),
 )
-_COLORS = ("tab:blue", "tab:orange", "tab:green", "tab:red", "tab:purple")
+_COLORS = tuple(f"C{i}" for i in range(10))  # matplotlib's
 # Labels of the baselines of a metric.
 _UNIGRAM_ENTROPY, _WITHOUT_CONTEXT = "unigram entropy", "without context"
 # Labels by the first part of the name of a metric.
@@ -36,6 +36,7 @@ def draw(
     *,
     levels: dict[str, tuple[float, str]] | None = None,
     finetuned: dict[str, list[list[Record]]] | None = None,
+    baseline: tuple[str, Sequence[Record]] | None = None,
 ) -> figure.Figure:
     """Plot the curves of a run: training as lines, held-out evaluation with dots.
 
@@ -48,6 +49,8 @@ def draw(
       levels: An additional baseline of a metric, and its label, by metric.
       finetuned: Records of fine-tuning runs with different seeds, by label. They get
         another panel, with the mean and the range of their accuracy.
+      baseline: Label and records of another run, whose held-out losses and accuracies
+        are dashed lines.
 
     Raises:
       UserError: There is nothing to plot.
@@ -65,7 +68,8 @@ def draw(
     picture.suptitle(title)
     for axis, (label, drawn) in zip(grid, panels, strict=False):
         for name, color in zip(drawn, itertools.cycle(_COLORS), strict=False):
-            _draw_metric(axis, records, name, color, (levels or {}).get(name))
+            level = (levels or {}).get(name)
+            _draw_metric(axis, records, name, color, level, baseline)
         axis.set_ylabel(label)
         if label.startswith(("loss", "accuracy")):
             _add_legend(axis)
@@ -152,8 +156,9 @@ def _draw_metric(
     name: str,
     color: str,
     level: tuple[float, str] | None,
+    baseline: tuple[str, Sequence[Record]] | None,
 ) -> None:
-    """Draw a metric in training and evaluation, and its baselines and `level`."""
+    """Draw a metric in training and evaluation, its levels, and another run's."""
     label = _LABELS.get(name.rpartition("_")[0], name.replace("_", " "))
     for split, what, style in (
         ("train", "training", {"alpha": 0.6}),
@@ -164,6 +169,9 @@ def _draw_metric(
             axis.plot(
                 *zip(*series, strict=True), color=color, label=label_of_split, **style
             )
+    if baseline and (series := _series(baseline[1], name, "eval")):
+        of_run = f"{label}, {baseline[0]}"
+        axis.plot(*zip(*series, strict=True), "--", color=color, label=of_run)
     known = _levels(records, name)
     if level:
         known[level[1]] = level[0]

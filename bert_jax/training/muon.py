@@ -2,7 +2,9 @@
 
 Sources: Jordan et al. 2024, Muon (kellerjordan.github.io/posts/muon); Liu et al. 2025
 (Moonlight, arXiv 2502.16982) for the size of the updates. Momentum and Newton-Schulz
-iteration come from `optax.contrib`.
+iteration come from `optax.contrib`. Matrices are divided by their Schatten-4 norm
+before the iteration, not by the Frobenius norm, which is larger: four steps then do as
+well as five (docs/log.md), with a fifth fewer operations.
 """
 
 import math
@@ -40,7 +42,12 @@ def scale_by_muon(
     Args:
       rest_transform: Transformation of the gradients of all other parameters.
     """
-    muon = optax.contrib.scale_by_muon(weight_dimension_numbers=dimension_numbers)
+    muon = optax.contrib.scale_by_muon(
+        ns_steps=4,
+        preconditioning="schatten",
+        eps=1e-16,  # smallest squared norm to divide by
+        weight_dimension_numbers=dimension_numbers,
+    )
 
     def init(params):
         matrices, rest = parameters.split(params, is_matrix)
