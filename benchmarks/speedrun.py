@@ -1,0 +1,313 @@
+r"""Pretrain small encoders for equal processor time, and tabulate loss and BLiMP.
+
+    mkdir text; cp novels/*.txt.gz text
+    zcat wikipedia/wiki_*.gz | sed -e '/^$/d' -e 's/^<\/\?doc.*$//' \
+        | gzip > text/wikipedia.txt.gz
+    python -m bert_jax.run.train_tokenizer --input='text/*' --vocab_size=8192 \
+        --output=tokenizer
+    python -m bert_jax.run.build_corpus --input='text/*' --tokenizer=tokenizer \
+        --output=corpus --held_out=0.01
+    XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 0 \
+        python benchmarks/speedrun.py --corpus=corpus --pairs=blimp.jsonl \
+        --output=DIR
+
+Each row of the table is its parent with one change. The budget is the processor time of
+`--steps` steps of the first row, the demo's `bert` variant. 18,000 are ten minutes
+of two cores that train 480 sequences a second. The time of a step is measured once, on
+one thread, all rows in turns, after compilation, batches included.
+
+All rows are evaluated on the same held-out rows with the same masks, whatever they
+train on. An interrupted run resumes, and a finished run is skipped; `--rows=` prints
+the table alone.
+"""
+
+import argparse
+import dataclasses
+import json
+import pathlib
+import statistics
+
+import comparison_runs
+import interleaved_timing
+import jax
+import numpy as np
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, prediction, pretraining, recipe_variants
+from bert_jax.corpus import shards
+from bert_jax.demo import recipe
+from bert_jax.objectives import metric_sums
+from bert_jax.prediction import minimal_pair_files
+from bert_jax.training import curves, metrics_file
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """A row of the table.
+
+    Attributes:
+      parent: Name of the row that it changes.
+      changes: Values of fields by path.
+      phases: Share of the budget, length, and batch size of each phase.
+    """
+
+    parent: str
+    changes: dict
+    phases: tuple[tuple[float, int, int], ...] = ((1.0, 64, 16),)
+
+
+MUON = WINNER = "+ Muon"  # the recipe configs/speedrun.py
+ROWS = {
+    "BERT": Row("", {}),
+    "no next sentence": Row("BERT", {"objective.segments": "full_sentences"}),
+    "+ rotary": Row("no next sentence", {"encoder.positions": "rotary"}),
+    "+ pre-norm gated": Row(
+        "+ rotary",
+        {
+            "encoder.norm_placement": "pre",
+            "encoder.feed_forward": "gated",
+            "encoder.intermediate_size": 344,
+            "encoder.linear_bias": False,
+            "encoder.norm_bias": False,
+        },
+    ),
+    MUON: Row(
+        "+ pre-norm gated", {"optimizer.name": "muon", "optimizer.learning_rate": 3e-3}
+    ),
+    "30 % masked": Row(MUON, {"objective.masking.rate": 0.3}),
+    "wsd": Row(MUON, {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.4}),
+    "short rows first": Row(MUON, {}, phases=((0.5, 32, 32), (0.5, 64, 16))),
+    "4 layers": Row(MUON, {"encoder.num_layers": 4}),
+    "192 columns": Row(
+        MUON,
+        {
+            "encoder.hidden_size": 192,
+            "encoder.num_heads": 3,
+            "encoder.intermediate_size": 512,
+        },
+    ),
+}
+HELD_OUT_ROWS = 1600
+
+
+# ---- configs and budgets
+
+
+def recipe_of(
+    name: str, steps: list[int], seed: int, values: argparse.Namespace
+) -> config_lib.PretrainConfig:
+    """Return the resolved config of a row with a number of steps for each phase."""
+    row, changes = ROWS[name], {}
+    ancestor = row
+    while ancestor.parent:
+        changes = ancestor.changes | changes
+        ancestor = ROWS[ancestor.parent]
+    cfg = recipe.get_config("bert").pretrain
+    cfg.update_from_flattened_dict(changes)
+    if values.smoke:
+        recipe_variants.shrink_pretraining(cfg)
+    cfg.phases = [
+        dict(cfg.phases[0], steps=count, length=length, batch_size=batch)
+        for count, (_, length, batch) in zip(steps, row.phases, strict=True)
+    ]
+    cfg.seed, cfg.data.corpus = seed, values.corpus
+    cfg.loop.update(eval_every=max(1, sum(steps) // 8), checkpoint_every=1000)
+    cfg.loop.eval_batches = min(HELD_OUT_ROWS // row.phases[-1][2], 2 * steps[-1])
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    return pretraining.resolve(config, [shards.open_corpus(values.corpus)])
+
+
+def seconds_of_steps(values: argparse.Namespace) -> dict[str, list[float]]:
+    """Return the processor seconds of a step of each phase of each row.
+
+    If the file of measurements lacks a row, all rows are measured again.
+    """
+    file = pathlib.Path(values.output) / "seconds.json"
+    known = json.loads(file.read_text()) if file.exists() else {}
+    names = [name for name in ROWS if name in {"BERT", *values.rows, *known}]
+    if set(names) <= known.keys():
+        return known
+    sides = {}
+    for name in names:
+        full = recipe_of(name, [1000] * len(ROWS[name].phases), 0, values)
+        for i, phase in enumerate(full.phases):
+            config = dataclasses.replace(full, phases=(phase,))
+            sides[name, i] = comparison_runs.timed(config, values.timed_steps)
+    measured = interleaved_timing.rounds(sides, values.rounds)
+    seconds = {
+        name: [
+            statistics.median(measured[name, i]) for i in range(len(ROWS[name].phases))
+        ]
+        for name in names
+    }
+    file.write_text(json.dumps(seconds, indent=2) + "\n")
+    return seconds
+
+
+def steps_of(name: str, values: argparse.Namespace) -> list[int]:
+    """Return the number of steps of each phase that take the budget."""
+    seconds = seconds_of_steps(values)
+    budget = values.steps * seconds["BERT"][0]
+    return [
+        max(1, round(share * budget / of_step))
+        for (share, _, _), of_step in zip(ROWS[name].phases, seconds[name], strict=True)
+    ]
+
+
+# ---- runs
+
+
+def workdir(name: str, seed: int, values: argparse.Namespace) -> pathlib.Path:
+    return pathlib.Path(values.output) / f"{name}-{seed}".replace(" ", "_")
+
+
+def run(name: str, seed: int, values: argparse.Namespace) -> None:
+    """Pretrain a row and judge the result, unless it is done."""
+    folder = workdir(name, seed, values)
+    file = folder / "judged.json"
+    if file.exists():
+        return
+    config = recipe_of(name, steps_of(name, values), seed, values)
+    state, config = pretraining.pretrain(config, str(folder))
+    judged = held_out(state.params, config)
+    if values.pairs:
+        pairs = [pair for _, pair in minimal_pair_files.read(values.pairs)]
+        judged |= blimp(folder, pairs[:: values.every])
+    file.write_text(json.dumps(judged, indent=2) + "\n")
+
+
+def held_out(params, config: config_lib.PretrainConfig) -> dict[str, float]:
+    """Return loss and accuracy of masked tokens, on rows that depend on no config."""
+    masked_lm = config_lib.MaskedLmConfig(segments="full_sentences")
+    common = config_lib.PretrainConfig(
+        encoder=config.encoder,
+        objective=masked_lm,
+        data=config.data,
+        phases=(dataclasses.replace(config.phases[-1], batch_size=16),),
+        loop=config_lib.LoopConfig(eval_batches=HELD_OUT_ROWS // 16),
+    )
+    corpus = shards.open_corpus(config.data.corpus)
+    data = pretraining.open_data(common, [corpus], 0, np.arange(16))
+    objective = pretraining.OBJECTIVES["masked_lm"](config.encoder, masked_lm)
+
+    @jax.jit
+    def terms(params, batch):
+        key = jax.random.key(0)
+        return objective.terms(params, batch, dropout_keys=None, sampling_keys=key)
+
+    total = None
+    for batch in data.held_out[0].batches():
+        added = jax.device_get(terms(params, batch))
+        total = jax.tree.map(np.add, total, added) if total else added
+    return metric_sums.report(objective.losses, total)
+
+
+def blimp(folder: pathlib.Path, pairs: list[dict]) -> dict[str, float]:
+    """Return the accuracy on minimal pairs, and its standard error."""
+    sentences = [(p[minimal_pair_files.GOOD], p[minimal_pair_files.BAD]) for p in pairs]
+    scores = list(prediction.load(str(folder)).score_pairs(sentences))
+    measured = minimal_pair_files.accuracies(pairs, scores, "")
+    of_all = measured[minimal_pair_files.ALL]
+    return {"blimp": of_all.accuracy, "standard_error": of_all.standard_error}
+
+
+# ---- table and picture
+
+
+def judged(name: str, values: argparse.Namespace) -> list[dict[str, float]]:
+    """Return the results of the finished seeds of a row."""
+    folders = (workdir(name, seed, values) for seed in range(values.seeds))
+    files = (folder / "judged.json" for folder in folders)
+    return [json.loads(file.read_text()) for file in files if file.exists()]
+
+
+def print_table(values: argparse.Namespace) -> None:
+    """Print a row of Markdown for each row that has results."""
+    print("| | ms a step | steps | loss | accuracy | BLiMP |")
+    print("|---|---:|---:|---:|---:|---:|")
+    seconds = seconds_of_steps(values)
+    for name in ROWS:
+        if not (results := judged(name, values)):
+            continue
+        cells = [
+            name,
+            ", ".join(f"{1e3 * x:.1f}" for x in seconds[name]),
+            " + ".join(f"{x:,}" for x in steps_of(name, values)),
+            ", ".join(f"{x['mlm_loss']:.3f}" for x in results),
+            ", ".join(f"{100 * x['mlm_accuracy']:.1f}" for x in results),
+            ", ".join(
+                f"{100 * x['blimp']:.1f} ± {100 * x['standard_error']:.1f}"
+                for x in results
+                if "blimp" in x
+            ),
+        ]
+        print(f"| {' | '.join(cells)} |")
+
+
+def draw(values: argparse.Namespace):
+    """Draw the held-out loss of the first seed of each row over processor seconds."""
+    seconds = seconds_of_steps(values)
+    runs = {}
+    for name in ROWS:
+        if not judged(name, values):
+            continue
+        steps = np.cumsum([0, *steps_of(name, values)])
+        at = np.cumsum([0, *np.diff(steps) * seconds[name]])
+        records = metrics_file.read(workdir(name, 0, values))
+        runs[name] = [
+            {
+                "split": "eval",
+                "step": float(np.interp(record["step"], steps, at)),
+                "mlm_loss": record["mlm_loss"],
+            }
+            for record in records
+            if record["split"] == "eval"
+        ]
+    picture = curves.compare(runs)
+    (axis,) = picture.axes
+    axis.autoscale(axis="y")  # not from 0
+    axis.set_xlabel("processor seconds")
+    return picture
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Parse the flags."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+
+    def add(name, default, text, **options):
+        options = {"type": type(default), **options}
+        parser.add_argument(f"--{name}", default=default, help=text, **options)
+
+    def names(text):
+        return [name for name in text.split(",") if name]
+
+    parser.add_argument("--corpus", required=True, help="from run.build_corpus")
+    parser.add_argument("--output", required=True, help="folder for all runs")
+    add("pairs", "", "file of BLiMP; by default, no minimal pairs")
+    add("every", 10, "use every N-th pair")
+    add("rows", list(ROWS), "some of the rows", type=names)
+    add("steps", 18_000, "of the first row, whose time is the budget")
+    add("seeds", 1, "of each row")
+    add("rounds", 5, "of timing")
+    add("timed_steps", 10, "in a round")
+    add("picture", "", "file for the picture")
+    parser.add_argument("--smoke", action="store_true", help="smallest shapes, to try")
+    return parser.parse_args(arguments)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    values = parse(arguments)
+    output = pathlib.Path(values.output)
+    output.mkdir(parents=True, exist_ok=True)
+    for seed in range(values.seeds):
+        for name in values.rows:
+            run(name, seed, values)
+    print_table(values)
+    if values.picture:
+        draw(values).savefig(values.picture)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""The speedrun: its rows, and two of them from a corpus to the table."""
+
+import dataclasses
+import json
+import pathlib
+
+import pytest
+import recipes
+
+from bert_jax import knobs
+
+ROOT = pathlib.Path(__file__).parents[1]
+
+
+@pytest.fixture
+def speedrun(monkeypatch):
+    monkeypatch.syspath_prepend(ROOT / "benchmarks")
+    import speedrun
+
+    return speedrun
+
+
+def test_each_row_has_its_change_only(speedrun, corpus):
+    """The recipe is a row of the table."""
+    values = speedrun.parse([f"--corpus={corpus.folder}", "--output=none"])
+    built = {
+        name: speedrun.recipe_of(name, [100] * len(row.phases), 0, values)
+        for name, row in speedrun.ROWS.items()
+    }
+    for name, row in speedrun.ROWS.items():
+        if row.parent and len(row.phases) == 1:
+            lines = knobs.differences(built[row.parent], built[name], free=False)
+            assert {line.split(":")[0] for line in lines} == row.changes.keys()
+    phase = built["short rows first"].phases[0]
+    assert (phase.length, phase.batch_size) == (32, 32)
+    recipe = recipes.build("speedrun")
+    same = {
+        name: getattr(built[speedrun.WINNER], name)
+        for name in ("optimizer", "objective")
+    }
+    assert dataclasses.replace(recipe, **same) == recipe
+    encoder = dataclasses.replace(built[speedrun.WINNER].encoder, vocab_size=0)
+    assert recipe.encoder == encoder
+
+
+@pytest.mark.runs
+@pytest.mark.slow
+def test_two_rows_from_a_corpus_to_the_table(speedrun, corpus, tmp_path, capsys):
+    """A second call repeats nothing."""
+    pair = {"sentence_good": "the cat sat", "sentence_bad": "the sat cat"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    flags = [
+        f"--corpus={corpus.folder}",
+        f"--output={tmp_path / 'runs'}",
+        f"--pairs={tmp_path / 'pairs.jsonl'}",
+        f"--picture={tmp_path / 'curves.png'}",
+        "--rows=BERT,short rows first",
+        *("--steps=4", "--rounds=1", "--timed_steps=1", "--smoke"),
+    ]
+    speedrun.main(flags)
+    table = capsys.readouterr().out
+    assert [line.split(" | ")[0] for line in table.splitlines()[2:]] == [
+        "| BERT",
+        "| short rows first",
+    ]
+    assert (tmp_path / "curves.png").read_bytes().startswith(b"\x89PNG")
+    speedrun.main(flags)
+    assert capsys.readouterr().out == table
