@@ -32,8 +32,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
         stage: '--config.phases[4].corpus_weights=0,1'. The loop over layers, attention
         that is recomputed, and the micro-batches make base fit 64 chips of TPU v4.
 Cost:   Ettin's authors had four H100s for 6, 9, 13, 20, 40 and 90 days. Not run yet.
-        The compiler's estimate for base on 64 chips of v4 is 18 days, eight of them for
-        rows of 8,192 (docs/log.md): attention in long rows is plain operations yet.
+        docs/log.md has the compiler's estimates for base.
 """
 
 import dataclasses

@@ -13,7 +13,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/nomicbert.py \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus that is built with BERT's uncased vocabulary:
         run.build_corpus --tokenizer=vocab.txt --lower_case.
-Cost:   the compiler's estimate for 64 chips of TPU v4 is three hours (docs/log.md).
+Cost:   the compiler's estimate for 64 chips of TPU v4 is one hour (docs/log.md).
         Not run yet.
 """
 
