@@ -158,6 +158,8 @@ def _huggingface(
     values = {
         "architectures": [form.name],
         **configs.to_huggingface(form),
+        # EuroBERT's default is the id of its published vocabulary.
+        "mask_token_id": model.metadata.tokenizer.mask_id,
         **model_classes.labels(model.metadata),
     }
     safetensors.write(folder / huggingface_folder.ARRAYS, types, arrays)

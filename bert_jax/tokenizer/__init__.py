@@ -318,16 +318,13 @@ class Tokenizer:
             raise UserError(f"the saved tokenizer is damaged: {error}") from error
 
     def save(self, folder: str | os.PathLike) -> None:
-        """Write the tokenizer's files, and create the folder if needed.
-
-        The pipeline is written last: a folder without it is incomplete.
-        """
+        """Write the tokenizer's files, and create the folder if needed."""
         folder = storage.path(folder)
         with storage.writing(folder):
             storage.make_folder(folder)
             for name, values in (
-                (SETTINGS_FILE, self.settings()),
                 (PIPELINE_FILE, self._values),
+                (SETTINGS_FILE, self.settings()),
             ):
                 text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"
                 storage.write_text(folder / name, text)

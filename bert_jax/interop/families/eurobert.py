@@ -61,7 +61,7 @@ def write_layers(encoder: config_lib.EncoderConfig) -> dict[str, Any]:
         "mlp_bias": encoder.linear_bias,
         "num_key_value_heads": encoder.key_value_heads,
         # The defaults are ids in the vocabulary of the published models.
-        **dict.fromkeys(["bos_token_id", "eos_token_id", "mask_token_id"]),
+        **dict.fromkeys(["bos_token_id", "eos_token_id"]),
     }
 
 
