@@ -8,6 +8,7 @@ import numpy as np
 import published
 import pytest
 import sentencepiece
+import test_any_tokenizer
 from toy import assert_close
 
 from bert_jax import config, prediction
@@ -144,3 +145,40 @@ def test_tokens_of_an_albert(tmp_path, documents):
     assert len(texts) > 500
     ids = reference(texts, add_special_tokens=False)["input_ids"]
     assert ids == native.encode_batch(texts)
+
+
+@pytest.mark.parametrize("family", ["XLMRoberta", "Camembert"])
+def test_folders_with_unigram_pipelines(family, tmp_path, documents):
+    """The same ids, without spelt special tokens, and the same hidden states."""
+    texts = [line for text in documents[:30] for line in text.splitlines()]
+    trained = json.loads(test_any_tokenizer.xlm_roberta(texts).to_str())
+    pieces = [(piece, score) for piece, score in trained["model"]["vocab"]]
+    tokenizer = getattr(transformers, f"{family}Tokenizer")(vocab=pieces)
+    model_config = getattr(transformers, f"{family}Config")(
+        vocab_size=len(tokenizer),
+        hidden_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        intermediate_size=64,
+        max_position_embeddings=60,
+        type_vocab_size=1,
+        pad_token_id=tokenizer.pad_token_id,
+        layer_norm_eps=1e-5,
+    )
+    model = getattr(transformers, f"{family}ForMaskedLM")(model_config).eval()
+    for parameter in model.parameters():
+        parameter.data *= 4
+    for each in (model, tokenizer):
+        each.save_pretrained(tmp_path)
+    native = vocabularies.read(tmp_path)
+    texts += test_any_tokenizer.hostile_texts(300)
+    # Runs of one character have several segmentations of the same score.
+    texts = [t for t in texts if not re.search(r"<[a-z/]+>|(.)\1{2}", t)]
+    ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
+    assert native.encode_batch(texts) == ids
+    text = "the value of the attribute"
+    (got,) = prediction.load(str(tmp_path)).features([text], layers=(-1,))
+    with torch.no_grad():
+        rows = tokenizer(text, return_tensors="pt")
+        expected = model(**rows, output_hidden_states=True).hidden_states[-1][0]
+    assert_close(got.values[:, 0], expected.numpy(), 1e-5)
