@@ -14,7 +14,7 @@ import tokenizers
 from corpora import flipped
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import shards, sources, vocabulary
+from bert_jax.corpus import new_words, shards, sources, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import vocabularies
 from bert_jax.tokenizer import pipelines, sentencepiece_model
@@ -318,11 +318,17 @@ def test_bad_vocabulary_files_are_refused(tmp_path):
             tokenizer_lib.Tokenizer.load(missing)
 
 
-def test_a_repeated_token_has_its_first_id():
+def test_a_repeated_token_has_its_first_id(tmp_path):
     tokens = [*tokenizer_lib.SPECIAL_TOKENS, "aa", "aa", "bb"]
     tokenizer = tokenizer_lib.make(pipelines.wordpiece(tokens, True, True))
     assert tokenizer.encode("aa bb") == [5, 7]
     assert tokenizer.vocab_size == 8 and tokenizer.texts[6] == ""
+    vocabularies.write_wordpiece(tokenizer, tmp_path)
+    again = vocabularies.read_wordpiece(tmp_path / "vocab.txt", True, True)
+    assert again.vocab_size == 8 and again.encode("aa bb") == [5, 7]
+    extended, ids = new_words.extend(tokenizer, ["cc"])
+    assert extended.encode("aa bb cc") == [5, 7, *ids] == [5, 7, 8]
+    assert "" not in extended.steps()["model"]["vocab"]
 
 
 @pytest.mark.parametrize(

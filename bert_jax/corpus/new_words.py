@@ -101,5 +101,5 @@ def extend(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, list[
     for i, word in zip(ids, words, strict=True):
         tokens[i] = word
     values = json.loads(tokenizer.pipeline)
-    values["model"]["vocab"] = {token: i for i, token in enumerate(tokens)}
+    values["model"]["vocab"] = {t: i for i, t in enumerate(tokens) if t}
     return tokenizer_lib.make(values, tokenizer.settings()), ids

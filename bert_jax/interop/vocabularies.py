@@ -135,8 +135,7 @@ def _older_pipeline(
     strip_accents = settings.get("strip_accents")
     strip_accents = lower_case if strip_accents is None else strip_accents
     tokens = vocabulary_files.parse_wordpiece((folder / _WORDPIECE).read_bytes())
-    longest_word = settings.get("max_input_chars_per_word", _LONGEST_WORD)
-    return pipelines.wordpiece(tokens, lower_case, strip_accents, longest_word)
+    return pipelines.wordpiece(tokens, lower_case, strip_accents, _LONGEST_WORD)
 
 
 def read_wordpiece(
@@ -275,9 +274,11 @@ def write_wordpiece(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     ):
         raise UserError(
             f"google-research/bert has no {tokenizer.model_type} tokenizer that splits "
-            f"texts like this one; convert --to=huggingface"
+            "texts like this one; convert --to=huggingface"
         )
-    content = "".join(f"{token}\n" for token in tokenizer.tokens)
+    # A line for each id: those that the vocabulary skips get a token of no text.
+    lines = [token or f"[unused-{i}]" for i, token in enumerate(tokenizer.tokens)]
+    content = "".join(f"{line}\n" for line in lines)
     (folder / _WORDPIECE).write_text(content, encoding="utf-8")
     settings = {"do_lower_case": lower_case, "strip_accents": strip_accents}
     json_files.write(folder / SETTINGS_FILE, settings)

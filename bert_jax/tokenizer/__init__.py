@@ -68,7 +68,7 @@ class Encoding:
 class Tokenizer:
     """A pipeline from text to ids, and its special tokens.
 
-    `make` builds one, with the settings in standard form.
+    Use `make` to build one, which checks the pipeline.
 
     Attributes:
       pipeline: JSON of a `tokenizers.Tokenizer`, without truncation and padding.

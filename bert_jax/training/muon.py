@@ -3,8 +3,9 @@
 Sources: Jordan et al. 2024, Muon (kellerjordan.github.io/posts/muon); Liu et al. 2025
 (Moonlight, arXiv 2502.16982) for the size of the updates. Momentum and Newton-Schulz
 iteration come from `optax.contrib`. Matrices are divided by their Schatten-4 norm
-before the iteration, not by the Frobenius norm, which is larger: four steps then do as
-well as five (docs/log.md), with a fifth fewer operations.
+before the iteration, not by the Frobenius norm, which is larger. Four steps then do
+about as well as five, but for matrices of very low rank, and need a fifth fewer
+operations (docs/log.md).
 """
 
 import math
