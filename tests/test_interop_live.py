@@ -5,10 +5,10 @@ import json
 import re
 
 import numpy as np
+import other_pipelines
 import published
 import pytest
 import sentencepiece
-import test_any_tokenizer
 from toy import assert_close
 
 from bert_jax import config, prediction
@@ -151,7 +151,7 @@ def test_tokens_of_an_albert(tmp_path, documents):
 def test_folders_with_unigram_pipelines(family, tmp_path, documents):
     """The same ids, without spelt special tokens, and the same hidden states."""
     texts = [line for text in documents[:30] for line in text.splitlines()]
-    trained = json.loads(test_any_tokenizer.xlm_roberta(texts).to_str())
+    trained = json.loads(other_pipelines.xlm_roberta(texts).to_str())
     pieces = [(piece, score) for piece, score in trained["model"]["vocab"]]
     tokenizer = getattr(transformers, f"{family}Tokenizer")(vocab=pieces)
     model_config = getattr(transformers, f"{family}Config")(
@@ -171,7 +171,7 @@ def test_folders_with_unigram_pipelines(family, tmp_path, documents):
     for each in (model, tokenizer):
         each.save_pretrained(tmp_path)
     native = vocabularies.read(tmp_path)
-    texts += test_any_tokenizer.hostile_texts(300)
+    texts += other_pipelines.hostile_texts(300)
     # Runs of one character have several segmentations of the same score.
     texts = [t for t in texts if not re.search(r"<[a-z/]+>|(.)\1{2}", t)]
     ids = tokenizer(texts, add_special_tokens=False)["input_ids"]
