@@ -51,7 +51,7 @@ def main() -> None:
         def run(query, key, value, g, mask, keys):
             def attend(*x):
                 pattern = AttentionPattern(mask)
-                return attention.attend(encoder, *x, (None,) * 3, pattern, keys)
+                return attention.attend(encoder, *x, (None,) * 3, pattern, None, keys)
 
             context, pullback = jax.vjp(attend, query, key, value)
             return context, *pullback(g)

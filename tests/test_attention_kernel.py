@@ -12,10 +12,10 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from bert_jax import config
-from bert_jax.model import dropout, randomness
+from bert_jax.model import dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels_lib
-from bert_jax.model.kernels import decisions
+from bert_jax.model.kernels import decisions, overlapping_pieces
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
@@ -34,6 +34,7 @@ class Case:
     causal: bool = False
     window: int | None = None
     documents: bool = False
+    rotary: bool = False
     dtype: str = "float32"
 
     @property
@@ -60,6 +61,15 @@ class Case:
             window=self.window,
         )
 
+    def rotations(self):
+        """Return rotations of packed rows if there are documents, else of any row."""
+        if not self.rotary:
+            return None
+        positions = np.arange(self.length)[None]
+        if self.documents:
+            positions = positions - 7 * np.arange(self.rows)[:, None]
+        return rotary.rotations(jnp.asarray(positions), self.head_size, 100.0)
+
     def arrays(self):
         """Return queries, keys and values, their biases, and the output's gradient."""
         rng = np.random.default_rng(0)
@@ -84,7 +94,9 @@ def output_and_gradients(case, attend, *arrays):
 
     def read(*arrays):
         sources, biases = arrays[:3], arrays[3:]
-        context = attend(case.encoder, sources, biases, pattern, case.keys())
+        context = attend(
+            case.encoder, sources, biases, pattern, case.rotations(), case.keys()
+        )
         return jnp.where(pattern.is_token[..., None, None], context, 0)
 
     @jax.jit
@@ -98,6 +110,14 @@ def output_and_gradients(case, attend, *arrays):
 
 plain = kernels_lib._plain
 by_kernel = kernels_lib._tpu
+
+
+def by_pieces(*arguments):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(overlapping_pieces, "_MOST", 128)
+        return kernels_lib._tpu_pieces(*arguments)
+
+
 by_splash = functools.partial(kernels_lib._tpu_long_rows, interpret=True)
 by_cudnn = functools.partial(kernels_lib._cudnn, implementation="xla")
 
@@ -121,9 +141,15 @@ def assert_equals_plain(case, got):
         (by_kernel, Case(16, 64, rows=1, rate=0.1)),  # in two programs of the grid
         (by_kernel, Case(length=256, rate=0.1, window=20, documents=True)),
         (by_kernel, Case(rate=0.1, dtype="bfloat16")),
+        (by_kernel, Case(4, 32, length=256, rotary=True, documents=True)),
+        (by_kernel, Case(1, 128, rate=0.1, rotary=True)),
+        # Queries meet some blocks of keys only.
+        (by_kernel, Case(1, 128, 512, 2, rotary=True, window=64, documents=True)),
+        (by_kernel, Case(1, 128, 512, 2, window=130, causal=True)),
+        (by_pieces, Case(length=384, window=20, rotary=True, documents=True)),
+        (by_pieces, Case(4, 32, length=256, window=128, causal=True, rotary=True)),
         (by_splash, Case(length=384, window=150, documents=True)),  # blocks of 128
-        (by_splash, Case(1, 32, length=1152, rows=1, window=64, documents=True)),
-        (by_splash, Case(4, 32, length=384, causal=True, window=20)),
+        (by_splash, Case(4, 32, length=384, causal=True, window=20, rotary=True)),
         (by_splash, Case(1, 128, length=256, causal=True, dtype="bfloat16")),
         (by_cudnn, Case()),
         (by_cudnn, Case(documents=True, causal=True)),
@@ -149,7 +175,7 @@ def test_kernel_draws_the_dropout_of_the_plain_path(interpreted_kernels):
     eye = jnp.broadcast_to(jnp.eye(128)[:, None], zeros.shape)
     pattern = AttentionPattern(jnp.ones((2, 128), bool))
     context = by_kernel(
-        case.encoder, (zeros, zeros, eye), NO_BIASES, pattern, case.keys()
+        case.encoder, (zeros, zeros, eye), NO_BIASES, pattern, None, case.keys()
     )
     dropped = dropout.mask(case.keys(), (3, 128, 128), 0.3)
     np.testing.assert_array_equal(context.swapaxes(1, 2) == 0, dropped)
@@ -168,7 +194,7 @@ def test_a_query_without_keys_has_no_output_and_no_gradient(
     assert 0 < sees_nothing[0].sum() < sees_nothing[0].size
     *sources, _, _, _, g = case.arrays()
     context, pullback = jax.vjp(
-        lambda *x: attend(case.encoder, x, NO_BIASES, pattern, None), *sources
+        lambda *x: attend(case.encoder, x, NO_BIASES, pattern, None, None), *sources
     )
     d_query, d_key, d_value = pullback(g)
     assert np.abs(context[sees_nothing]).max() == 0
@@ -178,11 +204,12 @@ def test_a_query_without_keys_has_no_output_and_no_gradient(
     assert np.abs(d_value[~pattern.is_token]).max() == 0
 
 
-def test_kernels_run_on_the_rows_and_heads_of_a_device(interpreted_kernels):
-    def attend(encoder, sources, biases, pattern, keys):
-        return kernels_lib.attend(encoder, *sources, biases, pattern, keys)
+@pytest.mark.parametrize("rotary", [False, True])
+def test_kernels_run_on_the_rows_and_heads_of_a_device(rotary, interpreted_kernels):
+    def attend(encoder, sources, biases, *more):
+        return kernels_lib.attend(encoder, *sources, biases, *more)
 
-    case = Case(4, rows=4, rate=0.1, documents=True)
+    case = Case(4, rows=4, rate=0.1, documents=True, rotary=rotary)
     with sharding.use(sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))):
         got = output_and_gradients(case, attend)
     assert interpreted_kernels == ["attention"]
@@ -204,14 +231,13 @@ def tpu_decision(
     )
     case = Case(heads, head_size, length=length, rows=batch)
     query, key, value, *_ = case.arrays()
-    # Rotated queries and keys have the encoder's type, values are float32 products.
-    arrays = query.astype(encoder.dtype), key.astype(encoder.dtype), value
+    arrays = query, key, value
     devices = jax.devices()[: tensor * data]
     mesh = sharding.make_mesh(config.MeshConfig(data=data, tensor=tensor), devices)
 
     def total(*arrays):
         pattern, keys = case.pattern(), case.keys()
-        context = kernels_lib.attend(encoder, *arrays, NO_BIASES, pattern, keys)
+        context = kernels_lib.attend(encoder, *arrays, NO_BIASES, pattern, None, keys)
         return jnp.sum(context.astype(jnp.float32))
 
     with sharding.use(mesh):
@@ -233,10 +259,10 @@ def tpu_decision(
 def test_tpus_use_the_kernel_where_shapes_allow():
     assert tpu_decision() == "TPU kernel"
     assert tpu_decision(length=256, tensor=2) == "TPU kernel"
-    assert tpu_decision(length=640, rate=0.0, tensor=2) == "splash attention"
+    assert tpu_decision(length=1152, rate=0.0, tensor=2) == "splash attention"
     rows = "plain operations (rows of 120 tokens; kernels take multiples of 128)"
     assert tpu_decision(length=120) == rows
-    assert "more than 512 tokens with dropout of prob" in tpu_decision(length=640)
+    assert "more than 1024 tokens with dropout" in tpu_decision(length=1152)
     assert tpu_decision(kernels="off") == "plain operations (encoder.kernels=off)"
     assert "heads of 48 columns; kernels take 32, 64, 128" in tpu_decision(
         head_size=48, heads=8
@@ -260,7 +286,8 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         f"global attention, local attention: TPU kernel; {of_residuals}"
     )
     assert decisions.describe(modern, "tpu", 8, 8192) == (
-        f"global attention, local attention: splash attention; {of_residuals}"
+        "global attention: splash attention; local attention: TPU kernel on "
+        f"overlapping pieces; {of_residuals}"
     )
     assert decisions.describe(modern, "cuda", 8, 8192) == (
         "global attention: cuDNN; local attention: plain operations (the window of "
@@ -275,8 +302,10 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
     [
         ("v6e:1x1", Case(4, rate=0.1, dtype="bfloat16")),
         ("v5e:1x1", Case(4, 32, rate=0.1, documents=True, causal=True)),
-        ("v4:2x2x1", Case(length=256, window=64, dtype="bfloat16")),
+        ("v4:2x2x1", Case(length=1024, window=64, rotary=True, dtype="bfloat16")),
+        ("v6e:1x1", Case(4, 32, 1024, documents=True, rotary=True, dtype="bfloat16")),
         ("v5e:1x1", Case(length=8192, rows=1, window=64, dtype="bfloat16")),
+        ("v5e:1x1", Case(length=2048, rows=1, rotary=True, dtype="bfloat16")),
     ],
     ids=str,
 )
@@ -286,11 +315,13 @@ def test_kernel_compiles(name, case):
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for x in case.arrays()
     ]
     is_long = case.length > decisions.MAX_LENGTH
-    attend = kernels_lib._tpu_long_rows if is_long else by_kernel
+    attend = by_kernel
+    if is_long:
+        attend = kernels_lib._tpu_pieces if case.window else kernels_lib._tpu_long_rows
     run = jax.jit(functools.partial(output_and_gradients, case, attend))
     text = run.lower(*arrays).compile().as_text()
-    if is_long:
-        assert {"fwd", "dq", "dkv"} <= {*re.findall(r"%splash_mha_([a-z]+)_", text)}
+    if is_long and not case.window:
+        assert {"fwd", "dkv"} <= {*re.findall(r"%splash_mha_([a-z]+)_", text)}
         return
     names = re.findall(r"kernel_name = \"(\w+)\"|%(attention_\w+?)[.\d]* = ", text)
     assert {a or b for a, b in names} >= {"attention_forward", "attention_backward"}
@@ -307,7 +338,7 @@ def test_programs_for_gpus_call_cudnn(documents, causal, monkeypatch):
 
     def total(*arrays):
         context = kernels_lib.attend(
-            case.encoder, *arrays, NO_BIASES, case.pattern(), None
+            case.encoder, *arrays, NO_BIASES, case.pattern(), None, None
         )
         return jnp.sum(context.astype(jnp.float32))
 

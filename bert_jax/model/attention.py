@@ -3,11 +3,10 @@
 import functools
 
 import flax.linen as nn
-import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import products, rotary
+from bert_jax.model import rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels
 from bert_jax.model.linear import Linear, output_stddev
@@ -57,30 +56,12 @@ class SelfAttention(nn.Module):
             return linear(("embed",), heads, name=name).product_and_bias(source)
 
         query, query_bias = project(queries, "query", c.num_heads)  # [B, P, H, K]
-        key, key_bias = project(x, "key", c.key_value_heads)  # [B, L, H, K]
+        key, key_bias = project(x, "key", c.key_value_heads)  # [B, L, G, K]
         value, value_bias = project(x, "value", c.key_value_heads)
-        if rotations is not None:
-            of_queries = rotations
-            if query_positions is not None:
-                of_queries = rotations.at(query_positions)
-            query, key = (
-                rotary.rotate(products.add_bias(y, bias).astype(c.dtype), by)
-                for y, bias, by in (
-                    (query, query_bias, of_queries),
-                    (key, key_bias, rotations),
-                )
-            )
-            query_bias = key_bias = None
-        if c.key_value_heads < c.num_heads:
-            shared_by = c.num_heads // c.key_value_heads
-            key, value = (jnp.repeat(y, shared_by, axis=2) for y in (key, value))
-            key_bias, value_bias = (
-                None if b is None else jnp.repeat(b, shared_by, axis=0)
-                for b in (key_bias, value_bias)
-            )
+        sources = query, key, value
         biases = query_bias, key_bias, value_bias
         context = kernels.attend(
-            c, query, key, value, biases, pattern, dropout_keys, query_positions
+            c, *sources, biases, pattern, rotations, dropout_keys, query_positions
         )  # [B, P, H, K]
         product, bias = linear(
             ("heads", "head"),
@@ -90,9 +71,7 @@ class SelfAttention(nn.Module):
         ).product_and_bias(context)  # [B, P, D]
         if not return_probabilities:
             return product, bias, None
-        query, key = (
-            products.add_bias(y, b).astype(c.dtype).swapaxes(1, 2)  # [B, H, L, K]
-            for y, b in ((query, query_bias), (key, key_bias))
+        probabilities = kernels.probabilities(
+            c, sources, biases, pattern, rotations, query_positions
         )
-        mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
-        return product, bias, kernels.attention_probabilities(query, key, mask)
+        return product, bias, probabilities

@@ -4,6 +4,7 @@
 defines the result.
 """
 
+import dataclasses
 import functools
 
 import jax
@@ -12,9 +13,14 @@ from jax import lax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import dropout, products
+from bert_jax.model import dropout, products, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import decisions, tpu_attention, tpu_long_rows
+from bert_jax.model.kernels import (
+    decisions,
+    overlapping_pieces,
+    tpu_attention,
+    tpu_long_rows,
+)
 
 # Score of a key that a query does not see. exp(-1e9) is 0 in float32 beside any other
 # score.
@@ -24,10 +30,11 @@ HIDDEN_SCORE = -1e9
 def attend(
     config: config_lib.EncoderConfig,
     query: Float[Array, "B P H K"],
-    key: Float[Array, "B L H K"],
-    value: Float[Array, "B L H K"],
-    biases: tuple[Float[Array, "H K"] | None, ...],
+    key: Float[Array, "B L G K"],
+    value: Float[Array, "B L G K"],
+    biases: tuple[Float[Array, "_ K"] | None, ...],
     pattern: AttentionPattern,
+    rotations: rotary.Rotations | None,
     dropout_keys: UInt32[Array, " B"] | None,
     query_positions: Int[Array, "B P"] | None = None,
 ) -> Float[Array, "B P H K"]:
@@ -37,14 +44,15 @@ def attend(
       config: Encoder.
       query: Queries; like keys and values they may be float32 products whose bias is
         still to be added, and are rounded to `config.dtype` afterwards.
-      key: Keys.
-      value: Values.
+      key: Keys; each serves H / G adjacent heads of queries.
+      value: Values, likewise.
       biases: Biases of queries, keys and values; None for no bias.
       pattern: Rules for which keys each query sees.
+      rotations: Rotations of all positions; None without rotary positions.
       dropout_keys: Keys of the rows for dropout of the probabilities; None for none.
       query_positions: Positions of the queries in their rows; None: all, and P is L.
     """
-    arrays = (query, key, value), biases, pattern, dropout_keys
+    arrays = (query, key, value), biases, pattern, rotations, dropout_keys
     if query_positions is not None:
         return _plain(config, *arrays, query_positions)
     kernels = {}
@@ -63,13 +71,17 @@ def attend(
     return lax.platform_dependent(*arrays, **kernels, default=plain)
 
 
-def _tpu(config, sources, biases, pattern, dropout_keys):
-    biases = [jnp.zeros(sources[0].shape[2:]) if b is None else b for b in biases]
+def _tpu(config, sources, biases, pattern, rotations, dropout_keys):
+    biases = [
+        jnp.zeros(x.shape[2:]) if b is None else b
+        for x, b in zip(sources, biases, strict=True)
+    ]
     # [B, L, H K]. There is nothing that `remat="attention"` could recompute.
     context = tpu_attention.attend(
-        *(x.reshape(*x.shape[:2], -1) for x in sources),
-        tuple(bias.reshape(-1) for bias in biases),
+        *(_of_all_heads(config, x).reshape(*x.shape[:2], -1) for x in sources),
+        tuple(_of_all_heads(config, bias).reshape(-1) for bias in biases),
         pattern,
+        rotations,
         dropout_keys,
         dtype=jnp.dtype(config.dtype),
         head_size=config.head_size,
@@ -78,13 +90,43 @@ def _tpu(config, sources, biases, pattern, dropout_keys):
     return context.reshape(sources[0].shape)
 
 
-def _tpu_long_rows(config, sources, biases, pattern, dropout_keys, *, interpret=False):
+def _tpu_pieces(config, sources, biases, pattern, rotations, dropout_keys):
     del dropout_keys  # there is no dropout
-    arrays = _add_biases(config, sources, biases)
+    cut = functools.partial(overlapping_pieces.cut, window=pattern.window)
+    sources = tuple(
+        cut(products.add_bias(x, bias).astype(config.dtype))
+        for x, bias in zip(sources, biases, strict=True)
+    )
+    # Positions outside of the row are no tokens.
+    pieces = dataclasses.replace(
+        pattern,
+        is_token=cut(pattern.is_token),
+        documents=None if pattern.documents is None else cut(pattern.documents),
+    )
+    if rotations is not None:
+        rotations = rotary.Rotations(*map(cut, rotations))
+    context = _tpu(config, sources, (None,) * 3, pieces, rotations, None)
+    return overlapping_pieces.join(context, len(pattern.is_token), pattern.window)
+
+
+def _tpu_long_rows(
+    config, sources, biases, pattern, rotations, dropout_keys, *, interpret=False
+):
+    del dropout_keys  # there is no dropout
+    arrays = _finish(config, sources, biases, rotations)
     return tpu_long_rows.attend(*arrays, pattern, interpret=interpret)
 
 
-def _cudnn(config, sources, biases, pattern, dropout_keys, *, implementation="cudnn"):
+def _cudnn(
+    config,
+    sources,
+    biases,
+    pattern,
+    rotations,
+    dropout_keys,
+    *,
+    implementation="cudnn",
+):
     """Apply cuDNN's fused kernel, which like the TPU kernel stores no [L, L] array.
 
     JAX's interface to it has no usable dropout: the seed is a constant of the compiled
@@ -100,7 +142,7 @@ def _cudnn(config, sources, biases, pattern, dropout_keys, *, implementation="cu
     if documents is not None:
         same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, L, L]
     context = jax.nn.dot_product_attention(
-        *_add_biases(config, sources, biases),
+        *_finish(config, sources, biases, rotations),
         mask=same,
         is_causal=pattern.causal,
         key_value_seq_lengths=lengths,
@@ -112,15 +154,17 @@ def _cudnn(config, sources, biases, pattern, dropout_keys, *, implementation="cu
 
 _KERNELS = {
     decisions.TPU_KERNEL: _tpu,
+    decisions.TPU_KERNEL_ON_PIECES: _tpu_pieces,
     decisions.SPLASH: _tpu_long_rows,
     decisions.CUDNN: _cudnn,
 }
 
 
-def _plain(config, sources, biases, pattern, dropout_keys, query_positions=None):
-    query, key, value = (
-        x.swapaxes(1, 2)  # [B, H, L, K]: each head is a matrix
-        for x in _add_biases(config, sources, biases)
+def _plain(
+    config, sources, biases, pattern, rotations, dropout_keys, query_positions=None
+):
+    query, key, value = _heads_first(
+        config, sources, biases, rotations, query_positions
     )
     mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
     keys = probability_keys(
@@ -134,11 +178,44 @@ def _plain(config, sources, biases, pattern, dropout_keys, query_positions=None)
     return attend(query, key, value, mask, keys).swapaxes(1, 2)
 
 
-def _add_biases(config, sources, biases):
-    return tuple(
+def probabilities(
+    config: config_lib.EncoderConfig,
+    sources: tuple[Float[Array, "B _ _ K"], ...],
+    biases: tuple[Float[Array, "_ K"] | None, ...],
+    pattern: AttentionPattern,
+    rotations: rotary.Rotations | None,
+    query_positions: Int[Array, "B P"] | None = None,
+) -> Float[Array, "B H P L"]:
+    """Return the probabilities before dropout, of the arguments of `attend`."""
+    query, key, _ = _heads_first(config, sources, biases, rotations, query_positions)
+    mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
+    return attention_probabilities(query, key, mask)
+
+
+def _heads_first(config, sources, biases, rotations, query_positions):
+    """Return what `_finish` does, as [B, H, L, K]: each head is a matrix."""
+    arrays = _finish(config, sources, biases, rotations, query_positions)
+    return tuple(x.swapaxes(1, 2) for x in arrays)
+
+
+def _finish(config, sources, biases, rotations, query_positions=None):
+    """Add biases, rotate queries and keys, and repeat keys and values for all heads."""
+    query, key, value = (
         products.add_bias(x, bias).astype(config.dtype)
         for x, bias in zip(sources, biases, strict=True)
     )
+    if rotations is not None:
+        of_queries = rotations
+        if query_positions is not None:
+            of_queries = rotations.at(query_positions)
+        query, key = rotary.rotate(query, of_queries), rotary.rotate(key, rotations)
+    return query, _of_all_heads(config, key), _of_all_heads(config, value)
+
+
+def _of_all_heads(config, x):
+    """Repeat keys, values or their biases [..., G, K] to [..., H, K]."""
+    shared_by = config.num_heads // x.shape[-2]
+    return x if shared_by == 1 else jnp.repeat(x, shared_by, axis=-2)
 
 
 def probability_keys(

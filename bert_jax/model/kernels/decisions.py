@@ -14,6 +14,7 @@ from bert_jax.model.kernels import per_device
 
 PLAIN = "plain operations"
 TPU_KERNEL = "TPU kernel"
+TPU_KERNEL_ON_PIECES = "TPU kernel on overlapping pieces"
 SPLASH = "splash attention"
 CUDNN = "cuDNN"
 
@@ -23,7 +24,9 @@ LANES = 128
 QUERY_CHUNK = 128
 # Longer rows need a running softmax, which the kernel does not have; splash attention
 # has it.
-MAX_LENGTH = 512
+MAX_LENGTH = 1024
+# Larger windows would make pieces of long rows much longer than what they compute.
+MAX_WINDOW = 128
 HEAD_SIZES = (32, 64, 128)
 # Rows of a block of the TPU's residual kernel, as many as a bfloat16 register has.
 ROW_CHUNK = 16
@@ -34,7 +37,7 @@ class Decision:
     """The implementation of a part, and why it is not a kernel.
 
     Attributes:
-      implementation: `PLAIN`, `TPU_KERNEL`, `SPLASH` or `CUDNN`.
+      implementation: One of the constants above.
       reason: Why the plain path is taken; "" for kernels.
     """
 
@@ -71,7 +74,11 @@ def attention(
         return Decision(PLAIN, "no kernel has relative positions")
     if platform == "tpu":
         reasons = _attention_on_tpu(config, batch, length, has_dropout)
-        return _first_reason(reasons, TPU_KERNEL if length <= MAX_LENGTH else SPLASH)
+        kernel = TPU_KERNEL
+        if length > MAX_LENGTH:
+            in_pieces = is_local and config.attention_window <= MAX_WINDOW
+            kernel = TPU_KERNEL_ON_PIECES if in_pieces else SPLASH
+        return _first_reason(reasons, kernel)
     if platform == "cuda":
         reasons = _attention_on_cuda(config, is_local, has_dropout)
         return _first_reason(reasons, CUDNN)

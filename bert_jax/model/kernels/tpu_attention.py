@@ -1,17 +1,20 @@
-"""Self-attention over at most 512 positions, as one TPU kernel.
+"""Self-attention over at most 1,024 positions, as one TPU kernel.
 
 Scores, softmax, mask and dropout of a head never leave the chip's memory. The forward
 pass stores the output and, for each query, the logarithm of the sum of exponentials;
 the backward pass recomputes the rest. Dropout masks equal those of
 `attention.dot_product_attention` bit for bit, so a run may change between the two. The
-biases of queries, keys and values are added inside, because the backward pass then sums
-their gradients while it has those of queries, keys and values at hand.
+backward pass also sums the gradients of the biases of queries, keys and values, while
+it has those of queries, keys and values at hand. Rotations are applied inside: outside,
+the halves of a head would fill a quarter of a register.
 
 JAX ships two such kernels, `pallas.ops.tpu.flash_attention` and `splash_attention`.
 Neither has dropout, and both want heads before positions. Here inputs and outputs stay
 [B, L, D]: a program of the grid has one row and some heads, that is some columns of D,
-and works on windows of 128 columns, the width of the chip's registers. With at most 512
-positions all keys of a head are at hand, so the softmax needs one pass only.
+and works on windows of 128 columns, the width of the chip's registers. With at most
+1,024 positions all keys of a head are at hand, so the softmax needs one pass only. In
+local and causal attention, 128 queries meet the blocks of 128 keys that some of them
+see, and no other.
 
 Scores are transposed, keys by queries: sums over keys are then sums of registers, and
 three of the five products of the backward pass need no transposed factor. Heads that
@@ -27,7 +30,7 @@ from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
 from jaxtyping import Array, Float, UInt32
 
-from bert_jax.model import dropout, randomness
+from bert_jax.model import dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import per_device
 from bert_jax.model.kernels import tpu_attention_passes as passes
@@ -42,7 +45,9 @@ _IDS = ("batch", "length")
 _COUNTERS = ("batch", "heads")
 _SUMS = ("batch", "heads", None, "length")
 _BIASES = ("batch", None, "heads")
-_INPUTS = _ROWS, _ROWS, _ROWS, _IDS, _IDS, _COUNTERS
+# Rotations differ between the rows, or repeat after some rows.
+_ROTATIONS = ("batch", None, "length", None)
+_REPEATED_ROTATIONS = (None, None, "length", None)
 
 
 def attend(
@@ -51,6 +56,7 @@ def attend(
     value: Float[Array, "B L D"],
     biases: tuple[Float[Array, " D"], ...],
     pattern: AttentionPattern,
+    rotations: rotary.Rotations | None,
     dropout_keys: UInt32[Array, " B"] | None,
     *,
     dtype: jnp.dtype,
@@ -67,6 +73,8 @@ def attend(
       value: Values, likewise.
       biases: Biases that are still to be added to queries, keys and values.
       pattern: Rules for which keys each query sees.
+      rotations: Rotations of queries and keys, of the first row or rows, which repeat;
+        None without rotary positions.
       dropout_keys: A key for each row; None for no dropout.
       dtype: Type that the sums with the biases are rounded to.
       head_size: One of `decisions.HEAD_SIZES`.
@@ -93,51 +101,84 @@ def attend(
     if queries is None:
         queries = jnp.zeros(pattern.is_token.shape, jnp.int32)
     keys = jnp.where(pattern.is_token, queries, passes.NO_DOCUMENT)
-    # Rotated queries and keys are no products: their type may differ from the values'.
+    inputs = {"queries": queries, "keys": keys, "counters": counters}
+    if rotations is not None:
+        inputs["rotations"] = _factors(rotations, head_size)
     sources = tuple(x.astype(jnp.float32) for x in (query, key, value))
-    return _attend(sources, biases, queries, keys, counters, jnp.dtype(dtype), options)
+    return _attend(sources, biases, inputs, jnp.dtype(dtype), options)
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5, 6))
-def _attend(sources, biases, queries, keys, counters, dtype, options):
-    return _forward(sources, biases, queries, keys, counters, dtype, options)[0]
+def _factors(rotations, head_size):
+    """Return the factors of a register's columns and of their partners' columns.
+
+    Rotated columns are cosine * column + sine * partner, where the partners are the
+    columns (i, i + K / 2) of a head, and sines of the first half are negative.
+    """
+    cosine, sine = rotations  # [R, L, K / 2]
+    halves = [cosine, cosine], [-sine, sine]
+    return jnp.stack(
+        [jnp.concatenate(pair * (LANES // head_size), axis=-1) for pair in halves],
+        axis=1,
+    )  # [R, 2, L, 128]
 
 
-def _forward(sources, biases, queries, keys, counters, dtype, options):
+@functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
+def _attend(sources, biases, inputs, dtype, options):
+    return _forward(sources, biases, inputs, dtype, options)[0]
+
+
+def _forward(sources, biases, inputs, dtype, options):
     # Outside the kernel, so that the compiler fuses it into the products.
-    inputs = tuple(
+    query, key, value = (
         (x + bias).astype(dtype) for x, bias in zip(sources, biases, strict=True)
     )
-    arrays = *inputs, queries, keys, counters
-    y, sums = per_device.apply(_run, options, _INPUTS, (_ROWS, _SUMS), *arrays)
-    return y, (*arrays, y, sums)
+    inputs = {"query": query, "key": key, "value": value, **inputs}
+    output, sums = _apply(options, inputs, (_ROWS, _SUMS))
+    return output, {**inputs, "output": output, "sums": sums}
 
 
 def _backward(dtype, options, residuals, g):
-    inputs = *_INPUTS, _ROWS, _SUMS, _ROWS
     outputs = _ROWS, _ROWS, _ROWS, _BIASES
-    *gradients, sums = per_device.apply(_run, options, inputs, outputs, *residuals, g)
+    inputs = {**residuals, "gradient": g}
+    *gradients, sums = _apply(options, inputs, outputs)
     gradients = tuple(x.astype(jnp.float32) for x in gradients)
-    return gradients, tuple(jnp.sum(sums, axis=0)), None, None, None
+    return gradients, tuple(jnp.sum(sums, axis=0)), None
 
 
 _attend.defvjp(_forward, _backward)
 
 
-def _run(options, query, key, value, queries, keys, counters, *backward):
+def _apply(options, inputs, outputs):
+    """Run a pass on each device, for its part of the arrays."""
+    names = dict.fromkeys(inputs, _ROWS)
+    names |= {"queries": _IDS, "keys": _IDS, "counters": _COUNTERS, "sums": _SUMS}
+    if "rotations" in inputs:
+        repeat = len(inputs["rotations"]) < len(inputs["query"])
+        names["rotations"] = _REPEATED_ROTATIONS if repeat else _ROTATIONS
+    return per_device.apply(
+        _run,
+        (options, *inputs),
+        [names[name] for name in inputs],
+        outputs,
+        *inputs.values(),
+    )
+
+
+def _run(options, *arrays):
     """Run the forward pass for all rows and heads, or the backward pass.
 
     Args:
-      options: Static options of the kernel.
-      query: [B, L, D], like key and value.
-      key: [B, L, D].
-      value: [B, L, D].
-      queries: [B, L]; document of each query.
-      keys: [B, L]; document of each key.
-      counters: [B, H]; counter of each head's first word.
-      *backward: In the backward pass: output [B, L, D], log sums [B, blocks, heads, L],
-        and the gradient of the output.
+      options: Static options of the kernel, followed by the names of the arrays.
+      *arrays: Query, key and value [B, L, D]; `queries` and `keys` [B, L], the document
+        of each; `counters` [B, H] of each head's first word; `rotations` [R, 2, L,
+        128], if any. In the backward pass also output [B, L, D], log `sums` [B, blocks,
+        heads, L], and the gradient of the output.
     """
+    options, *names = options
+    inputs = dict(zip(names, arrays, strict=True))
+    counters, query = inputs.pop("counters"), inputs["query"]
+    for name in ("queries", "keys"):
+        inputs[name] = inputs[name][:, None, :]
     batch, length, size = query.shape
     width = _block_width(length, size)
     heads = width // options.head_size
@@ -145,49 +186,58 @@ def _run(options, query, key, value, queries, keys, counters, *backward):
     row = pl.BlockSpec((1, length, width), lambda b, i, _: (b, 0, i))
     ids = pl.BlockSpec((1, 1, length), lambda b, i, _: (b, 0, 0))
     sums = pl.BlockSpec((1, 1, heads, length), lambda b, i, _: (b, i, 0, 0))
+    specs = dict.fromkeys(inputs, row) | {"queries": ids, "keys": ids, "sums": sums}
     rows = jax.ShapeDtypeStruct(query.shape, query.dtype)
-    in_specs = [row, row, row, ids, ids]
-    if backward:
+    scratch = {}
+    if "rotations" in inputs:
+        different = len(inputs["rotations"])
+        specs["rotations"] = pl.BlockSpec(
+            (1, 2, length, LANES), lambda b, i, _: (b % different, 0, 0, 0)
+        )
+        rotated = pltpu.VMEM((1, length, width), query.dtype)
+        scratch |= {"rotated_query": rotated, "rotated_key": rotated}
+    if "gradient" in inputs:
         kernel, products = passes.backward, 5
-        in_specs += [row, sums, row]
         of_biases = jax.ShapeDtypeStruct((batch, 3, size), jnp.float32)
-        out_specs = [row] * 3 + [pl.BlockSpec((1, 3, width), lambda b, i, _: (b, 0, i))]
-        out_shape = [rows] * 3 + [of_biases]
+        of_blocks = pl.BlockSpec((1, 3, width), lambda b, i, _: (b, 0, i))
+        outputs = {name: (rows, row) for name in ("d_query", "d_key", "d_value")}
+        outputs["d_biases"] = of_biases, of_blocks
+        total = pltpu.VMEM((length, LANES), jnp.float32)
+        scratch |= {"total_d_key": total, "total_d_value": total}
     else:
         kernel, products = passes.forward, 2
-        out_specs = [row, sums]
-        shape = batch, blocks, heads, length
-        out_shape = [rows, jax.ShapeDtypeStruct(shape, jnp.float32)]
-    arrays = query, key, value, *backward, *out_shape
+        of_heads = jax.ShapeDtypeStruct((batch, blocks, heads, length), jnp.float32)
+        outputs = {"output": (rows, row), "sums": (of_heads, sums)}
+    names = *inputs, *outputs, *scratch
+
+    def run_program(counters, *references):
+        kernel(options, counters, **dict(zip(names, references, strict=True)))
+
+    out_shape, out_specs = zip(*outputs.values(), strict=True)
     scores = batch * size // options.head_size * length**2
     return pl.pallas_call(
-        functools.partial(kernel, options),
+        run_program,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=(batch, blocks),
-            in_specs=in_specs,
+            in_specs=[specs[name] for name in inputs],
             out_specs=out_specs,
+            scratch_shapes=tuple(scratch.values()),
         ),
-        out_shape=tuple(out_shape),
+        out_shape=out_shape,
         compiler_params=pltpu.CompilerParams(
             dimension_semantics=("parallel", "parallel")
         ),
         cost_estimate=pl.CostEstimate(
             flops=2 * products * scores * options.head_size,
             transcendentals=scores,
-            bytes_accessed=sum(x.size * x.dtype.itemsize for x in arrays),
+            bytes_accessed=sum(
+                x.size * x.dtype.itemsize for x in (*inputs.values(), *out_shape)
+            ),
         ),
         interpret=options.interpret,
         name=f"attention_{kernel.__name__}",
-    )(
-        counters.reshape(-1),
-        query,
-        key,
-        value,
-        queries[:, None, :],
-        keys[:, None, :],
-        *backward,
-    )
+    )(counters.reshape(-1), *inputs.values())
 
 
 def _block_width(length, size):

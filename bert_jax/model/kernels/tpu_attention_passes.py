@@ -2,7 +2,7 @@
 
 See `tpu_attention.py` for the whole. A program has one row of the batch and some heads.
 It works on windows of 128 columns and chunks of 128 queries; arrays of scores are
-[M, N], the M keys of the row by the N queries of a chunk.
+[M, N], the M keys that the chunk meets by its N queries.
 """
 
 import dataclasses
@@ -11,6 +11,7 @@ import math
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model import dropout, randomness
 from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
@@ -47,6 +48,22 @@ class Options:
         """Factor that turns scores into exponents of two."""
         return self.head_size**-0.5 * math.log2(math.e)
 
+    def met_by(self, queries: slice, length: int) -> slice:
+        """Return the keys, whole blocks, that some of a chunk of queries may see.
+
+        With dropout, all keys: the bits of a key depend on a key of the other half.
+        """
+        begin, end = 0, length
+        if not self.rate:
+            if self.window is not None:
+                begin = queries.start - self.window
+                end = queries.stop + self.window
+            if self.causal:
+                end = queries.stop
+        first = max(0, begin // QUERY_CHUNK)
+        last = min(length // QUERY_CHUNK, -(-end // QUERY_CHUNK))
+        return slice(first * QUERY_CHUNK, last * QUERY_CHUNK)
+
 
 @dataclasses.dataclass(frozen=True)
 class _Step:
@@ -55,6 +72,7 @@ class _Step:
     Attributes:
       columns: Window of 128 columns that holds the head.
       chunk: Positions of the queries.
+      keys: Positions of the keys that they meet.
       head: Index of the head in the program.
       part: Columns of the head in the window.
       first: Whether it is the first head of its window.
@@ -63,6 +81,7 @@ class _Step:
 
     columns: slice
     chunk: slice
+    keys: slice
     head: int
     part: slice
     first: bool
@@ -78,14 +97,13 @@ class _Program:
         self._queries = queries
         # [M, N] like the scores: a register would hold one row of [1, M].
         self._keys = jnp.broadcast_to(keys[0], (QUERY_CHUNK, length)).T
-        self._key_index = lax.broadcasted_iota(jnp.int32, (length, QUERY_CHUNK), 0)
-        self._query_index = lax.broadcasted_iota(jnp.int32, (length, QUERY_CHUNK), 1)
         self._counters = counters
         self._heads = width // options.head_size
         if options.rate:
             # [M / 2, N]: one word for two keys.
             self._size = size = dropout.words(length)
-            index = self._query_index[:size] * size + self._key_index[:size]
+            key_index, query_index = _indices(size)
+            index = query_index * size + key_index
             zero = jnp.uint32(0)
             self._words = randomness.advance(zero, index.astype(jnp.uint32))
         self._length, self._width = length, width
@@ -110,10 +128,12 @@ class _Program:
             columns = slice(start, start + LANES)
             parts = range(0, LANES, size)
             for first in range(0, self._length, QUERY_CHUNK):
+                chunk = slice(first, first + QUERY_CHUNK)
                 for part in parts:
                     yield _Step(
                         columns=columns,
-                        chunk=slice(first, first + QUERY_CHUNK),
+                        chunk=chunk,
+                        keys=self._options.met_by(chunk, self._length),
                         head=(start + part) // size,
                         part=slice(part, part + size),
                         first=part == 0,
@@ -129,15 +149,20 @@ class _Program:
         return jnp.where(own, x.astype(jnp.float32), 0.0).astype(x.dtype)
 
     def scores(self, step, key, query):
-        """Return K Q^T, [M, N], with `_HIDDEN_SCORE` at keys that are not seen."""
+        """Return K Q^T, [M, N], of keys [M, 128] and queries [N, 128].
+
+        Keys that a query does not see have `_HIDDEN_SCORE`.
+        """
         options = self._options
         scores = _dot_transposed(key, query)
         queries = self._queries[0, :, step.chunk] if options.packed else 0
-        visible = self._keys == queries
+        visible = self._keys[step.keys] == queries
+        if options.causal or options.window is not None:
+            key_index, query_index = _indices(len(scores))
+            distance = key_index - query_index + (step.keys.start - step.chunk.start)
         if options.causal:
-            visible &= self._key_index <= self._query_index + step.chunk.start
+            visible &= distance <= 0
         if options.window is not None:
-            distance = self._key_index - self._query_index - step.chunk.start
             visible &= jnp.abs(distance) <= options.window
         return jnp.where(visible, scores, _HIDDEN_SCORE)
 
@@ -160,24 +185,42 @@ class _Program:
         return dropped
 
 
-def forward(options, counters, query, key, value, queries, keys, output, sums):
+def forward(
+    options,
+    counters,
+    query,
+    key,
+    value,
+    queries,
+    keys,
+    output,
+    sums,
+    rotations=None,
+    rotated_query=None,
+    rotated_key=None,
+):
     """Write outputs and log sums of a program's heads.
 
     Counters are [B H], one for each head's first word; queries, keys, values and
-    outputs [1, M, columns]; documents of queries and of keys [1, 1, M]. `sums`, [1, 1,
-    heads, M], are the logarithms, to the base of 2, of the sums of exponentials of
-    scores; they are infinite for queries that see no key.
+    outputs [1, L, columns]; documents of queries and of keys [1, 1, L]. `sums`, [1, 1,
+    heads, L], are the logarithms, to the base of 2, of the sums of exponentials of
+    scores; they are infinite for queries that see no key. `rotations` are [1, 2, L,
+    128], as `tpu_attention` makes them.
     """
+    if rotations is not None:
+        _rotate(options, rotations, query, rotated_query)
+        _rotate(options, rotations, key, rotated_key)
+        query, key = rotated_query, rotated_key
     program = _Program(options, counters, query, queries, keys)
 
     def begin(step):
         q = program.only(step, query[0, step.chunk, step.columns])
-        return (program.scores(step, key[0, :, step.columns], q),)
+        return (program.scores(step, key[0, step.keys, step.columns], q),)
 
     for step, scores in program.steps(begin):
         if step.first:
             outputs = []
-            v_transposed = value[0, :, step.columns].T  # [128, M]
+            v_transposed = value[0, step.keys, step.columns].T  # [128, M]
         highest = jnp.max(scores, axis=0, keepdims=True)  # [1, N]
         p = jnp.exp2((scores - highest) * options.exponent)
         total = jnp.sum(p, axis=0, keepdims=True)
@@ -207,31 +250,48 @@ def backward(
     d_key,
     d_value,
     d_biases,
+    total_d_key,
+    total_d_value,
+    rotations=None,
+    rotated_query=None,
+    rotated_key=None,
 ):
     """Write the gradients of a program's queries, keys and values.
 
-    Arguments up to `keys` are those of `forward`, and `output` and `sums` its results.
-    `gradient`, of the output, and the gradients that are written are [1, M, columns].
-    `d_biases`, [1, 3, columns], are the sums of the three gradients over positions.
+    Arguments are those of `forward`, and `output` and `sums` its results. `gradient`,
+    of the output, and the gradients that are written are [1, L, columns]. `d_biases`,
+    [1, 3, columns], are the sums of the three gradients over positions. Gradients of
+    the keys and values of a window are added up in two float32 arrays [L, 128].
     """
+    if rotations is not None:
+        _rotate(options, rotations, query, rotated_query)
+        _rotate(options, rotations, key, rotated_key)
+        query, key = rotated_query, rotated_key
     program = _Program(options, counters, query, queries, keys)
     kept = 1 - options.rate
     scale = options.head_size**-0.5 / kept
+    length = query.shape[1]
+
+    def unrotate(x, rows):
+        if rotations is None:
+            return x
+        cosine, sine = rotations[0, 0, rows], rotations[0, 1, rows]
+        return _rotated(options.head_size, x, cosine, -sine)
 
     def begin(step):
         q = program.only(step, query[0, step.chunk, step.columns])
         g = program.only(step, gradient[0, step.chunk, step.columns])
         logs = sums[0, 0, step.head : step.head + 1, step.chunk]
-        scores = program.scores(step, key[0, :, step.columns], q)
-        return q, g, scores, logs, _dot_transposed(value[0, :, step.columns], g)
+        k, v = (x[0, step.keys, step.columns] for x in (key, value))
+        return q, g, program.scores(step, k, q), logs, _dot_transposed(v, g)
 
     for step, q, g, scores, logs, dp in program.steps(begin):
         columns, chunk = step.columns, step.chunk
         if step.first and chunk.start == 0:
-            k = key[0, :, columns]
-            k_transposed = k.T
-            dk = dv = jnp.zeros(k.shape, jnp.float32)
-            of_query = jnp.zeros((1, k.shape[1]), jnp.float32)
+            k_transposed = key[0, :, columns].T
+            of_query = jnp.zeros((1, LANES), jnp.float32)
+            total_d_key[:] = jnp.zeros_like(total_d_key)
+            total_d_value[:] = jnp.zeros_like(total_d_value)
         if step.first:
             dqs = []
             # For each query, the sums of p * dp and of output * gradient are equal.
@@ -243,20 +303,48 @@ def backward(
         ds = dropped(dp) - jnp.sum(inner[step.part], 0, keepdims=True)
         ds = (p * ds).astype(q.dtype)
         p = dropped(p).astype(g.dtype)
-        dv += _dot(p, g)  # [M, 128]
-        dk += _dot(ds, q)
-        dqs.append(_dot(k_transposed[step.part], ds))  # [K, N]
+        total_d_value[step.keys] += _dot(p, g)  # [M, 128]
+        total_d_key[step.keys] += _dot(ds, q)
+        dqs.append(_dot(k_transposed[step.part, step.keys], ds))  # [K, N]
         if step.last:
-            dq = jnp.concatenate(dqs, axis=0).T * scale
+            dq = unrotate(jnp.concatenate(dqs, axis=0).T * scale, chunk)
             d_query[0, chunk, columns] = dq.astype(d_query.dtype)
             of_query += jnp.sum(dq, axis=0, keepdims=True)
-        if step.last and chunk.stop == query.shape[1]:
-            dk, dv = dk * scale, dv / kept
+        if step.last and chunk.stop == length:
+            dk = unrotate(total_d_key[:] * scale, slice(0, length))
+            dv = total_d_value[:] / kept
             d_key[0, :, columns] = dk.astype(d_key.dtype)
             d_value[0, :, columns] = dv.astype(d_value.dtype)
             d_biases[0, 0:1, columns] = of_query
             d_biases[0, 1:2, columns] = jnp.sum(dk, axis=0, keepdims=True)
             d_biases[0, 2:3, columns] = jnp.sum(dv, axis=0, keepdims=True)
+
+
+def _rotate(options, rotations, source, target):
+    """Rotate queries or keys of all heads, [1, L, columns]."""
+    cosine, sine = rotations[0, 0], rotations[0, 1]
+    for start in range(0, source.shape[2], LANES):
+        columns = slice(start, start + LANES)
+        x = source[0, :, columns].astype(jnp.float32)
+        x = _rotated(options.head_size, x, cosine, sine)
+        target[0, :, columns] = x.astype(target.dtype)
+
+
+def _rotated(head_size, x, cosine, sine):
+    """Rotate a window [N, 128]; with the negative sine, undo the rotation."""
+    half = head_size // 2
+    column = lax.broadcasted_iota(jnp.int32, x.shape, 1)
+    is_first = column % head_size < half
+    partner = jnp.where(
+        is_first, pltpu.roll(x, LANES - half, 1), pltpu.roll(x, half, 1)
+    )
+    return x * cosine + partner * sine
+
+
+def _indices(num_keys):
+    """Return indices of keys and of queries, [M, N]."""
+    shape = num_keys, QUERY_CHUNK
+    return tuple(lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
 
 
 def _dot(x, y):
