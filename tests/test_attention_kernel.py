@@ -281,13 +281,12 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         norm_placement="pre",
         attention_dropout_rate=0.0,
     )
-    of_residuals = "residuals: plain operations (the kernel is for post-norm blocks)"
     assert decisions.describe(modern, "tpu", 8, 512) == (
-        f"global attention, local attention: TPU kernel; {of_residuals}"
+        "global attention, local attention, residuals: TPU kernel"
     )
     assert decisions.describe(modern, "tpu", 8, 8192) == (
         "global attention: splash attention; local attention: TPU kernel on "
-        f"overlapping pieces; {of_residuals}"
+        "overlapping pieces; residuals: TPU kernel"
     )
     assert decisions.describe(modern, "cuda", 8, 8192) == (
         "global attention: cuDNN; local attention: plain operations (the window of "

@@ -18,25 +18,32 @@ from bert_jax.model.kernels import residual, tpu_residual
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
-CONSUMERS = 2
+# Results of either kind of block: two copies of the norm, or the sum and its norm.
+RESULTS = 2
 
 
 def by_kernel(encoder, *arrays, interpret=True):
+    keeps_sum = encoder.norm_placement == "pre"
     return tpu_residual.add_and_normalise(
         *arrays,
         rate=encoder.dropout_rate,
         epsilon=encoder.layer_norm_epsilon,
-        consumers=CONSUMERS,
+        is_centered=encoder.norm == "layer",
+        keeps_sum=keeps_sum,
+        consumers=RESULTS - keeps_sum,
         interpret=interpret,
     )
 
 
 def plain(encoder, *arrays):
-    return residual._plain(encoder, CONSUMERS, *arrays)
+    keeps_sum = encoder.norm_placement == "pre"
+    return residual._plain(encoder, keeps_sum, RESULTS - keeps_sum, *arrays)
 
 
-def encoder_of(size, rate=0.1, dtype="float32"):
-    return config.EncoderConfig(hidden_size=size, dropout_rate=rate, dtype=dtype)
+def encoder_of(size, rate=0.1, dtype="float32", **fields):
+    return config.EncoderConfig(
+        hidden_size=size, dropout_rate=rate, dtype=dtype, **fields
+    )
 
 
 def arrays_of(shape, dtype="float32"):
@@ -46,7 +53,7 @@ def arrays_of(shape, dtype="float32"):
     shapes = (shape, dtype), (shape, "float32"), *[size] * 3
     return [
         jnp.asarray(rng.normal(size=shape) + 1.0, dtype)
-        for shape, dtype in (*shapes, *[(shape, dtype)] * CONSUMERS)
+        for shape, dtype in (*shapes, *[(shape, dtype)] * RESULTS)
     ]
 
 
@@ -56,7 +63,7 @@ def keys_of(rows):
 
 def output_and_gradients(apply, encoder, *arrays, dropout_keys):
     def run(*arrays):
-        inputs, gradients = arrays[:-CONSUMERS], arrays[-CONSUMERS:]
+        inputs, gradients = arrays[:-RESULTS], arrays[-RESULTS:]
         results, pullback = jax.vjp(
             lambda *x: apply(encoder, *x, dropout_keys), *inputs
         )
@@ -66,20 +73,28 @@ def output_and_gradients(apply, encoder, *arrays, dropout_keys):
 
 
 @pytest.mark.parametrize(
-    ("shape", "rate", "dtype", "tolerance"),
+    ("shape", "rate", "dtype", "fields"),
     [
-        ((3, 48, 256), 0.0, "float32", 2e-6),  # all rows in one program of the grid
+        ((3, 48, 256), 0.0, "float32", {}),  # all rows in one program of the grid
         # Several programs for each row, which ends within a chunk of 16.
-        ((2, 277, 768), 0.5, "float32", 2e-6),
-        ((2, 32, 128), 0.1, "bfloat16", 0.02),
+        ((2, 277, 768), 0.5, "float32", {}),
+        ((2, 32, 128), 0.1, "bfloat16", {}),
+        ((2, 48, 128), 0.0, "float32", {"norm_placement": "pre"}),
+        ((2, 48, 128), 0.1, "float32", {"norm_placement": "pre", "norm": "rms"}),
+        ((2, 32, 128), 0.1, "bfloat16", {"norm_placement": "pre"}),
     ],
 )
-def test_kernel_equals_the_plain_path(shape, rate, dtype, tolerance):
-    encoder = encoder_of(shape[-1], rate, dtype)
+@pytest.mark.parametrize("has_product", [True, False])
+def test_kernel_equals_the_plain_path(shape, rate, dtype, fields, has_product):
+    tolerance = 2e-6 if dtype == "float32" else 0.02
+    encoder = encoder_of(shape[-1], rate, dtype, **fields)
     arrays = arrays_of(shape, dtype)
+    if not has_product:  # the norm of x, without dropout
+        arrays[1], rate = None, 0.0
     keys = keys_of(shape[0]) if rate else None
     ours = output_and_gradients(by_kernel, encoder, *arrays, dropout_keys=keys)
     expected = output_and_gradients(plain, encoder, *arrays, dropout_keys=keys)
+    ours, expected = map(jax.tree.leaves, (ours, expected))
     for a, b in zip(ours, expected, strict=True):
         assert a.shape == b.shape and a.dtype == b.dtype
         a, b = (np.asarray(x.astype(jnp.float32)) for x in (a, b))
@@ -155,7 +170,7 @@ def test_tpus_use_the_kernel_where_shapes_allow():
     assert kernels((4, 24, 128), 4) == 1
     assert kernels((4, 8, 128), 4) == 0
     assert kernels((4, 16, 128), 4, kernels="off") == 0
-    assert kernels((4, 16, 128), 4, norm="rms") == 0
+    assert kernels((4, 16, 128), 4, norm="rms") == 1
     assert kernels((4, 16, 192), 4) == 0
     # The last layer, at some positions.
     assert kernels((4, 16, 128), (4, 16)) == 0

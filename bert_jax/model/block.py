@@ -7,7 +7,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import attention, dropout, norms, randomness, rotary
+from bert_jax.model import attention, dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.feed_forward import FeedForward
 from bert_jax.model.kernels import residual
@@ -92,10 +92,13 @@ class Block(nn.Module):
         else:
             normalised = x
             if self.has_attention_norm:
-                normalised = norms.Norm(c, name="attention_norm")(x)
+                x, normalised = AddAndNormalise(
+                    c, keeps_sum=True, name="attention_norm"
+                )(x)
             *output, probabilities = attend(select(normalised), normalised)
-            x = residual.add(c, select(x), *output, keys_of("attention_output"))
-            normalised = norms.Norm(c, name="feed_forward_norm")(x)
+            x, normalised = AddAndNormalise(
+                c, keeps_sum=True, name="feed_forward_norm"
+            )(select(x), *output, keys_of("attention_output"))
             output = feed_forward(normalised)
             x = residual.add(c, x, *output, keys_of("feed_forward_output"))
         return x, probabilities

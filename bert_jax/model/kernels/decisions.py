@@ -141,8 +141,6 @@ def residual(
 
 def _residual_on_tpu(config, batch, length):
     size = config.hidden_size
-    yield config.norm_placement == "pre", "the kernel is for post-norm blocks"
-    yield config.norm != "layer", "the kernel has layer norm only"
     yield size % LANES, f"hidden size {size}; the kernel takes multiples of {LANES}"
     yield (
         length < ROW_CHUNK,

@@ -1,4 +1,4 @@
-"""Dropout, residual connection and norm, which end a post-norm block's parts.
+"""Dropout, residual connection and norm.
 
 `AddAndNormalise` chooses between the TPU kernel and the plain path, which defines the
 result.
@@ -17,28 +17,34 @@ from bert_jax.model.kernels import decisions, tpu_residual
 
 
 class AddAndNormalise(nn.Module):
-    """The norm of a residual connection: norm(x + dropout(product + bias))."""
+    """The norm of a residual connection: norm(x + dropout(product + bias)).
+
+    Attributes:
+      config: Encoder.
+      keeps_sum: Whether the sum is a result, too, as pre-norm blocks need it.
+    """
 
     config: config_lib.EncoderConfig
+    keeps_sum: bool = False
 
     @nn.compact
     def __call__(
         self,
         x: Float[Array, "B L D"],
-        product: Float[Array, "B L D"],
-        bias: Float[Array, " D"] | None,
-        dropout_keys: UInt32[Array, "B ..."] | None,
+        product: Float[Array, "B L D"] | None = None,
+        bias: Float[Array, " D"] | None = None,
+        dropout_keys: UInt32[Array, "B ..."] | None = None,
         *,
         consumers: int = 1,
     ) -> tuple[Float[Array, "B L D"], ...]:
-        """Return the result, once for each consumer.
+        """Return the sum, if it is kept, and the norm, once for each consumer.
 
-        Each consumer of the result takes its own copy, so that the backward kernel can
-        sum their gradients.
+        Each consumer of the norm takes its own copy, so that the backward kernel can
+        sum their gradients. With `keeps_sum` there is one.
 
         Args:
           x: Input of the residual connection.
-          product: Float32 product that is added to it.
+          product: Float32 product that is added to it; None for the norm of x.
           bias: Bias of the product; None for none.
           dropout_keys: A key for each row or each position; None for no dropout.
           consumers: Number of copies.
@@ -46,12 +52,12 @@ class AddAndNormalise(nn.Module):
         c = self.config
         scale, offset = norms.norm_parameters(self, x.shape[-1])
         arrays = x, product, bias, scale, offset, dropout_keys
-        plain = functools.partial(_plain, c, consumers)
+        plain = functools.partial(_plain, c, self.keeps_sum, consumers)
         is_per_position = dropout_keys is not None and dropout_keys.ndim > 1
         decision = decisions.residual(c, "tpu", *x.shape[:2])
         if is_per_position or decision.implementation == decisions.PLAIN:
             return plain(*arrays)
-        kernel = functools.partial(_tpu, c, consumers)
+        kernel = functools.partial(_tpu, c, self.keeps_sum, consumers)
         return lax.platform_dependent(*arrays, tpu=kernel, default=plain)
 
 
@@ -72,13 +78,17 @@ def _sum(config, x, product, bias, dropout_keys):
     return x.astype(jnp.float32) + dropout.dropout(y, config.dropout_rate, dropout_keys)
 
 
-def _plain(config, consumers, x, product, bias, scale, offset, dropout_keys):
-    total = _sum(config, x, product, bias, dropout_keys)
-    normalised = norms.normalise(total, scale, offset, config)
-    return (normalised.astype(config.dtype),) * consumers
+def _plain(config, keeps_sum, consumers, x, product, bias, scale, offset, keys):
+    total = x
+    if product is not None:
+        total = _sum(config, x, product, bias, keys)
+    if keeps_sum:
+        total = total.astype(config.dtype)
+    normalised = norms.normalise(total, scale, offset, config).astype(config.dtype)
+    return (total,) * keeps_sum + (normalised,) * consumers
 
 
-def _tpu(config, consumers, x, product, bias, scale, offset, dropout_keys):
+def _tpu(config, keeps_sum, consumers, x, product, bias, scale, offset, keys):
     zeros = jnp.zeros(x.shape[-1:])
     return tpu_residual.add_and_normalise(
         x,
@@ -86,8 +96,10 @@ def _tpu(config, consumers, x, product, bias, scale, offset, dropout_keys):
         zeros if bias is None else bias,
         scale,
         zeros if offset is None else offset,
-        dropout_keys,
+        keys,
         rate=config.dropout_rate,
         epsilon=config.layer_norm_epsilon,
+        is_centered=config.norm == "layer",
+        keeps_sum=keeps_sum,
         consumers=consumers,
     )

@@ -1,11 +1,11 @@
-"""Dropout, residual connection and layer norm as one TPU kernel.
+"""Dropout, residual connection and norm as one TPU kernel.
 
 The plain path (`residual.py`) passes over memory several times, since a row's mean must
-be known before the row is normalised. Here a block of rows stays on the chip: the
-forward pass reads two arrays and writes one, the backward pass reads three and writes
-two, and only the inputs are stored in between. Dropout masks equal those of the plain
-path bit for bit. The backward pass also sums what other operations would read memory
-for: the gradient of the preceding bias, and the gradients of all consumers.
+be known before the row is normalised. Here a block of rows stays on the chip, and only
+what the backward pass reads is stored in between. Dropout masks equal those of the
+plain path bit for bit. The backward pass also sums what other operations would read
+memory for: the gradient of the preceding bias, the gradients of all consumers, and in
+pre-norm blocks the gradient of the residual connection.
 """
 
 import dataclasses
@@ -39,19 +39,23 @@ class Options:
     Attributes:
       rate: Rate of dropout; 0 for none.
       epsilon: Constant that is added to the variance.
-      consumers: Number of copies of the result.
+      is_centered: Whether the mean is subtracted: layer norm, not RMS norm.
+      keeps_sum: Whether the sum is a result, rounded before it is normalised.
+      consumers: Number of copies of the normalised sum; one with `keeps_sum`.
       interpret: Whether to interpret the kernel, on any backend.
     """
 
     rate: float
     epsilon: float
+    is_centered: bool
+    keeps_sum: bool
     consumers: int
     interpret: bool
 
 
 def add_and_normalise(
     x: Float[Array, "B L D"],
-    product: Float[Array, "B L D"],
+    product: Float[Array, "B L D"] | None,
     bias: Float[Array, " D"],
     scale: Float[Array, " D"],
     offset: Float[Array, " D"],
@@ -59,18 +63,21 @@ def add_and_normalise(
     *,
     rate: float,
     epsilon: float,
+    is_centered: bool,
+    keeps_sum: bool,
     consumers: int = 1,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B L D"], ...]:
-    """Return the layer norm of x + dropout(product + bias), once for each consumer.
+    """Return the norm of x + dropout(product + bias), once for each consumer.
 
-    The sum of the float32 product and its bias is rounded to the type of `x`. `scale`
-    and `offset` are those of the layer norm. There is a key for each row, and None for
-    no dropout. `Options` describes the other arguments.
+    The sum of the float32 product and its bias is rounded to the type of `x`. Without a
+    product, the norm of x is returned. `scale` and `offset` are those of the norm.
+    There is a key for each row, and None for no dropout. `Options` describes the other
+    arguments; with `keeps_sum`, the sum comes before its norm.
     """
     if keys is None:
         rate, keys = 0.0, jnp.zeros(x.shape[0], jnp.uint32)
-    options = Options(rate, epsilon, consumers, interpret)
+    options = Options(rate, epsilon, is_centered, keeps_sum, consumers, interpret)
     return _normalise(x, product, bias, scale, offset, keys, options)
 
 
@@ -80,46 +87,62 @@ def _normalise(x, product, bias, scale, offset, keys, options):
 
 
 def _normalise_forward(x, product, bias, scale, offset, keys, options):
-    # In rows [B L, D] like the product, so that the compiler fuses the two.
-    rows = product.reshape(-1, bias.size)
-    y = (rows + bias).astype(x.dtype).reshape(x.shape)  # [B, L, D]
-    inputs = _ROWS, _ROWS, _COLUMNS, _COLUMNS, _KEYS
-    (result,) = per_device.apply(
-        _run_forward, options, inputs, (_ROWS,), x, y, scale, offset, keys
+    addends = [x]
+    if product is not None:
+        # In rows [B L, D] like the product, so that the compiler fuses the two.
+        rows = product.reshape(-1, bias.size)
+        addends.append((rows + bias).astype(x.dtype).reshape(x.shape))  # [B, L, D]
+    # Without a product, x itself is the sum.
+    writes_sum = options.keeps_sum and product is not None
+    inputs = _KEYS, _COLUMNS, _COLUMNS, *[_ROWS] * len(addends)
+    outputs = [_ROWS] * (1 + writes_sum)
+    *total, result = per_device.apply(
+        _run_forward, options, inputs, outputs, keys, scale, offset, *addends
     )
-    return (result,) * options.consumers, (x, y, scale, keys)
+    addends = total or addends
+    results = (result,) * options.consumers
+    if options.keeps_sum:
+        results = (addends[0], *results)
+    return results, (keys, scale, addends, product is not None)
 
 
 def _normalise_backward(options, residuals, gradients):
-    inputs = _ROWS, _ROWS, _COLUMNS, _KEYS, *[_ROWS] * options.consumers
-    outputs = _ROWS, _ROWS, _SUMS, _SUMS, _SUMS
-    dx, dy, *sums = per_device.apply(
-        _run_backward, options, inputs, outputs, *residuals, *gradients
+    keys, scale, addends, has_product = residuals
+    inputs = _KEYS, _COLUMNS, *[_ROWS] * (len(addends) + len(gradients))
+    outputs = *[_ROWS] * (1 + (options.rate > 0)), _SUMS, _SUMS, _SUMS
+    *rows, d_bias, d_scale, d_offset = per_device.apply(
+        _run_backward, options, inputs, outputs, keys, scale, *addends, *gradients
     )
-    d_bias, d_scale, d_offset = (jnp.sum(x, (0, 1)) for x in sums)
-    return dx, dy.astype(jnp.float32), d_bias, d_scale, d_offset, None
+    d_bias, d_scale, d_offset = (
+        jnp.sum(x, (0, 1)) for x in (d_bias, d_scale, d_offset)
+    )
+    if not has_product:
+        return rows[0], None, None, d_scale, d_offset, None
+    # Without dropout, the gradients of x and of the product are equal.
+    return rows[0], rows[-1].astype(jnp.float32), d_bias, d_scale, d_offset, None
 
 
 _normalise.defvjp(_normalise_forward, _normalise_backward)
 
 
-def _run_forward(options, x, y, scale, offset, keys):
-    return _run(_forward, options, keys, (x, y), (scale, offset), 1, 0)
+def _run_forward(options, keys, scale, offset, *addends):
+    num_arrays = 1 + (options.keeps_sum and len(addends) > 1)
+    return _run(_forward, options, keys, (scale, offset), addends, num_arrays, 0)
 
 
-def _run_backward(options, x, y, scale, keys, *gradients):
-    return _run(_backward, options, keys, (x, y, *gradients), (scale,), 2, 3)
+def _run_backward(options, keys, scale, *arrays):
+    return _run(_backward, options, keys, (scale,), arrays, 1 + (options.rate > 0), 3)
 
 
-def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
+def _run(kernel, options, keys, vectors, arrays, num_arrays, num_sums):
     """Run a kernel for all rows.
 
     Args:
       kernel: `_forward` or `_backward`.
       options: Static options.
       keys: [B].
-      arrays: Arrays [B, L, D].
       vectors: Arrays [D].
+      arrays: Arrays [B, L, D].
       num_arrays: Number of results [B, L, D], of the type of the first array.
       num_sums: Number of results that are partial sums, [programs, 8, D].
     """
@@ -137,7 +160,7 @@ def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
             grid=grid,
-            in_specs=[block] * len(arrays) + [vector] * len(vectors),
+            in_specs=[vector] * len(vectors) + [block] * len(arrays),
             out_specs=[block] * num_arrays + [sums] * num_sums,
         ),
         out_shape=out_shape,
@@ -153,7 +176,7 @@ def _run(kernel, options, keys, arrays, vectors, num_arrays, num_sums):
         ),
         interpret=options.interpret,
         name=f"residual{kernel.__name__}",
-    )(keys, *arrays, *(x[None] for x in vectors))
+    )(keys, *(x[None] for x in vectors), *arrays)
 
 
 def _block(batch, length, size):
@@ -174,13 +197,14 @@ def _block(batch, length, size):
 
 
 class _Chunks:
-    """The positions of a block, 16 at a time, with their dropout and layer norm."""
+    """The positions of a block, 16 at a time, with their dropout and norm."""
 
-    def __init__(self, options, length, keys, x, y):
+    def __init__(self, options, length, keys, addends):
         self._options, self._length, self._keys = options, length, keys
-        self._x, self._y = x, y
+        self._addends = addends
+        self._shape = addends[0].shape
         if options.rate:
-            self._size = dropout.words(x.shape[2])
+            self._size = dropout.words(self._shape[2])
             shape = ROW_CHUNK, self._size
             row = lax.broadcasted_iota(jnp.uint32, shape, 0)
             column = lax.broadcasted_iota(jnp.uint32, shape, 1)
@@ -189,7 +213,7 @@ class _Chunks:
 
     def __iter__(self):
         """Yield the index of the row and the slice of positions of each chunk."""
-        rows, positions, _ = self._x.shape
+        rows, positions, _ = self._shape
         for row in range(rows):
             for start in range(0, positions, ROW_CHUNK):
                 yield row, slice(start, start + ROW_CHUNK)
@@ -198,7 +222,7 @@ class _Chunks:
         """Return the dropout masks of the left and right half of a chunk, or None."""
         if not self._options.rate:
             return None
-        rows, positions, _ = self._x.shape
+        rows, positions, _ = self._shape
         row = pl.program_id(0) * rows + at[0]
         first = (pl.program_id(1) * positions + at[1].start) * self._size
         begin = randomness.advance(self._keys[row], first.astype(jnp.uint32))
@@ -206,7 +230,7 @@ class _Chunks:
 
     def inside(self, at, x):
         """Zero the rows of a chunk that are beyond the end of the row."""
-        positions = self._x.shape[1]
+        positions = self._shape[1]
         if self._length % positions == 0:
             return x
         first = pl.program_id(1) * positions + at[1].start
@@ -222,44 +246,71 @@ class _Chunks:
         halves = [jnp.where(x, 0.0, y) for x, y in zip(dropped, halves, strict=True)]
         return jnp.concatenate(halves, axis=1)
 
-    def normalised(self, at, dropped):
-        """Return the chunk before scale and offset, and its inverse deviation."""
-        y = self.scaled(dropped, self._y[at].astype(jnp.float32))
-        total = self._x[at].astype(jnp.float32) + y
-        centered = total - jnp.mean(total, axis=1, keepdims=True)
-        variance = jnp.mean(jnp.square(centered), axis=1, keepdims=True)
+    def total(self, at, dropped):
+        """Return the sum of a chunk, float32."""
+        x, *y = (addend[at].astype(jnp.float32) for addend in self._addends)
+        if not y:
+            return x
+        total = x + self.scaled(dropped, *y)
+        if self._options.keeps_sum:
+            total = total.astype(self._addends[0].dtype).astype(jnp.float32)
+        return total
+
+    def normalised(self, total):
+        """Return a sum before scale and offset, and its inverse deviation."""
+        if self._options.is_centered:
+            total = total - jnp.mean(total, axis=1, keepdims=True)
+        variance = jnp.mean(jnp.square(total), axis=1, keepdims=True)
         inverse = lax.rsqrt(variance + self._options.epsilon)
-        return centered * inverse, inverse
+        return total * inverse, inverse
 
 
-def _forward(options, length, keys, x, y, scale, offset, out):
-    """Write the layer norm of a block."""
-    chunks = _Chunks(options, length, keys, x, y)
+def _forward(options, length, keys, scale, offset, *arrays):
+    """Write the norm of a block, and before it the sum if it is a result."""
+    *arrays, out = arrays
+    is_sum_written = options.keeps_sum and len(arrays) > 1
+    addends, sums = (arrays[:-1], arrays[-1:]) if is_sum_written else (arrays, [])
+    chunks = _Chunks(options, length, keys, addends)
     for at in chunks:
-        normalised, _ = chunks.normalised(at, chunks.dropped(at))
+        total = chunks.total(at, chunks.dropped(at))
+        for ref in sums:
+            ref[at] = total.astype(ref.dtype)
+        normalised, _ = chunks.normalised(total)
         out[at] = (normalised * scale[...] + offset[...]).astype(out.dtype)
 
 
-def _backward(options, length, keys, x, y, *more):
-    """Write the gradients of a block, and partial sums for bias, scale and offset."""
-    gradients, more = more[: options.consumers], more[options.consumers :]
-    scale, dx, dy, *sums = more
-    chunks = _Chunks(options, length, keys, x, y)
-    d_bias = d_scale = d_offset = jnp.zeros(sums[0].shape[1:], jnp.float32)
+def _backward(options, length, keys, scale, *arrays):
+    """Write the gradients of a block, and partial sums for bias, scale and offset.
+
+    `arrays` are one or two addends, gradients of the results, and what is written: the
+    gradient of x, with dropout that of the product, and the three sums.
+    """
+    *arrays, d_bias_sums, d_scale_sums, d_offset_sums = arrays
+    num_written = 1 + (options.rate > 0)
+    arrays, written = arrays[:-num_written], arrays[-num_written:]
+    num_gradients = options.keeps_sum + options.consumers
+    addends, gradients = arrays[:-num_gradients], arrays[-num_gradients:]
+    chunks = _Chunks(options, length, keys, addends)
+    d_bias = d_scale = d_offset = jnp.zeros(d_bias_sums.shape[1:], jnp.float32)
     for at in chunks:
         dropped = chunks.dropped(at)
-        normalised, inverse = chunks.normalised(at, dropped)
-        d = sum(g[at].astype(jnp.float32) for g in gradients)
+        normalised, inverse = chunks.normalised(chunks.total(at, dropped))
+        *of_sum, d = (g[at].astype(jnp.float32) for g in gradients)
+        if not options.keeps_sum:
+            d, of_sum = sum(of_sum, d), []
         d_scale += _eighths(chunks.inside(at, d * normalised))
         d_offset += _eighths(chunks.inside(at, d))
         d = d * scale[...]
-        mean = jnp.mean(d, axis=1, keepdims=True)
         along = jnp.mean(d * normalised, axis=1, keepdims=True)
-        d = (d - mean - normalised * along) * inverse
-        dx[at] = d.astype(dx.dtype)
-        d = chunks.scaled(dropped, d)
-        dy[at] = d.astype(dy.dtype)
+        if options.is_centered:
+            d = d - jnp.mean(d, axis=1, keepdims=True)
+        d = sum(of_sum, (d - normalised * along) * inverse)
+        written[0][at] = d.astype(written[0].dtype)
+        if options.rate:
+            d = chunks.scaled(dropped, d)
+            written[1][at] = d.astype(written[1].dtype)
         d_bias += _eighths(chunks.inside(at, d))
+    sums = d_bias_sums, d_scale_sums, d_offset_sums
     for ref, x in zip(sums, (d_bias, d_scale, d_offset), strict=True):
         ref[0] = x
 
