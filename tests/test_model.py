@@ -290,11 +290,19 @@ def test_a_causal_encoder_does_not_look_ahead():
     assert_close(pooled, expected, 1e-5)
 
 
-@pytest.mark.parametrize(("causal", "remat"), [(False, "none"), (True, "attention")])
-def test_read_at_gives_the_states_of_the_full_row(causal, remat):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"causal": True, "remat": "attention"},
+        {"positions": "disentangled", "remat": "attention"},
+    ],
+    ids=str,
+)
+def test_read_at_gives_the_states_of_the_full_row(changes):
     """With dropout and documents: values, and gradients of all parameters."""
-    config = dataclasses.replace(TINY, causal=causal, remat=remat)
-    params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
+    config = dataclasses.replace(TINY, **changes)
+    params, inputs = init(config)["encoder"], Inputs.of(random_batch())
     rows, length = inputs.input_ids.shape
     inputs = inputs._replace(
         documents=jnp.broadcast_to(jnp.arange(length) // 5, (rows, length))
