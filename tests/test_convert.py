@@ -92,6 +92,8 @@ def test_published_folders_come_back_bit_for_bit(tmp_path):
         *("nomicbert_masked_lm", "nomicbert_classification", "nomicbert_bare"),
         *("ultrabert_masked_lm", "ultrabert_regression", "ultrabert_tagging"),
         *("modernbert_regression", "modernbert_tagging", "modernbert_choice"),
+        *("deberta_masked_lm", "deberta_classification", "deberta_choice"),
+        "deberta_bare",
     ):
         source, out = published.folder(case), tmp_path / case
         done = convert.convert(str(source), str(out), "huggingface")

@@ -149,7 +149,8 @@ def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndar
 def _huggingface(
     model: Model, form: huggingface.Form, folder: pathlib.Path
 ) -> list[str]:
-    prefix = form.family.prefix if form.purpose == BARE else ""
+    is_bare = form.name == form.family.classes[BARE].name
+    prefix = form.family.prefix if is_bare else ""
     types = {
         name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
         for name, shape in _shapes(model, form).items()
