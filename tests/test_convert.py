@@ -14,7 +14,7 @@ import pytest
 from commands import assert_refused, call
 from toy import TINY, metadata
 
-from bert_jax import config
+from bert_jax import config, prediction
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import (
@@ -177,6 +177,15 @@ ONE_LAYER = dataclasses.replace(
     attention_window=0,
     global_layer_every=1,
 )
+DEBERTA = dataclasses.replace(
+    TINY,
+    positions="disentangled",
+    distance_buckets=6,
+    max_distance=12,
+    type_vocab_size=0,
+    activation="gelu_erf",
+    pooler=config.PoolerConfig(activation="gelu_erf"),
+)
 # With the vocabulary of a RoBERTa, of bytes.
 ROBERTA = dataclasses.replace(
     TINY, vocab_size=266, type_vocab_size=1, activation="gelu_erf"
@@ -283,6 +292,50 @@ def test_both_halves_of_an_electra_come_back(tmp_path):
     assert done.written == sorted(expected)
     with pytest.raises(UserError, match="to ElectraForPreTraining, which google"):
         convert.export(model, str(tmp_path / "original"), "tensorflow")
+
+
+def test_a_deberta_with_disentangled_embeddings_goes_out_with_the_sums(tmp_path):
+    """The generator has the shared embeddings, and a native checkpoint both parts."""
+    asked = config.ReplacedTokensConfig(
+        generator_size=1.0,
+        generator_layers=0.34,
+        embedding_sharing="gradient_disentangled",
+    )
+    model, expected = native_model(replaced_tokens.ReplacedTokens(DEBERTA, asked))
+    shared = {p: x for p, x in expected.items() if p.startswith("encoder/embeddings/")}
+    sums = {
+        path: value
+        + expected[path.replace("encoder/embeddings", "embedding_differences")]
+        for path, value in shared.items()
+    }
+    assert len(sums) == 3
+    encoder = {
+        path: sums.get(path, value)
+        for path, value in expected.items()
+        if path.startswith("encoder/")
+    }
+    done = convert.export(model, str(tmp_path / "native"), "ours")
+    assert done.written == sorted(expected)
+    done = convert.convert(str(tmp_path / "native"), str(tmp_path / "out"))
+    assert (done.name, done.missing) == ("DebertaV2Model", [])
+    assert {path.split("/")[0] for path in done.ignored} == {
+        "discriminator",
+        "discriminator_transform",
+    }
+    got = lazy_checkpoint.read(str(tmp_path / "out"))
+    assert got.metadata.encoder == DEBERTA
+    assert_same(without_padding(read_all(got)), without_padding(encoder))
+    got = read_all(lazy_checkpoint.read(str(tmp_path / "out/generator")))
+    assert {"mlm_head/output_bias", "encoder/distance_embedding"} < got.keys()
+    assert_same(
+        {p: x for p, x in without_padding(got).items() if p in shared},
+        without_padding(shared),
+    )
+    # Fine-tuning and predictions load the sums, too.
+    loaded = prediction.load(str(tmp_path / "native"))
+    features = loaded.features(["aa ab"], layers=(0,))
+    again = prediction.load(str(tmp_path / "out")).features(["aa ab"], layers=(0,))
+    np.testing.assert_array_equal(next(features).values, next(again).values)
 
 
 def test_parameters_without_a_class_are_ignored(tmp_path):

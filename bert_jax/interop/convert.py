@@ -78,12 +78,13 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
     new = output.check(folder)
     to = to or ("ours" if model.form else "huggingface")
     form = model.form if to == "ours" else lazy_checkpoint.form_of(model)
-    paths = set(model.params)
     if to == "ours":
+        paths = set(model.params)
         written, kept = write_native(model, folder), paths
     else:
-        kept = _kept(model, form)
         generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
+        model = lazy_checkpoint.with_sums(model)
+        paths, kept = set(model.params), _kept(model, form)
         write = _huggingface if to == "huggingface" else _tensorflow
         with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
             written = write(model, form, temporary)
