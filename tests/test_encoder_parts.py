@@ -426,6 +426,10 @@ def test_flops_of_parts():
     assert flops.encoder(c, 24) == 3 * projections + attention
     head = 2 * 5 * (32 * 24 + 24 * 32 + 32 * 101)
     assert flops.prediction_head(c, 5) == head
+    # All queries and all keys with 12 distances.
+    distances = 5 * 2 * 2 * 24 * 12 * 32
+    plain = flops.encoder(family("bert"), 24)
+    assert flops.encoder(family("deberta"), 24) == plain + distances
     dense, classifier = 2 * 32 * 32, 2 * 32 * 3
     for make, pooler, read, of_head in (
         (classification.Classification, {}, 1, dense + classifier),
