@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import functools
 import json
+import re
 import shutil
 
 import flax.linen as nn
@@ -537,6 +538,130 @@ def test_names_of_tensorflow_variables():
         assert tensorflow.original_name(expected) == name
 
 
+# Names in google-research/albert and electra, by names in `transformers`.
+ALBERT_LAYER = {
+    "attention.query": "attention_1/self/query",
+    "attention.key": "attention_1/self/key",
+    "attention.value": "attention_1/self/value",
+    "attention.dense": "attention_1/output/dense",
+    "attention.LayerNorm": "LayerNorm",
+    "ffn": "ffn_1/intermediate/dense",
+    "ffn_output": "ffn_1/intermediate/output/dense",
+    "full_layer_layer_norm": "LayerNorm_1",
+}
+ALBERT_NAMES = {
+    "albert.embeddings.LayerNorm": "bert/embeddings/LayerNorm",
+    "albert.encoder.embedding_hidden_mapping_in": (
+        "bert/encoder/embedding_hidden_mapping_in"
+    ),
+    "albert.pooler": "bert/pooler/dense",
+    "predictions.dense": "cls/predictions/transform/dense",
+    "predictions.LayerNorm": "cls/predictions/transform/LayerNorm",
+    "predictions.bias": "cls/predictions/output_bias",
+    "sop_classifier.classifier.weight": "cls/seq_relationship/output_weights",
+    "sop_classifier.classifier.bias": "cls/seq_relationship/output_bias",
+} | {
+    f"albert.encoder.albert_layer_groups.{i}.albert_layers.0.{name}": (
+        f"bert/encoder/transformer/group_{i}/inner_group_0/{original}"
+    )
+    for i in range(2)
+    for name, original in ALBERT_LAYER.items()
+}
+ELECTRA_NAMES = {
+    "electra.embeddings.LayerNorm": "electra/embeddings/LayerNorm",
+    "electra.embeddings_project": "electra/embeddings_project",
+    "discriminator_predictions.dense": "discriminator_predictions/dense",
+    "discriminator_predictions.dense_prediction": "discriminator_predictions/dense_1",
+} | {
+    f"electra.encoder.layer.{i}.{name}": (
+        f"electra/encoder/layer_{i}/{name.replace('.', '/')}"
+    )
+    for i in range(4)
+    for name in (
+        *("attention.self.query", "attention.self.key", "attention.self.value"),
+        *("attention.output.dense", "attention.output.LayerNorm"),
+        *("intermediate.dense", "output.dense", "output.LayerNorm"),
+    )
+}
+
+
+def write_tensorflow(folder, names, arrays, prefix):
+    """Write the arrays of a model of `transformers` under the original names."""
+    import tensorflow as tf
+
+    variables = {}
+    for name, value in arrays.items():
+        layer, _, leaf = name.rpartition(".")
+        if name in names:
+            variables[names[name]] = value
+        elif layer in names and "LayerNorm" in names[layer]:
+            leaf = {"weight": "gamma", "bias": "beta"}[leaf]
+            variables[f"{names[layer]}/{leaf}"] = value
+        elif layer in names and leaf == "weight":
+            variables[f"{names[layer]}/kernel"] = value.T
+        elif layer in names:
+            variables[f"{names[layer]}/bias"] = value
+        else:
+            table = re.fullmatch(r"(\w+)\.embeddings\.(\w+_embeddings)\.weight", name)
+            scope = table[1].replace("albert", "bert")
+            variables[f"{scope}/embeddings/{table[2]}"] = value
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / prefix),
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
+        tensors=list(variables.values()),
+    )
+
+
+def test_a_checkpoint_of_albert_in_tensorflow(tmp_path, documents):
+    """Parameters and config equal those of the same model in `transformers`."""
+    source = published.folder("albert_pretraining")
+    expected = checkpoints.published(source)
+    folder = published.sentencepiece_of_albert(tmp_path / "albert", documents[:20])
+    values = json.loads((source / "config.json").read_text()) | {"vocab_size": 300}
+    assert values.pop("hidden_act") == "gelu_new"
+    values["hidden_act"] = "gelu"
+    (folder / "albert_config.json").write_text(json.dumps(values))
+    arrays = published.arrays_of(source)
+    table = "albert.embeddings.word_embeddings.weight"
+    for name, columns in ((table, (12,)), ("predictions.bias", ())):
+        arrays[name] = np.resize(arrays[name], (300, *columns))
+    write_tensorflow(folder, ALBERT_NAMES, arrays, "model.ckpt-best")
+    got = checkpoints.published(folder)
+    assert got.form.name == "AlbertForPreTraining"
+    assert got.form.encoder == dataclasses.replace(
+        expected.form.encoder, vocab_size=300
+    )
+    assert not got.ignored
+    assert got.metadata.tokenizer.mask_id == 4
+    assert got.shapes.keys() == expected.shapes.keys()
+    for path in expected.shapes:
+        if not parameters.has_row_for_each_token(path):
+            np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
+    (folder / "spiece.model").unlink()
+    with pytest.raises(UserError, match=r"has 0 files \*.model; expected one"):
+        checkpoints.published(folder)
+
+
+def test_a_checkpoint_of_electra_in_tensorflow(tmp_path, monkeypatch):
+    """It has no config, and its generator is ignored."""
+    source = published.folder("electra_discriminator")
+    expected = checkpoints.published(source)
+    folder = tmp_path / "electra"
+    folder.mkdir()
+    arrays = published.arrays_of(source)
+    names = ELECTRA_NAMES | {"x": "generator_predictions/output_bias"}
+    write_tensorflow(folder, names, arrays | {"x": np.zeros(45)}, "electra_small")
+    vocabulary = "\n".join(expected.metadata.tokenizer.tokens)
+    (folder / "vocab.txt").write_text(vocabulary)
+    monkeypatch.setattr(tensorflow, "_ELECTRA_HEAD", 8)
+    got = checkpoints.published(folder)
+    assert got.form == expected.form
+    assert got.shapes == expected.shapes
+    for path in expected.shapes:
+        np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
+
+
 def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
     """With variables of the optimizer, and without settings of the tokenizer."""
     import tensorflow as tf
@@ -576,13 +701,14 @@ def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
     tokenizer = checkpoints.read_metadata(checkpoints.find(other)).tokenizer
     normaliser = tokenizer.steps()["normalizer"]
     assert not normaliser["lowercase"] and not normaliser["strip_accents"]
+    (other / "bert_config.json").rename(other / "kept")
+    with pytest.raises(UserError, match=r"has no bert_config.json"):
+        checkpoints.find(other)
+    (other / "kept").rename(other / "bert_config.json")
     damaged = next(other.glob("*.data-*"))
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.raises(UserError, match="is damaged|cannot be used"):
         read_all(lazy_checkpoint.read(str(other)))
     damaged.unlink()
     with pytest.raises(UserError, match=r"has no model.ckpt-7.data-00000-of-00001"):
-        checkpoints.find(other)
-    (other / "bert_config.json").unlink()
-    with pytest.raises(UserError, match=r"has no bert_config.json"):
         checkpoints.find(other)
