@@ -16,14 +16,16 @@ Differences: one update for both halves, where the authors have an optimizer for
         vector of [CLS] to each token's. The norm of the embeddings is shared, too. The
         embeddings of distances have no dropout.
 Not known to us: how rows were cut from the text; here they are full of sentences, also
-        of several documents. The scripts of the authors, for smaller batches, have
-        other rates.
+        of several documents. Steps, batch and rates were not checked against the
+        paper's text again; the authors' scripts, for 64 or 256 rows, have other rates.
 Run:    python -m bert_jax.run.pretrain --config=configs/deberta_v3.py:base \
             --config.data.corpus=DIR --workdir=DIR
-        with a corpus of a unigram vocabulary (run.train_tokenizer --kind=unigram).
+        with a corpus whose tokenizer is SentencePiece (run.train_tokenizer
+        --kind=sentencepiece).
         run.convert writes the discriminator as a DebertaV2Model, and the generator as a
         DebertaV2ForMaskedLM in a folder within.
-Cost:   not run yet. docs/log.md has the compiler's estimates.
+Cost:   the compiler's estimate for base on 64 chips of TPU v4 is 14 days, with a loop
+        over layers (docs/log.md). Not run yet.
 """
 
 from bert_jax import config as config_lib
