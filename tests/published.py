@@ -1,4 +1,4 @@
-"""Folders that transformers saved, and outputs of its models, from five files."""
+"""Folders that transformers saved, and outputs of its models, from six files."""
 
 import atexit
 import functools
@@ -91,6 +91,15 @@ FAMILIES = (
     "electra_classification",
     "electra_choice",
 )
+DEBERTA = (
+    "deberta_masked_lm",
+    "deberta_other_masked_lm",
+    "deberta_classification",
+    "deberta_tagging",
+    "deberta_answering",
+    "deberta_choice",
+    "deberta_bare",
+)
 ALL = (
     *CASES,
     *WITH_WORDPIECE,
@@ -99,13 +108,15 @@ ALL = (
     *MODERNBERT,
     *DISTILBERT,
     *FAMILIES,
+    *DEBERTA,
 )
 
 
 @functools.cache
 def _all():
     stored = {}
-    for name in ("published", "relatives", "distilbert", "modernbert", "families"):
+    names = "published", "relatives", "distilbert", "modernbert", "families", "deberta"
+    for name in names:
         with np.load(FIXTURES / f"{name}.npz") as file:
             stored |= dict(file)
     return stored
@@ -166,6 +177,15 @@ def _pieces_of_xlnet():
     return _pieces(lines, "<cls>,<sep>,<pad>,<mask>,<eod>,<eop>", pad_id=-1, unk_id=0)
 
 
+def pieces_of_deberta():
+    """A vocabulary of 300 pieces at most; [MASK] is not among them."""
+    lines = pathlib.Path(__file__).read_text().splitlines()
+    special = {"pad": "[PAD]", "bos": "[CLS]", "eos": "[SEP]", "unk": "[UNK]"}
+    settings = {f"{name}_id": i for i, name in enumerate(special)}
+    settings |= {f"{name}_piece": token for name, token in special.items()}
+    return _pieces(filter(str.strip, lines), "", **settings)
+
+
 def _pieces(lines, control_symbols, **settings):
     model = io.BytesIO()
     sentencepiece.SentencePieceTrainer.train(
@@ -173,10 +193,9 @@ def _pieces(lines, control_symbols, **settings):
         model_writer=model,
         vocab_size=300,
         hard_vocab_limit=False,
-        unk_piece="<unk>",
         control_symbols=control_symbols,
         minloglevel=2,
-        **settings,
+        **{"unk_piece": "<unk>", **settings},
     )
     return model.getvalue()
 

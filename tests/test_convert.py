@@ -4,6 +4,7 @@ import dataclasses
 import errno
 import functools
 import json
+import re
 import shutil
 
 import flax.linen as nn
@@ -14,7 +15,7 @@ import pytest
 from commands import assert_refused, call
 from toy import TINY, metadata
 
-from bert_jax import config
+from bert_jax import config, prediction
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import (
@@ -92,6 +93,8 @@ def test_published_folders_come_back_bit_for_bit(tmp_path):
         *("nomicbert_masked_lm", "nomicbert_classification", "nomicbert_bare"),
         *("ultrabert_masked_lm", "ultrabert_regression", "ultrabert_tagging"),
         *("modernbert_regression", "modernbert_tagging", "modernbert_choice"),
+        *("deberta_masked_lm", "deberta_classification", "deberta_choice"),
+        "deberta_bare",
     ):
         source, out = published.folder(case), tmp_path / case
         done = convert.convert(str(source), str(out), "huggingface")
@@ -174,6 +177,15 @@ ONE_LAYER = dataclasses.replace(
     local_rotary_base=0.0,
     attention_window=0,
     global_layer_every=1,
+)
+DEBERTA = dataclasses.replace(
+    TINY,
+    positions="disentangled",
+    distance_buckets=6,
+    max_distance=12,
+    type_vocab_size=0,
+    activation="gelu_erf",
+    pooler=config.PoolerConfig(activation="gelu_erf"),
 )
 # With the vocabulary of a RoBERTa, of bytes.
 ROBERTA = dataclasses.replace(
@@ -281,6 +293,50 @@ def test_both_halves_of_an_electra_come_back(tmp_path):
     assert done.written == sorted(expected)
     with pytest.raises(UserError, match="to ElectraForPreTraining, which google"):
         convert.export(model, str(tmp_path / "original"), "tensorflow")
+
+
+def test_a_deberta_with_disentangled_embeddings_goes_out_with_the_sums(tmp_path):
+    """The generator has the shared embeddings, and a native checkpoint both parts."""
+    asked = config.ReplacedTokensConfig(
+        generator_size=1.0,
+        generator_layers=0.34,
+        embedding_sharing="gradient_disentangled",
+    )
+    model, expected = native_model(replaced_tokens.ReplacedTokens(DEBERTA, asked))
+    shared = {p: x for p, x in expected.items() if p.startswith("encoder/embeddings/")}
+    sums = {
+        path: value
+        + expected[path.replace("encoder/embeddings", "embedding_differences")]
+        for path, value in shared.items()
+    }
+    assert len(sums) == 3
+    encoder = {
+        path: sums.get(path, value)
+        for path, value in expected.items()
+        if path.startswith("encoder/")
+    }
+    done = convert.export(model, str(tmp_path / "native"), "ours")
+    assert done.written == sorted(expected)
+    done = convert.convert(str(tmp_path / "native"), str(tmp_path / "out"))
+    assert (done.name, done.missing) == ("DebertaV2Model", [])
+    assert {path.split("/")[0] for path in done.ignored} == {
+        "discriminator",
+        "discriminator_transform",
+    }
+    got = lazy_checkpoint.read(str(tmp_path / "out"))
+    assert got.metadata.encoder == DEBERTA
+    assert_same(without_padding(read_all(got)), without_padding(encoder))
+    got = read_all(lazy_checkpoint.read(str(tmp_path / "out/generator")))
+    assert {"mlm_head/output_bias", "encoder/distance_embedding"} < got.keys()
+    assert_same(
+        {p: x for p, x in without_padding(got).items() if p in shared},
+        without_padding(shared),
+    )
+    # Fine-tuning and predictions load the sums, too.
+    loaded = prediction.load(str(tmp_path / "native"))
+    features = loaded.features(["aa ab"], layers=(0,))
+    again = prediction.load(str(tmp_path / "out")).features(["aa ab"], layers=(0,))
+    np.testing.assert_array_equal(next(features).values, next(again).values)
 
 
 def test_parameters_without_a_class_are_ignored(tmp_path):
@@ -482,6 +538,130 @@ def test_names_of_tensorflow_variables():
         assert tensorflow.original_name(expected) == name
 
 
+# Names in google-research/albert and electra, by names in `transformers`.
+ALBERT_LAYER = {
+    "attention.query": "attention_1/self/query",
+    "attention.key": "attention_1/self/key",
+    "attention.value": "attention_1/self/value",
+    "attention.dense": "attention_1/output/dense",
+    "attention.LayerNorm": "LayerNorm",
+    "ffn": "ffn_1/intermediate/dense",
+    "ffn_output": "ffn_1/intermediate/output/dense",
+    "full_layer_layer_norm": "LayerNorm_1",
+}
+ALBERT_NAMES = {
+    "albert.embeddings.LayerNorm": "bert/embeddings/LayerNorm",
+    "albert.encoder.embedding_hidden_mapping_in": (
+        "bert/encoder/embedding_hidden_mapping_in"
+    ),
+    "albert.pooler": "bert/pooler/dense",
+    "predictions.dense": "cls/predictions/transform/dense",
+    "predictions.LayerNorm": "cls/predictions/transform/LayerNorm",
+    "predictions.bias": "cls/predictions/output_bias",
+    "sop_classifier.classifier.weight": "cls/seq_relationship/output_weights",
+    "sop_classifier.classifier.bias": "cls/seq_relationship/output_bias",
+} | {
+    f"albert.encoder.albert_layer_groups.{i}.albert_layers.0.{name}": (
+        f"bert/encoder/transformer/group_{i}/inner_group_0/{original}"
+    )
+    for i in range(2)
+    for name, original in ALBERT_LAYER.items()
+}
+ELECTRA_NAMES = {
+    "electra.embeddings.LayerNorm": "electra/embeddings/LayerNorm",
+    "electra.embeddings_project": "electra/embeddings_project",
+    "discriminator_predictions.dense": "discriminator_predictions/dense",
+    "discriminator_predictions.dense_prediction": "discriminator_predictions/dense_1",
+} | {
+    f"electra.encoder.layer.{i}.{name}": (
+        f"electra/encoder/layer_{i}/{name.replace('.', '/')}"
+    )
+    for i in range(4)
+    for name in (
+        *("attention.self.query", "attention.self.key", "attention.self.value"),
+        *("attention.output.dense", "attention.output.LayerNorm"),
+        *("intermediate.dense", "output.dense", "output.LayerNorm"),
+    )
+}
+
+
+def write_tensorflow(folder, names, arrays, prefix):
+    """Write the arrays of a model of `transformers` under the original names."""
+    import tensorflow as tf
+
+    variables = {}
+    for name, value in arrays.items():
+        layer, _, leaf = name.rpartition(".")
+        if name in names:
+            variables[names[name]] = value
+        elif layer in names and "LayerNorm" in names[layer]:
+            leaf = {"weight": "gamma", "bias": "beta"}[leaf]
+            variables[f"{names[layer]}/{leaf}"] = value
+        elif layer in names and leaf == "weight":
+            variables[f"{names[layer]}/kernel"] = value.T
+        elif layer in names:
+            variables[f"{names[layer]}/bias"] = value
+        else:
+            table = re.fullmatch(r"(\w+)\.embeddings\.(\w+_embeddings)\.weight", name)
+            scope = table[1].replace("albert", "bert")
+            variables[f"{scope}/embeddings/{table[2]}"] = value
+    tf.raw_ops.SaveV2(
+        prefix=str(folder / prefix),
+        tensor_names=list(variables),
+        shape_and_slices=[""] * len(variables),
+        tensors=list(variables.values()),
+    )
+
+
+def test_a_checkpoint_of_albert_in_tensorflow(tmp_path, documents):
+    """Parameters and config equal those of the same model in `transformers`."""
+    source = published.folder("albert_pretraining")
+    expected = checkpoints.published(source)
+    folder = published.sentencepiece_of_albert(tmp_path / "albert", documents[:20])
+    values = json.loads((source / "config.json").read_text()) | {"vocab_size": 300}
+    assert values.pop("hidden_act") == "gelu_new"
+    values["hidden_act"] = "gelu"
+    (folder / "albert_config.json").write_text(json.dumps(values))
+    arrays = published.arrays_of(source)
+    table = "albert.embeddings.word_embeddings.weight"
+    for name, columns in ((table, (12,)), ("predictions.bias", ())):
+        arrays[name] = np.resize(arrays[name], (300, *columns))
+    write_tensorflow(folder, ALBERT_NAMES, arrays, "model.ckpt-best")
+    got = checkpoints.published(folder)
+    assert got.form.name == "AlbertForPreTraining"
+    assert got.form.encoder == dataclasses.replace(
+        expected.form.encoder, vocab_size=300
+    )
+    assert not got.ignored
+    assert got.metadata.tokenizer.mask_id == 4
+    assert got.shapes.keys() == expected.shapes.keys()
+    for path in expected.shapes:
+        if not parameters.has_row_for_each_token(path):
+            np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
+    (folder / "spiece.model").unlink()
+    with pytest.raises(UserError, match=r"has 0 files \*.model; expected one"):
+        checkpoints.published(folder)
+
+
+def test_a_checkpoint_of_electra_in_tensorflow(tmp_path, monkeypatch):
+    """It has no config, and its generator is ignored."""
+    source = published.folder("electra_discriminator")
+    expected = checkpoints.published(source)
+    folder = tmp_path / "electra"
+    folder.mkdir()
+    arrays = published.arrays_of(source)
+    names = ELECTRA_NAMES | {"x": "generator_predictions/output_bias"}
+    write_tensorflow(folder, names, arrays | {"x": np.zeros(45)}, "electra_small")
+    vocabulary = "\n".join(expected.metadata.tokenizer.tokens)
+    (folder / "vocab.txt").write_text(vocabulary)
+    monkeypatch.setattr(tensorflow, "_ELECTRA_HEAD", 8)
+    got = checkpoints.published(folder)
+    assert got.form == expected.form
+    assert got.shapes == expected.shapes
+    for path in expected.shapes:
+        np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))
+
+
 def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
     """With variables of the optimizer, and without settings of the tokenizer."""
     import tensorflow as tf
@@ -521,13 +701,14 @@ def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
     tokenizer = checkpoints.read_metadata(checkpoints.find(other)).tokenizer
     normaliser = tokenizer.steps()["normalizer"]
     assert not normaliser["lowercase"] and not normaliser["strip_accents"]
+    (other / "bert_config.json").rename(other / "kept")
+    with pytest.raises(UserError, match=r"has no bert_config.json"):
+        checkpoints.find(other)
+    (other / "kept").rename(other / "bert_config.json")
     damaged = next(other.glob("*.data-*"))
     damaged.write_bytes(damaged.read_bytes()[:100])
     with pytest.raises(UserError, match="is damaged|cannot be used"):
         read_all(lazy_checkpoint.read(str(other)))
     damaged.unlink()
     with pytest.raises(UserError, match=r"has no model.ckpt-7.data-00000-of-00001"):
-        checkpoints.find(other)
-    (other / "bert_config.json").unlink()
-    with pytest.raises(UserError, match=r"has no bert_config.json"):
         checkpoints.find(other)

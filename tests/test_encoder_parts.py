@@ -66,6 +66,13 @@ FAMILIES = {
         "activation": "silu",
         "linear_bias": False,
     },
+    "deberta": {
+        "positions": "disentangled",
+        "distance_buckets": 6,
+        "max_distance": 12,
+        "activation": "gelu_erf",
+        "type_vocab_size": 0,
+    },
     "ultrabert": {
         "positions": "rotary",
         "rotary_base": 2_560_000.0,
@@ -150,6 +157,8 @@ class Restatement:
         for h in range(c.num_heads):
             shared = h * k.shape[1] // c.num_heads
             scores = q[:, h] @ k[:, shared].T / np.sqrt(c.head_size)
+            if c.positions == "disentangled":
+                scores = self.disentangled(scores, q[:, h], k[:, h], p, h)
             e = np.where(visible, np.exp(scores - scores.max(-1, keepdims=True)), 0)
             total = e.sum(-1, keepdims=True)
             p_ = np.divide(e, total, out=np.zeros_like(e), where=total > 0)
@@ -157,6 +166,19 @@ class Restatement:
         context = np.stack(heads, axis=1)
         kernel = p["output"]["kernel"]
         return np.einsum("lhk,hkd->ld", context, kernel) + p["output"].get("bias", 0.0)
+
+    def disentangled(self, scores, q, k, p, h):
+        """Add the scores of distances, bucket by bucket, and divide by sqrt(3)."""
+        encoder, scores = self.params["encoder"], scores * np.sqrt(self.c.head_size)
+        table = self.norm(encoder["distance_embedding"], encoder["distance_norm"])
+        of_query, of_key = (self.linear(table, p[n])[:, h] for n in ("query", "key"))
+        # The first distance of each of the 12 buckets.
+        firsts = [-99, -11, -5, -3, -2, -1, 0, 1, 2, 3, 4, 6]
+        for i in range(len(q)):
+            for j in range(len(k)):
+                row = sum(first <= i - j for first in firsts) - 1
+                scores[i, j] += q[i] @ of_key[row] + of_query[row] @ k[j]
+        return scores / np.sqrt(3 * self.c.head_size)
 
     def feed_forward(self, x, p):
         act = ACTIVATIONS[self.c.activation]
@@ -276,6 +298,7 @@ def test_families_equal_the_restatement(name):
         ("bert", {"remat": "layer", "scan_layers": True, "dtype": "bfloat16"}),
         ("albert", {"scan_layers": True}),
         ("modernbert", {"scan_layers": True, "num_layers": 8}),
+        ("deberta", {"remat": "attention", "scan_layers": True, "num_layers": 2}),
         ("ultrabert", {"remat": "layer", "scan_layers": True}),
     ],
     ids=str,
@@ -403,6 +426,10 @@ def test_flops_of_parts():
     assert flops.encoder(c, 24) == 3 * projections + attention
     head = 2 * 5 * (32 * 24 + 24 * 32 + 32 * 101)
     assert flops.prediction_head(c, 5) == head
+    # All queries and all keys with 12 distances.
+    distances = 5 * 2 * 2 * 24 * 12 * 32
+    plain = flops.encoder(family("bert"), 24)
+    assert flops.encoder(family("deberta"), 24) == plain + distances
     dense, classifier = 2 * 32 * 32, 2 * 32 * 3
     for make, pooler, read, of_head in (
         (classification.Classification, {}, 1, dense + classifier),
@@ -445,6 +472,9 @@ def test_flops_of_parts():
             {"embedding_size": 16, "prediction_head": HEAD(num_layers=0)},
             r"embedding_size=16 .*prediction_head\.num_layers=0",
         ),
+        ({"positions": "disentangled", "causal": True}, "causal=True .*disentangled"),
+        ({"distance_buckets": 32}, "distance_buckets=32 .*positions=absolute"),
+        ({"max_distance": 128}, "max_distance=128 must be at least .*buckets=256"),
         ({"prediction_head": HEAD(width=8)}, r"head\.width=8 .*head\.num_layers=1"),
     ],
     ids=str,

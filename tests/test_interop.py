@@ -20,7 +20,13 @@ from bert_jax import config, prediction
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints, convert, safetensors, vocabularies
+from bert_jax.interop import (
+    checkpoints,
+    convert,
+    lazy_checkpoint,
+    safetensors,
+    vocabularies,
+)
 from bert_jax.model import parameters
 from bert_jax.objectives import (
     classification,
@@ -178,6 +184,38 @@ def test_the_vocabulary_of_an_xlnet(tmp_path):
         assert reference.encode(text, add_special_tokens=False).ids == ids, text
     settings = json.loads((again / "tokenizer_config.json").read_text())
     assert settings["padding_side"] == "left"
+
+
+def test_the_folder_of_a_published_deberta(tmp_path):
+    """Pieces without [MASK], 100 rows at a time, and heads of no class."""
+    folder = published.write("deberta_other_masked_lm", tmp_path / "model")
+    for name in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / name).unlink()
+    (folder / "spm.model").write_bytes(published.pieces_of_deberta())
+    reference = sentencepiece.SentencePieceProcessor(str(folder / "spm.model"))
+    count = len(reference)
+    rows = -(-(count + 1) // 100) * 100
+    values = json.loads((folder / "config.json").read_text()) | {"vocab_size": rows}
+    del values["architectures"], values["legacy"]
+    (folder / "config.json").write_text(json.dumps(values))
+    arrays = published.arrays_of(folder)
+    head = {name: x for name, x in arrays.items() if name.startswith("lm_predictions")}
+    assert len(head) == 5
+    arrays["mask_predictions.dense.weight"] = np.ones((16, 16), np.float32)
+    table = "deberta.embeddings.word_embeddings.weight"
+    arrays[table] = np.resize(arrays[table], (rows, 16))
+    safetensors.write(folder / "model.safetensors", arrays, arrays.items())
+    read = lazy_checkpoint.read(str(folder))
+    assert read.metadata.config == {"kind": "bare encoder"}
+    assert sorted(read.ignored) == sorted([*head, "mask_predictions.dense.weight"])
+    tokenizer = read.metadata.tokenizer
+    special = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.unk_id
+    assert (*special, tokenizer.mask_id) == (0, 1, 2, 3, count)
+    for text in ("the folder of a case", "  Names, and\tarrays  of Caf\u00e9 \u5317"):
+        assert tokenizer.encode(text) == reference.encode(text)
+    (folder / "tokenizer_config.json").write_text('{"split_by_punct": true}')
+    with pytest.raises(UserError, match="split_by_punct is true in tokenizer_config"):
+        vocabularies.read(folder)
 
 
 def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):

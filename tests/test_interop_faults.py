@@ -109,6 +109,22 @@ REFUSED_CONFIGS = {
         ({"rope_parameters": {GLOBAL: SCALED}}, "rope_type is 'yarn'; .* 'default'"),
         ({"sliding_window": 0}, "local_rotary_base=30.0 .*attention_window=0"),
     ],
+    "deberta_other_masked_lm": [
+        ({"relative_attention": False}, "relative_attention is False; .* True only"),
+        ({"share_att_key": None}, "share_att_key is None; .* True only"),
+        ({"position_biased_input": True}, "position_biased_input is True; .* False"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'; .* 'layer_norm' only"),
+        ({"conv_kernel_size": 3}, "conv_kernel_size is 3; bert_jax supports 0 only"),
+        ({"embedding_size": 8}, "embedding_size is 8; bert_jax supports 16 only"),
+        ({"pooler_hidden_size": 8}, "pooler_hidden_size is 8; .* 16 only"),
+        ({"attention_head_size": 4}, "attention_head_size is 4; .* 8 only"),
+        ({"tie_word_embeddings": False}, "tie_word_embeddings is False; .* True only"),
+        ({"pos_att_type": ["c2p"]}, r"pos_att_type is \['c2p'\]; .* 'p2c|c2p' only"),
+        ({"pooler_hidden_act": "mish"}, "pooler_hidden_act is 'mish'; .* 'gelu'"),
+        ({"position_buckets": -1}, "position_buckets is -1; .* buckets of distances"),
+        ({"max_relative_positions": 5}, "max_distance=5 must be at least .*buckets=6"),
+        ({"model_type": "deberta"}, "unknown model_type 'deberta'; expected"),
+    ],
     "xlnet_bare": [({"n_layer": 1}, "has arrays of 2 layers, but n_layer in")],
     "modernbert": [
         ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
@@ -287,7 +303,7 @@ def test_vocabularies_that_do_not_fit_are_refused(folder):
     tokens = list(json.loads((source / "tokenizer.json").read_text())["model"]["vocab"])
     (source / "tokenizer.json").unlink()
     refused(
-        source, "there is no tokenizer.json, vocab.txt, spiece.model, or vocab.json"
+        source, "there is no tokenizer.json, vocab.txt, spiece.model, spm.model, or vo"
     )
     (source / "vocab.txt").write_text("\r\n".join(tokens))
     assert checkpoints.read_metadata(source).tokenizer.tokens == tokens

@@ -113,6 +113,8 @@ def sized(hidden, layers, heads, **fields):
 
 ALBERT = {"vocab_size": 30_000, "embedding_size": 128, "num_layer_groups": 1}
 XLNET = {"vocab_size": 32_000, "positions": "relative"}
+DEBERTA = {"vocab_size": 128_100, "positions": "disentangled", "type_vocab_size": 0}
+WITHOUT_PAIRS = config.MaskedLmConfig(segments="full_sentences")
 
 
 @pytest.mark.parametrize(
@@ -139,8 +141,17 @@ XLNET = {"vocab_size": 32_000, "positions": "relative"}
             ["encoder", "target_embedding"],
             116_718_336,
         ),
+        # `DebertaV2Model` of `transformers`.
+        (
+            masked_lm.MaskedLm(sized(768, 12, 12, **DEBERTA), WITHOUT_PAIRS),
+            ["encoder"],
+            183_831_552,
+        ),
     ],
-    ids=["bert", "albert-base", "albert-xxlarge", "electra-small", "xlnet-base"],
+    ids=[
+        *("bert", "albert-base", "albert-xxlarge", "electra-small", "xlnet-base"),
+        "deberta-v3-base",
+    ],
 )
 def test_parameter_counts_are_published_ones(objective, parts, count):
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
@@ -290,11 +301,19 @@ def test_a_causal_encoder_does_not_look_ahead():
     assert_close(pooled, expected, 1e-5)
 
 
-@pytest.mark.parametrize(("causal", "remat"), [(False, "none"), (True, "attention")])
-def test_read_at_gives_the_states_of_the_full_row(causal, remat):
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"causal": True, "remat": "attention"},
+        {"positions": "disentangled", "remat": "attention"},
+    ],
+    ids=str,
+)
+def test_read_at_gives_the_states_of_the_full_row(changes):
     """With dropout and documents: values, and gradients of all parameters."""
-    config = dataclasses.replace(TINY, causal=causal, remat=remat)
-    params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
+    config = dataclasses.replace(TINY, **changes)
+    params, inputs = init(config)["encoder"], Inputs.of(random_batch())
     rows, length = inputs.input_ids.shape
     inputs = inputs._replace(
         documents=jnp.broadcast_to(jnp.arange(length) // 5, (rows, length))

@@ -44,7 +44,10 @@ OBJECTIVES = {
     "choice": choice.Choice(TINY, 3),
     "spans": spans.Spans(XLNET),
     "replaced tokens": replaced_tokens.ReplacedTokens(
-        TINY, config_lib.ReplacedTokensConfig(generator_size=0.5)
+        TINY,
+        config_lib.ReplacedTokensConfig(
+            generator_size=0.5, embedding_sharing="gradient_disentangled"
+        ),
     ),
     "permutations": permutation_lm.PermutationLm(XLNET),
     "toy objective that samples": Replaced(TINY, ReplacedConfig()),

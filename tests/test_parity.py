@@ -343,7 +343,7 @@ def test_a_packed_row_agrees_with_its_documents_alone():
     assert_modernbert_agrees(inputs, labels, case, "", 0, columns, True)
 
 
-@pytest.mark.parametrize("name", ["eurobert", "nomicbert", "ultrabert"])
+@pytest.mark.parametrize("name", ["eurobert", "nomicbert", "ultrabert", "deberta"])
 def test_packed_rows_of_other_families_agree(name):
     """Hidden states of three rows in one, in float32."""
     case = f"{name}_masked_lm"

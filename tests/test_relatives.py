@@ -179,6 +179,41 @@ def test_replaced_tokens_by_hand():
     assert is_replaced.astype(int).tolist() == [[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0]]
 
 
+def test_disentangled_embeddings_split_the_gradient_of_tied_ones():
+    """Losses are the same at first; the differences take the discriminator's part."""
+    grads, batch = {}, random_batch()
+    keys = randomness.row_keys(1, "sampling", jnp.int32(0), jnp.arange(8))
+    for sharing in ("tied", "gradient_disentangled"):
+        asked = config.ReplacedTokensConfig(
+            generator_size=0.5, embedding_sharing=sharing
+        )
+        objective = replaced_tokens.ReplacedTokens(TINY, asked)
+        params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
+
+        def losses(params, objective=objective):
+            got = objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
+            return [got[name].sum for name in objective.losses]
+
+        grads[sharing] = losses(params), jax.jit(jax.jacrev(losses))(params)
+    (tied, tied_grads), (split, split_grads) = grads.values()
+    assert_trees_close(split, tied, 1e-6)
+    of_generator, of_discriminator = split_grads
+    for got, expected in (
+        (of_generator["encoder"], tied_grads[0]["encoder"]),
+        (
+            of_discriminator["embedding_differences"],
+            tied_grads[1]["encoder"]["embeddings"],
+        ),
+        (of_discriminator["encoder"]["layers"], tied_grads[1]["encoder"]["layers"]),
+    ):
+        assert_trees_close(got, expected, 1e-5)
+    for still in (
+        of_generator["embedding_differences"],
+        of_discriminator["encoder"]["embeddings"],
+    ):
+        assert not any(np.any(leaf) for leaf in jax.tree.leaves(still))
+
+
 def test_terms_of_replaced_tokens_by_hand():
     """Losses, shares and accuracies from the logits of both halves, in NumPy."""
     objective = replaced_tokens.ReplacedTokens(

@@ -21,6 +21,7 @@ pytestmark = pytest.mark.runs
 # The recipe of each, and the kind of its tokenizer.
 RELATIVES = {
     "albert:base": "sentencepiece",
+    "deberta_v3:base": "sentencepiece",
     "electra:small": "wordpiece",
     "roberta:base": "byte_bpe",
     "xlnet:base": "sentencepiece",

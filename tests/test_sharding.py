@@ -25,7 +25,10 @@ SHARED = dataclasses.replace(TINY, embedding_size=12, num_layer_groups=1)
 RELATIVES = {
     "shared layers": masked_lm.MaskedLm(SHARED),
     "replaced tokens": replaced_tokens.ReplacedTokens(
-        TINY, config.ReplacedTokensConfig(generator_size=0.5)
+        dataclasses.replace(TINY, positions="disentangled"),
+        config.ReplacedTokensConfig(
+            generator_size=0.5, embedding_sharing="gradient_disentangled"
+        ),
     ),
 }
 

@@ -12,8 +12,8 @@ from bert_jax.knobs import knob
 # The vocabulary of BERT uncased, used for `vocab_size=0` before a corpus is known.
 BERT_VOCAB_SIZE = 30_522
 
-# Fields that keep their defaults in XLNet's encoder.
-XLNET_REQUIREMENTS = (
+# Fields that keep their defaults in DeBERTa's encoder, and in XLNet's.
+DEBERTA_REQUIREMENTS = (
     "causal",
     "feed_forward",
     "norm",
@@ -22,10 +22,9 @@ XLNET_REQUIREMENTS = (
     "linear_bias",
     "num_key_value_heads",
     "attention_window",
-    "embedding_size",
     "embedding_norm",
-    "pooler",
 )
+XLNET_REQUIREMENTS = (*DEBERTA_REQUIREMENTS, "embedding_size", "pooler")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -113,9 +112,16 @@ class EncoderConfig:
 
     # ---- attention
     # "absolute": a table of position embeddings (BERT). "rotary": queries and keys are
-    # rotated by their position (Su et al. 2021; ModernBERT). "relative": XLNet, whose
-    # encoder is another one (model/xlnet).
-    positions: str = knob("absolute", choices=("absolute", "rotary", "relative"))
+    # rotated by their position (Su et al. 2021; ModernBERT). "relative": XLNet, and
+    # "disentangled": DeBERTa, whose encoders are others (model/xlnet, model/deberta).
+    positions: str = knob(
+        "absolute", choices=("absolute", "rotary", "relative", "disentangled")
+    )
+    # Embeddings of distances in each direction (DeBERTa). Half of them are of one
+    # distance each, the others of growing ranges.
+    distance_buckets: int = knob(256, at_least=4)
+    # From this distance on, tokens share a bucket (DeBERTa).
+    max_distance: int = knob(512, at_least=4)
     # Base of the rotary wavelengths.
     rotary_base: float = knob(10_000.0, more_than=0, adaptable=True)
     # The same in local layers; 0: rotary_base.
@@ -202,6 +208,11 @@ class EncoderConfig:
                 f"{where}hidden_size={self.hidden_size} does not go with "
                 f"{where}positions=relative; it must be even"
             )
+        if self.max_distance < self.distance_buckets:
+            raise UserError(
+                f"{where}max_distance={self.max_distance} must be at least "
+                f"{where}distance_buckets={self.distance_buckets}"
+            )
         if self.first_global_layer >= self.global_layer_every:
             raise UserError(
                 f"{where}first_global_layer={self.first_global_layer} must be less "
@@ -229,11 +240,17 @@ class EncoderConfig:
         if self.num_layer_groups:  # layers that share parameters are alike
             yield "attention_window", 0, "num_layer_groups"
             yield "first_attention_norm", True, "num_layer_groups"
-        if self.positions == "relative":
-            for name in XLNET_REQUIREMENTS:
-                yield name, getattr(defaults, name), "positions"
-            if self.type_vocab_size:
-                yield "type_vocab_size", 2, "positions"
+        required = {
+            "relative": XLNET_REQUIREMENTS,
+            "disentangled": DEBERTA_REQUIREMENTS,
+        }.get(self.positions, ())
+        for name in required:
+            yield name, getattr(defaults, name), "positions"
+        if self.positions != "disentangled":
+            yield "distance_buckets", defaults.distance_buckets, "positions"
+            yield "max_distance", defaults.max_distance, "positions"
+        if self.positions == "relative" and self.type_vocab_size:
+            yield "type_vocab_size", 2, "positions"
 
     def is_global(self, layer: int) -> bool:
         """Return whether a layer attends to whole rows, not to a window."""

@@ -143,6 +143,10 @@ class ReplacedTokensConfig:
     generator_size: float = knob(0.25, more_than=0, at_most=1)
     # Number of layers of the generator, as a share of the encoder's.
     generator_layers: float = knob(1.0, more_than=0, at_most=1)
+    # "tied": both have the same embeddings (ELECTRA). "gradient_disentangled": the
+    # encoder's are the generator's, without their gradient, plus differences that only
+    # the encoder trains (He et al. 2021, DeBERTaV3, 3.3).
+    embedding_sharing: str = knob("tied", choices=("tied", "gradient_disentangled"))
     # Weight of the discriminator's loss; the generator's loss has weight 1.
     discriminator_weight: float = knob(50.0, more_than=0)
 

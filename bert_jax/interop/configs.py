@@ -8,7 +8,7 @@ from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
-from bert_jax.interop.families import BERT, FAMILIES
+from bert_jax.interop.families import FAMILIES
 from bert_jax.interop.families.family import (
     ACTIVATION_NAMES,
     ACTIVATIONS,
@@ -22,7 +22,7 @@ from bert_jax.interop.families.family import (
 )
 from bert_jax.interop.huggingface import Form
 
-# In google-research/bert, "gelu" is the approximation by tanh.
+# In google-research/bert and albert, "gelu" is the approximation by tanh.
 TENSORFLOW_ACTIVATIONS = {"gelu": "gelu_tanh"}
 
 # Name, type and default of each field in `config.json`. A default of None means that
@@ -102,12 +102,13 @@ def _class_name(path: pathlib.Path, values: dict[str, Any], family: Family) -> s
     return name
 
 
-def read_tensorflow(path: pathlib.Path) -> ConfigFile:
-    """Read a `bert_config.json`; see `read`."""
+def read_tensorflow(path: pathlib.Path, family: Family) -> ConfigFile:
+    """Read the config of a BERT or an ALBERT in TensorFlow; see `read`."""
     values = json_files.read(path)
-    config = encoder(path, values, TENSORFLOW_ACTIVATIONS, BERT)
+    config = encoder(path, values, TENSORFLOW_ACTIVATIONS, family)
     # Only run_classifier.py has variables named output_weights.
-    return ConfigFile(path, values, BERT, BERT.classes[CLASSIFICATION].name, config)
+    name = family.classes[CLASSIFICATION].name
+    return ConfigFile(path, values, family, name, config)
 
 
 def encoder(

@@ -78,12 +78,13 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
     new = output.check(folder)
     to = to or ("ours" if model.form else "huggingface")
     form = model.form if to == "ours" else lazy_checkpoint.form_of(model)
-    paths = set(model.params)
     if to == "ours":
+        paths = set(model.params)
         written, kept = write_native(model, folder), paths
     else:
-        kept = _kept(model, form)
         generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
+        model = lazy_checkpoint.with_sums(model)
+        paths, kept = set(model.params), _kept(model, form)
         write = _huggingface if to == "huggingface" else _tensorflow
         with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
             written = write(model, form, temporary)
@@ -149,7 +150,8 @@ def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndar
 def _huggingface(
     model: Model, form: huggingface.Form, folder: pathlib.Path
 ) -> list[str]:
-    prefix = form.family.prefix if form.purpose == BARE else ""
+    is_bare = form.name == form.family.classes[BARE].name
+    prefix = form.family.prefix if is_bare else ""
     types = {
         name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
         for name, shape in _shapes(model, form).items()

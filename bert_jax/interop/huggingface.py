@@ -136,6 +136,7 @@ def always_present(form: Form) -> dict[str, tuple[int, ...]]:
         name: array_shape(path, parameter_shape, form)
         for path, parameter_shape in shapes.items()
         for name in names(path, form)
+        if 0 not in parameter_shape
     }
 
 

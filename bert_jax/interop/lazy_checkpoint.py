@@ -69,10 +69,24 @@ def read(source: str) -> Model:
 
 
 def _parameter(where: epath.Path, path: str) -> np.ndarray:
-    """Read a parameter of a native checkpoint."""
-    shape = parameters.unflatten({path: restore.shapes(where)[path]})
+    """Read a parameter of a native checkpoint as it is stored."""
+    stored = restore.shapes(where)
+    asked = {path, parameters.difference_of(path)} & stored.keys()
+    shapes = parameters.unflatten({each: stored[each] for each in asked})
     # On a CPU, this is a view: device memory is host memory.
-    return np.asarray(restore.load_params(where, shape).params[path])
+    return np.asarray(restore.load_params(where, shapes).params[path])
+
+
+def with_sums(model: Model) -> Model:
+    """Return a checkpoint with the encoder's embeddings in place of differences."""
+    params = dict(model.params)
+    for path, shared in model.params.items():
+        difference = params.pop(parameters.difference_of(path), None)
+        if difference:
+            params[path] = LazyArray(
+                shared.shape, lambda a=shared, b=difference: a.read() + b.read()
+            )
+    return dataclasses.replace(model, params=params)
 
 
 def is_of_generator(path: str) -> bool:

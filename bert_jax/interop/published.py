@@ -27,8 +27,8 @@ from bert_jax.training import processes, restore
 _EMBEDDING = "encoder/embeddings/token_embedding"
 
 # An embedding may be padded to a multiple of one of these numbers, by
-# `pad_to_multiple_of` in `transformers` or by Megatron-LM.
-_MULTIPLES = 8, 16, 32, 64, 128, 256, 512, 1024
+# `pad_to_multiple_of` in `transformers`, by Megatron-LM, or by DeBERTa's authors.
+_MULTIPLES = 8, 16, 32, 64, 100, 128, 256, 512, 1000, 1024
 _FLOATS = "float16", "bfloat16", "float32", "float64"
 
 

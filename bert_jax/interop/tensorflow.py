@@ -1,4 +1,4 @@
-"""Checkpoints of google-research/bert, in and out.
+"""Checkpoints of google-research/bert, in and out; and of albert and electra, in.
 
 TensorFlow is imported only when a checkpoint is read or written.
 """
@@ -11,13 +11,16 @@ from collections.abc import Iterable
 
 import numpy as np
 
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import configs, json_files, published, vocabularies
-from bert_jax.interop.families import family
+from bert_jax.interop.families import ALBERT, BERT, ELECTRA, family
+from bert_jax.interop.families.family import ACTIVATIONS
 from bert_jax.interop.safetensors import LazyArray
-from bert_jax.tokenizer import SETTINGS_FILE, Tokenizer
+from bert_jax.tokenizer import SETTINGS_FILE, Tokenizer, sentencepiece_model
 
 CONFIG = "bert_config.json"
+_ALBERT_CONFIG = "albert_config.json"
 # Purposes that google-research/bert has a model for.
 PURPOSES = (
     family.BARE,
@@ -38,7 +41,26 @@ _HEADS = {
     "cls/squad/output_weights": "qa_outputs.weight",
     "cls/squad/output_bias": "qa_outputs.bias",
 }
-_EMBEDDING = re.compile(r"bert/embeddings/\w+_embeddings")
+# Parts of the names of google-research/albert, and of electra, and what they are in
+# `transformers`. `huggingface_name` does the rest.
+_ALBERT_PARTS = {
+    r"^bert/": "albert/",
+    r"/transformer/group_(\d+)/inner_group_0/": r"/albert_layer_groups/\1/layers/0/",
+    r"/layers/0/LayerNorm/": "/layers/0/attention/LayerNorm/",
+    r"/LayerNorm_1/": "/full_layer_layer_norm/",
+    r"/attention_1/(self|output)/": "/attention/",
+    r"/ffn_1/intermediate/dense/": "/ffn/",
+    r"/ffn_1/intermediate/output/dense/": "/ffn_output/",
+    r"/layers/": "/albert_layers/",
+    r"/pooler/dense/": "/pooler/",
+    r"^cls/predictions/transform/": "predictions/",
+    r"^cls/predictions/output_bias$": "predictions/bias",
+    r"^cls/seq_relationship/output_(weight|bias)s?$": r"sop_classifier/classifier/\1",
+}
+_ELECTRA_PARTS = {r"^(discriminator_predictions/dense)_1/": r"\1_prediction/"}
+# Columns of a head in all of google-research/electra, whose checkpoints have no config.
+_ELECTRA_HEAD = 64
+_EMBEDDING = re.compile(r"(bert|albert|electra)/embeddings/\w+_embeddings")
 _LEAVES = {"kernel": "weight", "gamma": "weight", "beta": "bias", "bias": "bias"}
 # Variables of the optimizer.
 _TRAINING = re.compile(r".*/adam_[mv]|global_step")
@@ -48,7 +70,10 @@ def is_checkpoint(path: pathlib.Path) -> bool:
     """Return whether a path is a folder or a common prefix of such files."""
     if _index_of(path).exists() or path.suffix == _INDEX:
         return True
-    return path.is_dir() and ((path / CONFIG).exists() or bool(_indices(path)))
+    names = CONFIG, _ALBERT_CONFIG
+    return path.is_dir() and (
+        any((path / name).exists() for name in names) or bool(_indices(path))
+    )
 
 
 def belongs_to_another(path: pathlib.Path, name: str) -> bool:
@@ -76,7 +101,7 @@ def _indices(folder: pathlib.Path) -> list[pathlib.Path]:
         step = re.search(r"-(\d+)\.index$", path.name)
         return path.name != PREFIX + _INDEX, -int(step[1]) if step else 0, path.name
 
-    return sorted(folder.glob("*.ckpt*" + _INDEX), key=order)
+    return sorted(folder.glob("*" + _INDEX), key=order)
 
 
 def read(path: pathlib.Path) -> published.Published:
@@ -89,19 +114,60 @@ def read(path: pathlib.Path) -> published.Published:
       UserError: A file is missing or damaged.
     """
     folder = path if path.is_dir() else path.parent
-    config = configs.read_tensorflow(folder / CONFIG)
+    is_albert = (folder / _ALBERT_CONFIG).exists()
+    config = None
+    if is_albert:
+        config = configs.read_tensorflow(folder / _ALBERT_CONFIG, ALBERT)
+    elif (folder / CONFIG).exists():
+        config = configs.read_tensorflow(folder / CONFIG, BERT)
     index = _index(path)
     prefix = index.with_suffix("")
     files = tuple(sorted(folder.glob(f"{glob.escape(prefix.name)}.data-*-of-*")))
     if not files:
         raise UserError(f"{folder} has no {prefix.name}.data-00000-of-00001")
+    arrays = _arrays(prefix, _ALBERT_PARTS if is_albert else _ELECTRA_PARTS)
     return published.make(
         str(folder if path.is_dir() else index),
         (index, *files),
-        config,
-        _tokenizer(folder),
-        _arrays(prefix),
+        config or _config_of_electra(folder / CONFIG, arrays),
+        _pieces(folder) if is_albert else _tokenizer(folder),
+        arrays,
     )
+
+
+def _config_of_electra(
+    path: pathlib.Path, arrays: dict[str, LazyArray]
+) -> configs.ConfigFile:
+    """Return the config of a discriminator, whose sizes are those of its arrays."""
+    tables = "word", "position", "token_type"
+    names = [f"electra.embeddings.{name}_embeddings.weight" for name in tables]
+    layer = "electra.encoder.layer.{}.output.dense.weight"
+    if any(name not in arrays for name in (*names, layer.format(0))):
+        return configs.read_tensorflow(path, BERT)  # says that there is none
+    vocabulary, positions, types = (arrays[name].shape for name in names)
+    hidden_size, intermediate_size = arrays[layer.format(0)].shape
+    values = {
+        "vocab_size": vocabulary[0],
+        "embedding_size": vocabulary[1],
+        "max_position_embeddings": positions[0],
+        "type_vocab_size": types[0],
+        "hidden_size": hidden_size,
+        "intermediate_size": intermediate_size,
+        "num_attention_heads": hidden_size // _ELECTRA_HEAD,
+        "num_hidden_layers": sum(layer.format(i) in arrays for i in range(len(arrays))),
+        "hidden_act": "gelu",  # exact, as in modeling.py there
+    }
+    encoder = configs.encoder(path, values, ACTIVATIONS, ELECTRA)
+    return configs.ConfigFile(path, values, ELECTRA, "", encoder)
+
+
+def _pieces(folder: pathlib.Path) -> Tokenizer:
+    """Read the SentencePiece model of an ALBERT."""
+    models = sorted(folder.glob("*.model"))
+    if len(models) != 1:
+        raise UserError(f"{folder} has {len(models)} files *.model; expected one")
+    pipeline = sentencepiece_model.pipeline(models[0].read_bytes(), True, True)
+    return tokenizer_lib.make(pipeline)
 
 
 def _tokenizer(folder: pathlib.Path) -> Tokenizer:
@@ -119,8 +185,11 @@ def _tokenizer(folder: pathlib.Path) -> Tokenizer:
     return vocabularies.read_wordpiece(path, lower_case, strip_accents)
 
 
-def _arrays(prefix: pathlib.Path) -> dict[str, LazyArray]:
-    """Return the arrays by Hugging Face's names; each is read on demand."""
+def _arrays(prefix: pathlib.Path, parts: dict[str, str]) -> dict[str, LazyArray]:
+    """Return the arrays by Hugging Face's names; each is read on demand.
+
+    `parts` are replaced in the names first.
+    """
     import tensorflow as tf
 
     @contextlib.contextmanager
@@ -143,8 +212,13 @@ def _arrays(prefix: pathlib.Path) -> dict[str, LazyArray]:
 
         return LazyArray(tuple(shape)[::-1] if _is_kernel(name) else tuple(shape), get)
 
+    def renamed(name):
+        for part, new in parts.items():
+            name = re.sub(part, new, name)
+        return huggingface_name(name)
+
     return {
-        huggingface_name(name): array(name, shape)
+        renamed(name): array(name, shape)
         for name, shape in sorted(shapes.items())
         if not _TRAINING.fullmatch(name)
     }

@@ -28,16 +28,17 @@ from bert_jax.tokenizer import (
     token_texts,
     vocabulary_files,
 )
-from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS
+from bert_jax.tokenizer.special_tokens import MASK, SPECIAL_TOKENS
 
 _SENTENCEPIECE = "spiece.model"
+_DEBERTA = "spm.model"
 _BYTE_BPE = ("vocab.json", "merges.txt")
 _WORDPIECE = "vocab.txt"
 # Longest word of `transformers`' BERT tokenizers, in characters.
 _LONGEST_WORD = 100
 # Classes of `transformers` that split the texts of older folders as bert_jax does.
 _CLASSES = (
-    "(Albert|Bert|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
+    "(Albert|Bert|DebertaV2|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
     "|TokenizersBackend"
 )
 # Settings of `transformers`, and those in a pipeline that they would replace.
@@ -117,14 +118,22 @@ def _older_pipeline(
         strip_accents = not settings.get("keep_accents", False)
         content = (folder / _SENTENCEPIECE).read_bytes()
         return sentencepiece_model.pipeline(content, lower_case, strip_accents)
+    if (folder / _DEBERTA).exists():
+        if settings.get("split_by_punct"):
+            raise UserError(
+                f"split_by_punct is true in {SETTINGS_FILE}; bert_jax reads such a "
+                f"tokenizer from a {PIPELINE_FILE} only"
+            )
+        content = (folder / _DEBERTA).read_bytes()
+        return sentencepiece_model.pipeline(content, lower_case, False, [MASK])
     if all((folder / name).exists() for name in _BYTE_BPE):
         files = [(folder / name).read_bytes() for name in _BYTE_BPE]
         space = settings.get("add_prefix_space") or False
         return pipelines.byte_bpe(*vocabulary_files.parse_byte_bpe(*files), space)
     if not (folder / _WORDPIECE).exists():
         raise UserError(
-            f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, or "
-            f"{' with '.join(_BYTE_BPE)}"
+            f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
+            f"or {' with '.join(_BYTE_BPE)}"
         )
     for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
         if settings.get(name) is False:

@@ -61,17 +61,18 @@ class Embeddings(nn.Module):
 
 
 def table(
-    module: nn.Module, name: str, dimension: str, size: int
+    module: nn.Module, name: str, dimension: str, size: int, columns: int = 0
 ) -> Float[Array, "rows E"]:
     """Declare a table of embeddings in a module that has the encoder's config.
 
-    `dimension` is the name of the dimension of its rows, and `size` their number.
+    `dimension` is the name of the dimension of its rows, and `size` their number. By
+    default there are as many columns as the embeddings of tokens have.
     """
     c = module.config
     init = nn.with_logical_partitioning(
         linear.initializer(c.initializer_range), (dimension, "embed")
     )
-    return module.param(name, init, (size, c.embedding_columns))
+    return module.param(name, init, (size, columns or c.embedding_columns))
 
 
 def look_up(

@@ -41,6 +41,8 @@ def _layer(
     attention = 2 * 2.0 * queries * seen * d
     if config.positions == "relative":  # also scores of all distances
         attention += 2.0 * queries * 2 * length * d
+    if config.positions == "disentangled":  # queries and keys, with all distances
+        attention += 2 * 2.0 * length * 2 * config.distance_buckets * d
     return keys_and_values + of_queries + attention
 
 

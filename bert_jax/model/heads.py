@@ -17,6 +17,7 @@ from bert_jax.model import (
     products,
     randomness,
 )
+from bert_jax.model.deberta.encoder import DebertaEncoder
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.linear import Linear, output_stddev
@@ -26,14 +27,16 @@ from bert_jax.model.xlnet.encoder import XLNetEncoder
 def make_encoder(
     config: config_lib.EncoderConfig, shared_embeddings: nn.Module | None = None
 ) -> Encoder:
-    """Return the encoder that a config describes, of its own class for XLNet.
+    """Return the encoder that a config describes.
+
+    XLNet and DeBERTa have classes of their own.
 
     Args:
       config: Encoder.
       shared_embeddings: Embeddings of another encoder to use; None: its own.
     """
-    is_xlnet = config.positions == "relative"
-    return (XLNetEncoder if is_xlnet else Encoder)(config, shared_embeddings)
+    own = {"relative": XLNetEncoder, "disentangled": DebertaEncoder}
+    return own.get(config.positions, Encoder)(config, shared_embeddings)
 
 
 class PredictionHead(nn.Module):

@@ -43,6 +43,18 @@ def map_with_path(function: Callable[..., Any], *trees: Any) -> Any:
     )
 
 
+def difference_of(path: str) -> str:
+    """Return the path of what may be stored as a difference from an embedding.
+
+    The encoder's embedding is then the sum of both (`ReplacedTokensConfig`,
+    embedding_sharing). Returns "" for all other parameters.
+    """
+    prefix = "encoder/embeddings/"
+    if not path.startswith(prefix):
+        return ""
+    return f"embedding_differences/{path.removeprefix(prefix)}"
+
+
 def has_row_for_each_token(path: str) -> bool:
     """Return True if a parameter's first dimension is the padded vocabulary."""
     return path.endswith(("token_embedding", "output_embedding", "output_bias"))

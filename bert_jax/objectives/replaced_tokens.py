@@ -6,6 +6,7 @@ train together; no gradient passes through the samples.
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -70,6 +71,25 @@ class ReplacedTokens(pretraining.PretrainingObjective):
             + length * (2.0 * d * d + flops.classifier(self.encoder, 1))
         )
 
+    def init(self, key: jax.Array) -> Any:
+        """Return initial parameters, boxed with the names of their dimensions."""
+        params = super().init(key)
+        if self.config.embedding_sharing == "gradient_disentangled":
+            embeddings = params["encoder"]["embeddings"]
+            params["embedding_differences"] = jax.tree.map(jnp.zeros_like, embeddings)
+        return params
+
+    def _of_discriminator(self, params):
+        """Return the parameters with the discriminator's embeddings in their place."""
+        if self.config.embedding_sharing == "tied":
+            return params
+        embeddings = jax.tree.map(
+            lambda shared, difference: jax.lax.stop_gradient(shared) + difference,
+            params["encoder"]["embeddings"],
+            params["embedding_differences"],
+        )
+        return params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
+
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the numbers of masked tokens and of all tokens in a batch."""
         return {
@@ -79,9 +99,9 @@ class ReplacedTokens(pretraining.PretrainingObjective):
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
         """Return losses, accuracies, and shares of replaced and found tokens."""
-        variables, model = {"params": params}, self.model
+        model = self.model
         logits = model.apply(
-            variables,
+            {"params": params},
             Inputs.of(batch),
             batch["mlm_positions"],
             dropout_keys=dropout_keys,
@@ -90,7 +110,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
         ids, is_replaced = filled(batch, samples)
         scores = model.apply(
-            variables,
+            {"params": self._of_discriminator(params)},
             Inputs.of(batch)._replace(input_ids=ids),
             dropout_keys=dropout_keys,
             method=model.discriminate,

@@ -126,7 +126,13 @@ class Trained:
                     f"{self.source} has no {lacks}: {self.description()}; "
                     f"{hint or 'use another checkpoint'}"
                 )
-            params = {path: self._arrays[source] for path, source in paths.items()}
+            is_generator = getattr(question, "asks_generator", False)
+            params = {}
+            for path, source in paths.items():
+                params[path] = self._arrays[source]
+                difference = self._arrays.get(parameters.difference_of(source))
+                if difference is not None and not is_generator:
+                    params[path] += difference
             self._engines[question] = inference.Engine(
                 question,
                 parameters.unflatten(params),
@@ -144,6 +150,11 @@ class Trained:
             for path in shapes
         }
         wanted = {paths[path]: shape for path, shape in shapes.items()}
+        electra = self.saved_config("objective", config_lib.ReplacedTokensConfig)
+        if electra and electra.embedding_sharing != "tied":
+            # Both parts of the embeddings are loaded as they are stored.
+            differences = {parameters.difference_of(p): s for p, s in wanted.items()}
+            wanted |= {path: shape for path, shape in differences.items() if path}
         wanted = {p: shape for p, shape in wanted.items() if p not in self._arrays}
         if wanted:
             source = restore.absolute(self.source)

@@ -5,7 +5,7 @@ with sentencepiece needs a newer protobuf than TensorFlow allows.
 """
 
 import unicodedata
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import sentencepiece
@@ -29,11 +29,20 @@ def normalise(text: str, lower_case: bool, strip_accents: bool) -> str:
 
 
 def pipeline(
-    model: bytes, lower_case: bool, strip_accents: bool
+    model: bytes,
+    lower_case: bool,
+    strip_accents: bool,
+    more_symbols: Sequence[str] = (),
 ) -> tokenizers.Tokenizer:
     """Return a pipeline of `normalise` and a unigram model.
 
     Segmentations of the same score may differ from those of SentencePiece.
+
+    Args:
+      model: Content of the file.
+      lower_case: Whether to convert text to lower case.
+      strip_accents: Whether to remove combining marks.
+      more_symbols: Special tokens behind the pieces, unless they are among these.
 
     Raises:
       UserError: The model is damaged, or not a unigram model.
@@ -84,7 +93,7 @@ def pipeline(
         for i in range(count)
         if processor.is_control(i) or processor.is_unknown(i)
     ]
-    result.add_special_tokens(symbols)
+    result.add_special_tokens([*symbols, *more_symbols])
     unk = processor.id_to_piece(processor.unk_id())
     pipelines.add_special_tokens(result, unk)
     return result

@@ -155,11 +155,12 @@ def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
     """Multiply updates by decay ** depth below the top.
 
     Heads, pooler and final norm have depth 0, the top layer 1, the lowest of N layers
-    N, and the embeddings with their projection N + 1 (as in BEiT and DeBERTa; ELECTRA
-    counts one more for the encoder). Layers that share parameters count as one.
+    N, and the embeddings with their projection and those of distances N + 1 (as in BEiT
+    and DeBERTa; ELECTRA counts one more for the encoder). Layers that share parameters
+    count as one.
     """
     layers = re.compile(rf"^{encoder}/layers/")
-    embeddings = re.compile(rf"^{encoder}/embedding(s|_projection)/")
+    embeddings = re.compile(rf"^{encoder}/(embedding|distance_)")
 
     def update(updates, state, params=None):
         del params

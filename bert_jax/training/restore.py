@@ -210,16 +210,27 @@ def load_params(
     for path in loaded:
         if problem := other_shape(source[path], stored[source[path]], wanted[path]):
             raise UserError(f"{checkpoint}: {problem}")
+    # An encoder whose embeddings are stored as differences is loaded with the sums.
+    asked = set(source.values())
+    differences = {
+        path: difference
+        for path in loaded
+        if (difference := parameters.difference_of(source[path])) in stored
+        and difference not in asked
+    }
     # Orbax matches trees, so the request has all stored paths, and a placeholder for
     # those that are not loaded.
     request = dict.fromkeys(stored, ocp.PLACEHOLDER)
     request |= {source[path]: wanted[path] for path in loaded}
+    request |= {difference: wanted[path] for path, difference in differences.items()}
     params = _read(checkpoint, _load_some, checkpoint, request, sums.shape)
+    used = {source[path] for path in loaded} | {*differences.values()}
     return Loaded(
-        params={path: params[source[path]] for path in loaded},
+        params={path: params[source[path]] for path in loaded}
+        | {path: params[source[path]] + params[d] for path, d in differences.items()},
         loaded=loaded,
         new=sorted(wanted.keys() - set(loaded)),
-        ignored=sorted(stored.keys() - {source[path] for path in loaded}),
+        ignored=sorted(stored.keys() - used),
     )
 
 

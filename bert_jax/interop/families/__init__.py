@@ -5,6 +5,7 @@ To add a family, write its module and list it in `FAMILIES`.
 
 from bert_jax.interop.families.albert import ALBERT
 from bert_jax.interop.families.bert import BERT
+from bert_jax.interop.families.deberta import DEBERTA
 from bert_jax.interop.families.distilbert import DISTILBERT
 from bert_jax.interop.families.electra import ELECTRA
 from bert_jax.interop.families.eurobert import EUROBERT
@@ -17,6 +18,7 @@ from bert_jax.interop.families.xlnet import XLNET
 # In the order in which an export tries them. BERT comes last, as it exports anything.
 FAMILIES = (
     XLNET,
+    DEBERTA,
     MODERNBERT,
     NOMICBERT,
     EUROBERT,

@@ -70,8 +70,8 @@ def attention(
     """
     if config.kernels == "off":
         return Decision(PLAIN, "encoder.kernels=off")
-    if config.positions == "relative":
-        return Decision(PLAIN, "no kernel has relative positions")
+    if config.positions in ("relative", "disentangled"):
+        return Decision(PLAIN, f"no kernel has {config.positions} positions")
     if platform == "tpu":
         reasons = _attention_on_tpu(config, batch, length, has_dropout)
         kernel = TPU_KERNEL

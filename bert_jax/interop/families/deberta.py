@@ -1,0 +1,141 @@
+"""DeBERTa v2 and v3 (He et al. 2020, 2021): disentangled attention.
+
+`transformers` has two heads for masked tokens with other names for the same arrays, and
+none for replaced tokens.
+"""
+
+import pathlib
+from collections.abc import Mapping
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax.errors import UserError
+from bert_jax.interop import json_files
+from bert_jax.interop.families import bert, family
+from bert_jax.interop.families.family import ModelClass
+
+# The class for masked tokens with `legacy` false, which is read only.
+_OTHER_MASKED_LM = "masked tokens, with other names"
+# Default in `transformers`, and the value that bert_jax has.
+_REQUIRED: dict[str, tuple[Any, Any]] = {
+    "relative_attention": (False, True),
+    "share_att_key": (False, True),
+    "norm_rel_ebd": ("none", "layer_norm"),
+    "position_biased_input": (True, False),
+    "conv_kernel_size": (0, 0),
+}
+_POOLER_ACTIVATIONS = family.ACTIVATIONS | {"tanh": "tanh", "relu": "relu"}
+
+
+def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    hidden_size, heads = values["hidden_size"], values["num_attention_heads"]
+    required = _REQUIRED | {
+        "embedding_size": (hidden_size, hidden_size),
+        "pooler_hidden_size": (hidden_size, hidden_size),
+        "attention_head_size": (hidden_size // heads, hidden_size // heads),
+    }
+    if not values.get("legacy", True):
+        required["tie_word_embeddings"] = True, True
+    for name, (default, expected) in required.items():
+        if (given := values.get(name, default)) != expected:
+            raise UserError(
+                f"{path}: {name} is {given!r}; bert_jax supports {expected!r} only"
+            )
+    kinds = values.get("pos_att_type")  # a list, or joined by "|"
+    if not all(kind in str(kinds) for kind in ("c2p", "p2c")):
+        raise UserError(
+            f"{path}: pos_att_type is {kinds!r}; bert_jax supports 'p2c|c2p' only"
+        )
+    given = {
+        "position_buckets": -1,
+        "max_relative_positions": -1,
+        "pooler_hidden_act": "gelu",
+        **values,
+    }
+    if (buckets := json_files.value(path, given, "position_buckets", int)) < 1:
+        raise UserError(
+            f"{path}: position_buckets is {buckets}; bert_jax supports buckets of "
+            "distances only"
+        )
+    distance = json_files.value(path, given, "max_relative_positions", int)
+    if distance < 1:
+        distance = values["max_position_embeddings"]
+    activation = json_files.choice(
+        path, given, "pooler_hidden_act", _POOLER_ACTIVATIONS
+    )
+    return {
+        "distance_buckets": buckets,
+        "max_distance": distance,
+        "pooler": config_lib.PoolerConfig(activation=activation),
+    }
+
+
+def _write_fields(encoder: config_lib.EncoderConfig, purpose: str) -> dict[str, Any]:
+    del purpose
+    is_row = encoder.max_distance == encoder.max_position_embeddings
+    activation = encoder.pooler.activation
+    return {
+        **{name: expected for name, (_, expected) in _REQUIRED.items()},
+        "pos_att_type": ["p2c", "c2p"],
+        "position_buckets": encoder.distance_buckets,
+        "max_relative_positions": -1 if is_row else encoder.max_distance,
+        "pooler_hidden_act": family.ACTIVATION_NAMES.get(activation, activation),
+        "legacy": True,
+    }
+
+
+_HEAD = "lm_predictions.lm_head"
+
+DEBERTA = family.Family(
+    model_type="deberta-v2",
+    title="DeBERTa",
+    prefix="deberta.",
+    encoder={
+        **bert.embeddings("deberta."),
+        "encoder/distance_embedding": "deberta.encoder.rel_embeddings.weight",
+        "encoder/distance_norm": "deberta.encoder.LayerNorm",
+    },
+    layer_prefix="deberta.encoder.layer.{}",
+    layer=bert.LAYER
+    | {
+        f"attention/{name}": f"attention.self.{name}_proj"
+        for name in ("query", "key", "value")
+    },
+    decoder="cls.predictions.decoder",
+    classes={
+        **bert.task_classes("DebertaV2", "pooler.dense"),
+        family.MASKED_LM: ModelClass(
+            "DebertaV2ForMaskedLM",
+            bert.language_model(
+                "cls.predictions.transform.dense",
+                "cls.predictions.transform.LayerNorm",
+                "cls.predictions.decoder",
+                "cls.predictions.bias",
+            ),
+        ),
+        # Published discriminators have this head, but do not name the class:
+        # `transformers` ignores it, too.
+        _OTHER_MASKED_LM: ModelClass(
+            "DebertaV2ForMaskedLM",
+            {
+                "mlm_head/transform": f"{_HEAD}.dense",
+                "mlm_head/layer_norm": f"{_HEAD}.LayerNorm",
+                "mlm_head/output_bias": f"{_HEAD}.bias",
+            },
+            is_named=True,
+        ),
+        family.BARE: ModelClass("DebertaV2Model", {}),
+        # The encoder alone, as there is no head.
+        family.REPLACED_TOKENS: ModelClass("DebertaV2Model", {}),
+    },
+    exports=lambda encoder, purpose, tokenizer: encoder.positions == "disentangled",
+    fields={
+        "type_vocab_size": ("type_vocab_size", int, 0),
+        "layer_norm_epsilon": ("layer_norm_eps", float, 1e-7),
+    },
+    settings={"positions": "disentangled"},
+    read_fields=_read_fields,
+    write_fields=_write_fields,
+    min_segments=0,
+    lower_case=False,
+)

@@ -1,0 +1,179 @@
+"""Self-attention to the content of tokens and to their distance, apart.
+
+Source: He et al. 2020, DeBERTa, 3.1; `DebertaV2Model` of `transformers`, for the
+buckets of distances and the projections that content and distances share.
+"""
+
+import dataclasses
+import functools
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+from jaxtyping import Array, Float, Int, UInt32
+
+from bert_jax import config as config_lib
+from bert_jax.model import products
+from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.kernels import attention as kernels
+from bert_jax.model.linear import Linear, output_stddev
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class DistancePattern(AttentionPattern):
+    """Attention pattern with the embeddings of distances.
+
+    Attributes:
+      distances: Embeddings of the R buckets of distances, normalised.
+    """
+
+    distances: Float[Array, "R D"]
+
+
+class DisentangledAttention(nn.Module):
+    """Multi-head attention with scores of contents and of distances.
+
+    The score of query i and key j is
+        q_i k_j + q_i k'_r + q'_r k_j
+    over sqrt(3 K): q' and k' are the projections to queries and keys of the embedding
+    of r, the bucket of the distance i - j.
+
+    Differs from the original, which drops out the embeddings of distances in each
+    layer, with one mask for all rows; here they are not dropped out.
+    """
+
+    config: config_lib.EncoderConfig
+
+    @nn.compact
+    def __call__(
+        self,
+        queries: Float[Array, "B P D"],
+        x: Float[Array, "B L D"],
+        pattern: DistancePattern,
+        rotations: None,
+        dropout_keys: UInt32[Array, " B"] | None,
+        *,
+        query_positions: Int[Array, "B P"] | None = None,
+        return_probabilities: bool = False,
+    ) -> tuple[
+        Float[Array, "B P D"], Float[Array, " D"], Float[Array, "B H P L"] | None
+    ]:
+        """Let some or all positions attend.
+
+        Arguments and results as in `SelfAttention`. The scores of distances are
+        computed for all queries, also if `query_positions` are given.
+        """
+        c = self.config
+        length = x.shape[1]
+        heads = ("heads", c.num_heads), ("head", c.head_size)
+        linear = functools.partial(Linear, dtype=c.dtype, stddev=c.initializer_range)
+        to_query, to_key, to_value = (
+            linear(("embed",), heads, name=name) for name in ("query", "key", "value")
+        )
+        mask = pattern.mask(query_positions)[:, None]  # [B, 1, P or 1, L]
+        keys = kernels.probability_keys(
+            c, dropout_keys, length, length, query_positions
+        )
+        # Intermediates are large, and the backward pass needs none of them.
+        added_scores = jax.checkpoint(
+            functools.partial(distance_scores, buckets=buckets_of_pairs(length, c))
+        )
+
+        def project(to, source, scale=1.0):
+            projected = products.add_bias(*to.product_and_bias(source))
+            return (projected * scale).astype(c.dtype)
+
+        # All queries are divided by sqrt(3), and `kernels` divides scores by sqrt(K).
+        query = project(to_query, x, 3**-0.5)  # [B, L, H, K]
+        key, value = project(to_key, x), project(to_value, x)  # [B, L, H, K]
+        query_of_distance = project(to_query, pattern.distances, 3**-0.5)  # [R, H, K]
+        key_of_distance = project(to_key, pattern.distances)  # [R, H, K]
+
+        def scores(query, key, query_of_distance, key_of_distance):
+            """Return queries, keys, and the scores that are added to their products."""
+            added = added_scores(query, key, query_of_distance, key_of_distance)
+            query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, H, L, K]
+            if query_positions is not None:
+                at = query_positions[:, None, :, None]  # [B, 1, P, 1]
+                query = jnp.take_along_axis(query, at, axis=2)  # [B, H, P, K]
+                added = jnp.take_along_axis(added, at, axis=2)  # [B, H, P, L]
+            return query, key, added
+
+        def attend(value, *factors):
+            query, key, added = scores(*factors)
+            context = kernels.dot_product_attention(
+                query,
+                key,
+                value.swapaxes(1, 2),
+                mask,
+                keys,
+                c.attention_dropout_rate,
+                added,
+            )
+            return context.swapaxes(1, 2)  # [B, P, H, K]
+
+        if c.remat == "attention":
+            attend = jax.checkpoint(attend)
+        factors = query, key, query_of_distance, key_of_distance
+        product, bias = linear(
+            ("heads", "head"),
+            (("embed", c.hidden_size),),
+            stddev=output_stddev(c),
+            name="output",
+        ).product_and_bias(attend(value, *factors))
+        if not return_probabilities:
+            return product, bias, None
+        query, key, added = scores(*factors)
+        return product, bias, kernels.attention_probabilities(query, key, mask, added)
+
+
+def distance_scores(
+    query: Float[Array, "B L H K"],
+    key: Float[Array, "B L H K"],
+    query_of_distance: Float[Array, "R H K"],
+    key_of_distance: Float[Array, "R H K"],
+    buckets: Int[np.ndarray, "L L"],
+) -> Float[Array, "B H L L"]:
+    """Return the scores of contents with distances: q_i k'_r + q'_r k_j.
+
+    Contents are multiplied with all buckets that occur, and a product with 0 and 1
+    selects that of each pair of tokens. That is R / K times the arithmetic of a product
+    of queries and keys. But a TPU multiplies at its full rate, and gathers single
+    numbers one by one; shifting each row by its position takes twice as long as these
+    products (docs/log.md).
+
+    `buckets` has r for each i and j.
+    """
+    first, last = buckets.min(), buckets.max()
+    is_bucket = buckets[..., None] == jnp.arange(first, last + 1)  # [L, L, R]
+    dtype = query.dtype
+
+    def of_pairs(content, of_distance, spec):
+        of_distance = of_distance[first : last + 1]
+        scores = products.einsum("blhk,rhk->bhlr", content, of_distance, dtype)
+        return products.einsum(spec, scores, is_bucket.astype(dtype), dtype)
+
+    return of_pairs(query, key_of_distance, "bhir,ijr->bhij") + of_pairs(
+        key, query_of_distance, "bhjr,ijr->bhij"
+    )
+
+
+def buckets_of_pairs(
+    length: int, config: config_lib.EncoderConfig
+) -> Int[np.ndarray, "L L"]:
+    """Return the bucket of the distance i - j for each query i and key j.
+
+    Up to half of the buckets of a direction have one distance each; the others have
+    ranges that grow as powers, and the last one ends before `max_distance`.
+    """
+    count = config.distance_buckets
+    middle = count // 2
+    distance = np.arange(length)[:, None] - np.arange(length)  # [L, L]
+    # Float32, as `transformers` has it, where rounding decides between two buckets.
+    far = np.float32(np.maximum(abs(distance), middle)) / np.float32(middle)
+    last = np.float32((config.max_distance - 1) / middle)
+    power = np.ceil(np.log(far) / np.log(last) * np.float32(middle - 1)) + middle
+    row = np.where(abs(distance) <= middle, distance, np.sign(distance) * power)
+    return np.clip(row.astype(np.int32) + count, 0, 2 * count - 1)

@@ -1,0 +1,40 @@
+"""DeBERTa's encoder: disentangled attention over one table of distances.
+
+Source: He et al. 2020, DeBERTa, 3; microsoft/DeBERTa; `DebertaV2Model` of
+`transformers`.
+"""
+
+from bert_jax.model import embeddings, encoder, norms
+from bert_jax.model.block import Block
+from bert_jax.model.deberta.attention import DisentangledAttention, DistancePattern
+from bert_jax.model.inputs import Inputs
+
+
+class DebertaBlock(Block):
+    """A post-norm block with disentangled attention."""
+
+    attention_class = DisentangledAttention
+
+
+class DebertaEncoder(encoder.Encoder):
+    """DeBERTa without heads.
+
+    Tokens know distances only, and all layers share the table of their embeddings.
+    Hidden states of padding differ from the original's, which zeroes its embeddings.
+    """
+
+    block_class = DebertaBlock
+
+    def setup(self):
+        c = self.config
+        rows = 2 * c.distance_buckets
+        self.distance_embedding = embeddings.table(
+            self, "distance_embedding", "position", rows, c.hidden_size
+        )
+        self.distance_norm = norms.Norm(c)
+        self.distances = self.distance_norm(self.distance_embedding)  # [R, D]
+        super().setup()
+
+    def _pattern(self, inputs: Inputs, is_global: bool) -> DistancePattern:
+        pattern = super()._pattern(inputs, is_global)
+        return DistancePattern(**vars(pattern), distances=self.distances)
