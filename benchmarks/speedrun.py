@@ -33,7 +33,7 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, prediction, pretraining, recipe_variants
+from bert_jax import knobs, prediction, pretraining, recipe_variants, teacher
 from bert_jax.corpus import shards
 from bert_jax.demo import recipe
 from bert_jax.objectives import metric_sums
@@ -49,11 +49,13 @@ class Row:
       parent: Name of the row that it changes.
       changes: Values of fields by path.
       phases: Share of the budget, length, and batch size of each phase.
+      has_teacher: Whether it imitates the checkpoint `--teacher`.
     """
 
     parent: str
     changes: dict
     phases: tuple[tuple[float, int, int], ...] = ((1.0, 64, 16),)
+    has_teacher: bool = False
 
 
 MUON = WINNER = "+ Muon"  # the recipe configs/speedrun.py
@@ -77,6 +79,7 @@ ROWS = {
     "30 % masked": Row(MUON, {"objective.masking.rate": 0.3}),
     "wsd": Row(MUON, {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.4}),
     "short rows first": Row(MUON, {}, phases=((0.5, 32, 32), (0.5, 64, 16))),
+    "with a teacher": Row(MUON, {}, has_teacher=True),
     "4 layers": Row(MUON, {"encoder.num_layers": 4}),
     "192 columns": Row(
         MUON,
@@ -103,6 +106,9 @@ def recipe_of(
         changes = ancestor.changes | changes
         ancestor = ROWS[ancestor.parent]
     cfg = recipe.get_config("bert").pretrain
+    if row.has_teacher:
+        taught = config_lib.DistillationConfig(teacher=values.teacher)
+        cfg.objective = knobs.to_configdict(taught)
     cfg.update_from_flattened_dict(changes)
     if values.smoke:
         recipe_variants.shrink_pretraining(cfg)
@@ -114,7 +120,10 @@ def recipe_of(
     cfg.loop.update(eval_every=max(1, sum(steps) // 8), checkpoint_every=1000)
     cfg.loop.eval_batches = min(HELD_OUT_ROWS // row.phases[-1][2], 2 * steps[-1])
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return pretraining.resolve(config, [shards.open_corpus(values.corpus)])
+    corpus = shards.open_corpus(values.corpus)
+    if row.has_teacher:
+        config = teacher.adopt(config, corpus, ())
+    return pretraining.resolve(config, [corpus])
 
 
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, list[float]]:
@@ -287,7 +296,9 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", required=True, help="folder for all runs")
     add("pairs", "", "file of BLiMP; by default, no minimal pairs")
     add("every", 10, "use every N-th pair")
-    add("rows", list(ROWS), "some of the rows", type=names)
+    without_teacher = [name for name, row in ROWS.items() if not row.has_teacher]
+    add("rows", without_teacher, "some of the rows", type=names)
+    add("teacher", "", "checkpoint that the row with a teacher imitates")
     add("steps", 18_000, "of the first row, whose time is the budget")
     add("seeds", 1, "of each row")
     add("rounds", 5, "of timing")

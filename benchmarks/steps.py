@@ -135,7 +135,7 @@ def steps_of_run(run):
     batches = phase.open_data(rows).batches(0, phase.steps)
     state = sharding.initialise(run.init, run.state_shapes(), jax.random.key(0))
     signals = programs.HostSignals(0.0, 0.0).to_devices(mesh)
-    seed = programs.seed_array(run)
+    seed, constants = programs.seed_array(run), run.load_constants()
 
     @functools.cache
     def compiled(length):
@@ -147,7 +147,7 @@ def steps_of_run(run):
         for batch in itertools.islice(batches, count):
             train_step = compiled(batch["input_ids"].shape[-1])
             batch = sharding.to_devices(mesh, batch, rows, phase.batch_size)
-            state, _ = train_step(state, batch, signals, seed)
+            state, _ = train_step(state, batch, signals, seed, constants)
         jax.block_until_ready(state)
 
     return train

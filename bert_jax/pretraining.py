@@ -7,13 +7,14 @@ import jax
 import numpy as np
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, warm_start
+from bert_jax import knobs, teacher, warm_start
 from bert_jax.corpus import mixture, shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.objectives import (
     Objective,
     causal_lm,
+    distillation,
     masked_lm,
     permutation_lm,
     replaced_tokens,
@@ -28,11 +29,12 @@ from bert_jax.training import (
     sharding,
 )
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import HeldOut, Phase, PhaseData, Run
+from bert_jax.training.run import Constants, HeldOut, Phase, PhaseData, Run
 
 # Objective class by the `kind` field of its config.
 OBJECTIVES = {
     "masked_lm": masked_lm.MaskedLm,
+    "distillation": distillation.Distillation,
     "causal_lm": causal_lm.CausalLm,
     "replaced_tokens": replaced_tokens.ReplacedTokens,
     "permutation_lm": permutation_lm.PermutationLm,
@@ -67,6 +69,8 @@ def pretrain(
         if config.init_from:
             source = warm_start.find(config, folder)
             config = warm_start.adopt(config, source, corpora[0], overrides)
+        if isinstance(config.objective, config_lib.DistillationConfig):
+            config = teacher.adopt(config, corpora[0], overrides)
         config = resolve(config, corpora)
     if source:
         config = knobs.filled_in(
@@ -75,6 +79,8 @@ def pretrain(
             source.fingerprint or checkpoints.fingerprint(source.path),
             f"the parameters of {source.path} have changed",
         )
+    if isinstance(config.objective, config_lib.DistillationConfig):
+        config = teacher.fill_in_fingerprint(config)
     run = make_run(config, sharding.make_mesh(config.mesh), corpora)
     metadata = metadata_lib.of_run(config, run.objective, corpora[0].tokenizer)
     with session.open_session(run, folder, config, metadata, ledger) as opened:
@@ -137,16 +143,22 @@ def make_run(
         where = f"phases[{i}]."
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
     schedule = optimizer.schedule_of_phases(config.optimizer, config.phases)
+    phases = tuple(_phase(config, i, corpora) for i in range(len(config.phases)))
+    constants = None
+    if isinstance(config.objective, config_lib.DistillationConfig):
+        load = functools.partial(teacher.load, config.objective.teacher)
+        constants = Constants(phases[0].objective.init_constants, load)
     return Run(
         optimizer=optimizer.make_optimizer(config.optimizer, schedule),
         schedule=schedule,
-        phases=tuple(_phase(config, i, corpora) for i in range(len(config.phases))),
+        phases=phases,
         seed=config.seed,
         config=config.loop,
         mesh=mesh,
         encoders=config.encoders,
         shard_optimizer=config.mesh.shard_optimizer,
         gradient_sum=config.mesh.gradient_sum,
+        constants=constants,
     )
 
 

@@ -102,6 +102,7 @@ def encoder(
     source: epath.Path,
     pretrained: metadata_lib.Metadata,
     overrides: Collection[str],
+    where: str = "encoder",
 ) -> config_lib.EncoderConfig:
     """Return the config of a checkpoint's encoder, changed for further pretraining.
 
@@ -116,6 +117,7 @@ def encoder(
       pretrained: Its metadata.
       overrides: Paths of the fields that were given on the command line, such as
         "encoder.num_layers".
+      where: Path of the encoder in the run's config.
 
     Raises:
       UserError: A field that is set contradicts the checkpoint.
@@ -125,7 +127,7 @@ def encoder(
     if config.vocab_size in (0, tokens):
         size = pretrained.encoder.vocab_size
         config = dataclasses.replace(config, vocab_size=size)
-    return _adopt(config, pretrained.encoder, "encoder", source, overrides)
+    return _adopt(config, pretrained.encoder, where, source, overrides)
 
 
 def _adopt(
@@ -148,7 +150,7 @@ def _adopt(
         elif is_set and given != value:
             raise UserError(
                 f"{path}={given}, but the checkpoint {source} has {value}; pass "
-                f"--config.{path}={value}, or leave init_from empty"
+                f"--config.{path}={value}, or use another checkpoint"
             )
         adopted[field.name] = value
     return dataclasses.replace(config, **adopted)

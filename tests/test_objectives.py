@@ -19,6 +19,7 @@ from bert_jax.objectives import (
     causal_lm,
     choice,
     classification,
+    distillation,
     masked_lm,
     metric_sums,
     permutation_lm,
@@ -29,11 +30,15 @@ from bert_jax.objectives import (
 
 LENGTH, ROWS = 24, 8
 LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
+DECIDED = dataclasses.replace(TINY, initializer_range=0.5)
 XLNET = dataclasses.replace(TINY, positions="relative")
 
 
 OBJECTIVES = {
     "next sentence": masked_lm.MaskedLm(TINY),
+    "distillation": distillation.Distillation(
+        TINY, config_lib.DistillationConfig(teacher_encoder=DECIDED)
+    ),
     "causal, packed": causal_lm.CausalLm(
         LEFT_TO_RIGHT, config_lib.CausalLmConfig(examples_per_row=3)
     ),
@@ -83,7 +88,11 @@ def random_batch(objective, seed=0):
 
 @functools.cache
 def initial(name):
-    return nn.unbox(jax.jit(OBJECTIVES[name].init)(jax.random.key(0)))
+    objective, key = OBJECTIVES[name], jax.random.key(0)
+    params = nn.unbox(jax.jit(objective.init)(key))
+    if isinstance(objective, distillation.Distillation):
+        params |= nn.unbox(jax.jit(objective.init_constants)(jax.random.key(1)))
+    return params
 
 
 def keys(purpose, rows=range(ROWS)):

@@ -25,6 +25,7 @@ LAYERS = [
     {"interop"},
     {"planning"},
     {"warm_start"},
+    {"teacher"},
     {"pretraining", "finetuning", "prediction", "extension"},
     {"demo"},
     {"run"},

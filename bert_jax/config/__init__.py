@@ -21,6 +21,7 @@ from bert_jax.config.objectives import (
     PAIR_QUESTIONS,
     SINGLE_SEGMENTS,
     CausalLmConfig,
+    DistillationConfig,
     MaskedLmConfig,
     MaskingConfig,
     PermutationLmConfig,

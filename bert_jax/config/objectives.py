@@ -94,6 +94,27 @@ class MaskedLmConfig:
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
+class DistillationConfig(MaskedLmConfig):
+    """Masked language modelling that also imitates a teacher's predictions.
+
+    Sources: Hinton et al. 2015; Sanh et al. 2019 (DistilBERT), for the temperature and
+    for the ratio of the losses.
+    """
+
+    kind: str = "distillation"
+    # Checkpoint of this or another project with a head for masked tokens, and with the
+    # corpus's tokenizer.
+    teacher: str = knob("", free=True)
+    teacher_fingerprint: str = ""  # of its parameters; "": not checked
+    # The architecture is filled in from the checkpoint; a plan needs no checkpoint.
+    teacher_encoder: EncoderConfig = EncoderConfig()
+    # Weight of the teacher's loss; the loss of masked tokens has weight 1.
+    teacher_weight: float = knob(2.5, at_least=0)
+    # Divides the logits of both models.
+    temperature: float = knob(2.0, more_than=0)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
 class CausalLmConfig:
     """Left-to-right language modelling (paper, 5.1, "LTR").
 

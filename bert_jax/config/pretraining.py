@@ -8,6 +8,7 @@ from bert_jax.config.objectives import (
     PAIR_QUESTIONS,
     SINGLE_SEGMENTS,
     CausalLmConfig,
+    DistillationConfig,
     MaskedLmConfig,
     PermutationLmConfig,
     ReplacedTokensConfig,
@@ -137,7 +138,11 @@ class PretrainConfig:
     init_fingerprint: str = ""  # of its parameters; "": not checked
     encoder: EncoderConfig = EncoderConfig()
     objective: (
-        MaskedLmConfig | CausalLmConfig | ReplacedTokensConfig | PermutationLmConfig
+        MaskedLmConfig
+        | DistillationConfig
+        | CausalLmConfig
+        | ReplacedTokensConfig
+        | PermutationLmConfig
     ) = MaskedLmConfig()
     data: DataConfig = DataConfig()
     phases: tuple[PhaseConfig, ...] = (
@@ -170,10 +175,12 @@ class PretrainConfig:
 
     @property
     def encoders(self) -> dict[str, EncoderConfig]:
-        """All encoders that are trained, by their names in messages."""
+        """All encoders of a step, by their names in messages."""
         encoders = {"encoder.": self.encoder}
         if isinstance(self.objective, ReplacedTokensConfig):
             encoders["generator's "] = self.objective.generator(self.encoder)
+        if isinstance(self.objective, DistillationConfig):
+            encoders["teacher's "] = self.objective.teacher_encoder
         return encoders
 
     def check(self, where: str) -> None:
@@ -204,13 +211,14 @@ class PretrainConfig:
                     f"{encoder.head_size} columns of a head"
                 )
             objective.generator(encoder).check(f"{where}generator's ")
-        types = encoder.type_vocab_size
-        if objective.segments not in SINGLE_SEGMENTS and types < 2:
-            raise UserError(
-                f"{where}encoder.type_vocab_size={types} cannot tell the two segments "
-                f"of {where}objective.segments={objective.segments!r} apart; it must "
-                "be at least 2"
-            )
+        for name, each in self.encoders.items():
+            types = each.type_vocab_size
+            if objective.segments not in SINGLE_SEGMENTS and types < 2:
+                raise UserError(
+                    f"{where}{name}type_vocab_size={types} cannot tell the two "
+                    f"segments of {where}objective.segments={objective.segments!r} "
+                    "apart; it must be at least 2"
+                )
         requirements = [("encoder.causal", objective.causal, "objective.kind")]
         if objective.segments in PAIR_QUESTIONS:  # answered from [CLS]
             requirements += [("encoder.pooler.pooling", "cls", "objective.segments")]
@@ -222,12 +230,13 @@ class PretrainConfig:
 
     def _check_phase(self, where: str, here: str, phase: PhaseConfig) -> None:
         """Check the fields of a phase against the rest of the config."""
-        if phase.length > self.encoder.max_position_embeddings:
-            raise UserError(
-                f"{here}length={phase.length} is more than "
-                f"{where}encoder.max_position_embeddings="
-                f"{self.encoder.max_position_embeddings}"
-            )
+        for name, each in self.encoders.items():
+            if phase.length > each.max_position_embeddings:
+                raise UserError(
+                    f"{here}length={phase.length} is more than "
+                    f"{where}{name}max_position_embeddings="
+                    f"{each.max_position_embeddings}"
+                )
         if phase.masking_rate and not self.objective.masking:
             raise UserError(
                 f"{here}masking_rate={phase.masking_rate}, but "

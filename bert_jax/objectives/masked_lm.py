@@ -6,6 +6,7 @@ the two are in order (Lan et al. 2019, 3.1). RoBERTa has no pair task (Liu et al
 """
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -74,20 +75,31 @@ class MaskedLm(pretraining.PretrainingObjective):
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the numbers of masked tokens and of pairs in a batch."""
-        return {
-            name: jnp.sum(batch[name.replace("loss", "weights")])
-            for name in self.losses
-        }
+        counts = {"mlm_loss": jnp.sum(batch["mlm_weights"])}
+        if name := self._pair_task:
+            counts[f"{name}_loss"] = jnp.sum(batch[f"{name}_weights"])
+        return counts
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
         """Return losses and accuracies."""
-        logits = self.model.apply(
+        return self.compare(self.logits(params, batch, dropout_keys), batch)
+
+    def logits(
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None
+    ) -> heads.PretrainingLogits:
+        """Return the logits of the masked tokens and of the pair task."""
+        return self.model.apply(
             {"params": params},
             Inputs.of(batch),
             batch["mlm_positions"],
             batch.get("pooled_positions"),
             dropout_keys=dropout_keys,
         )
+
+    def compare(
+        self, logits: heads.PretrainingLogits, batch: Batch
+    ) -> metric_sums.Terms:
+        """Compare logits with the labels, and return losses and accuracies."""
         measured = {}
         for name, scores in (("mlm", logits.mlm), (self._pair_task, logits.sentence)):
             if scores is not None:

@@ -137,6 +137,9 @@ def plan_phase(
     batch = run.batch_shapes(phase, phase.length)
     compiled = _compile(programs.lower_step(run, phase, state, batch))
     schedules = dump.take() if dump and not isinstance(compiled, int) else None
+    # A chip holds the constants beside the trained parameters.
+    params = {**state.params, **run.constant_shapes()}
+    state = dataclasses.replace(state, params=params)
     evaluation = _compile(programs.lower_eval(run, phase, state.params, batch))
     seconds = time.perf_counter() - begin
     if dump:

@@ -68,11 +68,13 @@ class Loop:
         self,
         saver: saving.Saver,
         state: step_lib.TrainState,
+        constants: dict[str, Any],
         data: PhaseData | None,
         reporter: reporting.Reporter,
         stop_requests: interrupts.StopRequests,
     ):
         self._state = state
+        self._constants = constants
         # Data of the next phase, if it is open already.
         self._opened = data
         self._saver = saver
@@ -143,7 +145,7 @@ class Loop:
             signals = self._signals(time.perf_counter() - ready)
             with jax.profiler.StepTraceAnnotation("train", step_num=self._done + 1):
                 self._state, report = steps[length](
-                    self._state, batch, signals, self._seed
+                    self._state, batch, signals, self._seed, self._constants
                 )
             self._done += 1
             terms = self._terms_to_log()
@@ -196,7 +198,7 @@ class Loop:
                 ).compile()
                 self._saver.heartbeat()
                 if self._data.held_out:
-                    self._evaluator.compile(self._state.params, shapes)
+                    self._evaluator.compile(self._all_params(), shapes)
             processes.wait_for_all()
             self._saver.compile(self._state)
             processes.wait_for_all()
@@ -278,6 +280,9 @@ class Loop:
             lambda: self._done in self._reporter.records("eval")
         )
 
+    def _all_params(self) -> dict[str, Any]:
+        return {**self._state.params, **self._constants}
+
     def _evaluate(self) -> None:
         """Evaluate and report, unless there is a request to stop."""
         if not self._data.held_out:
@@ -285,7 +290,7 @@ class Loop:
         self._reporter.advance(self._done, f"{self._phase.name}: evaluating")
         with self._ledger.counting("evaluation"):
             values = self._evaluator.evaluate(
-                self._state.params, self._data, self._to_devices
+                self._all_params(), self._data, self._to_devices
             )
             if values is None:
                 self._stopping = True

@@ -69,10 +69,11 @@ class StepReport:
 def lower_step(
     run: Run, phase: Phase, state: step_lib.TrainState, batch: step_lib.Batch
 ) -> jax.stages.Lowered:
-    """Lower the training step: (state, batch, signals, seed) to (state, `StepReport`).
+    """Lower the training step, to (state, `StepReport`).
 
-    The state is donated. The seed is an argument, from `seed_array`, so that runs that
-    differ in their seed share a compiled program.
+    Its arguments are (state, batch, signals, seed, constants). The state is donated.
+    The seed is an argument, from `seed_array`, so that runs that differ in their seed
+    share a compiled program.
 
     Args:
       run: Run to train.
@@ -87,7 +88,7 @@ def lower_step(
             sharding.sum_over_copies, mesh=run.mesh, dtype=jnp.dtype(run.gradient_sum)
         )
 
-    def step_and_report(state, batch, signals, seed):
+    def step_and_report(state, batch, signals, seed, constants):
         train_step = step_lib.make_train_step(
             phase.objective,
             run.optimizer,
@@ -95,6 +96,7 @@ def lower_step(
             micro_batches=phase.micro_batches,
             frozen=run.frozen,
             over_copies=over_copies,
+            constants=constants,
         )
         rate = run.schedule(state.step - state.skipped)
         state, result = train_step(state, batch)
@@ -102,7 +104,7 @@ def lower_step(
         skipped = state.skipped + 0
         return state, StepReport(result.loss, result.grad_norm, rate, skipped, signals)
 
-    shardings = sharding.shardings_of(state)
+    shardings, constants = sharding.shardings_of(state), run.constant_shapes()
     jitted = jax.jit(
         step_and_report,
         in_shardings=(
@@ -110,12 +112,13 @@ def lower_step(
             sharding.batch_sharding(run.mesh),
             sharding.device_sharding(run.mesh),
             sharding.replicated(run.mesh),
+            sharding.shardings_of(constants),
         ),
         out_shardings=(shardings, sharding.replicated(run.mesh)),
         donate_argnums=0,
     )
     with sharding.use(run.mesh):
-        return jitted.lower(state, batch, *_signals_and_seed(run))
+        return jitted.lower(state, batch, *_signals_and_seed(run), constants)
 
 
 def seed_array(run: Run) -> jax.Array:
@@ -139,8 +142,8 @@ def lower_eval(
     """Lower the evaluation step, which runs in the phase's micro-batches.
 
     It maps (params, batch, index of the batch, terms, signals, seed) to the sum of
-    `terms` and the terms of the batch, and the signals. Params and batch are arrays or
-    shapes with shardings.
+    `terms` and the terms of the batch, and the signals. Params, which include the
+    constants of the run, and batch are arrays or shapes with shardings.
     """
 
     def step_and_signals(params, batch, index, total: Terms, signals, seed):

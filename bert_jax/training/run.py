@@ -87,6 +87,22 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
+class Constants:
+    """Parameters that the objectives of a run read, and that no step changes.
+
+    They are no part of the state or of checkpoints.
+
+    Attributes:
+      init: Function from a key to a dict of the parameters, boxed with the names of
+        dimensions, for their shapes.
+      load: Function from these shapes, with shardings, to the arrays.
+    """
+
+    init: Callable[[jax.Array], Any]
+    load: Callable[[Any], Any]
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """Description of a run.
 
@@ -97,11 +113,12 @@ class Run:
       seed: Seed for dropout.
       config: How often to log, evaluate and save.
       mesh: Devices of all phases.
-      encoders: Encoders that are trained, by their names in messages.
+      encoders: Encoders of a step, by their names in messages.
       shard_optimizer: Whether replicas of the model shard the optimizer state.
       gradient_sum: Dtype in which gradients of the replicas are all-reduced.
       frozen: Predicate of the paths of frozen parameters; None for none.
       best: Evaluation metric that selects the best state, which is kept; "" for none.
+      constants: Parameters that no step changes; None for none.
     """
 
     optimizer: optax.GradientTransformation
@@ -115,6 +132,7 @@ class Run:
     gradient_sum: str = "float32"
     frozen: Callable[[str], bool] | None = None
     best: str = ""
+    constants: Constants | None = None
 
     @property
     def objective(self) -> Any:
@@ -140,6 +158,18 @@ class Run:
             opt_state = sharding.split_over_data(shapes.opt_state)
             shapes = dataclasses.replace(shapes, opt_state=opt_state)
         return shapes
+
+    def constant_shapes(self) -> dict[str, Any]:
+        """Return the constants as `jax.ShapeDtypeStruct`s with shardings."""
+        if not self.constants:
+            return {}
+        return sharding.state_shapes(self.constants.init, self.mesh)
+
+    def load_constants(self) -> dict[str, Any]:
+        """Return the constants. All processes must call it."""
+        if not self.constants:
+            return {}
+        return self.constants.load(self.constant_shapes())
 
     def batch_shapes(
         self, phase: Phase, length: int

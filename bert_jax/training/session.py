@@ -132,12 +132,13 @@ def train(
             processes.say("initialising the parameters")
             key = jax.random.key(run.seed)
             state = begin(sharding.initialise(run.init, shapes, key))
+        constants = run.load_constants()
         step = int(state.step)
         if processes.is_main():
             _continue_account(saver, step)
         reports = reporting.Reporter(saver.folder, run.total_steps, step)
         with sharding.use(run.mesh), reports as reporter:
-            training = loop.Loop(saver, state, data, reporter, stop_requests)
+            training = loop.Loop(saver, state, constants, data, reporter, stop_requests)
             del data  # the loop closes it before it opens the next
             state = training.train()
         if saver.best:

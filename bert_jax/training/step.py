@@ -1,7 +1,7 @@
 """Training and evaluation steps, as pure functions."""
 
 import functools
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 import flax.struct
@@ -66,6 +66,7 @@ def make_train_step(
     micro_batches: int = 1,
     frozen: Callable[[str], bool] | None = None,
     over_copies: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    constants: Mapping[str, Any] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
     """Return the function from a state and a batch to the next state.
 
@@ -83,24 +84,26 @@ def make_train_step(
       frozen: Predicate of the paths of parameters without gradients; None for none.
       over_copies: Transformation that all-reduces gradients of the replicas of the
         model, see `sharding.sum_over_copies`; None: left to the compiler.
+      constants: Parameters that the objective gets beside the trained ones; None for
+        none. They have no gradient.
     """
 
-    def loss_of(params, batch, keys, counts):
+    def loss_of(params, batch, keys, counts, constants):
         if frozen:
             params = parameters.map_with_path(
                 lambda path, x: jax.lax.stop_gradient(x) if frozen(path) else x, params
             )
-        batch_terms = objective.terms(params, batch, **keys)
+        batch_terms = objective.terms({**params, **constants}, batch, **keys)
         means = {
             name: metric_sums.mean(batch_terms[name].sum, counts[name])
             for name in objective.losses
         }
         return metric_sums.total(objective.losses, means), batch_terms
 
-    def differentiate(params, batch, keys, counts):
+    def differentiate(params, batch, keys, shared):
         gradient = jax.value_and_grad(loss_of, has_aux=True)
         return _add_up(
-            lambda *rows: gradient(params, *rows, counts), (batch, keys), micro_batches
+            lambda *rows: gradient(params, *rows, *shared), (batch, keys), micro_batches
         )
 
     if over_copies:
@@ -113,7 +116,9 @@ def make_train_step(
             f"{purpose}_keys": randomness.row_keys(seed, purpose, state.step, rows)
             for purpose in ("dropout", "sampling")
         }
-        (loss, batch_terms), grads = differentiate(state.params, batch, keys, counts)
+        (loss, batch_terms), grads = differentiate(
+            state.params, batch, keys, (counts, constants or {})
+        )
         result = StepResult(loss, optax.tree.norm(grads))
         batch_terms["grad_norm"] = Term(result.grad_norm, jnp.ones(()))
         is_finite = jnp.isfinite(result.loss) & jnp.isfinite(result.grad_norm)

@@ -1,0 +1,100 @@
+"""Teachers for distillation: checkpoints whose predictions a student imitates."""
+
+import dataclasses
+from collections.abc import Collection
+from typing import Any
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, warm_start
+from bert_jax.corpus import shards
+from bert_jax.errors import UserError
+from bert_jax.interop import checkpoints
+from bert_jax.model import parameters
+from bert_jax.objectives import distillation
+from bert_jax.training import processes, restore
+
+
+def adopt(
+    config: config_lib.PretrainConfig,
+    corpus: shards.Corpus,
+    overrides: Collection[str],
+) -> config_lib.PretrainConfig:
+    """Return the config with path and architecture of the teacher.
+
+    Args:
+      config: Config of the run.
+      corpus: First corpus of the run.
+      overrides: Paths of the fields that were given on the command line.
+
+    Raises:
+      UserError: There is no such checkpoint, or it does not fit the corpus.
+    """
+    objective = config.objective
+    if not objective.teacher:
+        raise UserError(
+            "objective.teacher is not set; pass --config.objective.teacher=DIR: a "
+            "workdir, a checkpoint in it, or a folder of another project"
+        )
+    path = checkpoints.find(objective.teacher)
+    metadata = checkpoints.read_metadata(path)
+    if metadata.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
+        raise UserError(
+            f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
+            f"but the teacher {path} has {metadata.tokenizer.fingerprint}; build the "
+            "corpus with the teacher's tokenizer"
+        )
+    encoder = warm_start.encoder(
+        objective.teacher_encoder,
+        path,
+        metadata,
+        overrides,
+        where="objective.teacher_encoder",
+    )
+    objective = dataclasses.replace(
+        objective, teacher=str(path), teacher_encoder=encoder
+    )
+    config = dataclasses.replace(config, objective=objective)
+    knobs.check(config)
+    return config
+
+
+def fill_in_fingerprint(
+    config: config_lib.PretrainConfig,
+) -> config_lib.PretrainConfig:
+    """Return the config with a hash of the teacher's parameters.
+
+    All processes must call it.
+
+    Raises:
+      UserError: The run began with other parameters.
+    """
+    path = restore.absolute(config.objective.teacher)
+    return knobs.filled_in(
+        config,
+        "objective.teacher_fingerprint",
+        checkpoints.fingerprint(path),
+        f"the parameters of the teacher {path} have changed",
+    )
+
+
+def load(path: str, shapes: Any) -> dict[str, Any]:
+    """Load the teacher's parameters. All processes must call it.
+
+    Args:
+      path: Path of the checkpoint, from `adopt`.
+      shapes: Their shapes with shardings, from `Distillation.init_constants`.
+
+    Raises:
+      UserError: The checkpoint lacks some of them.
+    """
+    source = restore.absolute(path)
+    loaded = checkpoints.load_params(source, shapes, part=distillation.TEACHER)
+    if loaded.new:
+        missing = loaded.new[0].removeprefix(f"{distillation.TEACHER}/")
+        raise UserError(
+            f"the teacher {source} has no {missing}; use a checkpoint that was "
+            "pretrained to predict masked tokens",
+            everywhere=True,
+        )
+    processes.say(f"teacher {loaded.describe(source)}")
+    return parameters.unflatten(loaded.params)

@@ -1,0 +1,35 @@
+r"""A student of half a teacher's layers, which imitates its guesses of masked tokens.
+
+Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers; the teacher's
+        loss counts 5 for 2 of the loss of masked tokens; temperature 2; no next
+        sentence. Its third loss, of hidden states, and its initial weights from every
+        other layer of the teacher are not here. Batch and learning rate are those of
+        its code; steps are BERT's.
+Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
+            --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \
+            --workdir=DIR
+        The teacher is a workdir, a checkpoint in it, or a folder of another project,
+        that predicts masked tokens. The corpus has its tokenizer, which
+        `run.convert --input=CHECKPOINT --to=ours` writes for a published one. The
+        teacher must be there when the run resumes, too.
+Cost:   not run yet. Each step adds the teacher's forward pass.
+"""
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, recipe_variants
+
+
+def get_config(arg: str = ""):
+    """Return the recipe; `arg` is "" or "smoke"."""
+    _, smoke = recipe_variants.parse(arg)
+    objective = config_lib.DistillationConfig(segments="full_sentences")
+    phases = (config_lib.PhaseConfig(steps=100_000, length=512, batch_size=2_000),)
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(objective=objective, phases=phases)
+    )
+    recipe_variants.set_size(cfg, num_layers=6, hidden_size=768, num_heads=12)
+    cfg.optimizer.update(learning_rate=5e-4, warmup_fraction=0.05, schedule="linear")
+    cfg.optimizer.bias_correction = True
+    if smoke:
+        recipe_variants.shrink_pretraining(cfg)
+    return cfg

@@ -1,0 +1,204 @@
+"""Pretraining that imitates a teacher."""
+
+import dataclasses
+import functools
+import shutil
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import recipes
+import saved
+from runs import assert_same_end, metrics
+from toy import TINY, assert_trees_close, random_batch
+
+from bert_jax import config, knobs, pretraining
+from bert_jax.errors import UserError
+from bert_jax.interop import convert
+from bert_jax.model import heads
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import classification, distillation, masked_lm
+from bert_jax.training import optimizer, sharding, step
+
+# One head less wide than the student, another position table, a padded vocabulary.
+TEACHER = dataclasses.replace(
+    TINY, num_layers=1, hidden_size=64, max_position_embeddings=64, vocab_multiple=8
+)
+SETTINGS = config.DistillationConfig(teacher_encoder=TEACHER)
+KEYS = jnp.zeros(8, jnp.uint32)  # nothing is sampled
+TX = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-2)
+
+
+def distilled(**changes):
+    return distillation.Distillation(TINY, dataclasses.replace(SETTINGS, **changes))
+
+
+def params_of(init, key):
+    params = nn.unbox(jax.jit(init)(jax.random.key(key)))
+    # Larger than initial ones, so that the two models disagree.
+    return jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, params)
+
+
+@functools.cache
+def teacher():
+    return params_of(distilled().init_constants, 1)
+
+
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_the_loss_equals_its_restatement(temperature):
+    objective, batch = distilled(temperature=temperature), random_batch()
+    student = params_of(objective.init, 2)
+    got = objective.terms(
+        {**student, **teacher()}, batch, dropout_keys=None, sampling_keys=KEYS
+    )
+    inputs, positions = Inputs.of(batch), batch["mlm_positions"]
+    logits = [
+        np.asarray(model.apply({"params": params}, inputs, positions).mlm, np.float64)
+        for model, params in (
+            (heads.PretrainingModel(TEACHER, ""), teacher()["teacher"]),
+            (objective.model, student),
+        )
+    ]
+
+    def softmax(x):
+        powers = np.exp(x[..., : TINY.vocab_size] / temperature)
+        return powers / powers.sum(-1, keepdims=True)
+
+    p, q = map(softmax, logits)
+    divergence = temperature**2 * (p * np.log(p / q)).sum(-1)
+    weights = np.asarray(batch["mlm_weights"])
+    loss, count = got["teacher_loss"]
+    np.testing.assert_allclose(loss, (divergence * weights).sum(), rtol=1e-5)
+    assert count == weights.sum() == objective.counts(batch)["teacher_loss"]
+    agree = logits[0].argmax(-1) == logits[1].argmax(-1)
+    assert got["teacher_accuracy"].sum == (agree * weights).sum()
+    alone = masked_lm.MaskedLm(TINY).terms(
+        student, batch, dropout_keys=None, sampling_keys=KEYS
+    )
+    assert set(got) - set(alone) == {"teacher_loss", "teacher_accuracy"}
+    for name, term in alone.items():
+        np.testing.assert_allclose(got[name], term, rtol=1e-6)
+
+
+def stepped(objective, mesh=None, constants=None):
+    """The state after a step, on one device or on a mesh in micro-batches."""
+    options = {}
+    if mesh:
+        over_copies = functools.partial(
+            sharding.sum_over_copies, mesh=mesh, dtype=jnp.float32
+        )
+        options = {"micro_batches": 2, "over_copies": over_copies}
+    mesh = mesh or sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
+    init = functools.partial(step.init_state, objective, TX)
+    state = sharding.initialise(
+        init, sharding.state_shapes(init, mesh), jax.random.key(3)
+    )
+    if constants:
+        shapes = sharding.state_shapes(objective.init_constants, mesh)
+        constants = jax.device_put(constants, sharding.shardings_of(shapes))
+
+    @jax.jit
+    def train(state, batch, constants):
+        train_step = step.make_train_step(
+            objective, TX, seed=1, constants=constants, **options
+        )
+        return train_step(state, batch)[0]
+
+    rows = sharding.local_rows(mesh, 16)
+    batch = jax.tree.map(np.asarray, random_batch(size=16))
+    with sharding.use(mesh):
+        batch = sharding.to_devices(mesh, batch, rows, 16)
+        return jax.device_get(train(state, batch, constants))
+
+
+def test_with_weight_0_the_teacher_changes_nothing():
+    expected = stepped(masked_lm.MaskedLm(TINY))
+    state = stepped(distilled(teacher_weight=0.0), constants=teacher())
+    assert_trees_close(state.params, expected.params, 1e-6)
+    taught = stepped(distilled(), constants=teacher())
+    assert jax.tree.structure(taught.params) == jax.tree.structure(expected.params)
+    difference = jax.tree.map(
+        lambda x, y: np.abs(x - y).max(), taught.params, expected.params
+    )
+    assert max(jax.tree.leaves(difference)) > 1e-3
+
+
+def test_a_mesh_gives_the_step_of_one_device():
+    expected = stepped(distilled(), constants=teacher())
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
+    got = stepped(distilled(), mesh, teacher())
+    for name in ("teacher_loss", "mlm_loss", "grad_norm"):
+        np.testing.assert_allclose(got.terms[name], expected.terms[name], rtol=1e-5)
+
+
+# ---- runs
+
+
+def make_config(corpus, teacher, **changes):
+    cfg = recipes.load("distillation", "smoke")
+    cfg.data.corpus = str(corpus.folder)
+    cfg.objective.teacher = str(teacher)
+    cfg.encoder.dtype = "float32"
+    cfg.update_from_flattened_dict(changes)
+    return knobs.from_configdict(config.PretrainConfig, cfg)
+
+
+def save_teacher(folder, corpus, make_objective):
+    encoder = dataclasses.replace(
+        TINY, vocab_size=corpus.tokenizer.vocab_size, max_position_embeddings=64
+    )
+    saved.save(
+        folder, make_objective(encoder), config.PretrainConfig(), corpus.tokenizer
+    )
+
+
+@pytest.mark.runs
+def test_a_run_resumes_bit_for_bit_with_a_teacher_of_any_format(
+    corpus, pretrained, tmp_path
+):
+    published, runs = tmp_path / "published", [tmp_path / name for name in "abc"]
+    convert.convert(str(pretrained), str(published))
+    _, resolved = pretraining.pretrain(make_config(corpus, pretrained), str(runs[0]))
+    assert resolved.objective.teacher_encoder.hidden_size == 32
+    shutil.copytree(runs[0], runs[1])
+    shutil.rmtree(runs[1] / "checkpoints" / "3")
+    pretraining.pretrain(make_config(corpus, pretrained), str(runs[1]))
+    assert_same_end(runs[1], runs[0])
+    # The student alone is saved.
+    assert {path.split("/")[0] for path in saved.parameters_of(runs[0])} == {
+        "encoder",
+        "mlm_head",
+    }
+    pretraining.pretrain(make_config(corpus, published), str(runs[2]))
+    first, second = (
+        [r["teacher_loss"] for r in metrics(run) if "teacher_loss" in r]
+        for run in (runs[0], runs[2])
+    )
+    assert first == second and first[0] > 0
+    save_teacher(tmp_path / "other", corpus, masked_lm.MaskedLm)
+    with pytest.raises(UserError, match="teacher_fingerprint: was .*, is now"):
+        pretraining.pretrain(make_config(corpus, tmp_path / "other"), str(runs[0]))
+
+
+def test_teachers_that_do_not_fit_are_refused(
+    corpus, byte_bpe_corpus, pretrained, tmp_path
+):
+    run = str(tmp_path / "run")
+    with pytest.raises(UserError, match="objective.teacher is not set; pass --config"):
+        pretraining.pretrain(make_config(corpus, ""), run)
+    with pytest.raises(UserError, match="but the teacher .* has .*; build the corpus"):
+        pretraining.pretrain(make_config(byte_bpe_corpus, pretrained), run)
+    asked = make_config(
+        corpus, pretrained, **{"objective.teacher_encoder.num_layers": 5}
+    )
+    with pytest.raises(UserError, match="objective.teacher_encoder.num_layers=5, but"):
+        pretraining.pretrain(asked, run)
+    save_teacher(
+        tmp_path / "classifier",
+        corpus,
+        functools.partial(classification.Classification, num_classes=3),
+    )
+    with pytest.raises(UserError, match="has no mlm_head.*; use a checkpoint that was"):
+        pretraining.pretrain(make_config(corpus, tmp_path / "classifier"), run)
