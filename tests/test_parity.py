@@ -167,15 +167,12 @@ def assert_encoded(pooled, states, encoder, case):
         assert_close(pooled, expected["pooler_output"], 1e-5)
 
 
-# Families whose heads see the labels or the hidden states in a way of their own.
+# Heads that differ from BERT's in their labels or their input.
 OWN_HEADS = {"xlnet_answering", "modernbert_tagging", "ultrabert_tagging"}
 
 
 def cases():
-    """Yield the cases.
-
-    Those with the head of a BERT on an encoder that other cases compare are slow.
-    """
+    """Yield the cases; slow ones repeat an encoder and a head of other cases."""
     for case in published.ALL:
         head = case.rpartition("_")[2]
         if case in published.ELECTRA or case == "xlnet_language_model":
