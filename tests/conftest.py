@@ -31,6 +31,7 @@ import types
 import jax
 import jaxtyping
 import pytest
+import tensorflow as tf
 
 # A shell has its background processes ignore Ctrl-C, and processes inherit that.
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:
@@ -49,13 +50,24 @@ from bert_jax.corpus import build, sources, vocabulary
 from bert_jax.model.kernels import attention, residual, tpu_attention, tpu_residual
 from bert_jax.training import sharding
 
+# Graphs of batches run a few times; their optimisation takes longer.
+tf.config.optimizer.set_experimental_options({"disable_meta_optimizer": True})
+# Tracing makes many objects, few of them garbage.
+gc.set_threshold(20_000, 10, 100)
+
+
+def pytest_collection_finish():
+    """Exclude the imported modules from garbage collection, which they slow down."""
+    gc.collect()
+    gc.freeze()
+
 
 @pytest.fixture(scope="module", autouse=True)
 def forgotten_programs():
-    """Lets go of what a file compiled and traced, which no other file asks for.
+    """Discard the programs and traces of a file, which no other file uses.
 
-    Python's collector looks at all of it again and again: with the programs of all
-    files in memory, several GB, tests took four tenths longer than alone.
+    Otherwise they add up to several GB, which the garbage collector visits again and
+    again: tests took four tenths longer than alone.
     """
     yield
     jax.clear_caches()

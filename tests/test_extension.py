@@ -137,6 +137,7 @@ def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_pat
     )
     cfg = recipes.load("continued", "smoke")
     cfg.init_from, cfg.data.corpus = str(folder), str(corpus.folder)
+    cfg.phases = cfg.phases[:1]
     built = knobs.from_configdict(config.PretrainConfig, cfg)
     state, resolved = pretraining.pretrain(built, str(tmp_path / "run"))
     assert int(state.step) == resolved.total_steps

@@ -264,7 +264,10 @@ def test_frozen_encoder_does_not_change(pretrained, task, tmp_path):
 
 
 @pytest.mark.runs
-@pytest.mark.parametrize(("name", "best_of"), [("loss", min), ("matthews", max)])
+@pytest.mark.parametrize(
+    ("name", "best_of"),
+    [("loss", min), pytest.param("matthews", max, marks=pytest.mark.slow)],
+)
 def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path):
     """A rate that is far too high after a good start: the end is not the best."""
     changes = {"epochs": 4.0, "keep_best": name, "loop": {"eval_every": 5}}
@@ -381,6 +384,7 @@ def test_longer_held_out_rows_do_not_change_training_lengths():
     assert lengths(100) == (*lengths(9), 104) and lengths(128) == (*lengths(9), 128)
 
 
+@pytest.mark.slow
 @pytest.mark.runs
 def test_lengths_do_not_change_results(pretrained, tmp_path):
     still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}, "lengths": 1}

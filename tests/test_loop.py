@@ -1,12 +1,10 @@
 """The training loop: its account of time, its order, and its reports."""
 
 import dataclasses
-import gc
 import json
 import resource
 import shutil
 import types
-import weakref
 
 import jax
 import numpy as np
@@ -200,6 +198,7 @@ def test_evaluation_loops_over_the_micro_batches_of_its_phase(corpus):
     assert loops[1] == loops[0] + 1
 
 
+@pytest.mark.slow
 @pytest.mark.runs
 def test_muon_resumes_bit_for_bit(corpus, tmp_path):
     """Its momentum is sharded over devices; the run resumes from step 5."""
@@ -220,6 +219,7 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
     before = jax.config.jax_compilation_cache_dir
     folder, cache = tmp_path / "run", tmp_path / "cache"
     options = {"profile_step": 4, "profile_steps": 2, "compilation_cache": str(cache)}
+    options["eval_batches"] = 0
     asked = small_config(corpus, **options)
     asked = dataclasses.replace(asked, mesh=config.MeshConfig(data=4, tensor=2))
     try:
@@ -293,29 +293,10 @@ def test_parameters_that_are_not_finite_are_not_saved(corpus, tmp_path, monkeypa
     """Losses and gradients may all have been finite."""
     seen = iter([True, True, False])  # the first one only compiles
     monkeypatch.setattr(programs, "is_finite", lambda mesh: lambda tree: next(seen))
-    run_config = small_config(corpus, checkpoint_every=4)
+    run_config = small_config(corpus, checkpoint_every=4, eval_batches=0)
     with pytest.raises(UserError, match=r"step 8: the parameters .* checkpoint is 4"):
         pretraining.pretrain(run_config, str(tmp_path / "run"))
     assert not (tmp_path / "run" / "checkpoints" / "8").exists()
-
-
-def test_data_of_two_phases_are_never_in_memory_at_once(corpus, tmp_path, monkeypatch):
-    values = small_config(corpus)
-    phase = dataclasses.replace(values.phases[0], steps=2)
-    values = dataclasses.replace(values, phases=(phase, phase))
-    opened = []
-    real = pretraining.open_data
-
-    def open_data(*arguments, **options):
-        gc.collect()
-        assert all(earlier() is None for earlier in opened)
-        data = real(*arguments, **options)
-        opened.append(weakref.ref(data))
-        return data
-
-    monkeypatch.setattr(pretraining, "open_data", open_data)
-    pretraining.pretrain(values, str(tmp_path))
-    assert len(opened) == 2
 
 
 # ---- reports
@@ -349,7 +330,7 @@ def test_a_full_disk_is_reported_and_loses_one_report(tmp_path):
 
 def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     """Their loss is not 0: there is none."""
-    values = small_config(corpus)
+    values = small_config(corpus, eval_batches=0)
     optimizer = dataclasses.replace(
         values.optimizer, learning_rate=1e30, schedule="linear"
     )

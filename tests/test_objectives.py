@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, assert_trees_close
+from toy import TINY, assert_trees_close, batch_of
 from toy_objective import Replaced, ReplacedConfig
 
 from bert_jax import config as config_lib
@@ -28,7 +28,7 @@ from bert_jax.objectives import (
     tagging,
 )
 
-LENGTH, ROWS = 24, 8
+ROWS = 8
 LEFT_TO_RIGHT = dataclasses.replace(TINY, causal=True)
 DECIDED = dataclasses.replace(TINY, initializer_range=0.5)
 XLNET = dataclasses.replace(TINY, positions="relative")
@@ -58,32 +58,6 @@ OBJECTIVES = {
     "toy objective that samples": Replaced(TINY, ReplacedConfig()),
 }
 each = pytest.mark.parametrize("name", OBJECTIVES)
-
-
-def random_batch(objective, seed=0):
-    """Return a random batch with padding, and with rows and slots of weight 0."""
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(10, LENGTH + 1, ROWS)
-    batch = {}
-    for name, shape in objective.batch_shapes(ROWS, LENGTH).items():
-        if name == "attention_mask":
-            values = np.arange(LENGTH) < lengths[:, None]
-            if len(shape.shape) == 3:  # the last choice of some rows is missing
-                values = np.repeat(values[:, None], shape.shape[1], axis=1)
-                values[::2, -1] = False
-        elif shape.dtype == jnp.float32:
-            values = rng.random(shape.shape) < 0.7
-        elif name == "ranks":
-            values = rng.permuted(np.tile(np.arange(LENGTH), (ROWS, 1)), axis=1) - 9
-            values = np.maximum(values, -1)
-        elif name in ("input_ids", "mlm_labels", "target_labels"):
-            values = rng.integers(5, TINY.vocab_size, shape.shape)
-        elif name in ("mlm_positions", "target_positions"):
-            values = rng.integers(0, 10, shape.shape)
-        else:
-            values = rng.integers(0, 2, shape.shape)
-        batch[name] = jnp.asarray(values.astype(shape.dtype))
-    return batch
 
 
 @functools.cache
@@ -116,7 +90,7 @@ def measure(name, batch, *, dropout=None, sampling=None):
 @functools.cache
 def with_dropout(name):
     """Return the terms of a batch with dropout, and the gradient of the loss."""
-    objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
+    objective, batch = OBJECTIVES[name], batch_of(OBJECTIVES[name])
     counts = objective.counts(batch)
 
     @jax.jit
@@ -138,7 +112,7 @@ def with_dropout(name):
 
 @each
 def test_terms_have_the_declared_names(name):
-    objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
+    objective, batch = OBJECTIVES[name], batch_of(OBJECTIVES[name])
     got = measure(name, batch)
     assert set(got) == set(objective.metrics)
     assert len(objective.metrics) == len(set(objective.metrics))
@@ -182,7 +156,7 @@ def test_every_parameter_has_a_finite_nonzero_gradient(name):
 
 @each
 def test_terms_of_micro_batches_add_up(name):
-    batch = random_batch(OBJECTIVES[name])
+    batch = batch_of(OBJECTIVES[name])
     _, whole = with_dropout(name)
     pieces = [
         measure(
@@ -198,11 +172,11 @@ def test_terms_of_micro_batches_add_up(name):
 
 @each
 def test_rows_of_weight_0_do_not_count(name):
-    objective, batch = OBJECTIVES[name], random_batch(OBJECTIVES[name])
+    objective, batch = OBJECTIVES[name], batch_of(OBJECTIVES[name])
     weights = [n for n in batch if n.endswith("weights")]
     filled = batch | {n: batch[n].at[4:].set(0) for n in weights}
     got = measure(name, filled)
-    other = random_batch(objective, seed=1)
+    other = batch_of(objective, seed=1)
     changed = jax.tree.map(lambda a, b: a.at[4:].set(b[4:]), filled, other)
     changed |= {n: filled[n] for n in weights}
     again = measure(name, changed)
@@ -213,7 +187,7 @@ def test_rows_of_weight_0_do_not_count(name):
 
 @each
 def test_dropout_and_sampling_have_separate_keys(name):
-    batch = random_batch(OBJECTIVES[name])
+    batch = batch_of(OBJECTIVES[name])
     plain = measure(name, batch)
     assert jax.tree.all(jax.tree.map(np.array_equal, measure(name, batch), plain))
     loss = next(iter(OBJECTIVES[name].losses))

@@ -250,8 +250,8 @@ def test_packing_keeps_losses_and_gradients(name, corpus):
 
 def test_kernels_give_the_losses_of_the_plain_path(corpus, interpreted_kernels):
     settings = OBJECTIVES["next sentence"]
-    shape = {"hidden_size": 128, "num_heads": 2, "num_layers": 2}
-    config = configure(settings, length=128, batch_size=4)
+    shape = {"hidden_size": 128, "num_heads": 2, "num_layers": 1}
+    config = configure(settings, length=128, batch_size=2)
     batch = jax.tree.map(jnp.asarray, make(corpus, config).batch(0))
     results = []
     for kernels in ("auto", "off"):

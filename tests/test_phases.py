@@ -1,7 +1,9 @@
 """Runs of several phases: the settings, checkpoints and restarts of each."""
 
 import dataclasses
+import gc
 import re
+import weakref
 
 import pod_recipe
 import pytest
@@ -54,11 +56,26 @@ def configured(corpus):
 
 @pytest.fixture(scope="module")
 def undisturbed(corpus, tmp_path_factory):
-    """Return the workdir of a run of all phases."""
+    """Return the workdir of a run of all phases.
+
+    The data of two phases are never in memory at once.
+    """
     workdir = tmp_path_factory.mktemp("phases") / "run"
+    opened = []
+    open_data = pretraining.open_data
+
+    def open_alone(*arguments, **options):
+        gc.collect()
+        assert all(earlier() is None for earlier in opened)
+        data = open_data(*arguments, **options)
+        opened.append(weakref.ref(data))
+        return data
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(pretraining.OBJECTIVES, "masked_lm", Scaled)
+        patch.setattr(pretraining, "open_data", open_alone)
         pretraining.pretrain(configured(corpus), str(workdir))
+    assert len(opened) == 3
     return workdir
 
 
@@ -80,12 +97,12 @@ def test_checkpoints_have_the_encoder_of_their_phase(undisturbed):
         assert (encoder.rotary_base, encoder.local_rotary_base) == bases
 
 
-def test_a_run_that_is_stopped_in_each_phase_ends_the_same(
+def test_a_run_that_is_stopped_in_two_phases_ends_the_same(
     undisturbed, corpus, tmp_path, monkeypatch
 ):
     monkeypatch.setitem(pretraining.OBJECTIVES, "masked_lm", Scaled)
     stopped_at = []
-    for signals in (2, 7, 2):
+    for signals in (2, 7):
         with monkeypatch.context() as patch:
             # Asked with each step and with each batch of an evaluation.
             asked = iter([False] * signals)
@@ -96,5 +113,5 @@ def test_a_run_that_is_stopped_in_each_phase_ends_the_same(
                 pretraining.pretrain(configured(corpus), str(tmp_path))
         stopped_at.append(int(re.search(r"step (\d+)", str(stopped.value))[1]))
     pretraining.pretrain(configured(corpus), str(tmp_path))
-    assert 0 < stopped_at[0] <= 4 < stopped_at[1] <= 7 < stopped_at[2] < 10
+    assert 0 < stopped_at[0] <= 4 < stopped_at[1] <= 7
     assert_same_end(undisturbed, tmp_path)

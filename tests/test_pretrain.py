@@ -6,14 +6,13 @@ import fcntl
 import json
 import random
 import signal
-import subprocess
 import time
 
 import commands
 import numpy as np
 import pytest
-from commands import ROOT, assert_refused, environment
-from runs import assert_same_end, metrics
+from commands import ROOT, assert_refused
+from runs import Watched, assert_same_end, metrics
 
 from bert_jax import config
 from bert_jax.errors import UserError
@@ -52,7 +51,7 @@ def call(*arguments):
 def undisturbed(corpus, tmp_path_factory):
     """The workdir of a long run that nothing happened to."""
     workdir = tmp_path_factory.mktemp("undisturbed")
-    done = commands.run("pretrain", *flags_of(corpus, workdir, *LONG_RUN))
+    done = call(corpus, workdir, *LONG_RUN)
     assert done.returncode == 0, done.stderr
     return workdir
 
@@ -87,28 +86,15 @@ def test_a_run_leaves_what_it_should(undisturbed, corpus):
 
 
 @pytest.mark.faults
-def test_killed_runs_end_like_undisturbed_ones(undisturbed, corpus, tmp_path):
-    """Killed twice at random moments of training, then left to end."""
-    workdir, rng = tmp_path / "run", random.Random(time.time_ns())
-    reports = workdir / "metrics.jsonl"
-    killed = 0
-    for _ in range(2):
-        before = len(metrics(workdir)) if reports.exists() else 0
-        process = subprocess.Popen(
-            command(corpus, workdir, *LONG_RUN),
-            env=environment(),
-            stderr=subprocess.DEVNULL,
-        )
-        deadline = time.time() + 120
-        while time.time() < deadline and process.poll() is None:
-            if reports.exists() and reports.read_text().count("\n") > before:
-                break
-            time.sleep(0.01)
-        time.sleep(rng.uniform(0, 1.5))
-        process.send_signal(signal.SIGKILL)
-        killed += process.wait() == -signal.SIGKILL
-    assert killed  # the second start may have ended before
-    done = commands.run("pretrain", *flags_of(corpus, workdir, *LONG_RUN))
+def test_killed_run_ends_like_an_undisturbed_one(undisturbed, corpus, tmp_path):
+    """Kill it at a random moment of training, then resume it."""
+    workdir = tmp_path / "run"
+    watched = Watched(command(corpus, workdir, *LONG_RUN))
+    assert watched.wait_for("train step"), watched.text
+    time.sleep(random.Random(time.time_ns()).uniform(0, 1))
+    watched.process.kill()
+    assert watched.end() == -signal.SIGKILL
+    done = call(corpus, workdir, *LONG_RUN)
     assert done.returncode == 0, done.stderr
     assert_same_end(workdir, undisturbed)
 

@@ -75,21 +75,14 @@ def test_recipes_run(name, pretrained):
     assert 5.3 < loss < 8.3
 
 
-@pytest.mark.parametrize(
-    "name", ["electra:small", "xlnet:base", "bert_ablations:packed", "multilingual"]
-)
-def test_a_run_resumes_bit_for_bit(name, pretrained, corpora, three_corpora, tmp_path):
+@pytest.mark.parametrize("name", ["electra:small", "xlnet:base"])
+def test_resumed_run_is_bitwise_equal(name, pretrained, corpora, tmp_path):
     """A run without its last checkpoint ends with the same bits and reports."""
-    corpus = ",".join(str(corpus.folder) for corpus in three_corpora)
-    if name != "multilingual":
-        corpus = str(corpora[RELATIVES.get(name, "wordpiece")].folder)
-    workdir, reference = tmp_path / "run", pretrained.get(name, tmp_path / "reference")
-    if name not in pretrained:
-        pretrain(name, corpus, reference)
-    shutil.copytree(reference, workdir)
+    workdir = tmp_path / "run"
+    shutil.copytree(pretrained[name], workdir)
     shutil.rmtree(workdir / "checkpoints/3")
-    pretrain(name, corpus, workdir)
-    runs.assert_same_end(workdir, reference)
+    pretrain(name, str(corpora[RELATIVES[name]].folder), workdir)
+    runs.assert_same_end(workdir, pretrained[name])
 
 
 # ---- what comes after pretraining

@@ -2,17 +2,17 @@ import dataclasses
 import functools
 import types
 
-import flax.traverse_util
+import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import PartitionSpec as P
-from toy import TINY, random_batch, relative_distance
+from toy import TINY, batch_of, relative_distance
 
 from bert_jax import config
 from bert_jax.errors import UserError
-from bert_jax.objectives import masked_lm, replaced_tokens
+from bert_jax.objectives import masked_lm, permutation_lm, replaced_tokens
 from bert_jax.training import optimizer, sharding, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
@@ -21,14 +21,18 @@ STEPS = 4
 
 
 BERT = masked_lm.MaskedLm(TINY)
-SHARED = dataclasses.replace(TINY, embedding_size=12, num_layer_groups=1)
+ONE_LAYER = dataclasses.replace(TINY, num_layers=1)
+SHARED = dataclasses.replace(TINY, num_layers=2, embedding_size=12, num_layer_groups=1)
 RELATIVES = {
     "shared layers": masked_lm.MaskedLm(SHARED),
     "replaced tokens": replaced_tokens.ReplacedTokens(
-        dataclasses.replace(TINY, positions="disentangled"),
+        dataclasses.replace(ONE_LAYER, positions="disentangled"),
         config.ReplacedTokensConfig(
             generator_size=0.5, embedding_sharing="gradient_disentangled"
         ),
+    ),
+    "two streams": permutation_lm.PermutationLm(
+        dataclasses.replace(ONE_LAYER, positions="relative")
     ),
 }
 
@@ -52,7 +56,7 @@ def start(mesh, objective, name="adamw"):
         out_shardings=(shardings, sharding.replicated(mesh)),
     )
     rows = sharding.local_rows(mesh, 16)
-    batch = jax.tree.map(np.asarray, random_batch(size=16))
+    batch = jax.tree.map(np.asarray, batch_of(objective, rows=16))
     return train, state, sharding.to_devices(mesh, batch, rows, 16)
 
 
@@ -133,7 +137,14 @@ def test_copies_of_the_model_share_the_products_of_muon():
     assert eight / one == pytest.approx(2 / 12, rel=0.05)
 
 
-@pytest.mark.parametrize("name", RELATIVES)
+@pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param("shared layers", marks=pytest.mark.slow),
+        "replaced tokens",
+        "two streams",
+    ],
+)
 def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):
     one, eight = (
         sharding.make_mesh(config.MeshConfig(**axes), jax.devices()[:count])
@@ -177,9 +188,15 @@ def test_gradients_are_summed_in_bfloat16():
 
 
 def test_every_name_has_a_rule_and_every_rule_a_use():
-    boxes = jax.eval_shape(masked_lm.MaskedLm(TINY).init, jax.random.key(0))
-    flat = flax.traverse_util.flatten_dict(boxes)
-    used = {name for box in flat.values() for name in box.names}
+    boxes = [
+        box
+        for objective in (BERT, *RELATIVES.values())
+        for box in jax.tree.leaves(
+            jax.eval_shape(objective.init, jax.random.key(0)),
+            is_leaf=lambda x: isinstance(x, nn.LogicallyPartitioned),
+        )
+    ]
+    used = {name for box in boxes for name in box.names}
     activations = {"batch", "length"}
     assert used | activations == {name for name, _ in sharding.RULES}
 

@@ -19,6 +19,7 @@ TINY = config.EncoderConfig(
     num_heads=4,
     intermediate_size=48,
     max_position_embeddings=40,
+    scan_layers=True,  # one layer to trace and compile
     dtype="float32",
 )
 
@@ -52,6 +53,32 @@ def random_batch(encoder=TINY, size=8, length=24, predictions=4, seed=0):
         "nsp_weights": np.ones(size, np.float32),
     }
     return jax.tree.map(jnp.asarray, batch)
+
+
+def batch_of(objective, rows=8, length=24, seed=0):
+    """Return a random batch with padding, and with rows and slots of weight 0."""
+    rng = np.random.default_rng(seed)
+    lengths = rng.integers(10, length + 1, rows)
+    batch = {}
+    for name, shape in objective.batch_shapes(rows, length).items():
+        if name == "attention_mask":
+            values = np.arange(length) < lengths[:, None]
+            if len(shape.shape) == 3:  # the last choice of some rows is missing
+                values = np.repeat(values[:, None], shape.shape[1], axis=1)
+                values[::2, -1] = False
+        elif shape.dtype == jnp.float32:
+            values = rng.random(shape.shape) < 0.7
+        elif name == "ranks":
+            values = rng.permuted(np.tile(np.arange(length), (rows, 1)), axis=1) - 9
+            values = np.maximum(values, -1)
+        elif name in ("input_ids", "mlm_labels", "target_labels"):
+            values = rng.integers(5, TINY.vocab_size, shape.shape)
+        elif name in ("mlm_positions", "target_positions"):
+            values = rng.integers(0, 10, shape.shape)
+        else:
+            values = rng.integers(0, 2, shape.shape)
+        batch[name] = jnp.asarray(values.astype(shape.dtype))
+    return batch
 
 
 @functools.cache

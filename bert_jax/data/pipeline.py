@@ -32,7 +32,8 @@ class Pipeline:
 
     def batch(self, step: int) -> dict[str, np.ndarray]:
         """Return the batch of a step, counted from 0 where the phase begins."""
-        return next(self.batches(step, step + 1))
+        batch = self._graph(tf.constant(step, tf.int64))
+        return {name: values.numpy() for name, values in batch.items()}
 
     def batches(self, start: int, stop: int) -> Iterator[dict[str, np.ndarray]]:
         """Return the batches of steps `start` to `stop - 1`, prefetched."""
