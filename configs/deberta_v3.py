@@ -16,8 +16,9 @@ Differences: one update for both halves, where the authors have an optimizer for
         vector of [CLS] to each token's. The norm of the embeddings is shared, too. The
         embeddings of distances have no dropout.
 Not known to us: how rows were cut from the text; here they are full of sentences, also
-        of several documents. Steps, batch and rates were not checked against the
-        paper's text again; the authors' scripts, for 64 or 256 rows, have other rates.
+        of several documents. Steps, warmup, batch, rates and betas were not checked
+        against the paper's text again; the authors' scripts, for 64 or 256 rows, have
+        other rates.
 Run:    python -m bert_jax.run.pretrain --config=configs/deberta_v3.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is SentencePiece (run.train_tokenizer
