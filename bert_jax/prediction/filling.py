@@ -45,11 +45,6 @@ class MaskedTokens(rows_lib.TextQuestion):
     generator: config_lib.EncoderConfig | None = None
 
     @property
-    def asks_generator(self) -> bool:
-        """Whether the generator answers."""
-        return self.generator is not None
-
-    @property
     def _model(self) -> heads.PretrainingModel | replaced_tokens.ReplacedTokensModel:
         if self.generator is None:
             return heads.PretrainingModel(self.encoder, sentence_head="")

@@ -33,8 +33,6 @@ class TextQuestion:
     encoder: config_lib.EncoderConfig
 
     encoder_path = "encoder"
-    # Whether an ELECTRA's generator answers, in place of the encoder.
-    asks_generator = False
 
     def batch_shapes(
         self, batch_size: int, length: int

@@ -9,7 +9,7 @@ from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints
+from bert_jax.interop import checkpoints, lazy_checkpoint
 from bert_jax.model import parameters
 from bert_jax.tasks import Arrays
 from bert_jax.training import inference, restore, sharding
@@ -126,13 +126,13 @@ class Trained:
                     f"{self.source} has no {lacks}: {self.description()}; "
                     f"{hint or 'use another checkpoint'}"
                 )
-            is_generator = getattr(question, "asks_generator", False)
-            params = {}
-            for path, source in paths.items():
-                params[path] = self._arrays[source]
-                difference = self._arrays.get(parameters.difference_of(source))
-                if difference is not None and not is_generator:
-                    params[path] += difference
+            params = {path: self._arrays[source] for path, source in paths.items()}
+            # An ELECTRA's generator has the embeddings without the differences.
+            if not any(map(lazy_checkpoint.is_of_generator, paths)):
+                for path, source in paths.items():
+                    difference = self._arrays.get(parameters.difference_of(source))
+                    if difference is not None:
+                        params[path] += difference
             self._engines[question] = inference.Engine(
                 question,
                 parameters.unflatten(params),

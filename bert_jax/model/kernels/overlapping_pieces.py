@@ -13,7 +13,7 @@ _MOST = 1024
 _BLOCK = 128
 
 
-def margin(window: int) -> int:
+def _margin(window: int) -> int:
     """Return the positions on each side of a piece."""
     return -(-window // (_BLOCK // 2)) * (_BLOCK // 2)
 
@@ -27,7 +27,7 @@ def cut(x: Shaped[Array, "B L *C"], window: int) -> Shaped[Array, "B_N S *C"]:
     size = max(s for s in range(_BLOCK, _MOST + 1, _BLOCK) if length % s == 0)
     # TPUs would pad [..., H, K] in memory.
     x = x.reshape(rows, length // size, size, -1)  # [B, N, size, C]
-    sides = margin(window)
+    sides = _margin(window)
     zeros = jnp.zeros_like(x[:, :1, :sides])
     left = jnp.concatenate([zeros, x[:, :-1, -sides:]], axis=1)
     right = jnp.concatenate([x[:, 1:, :sides], zeros], axis=1)
@@ -39,6 +39,6 @@ def join(
     pieces: Shaped[Array, "B_N S *C"], rows: int, window: int
 ) -> Shaped[Array, "B L *C"]:
     """Put the rows together again, without the sides of their pieces."""
-    sides = margin(window)
+    sides = _margin(window)
     x = pieces.reshape(*pieces.shape[:2], -1)[:, sides:-sides]  # [B N, size, C]
     return x.reshape(rows, -1, *pieces.shape[2:])

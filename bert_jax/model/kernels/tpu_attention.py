@@ -32,7 +32,7 @@ from jaxtyping import Array, Float, UInt32
 
 from bert_jax.model import dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import per_device
+from bert_jax.model.kernels import per_device, tpu_rotations
 from bert_jax.model.kernels import tpu_attention_passes as passes
 from bert_jax.model.kernels.decisions import LANES
 
@@ -103,23 +103,9 @@ def attend(
     keys = jnp.where(pattern.is_token, queries, passes.NO_DOCUMENT)
     inputs = {"queries": queries, "keys": keys, "counters": counters}
     if rotations is not None:
-        inputs["rotations"] = _factors(rotations, head_size)
+        inputs["rotations"] = tpu_rotations.factors(rotations, head_size)
     sources = tuple(x.astype(jnp.float32) for x in (query, key, value))
     return _attend(sources, biases, inputs, jnp.dtype(dtype), options)
-
-
-def _factors(rotations, head_size):
-    """Return the factors of a register's columns and of their partners' columns.
-
-    Rotated columns are cosine * column + sine * partner, where the partners are the
-    columns (i, i + K / 2) of a head, and sines of the first half are negative.
-    """
-    cosine, sine = rotations  # [R, L, K / 2]
-    halves = [cosine, cosine], [-sine, sine]
-    return jnp.stack(
-        [jnp.concatenate(pair * (LANES // head_size), axis=-1) for pair in halves],
-        axis=1,
-    )  # [R, 2, L, 128]
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(3, 4))
@@ -211,7 +197,14 @@ def _run(options, *arrays):
     names = *inputs, *outputs, *scratch
 
     def run_program(counters, *references):
-        kernel(options, counters, **dict(zip(names, references, strict=True)))
+        by_name = dict(zip(names, references, strict=True))
+        if "rotations" in inputs:
+            for name in ("query", "key"):
+                source, target = by_name[name], by_name.pop(f"rotated_{name}")
+                rotations = by_name["rotations"]
+                tpu_rotations.rotate(options.head_size, rotations, source, target)
+                by_name[name] = target
+        kernel(options, counters, **by_name)
 
     out_shape, out_specs = zip(*outputs.values(), strict=True)
     scores = batch * size // options.head_size * length**2

@@ -11,9 +11,9 @@ import math
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
-from jax.experimental.pallas import tpu as pltpu
 
 from bert_jax.model import dropout, randomness
+from bert_jax.model.kernels import tpu_rotations
 from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
 
 # Document of padding, which no query sees.
@@ -196,21 +196,15 @@ def forward(
     output,
     sums,
     rotations=None,
-    rotated_query=None,
-    rotated_key=None,
 ):
     """Write outputs and log sums of a program's heads.
 
     Counters are [B H], one for each head's first word; queries, keys, values and
     outputs [1, L, columns]; documents of queries and of keys [1, 1, L]. `sums`, [1, 1,
     heads, L], are the logarithms, to the base of 2, of the sums of exponentials of
-    scores; they are infinite for queries that see no key. `rotations` are [1, 2, L,
-    128], as `tpu_attention` makes them.
+    scores; they are infinite for queries that see no key.
     """
-    if rotations is not None:
-        _rotate(options, rotations, query, rotated_query)
-        _rotate(options, rotations, key, rotated_key)
-        query, key = rotated_query, rotated_key
+    del rotations  # queries and keys have been rotated
     program = _Program(options, counters, query, queries, keys)
 
     def begin(step):
@@ -253,8 +247,6 @@ def backward(
     total_d_key,
     total_d_value,
     rotations=None,
-    rotated_query=None,
-    rotated_key=None,
 ):
     """Write the gradients of a program's queries, keys and values.
 
@@ -262,11 +254,8 @@ def backward(
     of the output, and the gradients that are written are [1, L, columns]. `d_biases`,
     [1, 3, columns], are the sums of the three gradients over positions. Gradients of
     the keys and values of a window are added up in two float32 arrays [L, 128].
+    `rotations` are those that queries and keys have been rotated by, [1, 2, L, 128].
     """
-    if rotations is not None:
-        _rotate(options, rotations, query, rotated_query)
-        _rotate(options, rotations, key, rotated_key)
-        query, key = rotated_query, rotated_key
     program = _Program(options, counters, query, queries, keys)
     kept = 1 - options.rate
     scale = options.head_size**-0.5 / kept
@@ -276,7 +265,7 @@ def backward(
         if rotations is None:
             return x
         cosine, sine = rotations[0, 0, rows], rotations[0, 1, rows]
-        return _rotated(options.head_size, x, cosine, -sine)
+        return tpu_rotations.rotated(options.head_size, x, cosine, -sine)
 
     def begin(step):
         q = program.only(step, query[0, step.chunk, step.columns])
@@ -318,27 +307,6 @@ def backward(
             d_biases[0, 0:1, columns] = of_query
             d_biases[0, 1:2, columns] = jnp.sum(dk, axis=0, keepdims=True)
             d_biases[0, 2:3, columns] = jnp.sum(dv, axis=0, keepdims=True)
-
-
-def _rotate(options, rotations, source, target):
-    """Rotate queries or keys of all heads, [1, L, columns]."""
-    cosine, sine = rotations[0, 0], rotations[0, 1]
-    for start in range(0, source.shape[2], LANES):
-        columns = slice(start, start + LANES)
-        x = source[0, :, columns].astype(jnp.float32)
-        x = _rotated(options.head_size, x, cosine, sine)
-        target[0, :, columns] = x.astype(target.dtype)
-
-
-def _rotated(head_size, x, cosine, sine):
-    """Rotate a window [N, 128]; with the negative sine, undo the rotation."""
-    half = head_size // 2
-    column = lax.broadcasted_iota(jnp.int32, x.shape, 1)
-    is_first = column % head_size < half
-    partner = jnp.where(
-        is_first, pltpu.roll(x, LANES - half, 1), pltpu.roll(x, half, 1)
-    )
-    return x * cosine + partner * sine
 
 
 def _indices(num_keys):
