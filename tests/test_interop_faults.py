@@ -332,7 +332,6 @@ BERT = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
 @pytest.mark.parametrize(
     ("case", "part", "values", "message"),
     [
-        ("bare", "model", {"type": "Unigram", "vocab": [["x", 0.0]]}, "cannot be used"),
         ("bare", "model", {"type": "WordPiece", "vocab": 3}, "cannot be used"),
         ("bare", "model", {"unk_token": "zzz"}, "the vocabulary has no zzz"),
         ("roberta_bare", "model", {"merges": [["a", "z"]]}, "cannot be used: .*az"),

@@ -85,6 +85,7 @@ def read(path: pathlib.Path) -> ConfigFile:
             f"{path} has a quantization_config; bert_jax reads floating-point weights "
             "only; save the model after model.dequantize()"
         )
+    values = family.read_older(path, values)
     class_name = _class_name(path, values, family)
     config = encoder(path, values, ACTIVATIONS, family)
     return ConfigFile(path, values, family, class_name, config)
@@ -131,11 +132,7 @@ def encoder(
     constants = {**family.constants, "add_cross_attention": False}
     if _POSITIONS in family.encoder:
         constants["position_embedding_type"] = "absolute"
-    for name, value in constants.items():
-        if values.get(name, value) != value:
-            raise UserError(
-                f"{path}: {name} is {values[name]!r}; bert_jax supports {value!r} only"
-            )
+    json_files.check_constants(path, values, constants)
     activation = json_files.choice(path, values, family.activation, activations)
     fields = {}
     for field, (name, kind, default) in fields_of(family).items():

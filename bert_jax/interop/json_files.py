@@ -66,6 +66,21 @@ def choice(
     return choices[given]
 
 
+def check_constants(
+    path: pathlib.Path, values: Mapping[str, Any], constants: Mapping[str, Any]
+) -> None:
+    """Check that an object has no other values than the given ones, if it has any.
+
+    Raises:
+      UserError: A value differs.
+    """
+    for name, value in constants.items():
+        if values.get(name, value) != value:
+            raise UserError(
+                f"{path}: {name} is {values[name]!r}; bert_jax supports {value!r} only"
+            )
+
+
 def write(path: pathlib.Path, values: dict[str, Any]) -> None:
     """Write an object as indented JSON."""
     text = json.dumps(values, indent=2, ensure_ascii=False) + "\n"

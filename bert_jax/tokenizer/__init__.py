@@ -388,19 +388,21 @@ def make(
     Raises:
       UserError: The library cannot use the pipeline, or a special token is missing.
     """
-    if isinstance(pipeline, tokenizers.Tokenizer):
-        pipeline = json.loads(pipeline.to_str())
-    values = {**pipeline, "truncation": None, "padding": None}
-    text = json.dumps(values)
+    given = pipeline if isinstance(pipeline, dict) else json.loads(pipeline.to_str())
     try:
-        built = tokenizers.Tokenizer.from_str(text)
+        built = tokenizers.Tokenizer.from_str(json.dumps(given))
     except Exception as error:  # the library has no class of errors
         raise UserError(f"{PIPELINE_FILE} is damaged: {error}") from error
-    model = values["model"]
+    # The library writes its present format; files of 2020, such as camembert-base's,
+    # lack fields. Only the model stays as it is: scores change in their last digits.
+    values = json.loads(built.to_str())
+    model = values["model"] | given["model"]
+    values |= {"model": model, "truncation": None, "padding": None}
     unk = model.get("unk_token")
     if model["type"] == "Unigram" and model["unk_id"] is not None:
         unk, _ = model["vocab"][model["unk_id"]]
-    return Tokenizer(text, special_tokens.find(built.get_vocab(), unk, named or {}))
+    special = special_tokens.find(built.get_vocab(), unk, named or {})
+    return Tokenizer(json.dumps(values), special)
 
 
 def _from_former(values: dict[str, Any], model: bytes) -> Tokenizer:

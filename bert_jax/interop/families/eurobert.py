@@ -65,6 +65,13 @@ def write_layers(encoder: config_lib.EncoderConfig) -> dict[str, Any]:
     }
 
 
+def _read_older(path: pathlib.Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Rename the pooling, which the class published with the models calls otherwise."""
+    if "clf_pooling" not in values:
+        return values
+    return {"classifier_pooling": values["clf_pooling"], **values}
+
+
 def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
     given = {"classifier_pooling": "late", **values}
     fields = read_layers(path, values)
@@ -123,6 +130,7 @@ EUROBERT = family.Family(
     ),
     fields=FIELDS,
     settings=SETTINGS,
+    read_older=_read_older,
     read_fields=_read_fields,
     write_fields=_write_fields,
     min_segments=0,

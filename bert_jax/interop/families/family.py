@@ -83,6 +83,7 @@ class Family:
       model_type: `model_type` in `config.json`.
       title: Name of the family in messages and model cards.
       prefix: Prefix of the encoder's arrays; a class of the encoder alone omits it.
+      older_prefix: Another prefix of the encoder's arrays, in older files; "": none.
       encoder: Names of the encoder's arrays outside its layers, by parameter path.
       layer_prefix: Prefix of a layer's arrays, with {} for its number.
       layer: Names within a layer, by path within a layer. Paths with the same name are
@@ -98,6 +99,8 @@ class Family:
         only this family has.
       constants: Values of `config.json` that are required if they are present.
       settings: Fields of `EncoderConfig` that all encoders of the family share.
+      read_older: Function of a `config.json` and its values; returns the values under
+        the names that `transformers` uses now.
       read_fields: Function of a `config.json` and its values; returns fields of
         `EncoderConfig` that do not correspond to one value each.
       write_fields: Its inverse, a function of an encoder and the purpose of its class.
@@ -120,12 +123,16 @@ class Family:
     decoder: str
     classes: Mapping[str, ModelClass]
     exports: Callable[[config_lib.EncoderConfig, str, Tokenizer], bool]
+    older_prefix: str = ""
     encoder_only: tuple[str, ...] = ()
     fields: Mapping[str, tuple[str, type, Any]] = dataclasses.field(
         default_factory=dict
     )
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    read_older: Callable[[pathlib.Path, dict[str, Any]], dict[str, Any]] = (
+        lambda path, values: values
+    )
     read_fields: Callable[[pathlib.Path, Mapping[str, Any]], dict[str, Any]] = (
         lambda path, values: {}
     )

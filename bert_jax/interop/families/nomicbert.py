@@ -1,6 +1,8 @@
 """NomicBERT (Nussbaum et al. 2024): BERT with rotary positions and gated layers.
 
-`transformers` writes its arrays under other names than its classes have.
+`transformers` writes its arrays under other names than its classes have. The class that
+was published with nomic-ai/nomic-bert-2048 has a config with GPT-2's names, and a head
+without biases.
 """
 
 import pathlib
@@ -8,15 +10,60 @@ from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
+from bert_jax.interop import json_files
 from bert_jax.interop.families import bert, family, rotary
 from bert_jax.interop.families.family import ModelClass
 
 _TASKS = bert.task_classes("NomicBert", "nomic_bert.pooler.dense")
+# Names of the published class, and those of `transformers`.
+_OLDER = {
+    "n_embd": "hidden_size",
+    "n_layer": "num_hidden_layers",
+    "n_head": "num_attention_heads",
+    "n_inner": "intermediate_size",
+    "n_positions": "max_position_embeddings",
+    "layer_norm_epsilon": "layer_norm_eps",
+    "resid_pdrop": "hidden_dropout_prob",
+    "attn_pdrop": "attention_probs_dropout_prob",
+    "rotary_emb_base": "rope_theta",
+}
+_OLDER_CONSTANTS = {
+    "activation_function": "swiglu",
+    "prenorm": False,
+    "parallel_block": False,
+    "causal": False,
+    "use_rms_norm": False,
+    "qkv_proj_bias": False,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+}
+
+
+def _read_older(path: pathlib.Path, values: dict[str, Any]) -> dict[str, Any]:
+    """Rename the values of the published class; see `_read_fields`."""
+    if "n_embd" not in values:
+        return values
+    json_files.check_constants(path, values, _OLDER_CONSTANTS)
+    renamed = {_OLDER[name]: values[name] for name in _OLDER if name in values}
+    values = {"hidden_act": "silu", **renamed, **values}
+    if values.get("architectures") == ["NomicBertForPreTraining"]:
+        values["architectures"] = ["NomicBertForMaskedLM"]
+    return values
 
 
 def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
     rotary.check_head_size(path, values)
-    return {"rotary_base": rotary.read_base(path, values, 1_000.0)}
+    has_bias = "n_embd" not in values
+    return {
+        "rotary_base": rotary.read_base(path, values, 1_000.0),
+        "prediction_head": config_lib.PredictionHeadConfig(
+            bias=has_bias, output_bias=has_bias
+        ),
+    }
 
 
 def _write_fields(encoder: config_lib.EncoderConfig, purpose: str) -> dict[str, Any]:
@@ -27,6 +74,7 @@ NOMICBERT = family.Family(
     model_type="nomic_bert",
     title="NomicBERT",
     prefix="nomic_bert.",
+    older_prefix="bert.",
     encoder={
         "encoder/embeddings/token_embedding": (
             "nomic_bert.embeddings.word_embeddings.weight"
@@ -71,6 +119,7 @@ NOMICBERT = family.Family(
         "attention_dropout_rate": ("attention_probs_dropout_prob", float, 0.0),
     },
     settings={"positions": "rotary", "feed_forward": "gated", "linear_bias": False},
+    read_older=_read_older,
     read_fields=_read_fields,
     write_fields=_write_fields,
 )

@@ -1,0 +1,175 @@
+"""Folders with the files that models have on the Hub, as their authors wrote them.
+
+Configs are those of the named models, with the sizes of the fixtures. Most tokenizers
+there were written by releases of `tokenizers` before 0.10 or 0.15.
+"""
+
+import dataclasses
+import json
+
+import jax
+import numpy as np
+import published
+import pytest
+import tokenizers
+from other_pipelines import BUILDERS, hostile_texts
+
+from bert_jax import prediction
+from bert_jax.errors import UserError
+from bert_jax.interop import checkpoints, convert, safetensors, vocabularies
+
+EUROBERT = {  # EuroBERT/EuroBERT-210m; `clf_pooling` is in classifiers made from it
+    "auto_map": {"AutoModel": "modeling_eurobert.EuroBertModel"},
+    "attention_bias": False,
+    "attention_dropout": 0.0,
+    "bos_token": "<|begin_of_text|>",
+    "clf_pooling": "late",
+    "pad_token": "<|end_of_text|>",
+    "mask_token": "<|mask|>",
+    "hidden_act": "silu",
+    "hidden_dropout": 0.0,
+    "initializer_range": 0.02,
+    "model_type": "eurobert",
+    "num_key_value_heads": 2,
+    "pretraining_tp": 1,
+    "rms_norm_eps": 1e-05,
+    "rope_scaling": None,
+    "rope_theta": 500,
+    "tie_word_embeddings": False,
+    "torch_dtype": "float32",
+    "is_decoder": False,
+}
+NOMICBERT = {  # nomic-ai/nomic-bert-2048
+    "activation_function": "swiglu",
+    "architectures": ["NomicBertForPreTraining"],
+    "attn_pdrop": 0.0,
+    "bos_token_id": None,
+    "causal": False,
+    "dense_seq_output": True,
+    "embd_pdrop": 0.0,
+    "fused_bias_fc": True,
+    "initializer_range": 0.02,
+    "layer_norm_epsilon": 1e-12,
+    "mlp_fc1_bias": False,
+    "mlp_fc2_bias": False,
+    "model_type": "nomic_bert",
+    "n_embd": 16,
+    "n_head": 2,
+    "n_inner": 20,
+    "n_layer": 2,
+    "n_positions": 20,
+    "pad_vocab_size_multiple": 64,
+    "parallel_block": False,
+    "prenorm": False,
+    "qkv_proj_bias": False,
+    "resid_pdrop": 0.0,
+    "rotary_emb_base": 50,
+    "rotary_emb_fraction": 1.0,
+    "rotary_emb_interleaved": False,
+    "rotary_emb_scale_base": None,
+    "rotary_scaling_factor": None,
+    "scale_attn_weights": True,
+    "summary_type": "cls_index",
+    "type_vocab_size": 2,
+    "use_flash_attn": True,
+    "use_rms_norm": False,
+}
+SIZES = (
+    *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
+    *("intermediate_size", "max_position_embeddings", "architectures"),
+)
+
+
+def write_config(folder, values, kept=()):
+    """Replace the config of a folder, except for some values."""
+    path = folder / "config.json"
+    old = json.loads(path.read_text())
+    path.write_text(json.dumps(values | {name: old[name] for name in kept}))
+
+
+def older(values):
+    """Return a `tokenizer.json` as releases of `tokenizers` of 2020 wrote it."""
+    values = json.loads(json.dumps(values))
+    model = values["model"]
+    for name in ("type", "byte_fallback", "ignore_merges"):
+        model.pop(name, None)
+    if "merges" in model:
+        model["merges"] = [" ".join(pair) for pair in model["merges"]]
+    for name in ("pre_tokenizer", "decoder"):
+        step = values[name] or {}
+        if step.get("type") == "Metaspace":
+            values[name] = {
+                "type": "Metaspace",
+                "replacement": "▁",
+                "str_rep": "▁",
+                "add_prefix_space": True,
+            }
+        if step.get("type") == "ByteLevel":
+            del step["use_regex"]
+    return values
+
+
+@pytest.mark.parametrize("name", ["bert", "roberta", "xlm_roberta"])
+def test_older_tokenizer_files_are_read(name, documents, tmp_path):
+    lines = [line for text in documents[:30] for line in text.splitlines()]
+    pipeline = BUILDERS[name](lines)
+    values = older(json.loads(pipeline.to_str()))
+    (tmp_path / "tokenizer.json").write_text(json.dumps(values))
+    tokenizer = vocabularies.read(tmp_path)
+    reference = tokenizers.Tokenizer.from_str(json.dumps(values))
+    reference.encode_special_tokens = True
+    texts = [*lines[:300], *(t for t in hostile_texts(200) if not {*t} & {*"<[|"})]
+    expected = reference.encode_batch(texts, add_special_tokens=False)
+    assert tokenizer.encode_batch(texts) == [each.ids for each in expected]
+    # The text behind a blank has a space of its own, or none.
+    ids = tokenizer.encode_with_blanks("the value of [MASK] attribute")
+    assert ids.count(tokenizer.mask_id) == 1
+    assert ids[-1] == tokenizer.encode("the attribute")[-1]
+
+
+def test_the_files_of_a_eurobert(tmp_path):
+    folder = published.write("eurobert_classification", tmp_path / "model")
+    expected = checkpoints.published(folder).metadata
+    pooling = expected.encoder.pooler.pooling
+    names = (*SIZES, "id2label", "label2id")
+    for given, read in (("late", "late_mean"), ("mean", "mean"), ("bos", "cls")):
+        write_config(folder, EUROBERT | {"clf_pooling": given}, names)
+        got = checkpoints.published(folder).metadata
+        assert got.encoder.pooler.pooling == read
+        assert (got == expected) == (read == pooling)
+
+
+def test_the_files_of_a_nomicbert(tmp_path):
+    folder = published.write("nomicbert_masked_lm", tmp_path / "model")
+    expected = published.params(folder)
+    (rows,) = {len(x) for n, x in published.arrays_of(folder).items() if "word_e" in n}
+    arrays = {
+        name.replace("nomic_bert.", "bert."): array
+        for name, array in published.arrays_of(folder).items()
+    }
+    without = ["cls.predictions.bias", "cls.predictions.transform.dense.bias"]
+    for name in without:
+        del arrays[name]
+    copy = arrays["bert.embeddings.word_embeddings.weight"]
+    arrays["cls.predictions.decoder.weight"] = copy
+    safetensors.write(folder / "model.safetensors", arrays, arrays.items())
+    write_config(folder, NOMICBERT | {"vocab_size": rows})
+    head = expected["mlm_head"]
+    del head["output_bias"], head["transform"]["bias"]
+    jax.tree.map(np.testing.assert_array_equal, published.params(folder), expected)
+    read = checkpoints.published(folder)
+    encoder = read.metadata.encoder
+    assert read.form.name == "NomicBertForMaskedLM"
+    assert not (encoder.prediction_head.bias or encoder.prediction_head.output_bias)
+    native = checkpoints.published(published.folder("nomicbert_masked_lm"))
+    same = native.metadata.encoder.prediction_head
+    assert dataclasses.replace(encoder, prediction_head=same) == native.metadata.encoder
+    assert len(prediction.load(str(folder)).fill(["aa [MASK]"], top=3)[0][0]) == 3
+    # `transformers` has no head without biases.
+    with pytest.raises(UserError, match="supports encoder.prediction_head"):
+        convert.convert(str(folder), str(tmp_path / "out"), "huggingface")
+    # nomic-embed-text-v1-unsupervised scales its positions in long rows.
+    for name, value in (("rotary_scaling_factor", 2), ("mlp_fc1_bias", True)):
+        write_config(folder, NOMICBERT | {"vocab_size": rows, name: value})
+        with pytest.raises(UserError, match=f"{name} is {value}; bert_jax supports"):
+            checkpoints.published(folder)
