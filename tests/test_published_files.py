@@ -1,7 +1,7 @@
 """Folders with the files that models have on the Hub, as their authors wrote them.
 
-Configs are those of the named models, with the sizes of the fixtures. Most tokenizers
-there were written by releases of `tokenizers` before 0.10 or 0.15.
+`published_configs.json` has the configs of the models that recipes reproduce. Many
+tokenizers on the Hub were written by releases of `tokenizers` before 0.10 or 0.15.
 """
 
 import dataclasses
@@ -11,73 +11,45 @@ import jax
 import numpy as np
 import published
 import pytest
+import recipes
 import tokenizers
 from other_pipelines import BUILDERS, hostile_texts
 
-from bert_jax import prediction
+from bert_jax import knobs, prediction
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints, convert, safetensors, vocabularies
+from bert_jax.interop import checkpoints, configs, convert, safetensors, vocabularies
 
-EUROBERT = {  # EuroBERT/EuroBERT-210m; `clf_pooling` is in classifiers made from it
-    "auto_map": {"AutoModel": "modeling_eurobert.EuroBertModel"},
-    "attention_bias": False,
-    "attention_dropout": 0.0,
-    "bos_token": "<|begin_of_text|>",
-    "clf_pooling": "late",
-    "pad_token": "<|end_of_text|>",
-    "mask_token": "<|mask|>",
-    "hidden_act": "silu",
-    "hidden_dropout": 0.0,
-    "initializer_range": 0.02,
-    "model_type": "eurobert",
-    "num_key_value_heads": 2,
-    "pretraining_tp": 1,
-    "rms_norm_eps": 1e-05,
-    "rope_scaling": None,
-    "rope_theta": 500,
-    "tie_word_embeddings": False,
-    "torch_dtype": "float32",
-    "is_decoder": False,
-}
-NOMICBERT = {  # nomic-ai/nomic-bert-2048
-    "activation_function": "swiglu",
-    "architectures": ["NomicBertForPreTraining"],
-    "attn_pdrop": 0.0,
-    "bos_token_id": None,
-    "causal": False,
-    "dense_seq_output": True,
-    "embd_pdrop": 0.0,
-    "fused_bias_fc": True,
-    "initializer_range": 0.02,
-    "layer_norm_epsilon": 1e-12,
-    "mlp_fc1_bias": False,
-    "mlp_fc2_bias": False,
-    "model_type": "nomic_bert",
-    "n_embd": 16,
-    "n_head": 2,
-    "n_inner": 20,
-    "n_layer": 2,
-    "n_positions": 20,
-    "pad_vocab_size_multiple": 64,
-    "parallel_block": False,
-    "prenorm": False,
-    "qkv_proj_bias": False,
-    "resid_pdrop": 0.0,
-    "rotary_emb_base": 50,
-    "rotary_emb_fraction": 1.0,
-    "rotary_emb_interleaved": False,
-    "rotary_emb_scale_base": None,
-    "rotary_scaling_factor": None,
-    "scale_attn_weights": True,
-    "summary_type": "cls_index",
-    "type_vocab_size": 2,
-    "use_flash_attn": True,
-    "use_rms_norm": False,
-}
+CONFIGS = json.loads((published.FIXTURES / "published_configs.json").read_text())
 SIZES = (
     *("vocab_size", "hidden_size", "num_hidden_layers", "num_attention_heads"),
     *("intermediate_size", "max_position_embeddings", "architectures"),
+    "num_key_value_heads",
 )
+# What recipes have otherwise: the original BERT and XLNet compute GELU by tanh, and
+# RoBERTa's segment table has one row.
+DIFFERENT = {
+    "bert_base": {"activation"},
+    "bert_large": {"activation"},
+    "xlnet:base": {"activation"},
+    "roberta:base": {"type_vocab_size"},
+    "electra:base": {"pooler"},
+    "modernbert:base": {"pooler"},
+    "nomicbert": {"prediction_head"},
+}
+
+
+@pytest.mark.parametrize("name", CONFIGS)
+def test_recipes_have_the_architectures_of_published_models(name, tmp_path):
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(CONFIGS[name]))
+    got = configs.read(path).encoder
+    encoder = recipes.build(name).encoder
+    differ = {
+        field.name
+        for field in knobs.architecture(got)
+        if getattr(got, field.name) != getattr(encoder, field.name)
+    }
+    assert differ == {"vocab_size"} | DIFFERENT.get(name, set())
 
 
 def write_config(folder, values, kept=()):
@@ -133,7 +105,8 @@ def test_the_files_of_a_eurobert(tmp_path):
     pooling = expected.encoder.pooler.pooling
     names = (*SIZES, "id2label", "label2id")
     for given, read in (("late", "late_mean"), ("mean", "mean"), ("bos", "cls")):
-        write_config(folder, EUROBERT | {"clf_pooling": given}, names)
+        values = CONFIGS["eurobert:210m"] | {"rope_theta": 500, "clf_pooling": given}
+        write_config(folder, values, names)
         got = checkpoints.published(folder).metadata
         assert got.encoder.pooler.pooling == read
         assert (got == expected) == (read == pooling)
@@ -153,7 +126,10 @@ def test_the_files_of_a_nomicbert(tmp_path):
     copy = arrays["bert.embeddings.word_embeddings.weight"]
     arrays["cls.predictions.decoder.weight"] = copy
     safetensors.write(folder / "model.safetensors", arrays, arrays.items())
-    write_config(folder, NOMICBERT | {"vocab_size": rows})
+    values = CONFIGS["nomicbert"] | {"n_embd": 16, "n_head": 2, "n_inner": 20}
+    values |= {"n_layer": 2, "n_positions": 20, "rotary_emb_base": 50}
+    values |= {"vocab_size": rows}
+    write_config(folder, values)
     head = expected["mlm_head"]
     del head["output_bias"], head["transform"]["bias"]
     jax.tree.map(np.testing.assert_array_equal, published.params(folder), expected)
@@ -170,6 +146,6 @@ def test_the_files_of_a_nomicbert(tmp_path):
         convert.convert(str(folder), str(tmp_path / "out"), "huggingface")
     # nomic-embed-text-v1-unsupervised scales its positions in long rows.
     for name, value in (("rotary_scaling_factor", 2), ("mlp_fc1_bias", True)):
-        write_config(folder, NOMICBERT | {"vocab_size": rows, name: value})
+        write_config(folder, values | {name: value})
         with pytest.raises(UserError, match=f"{name} is {value}; bert_jax supports"):
             checkpoints.published(folder)
