@@ -49,12 +49,7 @@ class MaskingConfig:
             )
 
     def predictions(self, length: int, examples: int = 1) -> int:
-        """Return the largest number of predictions in a row: P of a batch.
-
-        Args:
-          length: Tokens in a row.
-          examples: Examples in a row, at most.
-        """
+        """Return the largest number of predictions in a row: P of a batch."""
         # Round first: 0.1 * 30 is a little more than 3.
         wanted = math.ceil(round(max(self.rate, self.eval_rate) * length, 6))
         if examples == 1:

@@ -65,13 +65,7 @@ class DataConfig:
             )
 
     def check_weights(self, where: str, name: str, weights: tuple[float, ...]) -> None:
-        """Check that there are as many weights as corpora, or none.
-
-        Args:
-          where: Path of this config, for the message.
-          name: Path of the weights.
-          weights: Weights of the run or of a phase.
-        """
+        """Check that there are as many weights as corpora, or none."""
         if weights and self.corpus and len(weights) != len(self.folders):
             raise UserError(
                 f"{name} has {len(weights)} values for {len(self.folders)} folders in "

@@ -24,11 +24,7 @@ from bert_jax.errors import Unavailable, UserError
 
 
 def runner(options: str) -> build.Runner:
-    """Return a runner for `build.build`.
-
-    Args:
-      options: Beam's pipeline options, as on a command line.
-    """
+    """Return a runner for `build.build`."""
     try:
         parsed = pipeline_options.PipelineOptions(shlex.split(options))
         pipeline = apache_beam.Pipeline(options=parsed)

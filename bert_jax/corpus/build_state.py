@@ -49,12 +49,7 @@ def versions() -> dict[str, str]:
 
 
 def check_versions(where: storage.Path | str, begun: dict[str, str]) -> None:
-    """Raise a `UserError` if this process would tokenise differently.
-
-    Args:
-      where: Folder of the build.
-      begun: Versions with which the build was begun.
-    """
+    """Raise a `UserError` if this process would tokenise differently."""
     here = versions()
     names = [name for name in begun if begun[name] != here.get(name)]
     if names:
@@ -84,11 +79,6 @@ def begin(
     folder: storage.Path, identity: dict[str, Any], count: int
 ) -> dict[int, splits.SplitResult]:
     """Begin a build, or continue it.
-
-    Args:
-      folder: Folder of the corpus, claimed.
-      identity: Identity of the build.
-      count: Number of splits.
 
     Returns:
       Results of the splits that are done, by number. Splits with damaged files are left
@@ -121,11 +111,6 @@ def check_same(
     """Raise a `UserError` if a folder holds another corpus than the one being built.
 
     The location of the input does not matter: it may have been moved or copied.
-
-    Args:
-      folder: Folder of the corpus.
-      settings: Settings found in the folder.
-      identity: Identity of the build.
     """
     pattern = settings["source"]["pattern"]
     expected = identity | {"source": identity["source"] | {"pattern": pattern}}

@@ -90,11 +90,8 @@ def detect_format(pattern: str) -> str:
 def not_text(stream: io.BufferedIOBase, name: str, start: int) -> str:
     """Return what a file is that is not text, from its first bytes; "" for text.
 
-    Args:
-      stream: The file, decompressed and not yet read.
-      name: Path or URL of the file.
-      start: First byte of the range that will be read. Behind 0, the first bytes are
-        read apart from the stream.
+    The stream is decompressed and not yet read. If reading will begin behind 0, the
+    first bytes are read apart from it.
     """
     if start:
         (beginning,) = storage.read_ranges(name, [(0, _BEGINNING_BYTES)])

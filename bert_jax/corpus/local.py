@@ -18,12 +18,7 @@ _job: splits.Job | None = None  # in a worker process
 def run_locally(
     job: splits.Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
 ) -> Generator[tuple[int, splits.SplitResult], None, None]:
-    """Build splits in worker processes, or in this process if there is one worker.
-
-    Args:
-      job: Arguments that all splits have in common.
-      todo: Splits to build, with their numbers.
-      workers: Number of processes; 0 for one per core.
+    """Build numbered splits in worker processes, or in this one if there is one worker.
 
     Yields:
       Number and result of each split, as soon as it is done.

@@ -42,11 +42,6 @@ def find(tokenizer: Tokenizer, texts: Iterable[str], min_count: int) -> list[New
     The most useful words save the most tokens: count times saved tokens per occurrence.
     Numbers and words that are too long for the tokenizer are left out.
 
-    Args:
-      tokenizer: WordPiece tokenizer.
-      texts: Texts to search.
-      min_count: Smallest number of occurrences of a word.
-
     Raises:
       UserError: The tokenizer is not a WordPiece tokenizer.
     """
@@ -89,10 +84,6 @@ def extend(tokenizer: Tokenizer, words: Sequence[str]) -> tuple[Tokenizer, list[
     Words replace `[unused...]` tokens first, then extend the vocabulary. All other
     tokens keep their ids. Longer words that begin with a new word may be split
     differently than before: WordPiece takes the longest piece first.
-
-    Args:
-      tokenizer: WordPiece tokenizer.
-      words: New words, normalised.
     """
     tokens = list(tokenizer.tokens)
     free = [i for i, token in enumerate(tokens) if _UNUSED.fullmatch(token)]

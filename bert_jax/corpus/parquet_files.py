@@ -19,14 +19,7 @@ def rows(
 ) -> Iterator[tuple[int, bytes | None]]:
     """Yield the number of each row, from 1, and its text; None where there is none.
 
-    A row group belongs to the range of bytes in which it begins. It cannot be divided.
-
-    Args:
-      name: Name of the file, for messages.
-      stream: The file.
-      start: First byte of the range.
-      end: End of the range, exclusive.
-      text_field: Name of the column.
+    A row group cannot be divided. It is read if it begins in bytes [start, end).
 
     Raises:
       UserError: The file has no such column, or it holds no text.

@@ -77,12 +77,7 @@ def _roots() -> list[pathlib.Path]:
 def read_module(
     path: str | pathlib.Path, report: Callable[[str], None]
 ) -> Iterator[str]:
-    """Yield the texts of the documents in one source file.
-
-    Args:
-      path: Path of a Python source file.
-      report: Function to call with a message if the file cannot be read.
-    """
+    """Yield the texts of the documents in one source file."""
     tree = _parse(path, report, _DOCUMENTED)
     if module_name(path) == "pydoc_data/topics.py":
         topics = [n.value for n in ast.walk(tree) if isinstance(n, ast.Constant)]

@@ -57,12 +57,7 @@ class ShardWriter:
         self._temporary.unlink(missing_ok=True)
 
     def add(self, sentences: Sequence[Sequence[int]], source: str) -> None:
-        """Append a document.
-
-        Args:
-          sentences: Token ids of each sentence; no sentence is empty.
-          source: Location of the document in the input.
-        """
+        """Append a document."""
         lengths = [len(sentence) for sentence in sentences]
         starts = np.cumsum([0, *lengths[:-1]], dtype=np.int32)
         tokens = np.fromiter(itertools.chain.from_iterable(sentences), self._dtype)

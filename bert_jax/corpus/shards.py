@@ -121,15 +121,7 @@ def write_manifest(
     settings: dict[str, Any],
     problems: dict[str, Any],
 ) -> None:
-    """Write `corpus.json`, which completes a corpus.
-
-    Args:
-      folder: Folder of the corpus.
-      tokenizer: Tokenizer of the corpus.
-      shards: Shards of each split.
-      settings: Source and settings of the build.
-      problems: Count and first messages of the parts of the input that were left out.
-    """
+    """Write `corpus.json`, which completes a corpus."""
     manifest: dict[str, Any] = {
         "format": _FORMAT,
         "fingerprint": _fingerprint(tokenizer.fingerprint, shards),

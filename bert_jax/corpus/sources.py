@@ -196,13 +196,7 @@ def _content(piece: Piece) -> str:
 
 
 def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]:
-    """Read the documents of a split, in order.
-
-    Args:
-      split: Split to read.
-      source: Source that the split was planned from.
-      problems: Collects bad input, which costs its line or the rest of the file.
-    """
+    """Read the documents of a split, in order."""
     for piece in split:
         shown = terminal.printable(piece.name)
         if source.format.startswith("tfds:"):

@@ -69,15 +69,7 @@ def documents(
     text_field: str,
     problems: Problems,
 ) -> Iterator[str]:
-    """Yield the texts of the documents that begin in a range of a file, in order.
-
-    Args:
-      name: Path or URL of the file.
-      start: First byte of the range.
-      end: End of the range, exclusive.
-      format: One of `FORMATS`.
-      text_field: Field of a JSON object that holds the text.
-      problems: Collects bad input, which costs its line or the rest of the file.
+    """Yield the texts of the documents that begin in bytes [start, end), in order.
 
     Raises:
       UserError: The file does not exist, or has no such column.

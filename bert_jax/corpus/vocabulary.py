@@ -62,14 +62,6 @@ def learn(
 ) -> Tokenizer:
     """Learn a vocabulary from a sample of a source, and show the progress.
 
-    Args:
-      source: Source of the text.
-      kind: One of `KINDS`.
-      vocab_size: Number of tokens. A warning says if the text gives fewer.
-      lower_case: See `pipelines.bert_steps`.
-      strip_accents: See `pipelines.bert_steps`.
-      sample_bytes: Amount of text to learn from, taken from splits in random order.
-
     Raises:
       UserError: The input does not exist or holds no text, or `vocab_size` is too small
         or too large.

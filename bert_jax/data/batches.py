@@ -116,9 +116,6 @@ class PretrainingBatches(pipeline.Pipeline):
         There is a line for each of several corpora, with its number of epochs in the
         groups that this process reads. In the first phase, a line says if whole words
         or n-grams are too long for the number of predictions.
-
-        Args:
-          steps: Number of steps.
         """
         lines = self._describe_masks() if self._phase == 0 else []
         if len(self._names) == 1:

@@ -52,14 +52,7 @@ class Masking:
         *,
         held_out: bool,
     ):
-        """Prepare what does not depend on the rows.
-
-        Args:
-          config: Rates, unit and convention.
-          length: Tokens in a row.
-          tokenizer: For special tokens, words, and the size of the vocabulary.
-          held_out: Whether the rows are held out, and masked at `config.eval_rate`.
-        """
+        """Prepare what does not depend on the rows."""
         self._config = config
         self._rate = config.eval_rate if held_out else config.rate
         self._length = length

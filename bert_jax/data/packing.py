@@ -62,9 +62,6 @@ class Packing:
     def examples(self, rows: order.Items) -> tuple[order.Items, tf.Tensor]:
         """Return the examples of some rows.
 
-        Args:
-          rows: Items that are packed rows.
-
         Returns:
           Items that are chunks, [examples], row by row; and the number of examples in
           each row, int64 [B].
@@ -85,10 +82,6 @@ class Packing:
         count: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
         """Pack examples into rows.
-
-        Args:
-          examples: Arrays of a batch whose rows are the examples from `examples`.
-          count: int64 [B]; examples of each row.
 
         Returns:
           The arrays of a packed batch, which `data/batches.py` lists.
@@ -163,16 +156,11 @@ class _Layout:
 
 
 def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
-    """Return the row of each example, as `Packing` defines it: int64 [examples].
+    """Return the row of each example, as `Packing` defines it, for falling sizes.
 
     All examples of one size go to rows of one room at a time, with the same result as
     one by one: an example that goes to the row with the least room leaves it with the
     least room of all, so the next example of its size follows, until the row is full.
-
-    Args:
-      sizes: int64 [examples], falling.
-      length: Tokens in a row.
-      max_examples: Examples in a row, at most.
     """
     rows = np.empty(len(sizes), np.int64)
     # Rows that take more examples, by the room that is left: their indices, ascending,

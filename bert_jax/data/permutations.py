@@ -43,13 +43,7 @@ class Permutations:
         length: int,
         tokenizer: tokenizer_lib.Tokenizer,
     ):
-        """Prepare what does not depend on the rows.
-
-        Args:
-          config: Spans and contexts.
-          length: Tokens in a row.
-          tokenizer: For special tokens.
-        """
+        """Prepare what does not depend on the rows."""
         self._config = config
         self._length = length
         self._max_predictions = config.predictions(length)

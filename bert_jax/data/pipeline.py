@@ -21,11 +21,7 @@ class Pipeline:
     """Batches made by a pure function of the step."""
 
     def __init__(self, make: Callable[[tf.Tensor], dict[str, tf.Tensor]]):
-        """Compile the function to a graph, once for all streams.
-
-        Args:
-          make: from int64 [] to a batch, in graph operations.
-        """
+        """Compile the function to a graph, once for all streams."""
         # Without autograph, which takes seconds to rewrite code that needs no rewrite.
         graph = tf.function(make, autograph=False)
         self._graph = graph.get_concrete_function(tf.TensorSpec([], tf.int64))

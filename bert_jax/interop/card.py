@@ -13,13 +13,7 @@ from bert_jax.training import metrics_file
 
 
 def text(source: str, metadata: metadata_lib.Metadata, form: huggingface.Form) -> str:
-    """Return the model card of a checkpoint.
-
-    Args:
-      source: The checkpoint. The reports in its workdir are read, if there are any.
-      metadata: Metadata of the checkpoint.
-      form: Class of `transformers`.
-    """
+    """Return the model card of a checkpoint."""
     encoder, tokenizer = metadata.encoder, metadata.tokenizer
     title = form.family.title
     rows = [

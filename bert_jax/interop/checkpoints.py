@@ -34,9 +34,8 @@ def published(path: str | os.PathLike) -> Published | None:
     The result is cached until the files change. Files in a store are copied to the
     local disk, for as long as the process runs.
 
-    Args:
-      path: Path or URL of a folder, or the common prefix of a TensorFlow checkpoint's
-        files, such as `FOLDER/model.ckpt-1000`.
+    The path is a folder, or the common prefix of a TensorFlow checkpoint's files, such
+    as `FOLDER/model.ckpt-1000`.
 
     Raises:
       UserError: The checkpoint is damaged, or of an unknown family.
@@ -128,11 +127,6 @@ def of_run(init_from: str, folder: str, config_class: type) -> tuple[epath.Path,
 
     A run that resumes keeps the checkpoint that it started from, even if the source has
     newer ones by now, or was deleted.
-
-    Args:
-      init_from: `init_from` of the run's config.
-      folder: Workdir of the run.
-      config_class: Class of the run's config.
     """
     given = restore.absolute(init_from)
     earlier = workdir.read_config(storage.path(folder), config_class)

@@ -120,12 +120,6 @@ def encoder(
 ) -> config_lib.EncoderConfig:
     """Return the config of an encoder, with dtype float32.
 
-    Args:
-      path: File with the config, for messages.
-      values: Values of the file.
-      activations: Names of activations in bert_jax, by their names in the file.
-      family: Family of the encoder.
-
     Raises:
       UserError: bert_jax cannot represent the encoder.
     """

@@ -195,10 +195,6 @@ def _tensorflow(
 def write_native(model: Model, folder: str) -> list[str]:
     """Write a native checkpoint. The folder appears when it is complete.
 
-    Args:
-      model: Checkpoint of any format.
-      folder: Folder to write; new or empty.
-
     Returns:
       Paths of the parameters.
 

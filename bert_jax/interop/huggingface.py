@@ -206,13 +206,7 @@ def _part_arrays(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
 def to_arrays(
     paths: Iterable[str], read: Callable[[str], np.ndarray], form: Form
 ) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield the names and arrays of parameters. One array is in memory at a time.
-
-    Args:
-      paths: Paths of parameters that the class has.
-      read: Function that returns a parameter.
-      form: Class and config.
-    """
+    """Yield the names and arrays of parameters. One array is in memory at a time."""
     for path in paths:
         together = stacked_with(path, form)
         if path != together[0]:
@@ -225,13 +219,9 @@ def to_arrays(
 def to_parameter(
     path: str, arrays: Iterable[np.ndarray], shape: Sequence[int], form: Form
 ) -> np.ndarray:
-    """Return a parameter, in float32. Rows that pad the vocabulary are 0.
+    """Return a parameter, in float32, from its arrays in the order of `names`.
 
-    Args:
-      path: Path of the parameter.
-      arrays: Its arrays in the order of `names`; each is read when it is copied.
-      shape: Shape of the parameter.
-      form: Class and config.
+    Each array is read when it is copied. Rows that pad the vocabulary are 0.
     """
     value = np.zeros(shape, np.float32)
     if path.endswith("scale"):
@@ -244,12 +234,7 @@ def to_parameter(
 
 
 def to_huggingface(params: Any, form: Form) -> dict[str, np.ndarray]:
-    """Convert a tree of parameters, or of their gradients, to a state dict.
-
-    Args:
-      params: Parameters without boxes. Those that the class does not have are left out.
-      form: Class and config.
-    """
+    """Convert a tree of parameters, or of their gradients, to a state dict."""
     by_path = parameters.flatten(params)
     paths = [path for path in by_path if has(path, form)]
     return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), form))

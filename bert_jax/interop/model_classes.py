@@ -82,12 +82,6 @@ def purpose_of_arrays(
 
     Folders often name a class with fewer heads than their arrays belong to. The class
     decides only where the heads of several classes have the same names.
-
-    Args:
-      family: Family of the checkpoint.
-      named: Class that the folder names.
-      names: Names of the arrays.
-      encoder: Config of the encoder.
     """
     if named in family.encoder_only:
         return BARE
@@ -172,12 +166,6 @@ def metadata(
     arrays: dict[str, LazyArray],
 ) -> tuple[metadata_lib.Metadata, Objective]:
     """Build the metadata of a published checkpoint, in the form of native ones.
-
-    Args:
-      form: Class and config.
-      config: File with the config.
-      tokenizer: Tokenizer of the encoder.
-      arrays: Arrays by name.
 
     Returns:
       Metadata, and the objective that has the parameters of the class.

@@ -122,13 +122,6 @@ def make(
 ) -> Published:
     """Assemble a checkpoint from its files, and check that they fit together.
 
-    Args:
-      source: Folder or file that the user named.
-      files: Files with the arrays.
-      config: File with the config.
-      tokenizer: Tokenizer of the encoder.
-      arrays: Arrays, by current or older names in `transformers`.
-
     Raises:
       UserError: The files contradict each other, or the encoder is incomplete.
     """

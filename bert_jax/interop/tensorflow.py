@@ -107,9 +107,6 @@ def _indices(folder: pathlib.Path) -> list[pathlib.Path]:
 def read(path: pathlib.Path) -> published.Published:
     """Read a checkpoint.
 
-    Args:
-      path: Folder, or common prefix of the checkpoint's files.
-
     Raises:
       UserError: A file is missing or damaged.
     """
@@ -258,10 +255,6 @@ def original_name(name: str) -> str:
 
 def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> list[str]:
     """Write the files of a checkpoint. All arrays are in memory.
-
-    Args:
-      arrays: Arrays with their names in `transformers`.
-      folder: Folder to write into.
 
     Returns:
       Names of the variables.

@@ -56,10 +56,6 @@ _REPLACED = {
 def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokenizer:
     """Read the tokenizer of a folder.
 
-    Args:
-      folder: Folder of a tokenizer or a published model.
-      named: Special tokens; see `Tokenizer.load`.
-
     Raises:
       UserError: The tokenizer is missing, damaged or unsupported.
     """
@@ -166,14 +162,7 @@ def read_wordpiece(
 def check_rows(
     source: str, tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool
 ) -> None:
-    """Check that a pipeline joins texts as bert_jax does, if it adds special tokens.
-
-    Args:
-      source: Folder of the tokenizer, for messages.
-      tokenizer: Tokenizer.
-      cls_is_last: Whether the model has [CLS] behind the text; bert_jax moves it.
-      has_segments: Whether the model tells segments apart.
-    """
+    """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""
     given, native = _joined_texts(tokenizer, cls_is_last)
     if not any(given.special_tokens_mask):
         return
@@ -231,14 +220,7 @@ def write(
     *,
     cls_is_last: bool = False,
 ) -> None:
-    """Write a tokenizer as `AutoTokenizer.from_pretrained` reads it.
-
-    Args:
-      tokenizer: Tokenizer.
-      folder: Folder to write into.
-      encoder: Config of the encoder.
-      cls_is_last: Whether [CLS] follows the text, as in XLNet.
-    """
+    """Write a tokenizer as `AutoTokenizer.from_pretrained` reads it."""
     has_segments = encoder.type_vocab_size > 1
     given, native = _joined_texts(tokenizer, cls_is_last)
     if given.ids != native.ids or (has_segments and given.type_ids != native.type_ids):

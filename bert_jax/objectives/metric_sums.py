@@ -51,12 +51,7 @@ def padding_fraction(attention_mask: Bool[Array, "*rows L"]) -> Term:
 
 
 def total(losses: Mapping[str, float], values: Mapping[str, Any]) -> Any:
-    """Return the weighted sum of the losses.
-
-    Args:
-      losses: Weight of each loss, from an objective.
-      values: Mean of each loss; arrays or floats.
-    """
+    """Return the weighted sum of the losses."""
     return sum(weight * values[name] for name, weight in losses.items())
 
 
@@ -74,12 +69,7 @@ def ratio(term: Term) -> float:
 
 
 def report(losses: Mapping[str, float], terms: Terms) -> dict[str, float]:
-    """Return the values to report: the loss, and the mean of each term.
-
-    Args:
-      losses: Weight of each loss, from an objective.
-      terms: Sums and counts, on the host.
-    """
+    """Return the values to report: the loss, and the mean of each term."""
     values = {name: ratio(term) for name, term in sorted(terms.items())}
     return {"loss": total(losses, values), **values}
 

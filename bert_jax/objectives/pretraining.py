@@ -98,13 +98,7 @@ class PretrainingObjective:
 def prediction_shapes(
     name: str, batch_size: int, count: int
 ) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return shapes and types of the arrays of predicted tokens.
-
-    Args:
-      name: Prefix of the names, such as "mlm".
-      batch_size: Number of rows.
-      count: Largest number of predictions in a row.
-    """
+    """Return shapes and types of the arrays of predicted tokens."""
     types = {"positions": jnp.int32, "labels": jnp.int32, "weights": jnp.float32}
     return {
         f"{name}_{part}": jax.ShapeDtypeStruct((batch_size, count), dtype)

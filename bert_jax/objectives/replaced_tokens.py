@@ -136,10 +136,6 @@ def sample(
     """Sample a token for each prediction from the softmax of its logits.
 
     The argmax of logits plus Gumbel noise is such a sample.
-
-    Args:
-      logits: Logits of the tokens.
-      keys: Keys of the rows.
     """
     noise = gumbel(randomness.bits(keys, logits.shape[1:]))
     return jnp.argmax(logits + noise, axis=-1)

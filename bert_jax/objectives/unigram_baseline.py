@@ -21,13 +21,7 @@ def by_metric(
     frequencies: np.ndarray,
     masking: config_lib.MaskingConfig | None,
 ) -> dict[str, float]:
-    """Return the baseline of each metric that has one, such as "mlm_loss".
-
-    Args:
-      losses: Names of an objective's losses.
-      frequencies: float64 [V], the share of each token in held-out text.
-      masking: Masking of the objective, if it predicts masked tokens.
-    """
+    """Return the baseline of each metric that has one, such as "mlm_loss"."""
     values = {}
     for name in ("mlm", "lm", "plm"):
         if f"{name}_loss" not in losses:
@@ -50,6 +44,8 @@ def masked_token(
 ) -> tuple[float, float]:
     """Return loss (nats) and accuracy of a model that sees only the masked position.
 
+    The frequencies are float64 [V].
+
     The position holds [MASK], the label itself, or a random token. With the usual 80,
     10 and 10 % this is informative: a visible token that is frequent in text is most
     likely the label. The loss is the conditional entropy of label y given the visible
@@ -59,10 +55,6 @@ def masked_token(
 
     for rates r of random tokens and k of kept tokens. Special tokens among the random
     ones are not excluded.
-
-    Args:
-      frequencies: float64 [V], with sum 1.
-      config: Masking rates.
     """
     p, size = frequencies, len(frequencies)
     masked, random = config.mask_token_rate, config.random_token_rate / size

@@ -54,9 +54,6 @@ class Task(Protocol):
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, Any]:
         """Return the predictions for the examples of each set.
 
-        Args:
-          outputs: `TaskObjective.outputs` for all rows of some sets of `held_out`.
-
         Returns:
           For each set, predictions in any form that `scores` and `write` accept.
         """

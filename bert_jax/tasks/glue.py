@@ -94,10 +94,6 @@ def submission(name: str, test: str) -> str:
 def read(name: str, folder: str) -> ExampleSets:
     """Read the examples of a task, such as "mrpc".
 
-    Args:
-      name: Name of the task.
-      folder: Folder of the task, or its parent folder.
-
     Raises:
       UserError: A file is missing or does not belong to the task.
       Unavailable: The store does not answer now.

@@ -26,12 +26,7 @@ LONE_SURROGATE = (
 
 
 def given(config: Any, advice: str) -> dict[str, str]:
-    """Return the file of each set of a task: "train", "eval" and maybe "test".
-
-    Args:
-      config: Config of a task, with fields `train`, `eval` and maybe `test`.
-      advice: Value of --config.task.train to suggest, such as "FILE.tsv".
-    """
+    """Return the files "train", "eval" and maybe "test"; advise what to pass."""
     files = {name: getattr(config, name, "") for name in ("train", "eval", "test")}
     for name in ("train", "eval"):
         if not files[name]:

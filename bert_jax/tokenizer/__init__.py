@@ -335,10 +335,8 @@ class Tokenizer:
     ) -> "Tokenizer":
         """Read a folder with a `tokenizer.json`, of bert_jax or any other origin.
 
-        Args:
-          folder: Folder of the tokenizer.
-          named: Special tokens by field, such as `mask_token`. Others have the names in
-            `tokenizer_config.json` and `special_tokens_map.json`, or usual names.
+        `named` has special tokens by field, such as `mask_token`. Others have the names
+        in `tokenizer_config.json` and `special_tokens_map.json`, or usual names.
 
         Raises:
           UserError: A file is missing or damaged, or a special token is missing.
@@ -381,9 +379,7 @@ def make(
 ) -> Tokenizer:
     """Return the tokenizer of a pipeline.
 
-    Args:
-      pipeline: Pipeline, or the content of its `tokenizer.json`.
-      named: Special tokens, as fields of `tokenizer_config.json`.
+    `named` has special tokens, as fields of `tokenizer_config.json`.
 
     Raises:
       UserError: The library cannot use the pipeline, or a special token is missing.

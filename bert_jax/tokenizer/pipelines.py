@@ -22,12 +22,8 @@ def bert_steps(
 ) -> tokenizers.Tokenizer:
     """Return a pipeline of BERT's normaliser, its split into words, and a model.
 
-    Args:
-      model: WordPiece model.
-      lower_case: Whether text is converted to lower case.
-      strip_accents: Whether combining marks are removed after decomposition. Google's
-        code ties this to `lower_case`, which breaks languages in which accents carry
-        meaning.
+    Accents are stripped apart from lower-casing. Google's code ties the two, which
+    breaks languages in which accents carry meaning.
     """
     pipeline = tokenizers.Tokenizer(model)
     pipeline.normalizer = normalizers.BertNormalizer(
@@ -64,10 +60,8 @@ def byte_bpe_steps(model: models.BPE, add_prefix_space: bool) -> tokenizers.Toke
 
     Source: Radford et al. 2019 (GPT-2), 2.2, and encoder.py of openai/gpt-2.
 
-    Args:
-      model: BPE model.
-      add_prefix_space: Whether a space is put before a text, so that its first word has
-        the same ids as elsewhere. RoBERTa was trained without.
+    With `add_prefix_space`, the first word of a text has the same ids as elsewhere.
+    RoBERTa was trained without.
     """
     pipeline = tokenizers.Tokenizer(model)
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=add_prefix_space)
@@ -100,11 +94,8 @@ def add_special_tokens(
 
     bert_jax does neither with it: this is for `transformers`, which reads the pipeline.
 
-    Args:
-      pipeline: Pipeline to change.
-      unk: Token of unknown text in its vocabulary.
-      separators: Number of separators between two texts: 2 in RoBERTa (source:
-        facebookresearch/fairseq, models/roberta/hub_interface.py, encode).
+    RoBERTa has two separators between texts (facebookresearch/fairseq,
+    models/roberta/hub_interface.py, encode).
 
     Raises:
       UserError: A special token is missing in the vocabulary.
@@ -128,11 +119,7 @@ def join_texts(
 ) -> processors.PostProcessor:
     """Return a step that adds special tokens to one text or two.
 
-    Args:
-      special: Special tokens.
-      ids: Id of each token.
-      separators: Number of separators between two texts.
-      cls_is_last: Whether [CLS] follows the text, in a third segment, as in XLNet.
+    In XLNet [CLS] is last, in a third segment.
     """
     cls, sep = special.cls, special.sep
     between = " ".join([f"{sep}:0"] * separators)

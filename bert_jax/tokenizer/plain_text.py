@@ -21,12 +21,7 @@ _KNOWN_WORDS = 100_000
 
 
 def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Tokenizer:
-    """Build a pipeline that never makes a special token from text.
-
-    Args:
-      values: Content of a `tokenizer.json`.
-      special: Texts of the special tokens.
-    """
+    """Build a pipeline that never makes a special token from text."""
     added = [
         token | {"special": token["special"] or token["content"] in special}
         for token in values["added_tokens"]
@@ -106,11 +101,7 @@ class WordCache:
 
 
 def is_word_by_word(values: dict[str, Any]) -> bool:
-    """Return whether a pipeline never looks across a space between two words.
-
-    Args:
-      values: Content of a `tokenizer.json`.
-    """
+    """Return whether a pipeline never looks across a space between two words."""
     splitter = values["pre_tokenizer"] or {}
     splits = splitter.get("type") == "BertPreTokenizer" or any(
         splitter.get("type") == kind and splitter[setting]

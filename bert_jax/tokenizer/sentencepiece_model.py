@@ -38,12 +38,6 @@ def pipeline(
 
     Segmentations of the same score may differ from those of SentencePiece.
 
-    Args:
-      model: Content of the file.
-      lower_case: Whether to convert text to lower case.
-      strip_accents: Whether to remove combining marks.
-      more_symbols: Special tokens behind the pieces, unless they are among these.
-
     Raises:
       UserError: The model is damaged, or not a unigram model.
     """

@@ -55,10 +55,8 @@ def find(
 ) -> SpecialTokens:
     """Return the special tokens of a vocabulary.
 
-    Args:
-      tokens: All tokens.
-      unk: Token that the model gives to unknown text; None if it has none.
-      named: Fields of a `tokenizer_config.json` or `special_tokens_map.json`.
+    `unk` is the token of unknown text, if the model has one. `named` has fields of
+    `tokenizer_config.json` or `special_tokens_map.json`.
 
     Raises:
       UserError: A token is missing, or two roles have the same token.

@@ -25,9 +25,8 @@ _CONTINUATIONS = bytes(range(0x80, 0xC0))
 def begins_unspaced(token: bytes) -> bool:
     """Return whether the first character that begins in a token is of such a script.
 
-    Args:
-      token: UTF-8. Byte-level tokens may begin and end inside characters. If the first
-        one has no end, it counts if any character with its bytes is of such a script.
+    Byte-level tokens may begin and end inside characters. If the first character has no
+    end, it counts if any character with its bytes is of such a script.
     """
     token = token.lstrip(_CONTINUATIONS)
     size = _SIZES.get(token[0] >> 4) if token else None

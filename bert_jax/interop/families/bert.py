@@ -42,12 +42,7 @@ def language_model(
 
 
 def task_classes(begin: str, pooler: str) -> dict[str, ModelClass]:
-    """Return the classes for tasks, as BERT has them.
-
-    Args:
-      begin: First part of their names, such as "Bert".
-      pooler: Name of the pooler.
-    """
+    """Return the classes for tasks, as BERT has them."""
     pooled = {"encoder/pooler": pooler, "classifier": "classifier"}
     tagger = {"tagger": "classifier"}
     return {

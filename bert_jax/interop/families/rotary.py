@@ -21,12 +21,8 @@ def read_base(
 ) -> float:
     """Return the base of the rotary wavelengths.
 
-    Args:
-      path: File with the config, for messages.
-      values: Values of the file.
-      default: Base if the file has none.
-      kind: `GLOBAL` or `LOCAL`, if these layers have a base each.
-      older_name: Name of the base before `rope_parameters`.
+    `kind` is `GLOBAL` or `LOCAL`, if these layers have a base each. `older_name` is the
+    name of the base before `rope_parameters`.
 
     Raises:
       UserError: The base changes with the length of a row.

@@ -76,10 +76,8 @@ def rank(
     token that has the most context in that window. Its score is the sum of its two
     logits. The score of no answer is the score of [CLS], the lowest of all windows.
 
-    Args:
-      windows: Windows of the questions.
-      outputs: start_logits, end_logits [W, L], from the rows of the windows.
-      config: Source of `max_answer`, `nbest` and `no_answers`.
+    `outputs` has the arrays start_logits and end_logits [W, L] of the rows of the
+    windows.
 
     Source: google-research/bert, run_squad.py, write_predictions. The original only
     tries the n best starts and n best ends of a window. This function tries all pairs.
