@@ -1,7 +1,6 @@
 """ALBERT: layers that share parameters, and embeddings that are projected."""
 
 from bert_jax.interop.families import bert, family
-from bert_jax.interop.families.family import ModelClass
 
 _POOLER = {"encoder/pooler": "albert.pooler"}
 _HEAD = bert.language_model(
@@ -21,9 +20,7 @@ ALBERT = family.Family(
     },
     layer_prefix="albert.encoder.albert_layer_groups.{}.albert_layers.0",
     layer={
-        "attention/query": "attention.query",
-        "attention/key": "attention.key",
-        "attention/value": "attention.value",
+        **{f"attention/{name}": f"attention.{name}" for name in family.INPUTS},
         "attention/output": "attention.dense",
         "attention_layer_norm": "attention.LayerNorm",
         "intermediate": "ffn",
@@ -31,15 +28,19 @@ ALBERT = family.Family(
         "output_layer_norm": "full_layer_layer_norm",
     },
     decoder="predictions.decoder",
-    classes={
-        **bert.task_classes("Albert", "albert.pooler"),
-        family.SENTENCE_ORDER: ModelClass(
-            "AlbertForPreTraining",
-            {**_POOLER, **_HEAD, "sop_head": "sop_classifier.classifier"},
-        ),
-        family.MASKED_LM: ModelClass("AlbertForMaskedLM", _HEAD),
-        family.BARE: ModelClass("AlbertModel", _POOLER),
-    },
+    classes=family.classes(
+        "Albert",
+        {
+            **bert.tasks("albert.pooler"),
+            family.SENTENCE_ORDER: {
+                **_POOLER,
+                **_HEAD,
+                "sop_head": "sop_classifier.classifier",
+            },
+            family.MASKED_LM: _HEAD,
+            family.BARE: _POOLER,
+        },
+    ),
     exports=lambda encoder, purpose, tokenizer: bool(encoder.num_layer_groups),
     fields={
         "embedding_size": ("embedding_size", int, None),

@@ -1,17 +1,19 @@
 """BERT, and the names that other families share with it."""
 
 from bert_jax.interop.families import family
-from bert_jax.interop.families.family import ModelClass
 
 LAYER = {
-    "attention/query": "attention.self.query",
-    "attention/key": "attention.self.key",
-    "attention/value": "attention.self.value",
+    **{f"attention/{name}": f"attention.self.{name}" for name in family.INPUTS},
     "attention/output": "attention.output.dense",
     "attention_layer_norm": "attention.output.LayerNorm",
     "intermediate": "intermediate.dense",
     "output": "output.dense",
     "output_layer_norm": "output.LayerNorm",
+}
+# Classifier of RoBERTa and ELECTRA, which includes the pooler.
+CLASSIFIER = {
+    "encoder/pooler": "classifier.dense",
+    "classifier": "classifier.out_proj",
 }
 
 
@@ -41,21 +43,14 @@ def language_model(
     }
 
 
-def task_classes(begin: str, pooler: str) -> dict[str, ModelClass]:
-    """Return the classes for tasks, as BERT has them."""
+def tasks(pooler: str) -> dict[str, dict[str, str]]:
+    """Return the names of heads for tasks, by purpose, with a layer as pooler."""
     pooled = {"encoder/pooler": pooler, "classifier": "classifier"}
-    tagger = {"tagger": "classifier"}
     return {
-        family.CLASSIFICATION: ModelClass(
-            f"{begin}ForSequenceClassification", pooled, is_named=True
-        ),
-        family.TAGGING: ModelClass(
-            f"{begin}ForTokenClassification", tagger, is_named=True
-        ),
-        family.CHOICE: ModelClass(f"{begin}ForMultipleChoice", pooled, is_named=True),
-        family.ANSWERING: ModelClass(
-            f"{begin}ForQuestionAnswering", {"span_classifier": "qa_outputs"}
-        ),
+        family.CLASSIFICATION: pooled,
+        family.TAGGING: {"tagger": "classifier"},
+        family.CHOICE: pooled,
+        family.ANSWERING: {"span_classifier": "qa_outputs"},
     }
 
 
@@ -66,6 +61,7 @@ _HEAD = (
     "cls.predictions.decoder",
     "cls.predictions.bias",
 )
+MASKED_LM = language_model(*_HEAD)
 
 BERT = family.Family(
     model_type="bert",
@@ -75,22 +71,20 @@ BERT = family.Family(
     layer_prefix="bert.encoder.layer.{}",
     layer=LAYER,
     decoder="cls.predictions.decoder",
-    classes={
-        **task_classes("Bert", "bert.pooler.dense"),
-        family.CAUSAL_LM: ModelClass(
-            "BertLMHeadModel", language_model(*_HEAD, head="lm_head")
-        ),
-        family.NEXT_SENTENCE: ModelClass(
-            "BertForPreTraining",
-            {
+    classes=family.classes(
+        "Bert",
+        {
+            **tasks("bert.pooler.dense"),
+            family.CAUSAL_LM: language_model(*_HEAD, head="lm_head"),
+            family.NEXT_SENTENCE: {
                 **_POOLER,
-                **language_model(*_HEAD),
+                **MASKED_LM,
                 "nsp_head": "cls.seq_relationship",
             },
-        ),
-        family.MASKED_LM: ModelClass("BertForMaskedLM", language_model(*_HEAD)),
-        family.BARE: ModelClass("BertModel", _POOLER),
-    },
+            family.MASKED_LM: MASKED_LM,
+            family.BARE: _POOLER,
+        },
+    ),
     exports=lambda encoder, purpose, tokenizer: True,
     encoder_only=("BertForNextSentencePrediction",),
 )

@@ -97,21 +97,12 @@ DEBERTA = family.Family(
     },
     layer_prefix="deberta.encoder.layer.{}",
     layer=bert.LAYER
-    | {
-        f"attention/{name}": f"attention.self.{name}_proj"
-        for name in ("query", "key", "value")
-    },
+    | {f"attention/{name}": f"attention.self.{name}_proj" for name in family.INPUTS},
     decoder="cls.predictions.decoder",
     classes={
-        **bert.task_classes("DebertaV2", "pooler.dense"),
-        family.MASKED_LM: ModelClass(
-            "DebertaV2ForMaskedLM",
-            bert.language_model(
-                "cls.predictions.transform.dense",
-                "cls.predictions.transform.LayerNorm",
-                "cls.predictions.decoder",
-                "cls.predictions.bias",
-            ),
+        **family.classes(
+            "DebertaV2",
+            {**bert.tasks("pooler.dense"), family.MASKED_LM: bert.MASKED_LM},
         ),
         # Published discriminators have this head, but do not name the class:
         # `transformers` ignores it, too.

@@ -2,7 +2,6 @@
 
 from bert_jax import config as config_lib
 from bert_jax.interop.families import bert, family
-from bert_jax.interop.families.family import ModelClass
 
 _SEGMENTS = "encoder/embeddings/segment_embedding"
 
@@ -27,19 +26,19 @@ DISTILBERT = family.Family(
         "output_layer_norm": "output_layer_norm",
     },
     decoder="vocab_projector",
-    classes={
-        **bert.task_classes("DistilBert", "pre_classifier"),
-        family.MASKED_LM: ModelClass(
-            "DistilBertForMaskedLM",
-            bert.language_model(
+    classes=family.classes(
+        "DistilBert",
+        {
+            **bert.tasks("pre_classifier"),
+            family.MASKED_LM: bert.language_model(
                 "vocab_transform",
                 "vocab_layer_norm",
                 "vocab_projector",
                 "vocab_projector.bias",
             ),
-        ),
-        family.BARE: ModelClass("DistilBertModel", {}),
-    },
+            family.BARE: {},
+        },
+    ),
     exports=lambda encoder, purpose, tokenizer: not encoder.type_vocab_size,
     fields={
         "hidden_size": ("dim", int, None),

@@ -7,7 +7,6 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax.interop import json_files
 from bert_jax.interop.families import family, rotary
-from bert_jax.interop.families.family import ModelClass
 
 LAYER = {
     "attention_norm": "input_layernorm",
@@ -103,26 +102,23 @@ EUROBERT = family.Family(
     layer_prefix="model.layers.{}",
     layer=LAYER,
     decoder="lm_head",
-    classes={
-        family.CLASSIFICATION: ModelClass(
-            "EuroBertForSequenceClassification",
-            {"encoder/pooler": "dense", "classifier": "classifier"},
-            is_named=True,
-        ),
-        family.TAGGING: ModelClass(
-            "EuroBertForTokenClassification", {"tagger": "classifier"}, is_named=True
-        ),
-        # If it is tied and without biases, its head has no arrays.
-        family.MASKED_LM: ModelClass(
-            "EuroBertForMaskedLM",
-            {
+    classes=family.classes(
+        "EuroBert",
+        {
+            family.CLASSIFICATION: {
+                "encoder/pooler": "dense",
+                "classifier": "classifier",
+            },
+            family.TAGGING: {"tagger": "classifier"},
+            family.MASKED_LM: {
                 "mlm_head/output_embedding": "lm_head.weight",
                 "mlm_head/output_bias": "lm_head.bias",
             },
-            is_named=True,
-        ),
-        family.BARE: ModelClass("EuroBertModel", {}),
-    },
+            family.BARE: {},
+        },
+        # If it is tied and without biases, the head for masked tokens has no arrays.
+        named=(family.CLASSIFICATION, family.TAGGING, family.MASKED_LM),
+    ),
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary"
         and encoder.norm == "rms"

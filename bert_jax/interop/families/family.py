@@ -8,7 +8,7 @@ layer, which stands for its kernel or scale and its bias. `huggingface.py` and
 
 import dataclasses
 import pathlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
@@ -29,6 +29,22 @@ TAGGING = "tagging"
 ANSWERING = "answering"
 CHOICE = "multiple choice"
 TASKS = CLASSIFICATION, TAGGING, ANSWERING, CHOICE
+# Layers of attention before its output.
+INPUTS = "query", "key", "value"
+# Ends of the names of model classes.
+_ENDINGS = {
+    BARE: "Model",
+    NEXT_SENTENCE: "ForPreTraining",
+    SENTENCE_ORDER: "ForPreTraining",
+    MASKED_LM: "ForMaskedLM",
+    CAUSAL_LM: "LMHeadModel",
+    PERMUTATION_LM: "LMHeadModel",
+    REPLACED_TOKENS: "ForPreTraining",
+    CLASSIFICATION: "ForSequenceClassification",
+    TAGGING: "ForTokenClassification",
+    ANSWERING: "ForQuestionAnswering",
+    CHOICE: "ForMultipleChoice",
+}
 
 # Activations of bert_jax by their names in `transformers`, whose "gelu" is exact.
 ACTIVATIONS = {
@@ -73,6 +89,28 @@ class ModelClass:
     parts: Mapping[str, str]
     head_activation: str = ""
     is_named: bool = False
+
+
+def classes(
+    begin: str,
+    parts: Mapping[str, Mapping[str, str]],
+    named: Collection[str] = (CLASSIFICATION, TAGGING, CHOICE),
+    head_activation: str = "",
+) -> dict[str, ModelClass]:
+    """Return the classes of a family by purpose; see `ModelClass`.
+
+    `begin` is the beginning of their names. A folder has to name the classes of some
+    purposes. The head for masked tokens may have an activation of its own.
+    """
+    return {
+        purpose: ModelClass(
+            name=begin + _ENDINGS[purpose],
+            parts=of_class,
+            head_activation=head_activation if purpose == MASKED_LM else "",
+            is_named=purpose in named,
+        )
+        for purpose, of_class in parts.items()
+    }
 
 
 @dataclasses.dataclass(frozen=True)

@@ -11,7 +11,6 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax.interop import json_files
 from bert_jax.interop.families import bert, family, rotary
-from bert_jax.interop.families.family import ModelClass
 
 _POOLING = {"cls": "cls", "mean": "mean"}
 _HEAD = {"encoder/pooler": "head.dense", "encoder/pooler/layer_norm": "head.norm"}
@@ -94,9 +93,7 @@ MODERNBERT = family.Family(
     layer_prefix="model.layers.{}",
     layer={
         "attention_norm": "attn_norm",
-        "attention/query": "attn.Wqkv",
-        "attention/key": "attn.Wqkv",
-        "attention/value": "attn.Wqkv",
+        **{f"attention/{name}": "attn.Wqkv" for name in family.INPUTS},
         "attention/output": "attn.Wo",
         "feed_forward_norm": "mlp_norm",
         "gate": "mlp.Wi",
@@ -104,25 +101,20 @@ MODERNBERT = family.Family(
         "output": "mlp.Wo",
     },
     decoder="decoder",
-    classes={
-        **{
-            purpose: ModelClass(
-                f"ModernBertFor{task}", {**_HEAD, head: "classifier"}, is_named=True
-            )
-            for purpose, task, head in (
-                (family.CLASSIFICATION, "SequenceClassification", "classifier"),
-                (family.TAGGING, "TokenClassification", "tagger"),
-                (family.ANSWERING, "QuestionAnswering", "span_classifier"),
-                (family.CHOICE, "MultipleChoice", "classifier"),
-            )
+    classes=family.classes(
+        "ModernBert",
+        {
+            family.CLASSIFICATION: {**_HEAD, "classifier": "classifier"},
+            family.TAGGING: {**_HEAD, "tagger": "classifier"},
+            family.ANSWERING: {**_HEAD, "span_classifier": "classifier"},
+            family.CHOICE: {**_HEAD, "classifier": "classifier"},
+            family.MASKED_LM: bert.language_model(
+                "head.dense", "head.norm", "decoder", "decoder.bias"
+            ),
+            family.BARE: {},
         },
-        family.MASKED_LM: ModelClass(
-            "ModernBertForMaskedLM",
-            bert.language_model("head.dense", "head.norm", "decoder", "decoder.bias"),
-            is_named=True,
-        ),
-        family.BARE: ModelClass("ModernBertModel", {}),
-    },
+        named=(*family.TASKS, family.MASKED_LM),
+    ),
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary"
         and encoder.norm == "layer"

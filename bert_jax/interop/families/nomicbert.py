@@ -12,9 +12,8 @@ from typing import Any
 from bert_jax import config as config_lib
 from bert_jax.interop import json_files
 from bert_jax.interop.families import bert, family, rotary
-from bert_jax.interop.families.family import ModelClass
 
-_TASKS = bert.task_classes("NomicBert", "nomic_bert.pooler.dense")
+_TASKS = bert.tasks("nomic_bert.pooler.dense")
 # Names of the published class, and those of `transformers`.
 _OLDER = {
     "n_embd": "hidden_size",
@@ -86,9 +85,7 @@ NOMICBERT = family.Family(
     },
     layer_prefix="nomic_bert.encoder.layers.{}",
     layer={
-        "attention/query": "attn.Wqkv",
-        "attention/key": "attn.Wqkv",
-        "attention/value": "attn.Wqkv",
+        **{f"attention/{name}": "attn.Wqkv" for name in family.INPUTS},
         "attention/output": "attn.out_proj",
         "attention_layer_norm": "norm1",
         "intermediate": "mlp.fc11",
@@ -97,20 +94,16 @@ NOMICBERT = family.Family(
         "output_layer_norm": "norm2",
     },
     decoder="cls.predictions.decoder",
-    classes={
-        family.CLASSIFICATION: _TASKS[family.CLASSIFICATION],
-        family.TAGGING: _TASKS[family.TAGGING],
-        family.MASKED_LM: ModelClass(
-            "NomicBertForMaskedLM",
-            bert.language_model(
-                "cls.predictions.transform.dense",
-                "cls.predictions.transform.layer_norm",
-                "cls.predictions.decoder",
-                "cls.predictions.bias",
-            ),
-        ),
-        family.BARE: ModelClass("NomicBertModel", {}),
-    },
+    classes=family.classes(
+        "NomicBert",
+        {
+            family.CLASSIFICATION: _TASKS[family.CLASSIFICATION],
+            family.TAGGING: _TASKS[family.TAGGING],
+            family.MASKED_LM: bert.MASKED_LM
+            | {"mlm_head/layer_norm": "cls.predictions.transform.layer_norm"},
+            family.BARE: {},
+        },
+    ),
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary" and encoder.norm_placement == "post"
     ),

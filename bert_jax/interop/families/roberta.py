@@ -4,7 +4,6 @@ Positions are counted from the id of the padding.
 """
 
 from bert_jax.interop.families import bert, family
-from bert_jax.interop.families.family import ModelClass
 
 
 def _family(model_type: str, title: str, begin: str, exports) -> family.Family:
@@ -17,30 +16,21 @@ def _family(model_type: str, title: str, begin: str, exports) -> family.Family:
         layer_prefix="roberta.encoder.layer.{}",
         layer=bert.LAYER,
         decoder="lm_head.decoder",
-        classes={
-            **bert.task_classes(begin, "roberta.pooler.dense"),
-            family.CLASSIFICATION: ModelClass(
-                f"{begin}ForSequenceClassification",
-                {
-                    "encoder/pooler": "classifier.dense",
-                    "classifier": "classifier.out_proj",
-                },
-                is_named=True,
-            ),
-            family.MASKED_LM: ModelClass(
-                f"{begin}ForMaskedLM",
-                bert.language_model(
+        classes=family.classes(
+            begin,
+            {
+                **bert.tasks("roberta.pooler.dense"),
+                family.CLASSIFICATION: bert.CLASSIFIER,
+                family.MASKED_LM: bert.language_model(
                     "lm_head.dense",
                     "lm_head.layer_norm",
                     "lm_head.decoder",
                     "lm_head.bias",
                 ),
-                head_activation="gelu_erf",
-            ),
-            family.BARE: ModelClass(
-                f"{begin}Model", {"encoder/pooler": "roberta.pooler.dense"}
-            ),
-        },
+                family.BARE: {"encoder/pooler": "roberta.pooler.dense"},
+            },
+            head_activation="gelu_erf",
+        ),
         exports=exports,
         encoder_only=(f"{begin}ForCausalLM",),
         has_padding_positions=True,

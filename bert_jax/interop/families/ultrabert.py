@@ -11,7 +11,6 @@ from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import json_files
 from bert_jax.interop.families import eurobert, family, rotary
-from bert_jax.interop.families.family import ModelClass
 
 _POOLING = {"cls": "cls", "mean": "mean"}
 
@@ -74,28 +73,20 @@ ULTRABERT = family.Family(
     layer_prefix="ultrabert.layers.{}",
     layer=eurobert.LAYER,
     decoder="cls",
-    classes={
-        family.CLASSIFICATION: ModelClass(
-            "UltrabertForSequenceClassification",
-            {"classifier": "classifier"},
-            is_named=True,
-        ),
-        family.TAGGING: ModelClass(
-            "UltrabertForTokenClassification", {"tagger": "classifier"}, is_named=True
-        ),
-        family.ANSWERING: ModelClass(
-            "UltrabertForQuestionAnswering", {"span_classifier": "qa_outputs"}
-        ),
-        family.MASKED_LM: ModelClass(
-            "UltrabertForMaskedLM",
-            {
+    classes=family.classes(
+        "Ultrabert",
+        {
+            family.CLASSIFICATION: {"classifier": "classifier"},
+            family.TAGGING: {"tagger": "classifier"},
+            family.ANSWERING: {"span_classifier": "qa_outputs"},
+            family.MASKED_LM: {
                 "mlm_head/inner_transform": "head.linear1",
                 "mlm_head/transform": "head.linear2",
                 "mlm_head/output_embedding": "cls.weight",
             },
-        ),
-        family.BARE: ModelClass("UltrabertModel", {}),
-    },
+            family.BARE: {},
+        },
+    ),
     exports=lambda encoder, purpose, tokenizer: (
         encoder.positions == "rotary" and encoder.norm == "rms"
     ),

@@ -34,21 +34,20 @@ XLNET = family.Family(
     },
     decoder="lm_loss",
     classes={
-        family.CLASSIFICATION: ModelClass(
-            "XLNetForSequenceClassification", _POOLED, is_named=True
-        ),
-        family.TAGGING: ModelClass(
-            "XLNetForTokenClassification", {"tagger": "classifier"}, is_named=True
-        ),
-        family.CHOICE: ModelClass("XLNetForMultipleChoice", _POOLED, is_named=True),
         # XLNetForQuestionAnswering runs a beam search, which bert_jax does not have.
         family.ANSWERING: ModelClass(
             "XLNetForQuestionAnsweringSimple", {"span_classifier": "qa_outputs"}
         ),
-        family.PERMUTATION_LM: ModelClass(
-            "XLNetLMHeadModel", {"lm_head/output_bias": "lm_loss.bias"}
+        **family.classes(
+            "XLNet",
+            {
+                family.CLASSIFICATION: _POOLED,
+                family.TAGGING: {"tagger": "classifier"},
+                family.CHOICE: _POOLED,
+                family.PERMUTATION_LM: {"lm_head/output_bias": "lm_loss.bias"},
+                family.BARE: {},
+            },
         ),
-        family.BARE: ModelClass("XLNetModel", {}),
     },
     exports=lambda encoder, purpose, tokenizer: encoder.positions == "relative",
     encoder_only=("XLNetForQuestionAnswering",),
