@@ -236,7 +236,7 @@ def require(
         if value != wanted:
             raise UserError(
                 f"{where}{path}={value} does not go with {where}{reason}={cause}; it "
-                f"must be {wanted}"
+                f"must be {wanted!r}"
             )
 
 

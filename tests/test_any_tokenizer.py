@@ -9,7 +9,6 @@ from other_pipelines import BERT, BUILDERS, ROBERTA, hostile_texts, learn
 from tokenizers import models, pre_tokenizers, processors
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import special_tokens
 
@@ -57,12 +56,6 @@ def test_pipelines_are_used_as_they_are(name, pipelines, documents, tmp_path):
     assert tokenizer_lib.Tokenizer.loads(tokenizer.dumps()) == tokenizer
     saved = json.loads((tmp_path / "tokenizer.json").read_text())
     assert saved == json.loads(pipeline.to_str())
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("name", BUILDERS)
-def test_pipelines_are_used_as_they_are_on_5000_texts(name, pipelines):
-    check(pipelines[name], list(hostile_texts(5000)))
 
 
 @pytest.mark.parametrize("name", BUILDERS)
@@ -142,13 +135,3 @@ def test_pairs_are_joined_as_the_pipeline_joins_them(pipelines):
             special_tokens=ids,
         )
         assert tokenizer_lib.make(pipeline).pair_separators == expected
-
-
-def test_learnt_pipelines_are_read_by_the_library(documents):
-    """Their special tokens are put around texts."""
-    for train in vocabulary.KINDS.values():
-        tokenizer = train(documents[:20], 500)
-        pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
-        ids = pipeline.encode("the object").ids
-        inner = tokenizer.encode("the object")
-        assert ids == [tokenizer.cls_id, *inner, tokenizer.sep_id]

@@ -83,7 +83,7 @@ def test_arc_as_ai2_has_it(tmp_path):
         "8,1,1,What? (1) one (2) two,Test\n"
     )
     assert read(tmp_path / "a.csv", text).questions == expected
-    with pytest.raises(UserError, match="line 3: AnswerKey is 'C', none of the label"):
+    with pytest.raises(UserError, match="line 3: the answer 'C' is none of the 2"):
         read(tmp_path / "a.csv", text.replace("8,1", "8,C"))
     lines = [""]
     for question, labels in zip(expected, ("ABC", "12"), strict=True):
@@ -116,7 +116,6 @@ def test_json_lines(answer, index, tmp_path):
     ("name", "text", "message"),
     [
         ("a.tsv", "x", r"a.tsv: unknown format; .* must end in .csv, .jsonl, .json"),
-        ("a.csv", "", "a.csv has no questions$"),
         ("a.csv", "x,,,,,2\n", "no questions; the true answer of 1 is missing"),
         ("a.csv", "x,a,b,A\nx,a,b,c,A\n", "line 2: 5 fields, not 4 as in the first"),
         ("a.csv", "x,a,A\n", "line 1: 3 fields; a row has the question, the answers"),
@@ -124,23 +123,11 @@ def test_json_lines(answer, index, tmp_path):
         ("a.csv", "x,a,b,A\n,a,b,A\n", "line 2: the question is empty"),
         ("a.csv", "x,a,,A\n", "line 1: there are fewer than two answers"),
         ("a.csv", "x,a,b,A\nx,a,b,\n", "line 2: there is no answer"),
-        ("a.csv", 'x,a,b,A\n"x,a,b,A\n', "the row that begins in line 2 is no CSV"),
         ("a.csv", "sent1,ending0,label\n", "SWAG's columns are .*: no column 'sent2'"),
-        ("a.csv", "sent1,sent2,label\n", "no column 'ending0'; there are 'sent1'"),
-        ("a.csv", SWAG + "0,1\n", "line 2: 2 fields, not 12 as in the header"),
-        ("a.csv", SWAG + "0,,,,x,y,,a,b,c,d,4\n", "label is '4', not .* from 0 to 3"),
-        ("a.csv", SWAG + "0,,,,x,y,,a,,c,d,1\n", "line 2: ending1 is empty"),
+        ("a.csv", SWAG + "0,,,,x,y,,a,b,c,d,4\n", "the answer 4 is .* from 0 to 3"),
         ("a.csv", SWAG.replace("l\n", "x\n") + "0,,,,x,y,,a,b,c,d,1\n", "no answer"),
-        ("a.jsonl", "{\n", "line 1: no JSON: "),
-        ("a.jsonl", "[1]\n", r"line 1: '\[1\]' is no object"),
-        (
-            "a.jsonl",
-            r'{"question": "x \ud83d", "choices": []}',
-            "1: a text has half of a",
-        ),
         ("a.jsonl", '{"question": 1, "choices": []}', "'question' must be a text"),
         ("a.jsonl", '{"question": "x", "choices": "ab"}', "a list of texts"),
-        ("a.jsonl", '{"question": "x", "choices": ["a"]}', "fewer than two answers"),
         ("a.jsonl", '{"question": "x", "choices": ["a", " "]}', "an answer is empty"),
     ],
 )

@@ -22,9 +22,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import (
     checkpoints,
     convert,
-    families,
     lazy_checkpoint,
-    model_classes,
     safetensors,
     tensorflow,
     vocabularies,
@@ -462,18 +460,6 @@ def run_of(objective):
     return config.PretrainConfig(encoder=objective.encoder, objective=objective.config)
 
 
-def test_a_part_of_the_encoder_without_a_name_is_refused(tmp_path, monkeypatch):
-    names = families.ELECTRA.encoder
-    model = lazy_checkpoint.read(str(published.folder("electra_tagging")))
-    lacking = dataclasses.replace(
-        families.ELECTRA,
-        encoder={k: v for k, v in names.items() if "projection" not in k},
-    )
-    monkeypatch.setattr(model_classes, "FAMILIES", (lacking,))
-    with pytest.raises(UserError, match="encoder/embedding_projection/bias, which Ele"):
-        convert.export(model, str(tmp_path / "out"), "huggingface")
-
-
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
     source, out = published.folder("pretraining"), tmp_path / "out"
 
@@ -503,16 +489,6 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
     assert done.returncode == 0
     assert "written  bert.pooler.dense.bias\n" in done.stdout
     assert "BertForPreTraining, 62 arrays; missing: 0, ignored: 0" in done.stderr
-
-
-def test_tensorflow_refuses_taggers(tmp_path):
-    folder = published.write("tagging", tmp_path / "published")
-    values = json.loads((folder / "config.json").read_text())
-    values["hidden_act"] = "gelu_new"
-    (folder / "config.json").write_text(json.dumps(values))
-    with pytest.raises(UserError, match="to BertForTokenClassification, which google"):
-        convert.convert(str(folder), str(tmp_path / "out"), "tensorflow")
-    assert not (tmp_path / "out").exists()
 
 
 # ---- TensorFlow

@@ -208,7 +208,7 @@ def test_top_layers_are_reinitialised(begin, pretrained):
         ({"task": {"length": 65}}, "task.length=65 is more than the 64 positions"),
         (
             {"reinit_layers": 1, "frozen": True},
-            "would keep reinit_layers=1 layers at ra",
+            "reinit_layers=1 does not go with frozen=True",
         ),
         ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 distinct layers"),
         ({"keep_best": "f1"}, "keep_best='f1' must be one of loss, classification_l"),

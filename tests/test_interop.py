@@ -17,7 +17,6 @@ from commands import assert_refused, call
 from toy import TINY
 
 from bert_jax import config, prediction
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import (
@@ -37,9 +36,7 @@ from bert_jax.tasks import choice_files
 from bert_jax.tasks import texts as task_texts
 from bert_jax.tasks.squad import windows
 from bert_jax.tokenizer import (
-    SPECIAL_TOKENS,
     Tokenizer,
-    pipelines,
     sentencepiece_model,
 )
 from bert_jax.training import sharding
@@ -444,35 +441,3 @@ def test_a_classifier_starts_with_the_encoder(case, new, ignored):
     expected = parameters.flatten(published.params(source))
     for path, array in loaded.params.items():
         np.testing.assert_array_equal(np.asarray(array), expected[path])
-
-
-def test_published_models_predict():
-    classified = prediction.load(published.folder("classification")).classify(["aa ab"])
-    assert set(classified[0].probabilities) == {"left", "no side", "on the other side"}
-    # Only one word of this RoBERTa begins with a space.
-    for case, count in (("albert_pretraining", 3), ("roberta_masked_lm", 1)):
-        model = prediction.load(published.folder(case))
-        ((guesses,),) = model.fill(["aa [MASK] ab"], top=3)
-        assert len(guesses) == count
-    tagged = prediction.load(published.folder("electra_tagging")).tag(["aa ab"])
-    assert len(tagged[0].tags) == 2
-    model = prediction.load(published.folder("electra_discriminator"))
-    with pytest.raises(UserError, match="has no head to fill blanks"):
-        model.fill(["aa [MASK]"])
-    (features,) = model.features(["aa ab"], layers=(0, -1))
-    assert features.values.shape[-1] == 32
-
-
-def test_the_longest_word_is_saved(tmp_path):
-    tokens = [*SPECIAL_TOKENS, "x", "##x"]
-    usual, shorter = (
-        tokenizer_lib.make(pipelines.wordpiece(tokens, True, True, longest))
-        for longest in (pipelines.LONGEST_WORD, 3)
-    )
-    assert shorter.encode("xxx xxxx") == [5, 6, 6, 1]
-    assert usual.encode("xxxx") == [5, 6, 6, 6]
-    assert shorter.fingerprint != usual.fingerprint
-    for number, tokenizer in enumerate((usual, shorter)):
-        assert Tokenizer.loads(tokenizer.dumps()) == tokenizer
-        folder = written(tokenizer, tmp_path / str(number))
-        assert vocabularies.read(folder) == tokenizer

@@ -23,7 +23,7 @@ from bert_jax import knobs, pretraining
 from bert_jax.corpus import build, sources
 from bert_jax.data import packing
 from bert_jax.errors import UserError
-from bert_jax.objectives import causal_lm, masked_lm, metric_sums
+from bert_jax.objectives import metric_sums
 
 MASKED = functools.partial(config_lib.MaskedLmConfig, examples_per_row=8)
 CAUSAL = functools.partial(config_lib.CausalLmConfig, examples_per_row=8)
@@ -148,21 +148,6 @@ def test_there_is_a_slot_for_each_prediction(convention):
                 assert sum(counts) <= slots
 
 
-def test_random_segments_are_as_long_as_consecutive_ones(corpus):
-    """Otherwise there would be padding, and lengths would reveal the label."""
-    config = configure(OBJECTIVES["next sentence"], length=128)
-    reference = Reference(corpus, config)
-    made = make(corpus, config)
-    for step in range(2):
-        batch = made.batch(step)
-        for row in range(32):
-            _, chunks = reference.row_at(step * 32 + row)
-            for number, c in enumerate(chunks):
-                own = batch["attention_mask"][row]
-                own = own & (batch["documents"][row] == number)
-                assert own.sum() == reference.tokens_of(c) + 3
-
-
 def test_rows_across_documents_are_not_packed():
     objective = MASKED(segments="full_sentences")
     with pytest.raises(UserError, match=r"examples_per_row=8 packs .*'doc_sentences'"):
@@ -263,16 +248,3 @@ def test_kernels_give_the_losses_of_the_plain_path(corpus, interpreted_kernels):
     (kernel, plain) = results
     assert_trees_close(kernel[0], plain[0], 1e-5)
     assert relative_distance(kernel[1], plain[1]) < 3e-5
-
-
-def test_flops_grow_with_the_prediction_slots():
-    encoder = dataclasses.replace(TINY, max_position_embeddings=512)
-    alone = masked_lm.MaskedLm(encoder)
-    packed = masked_lm.MaskedLm(encoder, MASKED())
-    assert packed.batch_shapes(2, 512)["mlm_labels"].shape == (2, 77 + 7)
-    assert packed.batch_shapes(2, 512)["nsp_labels"].shape == (2, 8)
-    ratio = packed.sequence_flops(512) / alone.sequence_flops(512)
-    assert 1 < ratio < 1.1
-    left_to_right = causal_lm.CausalLm(encoder, CAUSAL())
-    same = causal_lm.CausalLm(encoder)
-    assert left_to_right.sequence_flops(512) == same.sequence_flops(512)

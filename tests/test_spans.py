@@ -82,17 +82,6 @@ def test_loss_and_accuracies_in_numpy(params, batch):
     assert some["exact"] == some["end_accuracy"] == pytest.approx(4 / 5)
 
 
-def test_padding_does_not_matter(params, batch):
-    """More padding gives the same loss and the same answers."""
-    padded = {
-        name: np.pad(values, ((0, 0), (0, 8))) if values.ndim == 2 else values
-        for name, values in batch.items()
-    }
-    short, long = measure(params, batch), measure(params, padded)
-    assert short.pop("padding_fraction") < long.pop("padding_fraction")
-    assert long == pytest.approx(short, rel=1e-5)
-
-
 @pytest.mark.slow
 @pytest.mark.runs
 def test_fine_tuning_from_the_command_line(pretrained, tmp_path):

@@ -59,18 +59,14 @@ TWICE = questions.paragraph("a b", [("what", "b")])
     ("content", "message"),
     [
         ([], "FILE has a field of a wrong type: list indices"),
-        ({}, "FILE: the field 'data' of SQuAD is missing"),
         ({"data": []}, "FILE has no questions"),
         ({"data": [{}]}, "FILE: data[0]: the field 'paragraphs' of SQuAD is missing"),
         (
             {"data": [{"paragraphs": [{"context": " ", "qas": []}]}]},
             "cannot read FILE: data[0]: 'context' is ' ', not a text",
         ),
-        (one_question(id=None), "FILE: data[0]: the field 'id' of SQuAD is missing"),
         (one_question(question=["a"]), "q7: 'question' is ['a'], not a text"),
-        (one_question(question="x \ud83d"), "'question': a text has half of a charac"),
         (one_answer("b", "2"), "q7: 'answer_start' is '2', not a whole number"),
-        (one_question(answers=None), "FILE: question q7: the field 'answers' of SQuAD"),
         (
             one_question(answers=[], is_impossible=True),
             "FILE: question q7 has no answer, as in SQuAD 2.0; pass "
@@ -87,13 +83,6 @@ def test_invalid_questions_are_refused(content, message, tmp_path):
         reader.read(path, no_answers=False)
     line = str(caught.value).replace(str(path), "FILE")
     assert message in line and "\n" not in line
-
-
-@pytest.mark.parametrize("data", [b"", b"{", b'{"data": "\xff"}'])
-def test_files_that_are_not_json_are_refused(data, tmp_path):
-    (tmp_path / "a.json").write_bytes(data)
-    with pytest.raises(UserError, match="cannot read .*a.json: |a.json, line 1: not"):
-        reader.read(tmp_path / "a.json", no_answers=True)
 
 
 # ---- windows

@@ -26,20 +26,14 @@ def refusal(path, *columns, **options):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
-        ("a.tsv", b"", "a.tsv has no examples"),
         ("a.tsv", b"sentence\tlabel\nx\t1\n", "there are 'sentence', 'label'; the fir"),
-        ("a.tsv", b"sentence\tlabel\nx\t1\n", "GLUE need --config.task.name=glue/NAM"),
         ("a.tsv", b"text\ttext\tlabel\nx\ty\t1\n", "a.tsv: two columns 'text'"),
-        ("a.csv", b"text,label,label\nx,1,0\n", "a.csv: two columns 'label'"),
         ("a.tsv", b"text\tlabel\nx\t1\ty\n", "a.tsv, line 2: 3 fields, not 2"),
         ("a.tsv", b"text\tlabel\n", "has no examples"),
         ("a.tsv", b"text\tlabel\nx\t1\n \t1\n", "a.tsv, line 3: text is empty"),
-        ("a.tsv", b"text\tlabel\nx\t \n", 'a.tsv, line 2: label is " ", not a label'),
         ("a.csv", b"text,label\n\nx,1,2\n", "a.csv, line 3: 3 fields, not 2"),
         ("a.csv", b'text,label\n"x,1\n', "a.csv: the row that begins in line 2 is no"),
-        ("a.jsonl", b'{"text": "x"}\n', "no column 'label'; there are 'text'"),
         ("a.jsonl", b'{"text": "x", "label": 1}\n{"text"}\n', "line 2: no JSON: "),
-        ("a.jsonl", b'{"text": "x", "label": 1}\n["x"]\n', "line 2: '[\"x\"]' is no"),
         ("a.jsonl", b'{"text": "x", "text": "y", "label": 1}\n', "fields of the same"),
         ("a.jsonl", b'{"text": ["x"], "label": 1}\n', 'text is ["x"], not a text'),
         (
@@ -47,14 +41,8 @@ def refusal(path, *columns, **options):
             b'{"text": "x", "label": 1}\n\n{"text": "y", "label": 1, "text_b": "z"}\n',
             "a.jsonl, line 3: columns 'text', 'label', 'text_b', but the first object ",
         ),
-        ("a.jsonl", b'{"text": "x", "label": 1}\n{"text": "y"}', "line 2: columns 'te"),
         ("a.txt", b"text\tlabel\nx\t1\n", "must end in .tsv, .csv, .jsonl, or in one"),
         ("a.tsv", b"text\tlabel\n\xff\t1\n", "a.tsv, line 2: not UTF-8"),
-        (
-            "a.tsv.gz",
-            gzip.compress(b"text\tlabel\nx\t1\n", mtime=0)[:-9],
-            "cannot read",
-        ),
         ("a.tsv.zst", zstandard.compress(b"text\tlabel\nx\t1\n")[:-9], "cannot read"),
     ],
 )
@@ -134,11 +122,17 @@ def test_columns_can_be_named(tmp_path):
     ("changes", "message"),
     [
         ({"folder": "GLUE"}, "folder='GLUE' is for a task of GLUE; pass --config.task"),
-        ({"name": "glue/rte", "train": "a"}, "train='a', but task.name='glue/rte' has"),
+        ({"name": "glue/rte", "train": "a"}, "task.train=a does not go with task.name"),
         ({"name": "glue/rte", "target": "number"}, "but glue/rte has classes"),
         ({"name": "glue/imdb"}, "task.name='glue/imdb' must be one of"),
-        ({"target": "number", "label_smoothing": 0.1}, "smoothing=0.1 is for classes"),
-        ({"name": "glue/stsb", "class_weights": "balanced"}, "'balanced' is for class"),
+        (
+            {"target": "number", "label_smoothing": 0.1},
+            "=0.1 does not go with",
+        ),
+        (
+            {"name": "glue/stsb", "class_weights": "balanced"},
+            "balanced does not go",
+        ),
     ],
 )
 def test_contradicting_settings_are_refused(changes, message):

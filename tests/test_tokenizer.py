@@ -161,13 +161,6 @@ def test_words_of_sentencepiece(sentencepiece):
     assert sentencepiece.decode(sentencepiece.encode(text)) == shown
 
 
-def test_unknown_word_is_a_word_in_wordpiece(wordpiece):
-    ids = wordpiece.encode("the \u4e00\u4e8c object")
-    # Each of these characters is a word of its own.
-    assert [wordpiece.tokens[i] for i in ids] == ["the", "[UNK]", "[UNK]", "object"]
-    assert not wordpiece.continues_word[ids].any()
-
-
 def test_case_and_accents_are_separate():
     def tokens(lower_case, strip_accents):
         words = ["É", "é", "E", "e", *tokenizer_lib.SPECIAL_TOKENS]
@@ -300,22 +293,6 @@ def test_byte_order_mark_and_line_ends_of_a_vocabulary_do_not_matter(
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(wordpiece.tokens).encode())
     assert vocabularies.read_wordpiece(path, True, True) == wordpiece
-
-
-def test_bad_vocabulary_files_are_refused(tmp_path):
-    path = tmp_path / "vocab.txt"
-    for content, message in [
-        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n", r"has no \[MASK\]"),
-        (b"[PAD]\n\n[UNK]\n", "line 2: no token"),
-        (b"\xff\xfe", "vocab.txt is damaged"),
-        (None, "cannot read the vocabulary .*: No such file or directory"),
-    ]:
-        path.write_bytes(content) if content else path.unlink()
-        with pytest.raises(UserError, match=message):
-            vocabularies.read_wordpiece(path, True, True)
-    for missing in (tmp_path, path):
-        with pytest.raises(UserError, match=r"no tokenizer in .*\.json is missing"):
-            tokenizer_lib.Tokenizer.load(missing)
 
 
 def test_a_repeated_token_has_its_first_id(tmp_path):

@@ -9,7 +9,6 @@ import pytest
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
-from bert_jax.data import batches
 from bert_jax.objectives import unigram_baseline
 from bert_jax.training import metrics_file
 
@@ -95,35 +94,3 @@ def test_baselines_of_a_run(objective, corpus):
     assert got == pytest.approx({"unigram_entropy": entropy, **expected})
     # The rows of a process do not matter.
     assert levels_of(config, corpus, rows=[3, 5]) == got
-
-
-def test_masked_token_baseline_on_real_batches(corpus):
-    p = frequencies(corpus)
-    joint = table(p, 0.8, 0.1)
-    masking = config_lib.MaskingConfig()
-    # Each token of the text is in one row, which pairs of segments do not promise.
-    objective = config_lib.MaskedLmConfig(
-        segments="doc_sentences", short_sequence_rate=0.0, masking=masking
-    )
-    losses = []
-    for seed in range(3):
-        config = dataclasses.replace(
-            config_of(corpus),
-            seed=seed,
-            objective=objective,
-            phases=(config_lib.PhaseConfig(steps=1, length=128, batch_size=16),),
-        )
-        made = batches.PretrainingBatches([corpus], config, 0, held_out=True)
-        for batch in made.batches(0, made.num_batches):
-            seen = np.take_along_axis(batch["input_ids"], batch["mlm_positions"], 1)
-            seen = np.where(seen == corpus.tokenizer.mask_id, len(p), seen)
-            is_text = (batch["mlm_weights"] > 0) & (p[batch["mlm_labels"]] > 0)
-            w, y = seen[is_text], batch["mlm_labels"][is_text]
-            losses.append(np.log(joint[w].sum(1)) - np.log(joint[w, y]))
-    losses = np.concatenate(losses)
-    expected, _ = unigram_baseline.masked_token(p, masking)
-    error = losses.std() / np.sqrt(len(losses))
-    assert error < 0.05
-    assert losses.mean() == pytest.approx(expected, abs=4 * error)
-    # It is not the unigram entropy: what is visible tells a part.
-    assert losses.mean() < unigram_baseline.entropy(p) - 4 * error

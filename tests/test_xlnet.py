@@ -271,7 +271,7 @@ def test_fields_that_contradict_relative_positions(change, message):
         (
             "absolute",
             config_lib.PermutationLmConfig(),
-            "positions=absolute .* it must be relative",
+            "positions=absolute .* it must be 'relative'",
         ),
     ],
 )

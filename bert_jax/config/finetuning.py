@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from bert_jax import knobs
 from bert_jax.config.tasks import ClassificationConfig, TaskConfig
 from bert_jax.config.training import (
     LoopConfig,
@@ -9,7 +10,6 @@ from bert_jax.config.training import (
     OptimizerConfig,
     check_micro_batches,
 )
-from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
 
@@ -64,8 +64,5 @@ class FinetuneConfig:
     def check(self, where: str) -> None:
         """Check that micro-batches have equal sizes, and that new layers learn."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
-        if self.frozen and self.reinit_layers:
-            raise UserError(
-                f"{where}frozen=True would keep {where}reinit_layers="
-                f"{self.reinit_layers} layers at random values; set one of the two"
-            )
+        if self.frozen:  # new layers would keep their random values
+            knobs.require(self, where, [("reinit_layers", 0, "frozen")])

@@ -50,12 +50,8 @@ class PredictionHeadConfig:
 
     def check(self, where: str) -> None:
         """Check that no field is set without effect."""
-        if self.width and self.num_layers < 2:
-            raise UserError(
-                f"{where}width={self.width} has no effect with "
-                f"{where}num_layers={self.num_layers}; set {where}num_layers=2 or "
-                f"{where}width=0"
-            )
+        if self.num_layers < 2:
+            knobs.require(self, where, [("width", 0, "num_layers")])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -184,11 +180,7 @@ class EncoderConfig:
     remat: str = knob("none", choices=("none", "attention", "layer"), free=True)
 
     def check(self, where: str) -> None:
-        """Check that sizes divide and that the fields fit together.
-
-        Raises:
-          UserError: They do not.
-        """
+        """Check that sizes divide and that the fields fit together."""
         for name, by, parts in (
             ("hidden_size", "num_heads", self.num_heads),
             ("num_heads", "num_key_value_heads", self.key_value_heads),
@@ -205,8 +197,8 @@ class EncoderConfig:
             )
         if self.positions == "relative" and self.hidden_size % 2:
             raise UserError(
-                f"{where}hidden_size={self.hidden_size} does not go with "
-                f"{where}positions=relative; it must be even"
+                f"{where}hidden_size={self.hidden_size} must be even with "
+                f"{where}positions=relative"
             )
         if self.max_distance < self.distance_buckets:
             raise UserError(

@@ -58,11 +58,8 @@ class DataConfig:
                 "the comma, or give a folder on both sides of it"
             )
         self.check_weights(where, f"{where}weights", self.weights)
-        if self.weights and self.weight_exponent != DataConfig.weight_exponent:
-            raise UserError(
-                f"{where}weight_exponent={self.weight_exponent} has no effect beside "
-                f"{where}weights; it must be 1"
-            )
+        if self.weights:
+            knobs.require(self, where, [("weight_exponent", 1.0, "weights")])
 
     def check_weights(self, where: str, name: str, weights: tuple[float, ...]) -> None:
         """Check that there are as many weights as corpora, or none."""
@@ -108,12 +105,9 @@ class PhaseConfig:
     def check(self, where: str) -> None:
         """Check that micro-batches have equal sizes, and that a schedule has a rate."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
-        for name in _OF_SCHEDULE:
-            if (value := getattr(self, name)) and not self.learning_rate:
-                raise UserError(
-                    f"{where}{name}={value} needs a {where}learning_rate; without, the "
-                    f"schedule of the phase before continues, or optimizer.{name} holds"
-                )
+        if not self.learning_rate:  # no new schedule begins
+            required = [(name, 0.0, "learning_rate") for name in _OF_SCHEDULE]
+            knobs.require(self, where, required)
         check_shares(where, self)
 
 

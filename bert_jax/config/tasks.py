@@ -2,6 +2,7 @@
 
 import dataclasses
 
+from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
@@ -60,20 +61,15 @@ class ClassificationConfig:
                 f"{where}folder={self.folder!r} is for a task of GLUE; pass "
                 f"--config.{where}name=glue/..., too"
             )
-        for field in ("train", "eval", "test", "text_a", "text_b", "label"):
-            if self.name and getattr(self, field):
-                raise UserError(
-                    f"{where}{field}={getattr(self, field)!r}, but {where}name="
-                    f"{self.name!r} has files and columns of its own; leave one empty"
-                )
+        if self.name:  # GLUE has files and columns of its own
+            fields = "train", "eval", "test", "text_a", "text_b", "label"
+            knobs.require(self, where, [(field, "", "name") for field in fields])
         if self.predicts_numbers and self.name not in ("", "glue/stsb"):
             raise UserError(f"{where}target='number', but {self.name} has classes")
-        for field, off in (("class_weights", "none"), ("label_smoothing", 0.0)):
-            if self.predicts_numbers and getattr(self, field) != off:
-                raise UserError(
-                    f"{where}{field}={getattr(self, field)!r} is for classes, but "
-                    "the task is regression"
-                )
+        if self.predicts_numbers:
+            cause = "name" if self.name else "target"
+            of_classes = ("class_weights", "none"), ("label_smoothing", 0.0)
+            knobs.require(self, where, [(*field, cause) for field in of_classes])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

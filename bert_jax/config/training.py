@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any
 
+from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
@@ -42,11 +43,8 @@ class OptimizerConfig:
     def check(self, where: str) -> None:
         """Check that `decay_fraction` has an effect and leaves room for the warmup."""
         if self.schedule != "wsd":
-            if self.decay_fraction != OptimizerConfig.decay_fraction:
-                raise UserError(
-                    f"{where}decay_fraction={self.decay_fraction} has no effect with "
-                    f"{where}schedule={self.schedule!r}; it needs {where}schedule='wsd'"
-                )
+            default = OptimizerConfig.decay_fraction
+            knobs.require(self, where, [("decay_fraction", default, "schedule")])
         else:
             check_shares(where, self)
 

@@ -199,10 +199,7 @@ def _is_prose(text: str) -> bool:
 class Parameter:
     """Parameter of a function, from its numpydoc section.
 
-    Attributes:
-      description: Paragraph below the parameter's declaration, as one line of prose.
-      summary: First paragraph of the docstring, as one line of prose.
-      module: Path of the module.
+    Its description and the summary of the docstring are one line of prose each.
     """
 
     description: str

@@ -46,9 +46,8 @@ LANGUAGES = frozenset(_ISO_639_1.split())
 class Settings:
     """Settings for the text of a build. A build continues only with the same settings.
 
-    Attributes:
-      held_out: Fraction of documents held out for evaluation.
-      language: ISO 639-1 code for the sentence splitter.
+    A fraction of the documents is held out. The language of the sentence splitter is a
+    code of ISO 639-1.
 
     Raises:
       UserError: A value is invalid.
@@ -81,13 +80,7 @@ class Job:
 
 @dataclasses.dataclass(frozen=True)
 class SplitResult:
-    """Result of building one split.
-
-    Attributes:
-      train: Shard for training.
-      held_out: Shard for evaluation.
-      problems: Bad input in this split.
-    """
+    """Result of building one split."""
 
     train: shards.Shard
     held_out: shards.Shard

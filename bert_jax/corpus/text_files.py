@@ -39,10 +39,8 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r{0,2}\n|\r|\Z)")
 class Problems:
     """Parts of the input that were left out, and hints about how to read it.
 
-    Attributes:
-      count: Number of problems. Each cost a line, or the rest of a file.
-      lines: Messages about the first problems; each names the file.
-      hints: Possible mistakes in how the input is read. They cost nothing.
+    The first `lines` are messages that name the file. Each problem cost a line, or the
+    rest of a file. Hints cost nothing.
     """
 
     count: int = 0

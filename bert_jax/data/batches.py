@@ -155,13 +155,7 @@ class PretrainingBatches(pipeline.Pipeline):
 
 
 class _Group:
-    """The rows of a batch that come from one group of shards of each corpus.
-
-    Attributes:
-      corpora: Rows of each corpus.
-      mixing: Mixture of the corpora; None for a single corpus.
-      batch_rows: Rows of a batch that come from this group, over all processes.
-    """
+    """The rows of a batch that come from one group of shards of each corpus."""
 
     def __init__(
         self,

@@ -71,9 +71,8 @@ class Masking:
     ) -> dict[str, tf.Tensor]:
         """Choose positions, replace their tokens, and keep the original tokens.
 
-        Args:
-          ids: int32 [B, L].
-          keys_for: Function from a purpose to the keys of the rows' draws, uint64 [B].
+        The ids are int32 [B, L]; `keys_for` returns the keys of the rows' draws for a
+        purpose, uint64 [B].
 
         Returns:
           input_ids [B, L] and mlm_positions, mlm_labels and mlm_weights [B, P], as in
@@ -243,9 +242,7 @@ class Masking:
 def _distance_to_next(marks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
     """Return the distance from each column to the next mark or the row's end.
 
-    Args:
-      marks: bool [B, L].
-      column: int64 [B, K].
+    The marks are bool [B, L], the columns int64 [B, K].
 
     Returns:
       int64 [B, K], at least 1.

@@ -31,11 +31,7 @@ class Rest(NamedTuple):
 
 
 class Mixing:
-    """Order of the rows of several corpora.
-
-    Attributes:
-      counts: int64 [corpora]; rows of each in a block.
-    """
+    """Order of the rows of several corpora."""
 
     def __init__(self, counts: np.ndarray, key: tf.Tensor, rest: Rest | None):
         """Prepare what does not depend on the rows.
@@ -63,8 +59,7 @@ class Mixing:
         Block b has rows n b to n b + n - 1 of a corpus with n rows in a block. Row 0 is
         the first row that earlier phases have left.
 
-        Args:
-          position: int64 [B], counted from the first phase with these weights.
+        The position, int64 [B], is counted from the first phase with these weights.
 
         Returns:
           int64 [B] twice: the corpus, and the position in the order of this corpus.

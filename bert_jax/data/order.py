@@ -35,10 +35,8 @@ class Items(NamedTuple):
 class Order:
     """The order of `count` items.
 
-    Attributes:
-      count: Number of items.
-      key: Key of the permutations, uint64; None to leave the items in place.
-      once: Whether there is one epoch only, for evaluation.
+    There is one epoch only, `once`, for evaluation. Without a key, uint64, items keep
+    their places.
     """
 
     count: int

@@ -21,9 +21,6 @@ class Packing:
     Chunks come by falling size, in random order where sizes are equal. Each chunk goes
     to the row with the least room that is enough, to the earliest of several such rows,
     and to a new row if there is none. No row has more than `max_examples`.
-
-    Attributes:
-      num_rows: Number of rows.
     """
 
     def __init__(
@@ -38,13 +35,8 @@ class Packing:
     ):
         """Choose the chunks that share a row.
 
-        Args:
-          sizes: int64 [chunks], tokens of each chunk's example, at most `length`.
-          length: Tokens in a row.
-          max_examples: Examples in a row, at most: S.
-          max_predictions: Predictions in a row, at most: P.
-          pad_id: The id of [PAD].
-          key: uint64; key of the order of chunks of equal size.
+        `sizes`, int64 [chunks], are tokens of each chunk's example, at most `length`.
+        `key`, uint64, orders chunks of equal size.
         """
         draws = random_bits.word(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
         falling = np.lexsort((draws, -sizes))
@@ -128,11 +120,8 @@ class _Layout:
     def __init__(self, sizes: tf.Tensor, count: tf.Tensor, most: int, width: int):
         """Lay out the examples of some rows.
 
-        Args:
-          sizes: int64 [examples], columns of each example, row by row.
-          count: int64 [B], examples of each row.
-          most: Examples in a row, at most: S.
-          width: Columns of a row, W.
+        `sizes`, int64 [examples], are columns of each example, row by row; `count`,
+        int64 [B], examples of each row, at most S = `most`.
         """
         in_rows = tf.RaggedTensor.from_row_lengths(sizes, count, validate=False)
         in_rows = in_rows.to_tensor(shape=[None, most])  # [B, S]

@@ -35,9 +35,7 @@ class Purpose(enum.IntEnum):
 def word(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Return the `index`-th random word of stream `key`, also the key of a substream.
 
-    Args:
-      key: uint64 [...].
-      index: any integer type, broadcast against `key`.
+    The key is uint64 [...]. The index is of any integer type, and broadcast.
 
     Returns:
       uint64, uniform over all 64-bit words.
@@ -59,9 +57,8 @@ def stream(*path: int) -> tf.Tensor:
 def below(random: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
     """Map words to integers in [0, bound).
 
-    Args:
-      random: uint64, from `word`; only the upper half is used.
-      bound: positive, less than 2**32, any integer type.
+    Only the upper half of the words is used. The bound is positive, below 2**32, and of
+    any integer type.
 
     Returns:
       int64. Probabilities differ by a factor of less than 1 + bound / 2**32.
@@ -88,10 +85,7 @@ def lower_half(random: tf.Tensor) -> tf.Tensor:
 def harmonic(random: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
     """Map words to integers n in [1, limit], with probabilities proportional to 1 / n.
 
-    Args:
-      random: uint64, from `word`.
-      limit: int32 or int64 in [1, maximum], broadcast against `random`.
-      maximum: Largest limit.
+    `limit` is int32 or int64 in [1, maximum], and broadcast against the words.
 
     Returns:
       Integers of the type of `limit`.
@@ -108,10 +102,6 @@ def column_ranks(key: tf.Tensor, length: int) -> tf.Tensor:
     """Return distinct random ranks of the columns of rows.
 
     The lowest bits of a rank are its column: rank % 2**(length - 1).bit_length().
-
-    Args:
-      key: uint64 [B].
-      length: Number of columns, L.
 
     Returns:
       int64 [B, L], at least 0.
@@ -130,10 +120,8 @@ def permute(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
     Rogaway 2002, Ciphers with arbitrary finite domains). So the order of an epoch needs
     no memory, and each element costs the same.
 
-    Args:
-      index: int64 [...], in [0, size).
-      size: less than 2**62.
-      key: uint64, broadcast against `index`.
+    The index is int64 [...], the size less than 2**62, and the key, uint64, is
+    broadcast.
     """
     height = math.isqrt(size - 1) + 1
     width = -(-size // height)

@@ -23,6 +23,13 @@ NEXT_WORD = 2
 class Segments:
     """Base class of all kinds.
 
+    A kind cuts pieces into chunks, for rows that are not packed (`_cut_into_chunks`),
+    and keeps what it needs of the tables (`_prepare`). Called with chunks, int64 [B],
+    and the keys of the rows' draws, uint64 [B], it makes rows: input_ids,
+    attention_mask and, for two segments, segment_ids, as in `PretrainingBatches`; for a
+    question also labels int32 [B], and is_pair bool [B], False where there is no second
+    segment to ask about.
+
     Attributes:
       min_documents: Number of documents needed to make rows.
       chunk_documents: int64 [chunks], the document that each chunk begins in.
@@ -67,33 +74,6 @@ class Segments:
             self.sizes = tokens + self._special_tokens
         self.chunk_documents = pieces.documents(chunks[:-1])
         self._prepare(table, pieces, chunks)
-
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Make rows from chunks.
-
-        Args:
-          chunk: int64 [B].
-          key: uint64 [B]; key of the draws of each row.
-
-        Returns:
-          input_ids, attention_mask and, for two segments, segment_ids, as in
-          `PretrainingBatches`; for a question also labels int32 [B], and is_pair bool
-          [B], False where there is no second segment to ask about.
-        """
-        raise NotImplementedError
-
-    def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
-        """Cut pieces into chunks for rows that are not packed; see `Pieces`."""
-        raise NotImplementedError
-
-    def _prepare(
-        self,
-        table: chunks_lib.TokenTable,
-        pieces: chunks_lib.Pieces,
-        chunks: np.ndarray,
-    ) -> None:
-        """Keep what is needed of the tables to make rows."""
-        raise NotImplementedError
 
     def _draw_aims(self, key: tf.Tensor) -> tf.Tensor:
         """Draw the tokens that each row aims at: the target, or, at a rate, fewer."""

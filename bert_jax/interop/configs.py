@@ -51,12 +51,7 @@ _POSITIONS = "encoder/embeddings/position_embedding"
 class ConfigFile(NamedTuple):
     """A `config.json` or `bert_config.json` of a published checkpoint.
 
-    Attributes:
-      path: The file.
-      values: Values of the file.
-      family: Family of the model.
-      class_name: Class of `transformers` that the file names; "" if it names none.
-      encoder: Config of the encoder.
+    The file may name no class, as "".
     """
 
     path: pathlib.Path

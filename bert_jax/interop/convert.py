@@ -38,12 +38,9 @@ _LAST = {"huggingface": huggingface_folder.CONFIG, "tensorflow": tensorflow.CONF
 class Converted:
     """Result of a conversion.
 
-    Attributes:
-      to: Format of the output.
-      name: Class of `transformers` that the checkpoint corresponds to; "" if unknown.
-      written: Names of the arrays in the output.
-      missing: Heads of the class that the checkpoint lacks.
-      ignored: Names of the checkpoint's arrays that are not in the output.
+    `name` is a class of `transformers`, or "" if there is none. Heads of this class
+    that the checkpoint lacks are `missing`; its arrays without a place in the output
+    are `ignored`.
     """
 
     to: str
@@ -58,11 +55,8 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
 
     The output folder appears when it is complete.
 
-    Args:
-      source: Workdir, checkpoint, or folder of another project.
-      folder: Folder to write; new or empty.
-      to: "huggingface", "tensorflow" or "ours" (a native checkpoint). Default: "ours"
-        for a folder of another project, "huggingface" for a native checkpoint.
+    `to` is "huggingface", "tensorflow" or "ours", a native checkpoint. By default,
+    native checkpoints become "huggingface", and others "ours".
 
     Raises:
       UserError: The checkpoint is unusable or has no equivalent in that format, or the
@@ -109,19 +103,8 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
 
 
 def _kept(model: Model, form: huggingface.Form) -> set[str]:
-    """Return the paths of the parameters that the output has arrays for.
-
-    Raises:
-      UserError: The class lacks a parameter of the encoder.
-    """
-    kept = {path for path in model.params if huggingface.has(path, form)}
-    for path in sorted(model.params.keys() - kept):
-        if path.startswith("encoder/") and not path.startswith("encoder/pooler/"):
-            raise UserError(
-                f"{model.source} has {path}, which {form.name} does not have; such a "
-                "checkpoint can be used with bert_jax only"
-            )
-    return kept
+    """Return the paths of the parameters that the output has arrays for."""
+    return {path for path in model.params if huggingface.has(path, form)}
 
 
 def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:

@@ -25,12 +25,6 @@ _STACKED = "encoder/layers/"
 class Form:
     """A model class of `transformers` with a config.
 
-    Attributes:
-      family: Family of the class.
-      purpose: Purpose of the class.
-      encoder: Config of the encoder.
-      pad_id: Id of the padding.
-
     Raises:
       UserError: The class computes something else than the encoder.
     """

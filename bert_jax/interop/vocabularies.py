@@ -26,7 +26,6 @@ from bert_jax.tokenizer import (
     pipelines,
     sentencepiece_model,
     token_texts,
-    vocabulary_files,
 )
 from bert_jax.tokenizer.special_tokens import MASK, SPECIAL_TOKENS
 
@@ -125,7 +124,7 @@ def _older_pipeline(
     if all((folder / name).exists() for name in _BYTE_BPE):
         files = [(folder / name).read_bytes() for name in _BYTE_BPE]
         space = settings.get("add_prefix_space") or False
-        return pipelines.byte_bpe(*vocabulary_files.parse_byte_bpe(*files), space)
+        return pipelines.byte_bpe(*pipelines.parse_byte_bpe(*files), space)
     if not (folder / _WORDPIECE).exists():
         raise UserError(
             f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
@@ -139,7 +138,7 @@ def _older_pipeline(
             )
     strip_accents = settings.get("strip_accents")
     strip_accents = lower_case if strip_accents is None else strip_accents
-    tokens = vocabulary_files.parse_wordpiece((folder / _WORDPIECE).read_bytes())
+    tokens = pipelines.parse_wordpiece((folder / _WORDPIECE).read_bytes())
     return pipelines.wordpiece(tokens, lower_case, strip_accents, _LONGEST_WORD)
 
 
@@ -148,7 +147,7 @@ def read_wordpiece(
 ) -> Tokenizer:
     """Read a `vocab.txt` of google-research/bert; see `pipelines.bert_steps`."""
     try:
-        tokens = vocabulary_files.parse_wordpiece(storage.path(path).read_bytes())
+        tokens = pipelines.parse_wordpiece(storage.path(path).read_bytes())
         pipeline = pipelines.wordpiece(tokens, lower_case, strip_accents)
     except OSError as error:
         raise storage.failure(error)(

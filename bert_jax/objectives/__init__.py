@@ -63,10 +63,6 @@ class Objective(Protocol):
         Dropout and sampling have separate keys, because an evaluation has no dropout
         but may sample.
 
-        Args:
-          params: Parameters, without boxes.
-          batch: Arrays of `batch_shapes`, or a part of their rows.
-          dropout_keys: uint32 [B], a key for each row; None for no dropout.
-          sampling_keys: uint32 [B], a key for each row, for objectives that
-            sample.
+        The batch may be a part of the rows. The keys are uint32 [B], a key for each
+        row; without dropout keys there is no dropout.
         """

@@ -18,9 +18,6 @@ class LabelledObjective:
     """Objective whose head gives logits for each row, or for each token of a row.
 
     A subclass sets the constants, and overrides what differs of the members below.
-
-    Attributes:
-      encoder: Architecture of the encoder.
     """
 
     encoder: config_lib.EncoderConfig

@@ -6,7 +6,6 @@
 import dataclasses
 from typing import Any, ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -19,11 +18,10 @@ from bert_jax.objectives import Batch, metric_sums
 class PretrainingObjective:
     """Objective whose rows are made from a corpus.
 
-    A subclass has a field `config` with a default. It defines the members that raise
-    `NotImplementedError`, and adds to `batch_shapes` what it predicts.
-
-    Attributes:
-      encoder: Architecture of the encoder.
+    A subclass has a field `config` with a default. It defines `losses`, `model`,
+    `sequence_flops`, `counts`, and `measure`, which returns the terms of losses and
+    accuracies, with arguments as for `terms`. It adds to `batch_shapes` what it
+    predicts.
     """
 
     encoder: config_lib.EncoderConfig
@@ -33,19 +31,10 @@ class PretrainingObjective:
     model_arrays: ClassVar[tuple[str, ...]] = ("mlm_positions",)
 
     @property
-    def losses(self) -> dict[str, float]:
-        raise NotImplementedError
-
-    @property
     def metrics(self) -> tuple[str, ...]:
         accuracies = [name.replace("loss", "accuracy") for name in self.losses]
         packed = ("examples_per_row",) if self.config.examples_per_row > 1 else ()
         return (*self.losses, *accuracies, "padding_fraction", *packed)
-
-    @property
-    def model(self) -> nn.Module:
-        """Model that this objective trains."""
-        raise NotImplementedError
 
     def batch_shapes(
         self, batch_size: int, length: int
@@ -64,16 +53,6 @@ class PretrainingObjective:
         """Return initial parameters, boxed with the names of their dimensions."""
         zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arrays)
         return heads.init(self.model, key, *zeros)
-
-    def measure(
-        self,
-        params: Any,
-        batch: Batch,
-        dropout_keys: jax.Array | None,
-        sampling_keys: jax.Array,
-    ) -> metric_sums.Terms:
-        """Return the terms of the losses and accuracies; arguments as for `terms`."""
-        raise NotImplementedError
 
     def terms(
         self,

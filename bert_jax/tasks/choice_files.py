@@ -22,6 +22,7 @@ files were made. They are skipped and counted.
 import dataclasses
 import os
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -29,6 +30,7 @@ from bert_jax.tasks import task_files
 
 UNKNOWN = -1
 _AI2_LABEL = re.compile(r"\s*\(([A-E1-5])\)\s*")
+_SWAG_NEEDS = {"sent1", "sent2", "ending0"}
 _SWAG_COLUMNS = "SWAG's columns are sent1, sent2, ending0, ending1 and so on, and label"
 
 
@@ -66,9 +68,14 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
     path = os.fspath(path)
     ending = task_files.check_ending(path, (".csv", ".jsonl", ".json"))
     parse = _read_csv if ending == ".csv" else _read_json_lines
-    file = parse(path, task_files.read(path))
-    needs_answers |= any(question.answer != UNKNOWN for question in file.questions)
-    for question in file.questions:
+    questions, skipped = [], 0
+    for line, fields in parse(path, task_files.read(path)):
+        if fields is None:
+            skipped += 1
+        else:
+            questions.append(_question(path, line, fields))
+    needs_answers |= any(question.answer != UNKNOWN for question in questions)
+    for question in questions:
         problem = ""
         if not question.question.strip():
             problem = "the question is empty"
@@ -80,69 +87,68 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
             problem = "there is no answer"
         if problem:
             raise UserError(f"{path}, line {question.line}: {problem}")
-    if not file.questions:
-        skipped = f"; the true answer of {file.skipped} is missing" * bool(file.skipped)
-        raise UserError(f"{path} has no questions{skipped}")
-    return file
+    if not questions:
+        lost = f"; the true answer of {skipped} is missing" * bool(skipped)
+        raise UserError(f"{path} has no questions{lost}")
+    return File(questions, skipped)
 
 
-def _read_csv(path: str, text: str) -> File:
+def _question(path: str, line: int, fields: dict[str, Any]) -> Question:
+    """Return a question with the fields of this module's JSON lines."""
+    where = f"{path}, line {line}"
+    question, choices = fields.get("question"), fields.get("choices")
+    texts = [question, *choices] if isinstance(choices, list) else [None]
+    if not all(isinstance(text, str) for text in texts):
+        raise UserError(
+            f"{where}: 'question' must be a text, and 'choices' a list of texts"
+        )
+    answer = UNKNOWN
+    if "answer" in fields:
+        answer = _find_answer(where, choices, fields["answer"])
+    return Question(line, question, tuple(choices), answer)
+
+
+# The parsers yield the line and the fields of questions, or None for a lost answer.
+
+
+def _read_csv(path: str, text: str) -> Iterator[tuple[int, dict[str, Any] | None]]:
     rows = [(line, row) for line, row in task_files.csv_rows(path, text) if row]
     header = rows[0][1] if rows else [""]
-    if {"sent1", "sent2", "ending0"} & set(header):
-        return _read_swag(path, header, rows[1:])
-    if {"question", "AnswerKey"} <= set(header):
-        return _read_ai2(path, header, rows[1:])
-    is_header = (header[0].lower(), header[-1].lower()) == ("question", "answer")
-    return _read_arc(path, rows[is_header:])
+    if _SWAG_NEEDS & set(header):
+        convert = _from_swag
+        for name in sorted(_SWAG_NEEDS):
+            task_files.find_column(f"{path} ({_SWAG_COLUMNS})", header, name)
+    elif {"question", "AnswerKey"} <= set(header):
+        convert = _from_ai2_csv
+    else:
+        is_header = (header[0].lower(), header[-1].lower()) == ("question", "answer")
+        yield from _read_arc(path, rows[is_header:])
+        return
+    for line, row in rows[1:]:
+        task_files.check_row(f"{path}, line {line}", row, header)
+        yield line, convert(dict(zip(header, row, strict=True)))
 
 
-def _read_swag(path: str, header: list[str], rows: list[tuple[int, list[str]]]) -> File:
-    endings = [name for name in header if re.fullmatch("ending[0-9]+", name)]
-    needed = ["sent1", "sent2", "ending0", *endings, *{"label"} & set(header)]
-    for name in needed:
-        task_files.find_column(f"{path} ({_SWAG_COLUMNS})", header, name)
-    labels = [str(i) for i in range(len(endings))]
-    questions = []
-    for line, row in rows:
-        where = f"{path}, line {line}"
-        task_files.check_row(where, row, header)
-        fields = dict(zip(header, row, strict=True))
-        label = fields.get("label")
-        if label is not None and label not in labels:
-            raise UserError(
-                f"{where}: the label is {label!r}, not a number from 0 to {labels[-1]}"
-            )
-        for name in endings:
-            if not fields[name].strip():
-                raise UserError(f"{where}: {name} is empty")
-        choices = tuple(f"{fields['sent2']} {fields[e]}".strip() for e in endings)
-        answer = UNKNOWN if label is None else int(label)
-        questions.append(Question(line, fields["sent1"], choices, answer))
-    return File(questions)
+def _from_swag(fields: dict[str, str]) -> dict[str, Any]:
+    endings = [x for name, x in fields.items() if re.fullmatch("ending[0-9]+", name)]
+    choices = [f"{fields['sent2']} {ending}".strip() for ending in endings]
+    asked: dict[str, Any] = {"question": fields["sent1"], "choices": choices}
+    if (label := fields.get("label")) is not None:
+        asked["answer"] = int(label) if label.isdecimal() else label
+    return asked
 
 
-def _read_ai2(path: str, header: list[str], rows: list[tuple[int, list[str]]]) -> File:
-    questions = []
-    for line, row in rows:
-        where = f"{path}, line {line}"
-        task_files.check_row(where, row, header)
-        fields = dict(zip(header, row, strict=True))
-        # A question, "(A)", its first answer, and so on.
-        question, *parts = _AI2_LABEL.split(fields["question"])
-        labels, choices, key = parts[::2], parts[1::2], fields["AnswerKey"]
-        if key not in labels:
-            raise UserError(
-                f"{where}: AnswerKey is {task_files.shorten(key)}, none of the labels "
-                "in brackets in the question"
-            )
-        answer = labels.index(key)
-        questions.append(Question(line, question, tuple(choices), answer))
-    return File(questions)
+def _from_ai2_csv(fields: dict[str, str]) -> dict[str, Any]:
+    # A question, "(A)", its first answer, and so on.
+    question, *parts = _AI2_LABEL.split(fields["question"])
+    choices = {"text": parts[1::2], "label": parts[::2]}
+    key = fields["AnswerKey"]
+    return _from_ai2({"question": question, "choices": choices, "answerKey": key})
 
 
-def _read_arc(path: str, rows: list[tuple[int, list[str]]]) -> File:
-    questions, skipped = [], 0
+def _read_arc(
+    path: str, rows: list[tuple[int, list[str]]]
+) -> Iterator[tuple[int, dict[str, Any] | None]]:
     for line, row in rows:
         where, size = f"{path}, line {line}", len(rows[0][1])
         if len(row) < 4:
@@ -163,32 +169,19 @@ def _read_arc(path: str, rows: list[tuple[int, list[str]]]) -> File:
                 "of the correct answer"
             )
         choices = {i: cell for i, cell in enumerate(cells) if cell.strip()}
-        answer = UNKNOWN
+        asked = {"question": question, "choices": list(choices.values())}
         if key:
             index = int(key) - 1 if key.isdigit() else ord(key) - ord("A")
-            if index not in choices:
-                skipped += 1
-                continue
-            answer = list(choices).index(index)
-        questions.append(Question(line, question, tuple(choices.values()), answer))
-    return File(questions, skipped)
+            if index in choices:
+                asked["answer"] = list(choices).index(index)
+            else:
+                asked = None
+        yield line, asked
 
 
-def _read_json_lines(path: str, text: str) -> File:
-    questions = []
+def _read_json_lines(path: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, fields in task_files.json_objects(path, text):
-        where, fields = f"{path}, line {line}", _from_ai2(fields)
-        question, choices = fields.get("question"), fields.get("choices")
-        texts = [question, *choices] if isinstance(choices, list) else [None]
-        if not all(isinstance(text, str) for text in texts):
-            raise UserError(
-                f"{where}: 'question' must be a text, and 'choices' a list of texts"
-            )
-        answer = UNKNOWN
-        if "answer" in fields:
-            answer = _find_answer(where, choices, fields["answer"])
-        questions.append(Question(line, question, tuple(choices), answer))
-    return File(questions)
+        yield line, _from_ai2(fields)
 
 
 def _find_answer(where: str, choices: list[str], answer: object) -> int:

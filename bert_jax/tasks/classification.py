@@ -200,10 +200,7 @@ def new_rows(
 
 
 def label_names(train: Sequence[Example]) -> list[str]:
-    """Return the sorted labels of the training examples. Their indices are the classes.
-
-    If all labels are integers, they are sorted by value.
-    """
+    """Return the sorted labels of the training examples, integers by value."""
     names = sorted({example.label for example in train})
     try:
         numbers = [float(name) for name in names]

@@ -80,11 +80,7 @@ def check(file: conll.File, scheme: str) -> None:
 class Entity:
     """An entity in a sentence.
 
-    Attributes:
-      kind: Type of the entity.
-      begin: Index of its first word.
-      end: Index of its last word, plus 1.
-      text: Its words, separated by spaces.
+    Its type, its words from `begin` to before `end`, and these joined by spaces.
     """
 
     kind: str

@@ -343,19 +343,13 @@ class Tokenizer:
         """
         folder = storage.path(folder)
         storage.check(folder)
-        try:
-            text = (folder / PIPELINE_FILE).read_text(encoding="utf-8")
-        except (FileNotFoundError, NotADirectoryError) as error:
+        if not (folder / PIPELINE_FILE).exists():
             raise UserError(
                 f"no tokenizer in {folder}: {PIPELINE_FILE} is missing; "
                 "run.train_tokenizer makes one"
-            ) from error
-        except (OSError, ValueError) as error:
-            raise storage.failure(error)(
-                f"the tokenizer in {folder} cannot be read: {error}"
-            ) from error
+            )
         try:
-            values = json.loads(text)
+            values = json.loads((folder / PIPELINE_FILE).read_text(encoding="utf-8"))
             if former_formats.has_kind(values):
                 return _from_former(values, former_formats.read_model(folder, values))
             fields: dict[str, Any] = {}

@@ -12,7 +12,7 @@ from typing import Any
 import tokenizers
 
 from bert_jax import storage
-from bert_jax.tokenizer import pipelines, sentencepiece_model, vocabulary_files
+from bert_jax.tokenizer import pipelines, sentencepiece_model
 
 _MODEL_FILES = {
     "wordpiece": ("vocab.txt",),
@@ -58,10 +58,10 @@ def pipeline(settings: dict[str, Any], model: bytes) -> tokenizers.Tokenizer:
     normalisation = settings["lower_case"], settings["strip_accents"]
     if settings["kind"] == "byte_bpe":
         vocabulary, _, merges = model.partition(b"\n")
-        ids, pairs = vocabulary_files.parse_byte_bpe(vocabulary, merges)
+        ids, pairs = pipelines.parse_byte_bpe(vocabulary, merges)
         return pipelines.byte_bpe(ids, pairs, settings.get("add_prefix_space", False))
     if settings["kind"] == "wordpiece":
         longest_word = settings.get("longest_word", pipelines.LONGEST_WORD)
-        tokens = vocabulary_files.parse_wordpiece(model)
+        tokens = pipelines.parse_wordpiece(model)
         return pipelines.wordpiece(tokens, *normalisation, longest_word)
     return sentencepiece_model.pipeline(model, *normalisation)

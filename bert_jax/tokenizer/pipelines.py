@@ -4,11 +4,13 @@ A WordPiece or unigram vocabulary has BERT's special tokens, a byte-level one th
 RoBERTa.
 """
 
+import json
 from collections.abc import Mapping, Sequence
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
+from bert_jax.errors import UserError
 from bert_jax.tokenizer import special_tokens
 from bert_jax.tokenizer.special_tokens import UNK, SpecialTokens
 
@@ -32,6 +34,24 @@ def bert_steps(
     pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
     pipeline.decoder = decoders.WordPiece(prefix="##", cleanup=False)
     return pipeline
+
+
+def parse_wordpiece(text: bytes) -> list[str]:
+    """Parse a `vocab.txt` of BERT, with one token per line.
+
+    Raises:
+      UserError: It is not UTF-8, or a line is empty.
+    """
+    try:
+        # Not `splitlines`, which also splits at characters that tokens may contain.
+        lines = text.decode("utf-8-sig").replace("\r\n", "\n").rstrip("\n").split("\n")
+    except UnicodeDecodeError as error:
+        raise UserError(f"vocab.txt is damaged: {error}") from error
+    if "" in lines:
+        raise UserError(
+            f"vocabulary, line {lines.index('') + 1}: no token on this line"
+        )
+    return lines
 
 
 def wordpiece(
@@ -69,19 +89,41 @@ def byte_bpe_steps(model: models.BPE, add_prefix_space: bool) -> tokenizers.Toke
     return pipeline
 
 
+def parse_byte_bpe(vocabulary: bytes, merges: bytes) -> tuple[dict, list[tuple]]:
+    """Parse the ids in a `vocab.json` of GPT-2, and the pairs in its `merges.txt`.
+
+    Raises:
+      ValueError: A file is damaged.
+    """
+    try:
+        ids = json.loads(vocabulary)
+        lines = merges.decode("utf-8").replace("\r\n", "\n").split("\n")
+    except ValueError as error:
+        raise ValueError(f"vocab.json or merges.txt is damaged: {error}") from error
+    if lines[0].startswith("#version"):
+        del lines[0]
+    pairs = [tuple(line.split(" ")) for line in lines if line]
+    tokens = {*ids}
+    for pair in pairs:
+        if len(pair) != 2 or not {*pair, "".join(pair)} <= tokens:
+            raise ValueError(f"merges.txt: {pair} is no pair of tokens in vocab.json")
+    return ids, pairs
+
+
 def byte_bpe(
     ids: Mapping[str, int], merges: Sequence[tuple[str, str]], add_prefix_space: bool
 ) -> tokenizers.Tokenizer:
     """Return the pipeline of RoBERTa (Liu et al. 2019, 4.4): merged pairs of bytes.
 
     Raises:
-      ValueError: A merged pair is not in the vocabulary.
+      ValueError: The library cannot use the vocabulary.
     """
-    unk = "<unk>" if "<unk>" in ids else None
     try:
+        unk = "<unk>" if "<unk>" in ids else None
         model = models.BPE(dict(ids), list(merges), unk_token=unk)
     except Exception as error:  # the library has no class of errors
-        raise ValueError(str(error)) from error
+        reason = str(error).partition("\n")[0]
+        raise ValueError(f"vocab.json is damaged: {reason}") from error
     pipeline = byte_bpe_steps(model, add_prefix_space)
     add_special_tokens(pipeline, unk, separators=2)
     return pipeline

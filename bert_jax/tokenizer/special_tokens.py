@@ -9,12 +9,8 @@ from bert_jax.errors import UserError
 class SpecialTokens(NamedTuple):
     """Texts of the special tokens in a vocabulary.
 
-    Attributes:
-      pad: Padding.
-      unk: Unknown text. A vocabulary without one has `mask` here.
-      cls: First token of a row.
-      sep: Last token of a row, and separator of texts.
-      mask: Blank.
+    [CLS] begins a row; [SEP] ends it, and separates texts. A vocabulary without a token
+    for unknown text has `mask` as `unk`.
     """
 
     pad: str
