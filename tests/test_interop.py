@@ -321,7 +321,7 @@ def test_older_configs_of_modernbert_are_read(tmp_path):
     ("model_type", "begin"), [("xlm-roberta", "XLMRoberta"), ("camembert", "Camembert")]
 )
 def test_families_with_the_arrays_of_roberta_are_read(model_type, begin, tmp_path):
-    for case in published.WITH_BYTES:
+    for case in ("roberta_masked_lm", "roberta_classification"):
         folder = published.write(case, tmp_path / case)
         expected = checkpoints.published(folder)
         values = json.loads((folder / "config.json").read_text())

@@ -79,7 +79,7 @@ def assert_tokens_agree(case, out):
     pair = tokenizer("aa", "ab")["input_ids"]
     rows, _ = task_texts.to_rows([("aa", "ab")], native, len(pair))
     row = rows["input_ids"][0]
-    assert pair == (np.roll(row, -1) if case in published.XLNET else row).tolist()
+    assert pair == (np.roll(row, -1) if case.startswith("xlnet") else row).tolist()
     blank = f"aa {tokenizer.mask_token} ab"
     # With bytes, the space before a blank belongs to the blank.
     spaced = blank.replace(" ", "", 1) if native.space_marker == "Ġ" else blank

@@ -155,7 +155,7 @@ def test_scores_are_those_of_models_of_transformers(case):
         tokens = ours.tokenizer.encode(text)
         begin, end = [ours.tokenizer.cls_id], [ours.tokenizer.sep_id]
         ids = torch.tensor([[*begin, *tokens, *end]])
-        if case in published.XLNET:
+        if case.startswith("xlnet"):
             ids = torch.tensor([[*tokens, *end, *begin]])
         places = [i for i, x in enumerate(ids[0]) if x not in (*begin, *end)]
         if case == "electra_discriminator":
@@ -166,7 +166,7 @@ def test_scores_are_those_of_models_of_transformers(case):
             return chosen.gather(-1, ids[0, 1:, None]).sum()
         total = 0.0
         for at in places:
-            if case in published.XLNET:
+            if case.startswith("xlnet"):
                 hidden = torch.zeros(1, ids.shape[1], ids.shape[1])
                 hidden[:, :, at] = 1
                 target = torch.zeros(1, 1, ids.shape[1])

@@ -178,7 +178,7 @@ def cases():
         if case in published.ELECTRA or case == "xlnet_language_model":
             continue
         is_like_bert = head in (*TASKS, "bare") and head != "classification"
-        repeats = is_like_bert and case not in (*published.CASES, *OWN_HEADS)
+        repeats = is_like_bert and case not in (*published.BERT, *OWN_HEADS)
         yield pytest.param(case, marks=[pytest.mark.slow] * repeats)
 
 
