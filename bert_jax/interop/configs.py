@@ -21,6 +21,7 @@ from bert_jax.interop.families.family import (
     Family,
 )
 from bert_jax.interop.huggingface import Form
+from bert_jax.interop.json_files import JsonFile
 
 # In google-research/bert and albert, "gelu" is the approximation by tanh.
 TENSORFLOW_ACTIVATIONS = {"gelu": "gelu_tanh"}
@@ -54,8 +55,7 @@ class ConfigFile(NamedTuple):
     The file may name no class, as "".
     """
 
-    path: pathlib.Path
-    values: dict[str, Any]
+    file: JsonFile
     family: Family
     class_name: str
     encoder: config_lib.EncoderConfig
@@ -80,14 +80,8 @@ def read(path: pathlib.Path) -> ConfigFile:
             f"{path} has a quantization_config; bert_jax reads floating-point weights "
             "only; save the model after model.dequantize()"
         )
-    values = family.read_older(path, values)
-    class_name = _class_name(path, values, family)
-    config = encoder(path, values, ACTIVATIONS, family)
-    return ConfigFile(path, values, family, class_name, config)
-
-
-def _class_name(path: pathlib.Path, values: dict[str, Any], family: Family) -> str:
-    named = values.get("architectures") or [""]
+    file = family.read_older(JsonFile(path, values))
+    named = file.values.get("architectures") or [""]
     name = named[0] if isinstance(named, list) else named
     known = [each.name for each in family.classes.values()] + [*family.encoder_only]
     if name and name not in known:
@@ -95,23 +89,19 @@ def _class_name(path: pathlib.Path, values: dict[str, Any], family: Family) -> s
             f"{path}: unknown class {name!r} in architectures; for {family.title}, "
             f"bert_jax reads {', '.join(sorted(known))}"
         )
-    return name
+    return ConfigFile(file, family, name, encoder(file, ACTIVATIONS, family))
 
 
 def read_tensorflow(path: pathlib.Path, family: Family) -> ConfigFile:
     """Read the config of a BERT or an ALBERT in TensorFlow; see `read`."""
-    values = json_files.read(path)
-    config = encoder(path, values, TENSORFLOW_ACTIVATIONS, family)
+    file = JsonFile(path, json_files.read(path))
+    config = encoder(file, TENSORFLOW_ACTIVATIONS, family)
     # Only run_classifier.py has variables named output_weights.
-    name = family.classes[CLASSIFICATION].name
-    return ConfigFile(path, values, family, name, config)
+    return ConfigFile(file, family, family.classes[CLASSIFICATION].name, config)
 
 
 def encoder(
-    path: pathlib.Path,
-    values: dict[str, Any],
-    activations: dict[str, str],
-    family: Family,
+    file: JsonFile, activations: dict[str, str], family: Family
 ) -> config_lib.EncoderConfig:
     """Return the config of an encoder, with dtype float32.
 
@@ -121,38 +111,32 @@ def encoder(
     constants = {**family.constants, "add_cross_attention": False}
     if _POSITIONS in family.encoder:
         constants["position_embedding_type"] = "absolute"
-    json_files.check_constants(path, values, constants)
-    activation = json_files.choice(path, values, family.activation, activations)
-    fields = {}
-    for field, (name, kind, default) in fields_of(family).items():
-        given = values if default is None else {name: default, **values}
-        fields[field] = json_files.value(path, given, name, kind)
+    file.check_constants(constants)
+    activation = file.choice(family.activation, activations)
+    fields = {field: file.value(*entry) for field, entry in fields_of(family).items()}
     if family.has_padding_positions:
-        fields["max_position_embeddings"] -= pad_id(path, values) + 1
-    fields |= family.read_fields(path, values)
+        fields["max_position_embeddings"] -= pad_id(file) + 1
+    fields |= family.read_fields(file)
     head = fields.pop("prediction_head", config_lib.PredictionHeadConfig())
-    values = {"tie_word_embeddings": head.tied, "is_decoder": False, **values}
-    head = dataclasses.replace(
-        head, tied=json_files.value(path, values, "tie_word_embeddings", bool)
-    )
+    tied = file.value("tie_word_embeddings", bool, head.tied)
     config = config_lib.EncoderConfig(
         **fields,
         **family.settings,
-        prediction_head=head,
+        prediction_head=dataclasses.replace(head, tied=tied),
         activation=activation,
-        causal=json_files.value(path, values, "is_decoder", bool),
+        causal=file.value("is_decoder", bool, False),
         dtype="float32",
     )
     try:
         knobs.check(config)
     except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+        raise UserError(f"{file.path}: {error}") from error
     return config
 
 
-def pad_id(path: pathlib.Path, values: dict[str, Any]) -> int:
+def pad_id(file: JsonFile) -> int:
     """Return the id of the padding, from which RoBERTa counts positions."""
-    return json_files.value(path, {"pad_token_id": 1, **values}, "pad_token_id", int)
+    return file.value("pad_token_id", int, 1)
 
 
 def fields_of(family: Family) -> dict[str, tuple[str, type, Any]]:
@@ -193,8 +177,8 @@ def check_export(form: Form) -> None:
     Raises:
       UserError: Reading the file back would give another encoder.
     """
-    values = to_huggingface(form)
-    read = encoder(pathlib.Path("config.json"), values, ACTIVATIONS, form.family)
+    file = JsonFile(pathlib.Path("config.json"), to_huggingface(form))
+    read = encoder(file, ACTIVATIONS, form.family)
     written = _architecture(form.encoder, form)
     for name, value in _architecture(read, form).items():
         if written[name] != value:

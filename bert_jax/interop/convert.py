@@ -176,10 +176,9 @@ def _tensorflow(
 
 
 def write_native(model: Model, folder: str) -> list[str]:
-    """Write a native checkpoint. The folder appears when it is complete.
+    """Write a native checkpoint, and return the paths of its parameters.
 
-    Returns:
-      Paths of the parameters.
+    The folder appears when it is complete.
 
     Raises:
       UserError: The folder cannot be written.

@@ -56,12 +56,10 @@ class Form:
 
     @property
     def model_class(self) -> ModelClass:
-        """The class."""
         return self.family.classes[self.purpose]
 
     @property
     def name(self) -> str:
-        """Name of the class."""
         return self.model_class.name
 
     @property

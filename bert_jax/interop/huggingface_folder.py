@@ -73,7 +73,8 @@ def _read_shards(
 ) -> tuple[tuple[pathlib.Path, ...], dict[str, LazyArray]]:
     """Return the files in the index, and the arrays in the files."""
     index = folder / INDEX
-    file_of = json_files.value(index, json_files.read(index), "weight_map", dict)
+    file = json_files.JsonFile(index, json_files.read(index))
+    file_of = file.value("weight_map", dict)
     if not file_of or not all(isinstance(name, str) for name in file_of.values()):
         raise UserError(f"{index}: weight_map names no files")
     names = sorted(set(file_of.values()))

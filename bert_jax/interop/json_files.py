@@ -3,7 +3,7 @@
 import json
 import pathlib
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 
@@ -30,55 +30,57 @@ def read_if_there(path: pathlib.Path) -> dict[str, Any]:
     return read(path) if path.exists() else {}
 
 
-def value(path: pathlib.Path, values: Mapping[str, Any], name: str, kind: type) -> Any:
-    """Return a required value of an object, and check its type.
+class JsonFile(NamedTuple):
+    """A JSON file and its values. Without a default, a value is required."""
 
-    Raises:
-      UserError: The value is missing, or of another type.
-    """
-    given = values.get(name)
-    is_number = isinstance(given, int | float) and not isinstance(given, bool)
-    if kind is float and is_number:
-        return float(given)
-    if type(given) is not kind:
-        raise UserError(
-            f"{path}: {name} must be of type {kind.__name__}, got {given!r}"
-            if name in values
-            else f"{path} has no {name}"
-        )
-    return given
+    path: pathlib.Path
+    values: Mapping[str, Any]
 
+    def value(self, name: str, kind: type, default: Any = None) -> Any:
+        """Return a value of a type.
 
-def choice(
-    path: pathlib.Path, values: Mapping[str, Any], name: str, choices: Mapping[str, str]
-) -> str:
-    """Return what a required value of an object means, one of a few strings.
-
-    Raises:
-      UserError: The value is missing, or unknown.
-    """
-    given = value(path, values, name, str)
-    if given not in choices:
-        raise UserError(
-            f"{path}: {name} is {given!r}; bert_jax supports "
-            f"{', '.join(map(repr, choices))}"
-        )
-    return choices[given]
-
-
-def check_constants(
-    path: pathlib.Path, values: Mapping[str, Any], constants: Mapping[str, Any]
-) -> None:
-    """Check that an object has no other values than the given ones, if it has any.
-
-    Raises:
-      UserError: A value differs.
-    """
-    for name, value in constants.items():
-        if values.get(name, value) != value:
+        Raises:
+          UserError: The value is missing, or of another type.
+        """
+        given = self.values.get(name, default)
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        if kind is float and is_number:
+            return float(given)
+        if type(given) is not kind:
             raise UserError(
-                f"{path}: {name} is {values[name]!r}; bert_jax supports {value!r} only"
+                f"{self.path}: {name} must be of type {kind.__name__}, got {given!r}"
+                if name in self.values
+                else f"{self.path} has no {name}"
             )
+        return given
+
+    def choice(
+        self, name: str, choices: Mapping[str, str], default: str | None = None
+    ) -> str:
+        """Return the meaning of a value, one of a few strings.
+
+        Raises:
+          UserError: The value is missing, or unknown.
+        """
+        given = self.value(name, str, default)
+        if given not in choices:
+            raise UserError(
+                f"{self.path}: {name} is {given!r}; bert_jax supports "
+                f"{', '.join(map(repr, choices))}"
+            )
+        return choices[given]
+
+    def require(self, name: str, expected: Any, default: Any) -> None:
+        """Check that a value is the only one that bert_jax supports."""
+        if (given := self.values.get(name, default)) != expected:
+            raise UserError(
+                f"{self.path}: {name} is {given!r}; bert_jax supports {expected!r} only"
+            )
+
+    def check_constants(self, constants: Mapping[str, Any]) -> None:
+        """Check values that have to be these, if they are present."""
+        for name, expected in constants.items():
+            self.require(name, expected, default=expected)
 
 
 def write(path: pathlib.Path, values: dict[str, Any]) -> None:

@@ -94,8 +94,7 @@ def is_of_generator(path: str) -> bool:
 def generator(model: Model) -> Model | None:
     """Return the generator of an ELECTRA, as a masked language model.
 
-    Returns:
-      None if there is no generator, or if no class of `transformers` computes the same.
+    The result is None if there is no generator, or no class of `transformers` for it.
     """
     if not any(map(is_of_generator, model.params)):
         return None

@@ -1,7 +1,6 @@
 """Model classes of `transformers` that checkpoints correspond to."""
 
 import dataclasses
-import pathlib
 from collections.abc import Collection
 from typing import Any
 
@@ -24,6 +23,7 @@ from bert_jax.interop.families.family import (
     TAGGING,
     Family,
 )
+from bert_jax.interop.json_files import JsonFile
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.objectives import (
     Objective,
@@ -165,10 +165,9 @@ def metadata(
     tokenizer: Tokenizer,
     arrays: dict[str, LazyArray],
 ) -> tuple[metadata_lib.Metadata, Objective]:
-    """Build the metadata of a published checkpoint, in the form of native ones.
+    """Build the metadata of a published checkpoint, and the objective that it has.
 
-    Returns:
-      Metadata, and the objective that has the parameters of the class.
+    The objective has the parameters of the class.
 
     Raises:
       UserError: Config and arrays contradict each other.
@@ -209,7 +208,7 @@ def _finetuning(
     form: huggingface.Form, config: configs.ConfigFile, arrays: dict[str, LazyArray]
 ) -> tuple[dict[str, Any], Objective, dict[str, Any]]:
     """Return the known part of a run's config, its objective and its task's labels."""
-    purpose, encoder, values = form.purpose, form.encoder, config.values
+    purpose, encoder, file = form.purpose, form.encoder, config.file
     length = encoder.max_position_embeddings
     settings: dict[str, Any] = {}
     objective: Objective
@@ -225,8 +224,8 @@ def _finetuning(
         head = "tagger" if purpose == TAGGING else "classifier"
         (classifier,) = huggingface.names(f"{head}/kernel", form)
         count = arrays[classifier].shape[0]
-        labels = _labels(config.path, values, classifier, count)
-        problem = values.get("problem_type")
+        labels = _labels(file, classifier, count)
+        problem = file.values.get("problem_type")
         if purpose == TAGGING:
             task = config_lib.TaggingConfig(length=length)
             settings = {"tags": labels, "scheme": _scheme(labels)}
@@ -236,7 +235,7 @@ def _finetuning(
         ):
             bare = form.family.classes[BARE].name
             raise UserError(
-                f"{config.path}: problem_type is {problem!r}, with {count} outputs; "
+                f"{file.path}: problem_type is {problem!r}, with {count} outputs; "
                 "bert_jax predicts one class or one number for each text. To read only "
                 f'the encoder, set architectures to ["{bare}"]'
             )
@@ -251,22 +250,20 @@ def _finetuning(
     return {"kind": "finetuning", "task": knobs.to_dict(task)}, objective, settings
 
 
-def _labels(
-    path: pathlib.Path, values: dict[str, Any], classifier: str, count: int
-) -> list[str]:
+def _labels(file: JsonFile, classifier: str, count: int) -> list[str]:
     """Return the names of the classes, in the order of the classifier's rows."""
-    names = values.get("id2label")
+    names = file.values.get("id2label")
     if names is None:
         return [f"LABEL_{i}" for i in range(count)]
     wanted = {str(i) for i in range(count)}
     if not isinstance(names, dict) or set(names) != wanted:
         raise UserError(
-            f"{path}: id2label must name the {count} classes of {classifier}, 0 to "
-            f"{count - 1}"
+            f"{file.path}: id2label must name the {count} classes of {classifier}, 0 "
+            f"to {count - 1}"
         )
     labels = [str(names[str(i)]) for i in range(count)]
     if repeated := [label for i, label in enumerate(labels) if label in labels[:i]]:
-        raise UserError(f"{path}: id2label names two classes {repeated[0]!r}")
+        raise UserError(f"{file.path}: id2label names two classes {repeated[0]!r}")
     return labels
 
 

@@ -79,7 +79,6 @@ class Published:
         return array
 
     def load_params(self, shapes: Any, part: str, stored_part: str) -> restore.Loaded:
-        """See `restore.load_params`."""
         wanted = parameters.flatten(shapes)
         prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
         params: dict[str, jax.Array] = {}
@@ -137,19 +136,19 @@ def make(
     )
     pad_id = 0
     if family.has_padding_positions:
-        pad_id = configs.pad_id(config.path, config.values)
+        pad_id = configs.pad_id(config.file)
         if tokenizer.pad_id != pad_id:
             raise UserError(
                 f"{source}: pad_token_id, from which positions are counted, is "
-                f"{pad_id} in {config.path.name} and {tokenizer.pad_id} in the "
+                f"{pad_id} in {config.file.path.name} and {tokenizer.pad_id} in the "
                 "vocabulary"
             )
     try:
         form = huggingface.Form(family, purpose, encoder, pad_id)
     except UserError as error:
-        raise UserError(f"{config.path}: {error}") from error
+        raise UserError(f"{config.file.path}: {error}") from error
     metadata, objective = model_classes.metadata(form, config, tokenizer, arrays)
-    name = config.path.name
+    name = config.file.path.name
     _check_vocabulary(source, name, tokenizer.vocab_size, encoder.vocab_size)
     shapes = _shapes(source, name, form, objective, arrays)
     return Published(source, files, form, metadata, arrays, tuple(ignored), shapes)
@@ -175,10 +174,9 @@ def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> 
 def _with_current_names(
     arrays: dict[str, LazyArray], family: Family
 ) -> tuple[dict[str, LazyArray], list[str]]:
-    """Rename arrays as current `transformers` does.
+    """Rename arrays as current `transformers` does, and list those left out.
 
-    Returns:
-      Arrays by their current names, and the names of constants, which are left out.
+    Constants are left out.
     """
     renamed, ignored = {}, []
     for name, array in arrays.items():

@@ -68,40 +68,27 @@ _TRAINING = re.compile(r".*/adam_[mv]|global_step")
 
 def is_checkpoint(path: pathlib.Path) -> bool:
     """Return whether a path is a folder or a common prefix of such files."""
-    if _index_of(path).exists() or path.suffix == _INDEX:
-        return True
-    names = CONFIG, _ALBERT_CONFIG
-    return path.is_dir() and (
-        any((path / name).exists() for name in names) or bool(_indices(path))
-    )
+    configs_there = ((path / name).exists() for name in (CONFIG, _ALBERT_CONFIG))
+    return _index(path) is not None or any(configs_there)
 
 
 def belongs_to_another(path: pathlib.Path, name: str) -> bool:
     """Return whether a file in the folder belongs to another checkpoint."""
-    return ".ckpt" in name and not name.startswith(f"{_index(path).stem}.")
+    index = _index(path)
+    return ".ckpt" in name and not (index and name.startswith(f"{index.stem}."))
 
 
-def _index(path: pathlib.Path) -> pathlib.Path:
+def _index(path: pathlib.Path) -> pathlib.Path | None:
+    """Return the index of a checkpoint; in a folder the published or newest one."""
     if not path.is_dir():
-        return path if path.suffix == _INDEX else _index_of(path)
-    indices = _indices(path)
-    if not indices:
-        raise UserError(f"{path} has no {PREFIX}{_INDEX}")
-    return indices[0]
+        index = path if path.suffix == _INDEX else path.with_name(path.name + _INDEX)
+        return index if index.exists() else None
 
+    def order(index):
+        step = re.search(r"-(\d+)\.index$", index.name)
+        return index.name != PREFIX + _INDEX, -int(step[1]) if step else 0, index.name
 
-def _index_of(prefix: pathlib.Path) -> pathlib.Path:
-    return prefix.with_name(prefix.name + _INDEX)
-
-
-def _indices(folder: pathlib.Path) -> list[pathlib.Path]:
-    """Return a folder's checkpoint indices: the published one, then the newest."""
-
-    def order(path):
-        step = re.search(r"-(\d+)\.index$", path.name)
-        return path.name != PREFIX + _INDEX, -int(step[1]) if step else 0, path.name
-
-    return sorted(folder.glob("*" + _INDEX), key=order)
+    return min(path.glob("*" + _INDEX), key=order, default=None)
 
 
 def read(path: pathlib.Path) -> published.Published:
@@ -117,7 +104,8 @@ def read(path: pathlib.Path) -> published.Published:
         config = configs.read_tensorflow(folder / _ALBERT_CONFIG, ALBERT)
     elif (folder / CONFIG).exists():
         config = configs.read_tensorflow(folder / CONFIG, BERT)
-    index = _index(path)
+    if not (index := _index(path)):
+        raise UserError(f"{path} has no {PREFIX}{_INDEX}")
     prefix = index.with_suffix("")
     files = tuple(sorted(folder.glob(f"{glob.escape(prefix.name)}.data-*-of-*")))
     if not files:
@@ -154,12 +142,12 @@ def _config_of_electra(
         "num_hidden_layers": sum(layer.format(i) in arrays for i in range(len(arrays))),
         "hidden_act": "gelu",  # exact, as in modeling.py there
     }
-    encoder = configs.encoder(path, values, ACTIVATIONS, ELECTRA)
-    return configs.ConfigFile(path, values, ELECTRA, "", encoder)
+    file = json_files.JsonFile(path, values)
+    encoder = configs.encoder(file, ACTIVATIONS, ELECTRA)
+    return configs.ConfigFile(file, ELECTRA, "", encoder)
 
 
 def _pieces(folder: pathlib.Path) -> Tokenizer:
-    """Read the SentencePiece model of an ALBERT."""
     models = sorted(folder.glob("*.model"))
     if len(models) != 1:
         raise UserError(f"{folder} has {len(models)} files *.model; expected one")
@@ -254,11 +242,7 @@ def original_name(name: str) -> str:
 
 
 def write(arrays: Iterable[tuple[str, np.ndarray]], folder: pathlib.Path) -> list[str]:
-    """Write the files of a checkpoint. All arrays are in memory.
-
-    Returns:
-      Names of the variables.
-    """
+    """Write a checkpoint, and return the names. All arrays are in memory."""
     import tensorflow as tf
 
     variables = {original_name(name): array for name, array in arrays}

@@ -4,15 +4,13 @@
 none for replaced tokens.
 """
 
-import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files
 from bert_jax.interop.families import bert, family
 from bert_jax.interop.families.family import ModelClass
+from bert_jax.interop.json_files import JsonFile
 
 # The class for masked tokens with `legacy` false, which is read only.
 _OTHER_MASKED_LM = "masked tokens, with other names"
@@ -27,7 +25,8 @@ _REQUIRED: dict[str, tuple[Any, Any]] = {
 _POOLER_ACTIVATIONS = family.ACTIVATIONS | {"tanh": "tanh", "relu": "relu"}
 
 
-def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
+def _read_fields(file: JsonFile) -> dict[str, Any]:
+    values = file.values
     hidden_size, heads = values["hidden_size"], values["num_attention_heads"]
     required = _REQUIRED | {
         "embedding_size": (hidden_size, hidden_size),
@@ -37,32 +36,21 @@ def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any
     if not values.get("legacy", True):
         required["tie_word_embeddings"] = True, True
     for name, (default, expected) in required.items():
-        if (given := values.get(name, default)) != expected:
-            raise UserError(
-                f"{path}: {name} is {given!r}; bert_jax supports {expected!r} only"
-            )
+        file.require(name, expected, default)
     kinds = values.get("pos_att_type")  # a list, or joined by "|"
     if not all(kind in str(kinds) for kind in ("c2p", "p2c")):
         raise UserError(
-            f"{path}: pos_att_type is {kinds!r}; bert_jax supports 'p2c|c2p' only"
+            f"{file.path}: pos_att_type is {kinds!r}; bert_jax supports 'p2c|c2p' only"
         )
-    given = {
-        "position_buckets": -1,
-        "max_relative_positions": -1,
-        "pooler_hidden_act": "gelu",
-        **values,
-    }
-    if (buckets := json_files.value(path, given, "position_buckets", int)) < 1:
+    if (buckets := file.value("position_buckets", int, -1)) < 1:
         raise UserError(
-            f"{path}: position_buckets is {buckets}; bert_jax supports buckets of "
+            f"{file.path}: position_buckets is {buckets}; bert_jax supports buckets of "
             "distances only"
         )
-    distance = json_files.value(path, given, "max_relative_positions", int)
+    distance = file.value("max_relative_positions", int, -1)
     if distance < 1:
         distance = values["max_position_embeddings"]
-    activation = json_files.choice(
-        path, given, "pooler_hidden_act", _POOLER_ACTIVATIONS
-    )
+    activation = file.choice("pooler_hidden_act", _POOLER_ACTIVATIONS, "gelu")
     return {
         "distance_buckets": buckets,
         "max_distance": distance,

@@ -1,12 +1,10 @@
 """EuroBERT (Boizard et al. 2025): Llama's layers without its causal mask."""
 
-import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax.interop import json_files
 from bert_jax.interop.families import family, rotary
+from bert_jax.interop.json_files import JsonFile
 
 LAYER = {
     "attention_norm": "input_layernorm",
@@ -43,13 +41,14 @@ def encoder(prefix: str) -> dict[str, str]:
     }
 
 
-def read_layers(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
+def read_layers(file: JsonFile) -> dict[str, Any]:
     """Return the fields for biases and heads."""
-    rotary.check_head_size(path, values)
-    heads = values.get("num_key_value_heads") or 0
+    rotary.check_head_size(file)
+    heads = file.values.get("num_key_value_heads") or 0
+    is_default = heads == file.values["num_attention_heads"]
     return {
-        "linear_bias": family.read_linear_bias(path, values),
-        "num_key_value_heads": 0 if heads == values["num_attention_heads"] else heads,
+        "linear_bias": family.read_linear_bias(file),
+        "num_key_value_heads": 0 if is_default else heads,
     }
 
 
@@ -64,23 +63,23 @@ def write_layers(encoder: config_lib.EncoderConfig) -> dict[str, Any]:
     }
 
 
-def _read_older(path: pathlib.Path, values: dict[str, Any]) -> dict[str, Any]:
+def _read_older(file: JsonFile) -> JsonFile:
     """Rename the pooling, which the class published with the models calls otherwise."""
-    if "clf_pooling" not in values:
-        return values
-    return {"classifier_pooling": values["clf_pooling"], **values}
+    if "clf_pooling" not in file.values:
+        return file
+    pooling = file.values["clf_pooling"]
+    return file._replace(values={"classifier_pooling": pooling, **file.values})
 
 
-def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    given = {"classifier_pooling": "late", **values}
-    fields = read_layers(path, values)
+def _read_fields(file: JsonFile) -> dict[str, Any]:
+    fields = read_layers(file)
     return fields | {
-        "rotary_base": rotary.read_base(path, values, 10_000.0),
+        "rotary_base": rotary.read_base(file, 10_000.0),
         "prediction_head": config_lib.PredictionHeadConfig(
             num_layers=0, norm=False, output_bias=fields["linear_bias"], tied=False
         ),
         "pooler": config_lib.PoolerConfig(
-            pooling=json_files.choice(path, given, "classifier_pooling", _POOLING),
+            pooling=file.choice("classifier_pooling", _POOLING, "late"),
             activation="gelu_erf",
         ),
     }

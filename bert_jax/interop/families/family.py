@@ -7,13 +7,12 @@ layer, which stands for its kernel or scale and its bias. `huggingface.py` and
 """
 
 import dataclasses
-import pathlib
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files
+from bert_jax.interop.json_files import JsonFile
 from bert_jax.tokenizer import Tokenizer
 
 # Purposes of model classes, the same in all families.
@@ -59,15 +58,14 @@ ACTIVATIONS = {
 ACTIVATION_NAMES = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 
 
-def read_linear_bias(path: pathlib.Path, values: Mapping[str, Any]) -> bool:
+def read_linear_bias(file: JsonFile) -> bool:
     """Return whether the linear layers of an encoder since ModernBERT have biases."""
-    given = {"attention_bias": False, "mlp_bias": False, **values}
     names = "attention_bias", "mlp_bias"
-    attention, mlp = (json_files.value(path, given, name, bool) for name in names)
+    attention, mlp = (file.value(name, bool, False) for name in names)
     if attention != mlp:
         raise UserError(
-            f"{path}: attention_bias is {attention} and mlp_bias is {mlp}; bert_jax "
-            "supports equal values only"
+            f"{file.path}: attention_bias is {attention} and mlp_bias is {mlp}; "
+            "bert_jax supports equal values only"
         )
     return attention
 
@@ -137,10 +135,10 @@ class Family:
         only this family has.
       constants: Values of `config.json` that are required if they are present.
       settings: Fields of `EncoderConfig` that all encoders of the family share.
-      read_older: Function of a `config.json` and its values; returns the values under
-        the names that `transformers` uses now.
-      read_fields: Function of a `config.json` and its values; returns fields of
-        `EncoderConfig` that do not correspond to one value each.
+      read_older: Function of a `config.json`; returns it with the names of values that
+        `transformers` uses now.
+      read_fields: Function of a `config.json`; returns fields of `EncoderConfig` that
+        do not correspond to one value each.
       write_fields: Its inverse, a function of an encoder and the purpose of its class.
       activation: Name of the activation in `config.json`.
       is_projected: Whether embeddings are projected even if they are as wide as hidden
@@ -168,12 +166,8 @@ class Family:
     )
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    read_older: Callable[[pathlib.Path, dict[str, Any]], dict[str, Any]] = (
-        lambda path, values: values
-    )
-    read_fields: Callable[[pathlib.Path, Mapping[str, Any]], dict[str, Any]] = (
-        lambda path, values: {}
-    )
+    read_older: Callable[[JsonFile], JsonFile] = lambda file: file
+    read_fields: Callable[[JsonFile], dict[str, Any]] = lambda file: {}
     write_fields: Callable[[config_lib.EncoderConfig, str], dict[str, Any]] = (
         lambda encoder, purpose: {}
     )

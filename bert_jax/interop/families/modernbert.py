@@ -4,59 +4,49 @@ All its classes have a head of a dense layer, an activation and a norm, which be
 has as prediction head or as pooler.
 """
 
-import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax.interop import json_files
 from bert_jax.interop.families import bert, family, rotary
+from bert_jax.interop.json_files import JsonFile
 
 _POOLING = {"cls": "cls", "mean": "mean"}
 _HEAD = {"encoder/pooler": "head.dense", "encoder/pooler/layer_norm": "head.norm"}
 
 
-def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields that depend on several values of the config."""
-
-    def value(name, default):
-        return json_files.value(path, {name: default, **values}, name, type(default))
-
-    given = {"classifier_activation": "gelu", "classifier_pooling": "cls", **values}
-    activation = json_files.choice(
-        path, given, "classifier_activation", family.ACTIVATIONS
-    )
-    bias = value("classifier_bias", False)
-    is_same = activation == family.ACTIVATIONS[values["hidden_activation"]]
+def _read_fields(file: JsonFile) -> dict[str, Any]:
+    activation = file.choice("classifier_activation", family.ACTIVATIONS, "gelu")
+    bias = file.value("classifier_bias", bool, False)
+    is_same = activation == family.ACTIVATIONS[file.values["hidden_activation"]]
     fields = {
         "rotary_base": rotary.read_base(
-            path, values, 160_000.0, rotary.GLOBAL, "global_rope_theta"
+            file, 160_000.0, rotary.GLOBAL, "global_rope_theta"
         ),
-        "linear_bias": family.read_linear_bias(path, values),
+        "linear_bias": family.read_linear_bias(file),
         "prediction_head": config_lib.PredictionHeadConfig(
             activation="" if is_same else activation,
             bias=bias,
-            output_bias=value("decoder_bias", True),
+            output_bias=file.value("decoder_bias", bool, True),
         ),
         "pooler": config_lib.PoolerConfig(
-            pooling=json_files.choice(path, given, "classifier_pooling", _POOLING),
+            pooling=file.choice("classifier_pooling", _POOLING, "cls"),
             activation=activation,
             bias=bias,
             norm=True,
             per_token=True,
         ),
     }
-    default = value("global_attn_every_n_layers", 3), 0
-    every, first = rotary.read_period(path, values, default)
+    default = file.value("global_attn_every_n_layers", int, 3), 0
+    every, first = rotary.read_period(file, default)
     if every == 1:
         return fields
     return fields | {
         "global_layer_every": every,
         "first_global_layer": first,
         # `local_attention` is the width of the window, both sides together.
-        "attention_window": value("local_attention", 128) // 2,
+        "attention_window": file.value("local_attention", int, 128) // 2,
         "local_rotary_base": rotary.read_base(
-            path, values, 10_000.0, rotary.LOCAL, "local_rope_theta"
+            file, 10_000.0, rotary.LOCAL, "local_rope_theta"
         ),
     }
 

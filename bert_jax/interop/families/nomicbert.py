@@ -5,13 +5,11 @@ was published with nomic-ai/nomic-bert-2048 has a config with GPT-2's names, and
 without biases.
 """
 
-import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax.interop import json_files
 from bert_jax.interop.families import bert, family, rotary
+from bert_jax.interop.json_files import JsonFile
 
 _TASKS = bert.tasks("nomic_bert.pooler.dense")
 # Names of the published class, and those of `transformers`.
@@ -42,23 +40,24 @@ _OLDER_CONSTANTS = {
 }
 
 
-def _read_older(path: pathlib.Path, values: dict[str, Any]) -> dict[str, Any]:
+def _read_older(file: JsonFile) -> JsonFile:
     """Rename the values of the published class; see `_read_fields`."""
-    if "n_embd" not in values:
-        return values
-    json_files.check_constants(path, values, _OLDER_CONSTANTS)
-    renamed = {_OLDER[name]: values[name] for name in _OLDER if name in values}
-    values = {"hidden_act": "silu", **renamed, **values}
+    if "n_embd" not in file.values:
+        return file
+    file.check_constants(_OLDER_CONSTANTS)
+    given = file.values
+    renamed = {new: given[name] for name, new in _OLDER.items() if name in given}
+    values = {"hidden_act": "silu", **renamed, **given}
     if values.get("architectures") == ["NomicBertForPreTraining"]:
         values["architectures"] = ["NomicBertForMaskedLM"]
-    return values
+    return file._replace(values=values)
 
 
-def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    rotary.check_head_size(path, values)
-    has_bias = "n_embd" not in values
+def _read_fields(file: JsonFile) -> dict[str, Any]:
+    rotary.check_head_size(file)
+    has_bias = "n_embd" not in file.values
     return {
-        "rotary_base": rotary.read_base(path, values, 1_000.0),
+        "rotary_base": rotary.read_base(file, 1_000.0),
         "prediction_head": config_lib.PredictionHeadConfig(
             bias=has_bias, output_bias=has_bias
         ),

@@ -1,23 +1,17 @@
 """Rotary positions and local layers in `config.json`."""
 
-import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files
+from bert_jax.interop.json_files import JsonFile
 
 # Kinds of layers in `layer_types`, and keys of `rope_parameters` where both exist.
 GLOBAL, LOCAL = "full_attention", "sliding_attention"
 
 
 def read_base(
-    path: pathlib.Path,
-    values: Mapping[str, Any],
-    default: float,
-    kind: str = "",
-    older_name: str = "rope_theta",
+    file: JsonFile, default: float, kind: str = "", older_name: str = "rope_theta"
 ) -> float:
     """Return the base of the rotary wavelengths.
 
@@ -27,46 +21,46 @@ def read_base(
     Raises:
       UserError: The base changes with the length of a row.
     """
-    named = "rope_parameters", "rope_scaling"
-    given = {name: values.get(name) or {} for name in named}
-    parameters, scaling = (json_files.value(path, given, n, dict) for n in named)
+    names = "rope_parameters", "rope_scaling"
+    parameters, scaling = (file.values.get(name) or {} for name in names)
     if kind:
         parameters = parameters.get(kind) or {}
     for each in (parameters, scaling):
         rope_type = each.get("rope_type", each.get("type", "default"))
         if rope_type != "default":
             raise UserError(
-                f"{path}: rope_type is {rope_type!r}; bert_jax supports 'default' only"
+                f"{file.path}: rope_type is {rope_type!r}; bert_jax supports 'default' "
+                "only"
             )
-    base = {"rope_theta": values.get(older_name, default), **parameters}
-    return json_files.value(path, base, "rope_theta", float)
+    base = {"rope_theta": file.values.get(older_name, default), **parameters}
+    return file._replace(values=base).value("rope_theta", float)
 
 
-def check_head_size(path: pathlib.Path, values: Mapping[str, Any]) -> None:
+def check_head_size(file: JsonFile) -> None:
     """Check that the heads together are as wide as the hidden states."""
-    size, count = values.get("head_dim"), values["num_attention_heads"]
-    if size is not None and size * count != values["hidden_size"]:
+    size, count = file.values.get("head_dim"), file.values["num_attention_heads"]
+    if size is not None and size * count != file.values["hidden_size"]:
         raise UserError(
-            f"{path}: head_dim is {size}; bert_jax supports hidden_size / "
+            f"{file.path}: head_dim is {size}; bert_jax supports hidden_size / "
             "num_attention_heads only"
         )
 
 
-def read_period(
-    path: pathlib.Path, values: Mapping[str, Any], default: tuple[int, int]
-) -> tuple[int, int]:
+def read_period(file: JsonFile, default: tuple[int, int]) -> tuple[int, int]:
     """Return the period of global layers, and the index of the first one."""
-    count, kinds = values["num_hidden_layers"], values.get("layer_types")
+    count, kinds = file.values["num_hidden_layers"], file.values.get("layer_types")
     if kinds is None:
         return default
     if not isinstance(kinds, list) or len(kinds) != count:
-        raise UserError(f"{path}: layer_types must list {count} layers, got {kinds!r}")
+        raise UserError(
+            f"{file.path}: layer_types must list {count} layers, got {kinds!r}"
+        )
     for every in range(1, count + 2):
         for first in range(every):
             if kinds == _layer_types(count, every, first):
                 return every, first
     raise UserError(
-        f"{path}: layer_types is {', '.join(map(str, kinds))}; bert_jax supports "
+        f"{file.path}: layer_types is {', '.join(map(str, kinds))}; bert_jax supports "
         f"{GLOBAL} in every K-th layer and {LOCAL} in the others only"
     )
 

@@ -3,35 +3,27 @@
 `transformers` writes its arrays under other names than its classes have.
 """
 
-import pathlib
-from collections.abc import Mapping
 from typing import Any
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files
 from bert_jax.interop.families import eurobert, family, rotary
+from bert_jax.interop.json_files import JsonFile
 
 _POOLING = {"cls": "cls", "mean": "mean"}
 
 
-def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    if "attention_windows" in values:
+def _read_fields(file: JsonFile) -> dict[str, Any]:
+    if "attention_windows" in file.values:
         raise UserError(
-            f"{path}: attention_windows is of an older format; save the model with "
-            "transformers 5.23"
+            f"{file.path}: attention_windows is of an older format; save the model "
+            "with transformers 5.23"
         )
-    given = {
-        "classifier_pooling": "cls",
-        "prediction_head_size": 768,
-        "sliding_window": 128,
-        **values,
-    }
-    fields = eurobert.read_layers(path, values) | {
-        "rotary_base": rotary.read_base(path, values, 2_560_000.0, rotary.GLOBAL),
+    fields = eurobert.read_layers(file) | {
+        "rotary_base": rotary.read_base(file, 2_560_000.0, rotary.GLOBAL),
         "prediction_head": config_lib.PredictionHeadConfig(
             num_layers=2,
-            width=json_files.value(path, given, "prediction_head_size", int),
+            width=file.value("prediction_head_size", int, 768),
             activation="gelu_tanh",
             norm=False,
             bias=False,
@@ -40,18 +32,18 @@ def _read_fields(path: pathlib.Path, values: Mapping[str, Any]) -> dict[str, Any
         ),
         # A classifier reads the hidden states themselves.
         "pooler": config_lib.PoolerConfig(
-            pooling=json_files.choice(path, given, "classifier_pooling", _POOLING),
+            pooling=file.choice("classifier_pooling", _POOLING, "cls"),
             activation="",
         ),
     }
-    every, first = rotary.read_period(path, values, (3, 2))
+    every, first = rotary.read_period(file, (3, 2))
     if every == 1:
         return fields
     return fields | {
         "global_layer_every": every,
         "first_global_layer": first,
-        "attention_window": json_files.value(path, given, "sliding_window", int),
-        "local_rotary_base": rotary.read_base(path, values, 10_000.0, rotary.LOCAL),
+        "attention_window": file.value("sliding_window", int, 128),
+        "local_rotary_base": rotary.read_base(file, 10_000.0, rotary.LOCAL),
     }
 
 
