@@ -159,15 +159,6 @@ def test_weights_are_sizes_to_a_power(corpora):
         assert np.abs(counts - expected * 2**16).max() < 1
 
 
-def test_epochs_of_each_corpus_are_described(corpora):
-    config = mixed(configure(batch_size=4096), weights=(3.0, 2.0, 1.0))
-    made = make(corpora, config)
-    count = made._groups[0].corpora[2].order.count
-    assert made.describe(16)[2] == (
-        f"corpus tiny: about 10,923 rows, {10923 / count:.2f} epochs of {count:,}"
-    )
-
-
 # ---- refused configs
 
 

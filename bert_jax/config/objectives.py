@@ -84,7 +84,6 @@ class MaskedLmConfig:
     masking: MaskingConfig = MaskingConfig()
 
     def check(self, where: str) -> None:
-        """Check that packed examples do not cross documents."""
         _check_packing(self, where)
 
 
@@ -126,7 +125,6 @@ class CausalLmConfig:
     examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
 
     def check(self, where: str) -> None:
-        """Check that packed examples do not cross documents."""
         _check_packing(self, where)
 
 

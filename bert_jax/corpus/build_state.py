@@ -80,9 +80,8 @@ def begin(
 ) -> dict[int, splits.SplitResult]:
     """Begin a build, or continue it.
 
-    Returns:
-      Results of the splits that are done, by number. Splits with damaged files are left
-      out, with a warning.
+    Results of finished splits are returned by number. Splits with damaged files are
+    built again, with a warning.
     """
     path = settings_path(folder)
     if path.exists():

@@ -129,7 +129,6 @@ def _unpacked_size(name: str, size: int) -> int:
 
 
 def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
-    """Group pieces by size, in order."""
     sizes = [text_bytes((piece,)) for piece in pieces]
     count = max(1, round(sum(sizes) / split_bytes))
     groups: list[list[Piece]] = [[] for _ in range(count)]

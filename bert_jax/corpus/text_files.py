@@ -21,8 +21,10 @@ import re
 from collections.abc import Iterable, Iterator
 from xml.sax import saxutils
 
+import pyarrow
+
 from bert_jax import storage, terminal
-from bert_jax.corpus import file_kinds, parquet_files
+from bert_jax.corpus import file_kinds
 from bert_jax.errors import Unavailable, UserError
 
 FORMATS = ("text", "jsonl", "wikiextractor", "parquet")
@@ -30,6 +32,7 @@ _MAX_LINES = 20  # of problems
 # Longer documents and lines are cut, to bound the memory.
 _MAX_DOCUMENT_CHARS = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
+_BATCH_ROWS = 1000  # of a Parquet file
 # A line, in a text that also has carriage returns. Two of them before a line feed are
 # an accident of conversions.
 _LINE = re.compile(rb"[^\r\n]*(?:\r{0,2}\n|\r|\Z)")
@@ -172,12 +175,10 @@ class _Lines:
         return f"byte {self._offset}" if self.start else f"line {self._number}"
 
     def report(self, what: str) -> None:
-        """Report a problem with the last line."""
         shown = terminal.printable(self.name)
         self._problems.add(f"{shown}, {self.location}: {what}")
 
     def hint(self, what: str) -> None:
-        """Report a possible mistake in how the input is read."""
         self._problems.hint(what)
 
 
@@ -255,14 +256,39 @@ def _jsonl_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
 
 
 def _parquet_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
-    shown = terminal.printable(lines.name)
-    rows = parquet_files.rows(shown, lines.stream, lines.start, lines.end, text_field)
-    for lines.row, text in rows:
-        try:
-            yield from text.decode("utf-8").splitlines(keepends=True)
-            yield None
-        except (AttributeError, UnicodeDecodeError):
-            lines.report(f"no text in {text_field!r}; left out")
+    """Yield the lines of rows. A row group belongs to the range in which it begins."""
+    from pyarrow import parquet  # slow to import
+
+    file = parquet.ParquetFile(lines.stream)
+    columns = {field.name for field in file.schema_arrow if _is_text(field.type)}
+    if text_field not in columns:
+        raise UserError(
+            f"{terminal.printable(lines.name)} has no column {text_field!r} of texts; "
+            f"it has {', '.join(sorted(columns)) or 'none'}; choose one with "
+            "--text_field"
+        )
+    for i in range(file.num_row_groups):
+        group = file.metadata.row_group(i)
+        pages = (group.column(j) for j in range(group.num_columns))
+        begin = min(p.dictionary_page_offset or p.data_page_offset for p in pages)
+        if not lines.start <= begin < lines.end:
+            lines.row += group.num_rows
+            continue
+        for batch in file.iter_batches(_BATCH_ROWS, [i], [text_field]):
+            # Not as strings, which need not be UTF-8.
+            for text in batch.column(0).cast(pyarrow.large_binary()).to_pylist():
+                lines.row += 1
+                try:
+                    yield from text.decode("utf-8").splitlines(keepends=True)
+                    yield None
+                except (AttributeError, UnicodeDecodeError):
+                    lines.report(f"no text in {text_field!r}; left out")
+
+
+def _is_text(kind: pyarrow.DataType) -> bool:
+    if pyarrow.types.is_dictionary(kind):
+        kind = kind.value_type
+    return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
 
 
 def join(lines: Iterable[str | None]) -> Iterator[str]:

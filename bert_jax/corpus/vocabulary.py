@@ -191,9 +191,8 @@ def _alphabet(
 ) -> tuple[list[str], set[str]]:
     """Choose the characters of a vocabulary, and report those that are left out.
 
-    Returns:
-      The characters, sorted; and all characters that are always words of their own, as
-      Chinese ones are. They need no piece that continues a word.
+    Characters that are always words of their own, as Chinese ones are, come second.
+    They need no piece that continues a word.
     """
     characters = [c for c in counts if not c.isspace()]
     by_count = sorted(characters, key=lambda c: (-counts[c], c))

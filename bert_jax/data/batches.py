@@ -237,9 +237,8 @@ class _Group:
     def _deal(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Divide the rows of a batch among the corpora.
 
-        Returns:
-          For each corpus, indices of its rows among the rows of this process, int32
-          [rows], and their positions in the order of the corpus, int64 [rows].
+        For each corpus, there are indices of its rows among the rows of this process,
+        int32 [rows], and their positions in the order of the corpus, int64 [rows].
         """
         rows = tf.constant(self._rows, tf.int64)
         position = step * self.batch_rows + rows + self._begin

@@ -137,8 +137,7 @@ def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> np.ndarr
     The target may be int64 [pieces], that of a chunk that begins at each piece. A chunk
     has `min_pieces` at least, if the document has so many left.
 
-    Returns:
-      The chunks, int64 [chunks + 1]; see `Pieces`.
+    The chunks are int64 [chunks + 1]; see `Pieces`.
 
     Source: google-research/bert, create_pretraining_data.py,
     create_instances_from_document.
@@ -155,8 +154,7 @@ def fill(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
     Pieces have at most `target` tokens each. A separator has this many tokens between
     two documents; without one, chunks do not cross documents.
 
-    Returns:
-      The chunks, int64 [chunks + 1]; see `Pieces`.
+    The chunks are int64 [chunks + 1]; see `Pieces`.
     """
     document = pieces.documents(np.arange(pieces.of_document[-1]))
     gaps = document * (separator or 0)

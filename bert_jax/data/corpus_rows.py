@@ -22,7 +22,6 @@ from bert_jax.data import (
     random_bits,
     segment_pairs,
     segments,
-    single_segments,
 )
 from bert_jax.data.random_bits import Purpose
 from bert_jax.errors import UserError
@@ -32,8 +31,8 @@ _KINDS: dict[str, type[segments.Segments]] = {
     "next_sentence": segment_pairs.NextSentence,
     "sentence_order": segment_pairs.SentenceOrder,
     "consecutive": segment_pairs.Consecutive,
-    "full_sentences": single_segments.FullSentences,
-    "doc_sentences": single_segments.DocSentences,
+    "full_sentences": segments.FullSentences,
+    "doc_sentences": segments.DocSentences,
 }
 
 

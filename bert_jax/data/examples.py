@@ -135,6 +135,5 @@ def _sizes(mask: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
 
 
 def _trim(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:
-    """Trim rows to a shape."""
     size = tf.concat([tf.shape(values)[:1], shape], axis=0)
     return tf.slice(values, tf.zeros_like(size), size)

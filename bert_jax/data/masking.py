@@ -52,7 +52,6 @@ class Masking:
         *,
         held_out: bool,
     ):
-        """Prepare what does not depend on the rows."""
         self._config = config
         self._rate = config.eval_rate if held_out else config.rate
         self._length = length
@@ -244,8 +243,7 @@ def _distance_to_next(marks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
 
     The marks are bool [B, L], the columns int64 [B, K].
 
-    Returns:
-      int64 [B, K], at least 1.
+    The result, int64 [B, K], is at least 1.
     """
     before = tf.cumsum(tf.cast(marks, tf.int32), axis=1)
     here = tf.gather(before, tf.maximum(column, 0), batch_dims=1)

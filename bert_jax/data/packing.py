@@ -54,9 +54,8 @@ class Packing:
     def examples(self, rows: order.Items) -> tuple[order.Items, tf.Tensor]:
         """Return the examples of some rows.
 
-        Returns:
-          Items that are chunks, [examples], row by row; and the number of examples in
-          each row, int64 [B].
+        The items are chunks, [examples], row by row; the number of examples is int64
+        [B].
         """
         begin = tf.gather(self._starts, rows.index)
         end = tf.gather(self._starts, rows.index + 1)
@@ -73,11 +72,7 @@ class Packing:
         examples: dict[str, tf.Tensor],
         count: tf.Tensor,
     ) -> dict[str, tf.Tensor]:
-        """Pack examples into rows.
-
-        Returns:
-          The arrays of a packed batch, which `data/batches.py` lists.
-        """
+        """Pack examples into rows, with the arrays that `data/batches.py` lists."""
         examples = dict(examples)
         sizes = tf.math.count_nonzero(examples.pop("attention_mask"), axis=1)
         tokens = _Layout(sizes, count, self._max_examples, self._length)

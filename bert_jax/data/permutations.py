@@ -43,7 +43,6 @@ class Permutations:
         length: int,
         tokenizer: tokenizer_lib.Tokenizer,
     ):
-        """Prepare what does not depend on the rows."""
         self._config = config
         self._length = length
         self._max_predictions = config.predictions(length)
@@ -102,8 +101,8 @@ class Permutations:
           is_text: bool [B, L]; True at tokens that are not special.
           key: uint64 [B].
 
-        Returns:
-          Indices among these tokens, int64 [B, P], and the slots in use, bool [B, P].
+        The result is indices among these tokens, int64 [B, P], and the slots in use,
+        bool [B, P].
         """
         slots, context = self._max_predictions, self._config.context
         count = tf.math.count_nonzero(is_text, axis=1)

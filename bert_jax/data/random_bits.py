@@ -36,9 +36,6 @@ def word(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Return the `index`-th random word of stream `key`, also the key of a substream.
 
     The key is uint64 [...]. The index is of any integer type, and broadcast.
-
-    Returns:
-      uint64, uniform over all 64-bit words.
     """
     z = key + (tf.cast(index, tf.uint64) + 1) * _uint64(_GOLDEN)
     z = (z ^ _shift(z, 30)) * _uint64(0xBF58476D1CE4E5B9)
@@ -86,9 +83,6 @@ def harmonic(random: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
     """Map words to integers n in [1, limit], with probabilities proportional to 1 / n.
 
     `limit` is int32 or int64 in [1, maximum], and broadcast against the words.
-
-    Returns:
-      Integers of the type of `limit`.
     """
     totals = np.cumsum([1 / n for n in range(1, maximum + 1)])
     reached = fraction(random) * tf.gather(tf.constant(totals), limit - 1)
@@ -99,12 +93,9 @@ def harmonic(random: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
 
 
 def column_ranks(key: tf.Tensor, length: int) -> tf.Tensor:
-    """Return distinct random ranks of the columns of rows.
+    """Return distinct random ranks of the columns of rows: int64 [B, L], at least 0.
 
     The lowest bits of a rank are its column: rank % 2**(length - 1).bit_length().
-
-    Returns:
-      int64 [B, L], at least 0.
     """
     bits = (length - 1).bit_length()
     column = tf.range(length, dtype=tf.int64)[None, :]

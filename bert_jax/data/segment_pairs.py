@@ -61,7 +61,6 @@ class Consecutive(segments.Segments):
         self._document = tf.constant(self.chunk_documents)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         return self._assemble(*self._trim(*self._cut(chunk, goal, key), room, key))
 
@@ -179,7 +178,6 @@ class NextSentence(Consecutive):
         self._places = tf.constant(np.argsort(falling))
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         a, b = self._cut(chunk, goal, key)
         is_random = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
@@ -237,7 +235,6 @@ class SentenceOrder(Consecutive):
     """
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Make rows from chunks; see `Segments`."""
         goal, room = self._goal(chunk, key)
         a, b = self._cut(chunk, goal, key)
         is_swapped = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)

@@ -31,7 +31,6 @@ class CausalLm(pretraining.PretrainingObjective):
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shapes and types; `data/batches.py` documents the arrays."""
         weights = jax.ShapeDtypeStruct((batch_size,), jnp.float32)
         return super().batch_shapes(batch_size, length) | {"weights": weights}
 
@@ -43,11 +42,9 @@ class CausalLm(pretraining.PretrainingObjective):
         )
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predicted tokens in a batch."""
         return {"lm_loss": jnp.sum(_weights(batch))}
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        """Return loss and accuracy."""
         logits = self.model.apply(
             {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
         )  # [B, L, V]

@@ -41,7 +41,6 @@ class Classification(labelled.LabelledObjective):
         return batch["weights"] * jnp.array(self.class_weights)[batch["labels"]]
 
     def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.Terms:
-        """Return the loss and the accuracy."""
         labels = batch["labels"]
         loss = metric_sums.cross_entropy(logits, labels)
         if self.label_smoothing:

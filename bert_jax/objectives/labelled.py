@@ -101,11 +101,9 @@ class LabelledObjective:
         return flops.training(encoder + head)
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
         return heads.init(self.model, key)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the total weight of a batch in the loss."""
         return {self.loss_name: jnp.sum(self.loss_weights(batch))}
 
     def logits(
@@ -124,7 +122,6 @@ class LabelledObjective:
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
     ) -> metric_sums.Terms:
-        """Return the loss and all metrics; see `Objective`."""
         del sampling_keys  # These objectives sample nothing.
         terms = self.measure(self.logits(params, batch, dropout_keys), batch)
         padding = metric_sums.padding_fraction(batch["attention_mask"])

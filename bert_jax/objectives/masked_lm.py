@@ -45,7 +45,6 @@ class MaskedLm(pretraining.PretrainingObjective):
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shapes and types; `data/batches.py` documents the arrays."""
         shapes = super().batch_shapes(batch_size, length)
         predictions = self._predictions(length)
         shapes |= pretraining.prediction_shapes("mlm", batch_size, predictions)
@@ -74,14 +73,12 @@ class MaskedLm(pretraining.PretrainingObjective):
         return self.config.masking.predictions(length, self.config.examples_per_row)
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the numbers of masked tokens and of pairs in a batch."""
         counts = {"mlm_loss": jnp.sum(batch["mlm_weights"])}
         if name := self._pair_task:
             counts[f"{name}_loss"] = jnp.sum(batch[f"{name}_weights"])
         return counts
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        """Return losses and accuracies."""
         return self.compare(self.logits(params, batch, dropout_keys), batch)
 
     def logits(

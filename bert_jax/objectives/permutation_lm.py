@@ -33,7 +33,6 @@ class PermutationLm(pretraining.PretrainingObjective):
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shapes and types; `data/batches.py` documents the arrays."""
         predictions = self.config.predictions(length)
         return {
             **super().batch_shapes(batch_size, length),
@@ -42,7 +41,6 @@ class PermutationLm(pretraining.PretrainingObjective):
         }
 
     def sequence_flops(self, length: int) -> float:
-        """Return the FLOPs of encoder and head, forward and backward."""
         predictions = self.config.predictions(length)
         return flops.training(
             flops.two_streams(self.encoder, length, predictions)
@@ -50,11 +48,9 @@ class PermutationLm(pretraining.PretrainingObjective):
         )
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the number of predicted tokens in a batch."""
         return {"plm_loss": jnp.sum(batch["target_weights"])}
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        """Return loss and accuracy."""
         logits = self.model.apply(
             {"params": params},
             Inputs.of(batch),

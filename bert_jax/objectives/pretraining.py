@@ -50,7 +50,6 @@ class PretrainingObjective:
         return shapes | {"attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_)}
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
         zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arrays)
         return heads.init(self.model, key, *zeros)
 
@@ -62,7 +61,6 @@ class PretrainingObjective:
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
     ) -> metric_sums.Terms:
-        """Return all losses and metrics; see `Objective`."""
         terms = self.measure(params, batch, dropout_keys, sampling_keys)
         terms["padding_fraction"] = metric_sums.padding_fraction(
             batch["attention_mask"]

@@ -23,6 +23,5 @@ class Regression(labelled.LabelledObjective):
         return {"predictions": self.logits(params, batch)[:, 0]}
 
     def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.Terms:
-        """Return the loss."""
         loss = jnp.square(logits[:, 0] - batch["labels"])
         return {self.loss_name: metric_sums.weighted(loss, batch["weights"])}

@@ -45,7 +45,6 @@ class ReplacedTokens(pretraining.PretrainingObjective):
 
     @property
     def generator(self) -> config_lib.EncoderConfig:
-        """Architecture of the generator."""
         return self.config.generator(self.encoder)
 
     @property
@@ -55,13 +54,11 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shapes and types; `data/batches.py` documents the arrays."""
         predictions = self.config.masking.predictions(length)
         shapes = super().batch_shapes(batch_size, length)
         return shapes | pretraining.prediction_shapes("mlm", batch_size, predictions)
 
     def sequence_flops(self, length: int) -> float:
-        """Return the FLOPs of both encoders and heads, forward and backward."""
         predictions = self.config.masking.predictions(length)
         d = self.encoder.hidden_size
         return flops.training(
@@ -72,7 +69,6 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         )
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
         params = super().init(key)
         if self.config.embedding_sharing == "gradient_disentangled":
             embeddings = params["encoder"]["embeddings"]
@@ -91,7 +87,6 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         return params | {"encoder": params["encoder"] | {"embeddings": embeddings}}
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the numbers of masked tokens and of all tokens in a batch."""
         return {
             "mlm_loss": jnp.sum(batch["mlm_weights"]),
             "disc_loss": jnp.sum(_token_weights(batch)),

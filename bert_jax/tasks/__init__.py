@@ -54,8 +54,8 @@ class Task(Protocol):
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, Any]:
         """Return the predictions for the examples of each set.
 
-        Returns:
-          For each set, predictions in any form that `scores` and `write` accept.
+        `outputs` has `TaskObjective.outputs` for all rows of some sets of `held_out`.
+        The predictions of a set have any form that `scores` and `write` accept.
         """
 
     def scores(self, predictions: dict[str, Any]) -> dict[str, Any]:

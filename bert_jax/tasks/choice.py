@@ -54,11 +54,9 @@ class Choice:
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> choice.Choice:
-        """Return a choice among as many answers as any question has."""
         return choice.Choice(encoder, self._num_choices)
 
     def decode(self, outputs: dict[str, Arrays]) -> Probabilities:
-        """Return the probability of each answer of each question."""
         return {
             name: decode(self._files[name].questions, outputs[name]["logits"])
             for name in outputs

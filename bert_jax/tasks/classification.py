@@ -86,14 +86,12 @@ class Classification:
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
-        """Return a classifier with a class for each label, or a regression."""
         weights: tuple[float, ...] = ()
         if self._config.class_weights == "balanced":
             weights = balanced_weights(self.train["labels"], len(self._labels))
         return make_objective(self._config, encoder, len(self._labels), weights)
 
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, np.ndarray]:
-        """Return a class or a number for each example."""
         if self._config.predicts_numbers:
             return {name: of_set["predictions"] for name, of_set in outputs.items()}
         return {name: of_set["logits"].argmax(-1) for name, of_set in outputs.items()}

@@ -32,7 +32,6 @@ class File:
 
     @property
     def tags(self) -> set[str]:
-        """All tags of the file."""
         return {tag for sentence in self.sentences for tag in sentence.tags}
 
     def where(self, tag: str) -> str:

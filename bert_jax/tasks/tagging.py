@@ -74,11 +74,9 @@ class Tagging:
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> tagging.Tagging:
-        """Return a classifier of tokens, with a class for each tag."""
         return tagging.Tagging(encoder, len(self._tags))
 
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, list[list[str]]]:
-        """Return the tag of each word of each sentence."""
         return {
             name: self._rows[name].decode(outputs[name]["predictions"], self._tags)
             for name in outputs

@@ -61,11 +61,9 @@ class Squad:
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> spans.Spans:
-        """Return the prediction of start and end of the answer."""
         return spans.Spans(encoder)
 
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, Rankings]:
-        """Rank the answers to each question."""
         ranked = answers.rank(self._windows, outputs["eval"], self._config)
         return {"eval": {e.id: r for e, r in zip(self._examples, ranked, strict=True)}}
 
