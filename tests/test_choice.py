@@ -125,6 +125,7 @@ def test_json_lines(answer, index, tmp_path):
         ("a.csv", "x,a,b,A\nx,a,b,\n", "line 2: there is no answer"),
         ("a.csv", "sent1,ending0,label\n", "SWAG's columns are .*: no column 'sent2'"),
         ("a.csv", SWAG + "0,,,,x,y,,a,b,c,d,4\n", "the answer 4 is .* from 0 to 3"),
+        ("a.csv", SWAG + "0,,,,x,y,,a,,c,d,1\n", "line 2: an answer is empty"),
         ("a.csv", SWAG.replace("l\n", "x\n") + "0,,,,x,y,,a,b,c,d,1\n", "no answer"),
         ("a.jsonl", '{"question": 1, "choices": []}', "'question' must be a text"),
         ("a.jsonl", '{"question": "x", "choices": "ab"}', "a list of texts"),

@@ -199,7 +199,7 @@ def _is_prose(text: str) -> bool:
 class Parameter:
     """Parameter of a function, from its numpydoc section.
 
-    Its description and the summary of the docstring are one line of prose each.
+    The description and the summary, from the docstring, are a line of prose each.
     """
 
     description: str

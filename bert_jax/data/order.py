@@ -35,8 +35,8 @@ class Items(NamedTuple):
 class Order:
     """The order of `count` items.
 
-    There is one epoch only, `once`, for evaluation. Without a key, uint64, items keep
-    their places.
+    With `once`, there is a single epoch, for evaluation. Without a key, which is
+    uint64, items keep their places.
     """
 
     count: int

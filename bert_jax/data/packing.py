@@ -54,8 +54,7 @@ class Packing:
     def examples(self, rows: order.Items) -> tuple[order.Items, tf.Tensor]:
         """Return the examples of some rows.
 
-        The items are chunks, [examples], row by row; the number of examples is int64
-        [B].
+        Chunks, [examples], come row by row, with the number in each row, int64 [B].
         """
         begin = tf.gather(self._starts, rows.index)
         end = tf.gather(self._starts, rows.index + 1)

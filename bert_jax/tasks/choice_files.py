@@ -131,7 +131,7 @@ def _read_csv(path: str, text: str) -> Iterator[tuple[int, dict[str, Any] | None
 
 def _from_swag(fields: dict[str, str]) -> dict[str, Any]:
     endings = [x for name, x in fields.items() if re.fullmatch("ending[0-9]+", name)]
-    choices = [f"{fields['sent2']} {ending}".strip() for ending in endings]
+    choices = [x.strip() and f"{fields['sent2']} {x}".strip() for x in endings]
     asked: dict[str, Any] = {"question": fields["sent1"], "choices": choices}
     if (label := fields.get("label")) is not None:
         asked["answer"] = int(label) if label.isdecimal() else label

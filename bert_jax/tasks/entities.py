@@ -80,7 +80,7 @@ def check(file: conll.File, scheme: str) -> None:
 class Entity:
     """An entity in a sentence.
 
-    Its type, its words from `begin` to before `end`, and these joined by spaces.
+    `text` is the words from `begin` to before `end`, joined by spaces.
     """
 
     kind: str

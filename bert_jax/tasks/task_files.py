@@ -26,7 +26,7 @@ LONE_SURROGATE = (
 
 
 def given(config: Any, advice: str) -> dict[str, str]:
-    """Return the files "train", "eval" and maybe "test"; advise what to pass."""
+    """Return the files of a task by set: "train", "eval" and maybe "test"."""
     files = {name: getattr(config, name, "") for name in ("train", "eval", "test")}
     for name in ("train", "eval"):
         if not files[name]:
