@@ -259,6 +259,14 @@ def build_corpus(text, wordpiece, folder):
     return build.build(source, build.Settings(0.0), wordpiece, folder / "c", workers=1)
 
 
+def test_short_documents_do_not_bias_next_sentence(tmp_path, wordpiece):
+    """The original gives far more than half random pairs on such a corpus."""
+    text = "\n\n".join(f"This is all that document {i} says." for i in range(300))
+    corpus = build_corpus(text, wordpiece, tmp_path)
+    batch = make(corpus, configure(batch_size=300)).batch(0)
+    assert abs(batch["nsp_labels"].mean() - 0.5) < 4 * 0.5 / math.sqrt(300)
+
+
 def test_one_document_is_not_enough(tmp_path, wordpiece):
     text = "One document. It has two sentences."
     corpus = build_corpus(text, wordpiece, tmp_path)

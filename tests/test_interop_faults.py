@@ -11,6 +11,7 @@ import tokenizers
 from bert_jax import prediction
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert, safetensors
+from bert_jax.interop import published as published_lib
 
 
 @pytest.fixture
@@ -118,6 +119,14 @@ def test_a_config_may_name_one_class_or_none(folder):
     assert checkpoints.published(source).metadata.config == {"kind": "bare encoder"}
 
 
+def test_of_some_classes_only_the_encoder_is_read(folder):
+    source = folder("electra_tagging")
+    edit(source / "config.json", architectures=["ElectraForCausalLM"])
+    read = checkpoints.published(source)
+    assert read.metadata.config == {"kind": "bare encoder"}
+    assert {path.split("/")[0] for path in read.shapes} == {"encoder"}
+
+
 def test_classifiers_of_several_labels_or_numbers_are_refused(folder):
     source = folder("classification")
     for problem in ("multi_label_classification", "regression"):
@@ -217,6 +226,25 @@ def test_arrays_of_other_shapes_are_refused(folder):
         kept = {key: array for key, array in changed.items() if array is not None}
         safetensors.write(source / "model.safetensors", kept, kept.items())
         refused(source, message)
+
+
+def test_embeddings_may_be_padded_to_a_power_of_two():
+    for tokens, rows in (
+        (30522, 30522),
+        (30522, 30528),  # to 8, 16, 32 and 64
+        (30522, 30592),  # to 128
+        (50265, 51200),  # to 1024
+    ):
+        published_lib._check_vocabulary("x", "config.json", tokens, rows)
+    # The first one lacks a line of the vocabulary.
+    for tokens, rows in (
+        (30521, 30522),
+        (30522, 30529),
+        (30522, 32768),
+        (30522, 30521),
+    ):
+        with pytest.raises(UserError, match="vocab_size in config.json"):
+            published_lib._check_vocabulary("x", "config.json", tokens, rows)
 
 
 def test_vocabularies_that_do_not_fit_are_refused(folder):

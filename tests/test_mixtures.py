@@ -162,6 +162,33 @@ def test_weights_are_sizes_to_a_power(corpora):
 # ---- refused configs
 
 
+def test_shares_are_exact_in_a_block_and_random_within(corpora):
+    """Counts in stretches are those of draws without replacement, to 4 sigma."""
+    config = mixed(configure(batch_size=64), weights=(3.0, 2.0, 1.0))
+    made = make(corpora, config)
+    (group,) = made._groups
+    block = 5
+    of, place = group.mixing.at(np.arange(block * 2**16, (block + 1) * 2**16))
+    of, place = of.numpy(), place.numpy()
+    counts = np.bincount(of)
+    assert counts.tolist() == [32768, 21845, 10923]
+    for i, count in enumerate(counts):
+        # Each row of a corpus comes once.
+        assert sorted(place[of == i]) == list(range(block * count, (block + 1) * count))
+        p = count / 2**16
+        for size in (64, 1024, 16384):
+            stretches = (of == i).reshape(-1, size).sum(1)
+            variance = size * p * (1 - p) * (2**16 - size) / (2**16 - 1)
+            off = (stretches - size * p) / np.sqrt(variance)
+            assert np.abs(off).max() < 4.5
+            if size < 16384:
+                # A variance of as many draws, to 4 sigma of its own.
+                sigma = np.sqrt(2 / len(off))
+                assert abs(np.mean(off**2) - 1) < 4 * sigma
+    other = group.mixing.at(np.arange(2**16))[0].numpy()
+    assert np.mean(other == of) < 0.5  # other blocks have other orders
+
+
 def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     folders = [str(corpus.folder) for corpus in corpora]
     other = vocabulary.train_wordpiece(documents, 500)

@@ -148,6 +148,21 @@ def test_there_is_a_slot_for_each_prediction(convention):
                 assert sum(counts) <= slots
 
 
+def test_random_segments_are_as_long_as_consecutive_ones(corpus):
+    """Otherwise there would be padding, and lengths would reveal the label."""
+    config = configure(OBJECTIVES["next sentence"], length=128)
+    reference = Reference(corpus, config)
+    made = make(corpus, config)
+    for step in range(2):
+        batch = made.batch(step)
+        for row in range(32):
+            _, chunks = reference.row_at(step * 32 + row)
+            for number, c in enumerate(chunks):
+                own = batch["attention_mask"][row]
+                own = own & (batch["documents"][row] == number)
+                assert own.sum() == reference.tokens_of(c) + 3
+
+
 def test_rows_across_documents_are_not_packed():
     objective = MASKED(segments="full_sentences")
     with pytest.raises(UserError, match=r"examples_per_row=8 packs .*'doc_sentences'"):

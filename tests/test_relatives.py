@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 from toy import TINY, assert_trees_close, init, random_batch
 
-from bert_jax import config
+from bert_jax import config, knobs
+from bert_jax.errors import UserError
 from bert_jax.model import parameters, randomness
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
@@ -96,6 +97,35 @@ def test_generators_have_the_shapes_of_the_authors():
     of_base = config.ReplacedTokensConfig(generator_size=1 / 3).generator(base)
     assert (of_base.hidden_size, of_base.num_heads) == (256, 4)
     assert of_base.embedding_size == 768
+
+
+@pytest.mark.parametrize(("size", "columns"), [(0.3, 230), (1e-4, 0)])
+def test_generator_with_a_fraction_of_a_head_is_refused(size, columns):
+    asked = config.PretrainConfig(
+        objective=config.ReplacedTokensConfig(generator_size=size)
+    )
+    with pytest.raises(UserError, match=f"hidden_size={columns}; it must be a mult"):
+        knobs.check(asked)
+
+
+@pytest.mark.parametrize(
+    ("fields", "layers", "message"),
+    [
+        ({"num_key_value_heads": 4}, 1.0, "num_key_value_heads=4 .* num_heads=3"),
+        ({"num_layer_groups": 4}, 0.5, "num_layer_groups=4 .* num_layers=6"),
+    ],
+)
+def test_generator_that_cannot_share_heads_or_layers_is_refused(
+    fields, layers, message
+):
+    asked = config.PretrainConfig(
+        encoder=config.EncoderConfig(**fields),
+        objective=config.ReplacedTokensConfig(
+            generator_size=0.25, generator_layers=layers
+        ),
+    )
+    with pytest.raises(UserError, match=f"generator's {message}"):
+        knobs.check(asked)
 
 
 def test_samples_have_the_probabilities_of_a_softmax():

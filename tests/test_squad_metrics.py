@@ -68,6 +68,18 @@ def test_questions_with_and_without_answers():
     assert not any(name.startswith("NoAns_") for name in one_kind)
 
 
+def test_thresholds_by_hand():
+    predictions = {"p": "x", "q": "w", "r": "z", "s": "w"}
+    odds = {"p": -3.0, "q": 2.0, "r": -1.0, "s": -2.0}
+    # In the order of the odds: p gains 2/3 in F1, s costs 1, r gains 1.
+    got = metrics.best_thresholds(V2, predictions, odds)
+    assert got["best_exact"] == 50.0
+    assert got["best_f1"] == pytest.approx(100 * (2 + 2 / 3) / 4)
+    assert got["best_f1_thresh"] == -3.0
+    # To answer up to -1 is no better than to answer nothing.
+    assert -3.0 > got["best_exact_thresh"] == pytest.approx(-3.0)
+
+
 @pytest.mark.parametrize("seed", range(3))
 def test_no_other_threshold_is_better(seed):
     rng = np.random.default_rng(seed)

@@ -10,6 +10,7 @@ import sys
 import unicodedata
 
 import pytest
+import tokenizers
 from corpora import flipped
 
 from bert_jax import tokenizer as tokenizer_lib
@@ -57,6 +58,20 @@ def test_wordpiece_agrees_with_a_restatement(wordpiece, documents):
     texts = [*documents[:20], "Ünïcödé naïve façade", "x" * 150, "a\u00a0b\u3000c"]
     for text, ids in zip(texts, wordpiece.encode_batch(texts), strict=True):
         assert ids == reference_wordpiece(wordpiece, text)
+
+
+def test_cache_of_words_changes_no_ids(wordpiece):
+    pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
+    odd = [
+        "foo\x1cbar baz",
+        "x\u2028y",
+        "tab\tnew\x0bline",
+        "\ufeffbom",
+        "İstanbul ΑΣ'Σ",
+    ]
+    for text in [*odd, *odd]:
+        direct = pipeline.encode(text, add_special_tokens=False).ids
+        assert wordpiece.encode(text) == direct
 
 
 def test_published_vocabularies():
@@ -269,6 +284,22 @@ def test_byte_order_mark_and_line_ends_of_a_vocabulary_do_not_matter(
     path = tmp_path / "vocab.txt"
     path.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(wordpiece.tokens).encode())
     assert vocabularies.read_wordpiece(path, True, True) == wordpiece
+
+
+def test_bad_vocabulary_files_are_refused(tmp_path):
+    path = tmp_path / "vocab.txt"
+    for content, message in [
+        (b"[PAD]\n[UNK]\n[CLS]\n[SEP]\nhello\n", r"has no \[MASK\]"),
+        (b"[PAD]\n\n[UNK]\n", "line 2: no token"),
+        (b"\xff\xfe", "vocab.txt is damaged"),
+        (None, "cannot read the vocabulary .*: No such file or directory"),
+    ]:
+        path.write_bytes(content) if content else path.unlink()
+        with pytest.raises(UserError, match=message):
+            vocabularies.read_wordpiece(path, True, True)
+    for missing in (tmp_path, path):
+        with pytest.raises(UserError, match=r"no tokenizer in .*\.json is missing"):
+            tokenizer_lib.Tokenizer.load(missing)
 
 
 def test_a_repeated_token_has_its_first_id(tmp_path):

@@ -40,8 +40,11 @@ _MIGRATIONS = {
 def upgrade(values: Any, *, to_continue: bool = False) -> Any:
     """Return a saved config with the fields of earlier versions replaced.
 
-    Values that are no config stay as they are, for the caller to refuse. A removed
-    feature of pretraining matters only `to_continue` a run.
+    Args:
+      values: Config of a run, or some of its groups, as read from JSON. Other values
+        are returned unchanged, for the caller to refuse.
+      to_continue: Whether the run is to be continued. Predictions and fine-tuning need
+        the encoder only, and removed features of pretraining do not matter.
 
     Raises:
       UserError: The run cannot be continued, because this version lacks a feature.

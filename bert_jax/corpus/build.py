@@ -43,8 +43,14 @@ def build(
 ) -> shards.Corpus:
     """Build a corpus, or continue a build that was interrupted.
 
-    The folder `output` is new, empty, or holds the same build. Without a `runner`,
-    there are as many local processes as `workers`, or one per core.
+    Args:
+      source: Source of the text.
+      settings: How to treat the text.
+      tokenizer: Tokenizer for the text; the corpus gets a copy.
+      output: Folder to write. It is new, empty, or holds the same build.
+      runner: Runner for the splits; None for local processes.
+      workers: Number of local processes; 0 for one per core.
+      on_split: Function to call after each split.
 
     Raises:
       UserError: The input has no document to train on, the folder holds something else

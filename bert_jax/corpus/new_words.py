@@ -20,7 +20,10 @@ _UNUSED = re.compile(r"\[unused\d+\]")
 class NewWord:
     """Word that is not in a vocabulary.
 
-    The word is normalised, and its pieces are ids in the current vocabulary.
+    Attributes:
+      word: Normalised word.
+      count: Number of occurrences in the text.
+      pieces: Ids of its pieces in the current vocabulary.
     """
 
     word: str

@@ -199,7 +199,10 @@ def _is_prose(text: str) -> bool:
 class Parameter:
     """Parameter of a function, from its numpydoc section.
 
-    The description and the summary, from the docstring, are a line of prose each.
+    Attributes:
+      description: Paragraph below the parameter's declaration, as one line of prose.
+      summary: First paragraph of the docstring, as one line of prose.
+      module: Path of the module.
     """
 
     description: str

@@ -36,7 +36,14 @@ _FORMAT = "bert_jax corpus 1"
 class Shard:
     """One shard, as `corpus.json` describes it.
 
-    Documents are rows, and unknown tokens are `[UNK]`. The checksum is hexadecimal.
+    Attributes:
+      file: Name of the file in the folder of the corpus.
+      documents: Number of documents, which are rows.
+      sentences: Number of sentences.
+      tokens: Number of tokens.
+      sha256: Checksum of the file, in hexadecimal.
+      unknown_tokens: Number of `[UNK]` tokens.
+      size: Number of bytes of the file.
     """
 
     file: str

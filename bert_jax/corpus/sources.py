@@ -37,9 +37,12 @@ _COMPRESSION = 3
 class Source:
     """Input of a build and its format.
 
-    The pattern is a glob of files, which `tfds:` and `python_docs` do not use. The text
-    is in a field of a JSON object or TFDS example, or a column of a Parquet file. A
-    split, and so the text of a shard, has about `split_bytes`.
+    Attributes:
+      pattern: Glob of files; not used by `tfds:` and `python_docs`.
+      format: One of the formats in the module's docstring.
+      text_field: Field of a JSON object or TFDS example, or column of a Parquet file,
+        that holds the text.
+      split_bytes: Approximate size of a split, and so of the text in a shard.
     """
 
     pattern: str
@@ -52,8 +55,12 @@ class Source:
 class Piece:
     """Range of one input: bytes of a file, or examples of a dataset.
 
-    The name is a path or a dataset. The end is exclusive, and a document belongs to the
-    piece in which it begins. The checksum is from a store's listing, or "".
+    Attributes:
+      name: Path of the file, or name of the dataset.
+      start: First byte or example.
+      end: End of the range, exclusive. A document belongs to the piece in which it
+        begins.
+      checksum: Checksum of the file from a store's listing; "" if there is none.
     """
 
     name: str

@@ -42,8 +42,10 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r{0,2}\n|\r|\Z)")
 class Problems:
     """Parts of the input that were left out, and hints about how to read it.
 
-    The first `lines` are messages that name the file. Each problem cost a line, or the
-    rest of a file. Hints cost nothing.
+    Attributes:
+      count: Number of problems. Each cost a line, or the rest of a file.
+      lines: Messages about the first problems; each names the file.
+      hints: Possible mistakes in how the input is read. They cost nothing.
     """
 
     count: int = 0
@@ -70,7 +72,15 @@ def documents(
     text_field: str,
     problems: Problems,
 ) -> Iterator[str]:
-    """Yield the texts of the documents that begin in bytes [start, end), in order.
+    """Yield the texts of the documents that begin in a range of a file, in order.
+
+    Args:
+      name: Path or URL of the file.
+      start: First byte of the range.
+      end: End of the range, exclusive.
+      format: One of `FORMATS`.
+      text_field: Field of a JSON object that holds the text.
+      problems: Collects bad input, which costs its line or the rest of the file.
 
     Raises:
       UserError: The file does not exist, or has no such column.

@@ -134,10 +134,14 @@ def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> np.ndarr
     for two segments. One difference: sentences longer than `target` are cut into equal
     parts first. The original would truncate them.
 
-    The target may be int64 [pieces], that of a chunk that begins at each piece. A chunk
-    has `min_pieces` at least, if the document has so many left.
+    Args:
+      pieces: The documents.
+      target: Tokens to reach, or int64 [pieces], the target of a chunk that begins at
+        each piece.
+      min_pieces: Pieces of a chunk, at least, if the document has so many left.
 
-    The chunks are int64 [chunks + 1]; see `Pieces`.
+    Returns:
+      The chunks, int64 [chunks + 1]; see `Pieces`.
 
     Source: google-research/bert, create_pretraining_data.py,
     create_instances_from_document.
@@ -151,10 +155,14 @@ def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> np.ndarr
 def fill(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
     """Join pieces to chunks of at most `target` tokens.
 
-    Pieces have at most `target` tokens each. A separator has this many tokens between
-    two documents; without one, chunks do not cross documents.
+    Args:
+      pieces: Pieces of at most `target` tokens each.
+      target: Tokens in a chunk, at most.
+      separator: Tokens between two documents in a chunk; None: chunks do not cross
+        documents.
 
-    The chunks are int64 [chunks + 1]; see `Pieces`.
+    Returns:
+      The chunks, int64 [chunks + 1]; see `Pieces`.
     """
     document = pieces.documents(np.arange(pieces.of_document[-1]))
     gaps = document * (separator or 0)
@@ -167,8 +175,10 @@ def fill(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
 def _walk(ends: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
     """Cut each part of the pieces into chunks, one after the other.
 
-    `ends`, int64 [pieces], has the end of a chunk that would begin at each piece.
-    `boundaries`, int64 [parts + 1], are first pieces of parts and the number of pieces.
+    Args:
+      ends: int64 [pieces], the end of a chunk that would begin at each piece.
+      boundaries: int64 [parts + 1], first piece of each part, and the number of pieces;
+        no chunk crosses them.
     """
     # Vectorised over parts: the first chunk of each part, then the second, and so on.
     firsts = [boundaries[-1:]]

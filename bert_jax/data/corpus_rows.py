@@ -58,8 +58,15 @@ class CorpusRows:
     ):
         """Read the shards, and prepare what does not depend on the rows.
 
-        `config` is that of the phase (`PretrainConfig.of_phase`), `key` the uint64 key
-        of all draws, and `name` the name of the corpus in the names of rows.
+        Args:
+          corpus: Source of the tokens.
+          config: Config of the phase (`PretrainConfig.of_phase`).
+          length: Tokens in a row.
+          split: Split of the corpus.
+          group: Index of the group of shards.
+          num_groups: Number of groups.
+          key: uint64; key of all draws.
+          name: Name of the corpus in the names of rows; "" to leave it out.
 
         Raises:
           UserError: There are too few documents, or a shard is damaged.

@@ -70,8 +70,9 @@ class Masking:
     ) -> dict[str, tf.Tensor]:
         """Choose positions, replace their tokens, and keep the original tokens.
 
-        The ids are int32 [B, L]; `keys_for` returns the keys of the rows' draws for a
-        purpose, uint64 [B].
+        Args:
+          ids: int32 [B, L].
+          keys_for: Function from a purpose to the keys of the rows' draws, uint64 [B].
 
         Returns:
           input_ids [B, L] and mlm_positions, mlm_labels and mlm_weights [B, P], as in
@@ -241,9 +242,12 @@ class Masking:
 def _distance_to_next(marks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
     """Return the distance from each column to the next mark or the row's end.
 
-    The marks are bool [B, L], the columns int64 [B, K].
+    Args:
+      marks: bool [B, L].
+      column: int64 [B, K].
 
-    The result, int64 [B, K], is at least 1.
+    Returns:
+      int64 [B, K], at least 1.
     """
     before = tf.cumsum(tf.cast(marks, tf.int32), axis=1)
     here = tf.gather(before, tf.maximum(column, 0), batch_dims=1)

@@ -35,8 +35,10 @@ class Items(NamedTuple):
 class Order:
     """The order of `count` items.
 
-    With `once`, there is a single epoch, for evaluation. Without a key, which is
-    uint64, items keep their places.
+    Attributes:
+      count: Number of items.
+      key: Key of the permutations, uint64; None to leave the items in place.
+      once: Whether there is one epoch only, for evaluation.
     """
 
     count: int

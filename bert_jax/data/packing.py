@@ -35,8 +35,13 @@ class Packing:
     ):
         """Choose the chunks that share a row.
 
-        `sizes`, int64 [chunks], are tokens of each chunk's example, at most `length`.
-        `key`, uint64, orders chunks of equal size.
+        Args:
+          sizes: int64 [chunks], tokens of each chunk's example, at most `length`.
+          length: Tokens in a row.
+          max_examples: Examples in a row, at most: S.
+          max_predictions: Predictions in a row, at most: P.
+          pad_id: The id of [PAD].
+          key: uint64; key of the order of chunks of equal size.
         """
         draws = random_bits.word(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
         falling = np.lexsort((draws, -sizes))
@@ -114,8 +119,11 @@ class _Layout:
     def __init__(self, sizes: tf.Tensor, count: tf.Tensor, most: int, width: int):
         """Lay out the examples of some rows.
 
-        `sizes`, int64 [examples], are columns of each example, row by row; `count`,
-        int64 [B], examples of each row, at most S = `most`.
+        Args:
+          sizes: int64 [examples], columns of each example, row by row.
+          count: int64 [B], examples of each row.
+          most: Examples in a row, at most: S.
+          width: Columns of a row, W.
         """
         in_rows = tf.RaggedTensor.from_row_lengths(sizes, count, validate=False)
         in_rows = in_rows.to_tensor(shape=[None, most])  # [B, S]

@@ -54,8 +54,9 @@ class Permutations:
     ) -> dict[str, tf.Tensor]:
         """Choose targets and orders.
 
-        The ids are int32 [B, L]; `keys_for` returns the keys of the rows' draws for a
-        purpose, uint64 [B].
+        Args:
+          ids: int32 [B, L].
+          keys_for: Function from a purpose to the keys of the rows' draws, uint64 [B].
 
         Returns:
           target_positions, target_labels and target_weights [B, P], and ranks [B, L],

@@ -35,7 +35,12 @@ class Purpose(enum.IntEnum):
 def word(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     """Return the `index`-th random word of stream `key`, also the key of a substream.
 
-    The key is uint64 [...]. The index is of any integer type, and broadcast.
+    Args:
+      key: uint64 [...].
+      index: any integer type, broadcast against `key`.
+
+    Returns:
+      uint64, uniform over all 64-bit words.
     """
     z = key + (tf.cast(index, tf.uint64) + 1) * _uint64(_GOLDEN)
     z = (z ^ _shift(z, 30)) * _uint64(0xBF58476D1CE4E5B9)
@@ -82,7 +87,13 @@ def lower_half(random: tf.Tensor) -> tf.Tensor:
 def harmonic(random: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
     """Map words to integers n in [1, limit], with probabilities proportional to 1 / n.
 
-    `limit` is int32 or int64 in [1, maximum], and broadcast against the words.
+    Args:
+      random: uint64, from `word`.
+      limit: int32 or int64 in [1, maximum], broadcast against `random`.
+      maximum: Largest limit.
+
+    Returns:
+      Integers of the type of `limit`.
     """
     totals = np.cumsum([1 / n for n in range(1, maximum + 1)])
     reached = fraction(random) * tf.gather(tf.constant(totals), limit - 1)
@@ -111,8 +122,10 @@ def permute(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
     Rogaway 2002, Ciphers with arbitrary finite domains). So the order of an epoch needs
     no memory, and each element costs the same.
 
-    The index is int64 [...], the size less than 2**62, and the key, uint64, is
-    broadcast.
+    Args:
+      index: int64 [...], in [0, size).
+      size: less than 2**62.
+      key: uint64, broadcast against `index`.
     """
     height = math.isqrt(size - 1) + 1
     width = -(-size // height)

@@ -53,8 +53,13 @@ class Segments:
     ):
         """Cut the documents into chunks.
 
-        `short_sequence_rate` is the share of rows that aim at a random shorter length.
-        For rows that are to be packed, `aim_key`, uint64, draws the aims of all epochs.
+        Args:
+          table: Documents of a group of shards.
+          length: Tokens in a row.
+          short_sequence_rate: Share of rows that aim at a random shorter length.
+          tokenizer: For the special tokens.
+          aim_key: For rows that are to be packed, uint64, key of the aims of all
+            epochs; None: each row draws its own.
         """
         self._length = length
         self._target = length - self._special_tokens

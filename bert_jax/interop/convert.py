@@ -38,9 +38,12 @@ _LAST = {"huggingface": huggingface_folder.CONFIG, "tensorflow": tensorflow.CONF
 class Converted:
     """Result of a conversion.
 
-    `name` is a class of `transformers`, or "" if there is none. Heads of this class
-    that the checkpoint lacks are `missing`; its arrays without a place in the output
-    are `ignored`.
+    Attributes:
+      to: Format of the output.
+      name: Class of `transformers` that the checkpoint corresponds to; "" if unknown.
+      written: Names of the arrays in the output.
+      missing: Heads of the class that the checkpoint lacks.
+      ignored: Names of the checkpoint's arrays that are not in the output.
     """
 
     to: str

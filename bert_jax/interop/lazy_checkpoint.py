@@ -23,10 +23,13 @@ _GENERATOR = {"generator_head/": "mlm_head/", "generator/": "encoder/"}
 class Model:
     """A checkpoint of any format.
 
-    Its metadata have the form of native checkpoints. Parameters, by path, are read from
-    disk at every access, so that memory need not hold all of them. `ignored` names
-    arrays that are no parameters. A published checkpoint has the `form` of a class of
-    `transformers`.
+    Attributes:
+      source: Workdir, checkpoint or folder.
+      metadata: Its metadata, in the form of native checkpoints.
+      params: Parameters by path. Each is read from disk at every access, so that memory
+        need not hold all of them.
+      ignored: Names of its arrays that are no parameters.
+      form: Class of `transformers`, if it is a published checkpoint.
     """
 
     source: str

@@ -44,9 +44,13 @@ def check(output: str, *, local: bool = False) -> storage.Path:
 def complete_or_not_at_all(folder: storage.Path, last: str) -> Iterator[pathlib.Path]:
     """Write a folder in a temporary place, and publish it when the block succeeds.
 
-    A local folder is renamed. A store cannot rename, so the file `last`, which marks a
-    checkpoint, is uploaded last. After an error nothing is left; a process that is
+    A local folder is renamed. A store cannot rename, so the file that marks a
+    checkpoint is uploaded last. After an error nothing is left; a process that is
     killed may leave files in the store.
+
+    Args:
+      folder: Result of `check`.
+      last: Name of the file that is uploaded last.
 
     Yields:
       The temporary folder.

@@ -36,9 +36,14 @@ _FLOATS = "float16", "bfloat16", "float32", "float64"
 class Published:
     """A checkpoint of another project.
 
-    The source is what the user named. The metadata have the form of native checkpoints.
-    Arrays have Hugging Face's names, and shapes are those of parameters by path.
-    `ignored` has arrays that are no parameters, with the reason.
+    Attributes:
+      source: Folder or file that the user named.
+      files: Files with the arrays.
+      form: Class of `transformers`.
+      metadata: Its metadata, in the form of native checkpoints.
+      arrays: Arrays by Hugging Face's names.
+      ignored: Names of arrays that are not parameters, with the reason.
+      shapes: Shapes of the parameters, by path.
     """
 
     source: str

@@ -97,7 +97,13 @@ def write(
     types: Mapping[str, Any],
     arrays: Iterable[tuple[str, np.ndarray]],
 ) -> None:
-    """Write arrays in any order, one at a time. `types` has the order in the file."""
+    """Write a file. At most one array is copied at a time.
+
+    Args:
+      path: File.
+      types: Objects with the shape and dtype of each array, by name, in file order.
+      arrays: Names and arrays, in any order.
+    """
     # `transformers` requires the name of the library whose layout the arrays have.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}
     begins, end = {}, 0

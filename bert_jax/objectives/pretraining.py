@@ -18,10 +18,11 @@ from bert_jax.objectives import Batch, metric_sums
 class PretrainingObjective:
     """Objective whose rows are made from a corpus.
 
-    A subclass has a field `config` with a default. It defines `losses`, `model`,
-    `sequence_flops`, `counts`, and `measure`, which returns the terms of losses and
-    accuracies, with arguments as for `terms`. It adds to `batch_shapes` what it
-    predicts.
+    A subclass has a field `config` with a default. It defines the members that raise
+    `NotImplementedError`, and adds to `batch_shapes` what it predicts.
+
+    Attributes:
+      encoder: Architecture of the encoder.
     """
 
     encoder: config_lib.EncoderConfig

@@ -80,7 +80,11 @@ def check(file: conll.File, scheme: str) -> None:
 class Entity:
     """An entity in a sentence.
 
-    `text` is the words from `begin` to before `end`, joined by spaces.
+    Attributes:
+      kind: Type of the entity.
+      begin: Index of its first word.
+      end: Index of its last word, plus 1.
+      text: Its words, separated by spaces.
     """
 
     kind: str

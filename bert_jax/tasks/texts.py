@@ -14,8 +14,11 @@ from bert_jax.tasks import Arrays
 class Example:
     """A text or a pair of texts.
 
-    A single text has `text_b` "". The label is as in the file, or "" if unknown.
-    `where` is file and line, for messages.
+    Attributes:
+      text_a: The text, or the first of a pair.
+      text_b: The second of a pair; "" for a single text.
+      label: Label as in the file; "" if unknown.
+      where: File and line, for messages.
     """
 
     text_a: str

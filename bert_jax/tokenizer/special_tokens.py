@@ -9,8 +9,12 @@ from bert_jax.errors import UserError
 class SpecialTokens(NamedTuple):
     """Texts of the special tokens in a vocabulary.
 
-    [CLS] begins a row; [SEP] ends it, and separates texts. A vocabulary without a token
-    for unknown text has `mask` as `unk`.
+    Attributes:
+      pad: Padding.
+      unk: Unknown text. A vocabulary without one has `mask` here.
+      cls: First token of a row.
+      sep: Last token of a row, and separator of texts.
+      mask: Blank.
     """
 
     pad: str
@@ -51,8 +55,10 @@ def find(
 ) -> SpecialTokens:
     """Return the special tokens of a vocabulary.
 
-    `unk` is the token of unknown text, if the model has one. `named` has fields of
-    `tokenizer_config.json` or `special_tokens_map.json`.
+    Args:
+      tokens: All tokens.
+      unk: Token that the model gives to unknown text; None if it has none.
+      named: Fields of a `tokenizer_config.json` or `special_tokens_map.json`.
 
     Raises:
       UserError: A token is missing, or two roles have the same token.

@@ -23,8 +23,13 @@ _CERTAIN = 1e9
 class Answer:
     """A part of a context; empty for no answer.
 
-    The text is `context[begin:end]`. The probability is a softmax over the answers of a
-    ranking. The logits are those of its first and its last token.
+    Attributes:
+      text: `context[begin:end]`.
+      begin: Index of its first character.
+      end: Index of its last character plus 1.
+      probability: Softmax over the answers of a ranking.
+      start_logit: Start logit of its first token.
+      end_logit: End logit of its last token.
     """
 
     text: str

@@ -107,8 +107,10 @@ def positions(
     An answer covers each token with any of its characters, so that a boundary inside a
     word is a boundary of tokens if the vocabulary splits the word there.
 
-    `begins` and `ends` are characters of the answer of each question in its context;
-    the end is exclusive, and at most the begin if there is no answer.
+    Args:
+      windows: Windows.
+      begins: First character of the answer of each question in its context.
+      ends: Last character plus 1; at most the begin if there is no answer.
 
     Returns:
       Positions of the first and of the last token in each window, int32 [W]; 0, which
