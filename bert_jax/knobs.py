@@ -222,11 +222,8 @@ def require(
 ) -> None:
     """Check fields that depend on each other.
 
-    Args:
-      config: Config that has the fields.
-      where: Path of its fields, for messages.
-      requirements: Path of a field, its only possible value, and the path of the field
-        that requires this value.
+    Each requirement is the path of a field, its only possible value, and the path of
+    the field that requires this value. `where` is the path of the config, for messages.
 
     Raises:
       UserError: A field has another value.
@@ -248,13 +245,9 @@ def differences(
 ) -> list[str]:
     """Return the fields that differ between two configs, as lines for a message.
 
-    Args:
-      old: Config in the workdir.
-      new: Config of the command.
-      free: Whether to list the fields that may change between a run and its
-        continuation, or the other fields.
-      where: Path of the two values inside a larger config.
-      is_free: Whether the field that has these values may change.
+    With `free`, list the fields that may change between a run and its continuation, or
+    else the other fields. `where` and `is_free` belong to the values inside a larger
+    config.
     """
     children = []
     is_list = isinstance(old, tuple) and any(map(dataclasses.is_dataclass, old + new))
@@ -296,13 +289,8 @@ def architecture(config: Any) -> list[dataclasses.Field]:
 def filled_in(config: T, path: str, value: Any, reason: str) -> T:
     """Return a config with a value in place of an open field.
 
-    A field is open if its value counts as false: 0 or "".
-
-    Args:
-      config: Config with the field.
-      path: Path of the field, such as "encoder.vocab_size".
-      value: Value to fill in.
-      reason: Why no other value is possible, for the message.
+    A field is open if its value counts as false: 0 or "". `path` is such as
+    "encoder.vocab_size". `reason` says why no other value is possible.
 
     Raises:
       UserError: The field has another value.

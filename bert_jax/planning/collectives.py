@@ -37,19 +37,13 @@ _SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Communication between devices.
+    """Communication between devices."""
 
-    Attributes:
-      kind: "all-reduce" and so on.
-      size: Bytes that a device contributes (all-gather: receives) each time.
-      times: Number of executions.
-      groups: int [groups, members]; groups of devices, numbered in the program's order;
-        None if the members are whole slices of a pod.
-    """
-
-    kind: str
-    size: int
-    times: int
+    kind: str  # "all-reduce" and so on
+    size: int  # bytes that a device contributes (all-gather: receives) each time
+    times: int  # number of executions
+    # int [groups, members]; groups of devices, numbered in the program's order; None if
+    # the members are whole slices of a pod.
     groups: np.ndarray | None
 
     @property
@@ -67,21 +61,13 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Collectives of one kind over one network, in a step.
+    """Collectives of one kind over one network, in a step."""
 
-    Attributes:
-      kind: "all-reduce" and so on.
-      network: `CHIP`, `ICI` or `DCN`.
-      count: Number of collectives.
-      size: Bytes that a device contributes (all-gather: receives).
-      sent: Bytes that a device sends in a ring.
-    """
-
-    kind: str
-    network: str
-    count: int
-    size: int
-    sent: int
+    kind: str  # "all-reduce" and so on
+    network: str  # `CHIP`, `ICI` or `DCN`
+    count: int  # number of collectives
+    size: int  # bytes that a device contributes (all-gather: receives)
+    sent: int  # bytes that a device sends in a ring
 
 
 def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, ...]:

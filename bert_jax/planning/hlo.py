@@ -28,23 +28,14 @@ _KERNEL = 'custom_call_target="tpu_custom_call"'
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a program.
+    """One line of a program."""
 
-    Attributes:
-      name: Name of the result.
-      opcode: Kind of operation.
-      type: Type of the result, as text.
-      operands: Names of instructions of the same computation.
-      arguments: Text between the parentheses.
-      rest: Text after the parentheses.
-    """
-
-    name: str
-    opcode: str
-    type: str
-    operands: tuple[str, ...]
-    arguments: str
-    rest: str
+    name: str  # name of the result
+    opcode: str  # kind of operation
+    type: str  # type of the result, as text
+    operands: tuple[str, ...]  # names of instructions of the same computation
+    arguments: str  # text between the parentheses
+    rest: str  # text after the parentheses
 
     def called(self, role: str) -> str | None:
         """Return the name of the computation that is called as `body` and so on."""

@@ -16,25 +16,16 @@ from bert_jax.training.run import Run
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Plan of a recipe on a topology.
-
-    Attributes:
-      recipe: Name of the recipe.
-      topology: Slices to run on.
-      mesh: Description of the mesh.
-      parameters: Number of parameters of the model.
-      phases: Plans of the phases of the recipe.
-      kernels: Implementation of each part of the model, as a run reports it.
-      versions: Versions of jax and libtpu.
-    """
+    """Plan of a recipe on a topology."""
 
     recipe: str
-    topology: Topology
+    topology: Topology  # slices to run on
     mesh: str
     parameters: int
     phases: tuple[PhasePlan, ...]
+    # Implementation of each part of the model, as a run reports it.
     kernels: tuple[str, ...]
-    versions: str
+    versions: str  # versions of jax and libtpu
 
     @property
     def fits(self) -> bool:
@@ -64,18 +55,12 @@ def _total(phases: Sequence[PhasePlan], step_seconds: Sequence[float]) -> float:
 
 @dataclasses.dataclass(frozen=True)
 class Planner:
-    """Compiler of runs for a topology.
-
-    Attributes:
-      topology: Slices to run on.
-      make_run: Function from a resolved config and a mesh to the run. Its data are
-        never opened.
-      dump: Folder of the compiler's schedules, if requested.
-    """
+    """Compiler of runs for a topology."""
 
     topology: Topology
+    # Function from a resolved config and a mesh to the run. Its data are never opened.
     make_run: Callable[[config_lib.PretrainConfig, jax.sharding.Mesh], Run]
-    dump: Dump | None = None
+    dump: Dump | None = None  # folder of the compiler's schedules, if requested
 
     def plan(
         self,

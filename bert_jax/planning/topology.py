@@ -20,25 +20,15 @@ from bert_jax.planning.cost import Rates
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """Properties of a TPU generation.
+    """Properties of a TPU generation."""
 
-    Attributes:
-      sides: Numbers in the name of a slice.
-      largest: Chips of the largest slice.
-      examples: Shapes of slices that exist.
-      hbm: Bytes of memory of a JAX device that a program can use.
-      bandwidth: Bytes in a second between a JAX device and its memory.
-      clock: Cycles in a second; 0 if unknown.
-      chip_config: Option of the compiler that gives the devices of a real slice; "" for
-        the default.
-    """
-
-    sides: int
-    largest: int
-    examples: str
-    hbm: int
-    bandwidth: float
-    clock: float
+    sides: int  # numbers in the name of a slice
+    largest: int  # chips of the largest slice
+    examples: str  # shapes of slices that exist
+    hbm: int  # bytes of memory of a JAX device that a program can use
+    bandwidth: float  # bytes in a second between a JAX device and its memory
+    clock: float  # cycles in a second; 0 if unknown
+    # Option of the compiler that gives the devices of a real slice; "" for the default.
     chip_config: str = ""
 
     def rates(self, peak_flops: float) -> Rates:
@@ -109,20 +99,13 @@ _MOST_SLICES = 256
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """One or several slices.
+    """One or several slices."""
 
-    Attributes:
-      name: Name of one slice.
-      slices: Number of slices.
-      generation: Generation of the chips.
-      shape: Chips along each side.
-      devices: Devices of all slices, as JAX would list them there.
-    """
-
-    name: str
-    slices: int
+    name: str  # name of one slice
+    slices: int  # number of slices
     generation: Generation
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # chips along each side
+    # Devices of all slices, as JAX would list them there.
     devices: tuple[jax.Device, ...]
 
     @property
@@ -145,9 +128,7 @@ class Topology:
 def open_topology(name: str, slices: int = 1) -> Topology:
     """Return the devices of one slice or several, for the compiler.
 
-    Args:
-      name: Name of a slice, such as "v4:4x4x8".
-      slices: Number of slices, with a slower network between them.
+    The name is such as "v4:4x4x8". The network between slices is slower.
 
     Raises:
       UserError: The slice does not exist, or the compiler is missing.

@@ -77,15 +77,10 @@ class MaskedTokens(rows_lib.TextQuestion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Blanks(MaskedTokens):
-    """The most probable words at some positions.
-
-    Attributes:
-      tokenizer: Tokenizer with the words.
-      top: Number of words for each position.
-    """
+    """The most probable words at some positions."""
 
     tokenizer: tokenizer_lib.Tokenizer
-    top: int
+    top: int  # number of words for each position
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return ids and probabilities [B, P, top], the best word first."""

@@ -55,9 +55,7 @@ def check_is_list(texts: Iterable) -> None:
 def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
     """Check a list of texts, or of lists of texts.
 
-    Args:
-      texts: Texts.
-      first: Index of the first one, for the error.
+    `first` is the index of the first one, for the error.
 
     Raises:
       TextError: An item is not a text, or not one that UTF-8 can encode.

@@ -81,9 +81,6 @@ class Trained:
     def task(self, config_class: type) -> tuple[Any, dict[str, Any]]:
         """Return config and settings of the fine-tuning task of the checkpoint.
 
-        Args:
-          config_class: Class of the task's config.
-
         Raises:
           UserError: The checkpoint is not of this task.
         """
@@ -110,10 +107,8 @@ class Trained:
     ) -> inference.Engine:
         """Return the engine that answers a question, made at its first use.
 
-        Args:
-          question: Question.
-          purpose: Purpose of its head for the message, such as "to fill blanks".
-          hint: Advice for the message.
+        The message about a missing head has its purpose, such as "to fill blanks", and
+        a hint.
 
         Raises:
           UserError: The checkpoint lacks the head, or is damaged.

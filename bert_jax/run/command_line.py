@@ -250,12 +250,7 @@ def use_huge_pages() -> None:
 
 
 def start_processes() -> None:
-    """Connect to the other processes of the run, if there are any.
-
-    Raises:
-      UserError: The flags are incomplete.
-      RuntimeError: The other processes did not connect in time.
-    """
+    """Connect to the other processes of the run, if there are any."""
     from bert_jax.training import processes
 
     values = flags.FLAGS
@@ -281,11 +276,7 @@ def overrides() -> list[str]:
 
 
 def required(name: str, hint: str) -> str:
-    """Return the value of a flag that must be given.
-
-    Raises:
-      UserError: The flag was not given.
-    """
+    """Return the value of a flag that must be given."""
     if not flags.FLAGS[name].value:
         raise UserError(f"--{name} is missing; {hint}")
     return flags.FLAGS[name].value

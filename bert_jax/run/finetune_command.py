@@ -14,12 +14,7 @@ from bert_jax.run import command_line
 
 
 def program(kind: str, recipe: str) -> tuple[Callable[[], int], Callable[[], None]]:
-    """Return `main` and `define_flags` of the command for a kind of task.
-
-    Args:
-      kind: Kind of the task.
-      recipe: Recipe of the task, for the help text.
-    """
+    """Return `main` and `define_flags` of the command for a kind of task."""
     return functools.partial(_main, kind), functools.partial(_define_flags, recipe)
 
 

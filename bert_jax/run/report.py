@@ -31,11 +31,7 @@ def define_flags() -> None:
 
 
 def main(others: list[str]) -> int:
-    """Draw the curves of one workdir, or compare several.
-
-    Args:
-      others: Workdirs to compare with `--workdir`.
-    """
+    """Draw the curves of one workdir, or compare several."""
     folder = storage.path(
         command_line.required("workdir", "give the folder of a run, --workdir=DIR")
     )

@@ -46,14 +46,8 @@ class Checkpoints:
     ):
         """Open a folder of checkpoints, and create it if needed.
 
-        Args:
-          folder: Folder that belongs to this run.
-          keep: Number of the newest checkpoints to keep.
-          metadata: Metadata of each checkpoint, except for `encoder` and `time`.
-          size: Bytes of a checkpoint, over all processes.
-
-        Raises:
-          UserError: The path is not a folder.
+        It keeps the newest `keep` checkpoints. `size` is the bytes of one over all
+        processes, and `metadata` that of each, except for `encoder` and `time`.
         """
         self._folder = restore.absolute(folder)
         if self._folder.exists() and not self._folder.is_dir():
@@ -83,11 +77,8 @@ class Checkpoints:
 
         A damaged checkpoint is renamed, but only if an older one can be read. If none
         can be read, the fault may lie elsewhere, and all stay as they are. A checkpoint
-        that one process cannot read counts as damaged for all processes.
-
-        Args:
-          shapes: Shapes and shardings of the state.
-          say: Function that prints a line about each damaged checkpoint.
+        that one process cannot read counts as damaged for all processes. `say` prints a
+        line about each.
 
         Raises:
           UserError: There are checkpoints, and none can be read.
@@ -172,13 +163,9 @@ class Checkpoints:
     ) -> None:
         """Start to write a checkpoint, which appears when it is complete.
 
-        The state may be donated or changed as soon as this returns.
-
-        Args:
-          step: Number of completed steps.
-          state: State to save.
-          encoder: Encoder of the current phase, which fine-tuning builds.
-          time: Time spent so far, from `goodput.Ledger.entry`.
+        The state may be donated or changed as soon as this returns. `encoder` is that
+        of the current phase, which fine-tuning builds, and `time` is from
+        `goodput.Ledger.entry`.
 
         Raises:
           UserError: The disk is full or read-only.

@@ -18,16 +18,10 @@ _SHOWN = ("_loss", "accuracy", "exact", "_entropy", metrics_file.WITHOUT_CONTEXT
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A run in a comparison.
+    """A run in a comparison."""
 
-    Attributes:
-      name: Unique name.
-      fields: Config values by path.
-      records: Records of its metrics.jsonl.
-    """
-
-    name: str
-    fields: dict[str, str]
+    name: str  # unique name
+    fields: dict[str, str]  # config values by path
     records: list[Record]
 
 

@@ -41,16 +41,11 @@ def draw(
     """Plot the curves of a run: training as lines, held-out evaluation with dots.
 
     The baselines of a metric (`PhaseData.levels`) are horizontal lines. The figure
-    belongs to no matplotlib backend, so that a notebook keeps its own.
-
-    Args:
-      records: Records of the run, from `metrics_file.read`.
-      title: Title of the figure.
-      levels: An additional baseline of a metric, and its label, by metric.
-      finetuned: Records of fine-tuning runs with different seeds, by label. They get
-        another panel, with the mean and the range of their accuracy.
-      baseline: Label and records of another run, whose held-out losses and accuracies
-        are dashed lines.
+    belongs to no matplotlib backend, so that a notebook keeps its own. `levels` has an
+    additional baseline and its label by metric. `finetuned` has the records of
+    fine-tuning runs with different seeds, by label; they get another panel, with the
+    mean and the range of their accuracy. `baseline` is the label and the records of
+    another run, whose held-out losses and accuracies are dashed lines.
 
     Raises:
       UserError: There is nothing to plot.
@@ -83,12 +78,6 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     """Plot losses and accuracies of several runs, with a color for each run.
 
     Training is a thin line, held-out evaluation has dots, baselines are horizontal.
-
-    Args:
-      runs: Records of each run, by its name.
-
-    Raises:
-      UserError: There is nothing to plot.
     """
     names = dict.fromkeys(n for rs in runs.values() for r in rs for n in r)
     names = [n for n in names if n.endswith(("_loss", "accuracy"))]

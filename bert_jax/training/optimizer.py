@@ -238,11 +238,8 @@ def clip_updates(
     RMS is the root mean square of gradient / sqrt(square), over one layer of one
     tensor. It is far above 1 when gradients grow faster than their running mean square
     follows. The division amounts to a smaller learning rate, so that weight decay is
-    divided, too (Wortsman et al. 2023, algorithm 2).
-
-    Args:
-      adamw: Chain that begins with `scale_by_moments` and ends with weight decay.
-      config: Its settings.
+    divided, too (Wortsman et al. 2023, algorithm 2). `adamw` is a chain that begins
+    with `scale_by_moments` and ends with weight decay.
     """
 
     def update(updates, state, params):

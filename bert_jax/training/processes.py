@@ -34,15 +34,6 @@ def start(
 
     On TPU hosts, under Slurm and under MPI no arguments are needed. Must be called
     before JAX initialises its devices.
-
-    Args:
-      coordinator_address: HOST:PORT of process 0; "" to detect it.
-      num_processes: Number of processes of the run; goes with the address.
-      process_id: Index of this process, from 0; goes with the address.
-
-    Raises:
-      UserError: The arguments are incomplete.
-      RuntimeError: The other processes did not connect in time.
     """
     # `kill -USR1` prints all stacks of a hanging process, which continues.
     faulthandler.register(signal.SIGUSR1, all_threads=True)

@@ -29,14 +29,8 @@ class Reporter:
     def __init__(self, folder: storage.Path, total_steps: int, step: int):
         """Open the files of a run.
 
-        Args:
-          folder: Workdir.
-          total_steps: Steps of the whole run.
-          step: Step that the run resumes from. Lines of later steps, written before a
-            crash, are dropped: they will be written again.
-
-        Raises:
-          UserError: The file cannot be read or written.
+        Lines of steps after `step`, written before a crash, are dropped: they will be
+        written again.
         """
         self._silent = not processes.is_main()
         if self._silent:

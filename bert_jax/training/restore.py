@@ -126,12 +126,7 @@ def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
 
 
 def fingerprint(checkpoint: epath.Path) -> str:
-    """Return a hash of all arrays of a checkpoint. All processes must call it.
-
-    Raises:
-      UserError: The checkpoint is damaged.
-      Unavailable: It may be readable later.
-    """
+    """Return a hash of all arrays of a checkpoint. All processes must call it."""
     shape = _read(checkpoint, stored_arrays, checkpoint, "checksums")
     wanted = {"checksums": {"by_leaf": np.empty(shape["by_leaf"].shape, np.uint32)}}
     content = _read(checkpoint, ocp.load_checkpointables, str(checkpoint), wanted)
@@ -140,12 +135,7 @@ def fingerprint(checkpoint: epath.Path) -> str:
 
 
 def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes of all parameters by path, with a single-device sharding.
-
-    Raises:
-      UserError: The checkpoint is damaged.
-      Unavailable: It may be readable later.
-    """
+    """Return the shapes of all parameters by path, with a single-device sharding."""
     stored = _read(checkpoint, stored_arrays, checkpoint, "params")
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return {
@@ -156,19 +146,12 @@ def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """Parameters loaded from a checkpoint, and the paths that did not match.
+    """Parameters loaded from a checkpoint, and the paths that did not match."""
 
-    Attributes:
-      params: Arrays that were loaded, by path.
-      loaded: Paths taken from the checkpoint.
-      new: Paths that were not loaded; they keep their initial values.
-      ignored: Paths of the checkpoint that the model lacks.
-    """
-
-    params: dict[str, jax.Array]
+    params: dict[str, jax.Array]  # arrays that were loaded, by path
     loaded: list[str]
-    new: list[str]
-    ignored: list[str]
+    new: list[str]  # paths that were not loaded; they keep their initial values
+    ignored: list[str]  # paths of the checkpoint that the model lacks
 
     def describe(self, source: epath.Path) -> str:
         """Describe how many parameters were loaded, are new, and were ignored."""
@@ -276,10 +259,8 @@ def merge(params: Any, loaded: Loaded) -> Any:
 def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, str]:
     """Read in all processes, and return the result and what is wrong with the files.
 
-    Args:
-      name: Name of the checkpoint in messages.
-      function: Function to call with the arguments; may wait for other processes.
-      *arguments: Arguments of the function.
+    `function` may wait for other processes. `name` is that of the checkpoint, for
+    messages.
 
     Raises:
       Unavailable: In all processes, if a later attempt may succeed.

@@ -34,10 +34,8 @@ from bert_jax.training.run import Run
 def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
     """Context in which a run reads its inputs: an error in one process ends all.
 
-    Nothing inside may wait for other processes.
-
-    Yields:
-      The account of wall time, which starts here.
+    Nothing inside may wait for other processes. Yields the account of wall time, which
+    starts here.
 
     Raises:
       UserError: In all processes, if one process raised it.
@@ -63,12 +61,8 @@ def open_session(
 ) -> Iterator[saving.Saver]:
     """Claim a workdir for a run, and open its checkpoints.
 
-    Args:
-      run: Run to train.
-      folder: Workdir, created if needed.
-      config: Config of the run with all fields filled in; saved in the folder.
-      metadata: Metadata of each checkpoint.
-      ledger: Account from `prepare`.
+    The folder is created if needed. `config`, which has all fields filled in, is saved
+    in it. `metadata` is that of each checkpoint.
 
     Raises:
       UserError: The folder cannot be written, is in use, or holds another run.
@@ -100,14 +94,8 @@ def train(
 ) -> step_lib.TrainState:
     """Train to the last step, from the newest checkpoint if there is one.
 
-    Args:
-      saver: Run and its workdir, from `open_session`.
-      begin: Function that changes the initial state. It is not called when a run
-        resumes.
-
-    Returns:
-      The best state if it is kept, or else the state after the last step. Both are
-      saved.
+    `begin` changes the initial state; it is not called when a run resumes. The result
+    is the best state if it is kept, or else the last. Both are saved.
 
     Raises:
       Interrupted: On SIGTERM or SIGINT, after saving. Before the first step, the
@@ -150,11 +138,7 @@ def train(
 
 
 def _check_new(folder: storage.Path) -> None:
-    """Check that a run without a checkpoint never had one.
-
-    Raises:
-      UserError: In all processes, if it had one.
-    """
+    """Check that a run without a checkpoint never had one."""
     if processes.on_main(lambda: workdir.had_checkpoint(folder)):
         raise UserError(
             f"{folder} had checkpoints, and now there is none; put them back, or give "

@@ -27,15 +27,8 @@ def claim(
     """Lock a workdir, check that it belongs to this run, and write its config.
 
     Process 0 does so for all processes. An object store has no locks, so two runs in
-    one folder there go unnoticed.
-
-    Args:
-      path: Workdir, created if needed.
-      config: Config of the run with all fields filled in.
-      say: Function that prints a line about each harmless change of the config.
-
-    Yields:
-      The absolute path, or the URL.
+    one folder there go unnoticed. The folder is created if needed. `say` prints a line
+    about each harmless change of the config. Yields the absolute path, or the URL.
 
     Raises:
       UserError: The folder cannot be written, is in use, holds another run, or differs
