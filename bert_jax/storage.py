@@ -253,7 +253,21 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-# ---- failures to write, and locks
+# ---- failures to read and write, and locks
+
+
+@contextlib.contextmanager
+def reading(where: str | os.PathLike) -> Iterator[None]:
+    """Context that turns a failure to read or parse a file into an error of one line.
+
+    Raises:
+      UserError: The file is missing or damaged, or what it says is invalid.
+      Unavailable: The failure is transient.
+    """
+    try:
+        yield
+    except (OSError, ValueError, UserError) as error:
+        raise failure(error)(f"cannot read {where}: {reason(error)}") from error
 
 
 @contextlib.contextmanager

@@ -96,9 +96,6 @@ def encoder(
     adapted to it (`knobs.knob`). `where` is the path of the encoder in the run's
     config; `overrides` are the paths of the fields that were given on the command line,
     such as "encoder.num_layers".
-
-    Raises:
-      UserError: A field that is set contradicts the checkpoint.
     """
     tokens = pretrained.tokenizer.vocab_size
     # The table of a published checkpoint may have more rows than the tokenizer.
@@ -144,7 +141,7 @@ def begin(
 
     Rows of a table that the checkpoint lacks keep their initial values.
     """
-    shapes = parameters.flatten(run.state_shapes().params)
+    shapes = parameters.flatten(run.state_shapes.params)
     in_source = dict(shapes)
     for path, leaf in shapes.items():
         for end, field in _TABLES.items():

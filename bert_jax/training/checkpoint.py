@@ -50,8 +50,6 @@ class Checkpoints:
         processes, and `metadata` that of each, except for `encoder` and `time`.
         """
         self._folder = restore.absolute(folder)
-        if self._folder.exists() and not self._folder.is_dir():
-            raise UserError(f"{self._folder} is not a folder; move it away")
         self._metadata = metadata
         self._pending = None
         context = ocp.Context()
@@ -126,10 +124,7 @@ class Checkpoints:
         parts = self._checkpointer.load_checkpointables(step, wanted)
         sums = np.asarray(parts.pop("checksums")["by_leaf"])
         checksums.verify(parts, dict(zip(parameters.paths(parts), sums, strict=True)))
-        state = step_lib.TrainState(params=parts["params"], **parts["train"])
-        if int(state.step) != step:
-            raise UserError(f"it is the checkpoint of step {int(state.step)}, renamed")
-        return state
+        return step_lib.TrainState(params=parts["params"], **parts["train"])
 
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""
@@ -190,28 +185,21 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _agreed(self, step: int) -> Iterator[None]:
-        """Raise a disk error of one process as a `UserError` in all processes."""
-        problem, reason = None, ""
-        try:
-            yield
-        except Exception as error:
-            problem, reason = error, storage.disk_error(error) or "?"
-        everywhere = [text for text in processes.gather_text(reason) if text]
-        reason = next((text for text in everywhere if text != "?"), "")
-        if reason:
-            newest = self.newest()
-            last = "there is no complete one"
-            if newest is not None:
-                last = f"the last complete one is {newest}"
-            raise UserError(
-                f"cannot write checkpoint {step} to {self._folder}: {reason}; {last}; "
-                "run the same command when it can be written again",
-                everywhere=True,
-            ) from problem
-        if problem:
-            raise problem
-        if everywhere:
-            raise RuntimeError(f"checkpoint {step} failed in another process")
+        """Raise an error of one process in all, as a `UserError` if a disk is full."""
+        with processes.fail_together():
+            try:
+                yield
+            except Exception as error:
+                if not (reason := storage.disk_error(error)):
+                    raise
+                newest = self.newest()
+                last = "there is no complete one"
+                if newest is not None:
+                    last = f"the last complete one is {newest}"
+                raise UserError(
+                    f"cannot write checkpoint {step} to {self._folder}: {reason}; "
+                    f"{last}; run the same command when it can be written again"
+                ) from error
 
     def close(self) -> None:
         """Wait for the last checkpoint, and stop the threads that write."""

@@ -77,10 +77,6 @@ def from_json(values: Any) -> Metadata:
     if not isinstance(values, dict) or not {"encoder", "tokenizer"} <= values.keys():
         raise UserError("this is not a bert_jax checkpoint")
     values = {"task": {}, **values}  # older versions did not save it
-    types = dict.fromkeys(("config", "versions", "time", "task"), dict)
-    for name, expected in {**types, "encoder_path": str, "tokenizer": str}.items():
-        if not isinstance(values.get(name), expected):
-            raise UserError(f"its metadata field {name} is damaged")
     values = {f.name: values[f.name] for f in dataclasses.fields(Metadata)}
     encoder = migrations.upgrade({"encoder": values["encoder"]})["encoder"]
     values["encoder"] = knobs.from_dict(config_lib.EncoderConfig, encoder)

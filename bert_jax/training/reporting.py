@@ -62,9 +62,6 @@ class Reporter:
         """Report metrics, which are on disk when this returns.
 
         An object store gets them with `flush`, or with a later report.
-
-        Raises:
-          UserError: The disk is full or read-only.
         """
         if self._silent:
             return

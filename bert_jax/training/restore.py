@@ -26,11 +26,7 @@ orbax_logs.install()
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
-    """Make a local path absolute, and return a URL as it is.
-
-    Raises:
-      UserError: Orbax would misread the path.
-    """
+    """Make a local path absolute, and return a URL as it is."""
     name = os.fspath(path) if storage.is_remote(path) else os.path.abspath(path)
     check_name(name)
     return epath.Path(name)
@@ -78,21 +74,11 @@ def find(path: str | os.PathLike) -> epath.Path:
             raise UserError(
                 f"{candidate} is damaged, it has no metadata; give another checkpoint"
             )
-    raise UserError(f"{path} holds no complete checkpoint{_runs_in(path)}")
-
-
-def _runs_in(path: epath.Path) -> str:
-    """Name the run to use in a folder of fine-tuning with several seeds."""
-    runs = sorted(run.name for run in path.glob("seed-*"))
-    if not runs:
-        return ""
-    try:
-        best = json.loads((path / "results.json").read_text())["best"]["run"]
-    except (OSError, ValueError, LookupError, TypeError):
-        best = ""  # some runs have not ended
-    if best in runs:
-        return f", but {len(runs)} runs; give the best of them, {path / best}"
-    return f", but {len(runs)} runs; give one of them, such as {path / runs[0]}"
+    runs = sorted(path.glob("seed-*"))
+    hint = (
+        f", but {len(runs)} runs; give one of them, such as {runs[0]}" if runs else ""
+    )
+    raise UserError(f"{path} holds no complete checkpoint{hint}")
 
 
 def steps_of(folder: epath.Path) -> list[epath.Path]:
@@ -107,22 +93,10 @@ def _metadata_file(checkpoint: epath.Path) -> epath.Path:
 
 
 def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
-    """Read the metadata of a checkpoint.
-
-    Raises:
-      UserError: It belongs to another program, or is damaged.
-      Unavailable: It may be readable later.
-    """
-    try:
+    """Read the metadata of a checkpoint."""
+    with storage.reading(checkpoint):
         stored = json.loads(_metadata_file(checkpoint).read_text())
-        if not isinstance(stored, dict):
-            raise UserError("its metadata is not a JSON object")
         return metadata_lib.from_json(stored.get("custom_metadata"))
-    except (OSError, ValueError, RecursionError, UserError) as error:
-        raise storage.failure(error)(
-            f"{checkpoint} cannot be used: {storage.reason(error)}; give another "
-            "checkpoint"
-        ) from error
 
 
 def fingerprint(checkpoint: epath.Path) -> str:
@@ -178,7 +152,6 @@ def load_params(
 
     Raises:
       UserError: The checkpoint is damaged, or a parameter has another shape.
-      Unavailable: It may be readable later.
     """
     stored = _read(checkpoint, stored_arrays, checkpoint, "params")
     sums = _read(checkpoint, stored_arrays, checkpoint, "checksums")["by_leaf"]

@@ -118,12 +118,9 @@ class Run:
         """Return the initial state, boxed with the names of dimensions."""
         return step_lib.init_state(self.objective, self.optimizer, key)
 
-    def state_shapes(self) -> step_lib.TrainState:
-        """Return the state as `jax.ShapeDtypeStruct`s with shardings."""
-        return self._state_shapes
-
     @functools.cached_property
-    def _state_shapes(self) -> step_lib.TrainState:
+    def state_shapes(self) -> step_lib.TrainState:
+        """The state as `jax.ShapeDtypeStruct`s with shardings."""
         shapes = sharding.state_shapes(self.init, self.mesh)
         if self.shard_optimizer:
             opt_state = sharding.split_over_data(shapes.opt_state)

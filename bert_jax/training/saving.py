@@ -59,9 +59,6 @@ class Saver:
 
         A run that was stopped between this save and its next checkpoint repeats the
         evaluation, but not the save.
-
-        Raises:
-          UserError: The disk is full.
         """
         newest = processes.on_main(self.best.newest)
         if newest is None or newest < step:

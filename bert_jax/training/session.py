@@ -36,18 +36,11 @@ def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
 
     Nothing inside may wait for other processes. Yields the account of wall time, which
     starts here.
-
-    Raises:
-      UserError: In all processes, if one process raised it.
     """
-    ledger, cache = goodput.Ledger(), config.compilation_cache
+    ledger = goodput.Ledger()
     with watchdog.watch(config.hang_seconds), processes.fail_together():
-        if cache and not storage.is_remote(cache):
-            # JAX itself ignores a folder that it cannot write.
-            with storage.writing(cache):
-                storage.make_folder(storage.path(cache))
-        if cache:
-            jax.config.update("jax_compilation_cache_dir", cache)
+        if config.compilation_cache:
+            jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
         yield ledger
 
 
@@ -63,9 +56,6 @@ def open_session(
 
     The folder is created if needed. `config`, which has all fields filled in, is saved
     in it. `metadata` is that of each checkpoint.
-
-    Raises:
-      UserError: The folder cannot be written, is in use, or holds another run.
     """
     if run.config.profile_step > run.total_steps:
         raise UserError(
@@ -76,7 +66,7 @@ def open_session(
         watchdog.watch(run.config.hang_seconds) as heartbeat,
         workdir.claim(folder, config, processes.say) as path,
     ):
-        leaves = jax.tree.leaves(run.state_shapes())
+        leaves = jax.tree.leaves(run.state_shapes)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
         keep = run.config.keep_checkpoints
         checkpoints = checkpoint.Checkpoints(
@@ -109,7 +99,7 @@ def train(
         platform = run.mesh.devices.flat[0].platform
         for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
             processes.say(line)
-        shapes = run.state_shapes()
+        shapes = run.state_shapes
         state = saver.checkpoints.restore(shapes, processes.say)
         data = None
         if state is None:
