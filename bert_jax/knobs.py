@@ -51,17 +51,10 @@ def knob(
     The fields of a model's config have three roles. `free` fields say how the model is
     computed, and `regularisation` fields how it is initialised and regularised; all
     others are its architecture. A model that begins with the parameters of a checkpoint
-    has the checkpoint's architecture (`architecture`).
-
-    Args:
-      default: Default value.
-      choices: All values of a str.
-      free: Whether the field may differ between a run and its continuation, because it
-        affects computation and reports only.
-      regularisation: Whether the field is about initial values or dropout.
-      adaptable: Whether parameters of a checkpoint can be adapted to another value of
-        this field of the architecture, such as the rows of a table.
-      **bounds: `at_least`, `more_than`, `at_most` and `less_than`.
+    has the checkpoint's architecture (`architecture`). A `free` field may also differ
+    between a run and its continuation. Parameters of a checkpoint can be adapted to
+    another value of an `adaptable` field, such as the rows of a table. `choices` are
+    all values of a str. Bounds are `at_least`, `more_than`, `at_most` and `less_than`.
     """
     assert bounds.keys() <= _BOUNDS.keys()
     metadata = {
@@ -127,12 +120,6 @@ def _rebuild(expected: Any, value: Any, where: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise UserError(f"config field {where}={value!r}: expected a list")
         (item_type, _) = typing.get_args(expected)
-        if item_type in (int, float) and any(isinstance(item, str) for item in value):
-            given = ",".join(map(str, value))
-            raise UserError(
-                f"config field {where}={given!r}: expected numbers with commas between "
-                "them, such as 3,1"
-            )
         return tuple(
             _rebuild(item_type, item, f"{where}[{i}]") for i, item in enumerate(value)
         )
@@ -224,9 +211,6 @@ def require(
 
     Each requirement is the path of a field, its only possible value, and the path of
     the field that requires this value. `where` is the path of the config, for messages.
-
-    Raises:
-      UserError: A field has another value.
     """
     for path, wanted, reason in requirements:
         value, cause = (operator.attrgetter(p)(config) for p in (path, reason))
@@ -291,9 +275,6 @@ def filled_in(config: T, path: str, value: Any, reason: str) -> T:
 
     A field is open if its value counts as false: 0 or "". `path` is such as
     "encoder.vocab_size". `reason` says why no other value is possible.
-
-    Raises:
-      UserError: The field has another value.
     """
     names = path.split(".")
     nodes = [functools.reduce(getattr, names[:i], config) for i in range(len(names))]

@@ -128,9 +128,6 @@ def make_run(
     """Build the description of a run that `training.loop` carries out.
 
     All fields of the config are filled in. A run that is only planned has no corpora.
-
-    Raises:
-      UserError: The model or a batch cannot be split over the mesh.
     """
     for name, encoder in config.encoders.items():
         sharding.check_encoder(mesh, encoder, name)
@@ -246,9 +243,6 @@ def batch_of_step(
     """Return the batch that a run of this config trains on at a step.
 
     The step counts from 0, over all phases. `data/batches.py` describes batches.
-
-    Raises:
-      UserError: The step is out of range, or there is no corpus.
     """
     corpora = mixture.open_corpora(config.data.folders)
     config = resolve(config, corpora)

@@ -56,10 +56,7 @@ def adopt(
 def fill_in_fingerprint(
     config: config_lib.PretrainConfig,
 ) -> config_lib.PretrainConfig:
-    """Return the config with a hash of the teacher's parameters.
-
-    All processes must call it.
-    """
+    """Return the config with a hash of the teacher's parameters, from all processes."""
     path = restore.absolute(config.objective.teacher)
     return knobs.filled_in(
         config,

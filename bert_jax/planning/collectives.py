@@ -150,13 +150,7 @@ def replica_groups(text: str) -> np.ndarray:
 
     The forms are `{{0,1},{2,3}}`; `[2,2]<=[4]T(0)`, a transposed and reshaped iota;
     `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}`, with named axes of which some
-    are summed over; and pairs of source and target.
-
-    Returns:
-      int [groups, members].
-
-    Raises:
-      ValueError: The form is unknown.
+    are summed over; and pairs of source and target. Return int [groups, members].
     """
     if listed := _LISTED.search(text):
         groups = re.findall(r"\{([\d,]+)\}", listed[1])

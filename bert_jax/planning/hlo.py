@@ -46,11 +46,7 @@ class Program:
     """An optimized program."""
 
     def __init__(self, text: str):
-        """Parse the text of `jax.stages.Compiled.as_text`.
-
-        Raises:
-          ValueError: The program has no entry computation.
-        """
+        """Parse the text of `jax.stages.Compiled.as_text`."""
         self.computations: dict[str, dict[str, Instruction]] = {}
         self._roots: dict[str, Instruction] = {}
         self.entry = ""
@@ -69,8 +65,6 @@ class Program:
                 body[instruction.name] = instruction
                 if start[1]:
                     self._roots[name] = instruction
-        if not self.entry:
-            raise ValueError("there is no entry computation in this program")
 
     def root(self, computation: str) -> Instruction:
         """Return the root instruction of a computation."""

@@ -109,7 +109,7 @@ def plan_phase(
 
     The devices of the run's mesh are those of the topology.
     """
-    state = run.state_shapes()
+    state = run.state_shapes
     begin = time.perf_counter()
     batch = run.batch_shapes(phase, phase.length)
     compiled = _compile(programs.lower_step(run, phase, state, batch))

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 
@@ -39,18 +39,17 @@ class Plan:
     @property
     def estimated_seconds(self) -> float:
         """Time of the whole run by the compiler's estimate; 0 if unknown."""
-        return _total(self.phases, [p.estimated_seconds for p in self.phases])
+        return self._total("estimated_seconds")
 
     @property
     def scheduled_seconds(self) -> float:
         """Time of the whole run by the compiler's schedules; 0 if unknown."""
-        return _total(self.phases, [p.scheduled_seconds for p in self.phases])
+        return self._total("scheduled_seconds")
 
-
-def _total(phases: Sequence[PhasePlan], step_seconds: Sequence[float]) -> float:
-    """Add up the times of all steps; 0 if the time of a step is unknown."""
-    pairs = zip(phases, step_seconds, strict=True)
-    return sum(p.steps * t for p, t in pairs) if all(step_seconds) else 0.0
+    def _total(self, name: str) -> float:
+        """Add up the times of all steps; 0 if the time of a step is unknown."""
+        times = [phase.steps * getattr(phase, name) for phase in self.phases]
+        return sum(times) if all(times) else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,13 +67,9 @@ class Planner:
         recipe: str,
         say: Callable[[str], None] = lambda line: None,
     ) -> Plan:
-        """Compile all phases of a recipe, and report each one before.
-
-        Raises:
-          UserError: The run cannot be sharded over the devices.
-        """
+        """Compile all phases of a recipe, and report each one before."""
         run = self.run(config)
-        params = run.state_shapes().params
+        params = run.state_shapes.params
         phases = []
         for i, phase in enumerate(run.phases):
             say(f"compiling phase {i + 1} of {len(run.phases)}, length {phase.length}")

@@ -42,6 +42,9 @@ def _gib(size: float) -> int:
     return int(size * 2**30)
 
 
+_SQUARES = "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"
+_CUBES = "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16"
+
 # `hbm`: the limit that libtpu 0.0.42 names for a program that is too large, "exceeds
 # available HBM (15.75G)": x @ x + x with x float32 [2**18, 2**18].
 # `largest` and `examples`: cloud.google.com/tpu/docs, the page of each generation.
@@ -58,38 +61,12 @@ GENERATIONS = {
     "v3": Generation(
         2, 1024, "2x2, 4x4, 8x8, 16x16, 32x32", _gib(15.48), 450e9, 0.94e9
     ),
-    "v4": Generation(
-        3,
-        4096,
-        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
-        _gib(30.75),
-        1200e9,
-        1.05e9,
-        # Both cores of a chip as one device, as on the real machine.
-        chip_config="megacore",
-    ),
-    "v5e": Generation(
-        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(15.75), 819e9, 1.5e9
-    ),
-    "v5p": Generation(
-        3,
-        6144,
-        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
-        _gib(95.74),
-        2765e9,
-        1.75e9,
-    ),
-    "v6e": Generation(
-        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(31.25), 1640e9, 1.75e9
-    ),
-    "tpu7x": Generation(
-        3,
-        9216,
-        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
-        _gib(94.75),
-        3690e9,
-        0,
-    ),
+    # "megacore": both cores of a chip as one device, as on the real machine.
+    "v4": Generation(3, 4096, _CUBES, _gib(30.75), 1200e9, 1.05e9, "megacore"),
+    "v5e": Generation(2, 256, _SQUARES, _gib(15.75), 819e9, 1.5e9),
+    "v5p": Generation(3, 6144, _CUBES, _gib(95.74), 2765e9, 1.75e9),
+    "v6e": Generation(2, 256, _SQUARES, _gib(31.25), 1640e9, 1.75e9),
+    "tpu7x": Generation(3, 9216, _CUBES, _gib(94.75), 3690e9, 0),
 }
 
 

@@ -52,9 +52,6 @@ def write(
 
     The suffix of the name selects the format. Pooled features are one vector for each
     text. Return the number of texts written, and how many of them were truncated.
-
-    Raises:
-      UserError: The file cannot be written.
     """
     check_name(name)
     where = storage.path(name)

@@ -40,9 +40,6 @@ def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the pairs of a file of JSON lines, each behind its place.
 
     See `input_files.read_lines` for the name.
-
-    Raises:
-      UserError: The file cannot be read, or a line is no pair.
     """
     for where, line in input_files.read_lines(name):
         try:

@@ -65,11 +65,7 @@ class Trained:
         return f"it is of kind {saved.get('kind')!r}"
 
     def saved_config(self, section: str, config_class: type) -> Any | None:
-        """Return a section of the run's config, or None if it is of another class.
-
-        Raises:
-          UserError: The section is of a newer or older version.
-        """
+        """Return a section of the run's config, or None if it is of another class."""
         saved = self.metadata.config.get(section, {})
         if saved.get("kind") != knobs.kind_of(config_class):
             return None
@@ -79,11 +75,7 @@ class Trained:
             raise UserError(f"{self.source} cannot be used: {error}") from error
 
     def task(self, config_class: type) -> tuple[Any, dict[str, Any]]:
-        """Return config and settings of the fine-tuning task of the checkpoint.
-
-        Raises:
-          UserError: The checkpoint is not of this task.
-        """
+        """Return config and settings of the fine-tuning task of the checkpoint."""
         config = self.saved_config("task", config_class)
         if config is None:
             kind = knobs.kind_of(config_class)
