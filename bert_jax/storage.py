@@ -329,8 +329,8 @@ class File:
     """File that matches a glob."""
 
     name: str  # path or URL
-    size: int  # number of bytes
-    checksum: str  # checksum from the store's listing; "" if there is none
+    size: int  # bytes
+    checksum: str  # from the store's listing; "" if there is none
 
 
 def find(pattern: str) -> list[File]:

@@ -52,7 +52,7 @@ def make_config(pretrained, files, **changes):
     cfg.optimizer.learning_rate = 3e-3
     cfg.epochs = 8.0
     cfg.lengths = 1  # one program to compile
-    cfg.loop.log_every = 10
+    cfg.loop.update(log_every=10, checkpoint_every=20)
     cfg.update(changes)
     return knobs.from_configdict(config.FinetuneConfig, cfg)
 
@@ -135,6 +135,15 @@ def test_finished_run_reports_again_without_its_source(finetuned):
     shutil.rmtree(made.init_from)
     assert finetuning.finetune(made, str(folder)) == results
     assert (folder / "metrics.jsonl").read_text() == before
+
+
+def test_resumed_run_is_bitwise_equal(finetuned, tmp_path):
+    """A run without its last checkpoint ends with the same bits and reports."""
+    folder, results, made = finetuned
+    shutil.copytree(folder, tmp_path / "run")
+    shutil.rmtree(tmp_path / "run/checkpoints" / str(results["step"]))
+    assert finetuning.finetune(made, str(tmp_path / "run")) == results
+    runs.assert_same_end(tmp_path / "run", folder)
 
 
 def test_changed_examples_are_refused(finetuned, tmp_path):

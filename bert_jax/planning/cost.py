@@ -41,10 +41,10 @@ class Rates:
 class Cost:
     """Cycles of one execution of a program."""
 
-    estimated: int  # estimated cycles of all operations but kernels
+    estimated: int  # of all operations but kernels
     kernels: int  # number of executed kernels
-    kernel_cycles: float  # cycles of the kernels, by schedule or as a lower bound
-    scheduled: float | None  # scheduled cycles, kernels included; None without a dump
+    kernel_cycles: float  # by schedule, or a lower bound
+    scheduled: float | None  # kernels included; None without a dump
 
 
 def measure(

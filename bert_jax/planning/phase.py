@@ -57,10 +57,10 @@ class PhasePlan:
     batch_size: int  # sequences in a step
     batch_per_chip: float  # sequences of a chip
     micro_batches: int  # micro-batches in a step
-    flops: float  # operations of a step, over all chips, by a formula
+    flops: float  # of a step, over all chips, by a formula
     flops_at_peak: float  # peak operations in a second, over all chips
-    memory: Memory  # memory of a chip in training
-    evaluation: Memory  # memory of a chip in evaluation
+    memory: Memory  # of a chip in training
+    evaluation: Memory  # of a chip in evaluation
     # Cycles of a step on a device; None if the compiler refused the program.
     cost: cost_lib.Cost | None
     clock: float  # cycles in a second; 0 if unknown

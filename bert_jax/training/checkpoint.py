@@ -46,8 +46,8 @@ class Checkpoints:
     ):
         """Open a folder of checkpoints, and create it if needed.
 
-        It keeps the newest `keep` checkpoints. `size` is the bytes of one over all
-        processes, and `metadata` that of each, except for `encoder` and `time`.
+        It keeps the newest `keep` checkpoints. A checkpoint has `size` bytes over all
+        processes, and these metadata, except for `encoder` and `time`.
         """
         self._folder = restore.absolute(folder)
         self._metadata = metadata

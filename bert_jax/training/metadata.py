@@ -22,9 +22,9 @@ class Metadata:
     config: dict[str, Any]
     # Encoder config of the phase that saved it, which fine-tuning builds.
     encoder: config_lib.EncoderConfig
-    encoder_path: str  # path of the encoder in the parameters
+    encoder_path: str  # in the parameters
     tokenizer: Tokenizer
-    versions: dict[str, str]  # version of each package that matters
+    versions: dict[str, str]  # by package
     time: dict[str, Any]  # time spent so far, from `goodput.Ledger.entry`; {}: unknown
     task: dict[str, Any]  # settings of the fine-tuning task; {}: none
 

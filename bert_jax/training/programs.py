@@ -47,9 +47,9 @@ class StepReport:
     """Report of a step to all processes."""
 
     loss: jax.Array
-    grad_norm: jax.Array  # norm of its gradient, before clipping
-    learning_rate: jax.Array  # learning rate of its update
-    skipped: jax.Array  # number of steps skipped so far
+    grad_norm: jax.Array  # before clipping
+    learning_rate: jax.Array
+    skipped: jax.Array  # steps so far
     signals: jax.Array  # float32 [devices, 2], from `HostSignals.to_devices`
 
 

@@ -1,5 +1,6 @@
 """Reports of a run: metrics.jsonl, TensorBoard, and the terminal."""
 
+import contextlib
 import json
 import os
 import time
@@ -19,7 +20,7 @@ _SHOWN = ("loss", "accuracy", "entropy")
 _SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "tokens_per_sec", "mfu")
 
 
-class Reporter:
+class Reporter(contextlib.AbstractContextManager):
     """Writer of metrics, and display of progress.
 
     Progress is a bar on a terminal, and a line for each report elsewhere. Process 0
@@ -51,9 +52,6 @@ class Reporter:
         if step:
             verb = "continuing at" if step < total_steps else "already done:"
             self.say(f"{verb} step {step} of {total_steps}")
-
-    def __enter__(self) -> "Reporter":
-        return self
 
     def __exit__(self, *exception) -> None:
         self.close()

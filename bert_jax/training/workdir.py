@@ -11,7 +11,6 @@ import jax
 
 from bert_jax import knobs, storage
 from bert_jax.config import migrations
-from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.training import processes, restore
 
@@ -39,11 +38,6 @@ def claim(
     with contextlib.ExitStack() as held:
         with processes.fail_together():
             restore.check_name(folder)
-            with storage.writing(folder):
-                if not storage.is_remote(folder) and folder.is_file():
-                    raise UserError(f"{folder} is not a folder; give another --workdir")
-                if (folder / shards.MANIFEST).exists():
-                    raise UserError(f"{folder} holds a corpus; give another --workdir")
             if processes.is_main():
                 with storage.writing(folder):
                     storage.make_folder(folder)
