@@ -133,7 +133,7 @@ def steps_of_run(run):
     (phase,), mesh = run.phases, run.mesh
     rows = sharding.local_rows(mesh, phase.batch_size)
     batches = phase.open_data(rows).batches(0, phase.steps)
-    state = sharding.initialise(run.init, run.state_shapes(), jax.random.key(0))
+    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(0))
     signals = programs.HostSignals(0.0, 0.0).to_devices(mesh)
     seed, constants = programs.seed_array(run), run.load_constants()
 

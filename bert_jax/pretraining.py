@@ -96,9 +96,7 @@ def resolve(
 ) -> config_lib.PretrainConfig:
     """Fill in the vocabulary size and the fingerprint from the corpora.
 
-    Args:
-      config: Config of a run.
-      corpora: Corpora of the run. A plan may have none; it gets BERT's vocabulary size.
+    A plan may have no corpora; it gets BERT's vocabulary size.
 
     Raises:
       UserError: The config names another corpus or vocabulary size.
@@ -129,13 +127,7 @@ def make_run(
 ) -> Run:
     """Build the description of a run that `training.loop` carries out.
 
-    Args:
-      config: Config with all fields filled in.
-      mesh: Devices to train on.
-      corpora: Corpora to train on; none for a run that is only planned.
-
-    Raises:
-      UserError: The model or a batch cannot be split over the mesh.
+    All fields of the config are filled in. A run that is only planned has no corpora.
     """
     for name, encoder in config.encoders.items():
         sharding.check_encoder(mesh, encoder, name)
@@ -186,11 +178,7 @@ def open_data(
 ) -> PhaseData:
     """Open the training batches and the held-out batches of a phase.
 
-    Args:
-      config: Config with all fields filled in.
-      corpora: Corpora of the run.
-      index: Index of the phase.
-      rows: int [rows], ascending. Rows of each batch that this process makes.
+    This process makes the `rows` of each batch, int [rows], ascending.
     """
     train = _batches(config, corpora, index, rows, held_out=False)
     for line in train.describe(config.phases[index].steps):
@@ -254,15 +242,7 @@ def batch_of_step(
 ) -> dict[str, np.ndarray]:
     """Return the batch that a run of this config trains on at a step.
 
-    Args:
-      config: Config of the run; `data.corpus` must be set.
-      step: Index of the step, from 0, over all phases.
-
-    Returns:
-      See `data/batches.py`.
-
-    Raises:
-      UserError: The step is out of range, or there is no corpus.
+    The step counts from 0, over all phases. `data/batches.py` describes batches.
     """
     corpora = mixture.open_corpora(config.data.folders)
     config = resolve(config, corpora)

@@ -253,16 +253,28 @@ def _causes(error: BaseException | None) -> Iterator[BaseException]:
         error = error.__cause__ or error.__context__
 
 
-# ---- failures to write, and locks
+# ---- failures to read and write, and locks
+
+
+@contextlib.contextmanager
+def reading(where: str | os.PathLike) -> Iterator[None]:
+    """Context that turns a failure to read or parse a file into an error of one line.
+
+    Raises:
+      UserError: The file is missing or damaged, or what it says is invalid.
+      Unavailable: The failure is transient.
+    """
+    try:
+        yield
+    except (OSError, ValueError, UserError) as error:
+        raise failure(error)(f"cannot read {where}: {reason(error)}") from error
 
 
 @contextlib.contextmanager
 def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
     """Context that turns a failure to write into an error of one line.
 
-    Args:
-      where: File or folder that is written.
-      hint: Advice for the end of the message.
+    The message about the file or folder `where` ends with the hint.
 
     Raises:
       UserError: The disk is full, read-only, or fails in another way.
@@ -288,11 +300,8 @@ def locked(where: Path, busy: str) -> Iterator[None]:
     """Context that holds an exclusive lock on a file.
 
     The system releases the lock when the process ends. Object stores and some network
-    file systems have no locks; there, every process proceeds.
-
-    Args:
-      where: File to lock. It is created if needed, and not removed.
-      busy: Message if another process holds the lock.
+    file systems have no locks; there, every process proceeds. The file is created if
+    needed, and not removed. `busy` is the message if another process holds the lock.
 
     Raises:
       UserError: Another process holds the lock, or the file cannot be created.
@@ -317,17 +326,11 @@ def locked(where: Path, busy: str) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class File:
-    """File that matches a glob.
+    """File that matches a glob."""
 
-    Attributes:
-      name: Path or URL.
-      size: Number of bytes.
-      checksum: Checksum from the store's listing; "" if there is none.
-    """
-
-    name: str
-    size: int
-    checksum: str
+    name: str  # path or URL
+    size: int  # bytes
+    checksum: str  # from the store's listing; "" if there is none
 
 
 def find(pattern: str) -> list[File]:
@@ -371,12 +374,7 @@ def _checksum(about: dict) -> str:
 
 
 def read_ranges(name: str, ranges: Iterable[tuple[int, int]]) -> Iterator[bytes]:
-    """Yield the bytes of ranges of a file.
-
-    Args:
-      name: Path or URL.
-      ranges: Start and exclusive end of each range, in bytes.
-    """
+    """Yield the bytes of ranges of a file."""
     if is_remote(name):
         store = _store(name)
         yield from (store.cat_file(name, start, end) for start, end in ranges)

@@ -21,11 +21,6 @@ def adopt(
 ) -> config_lib.PretrainConfig:
     """Return the config with path and architecture of the teacher.
 
-    Args:
-      config: Config of the run.
-      corpus: First corpus of the run.
-      overrides: Paths of the fields that were given on the command line.
-
     Raises:
       UserError: There is no such checkpoint, or it does not fit the corpus.
     """
@@ -61,13 +56,7 @@ def adopt(
 def fill_in_fingerprint(
     config: config_lib.PretrainConfig,
 ) -> config_lib.PretrainConfig:
-    """Return the config with a hash of the teacher's parameters.
-
-    All processes must call it.
-
-    Raises:
-      UserError: The run began with other parameters.
-    """
+    """Return the config with a hash of the teacher's parameters, from all processes."""
     path = restore.absolute(config.objective.teacher)
     return knobs.filled_in(
         config,
@@ -79,10 +68,6 @@ def fill_in_fingerprint(
 
 def load(path: str, shapes: Any) -> dict[str, Any]:
     """Load the teacher's parameters. All processes must call it.
-
-    Args:
-      path: Path of the checkpoint, from `adopt`.
-      shapes: Their shapes with shardings, from `Distillation.init_constants`.
 
     Raises:
       UserError: The checkpoint lacks some of them.

@@ -26,12 +26,7 @@ def count(number: int, noun: str) -> str:
 
 
 def warn(count: int, lines: list[str]) -> None:
-    """Print the first warnings, and how many more there are.
-
-    Args:
-      count: Number of all warnings.
-      lines: The first warnings.
-    """
+    """Print the first warnings, and how many more there are."""
     for line in lines:
         say(f"warning: {line}")
     if count > len(lines):

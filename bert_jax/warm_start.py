@@ -28,17 +28,11 @@ _TABLES = {
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Checkpoint that pretraining begins with.
-
-    Attributes:
-      path: The checkpoint.
-      metadata: Its metadata.
-      fingerprint: Hash of its parameters; "" if it was not computed yet.
-    """
+    """Checkpoint that pretraining begins with."""
 
     path: epath.Path
     metadata: metadata_lib.Metadata
-    fingerprint: str
+    fingerprint: str  # hash of its parameters; "" if it was not computed yet
 
 
 def find(config: config_lib.PretrainConfig, folder: str) -> Source:
@@ -47,10 +41,6 @@ def find(config: config_lib.PretrainConfig, folder: str) -> Source:
     A run that resumes does not need it any more. If it is gone, the metadata is that of
     the run's own checkpoint, with the encoder of the run: metadata has the encoder of
     one phase, which may have other rotary bases.
-
-    Args:
-      config: Config of the run.
-      folder: Workdir of the run.
     """
     if config.init_from == "CHECKPOINT":  # the placeholder of configs/continued.py
         raise UserError(
@@ -72,12 +62,6 @@ def adopt(
     overrides: Collection[str],
 ) -> config_lib.PretrainConfig:
     """Return the config with the encoder of a checkpoint.
-
-    Args:
-      config: Config of the run.
-      source: Checkpoint that the run begins with.
-      corpus: First corpus of the run.
-      overrides: Paths of the fields that were given on the command line.
 
     Raises:
       UserError: The checkpoint does not fit the corpus or the config.
@@ -109,18 +93,9 @@ def encoder(
     The architecture is the checkpoint's. All other fields are the run's. A field of the
     architecture counts as set if it was given on the command line or differs from its
     default. A set field must agree with the checkpoint, unless parameters can be
-    adapted to it (`knobs.knob`).
-
-    Args:
-      config: Encoder of the run's config.
-      source: The checkpoint.
-      pretrained: Its metadata.
-      overrides: Paths of the fields that were given on the command line, such as
-        "encoder.num_layers".
-      where: Path of the encoder in the run's config.
-
-    Raises:
-      UserError: A field that is set contradicts the checkpoint.
+    adapted to it (`knobs.knob`). `where` is the path of the encoder in the run's
+    config; `overrides` are the paths of the fields that were given on the command line,
+    such as "encoder.num_layers".
     """
     tokens = pretrained.tokenizer.vocab_size
     # The table of a published checkpoint may have more rows than the tokenizer.
@@ -165,14 +140,8 @@ def begin(
     """Return the initial state with its parameters replaced by those of a checkpoint.
 
     Rows of a table that the checkpoint lacks keep their initial values.
-
-    Args:
-      run: Run to initialise.
-      source: The checkpoint.
-      pretrained: Config of the encoder in it.
-      state: The initial state.
     """
-    shapes = parameters.flatten(run.state_shapes().params)
+    shapes = parameters.flatten(run.state_shapes.params)
     in_source = dict(shapes)
     for path, leaf in shapes.items():
         for end, field in _TABLES.items():

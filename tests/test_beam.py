@@ -185,7 +185,6 @@ def test_contradictory_flags_and_missing_beam_are_refused(saved, tmp_path, monke
     monkeypatch.delitem(sys.modules, "bert_jax.corpus.beam", raising=False)
     flags = [f"--tokenizer={saved}", f"--output={tmp_path / 'c'}"]
     for more, message in [
-        (["--runner=beam", "--workers=3"], "--workers is for local processes"),
         (["--beam_options=--x=1"], "--beam_options needs --runner=beam"),
         (["--runner=beam"], "--runner=beam needs apache-beam; pip install -e '.[beam"),
     ]:

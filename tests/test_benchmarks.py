@@ -63,12 +63,6 @@ def test_the_first_round_does_not_count(timing):
     assert called == ["a", "b"] * 3
 
 
-def test_cases_share_the_time_by_weight(timing):
-    now = time.monotonic()
-    assert timing.share(now + 100, [3, 1]) - now == pytest.approx(75, abs=1)
-    assert timing.share(now + 100, [1]) - now == pytest.approx(100, abs=1)
-
-
 def test_side_process_reports_step_times_and_failures(timing):
     script = (
         f"import sys, time; sys.path.append({str(BENCHMARKS)!r}); "

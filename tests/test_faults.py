@@ -379,17 +379,6 @@ def test_an_outage_is_no_damage(two_checkpoints, tmp_path, monkeypatch):
     checkpoints.close()
 
 
-def test_a_renamed_checkpoint_is_set_aside(two_checkpoints, tmp_path):
-    original, shapes, first, _ = two_checkpoints
-    folder, said = tmp_path / "checkpoints", []
-    shutil.copytree(original, folder)
-    (folder / "2").rename(folder / "9")
-    checkpoints = open_checkpoints(folder)
-    assert equal(checkpoints.restore(shapes, said.append), first)
-    checkpoints.close()
-    assert said[0].startswith("checkpoint 9 cannot be used: it is the checkpoint of st")
-
-
 def test_a_checkpoint_of_another_model_is_named_by_a_parameter(two_checkpoints):
     folder, shapes, _, _ = two_checkpoints
     wider = jax.tree.map(lambda leaf: leaf.update(shape=(*leaf.shape, 2)), shapes)

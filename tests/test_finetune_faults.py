@@ -68,7 +68,8 @@ def test_run_killed_three_times_ends_like_undisturbed(task, pretrained, tmp_path
         watched = runs.Watched(program(tmp_path / "killed"))
         if watched.wait_for("train step"):
             time.sleep(rng.uniform(0, 1))
-        kills += watched.kill() < 0
+        watched.process.kill()
+        kills += watched.end() < 0
         if (tmp_path / "killed/results.json").exists():
             break
     assert kills

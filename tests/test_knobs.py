@@ -68,16 +68,12 @@ def test_conversions_are_inverse():
     ("values", "message"),
     [
         ({"shape": {"kind": "line"}}, r"shape\.kind='line' must be 'circle' or 'squa"),
-        ({"shape": {"side": 1.0}}, "shape.kind=None must be"),
         ({"shape": {"kind": "circle", "side": 1.0}}, r"field shape\.side; known here:"),
-        ({"shape": 3}, "shape.kind=None must be"),
         ({"points": [{"z": 1}]}, r"unknown config field points\[0\]\.z"),
-        ({"points": 5}, "field points=5: expected a list"),
         ({"points": [5]}, r"field points\[0\]=5: expected a group of fields"),
         ({"weights": [True]}, r"weights\[0\]=True: expected float"),
         ({"bold": 1}, "field bold=1: expected bool"),
         ({"kind": "album"}, "this is a config for 'album', not 'drawing'"),
-        ([1], r"config \[1\]: expected a group of fields"),
         # Limits.
         (
             {"shape": {"kind": "circle", "radius": 0}},

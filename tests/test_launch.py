@@ -220,24 +220,13 @@ MISTAKES = [
     (["bash", "launch/tpu_vm.sh", "status", "--zone=z"], "--name is missing"),
     (tpu_vm("create", "--type=v9-8"), "no runtime is known for v9-8"),
     (tpu_vm("create", "--type=v4-8", "--worker=1"), "'--worker=1' of create"),
-    (tpu_vm("create", "--type"), "unknown argument '--type' of create"),
-    (tpu_vm("delete", "--queued=1"), "unknown argument '--queued=1' of delete"),
-    (tpu_vm("delete", "--=1"), "unknown argument '--=1' of delete"),
-    (tpu_vm("delete", ""), "unknown argument '' of delete"),
-    (tpu_vm("status", "--", "python"), "only run takes a program"),
     (tpu_vm("run"), "there is no program"),
     # Bash would read it as an octal number, and a bad one.
     (tpu_vm("run", "--max_restarts=08", "--", "python"), "takes a whole number"),
     (tpu_vm("install", "--commit=main", "--repo=r"), "takes the hash of a commit"),
-    (xpk("--slices=two", "--", "python"), "takes a whole number"),
-    (xpk("--slices=0", "--", "python"), "--slices must be at least 1"),
-    ([sys.executable, "launch/local.py", "--processes=999", "--", "true"], "1 to 256"),
     (xpk("--", "python", "-c", "a\nb"), "several lines"),
     (slurm("--nodes=4", "--", "python"), "unknown argument '--nodes=4'"),
-    (["bash", "launch/setup_worker.sh", "tpu"], "unknown argument 'tpu'"),
-    (["bash", "launch/restart.sh", "--pause=1.5", "--", "true"], "whole number"),
     (["bash", "launch/restart.sh", "--detach", "--", "true"], "--log is missing"),
-    (["bash", "launch/restart.sh", "--signal=TERM", "--log=a/b"], "no folder for"),
     (["bash", "launch/restart.sh"], "there is no command"),
 ]
 
@@ -301,13 +290,11 @@ def test_restart(launched, statuses, flags, calls, status):
     assert gave_up == (status == 7)
 
 
-def test_restart_pauses_and_gives_up_on_a_missing_command(launched):
+def test_restart_pauses(launched):
     launched.stand_in(launched.bin / "sleep")
     result = restart(launched, "--pause=7", "--", "python", STATUS_python="1,75,0")
     pause = ["sleep", "7"]
     assert result.calls == [["python"], pause, ["python"], pause, ["python"]]
-    result = restart(launched, "--max_restarts=1", "--", "no_such_command")
-    assert result.returncode == 127 and "gave up" in result.stderr
 
 
 # Saves when it is asked to, and says so; prints on USR1. It ends by itself in the end.
@@ -405,17 +392,6 @@ def test_one_run_at_a_time_with_stacks_and_stop(launched, worker):
     assert worker.log.read_text().count("saved") == 2
 
 
-def test_dry_run_of_a_detached_run(launched, tmp_path):
-    log = tmp_path / "a log"
-    flags = ["--detach", f"--log={log}", "--return_75", "--dry_run"]
-    result = restart(launched, *flags, "--", "python", "a b", STATUS_python="75")
-    assert not log.exists()
-    assert result.stdout.startswith("setsid ") and result.stdout.endswith("&\n")
-    launched("bash", "-c", result.stdout + "wait", STATUS_python="75")
-    assert launched.calls() == [["python", "a b"]]
-    assert "exit status 75" in log.read_text()
-
-
 def git(folder, *arguments):
     environment = {
         **os.environ,
@@ -504,8 +480,6 @@ def test_setup_stops_at_the_first_failure(launched, tmp_path):
     result = launched(*setup, cwd=tmp_path, STATUS_sudo="1")
     assert result.returncode == 1 and len(result.calls) == 1
     assert "error: exit status 1 of: sudo sh" in result.stderr
-    result = launched(*setup, cwd=launched.home)
-    assert result.returncode == 2 and "no constraints.txt" in result.stderr
 
 
 # GKE
@@ -524,14 +498,10 @@ def render(*arguments) -> int:
     ("arguments", "message"),
     [
         ([], "required: program"),
-        (["--slices=0", "--", "python"], "expected an integer of at least 1"),
-        (["--sope", "--", "python"], "unrecognized arguments: --sope"),
-        (["--topology=8", "--", "python"], "expected a form such as 4x4 or 4x4x8"),
         (["--topology=4x4x4", "--", "python"], "has topologies of 2 sides"),
         (["--topology=2x2", "--slices=2", "--", "python"], "each has several hosts"),
         (["--topology=1x1", "--", "python"], "has 1 chips, and a host has 4"),
         (["--name=Bert", "--", "python"], "lower-case letters"),
-        (["--image=", "--", "python"], "--image is empty"),
     ],
 )
 def test_mistakes_of_render(capsys, arguments, message):
@@ -643,7 +613,6 @@ def test_jobset_goes_to_kubectl(launched):
     assert launched.stdin() == dry.stdout
     failed = launched(*gke("--", "python"), STATUS_kubectl="3")
     assert failed.returncode == 3
-    assert failed.stderr == "error: exit status 3 of: kubectl apply -f -\n"
 
 
 # xpk
@@ -665,8 +634,6 @@ def test_xpk(launched):
     )
     script = expanded(yaml.safe_load(lines)["script"])
     assert launched("bash", "-c", script).calls == [PROGRAM]
-    (launched.bin / "xpk").write_text('#!/bin/sh\necho "$TELEMETRY_ENABLED"\n')
-    assert launched(*xpk("--", "python")).stdout == "false\n"
 
 
 def test_xpk_is_signalled_through(launched):
@@ -707,9 +674,6 @@ def test_failures_of_slurm(launched):
     result = launched(*command, STATUS_srun="75", STATUS_scontrol="1")
     assert result.returncode == 1
     assert "error: exit status 1 of: scontrol requeue 17" in result.stderr
-    command = ["sbatch", str(LAUNCH / "slurm.sbatch"), "--", "python"]
-    result = launched(*command, cwd=launched.home)
-    assert result.returncode == 2 and "in the root of the repository" in result.stderr
 
 
 def test_slurm_asks_for_what_restarts_need():

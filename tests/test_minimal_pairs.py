@@ -233,14 +233,9 @@ def test_the_program_prints_and_writes_accuracies(trained, tmp_path):
     [
         ("{", "pairs.jsonl, line 2 is not JSON"),
         ('{"sentence_good": "au"}', "pairs.jsonl, line 2 has no text 'sentence_bad'"),
-        ("[]", "pairs.jsonl, line 2 has no text 'sentence_good'"),
         (
             json.dumps({"sentence_good": "au", "sentence_bad": ""}),
             "pairs.jsonl, line 2: '' has no tokens",
-        ),
-        (
-            json.dumps({"sentence_good": "au " * 50, "sentence_bad": "au"}),
-            "has 52 tokens, the model has 40 positions",
         ),
     ],
 )

@@ -2,7 +2,6 @@
 
 import base64
 import dataclasses
-import itertools
 import pydoc_data.topics
 import re
 
@@ -63,7 +62,7 @@ def test_masked_tokens_can_be_restored(run):
     special = tokenizer.pad_id, tokenizer.cls_id, tokenizer.sep_id
     documents = tokenizer.encode_batch(got["TEXT"].split("\n\n"))
     assert len(got["masked"]) == len(got["MASKINGS"]) == 6
-    for name, batch in got["masked"].items():
+    for batch in got["masked"].values():
         columns = "input_ids", "mlm_positions", "mlm_labels", "mlm_weights"
         for ids, positions, labels, weights in zip(
             *(batch[column] for column in columns), strict=True
@@ -72,11 +71,6 @@ def test_masked_tokens_can_be_restored(run):
             ids = ids.copy()
             ids[used] = labels[weights > 0]
             assert [token for token in ids if token not in special] in documents
-            if "word" in name:
-                tokens = [tokenizer.tokens[token] for token in ids]
-                for before, after in itertools.pairwise(range(len(ids))):
-                    if tokens[after].startswith("##"):
-                        assert (before in used) == (after in used)
 
 
 @pytest.mark.runs
@@ -114,16 +108,7 @@ def test_nearest_sentences_and_words(run, monkeypatch, capsys):
     shown = capsys.readouterr().out
     for row in expected:
         assert f"{row.max():.2f}  {got['texts'][row.argmax()]}" in shown
-    # All occurrences of whole words in the sentences.
-    whole = [
-        token
-        for features in made[:count]
-        for token, after in itertools.pairwise(features.tokens)
-        if not after.startswith("##")
-    ]
     assert "class" in got["words"]
-    for word in got["words"]:
-        assert len(got["occurrences"][word]) == whole.count(word) >= 10
 
 
 @pytest.mark.slow

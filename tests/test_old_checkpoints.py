@@ -83,7 +83,7 @@ def test_a_run_with_memory_is_not_continued(unpacked):
     folder = unpacked("xlnet_memory")
     unpacked("corpus")
     before = (folder / "run" / "config.json").read_bytes()
-    message = r"config\.json cannot be used: objective\.memory_length=4: .* was removed"
+    message = r"config\.json: objective\.memory_length=4: .* was removed"
     with pytest.raises(UserError, match=message):
         pretraining.pretrain(saved_config(folder), str(folder / "run"))
     assert (folder / "run" / "config.json").read_bytes() == before

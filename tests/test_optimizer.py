@@ -283,13 +283,6 @@ def test_each_phase_may_have_a_schedule_of_its_own():
         assert one(step) == whole(step)
 
 
-def test_decay_goes_by_name():
-    decayed = {
-        path for path, yes in flat(optimizer.is_decayed(parameters())).items() if yes
-    }
-    assert decayed == {"encoder/embeddings/token_embedding", *MATRICES}
-
-
 def muon_shapes(objective):
     """Rows and columns of the matrices that Muon orthogonalises, by path."""
     params = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))

@@ -35,11 +35,6 @@ def test_loops_count_by_trip_count_and_fusions_once():
     loops = [i for _, i, _ in program.executed(beside=True) if i.opcode == "while"]
     assert [program.trip_count("main", loop) for loop in loops] == [24, 7, 3]
     assert cost.measure(program).estimated == (24 + 7 + 3) * 100 + 5
-    unknown = text.replace('"known_trip_count":{"n":"3"}', "")
-    with pytest.raises(ValueError, match="third does not count up"):
-        cost.measure(hlo.Program(unknown))
-    with pytest.raises(ValueError, match="no entry computation"):
-        hlo.Program("HloModule nothing")
 
 
 def test_collectives_in_all_positions():
@@ -90,14 +85,6 @@ def test_collectives_in_all_positions():
 def test_replica_groups_in_all_forms(text, expected):
     got = collectives.replica_groups(f"channel_id=1, {text}, x={{}}")
     assert got.tolist() == expected
-    with pytest.raises(ValueError, match="unknown form of groups"):
-        collectives.replica_groups("replica_groups=somehow")
-
-
-def test_bytes_of_types():
-    assert hlo.type_bytes("f32[2,3]{1,0:T(8,128)}") == 24
-    assert hlo.type_bytes("(bf16[4]{0}, pred[2,2], u32[], token[])") == 8 + 4 + 4
-    assert hlo.type_bytes("(f8e4m3fn[8], s4[8], f32[])") == 8 + 4 + 4
 
 
 # ---- slices
@@ -108,20 +95,12 @@ def test_bytes_of_types():
     [
         ("v9:2x2", "unknown TPU 'v9'; expected one of v2, v3, v4"),
         ("v4:4x4", "form v4:AxBxC, such as 2x2x1"),
-        ("v5e:0x4", "form v5e:AxB"),
         ("v5e:32x32", "the largest v5e slice has 256 chips"),
     ],
 )
 def test_invalid_slice_names(name, message):
     with pytest.raises(UserError, match=message):
         topology.open_topology(name)
-
-
-def test_without_the_compiler(monkeypatch):
-    monkeypatch.setattr(topology.importlib.util, "find_spec", lambda name: None)
-    monkeypatch.setattr(topology.topologies, "get_topology_desc", lambda **_: 1 / 0)
-    with pytest.raises(UserError, match=r"pip install -e '\.\[tpu\]'"):
-        topology.open_topology("v4:2x2x1")
 
 
 @needs_compiler
@@ -131,7 +110,6 @@ def test_without_the_compiler(monkeypatch):
         ("v5e:1x1", 1, 1, 1, 1),
         ("v6e:2x4", 1, 8, 1, 1),
         ("v3:2x2", 1, 4, 1, 2),
-        ("v5p:8x16x16", 1, 2048, 512, 1),
         ("v4:2x2x4", 8, 128, 32, 1),
         ("tpu7x:2x2x1", 2, 8, 2, 2),
     ],
@@ -253,23 +231,6 @@ def test_slices_exchange_sums_of_gradients():
 
 
 @needs_compiler
-def test_chip_with_two_devices():
-    got = planned("v3:2x2")
-    memory = got.phases[0].memory
-    assert memory.parameters == 2 * 4 * got.parameters
-    assert memory.available == 2 * topology.GENERATIONS["v3"].hbm
-    assert got.phases[0].batch_per_chip == 2
-    assert collectives.ICI in {t.network for t in got.phases[0].traffic}
-
-
-@needs_compiler
-def test_scanned_layers_count_once_each():
-    one = planned("v5e:2x2").phases[0].cycles
-    twelve = planned("v5e:2x2", scan_layers=True, num_layers=12).phases[0].cycles
-    assert 4 * one < twelve < 12 * one
-
-
-@needs_compiler
 def test_refused_step_has_a_memory_account():
     """The state is exact; the rest is the total that the compiler asked for."""
     got = planned("v5e:1x1", vocab_size=2**26)
@@ -278,14 +239,6 @@ def test_refused_step_has_a_memory_account():
     assert phase.memory.parameters == 4 * got.parameters
     assert phase.memory.left < 0 < phase.memory.temporaries
     assert phase.evaluation.left < 0
-
-
-def test_only_errors_about_memory_count_as_refused():
-    too_large = jax.errors.JaxRuntimeError("RESOURCE_EXHAUSTED: Used 1.5K of 15.75G")
-    assert phase_lib._needed(too_large) == 1536
-    other = jax.errors.JaxRuntimeError("INTERNAL: (1.0G) exceeds available HBM")
-    with pytest.raises(jax.errors.JaxRuntimeError, match="INTERNAL"):
-        phase_lib._needed(other)
 
 
 # ---- the page

@@ -5,8 +5,6 @@ The fixtures are hand-written in the compiler's forms.
 
 import dataclasses
 import json
-import os
-import pathlib
 
 import commands
 import pytest
@@ -114,18 +112,3 @@ def test_plan_with_schedule():
         assert 0 < phase["cost"]["scheduled"] < phase["cycles"]
         seconds = phase["cost"]["scheduled"] / 1.5e9
         assert phase["scheduled_seconds_without_collectives"] == pytest.approx(seconds)
-
-
-def test_dump_after_the_compiler_was_loaded(monkeypatch):
-    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--other=1")
-    dump = schedule.Dump()
-    flags = os.environ["LIBTPU_INIT_ARGS"].split()
-    assert flags[0] == "--other=1"
-    folder = pathlib.Path(flags[1].partition("=")[2])
-    (folder / "12-fusion.1-03-final_bundles.txt").write_text(
-        "     0   :  { %1 = nop }\n"
-    )
-    (folder / "12-fusion.1-02-schedule-analysis_final_bundles.txt").write_text("x")
-    assert dump.take() == {"fusion.1": 1}
-    with pytest.raises(RuntimeError, match="loaded before it was asked"):
-        dump.take()

@@ -9,15 +9,12 @@ their order, so that a row reveals the source of its text.
 import dataclasses
 import itertools
 
-import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 import recipes
 import tensorflow as tf
 
 from bert_jax import config as config_lib
-from bert_jax import pretraining
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shard_writer, shards
 from bert_jax.data import batches as batches_lib
@@ -211,33 +208,6 @@ def test_half_of_the_orders_are_swapped(numbered):
         assert_is_text(b)
         assert numbered.document[a[0]] == numbered.document[b[0]]
         assert label == (b[-1] < a[0])
-
-
-def test_left_to_right_predicts_the_next_token(numbered):
-    """A model that knows the text by heart fails at each [SEP] and after it only."""
-    rows = numbered.draw("bert_ablations:left_to_right")
-    assert set(rows) == {"input_ids", "attention_mask", "segment_ids", "weights"}
-    assert not np.isin(rows["input_ids"], [MASK, UNK]).any()
-
-    class ByHeart(pretraining.OBJECTIVES["causal_lm"]):
-        @property
-        def model(self):
-            return self
-
-        def apply(self, variables, inputs, *, dropout_keys):
-            return 30.0 * jax.nn.one_hot(inputs.input_ids + 1, numbered.vocab_size)
-
-    terms = ByHeart(config_lib.EncoderConfig(causal=True)).terms(
-        {},
-        {name: jnp.asarray(values[:4]) for name, values in rows.items()},
-        dropout_keys=None,
-        sampling_keys=jax.random.key(0),
-    )
-    correct, predicted = terms["lm_accuracy"]
-    lengths = rows["attention_mask"][:4].sum(axis=1)
-    assert predicted == (lengths - 1).sum()
-    # Not A's first, the first [SEP], B's first and the last [SEP].
-    assert correct == (lengths - 5).sum()
 
 
 # ---- the number of predictions, and their replacements

@@ -13,7 +13,6 @@ from toy_task import Length, LengthConfig, ToyFinetuneConfig
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, pretraining, recipe_variants
-from bert_jax.finetuning import repeats
 from bert_jax.tasks import choice, classification, squad, tagging
 from bert_jax.training import restore
 
@@ -110,7 +109,7 @@ def test_fingerprints_identify_the_examples(tasks):
 
 def test_a_run_with_an_undefined_score_is_not_the_best():
     scores = {"first": {"p": float("nan")}, "second": {"p": 0.2}, "third": {"p": 0.1}}
-    assert repeats.summarise(scores)["best"] == {"run": "second", "by": "p"}
+    assert finetuning.summarise(scores)["best"] == {"run": "second", "by": "p"}
 
 
 @pytest.mark.slow

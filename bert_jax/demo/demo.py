@@ -132,8 +132,7 @@ def _finetune(
 ) -> tuple[dict[str, list[float]], dict[str, list[list[dict[str, Any]]]]]:
     """Fine-tune from pretrained and from random weights, with several seeds.
 
-    Returns:
-      Accuracies and records of metrics.jsonl, by initial weights and seed.
+    Return accuracies and records of metrics.jsonl, by initial weights and seed.
     """
     files = dataclasses.replace(
         config.finetune.task,

@@ -35,9 +35,6 @@ def collect(
       any prefix is a random sample. No description comes twice. No text of the
       evaluation examples is also a summary or a description in a training module, as
       packages copy from each other.
-
-    Raises:
-      UserError: Too few parameters are documented in these files.
     """
     by_description: dict[bool, dict[str, python_docs.Parameter]]
     by_description = {False: {}, True: {}}

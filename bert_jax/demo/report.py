@@ -23,26 +23,19 @@ BERT = "bert"
 
 @dataclasses.dataclass(frozen=True)
 class Results:
-    """Numbers of the demo, saved as results.json.
+    """Numbers of the demo, saved as results.json."""
 
-    Attributes:
-      documentation: Tokens of the training and of the held-out split.
-      held_out: `mlm_loss` (nats), `mlm_accuracy` and `nsp_accuracy` of pretraining.
-      unigram_entropy: Nats; the loss of a model that knows only how often each token
-        occurs in the held-out text (objectives/unigram_baseline.py).
-      most_frequent_token: Share of the most frequent token of the held-out text.
-      accuracies: Accuracies of the fine-tuned classifier by seed, with pretrained and
-        with random weights.
-      most_frequent_class: Share of the most frequent class of the evaluation examples.
-      train_examples: Number of training examples of the classifier.
-      eval_examples: Number of evaluation examples.
-    """
-
-    documentation: dict[str, int]
+    documentation: dict[str, int]  # tokens of the training and of the held-out split
+    # `mlm_loss` (nats), `mlm_accuracy` and `nsp_accuracy` of pretraining.
     held_out: dict[str, float]
+    # Nats; the loss of a model that knows only how often each token occurs in the held-
+    # out text (objectives/unigram_baseline.py).
     unigram_entropy: float
-    most_frequent_token: float
+    most_frequent_token: float  # share of the most frequent token of the held-out text
+    # Accuracies of the fine-tuned classifier by seed, with pretrained and with random
+    # weights.
     accuracies: dict[str, list[float]]
+    # Share of the most frequent class of the evaluation examples.
     most_frequent_class: float
     train_examples: int
     eval_examples: int
@@ -81,11 +74,8 @@ def draw(
 ) -> figure.Figure:
     """Draw the curves of pretraining and fine-tuning from records of metrics.jsonl.
 
-    Args:
-      results: Numbers of the demo.
-      pretrained: Records of pretraining.
-      finetuned: Records of fine-tuning by seed, by initial weights.
-      of_bert: Records of pretraining with BERT's recipe, which are dashed lines.
+    `finetuned` has the records of metrics.jsonl by seed, by initial weights. Those
+    `of_bert` are of pretraining with BERT's recipe, and become dashed lines.
     """
     levels = {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),

@@ -10,12 +10,13 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+import numpy as np
 from jax.experimental.compilation_cache import compilation_cache
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, storage, tasks
 from bert_jax.errors import UserError
-from bert_jax.finetuning import batches, initialise, repeats
+from bert_jax.finetuning import batches, initialise
 from bert_jax.interop import checkpoints
 from bert_jax.tasks import choice, classification, squad, tagging, task_files
 from bert_jax.training import (
@@ -59,10 +60,39 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
             once = dataclasses.replace(config, seed=seed, repeats=1)
             processes.say(f"run {name}")
             scores[name], _ = _finetune_once(once, str(storage.path(folder) / name))
-    summary = repeats.summarise(scores)
+    summary = summarise(scores)
     if processes.is_main():
         _write_results(storage.path(folder), summary)
     return summary
+
+
+def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
+    """Return the scores of several runs by name, their statistics, and the best run.
+
+    The standard deviation is that of a sample. The first score decides on the best.
+    """
+    values = {
+        name: [run[name] for run in scores.values()]
+        for name, value in next(iter(scores.values())).items()
+        if isinstance(value, int | float)
+    }
+    first = next(iter(values))
+    # A correlation may be NaN, which compares False with everything.
+    best = max(scores, key=lambda run: np.nan_to_num(scores[run][first], nan=-np.inf))
+    return {
+        "runs": scores,
+        "scores": {
+            name: {
+                "median": float(np.median(x)),
+                "mean": float(np.mean(x)),
+                "standard_deviation": float(np.std(x, ddof=1)),
+                "least": float(np.min(x)),
+                "greatest": float(np.max(x)),
+            }
+            for name, x in values.items()
+        },
+        "best": {"run": best, "by": first},
+    }
 
 
 @contextlib.contextmanager

@@ -40,10 +40,8 @@ def least_padding(
 ) -> tuple[int, ...]:
     """Choose up to `count` candidates, the longest one included, that pad rows least.
 
-    Args:
-      used: int [rows]; the number of tokens in each row.
-      candidates: Lengths, ascending. The last one holds every row.
-      count: Largest number of lengths.
+    `used` is int [rows], the number of tokens in each row. Candidates are ascending,
+    and the last one holds every row.
     """
     lengths = np.array(candidates)
     rows = np.searchsorted(np.sort(used), lengths, side="right")

@@ -62,7 +62,7 @@ def begin(
         return state
     loaded = checkpoints.load_params(
         source,
-        run.state_shapes().params,
+        run.state_shapes.params,
         part=run.objective.encoder_path,
         stored_part=checkpoints.read_metadata(source).encoder_path,
     )
@@ -93,7 +93,7 @@ def _with_new_top(
             return jnp.concatenate([loaded[:kept], initial[kept:]])
         return loaded
 
-    shardings = sharding.shardings_of(run.state_shapes().params)
+    shardings = sharding.shardings_of(run.state_shapes.params)
     merge = jax.jit(
         functools.partial(parameters.map_with_path, top), out_shardings=shardings
     )

@@ -37,19 +37,13 @@ _SLICES = re.compile(r'_xla_megascale_transfer_type="(\w+)"')
 
 @dataclasses.dataclass(frozen=True)
 class Collective:
-    """Communication between devices.
+    """Communication between devices."""
 
-    Attributes:
-      kind: "all-reduce" and so on.
-      size: Bytes that a device contributes (all-gather: receives) each time.
-      times: Number of executions.
-      groups: int [groups, members]; groups of devices, numbered in the program's order;
-        None if the members are whole slices of a pod.
-    """
-
-    kind: str
-    size: int
-    times: int
+    kind: str  # "all-reduce" and so on
+    size: int  # bytes that a device contributes (all-gather: receives) each time
+    times: int  # number of executions
+    # int [groups, members]; groups of devices, numbered in the program's order; None if
+    # the members are whole slices of a pod.
     groups: np.ndarray | None
 
     @property
@@ -67,21 +61,13 @@ class Collective:
 
 @dataclasses.dataclass(frozen=True)
 class Traffic:
-    """Collectives of one kind over one network, in a step.
+    """Collectives of one kind over one network, in a step."""
 
-    Attributes:
-      kind: "all-reduce" and so on.
-      network: `CHIP`, `ICI` or `DCN`.
-      count: Number of collectives.
-      size: Bytes that a device contributes (all-gather: receives).
-      sent: Bytes that a device sends in a ring.
-    """
-
-    kind: str
-    network: str
-    count: int
-    size: int
-    sent: int
+    kind: str  # "all-reduce" and so on
+    network: str  # `CHIP`, `ICI` or `DCN`
+    count: int  # number of collectives
+    size: int  # bytes that a device contributes (all-gather: receives)
+    sent: int  # bytes that a device sends in a ring
 
 
 def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, ...]:
@@ -164,13 +150,7 @@ def replica_groups(text: str) -> np.ndarray:
 
     The forms are `{{0,1},{2,3}}`; `[2,2]<=[4]T(0)`, a transposed and reshaped iota;
     `mesh['a'=2,'b'=2], device_ids=([2,2]T(1,0)) {'b'}`, with named axes of which some
-    are summed over; and pairs of source and target.
-
-    Returns:
-      int [groups, members].
-
-    Raises:
-      ValueError: The form is unknown.
+    are summed over; and pairs of source and target. Return int [groups, members].
     """
     if listed := _LISTED.search(text):
         groups = re.findall(r"\{([\d,]+)\}", listed[1])

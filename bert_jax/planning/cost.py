@@ -27,15 +27,10 @@ _VIEWS = ("bitcast", "get-tuple-element")
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """Peak rates of a device in a cycle; both 0 if its clock is unknown.
+    """Peak rates of a device in a cycle; both 0 if its clock is unknown."""
 
-    Attributes:
-      flops: Operations.
-      hbm_bytes: Bytes from or to HBM.
-    """
-
-    flops: float
-    hbm_bytes: float
+    flops: float  # operations
+    hbm_bytes: float  # bytes from or to HBM
 
     def memory_cycles(self, size: float) -> float:
         """Return the cycles that bytes take to pass through memory."""
@@ -44,19 +39,12 @@ class Rates:
 
 @dataclasses.dataclass(frozen=True)
 class Cost:
-    """Cycles of one execution of a program.
+    """Cycles of one execution of a program."""
 
-    Attributes:
-      estimated: Estimated cycles of all operations but kernels.
-      kernels: Number of executed kernels.
-      kernel_cycles: Cycles of the kernels, by schedule or as a lower bound.
-      scheduled: Scheduled cycles, kernels included; None without a dump.
-    """
-
-    estimated: int
-    kernels: int
-    kernel_cycles: float
-    scheduled: float | None
+    estimated: int  # of all operations but kernels
+    kernels: int  # number of executed kernels
+    kernel_cycles: float  # by schedule, or a lower bound
+    scheduled: float | None  # kernels included; None without a dump
 
 
 def measure(
@@ -66,10 +54,7 @@ def measure(
 ) -> Cost:
     """Add up the cycles of a program.
 
-    Args:
-      program: The compiled program.
-      rates: Rates of its device.
-      schedules: Cycles by names of instructions, from `schedule.Dump`.
+    `schedules` has the cycles by names of instructions, from `schedule.Dump`.
     """
     by_name = schedules or {}
     # The compiler writes one schedule for all instructions that differ in names only.

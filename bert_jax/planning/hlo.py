@@ -28,23 +28,14 @@ _KERNEL = 'custom_call_target="tpu_custom_call"'
 
 @dataclasses.dataclass(frozen=True)
 class Instruction:
-    """One line of a program.
+    """One line of a program."""
 
-    Attributes:
-      name: Name of the result.
-      opcode: Kind of operation.
-      type: Type of the result, as text.
-      operands: Names of instructions of the same computation.
-      arguments: Text between the parentheses.
-      rest: Text after the parentheses.
-    """
-
-    name: str
-    opcode: str
-    type: str
-    operands: tuple[str, ...]
-    arguments: str
-    rest: str
+    name: str  # name of the result
+    opcode: str  # kind of operation
+    type: str  # type of the result, as text
+    operands: tuple[str, ...]  # names of instructions of the same computation
+    arguments: str  # text between the parentheses
+    rest: str  # text after the parentheses
 
     def called(self, role: str) -> str | None:
         """Return the name of the computation that is called as `body` and so on."""
@@ -55,11 +46,7 @@ class Program:
     """An optimized program."""
 
     def __init__(self, text: str):
-        """Parse the text of `jax.stages.Compiled.as_text`.
-
-        Raises:
-          ValueError: The program has no entry computation.
-        """
+        """Parse the text of `jax.stages.Compiled.as_text`."""
         self.computations: dict[str, dict[str, Instruction]] = {}
         self._roots: dict[str, Instruction] = {}
         self.entry = ""
@@ -78,8 +65,6 @@ class Program:
                 body[instruction.name] = instruction
                 if start[1]:
                     self._roots[name] = instruction
-        if not self.entry:
-            raise ValueError("there is no entry computation in this program")
 
     def root(self, computation: str) -> Instruction:
         """Return the root instruction of a computation."""

@@ -31,22 +31,15 @@ _UNITS = {"": 1, "K": 2**10, "M": 2**20, "G": 2**30, "T": 2**40}
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """Bytes of a chip while a program runs.
-
-    Attributes:
-      parameters: Parameters of the model.
-      optimizer: State of the optimizer, also during evaluation.
-      temporaries: Activations, gradients and other arrays of a step. If the compiler
-        refused the program, the rest is included.
-      rest: The batch, the program, and the padding of its arguments to tiles.
-      available: Memory that programs can use.
-    """
+    """Bytes of a chip while a program runs."""
 
     parameters: int
-    optimizer: int
+    optimizer: int  # state of the optimizer, also during evaluation
+    # Activations, gradients and other arrays of a step. If the compiler refused the
+    # program, the rest is included.
     temporaries: int
-    rest: int
-    available: int
+    rest: int  # the batch, the program, and the padding of its arguments to tiles
+    available: int  # memory that programs can use
 
     @property
     def left(self) -> int:
@@ -56,39 +49,23 @@ class Memory:
 
 @dataclasses.dataclass(frozen=True)
 class PhasePlan:
-    """A phase on a topology.
-
-    Attributes:
-      name: Name of the phase.
-      steps: Number of steps.
-      length: Tokens in a sequence.
-      batch_size: Sequences in a step.
-      batch_per_chip: Sequences of a chip.
-      micro_batches: Micro-batches in a step.
-      flops: Operations of a step, over all chips, by a formula.
-      flops_at_peak: Peak operations in a second, over all chips.
-      memory: Memory of a chip in training.
-      evaluation: Memory of a chip in evaluation.
-      cost: Cycles of a step on a device; None if the compiler refused the program.
-      clock: Cycles in a second; 0 if unknown.
-      traffic: Collectives of a step.
-      compile_seconds: Time of the compilations on this machine.
-    """
+    """A phase on a topology."""
 
     name: str
     steps: int
-    length: int
-    batch_size: int
-    batch_per_chip: float
-    micro_batches: int
-    flops: float
-    flops_at_peak: float
-    memory: Memory
-    evaluation: Memory
+    length: int  # tokens in a sequence
+    batch_size: int  # sequences in a step
+    batch_per_chip: float  # sequences of a chip
+    micro_batches: int  # micro-batches in a step
+    flops: float  # of a step, over all chips, by a formula
+    flops_at_peak: float  # peak operations in a second, over all chips
+    memory: Memory  # of a chip in training
+    evaluation: Memory  # of a chip in evaluation
+    # Cycles of a step on a device; None if the compiler refused the program.
     cost: cost_lib.Cost | None
-    clock: float
-    traffic: tuple[Traffic, ...]
-    compile_seconds: float
+    clock: float  # cycles in a second; 0 if unknown
+    traffic: tuple[Traffic, ...]  # collectives of a step
+    compile_seconds: float  # time of the compilations on this machine
 
     @property
     def left(self) -> int:
@@ -132,7 +109,7 @@ def plan_phase(
 
     The devices of the run's mesh are those of the topology.
     """
-    state = run.state_shapes()
+    state = run.state_shapes
     begin = time.perf_counter()
     batch = run.batch_shapes(phase, phase.length)
     compiled = _compile(programs.lower_step(run, phase, state, batch))
@@ -211,11 +188,8 @@ def _memory(
 ) -> Memory:
     """Return the memory of a chip.
 
-    Args:
-      compiled: The program, or the bytes that the compiler asked for when it refused.
-      state: Shapes of the train state.
-      topology: Slices that the program is for.
-      arguments: Parts of the state that the program has as arguments.
+    `compiled` is the program, or the bytes that the compiler asked for when it refused;
+    `arguments` are the parts of the state that the program takes.
     """
     arguments = sharding.bytes_of_device(arguments)
     parameters = sharding.bytes_of_device(state.params)

@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 
@@ -16,25 +16,16 @@ from bert_jax.training.run import Run
 
 @dataclasses.dataclass(frozen=True)
 class Plan:
-    """Plan of a recipe on a topology.
-
-    Attributes:
-      recipe: Name of the recipe.
-      topology: Slices to run on.
-      mesh: Description of the mesh.
-      parameters: Number of parameters of the model.
-      phases: Plans of the phases of the recipe.
-      kernels: Implementation of each part of the model, as a run reports it.
-      versions: Versions of jax and libtpu.
-    """
+    """Plan of a recipe on a topology."""
 
     recipe: str
-    topology: Topology
+    topology: Topology  # slices to run on
     mesh: str
     parameters: int
     phases: tuple[PhasePlan, ...]
+    # Implementation of each part of the model, as a run reports it.
     kernels: tuple[str, ...]
-    versions: str
+    versions: str  # versions of jax and libtpu
 
     @property
     def fits(self) -> bool:
@@ -48,34 +39,27 @@ class Plan:
     @property
     def estimated_seconds(self) -> float:
         """Time of the whole run by the compiler's estimate; 0 if unknown."""
-        return _total(self.phases, [p.estimated_seconds for p in self.phases])
+        return self._total("estimated_seconds")
 
     @property
     def scheduled_seconds(self) -> float:
         """Time of the whole run by the compiler's schedules; 0 if unknown."""
-        return _total(self.phases, [p.scheduled_seconds for p in self.phases])
+        return self._total("scheduled_seconds")
 
-
-def _total(phases: Sequence[PhasePlan], step_seconds: Sequence[float]) -> float:
-    """Add up the times of all steps; 0 if the time of a step is unknown."""
-    pairs = zip(phases, step_seconds, strict=True)
-    return sum(p.steps * t for p, t in pairs) if all(step_seconds) else 0.0
+    def _total(self, name: str) -> float:
+        """Add up the times of all steps; 0 if the time of a step is unknown."""
+        times = [phase.steps * getattr(phase, name) for phase in self.phases]
+        return sum(times) if all(times) else 0.0
 
 
 @dataclasses.dataclass(frozen=True)
 class Planner:
-    """Compiler of runs for a topology.
-
-    Attributes:
-      topology: Slices to run on.
-      make_run: Function from a resolved config and a mesh to the run. Its data are
-        never opened.
-      dump: Folder of the compiler's schedules, if requested.
-    """
+    """Compiler of runs for a topology."""
 
     topology: Topology
+    # Function from a resolved config and a mesh to the run. Its data are never opened.
     make_run: Callable[[config_lib.PretrainConfig, jax.sharding.Mesh], Run]
-    dump: Dump | None = None
+    dump: Dump | None = None  # folder of the compiler's schedules, if requested
 
     def plan(
         self,
@@ -83,13 +67,9 @@ class Planner:
         recipe: str,
         say: Callable[[str], None] = lambda line: None,
     ) -> Plan:
-        """Compile all phases of a recipe, and report each one before.
-
-        Raises:
-          UserError: The run cannot be sharded over the devices.
-        """
+        """Compile all phases of a recipe, and report each one before."""
         run = self.run(config)
-        params = run.state_shapes().params
+        params = run.state_shapes.params
         phases = []
         for i, phase in enumerate(run.phases):
             say(f"compiling phase {i + 1} of {len(run.phases)}, length {phase.length}")

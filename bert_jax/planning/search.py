@@ -18,14 +18,9 @@ _SEARCH_COMPILATIONS = 8
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """Compiled variant of a phase.
+    """Compiled variant of a phase."""
 
-    Attributes:
-      change: Flag that selects the variant.
-      phase: Plan of the variant.
-    """
-
-    change: str
+    change: str  # flag that selects the variant
     phase: PhasePlan
 
 
@@ -37,9 +32,6 @@ def search_batch(
     Compile the given size and its double or half, then extrapolate the memory of two
     sizes that fit, then bisect until the sizes that fit and do not fit are a sixteenth
     apart, or until `_SEARCH_COMPILATIONS`.
-
-    Yields:
-      Each compiled size.
     """
     phase = config.phases[index]
     pieces = sharding.batch_parts(planner.run(config).mesh) * phase.micro_batches
@@ -134,9 +126,6 @@ def search(
     """Compile variants of all phases, and report each.
 
     Try `alternatives` for a phase that does not fit, and `search_batch` for each phase.
-
-    Yields:
-      Each compiled variant.
     """
     for i, phase in enumerate(plan.phases):
         if not phase.fits:

@@ -20,25 +20,15 @@ from bert_jax.planning.cost import Rates
 
 @dataclasses.dataclass(frozen=True)
 class Generation:
-    """Properties of a TPU generation.
+    """Properties of a TPU generation."""
 
-    Attributes:
-      sides: Numbers in the name of a slice.
-      largest: Chips of the largest slice.
-      examples: Shapes of slices that exist.
-      hbm: Bytes of memory of a JAX device that a program can use.
-      bandwidth: Bytes in a second between a JAX device and its memory.
-      clock: Cycles in a second; 0 if unknown.
-      chip_config: Option of the compiler that gives the devices of a real slice; "" for
-        the default.
-    """
-
-    sides: int
-    largest: int
-    examples: str
-    hbm: int
-    bandwidth: float
-    clock: float
+    sides: int  # numbers in the name of a slice
+    largest: int  # chips of the largest slice
+    examples: str  # shapes of slices that exist
+    hbm: int  # bytes of memory of a JAX device that a program can use
+    bandwidth: float  # bytes in a second between a JAX device and its memory
+    clock: float  # cycles in a second; 0 if unknown
+    # Option of the compiler that gives the devices of a real slice; "" for the default.
     chip_config: str = ""
 
     def rates(self, peak_flops: float) -> Rates:
@@ -51,6 +41,9 @@ class Generation:
 def _gib(size: float) -> int:
     return int(size * 2**30)
 
+
+_SQUARES = "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"
+_CUBES = "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16"
 
 # `hbm`: the limit that libtpu 0.0.42 names for a program that is too large, "exceeds
 # available HBM (15.75G)": x @ x + x with x float32 [2**18, 2**18].
@@ -68,38 +61,12 @@ GENERATIONS = {
     "v3": Generation(
         2, 1024, "2x2, 4x4, 8x8, 16x16, 32x32", _gib(15.48), 450e9, 0.94e9
     ),
-    "v4": Generation(
-        3,
-        4096,
-        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
-        _gib(30.75),
-        1200e9,
-        1.05e9,
-        # Both cores of a chip as one device, as on the real machine.
-        chip_config="megacore",
-    ),
-    "v5e": Generation(
-        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(15.75), 819e9, 1.5e9
-    ),
-    "v5p": Generation(
-        3,
-        6144,
-        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
-        _gib(95.74),
-        2765e9,
-        1.75e9,
-    ),
-    "v6e": Generation(
-        2, 256, "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16", _gib(31.25), 1640e9, 1.75e9
-    ),
-    "tpu7x": Generation(
-        3,
-        9216,
-        "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16",
-        _gib(94.75),
-        3690e9,
-        0,
-    ),
+    # "megacore": both cores of a chip as one device, as on the real machine.
+    "v4": Generation(3, 4096, _CUBES, _gib(30.75), 1200e9, 1.05e9, "megacore"),
+    "v5e": Generation(2, 256, _SQUARES, _gib(15.75), 819e9, 1.5e9),
+    "v5p": Generation(3, 6144, _CUBES, _gib(95.74), 2765e9, 1.75e9),
+    "v6e": Generation(2, 256, _SQUARES, _gib(31.25), 1640e9, 1.75e9),
+    "tpu7x": Generation(3, 9216, _CUBES, _gib(94.75), 3690e9, 0),
 }
 
 
@@ -109,20 +76,13 @@ _MOST_SLICES = 256
 
 @dataclasses.dataclass(frozen=True)
 class Topology:
-    """One or several slices.
+    """One or several slices."""
 
-    Attributes:
-      name: Name of one slice.
-      slices: Number of slices.
-      generation: Generation of the chips.
-      shape: Chips along each side.
-      devices: Devices of all slices, as JAX would list them there.
-    """
-
-    name: str
-    slices: int
+    name: str  # name of one slice
+    slices: int  # number of slices
     generation: Generation
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # chips along each side
+    # Devices of all slices, as JAX would list them there.
     devices: tuple[jax.Device, ...]
 
     @property
@@ -145,9 +105,7 @@ class Topology:
 def open_topology(name: str, slices: int = 1) -> Topology:
     """Return the devices of one slice or several, for the compiler.
 
-    Args:
-      name: Name of a slice, such as "v4:4x4x8".
-      slices: Number of slices, with a slower network between them.
+    The name is such as "v4:4x4x8". The network between slices is slower.
 
     Raises:
       UserError: The slice does not exist, or the compiler is missing.

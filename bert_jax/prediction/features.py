@@ -71,20 +71,14 @@ class Hidden(rows_lib.TextQuestion):
         return {"values": values}
 
 
-def _check(asked: Hidden, length: int, least: int, batch_size: int) -> None:
+def _check(asked: Hidden, length: int, least: int) -> None:
     depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
-    if not asked.layers:
-        raise UserError("layers is empty; give at least one, such as -1")
     for layer in asked.layers:
         if not -depth - 1 <= layer <= depth:
             raise UserError(
                 f"there is no layer {layer}; the encoder has {depth}: 1 to {depth}, or "
                 f"-{depth} to -1, and 0 or -{depth + 1} for the embeddings"
             )
-    if len(set(asked.layers)) < len(asked.layers):
-        raise UserError(
-            f"layers={','.join(map(str, asked.layers))} contains a duplicate"
-        )
     if asked.pool not in POOLS:
         raise UserError(f"pool={asked.pool!r} must be one of {', '.join(POOLS)}")
     if asked.pool == "cls" and asked.encoder.causal:
@@ -97,8 +91,6 @@ def _check(asked: Hidden, length: int, least: int, batch_size: int) -> None:
             f"length={length} must be from {least} to the {positions} positions of the "
             "model"
         )
-    if batch_size < 1:
-        raise UserError(f"batch_size={batch_size} must be at least 1")
 
 
 def extract(
@@ -122,14 +114,11 @@ def extract(
       length: Largest number of tokens, special tokens included; longer texts are
         truncated. 0: the number of positions of the model.
       batch_size: Largest number of texts in a batch.
-
-    Raises:
-      UserError: An argument is invalid.
     """
     rows_lib.check_is_list(texts)
     asked = Hidden(model.encoder, tuple(layers), pool)
     least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
-    _check(asked, length, least, batch_size)
+    _check(asked, length, least)
     length = length or model.encoder.max_position_embeddings
     return _stream(model, asked, texts, length, batch_size)
 

@@ -44,18 +44,13 @@ class MaskedTokens(rows_lib.TextQuestion):
 
     generator: config_lib.EncoderConfig | None = None
 
+    token_arrays = ("mlm_positions",)
+
     @property
     def _model(self) -> heads.PretrainingModel | replaced_tokens.ReplacedTokensModel:
         if self.generator is None:
             return heads.PretrainingModel(self.encoder, sentence_head="")
         return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
-
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes of rows with one position; rows may have more."""
-        positions = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
-        return super().batch_shapes(batch_size, length) | {"mlm_positions": positions}
 
     def init(self, key: jax.Array) -> Any:
         """Return initial parameters, boxed with the names of their dimensions."""
@@ -77,15 +72,10 @@ class MaskedTokens(rows_lib.TextQuestion):
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Blanks(MaskedTokens):
-    """The most probable words at some positions.
-
-    Attributes:
-      tokenizer: Tokenizer with the words.
-      top: Number of words for each position.
-    """
+    """The most probable words at some positions."""
 
     tokenizer: tokenizer_lib.Tokenizer
-    top: int
+    top: int  # number of words for each position
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return ids and probabilities [B, P, top], the best word first."""
@@ -129,15 +119,7 @@ def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[G
 
     Only words that are one token of the vocabulary are predicted (`is_word`), not word
     pieces or punctuation. The vocabulary's own mask token, such as RoBERTa's `<mask>`,
-    marks a blank too.
-
-    Args:
-      model: Model that was pretrained with masked tokens.
-      texts: Texts with at least one blank each.
-      top: Number of guesses for each blank.
-
-    Returns:
-      For each text, for each blank, guesses, the best first.
+    marks a blank too. Return guesses for each blank of each text, the best first.
 
     Raises:
       TextError: A text has no blank or is too long.

@@ -27,7 +27,6 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
 
     Raises:
       UserError: The file cannot be read, has no lines, or a line is not UTF-8.
-      Unavailable: A store does not answer now.
     """
     is_stdin = name == STDIN
     shown = "standard input" if is_stdin else terminal.printable(name)
@@ -44,21 +43,12 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
                 if len(line) == _MAX_LINE_BYTES:
                     raise UserError(f"{where} is longer than {_MAX_LINE_BYTES:,} bytes")
                 text = line.decode("utf-8-sig" if number == 1 else "utf-8")
-                text = text.rstrip("\r\n")
-                if "\r" in text:
-                    raise UserError(
-                        f"{where} has a carriage return inside; lines must end in a "
-                        "line feed: tr '\\r' '\\n' converts a file"
-                    )
-                yield where, text
+                yield where, text.rstrip("\r\n")
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8; convert the file") from error
     except file_kinds.DAMAGE as error:
-        after = f" after line {number}" if number else ""
-        reason = getattr(error, "strerror", None) or error
-        raise storage.failure(error)(
-            f"{shown} cannot be read{after}: {reason}"
-        ) from error
+        reason = storage.reason(error)
+        raise storage.failure(error)(f"cannot read {shown}: {reason}") from error
     if not number:
         raise UserError(f"{shown} has no lines")
 

@@ -18,15 +18,11 @@ ALL = "all pairs"
 
 @dataclasses.dataclass(frozen=True)
 class Accuracy:
-    """Share of pairs whose acceptable sentence has the higher score.
-
-    Attributes:
-      pairs: Number of pairs.
-      right: Number of pairs whose acceptable sentence has the higher score. Equal
-        scores are wrong.
-    """
+    """Share of pairs whose acceptable sentence has the higher score."""
 
     pairs: int
+    # Number of pairs whose acceptable sentence has the higher score. Equal scores are
+    # wrong.
     right: int
 
     @property
@@ -43,11 +39,7 @@ class Accuracy:
 def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     """Yield the pairs of a file of JSON lines, each behind its place.
 
-    Args:
-      name: Path or URL of a file, plain, .gz or .zst; "-" for standard input.
-
-    Raises:
-      UserError: The file cannot be read, or a line is no pair.
+    See `input_files.read_lines` for the name.
     """
     for where, line in input_files.read_lines(name):
         try:
@@ -68,10 +60,7 @@ def accuracies(
 ) -> dict[str, Accuracy]:
     """Return the accuracy on each group of pairs, in alphabetical order, and on all.
 
-    Args:
-      pairs: Pairs from `read`.
-      scores: Scores of the sentences of each pair.
-      group_by: Field with the group of a pair; pairs without it are in no group.
+    Pairs without the field `group_by` are in no group.
     """
     right: dict[str, list[bool]] = {}
     for pair, (good, bad) in zip(pairs, scores, strict=True):

@@ -35,12 +35,7 @@ _BATCH_SIZE = 256  # rows of mostly less than 32 tokens
 class MaskedToken(MaskedTokens):
     """Log-probability of one masked token of each row."""
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes of rows with one masked token and its label."""
-        label = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
-        return super().batch_shapes(batch_size, length) | {"mlm_labels": label}
+    token_arrays = ("mlm_positions", "mlm_labels")
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
@@ -52,16 +47,11 @@ class MaskedToken(MaskedTokens):
 class PermutedToken(text_rows.TextQuestion):
     """Log-probability of one token of each row given all others, by XLNet."""
 
+    token_arrays = ("mlm_positions",)
+
     @property
     def _model(self) -> PermutationModel:
         return PermutationModel(self.encoder)
-
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes of rows with the position of one token."""
-        position = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
-        return super().batch_shapes(batch_size, length) | {"mlm_positions": position}
 
     def init(self, key: jax.Array) -> Any:
         """Return initial parameters, boxed with the names of their dimensions."""
@@ -153,13 +143,9 @@ def score_pairs(
     The score is the log-probability for a left-to-right model, the sum of log(1 -
     P(replaced)) for ELECTRA's discriminator, and the pseudo-log-likelihood for all
     other models. It counts the tokens of the sentence; from left to right, [SEP] too.
-
-    Args:
-      model: Pretrained model.
-      pairs: Pairs of sentences, read as they are needed.
-      within_word: Mask the later pieces of a word together with each piece, because
-        they give it away (Kauf and Ivanova 2023, 3). For masked tokens only.
-      generator: Use ELECTRA's generator in place of its discriminator.
+    `within_word` masks the later pieces of a word together with each piece, because
+    they give it away (Kauf and Ivanova 2023, 3); it is for masked tokens only.
+    `generator` takes ELECTRA's generator in place of its discriminator.
 
     Raises:
       TextError: A sentence has no tokens, or too many. Its index is that of the pair.

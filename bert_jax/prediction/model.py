@@ -34,12 +34,8 @@ class Model(Trained):
 def load(path: str) -> Model:
     """Load a trained model.
 
-    Args:
-      path: Workdir of a run, one checkpoint in it, or a folder of another project
-        (docs/interop.md).
-
-    Raises:
-      UserError: No checkpoint is found.
+    The path is a workdir, one checkpoint in it, or a folder of another project
+    (docs/interop.md).
     """
     source = checkpoints.find(path)
     return Model(str(source), checkpoints.read_metadata(source))

@@ -32,11 +32,8 @@ class Tagged:
 def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
     """Tag the words of each text.
 
-    Args:
-      model: Model that was fine-tuned for tagging.
-      texts: Texts, or lists of words. A text is split into runs of letters and digits
-        and into single other characters. Give lists of words if the training file has
-        other words, such as "don't".
+    Texts are split into runs of letters and digits and into single other characters.
+    Give lists of words if the training file has other words, such as "don't".
     """
     rows_lib.check_texts(texts)
     config, settings = model.task(config_lib.TaggingConfig)

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Sequence
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -33,17 +34,18 @@ class TextQuestion:
     encoder: config_lib.EncoderConfig
 
     encoder_path = "encoder"
+    # Names of further arrays of a batch, int32 [B, 1]. Rows may have more columns.
+    token_arrays: ClassVar[tuple[str, ...]] = ()
 
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return the shapes and types of the arrays of `tasks.texts.to_rows`."""
-        tokens = batch_size, length
-        return {
-            "input_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
-            "segment_ids": jax.ShapeDtypeStruct(tokens, jnp.int32),
-            "attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_),
-        }
+        """Return the shapes of `tasks.texts.to_rows` and of the `token_arrays`."""
+        ids = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
+        mask = jax.ShapeDtypeStruct((batch_size, length), jnp.bool_)
+        one = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)
+        shapes = {"input_ids": ids, "segment_ids": ids, "attention_mask": mask}
+        return shapes | dict.fromkeys(self.token_arrays, one)
 
 
 def check_is_list(texts: Iterable) -> None:
@@ -55,19 +57,15 @@ def check_is_list(texts: Iterable) -> None:
 def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
     """Check a list of texts, or of lists of texts.
 
-    Args:
-      texts: Texts.
-      first: Index of the first one, for the error.
+    `first` is the index of the first one, for the error.
 
     Raises:
-      TextError: An item is not a text, or not one that UTF-8 can encode.
+      TextError: UTF-8 cannot encode a text.
       UserError: `texts` is one string.
     """
     check_is_list(texts)
     for index, item in enumerate(texts, first):
-        for text in item if isinstance(item, list | tuple) else [item]:
-            if not isinstance(text, str):
-                raise TextError(index, f"{repr(text)[:60]} is not a text")
+        for text in [item] if isinstance(item, str) else item:
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:

@@ -65,11 +65,7 @@ class Trained:
         return f"it is of kind {saved.get('kind')!r}"
 
     def saved_config(self, section: str, config_class: type) -> Any | None:
-        """Return a section of the run's config, or None if it is of another class.
-
-        Raises:
-          UserError: The section is of a newer or older version.
-        """
+        """Return a section of the run's config, or None if it is of another class."""
         saved = self.metadata.config.get(section, {})
         if saved.get("kind") != knobs.kind_of(config_class):
             return None
@@ -79,14 +75,7 @@ class Trained:
             raise UserError(f"{self.source} cannot be used: {error}") from error
 
     def task(self, config_class: type) -> tuple[Any, dict[str, Any]]:
-        """Return config and settings of the fine-tuning task of the checkpoint.
-
-        Args:
-          config_class: Class of the task's config.
-
-        Raises:
-          UserError: The checkpoint is not of this task.
-        """
+        """Return config and settings of the fine-tuning task of the checkpoint."""
         config = self.saved_config("task", config_class)
         if config is None:
             kind = knobs.kind_of(config_class)
@@ -110,10 +99,8 @@ class Trained:
     ) -> inference.Engine:
         """Return the engine that answers a question, made at its first use.
 
-        Args:
-          question: Question.
-          purpose: Purpose of its head for the message, such as "to fill blanks".
-          hint: Advice for the message.
+        The message about a missing head has its purpose, such as "to fill blanks", and
+        a hint.
 
         Raises:
           UserError: The checkpoint lacks the head, or is damaged.

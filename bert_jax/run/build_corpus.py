@@ -34,20 +34,15 @@ from bert_jax.tokenizer import special_tokens
 
 def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
     """Load the tokenizer in a folder, or a `vocab.txt`."""
-    folder = storage.path(path)
-    try:
-        is_folder = folder.is_dir()
-    except OSError as error:
-        raise storage.failure(error)(
-            f"cannot read the tokenizer {path}: {error.strerror or error}"
-        ) from error
+    with storage.reading(path):
+        is_folder = storage.path(path).is_dir()
     if is_folder:
         for name in ("lower_case", "strip_accents"):
             if flags.FLAGS[name].present:
                 raise UserError(
                     f"--{name} applies to a vocab.txt only; {path} has its own setting"
                 )
-        return vocabularies.read(folder, _special_tokens())
+        return vocabularies.read(storage.path(path), _special_tokens())
     if os.path.basename(path) == tokenizer_lib.PIPELINE_FILE:
         raise UserError(f"--tokenizer={path}: give the folder of this file")
     lower_case, strip_accents = text_input.normalisation("wordpiece")
@@ -123,7 +118,7 @@ def define_flags() -> None:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Run the program."""
     values = flags.FLAGS
     path = command_line.required(
@@ -132,11 +127,6 @@ def main() -> int:
     output = command_line.required("output", "give a folder, --output=DIR")
     runner = None
     if values.runner == "beam":
-        if values["workers"].present:
-            raise UserError(
-                "--workers is for local processes; set the number of Beam's workers in "
-                "--beam_options"
-            )
         runner = beam_runner(values.beam_options)
     elif values.beam_options:
         raise UserError("--beam_options needs --runner=beam")
@@ -158,7 +148,6 @@ def main() -> int:
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise Interrupted("stopped") from stop
     terminal.say(report.describe(corpus))
-    return 0
 
 
 if __name__ == "__main__":

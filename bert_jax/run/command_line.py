@@ -36,12 +36,10 @@ def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
 
     Flags are defined here and not at import, so that tests can call entry points.
     """
-    for name in ("stdout", "stderr"):
-        if not getattr(sys, name):  # closed, as by 2>&-
-            setattr(sys, name, open(os.devnull, "w"))  # noqa: SIM115
-        # Escape characters that the terminal's encoding lacks.
-        getattr(sys, name).reconfigure(errors="backslashreplace")
     streams = sys.stdout, sys.stderr
+    for stream in streams:
+        # Escape characters that the terminal's encoding lacks.
+        stream.reconfigure(errors="backslashreplace")
     try:
         try:
             _run(run, define_flags)
@@ -95,24 +93,7 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             sys.exit(0)  # absl exits with 1
         raise
     except Exception as error:
-        if not _is_missing_platform(error):
-            _crash(error)
-        platforms = os.environ.get("JAX_PLATFORMS")
-        _report(
-            f"error: JAX_PLATFORMS={platforms} is not installed here; unset it, or "
-            "install the extra for that platform (README.md)"
-        )
-        _leave(EXIT_USER_ERROR, error)
-
-
-def _is_missing_platform(error: Exception) -> bool:
-    """Return whether JAX was asked for a platform that it does not know."""
-    if not os.environ.get("JAX_PLATFORMS"):
-        return False
-    frames = traceback.extract_tb(error.__traceback__)
-    in_jax = frames[-1].filename.endswith("xla_bridge.py")
-    unknown = "not in the list of known backends" in str(error)
-    return in_jax and (unknown or isinstance(error, AssertionError))
+        _crash(error)
 
 
 def _crash(error: BaseException) -> None:
@@ -141,12 +122,6 @@ def _leave(status: int, error: BaseException) -> None:
     sys.exit(status)
 
 
-def _parse_flags(arguments: list[str]) -> list[str]:
-    """Parse flags, and report the ones that do not parse as user errors."""
-    with _reported_flag_errors():
-        return flags.FLAGS(arguments)
-
-
 @contextlib.contextmanager
 def _reported_flag_errors() -> Iterator[None]:
     """Turn errors in flags into user errors.
@@ -170,13 +145,9 @@ def _reported_flag_errors() -> Iterator[None]:
         raise UserError(_describe_flag_error(error)) from error
 
 
-# Parts of messages of absl and ml_collections, and what they expect.
-_EXPECTED = {
-    "invalid literal for int()": "an integer",
-    "could not convert string to float": "a number",
-    "Non-boolean argument": "True or False",
-    "as a ConfigDict": "a group, whose fields are set by --config.GROUP.FIELD=VALUE",
-}
+@_reported_flag_errors()
+def _parse_flags(arguments: list[str]) -> list[str]:
+    return flags.FLAGS(arguments)
 
 
 def _describe_flag_error(error: Exception) -> str:
@@ -184,9 +155,7 @@ def _describe_flag_error(error: Exception) -> str:
     if isinstance(error, flags.UnrecognizedFlagError) and "." in error.flagname:
         return f"{message}; fields of the recipe are set by --config.{error.flagname}"
     if isinstance(error, flags.Error) and "Traceback" not in message:
-        flag, _, reason = message.partition(": ")
-        known = [wanted for part, wanted in _EXPECTED.items() if part in reason]
-        return f"{flag}: expected {known[0]}" if known else message
+        return message
     # A recipe that cannot be read is an OSError, also where a field of it is set.
     is_about_field = not isinstance(error, OSError)
     for frame, _ in traceback.walk_tb(error.__traceback__):
@@ -199,10 +168,7 @@ def _describe_flag_error(error: Exception) -> str:
             return f"--config.{path}: unknown config field{hint}"
     given = ["", *re.findall(r"--config[= ]\S+", " ".join(sys.argv))][-1]
     # ml_collections puts its own words, or a traceback, before the reason.
-    reason = str(error).strip().splitlines()[-1]
-    if number := re.search(r"\[Errno \d+\] ([^:]+)", reason):
-        reason = number[1]
-    return f"cannot read the recipe {given}: {reason}"
+    return f"cannot read the recipe {given}: {str(error).strip().splitlines()[-1]}"
 
 
 def define_config(default: str | None, example: str) -> None:
@@ -215,9 +181,16 @@ def define_config(default: str | None, example: str) -> None:
     )
 
 
-def define_workdir() -> None:
-    """Define `--workdir=DIR`."""
+def define_training(recipe: str | None, example: str) -> None:
+    """Define the flags of a program that trains: recipe, workdir, huge pages."""
+    define_config(recipe, example)
     flags.DEFINE_string("workdir", "", "Folder of the run.")
+    flags.DEFINE_boolean(
+        "huge_pages",
+        True,
+        f"On Linux CPUs, restart with {huge_pages.VARIABLE}={huge_pages.VALUE}, which "
+        "makes training faster, unless the variable is set.",
+    )
 
 
 def define_processes() -> None:
@@ -228,34 +201,17 @@ def define_processes() -> None:
     flags.DEFINE_integer("process_id", -1, f"Index of this one. {hint}")
 
 
-def define_huge_pages() -> None:
-    """Define `--[no]huge_pages`."""
-    flags.DEFINE_boolean(
-        "huge_pages",
-        True,
-        f"On Linux CPUs, restart with {huge_pages.VARIABLE}={huge_pages.VALUE}, which "
-        "makes training faster, unless the variable is set.",
-    )
-
-
-def workdir() -> str:
-    """Return the value of `--workdir`, which must be given."""
-    return required("workdir", "give a folder, --workdir=DIR")
-
-
-def use_huge_pages() -> None:
-    """Restart this program with huge pages, unless `--nohuge_pages` is given."""
+def start_training() -> str:
+    """Return the workdir, after a restart with huge pages, before slow imports."""
+    folder = required("workdir", "give a folder, --workdir=DIR")
     if flags.FLAGS.huge_pages:
         huge_pages.restart()
+    terminal.say("importing JAX")
+    return folder
 
 
 def start_processes() -> None:
-    """Connect to the other processes of the run, if there are any.
-
-    Raises:
-      UserError: The flags are incomplete.
-      RuntimeError: The other processes did not connect in time.
-    """
+    """Connect to the other processes of the run, if there are any."""
     from bert_jax.training import processes
 
     values = flags.FLAGS
@@ -263,11 +219,7 @@ def start_processes() -> None:
 
 
 def config() -> ml_collections.ConfigDict:
-    """Return the recipe, with the overrides of the command line applied.
-
-    Raises:
-      UserError: No recipe was given, or it cannot be read.
-    """
+    """Return the recipe, with the overrides of the command line applied."""
     flag = flags.FLAGS["config"]
     if flag.value is None or not flag.config_filename:
         raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
@@ -281,11 +233,7 @@ def overrides() -> list[str]:
 
 
 def required(name: str, hint: str) -> str:
-    """Return the value of a flag that must be given.
-
-    Raises:
-      UserError: The flag was not given.
-    """
+    """Return the value of a flag that must be given."""
     if not flags.FLAGS[name].value:
         raise UserError(f"--{name} is missing; {hint}")
     return flags.FLAGS[name].value

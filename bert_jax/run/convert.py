@@ -29,7 +29,7 @@ def define_flags() -> None:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Convert the checkpoint that the flags name."""
     source = command_line.required("input", "give a checkpoint, --input=DIR")
     output = command_line.required("output", "give a new folder, --output=DIR")
@@ -47,7 +47,6 @@ def main() -> int:
         f"{output}: {converted.name or 'parameters'}, {len(converted.written)} arrays; "
         f"missing: {len(converted.missing)}, ignored: {len(converted.ignored)}"
     )
-    return 0
 
 
 if __name__ == "__main__":

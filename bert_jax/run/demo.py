@@ -11,7 +11,7 @@ what was stopped, or reports again.
 
 from absl import flags
 
-from bert_jax import knobs, terminal
+from bert_jax import knobs
 from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
 from bert_jax.run import command_line
@@ -19,23 +19,18 @@ from bert_jax.run import command_line
 
 def define_flags() -> None:
     """Define the flags of this entry point."""
-    command_line.define_config(recipe.__file__, recipe.__file__)
-    command_line.define_workdir()
-    command_line.define_huge_pages()
+    command_line.define_training(recipe.__file__, recipe.__file__)
     flags.adopt_module_key_flags(command_line)
 
 
-def main() -> int:
+def main() -> None:
     """Run the demo, or resume it."""
     config = knobs.from_configdict(DemoConfig, command_line.config())
-    folder = command_line.workdir()
-    command_line.use_huge_pages()
-    terminal.say("importing JAX")
+    folder = command_line.start_training()
     from bert_jax.demo import demo
 
     report = demo.demo(config, folder)
     print(f"\n{report}\nAlso in {folder}: report.txt, results.json, curves.png")
-    return 0
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ def define_flags() -> None:
     flags.DEFINE_string("output", "", "Folder to write; new or empty.")
 
 
-def main() -> int:
+def main() -> None:
     """Run the program."""
     values = flags.FLAGS
     checkpoint = command_line.required(
@@ -60,7 +60,6 @@ def main() -> int:
         f"words, of which {extended.replaced:,} replace unused tokens; the text has "
         f"{extended.share_saved:.1%} fewer tokens"
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -52,7 +52,7 @@ def define_flags() -> None:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Write the features and print the number of texts."""
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
     name = command_line.required("input", "give a file of texts, --input=FILE")
@@ -90,7 +90,6 @@ def main() -> int:
     if truncated:
         report += f"; truncated because they were too long: {truncated:,}"
     terminal.say(report)
-    return 0
 
 
 if __name__ == "__main__":

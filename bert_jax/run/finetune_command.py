@@ -8,41 +8,32 @@ from collections.abc import Callable
 from absl import flags
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, terminal
+from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
 
 
-def program(kind: str, recipe: str) -> tuple[Callable[[], int], Callable[[], None]]:
-    """Return `main` and `define_flags` of the command for a kind of task.
-
-    Args:
-      kind: Kind of the task.
-      recipe: Recipe of the task, for the help text.
-    """
+def program(kind: str, recipe: str) -> tuple[Callable[[], None], Callable[[], None]]:
+    """Return `main` and `define_flags` of the command for a kind of task."""
     return functools.partial(_main, kind), functools.partial(_define_flags, recipe)
 
 
 def _define_flags(recipe: str) -> None:
-    command_line.define_config(None, recipe)
-    command_line.define_workdir()
-    command_line.define_huge_pages()
+    command_line.define_training(None, recipe)
     command_line.define_processes()
     # `--help` lists the flags that are registered for the program itself.
     for flag in flags.FLAGS.get_key_flags_for_module(command_line):
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
 
-def _main(kind: str) -> int:
+def _main(kind: str) -> None:
     config = knobs.from_configdict(config_lib.FinetuneConfig, command_line.config())
     if config.task.kind != kind:
         raise UserError(
             f"task.kind={config.task.kind!r} does not fit this command; use a recipe "
             f"with {kind!r}"
         )
-    folder = command_line.workdir()
-    command_line.use_huge_pages()
-    terminal.say("importing JAX")
+    folder = command_line.start_training()
     from bert_jax import finetuning
     from bert_jax.training import processes
 
@@ -50,4 +41,3 @@ def _main(kind: str) -> int:
     results = finetuning.finetune(config, folder)
     if processes.is_main():
         print(json.dumps(results, indent=2))
-    return 0

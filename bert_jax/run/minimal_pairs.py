@@ -45,7 +45,7 @@ def define_flags() -> None:
     )
 
 
-def main() -> int:
+def main() -> None:
     """Score the pairs, print the table, and write the files."""
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
     name = command_line.required("file", "give a file of pairs, --file=FILE.jsonl")
@@ -75,7 +75,6 @@ def main() -> int:
         with storage.writing(folder):
             files.write(folder, pairs, scores, measured, f"Minimal pairs, {source}")
         terminal.say(f"scores and picture in {folder}")
-    return 0
 
 
 if __name__ == "__main__":

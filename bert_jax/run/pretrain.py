@@ -13,30 +13,25 @@ anything else for a crash.
 from absl import flags
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, terminal
+from bert_jax import knobs
 from bert_jax.run import command_line
 
 
 def define_flags() -> None:
     """Define the flags of this entry point."""
-    command_line.define_config(None, "configs/bert_base.py")
-    command_line.define_workdir()
-    command_line.define_huge_pages()
+    command_line.define_training(None, "configs/bert_base.py")
     command_line.define_processes()
     flags.adopt_module_key_flags(command_line)
 
 
-def main() -> int:
+def main() -> None:
     """Pretrain, or resume pretraining."""
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
-    folder = command_line.workdir()
-    command_line.use_huge_pages()
-    terminal.say("importing JAX")
+    folder = command_line.start_training()
     from bert_jax import pretraining
 
     command_line.start_processes()
     pretraining.pretrain(config, folder, command_line.overrides())
-    return 0
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ from bert_jax.training import comparison, curves, metrics_file
 
 def define_flags() -> None:
     """Define the flags of this entry point."""
-    command_line.define_workdir()
+    flags.DEFINE_string("workdir", "", "Folder of a run.")
     flags.adopt_module_key_flags(command_line)
     flags.DEFINE_string(
         "output",
@@ -30,12 +30,8 @@ def define_flags() -> None:
     )
 
 
-def main(others: list[str]) -> int:
-    """Draw the curves of one workdir, or compare several.
-
-    Args:
-      others: Workdirs to compare with `--workdir`.
-    """
+def main(others: list[str]) -> None:
+    """Draw the curves of one workdir, or compare several."""
     folder = storage.path(
         command_line.required("workdir", "give the folder of a run, --workdir=DIR")
     )
@@ -60,7 +56,6 @@ def main(others: list[str]) -> int:
     except (OSError, ValueError) as error:
         raise UserError(f"cannot write {output}: {storage.reason(error)}") from error
     terminal.say(f"wrote {output}")
-    return 0
 
 
 if __name__ == "__main__":

@@ -1,7 +1,5 @@
 """Flags of the entrypoints that read text."""
 
-import tempfile
-
 from absl import flags
 
 from bert_jax import storage, terminal
@@ -39,9 +37,6 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     """Return the source that --input, --format and --text_field describe.
 
     Report what is read. Without --format, detect the format of the files.
-
-    Raises:
-      UserError: The flags contradict each other.
     """
     pattern = flags.FLAGS.input
     kind = flags.FLAGS.format or ("" if pattern else "python_docs")
@@ -61,11 +56,7 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
 
 
 def normalisation(kind: str) -> tuple[bool, bool]:
-    """Return whether to convert text to lower case, and whether to strip accents.
-
-    Raises:
-      UserError: This kind of tokenizer does not support the flags.
-    """
+    """Return whether to convert text to lower case, and whether to strip accents."""
     lower_case, strip = flags.FLAGS.lower_case, flags.FLAGS.strip_accents
     if kind == "byte_bpe":
         for name in ("lower_case", "strip_accents"):
@@ -78,22 +69,11 @@ def normalisation(kind: str) -> tuple[bool, bool]:
     return lower_case, lower_case if strip is None else strip
 
 
-def check_new_folder(path: str) -> None:
-    """Check that a tokenizer can be written to a folder, before it is learned.
-
-    For an object store, check only that it answers.
-
-    Raises:
-      UserError: The path is a file, or the folder is not empty or cannot be written.
-    """
+def make_new_folder(path: str) -> None:
+    """Make the folder of a tokenizer before it is learned."""
     folder = storage.path(path)
     storage.check(folder)
     with storage.writing(folder):
-        if folder.is_dir() and any(folder.glob("*")):
+        storage.make_folder(folder)
+        if any(folder.glob("*")):
             raise UserError(f"{folder} is not empty; give a new folder")
-        if storage.is_remote(folder):
-            return
-        existing = next(p for p in [folder, *folder.parents] if p.exists())
-        if not existing.is_dir():
-            raise UserError(f"cannot write to {folder}: {existing} is a file")
-        tempfile.TemporaryFile(dir=existing).close()

@@ -36,11 +36,11 @@ def define_flags() -> None:
     flags.DEFINE_string("output", "", "Folder to write; new or empty.")
 
 
-def main() -> int:
+def main() -> None:
     """Run the program."""
     values = flags.FLAGS
     output = command_line.required("output", "give a folder, --output=DIR")
-    text_input.check_new_folder(output)
+    text_input.make_new_folder(output)
     source = text_input.source()
     lower_case, strip_accents = text_input.normalisation(values.kind)
     # The trainers do not return to Python while they learn. Nothing has to be saved.
@@ -58,7 +58,6 @@ def main() -> int:
         f"{output}: {tokenizer.model_type} with {tokenizer.vocab_size} tokens, "
         f"fingerprint {tokenizer.fingerprint}"
     )
-    return 0
 
 
 if __name__ == "__main__":

@@ -46,18 +46,10 @@ class Checkpoints:
     ):
         """Open a folder of checkpoints, and create it if needed.
 
-        Args:
-          folder: Folder that belongs to this run.
-          keep: Number of the newest checkpoints to keep.
-          metadata: Metadata of each checkpoint, except for `encoder` and `time`.
-          size: Bytes of a checkpoint, over all processes.
-
-        Raises:
-          UserError: The path is not a folder.
+        It keeps the newest `keep` checkpoints. A checkpoint has `size` bytes over all
+        processes, and these metadata, except for `encoder` and `time`.
         """
         self._folder = restore.absolute(folder)
-        if self._folder.exists() and not self._folder.is_dir():
-            raise UserError(f"{self._folder} is not a folder; move it away")
         self._metadata = metadata
         self._pending = None
         context = ocp.Context()
@@ -83,11 +75,8 @@ class Checkpoints:
 
         A damaged checkpoint is renamed, but only if an older one can be read. If none
         can be read, the fault may lie elsewhere, and all stay as they are. A checkpoint
-        that one process cannot read counts as damaged for all processes.
-
-        Args:
-          shapes: Shapes and shardings of the state.
-          say: Function that prints a line about each damaged checkpoint.
+        that one process cannot read counts as damaged for all processes. `say` prints a
+        line about each.
 
         Raises:
           UserError: There are checkpoints, and none can be read.
@@ -135,10 +124,7 @@ class Checkpoints:
         parts = self._checkpointer.load_checkpointables(step, wanted)
         sums = np.asarray(parts.pop("checksums")["by_leaf"])
         checksums.verify(parts, dict(zip(parameters.paths(parts), sums, strict=True)))
-        state = step_lib.TrainState(params=parts["params"], **parts["train"])
-        if int(state.step) != step:
-            raise UserError(f"it is the checkpoint of step {int(state.step)}, renamed")
-        return state
+        return step_lib.TrainState(params=parts["params"], **parts["train"])
 
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""
@@ -172,13 +158,9 @@ class Checkpoints:
     ) -> None:
         """Start to write a checkpoint, which appears when it is complete.
 
-        The state may be donated or changed as soon as this returns.
-
-        Args:
-          step: Number of completed steps.
-          state: State to save.
-          encoder: Encoder of the current phase, which fine-tuning builds.
-          time: Time spent so far, from `goodput.Ledger.entry`.
+        The state may be donated or changed as soon as this returns. `encoder` is that
+        of the current phase, which fine-tuning builds, and `time` is from
+        `goodput.Ledger.entry`.
 
         Raises:
           UserError: The disk is full or read-only.
@@ -203,28 +185,21 @@ class Checkpoints:
 
     @contextlib.contextmanager
     def _agreed(self, step: int) -> Iterator[None]:
-        """Raise a disk error of one process as a `UserError` in all processes."""
-        problem, reason = None, ""
-        try:
-            yield
-        except Exception as error:
-            problem, reason = error, storage.disk_error(error) or "?"
-        everywhere = [text for text in processes.gather_text(reason) if text]
-        reason = next((text for text in everywhere if text != "?"), "")
-        if reason:
-            newest = self.newest()
-            last = "there is no complete one"
-            if newest is not None:
-                last = f"the last complete one is {newest}"
-            raise UserError(
-                f"cannot write checkpoint {step} to {self._folder}: {reason}; {last}; "
-                "run the same command when it can be written again",
-                everywhere=True,
-            ) from problem
-        if problem:
-            raise problem
-        if everywhere:
-            raise RuntimeError(f"checkpoint {step} failed in another process")
+        """Raise an error of one process in all, as a `UserError` if a disk is full."""
+        with processes.fail_together():
+            try:
+                yield
+            except Exception as error:
+                if not (reason := storage.disk_error(error)):
+                    raise
+                newest = self.newest()
+                last = "there is no complete one"
+                if newest is not None:
+                    last = f"the last complete one is {newest}"
+                raise UserError(
+                    f"cannot write checkpoint {step} to {self._folder}: {reason}; "
+                    f"{last}; run the same command when it can be written again"
+                ) from error
 
     def close(self) -> None:
         """Wait for the last checkpoint, and stop the threads that write."""

@@ -18,16 +18,10 @@ _SHOWN = ("_loss", "accuracy", "exact", "_entropy", metrics_file.WITHOUT_CONTEXT
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A run in a comparison.
+    """A run in a comparison."""
 
-    Attributes:
-      name: Unique name.
-      fields: Config values by path.
-      records: Records of its metrics.jsonl.
-    """
-
-    name: str
-    fields: dict[str, str]
+    name: str  # unique name
+    fields: dict[str, str]  # config values by path
     records: list[Record]
 
 
@@ -36,7 +30,6 @@ def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
 
     Raises:
       UserError: A folder has no run, or is given twice.
-      Unavailable: An object store does not answer now.
     """
     names = [folder.name or str(folder) for folder in workdirs]
     if len(set(names)) < len(names):
@@ -91,12 +84,8 @@ def _last(records: Sequence[Record]) -> dict[str, str]:
 
 def _fields(folder: storage.Path) -> dict[str, str]:
     path = folder / "config.json"
-    try:
-        config = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        reason = storage.reason(error)
-        raise storage.failure(error)(f"cannot read {path}: {reason}") from error
-    return dict(_flat("", config))
+    with storage.reading(path):
+        return dict(_flat("", json.loads(path.read_text(encoding="utf-8"))))
 
 
 def _flat(where: str, value: Any) -> Iterator[tuple[str, str]]:

@@ -1,5 +1,6 @@
 """Plots of the metrics of runs."""
 
+import functools
 import itertools
 from collections.abc import Sequence
 from typing import Any
@@ -41,19 +42,11 @@ def draw(
     """Plot the curves of a run: training as lines, held-out evaluation with dots.
 
     The baselines of a metric (`PhaseData.levels`) are horizontal lines. The figure
-    belongs to no matplotlib backend, so that a notebook keeps its own.
-
-    Args:
-      records: Records of the run, from `metrics_file.read`.
-      title: Title of the figure.
-      levels: An additional baseline of a metric, and its label, by metric.
-      finetuned: Records of fine-tuning runs with different seeds, by label. They get
-        another panel, with the mean and the range of their accuracy.
-      baseline: Label and records of another run, whose held-out losses and accuracies
-        are dashed lines.
-
-    Raises:
-      UserError: There is nothing to plot.
+    belongs to no matplotlib backend, so that a notebook keeps its own. `levels` has an
+    additional baseline and its label by metric. `finetuned` has the records of
+    fine-tuning runs with different seeds, by label; they get another panel, with the
+    mean and the range of their accuracy. `baseline` is the label and the records of
+    another run, whose held-out losses and accuracies are dashed lines.
     """
     names = dict.fromkeys(n for r in records if r["split"] == "train" for n in r)
     panels = [
@@ -83,12 +76,6 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     """Plot losses and accuracies of several runs, with a color for each run.
 
     Training is a thin line, held-out evaluation has dots, baselines are horizontal.
-
-    Args:
-      runs: Records of each run, by its name.
-
-    Raises:
-      UserError: There is nothing to plot.
     """
     names = dict.fromkeys(n for rs in runs.values() for r in rs for n in r)
     names = [n for n in names if n.endswith(("_loss", "accuracy"))]
@@ -98,11 +85,9 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
     colors = dict(zip(runs, itertools.cycle(_COLORS), strict=False))
     for axis, name in zip(grid, names, strict=True):
         for run, records in runs.items():
-            color = colors[run]
-            axis.plot([], [], color=color, label=run)
-            for split, style in (("train", {"alpha": 0.4}), ("eval", {"marker": "."})):
-                if series := _series(records, name, split):
-                    axis.plot(*zip(*series, strict=True), color=color, **style)
+            axis.plot([], [], color=colors[run], label=run)
+            _plot(axis, records, name, "train", color=colors[run], alpha=0.4)
+            _plot(axis, records, name, "eval", color=colors[run], marker=".")
         levels = {run: _levels(records, name) for run, records in runs.items()}
         for what in dict.fromkeys(what for known in levels.values() for what in known):
             axis.plot([], [], color="black", label=what, **_style(what))
@@ -160,23 +145,24 @@ def _draw_metric(
 ) -> None:
     """Draw a metric in training and evaluation, its levels, and another run's."""
     label = _LABELS.get(name.rpartition("_")[0], name.replace("_", " "))
-    for split, what, style in (
-        ("train", "training", {"alpha": 0.6}),
-        ("eval", "held out", {"marker": "."}),
-    ):
-        if series := _series(records, name, split):
-            label_of_split = f"{label}, {what}"
-            axis.plot(
-                *zip(*series, strict=True), color=color, label=label_of_split, **style
-            )
-    if baseline and (series := _series(baseline[1], name, "eval")):
-        of_run = f"{label}, {baseline[0]}"
-        axis.plot(*zip(*series, strict=True), "--", color=color, label=of_run)
+    plot = functools.partial(_plot, axis, name=name, color=color)
+    plot(records, split="train", label=f"{label}, training", alpha=0.6)
+    plot(records, split="eval", label=f"{label}, held out", marker=".")
+    if baseline:
+        plot(baseline[1], split="eval", label=f"{label}, {baseline[0]}", ls="--")
     known = _levels(records, name)
     if level:
         known[level[1]] = level[0]
     for what, value in known.items():
         axis.axhline(value, color=color, label=what, **_style(what))
+
+
+def _plot(
+    axis: axes.Axes, records: Sequence[Record], name: str, split: str, **style: Any
+) -> None:
+    """Plot a metric in the records of a split, if there are any."""
+    if series := _series(records, name, split):
+        axis.plot(*zip(*series, strict=True), **style)
 
 
 def _levels(records: Sequence[Record], name: str) -> dict[str, float]:

@@ -27,12 +27,8 @@ class Evaluator:
     ):
         """Prepare the evaluation step.
 
-        Args:
-          run: Run that is trained.
-          phase: Phase whose objective is evaluated.
-          signals: Function that returns the signals that this process sends with each
-            batch, see `programs.HostSignals`.
-          heartbeat: Function from `watchdog.watch`.
+        `signals` returns what this process sends with each batch, see
+        `programs.HostSignals`.
         """
         self._run, self._phase = run, phase
         self._losses = phase.objective.losses

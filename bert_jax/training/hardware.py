@@ -17,11 +17,7 @@ _PEAK_FLOPS = {
 
 
 def peak_flops(device_kind: str) -> float:
-    """Return the peak FLOP/s of a device, or 0 if it is unknown.
-
-    Args:
-      device_kind: Kind as JAX names it, such as "TPU v4" or "NVIDIA H100 80GB HBM3".
-    """
+    """Return the peak FLOP/s of a device, or 0 if it is unknown."""
     exact = _PEAK_FLOPS.get(device_kind)
     if exact or not device_kind.startswith("NVIDIA"):
         return exact or 0.0

@@ -251,11 +251,7 @@ class Loop:
         self._reporter.write(step, "train", values)
 
     def _handle_not_finite(self, step: int, report: programs.StepReport) -> None:
-        """Report the batch, and continue if `max_skipped_steps` allows it.
-
-        Raises:
-          UserError: Too many steps were skipped.
-        """
+        """Report the batch, and continue if `max_skipped_steps` allows it."""
         rows = self._data.row_names(step - 1 - self._begin)
         what = reporting.describe_not_finite(self._saver.folder, step, report, rows)
         limit = self._run.config.max_skipped_steps
@@ -318,11 +314,7 @@ class Loop:
         return processes.on_main(is_best)
 
     def _stop_if_asked(self) -> None:
-        """Stop if a process was asked to and steps remain. The newest step is saved.
-
-        Raises:
-          Interrupted: A process was asked to stop.
-        """
+        """Stop if a process was asked to and steps remain. The newest step is saved."""
         if not self._stopping:
             return
         self._saver.wait()

@@ -16,25 +16,17 @@ _PACKAGES = ("bert_jax", "jax", "jaxlib", "flax", "optax", "orbax-checkpoint", "
 
 @dataclasses.dataclass(frozen=True)
 class Metadata:
-    """Metadata of a checkpoint.
+    """Metadata of a checkpoint."""
 
-    Attributes:
-      config: Config of the run, from `knobs.to_dict`, with all fields filled in.
-      encoder: Encoder config of the phase that saved it, which fine-tuning builds.
-      encoder_path: Path of the encoder in the parameters.
-      tokenizer: Tokenizer of the encoder.
-      versions: Version of each package that matters.
-      time: Time spent so far, from `goodput.Ledger.entry`; {}: unknown.
-      task: Settings of the fine-tuning task; {}: none.
-    """
-
+    # Config of the run, from `knobs.to_dict`, with all fields filled in.
     config: dict[str, Any]
+    # Encoder config of the phase that saved it, which fine-tuning builds.
     encoder: config_lib.EncoderConfig
-    encoder_path: str
+    encoder_path: str  # in the parameters
     tokenizer: Tokenizer
-    versions: dict[str, str]
-    time: dict[str, Any]
-    task: dict[str, Any]
+    versions: dict[str, str]  # by package
+    time: dict[str, Any]  # time spent so far, from `goodput.Ledger.entry`; {}: unknown
+    task: dict[str, Any]  # settings of the fine-tuning task; {}: none
 
     def to_json(self) -> dict[str, Any]:
         """Return the metadata in JSON's types."""
@@ -85,10 +77,6 @@ def from_json(values: Any) -> Metadata:
     if not isinstance(values, dict) or not {"encoder", "tokenizer"} <= values.keys():
         raise UserError("this is not a bert_jax checkpoint")
     values = {"task": {}, **values}  # older versions did not save it
-    types = dict.fromkeys(("config", "versions", "time", "task"), dict)
-    for name, expected in {**types, "encoder_path": str, "tokenizer": str}.items():
-        if not isinstance(values.get(name), expected):
-            raise UserError(f"its metadata field {name} is damaged")
     values = {f.name: values[f.name] for f in dataclasses.fields(Metadata)}
     encoder = migrations.upgrade({"encoder": values["encoder"]})["encoder"]
     values["encoder"] = knobs.from_dict(config_lib.EncoderConfig, encoder)

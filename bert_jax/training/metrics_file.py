@@ -26,17 +26,10 @@ def parse(line: str | bytes) -> Record | None:
     """
     try:
         record = json.loads(line)
-    except (ValueError, RecursionError):
+    except ValueError:
         return None
-    if not isinstance(record, dict):
-        return None
-    values = dict(record)
-    step, split = values.pop("step", None), values.pop("split", None)
-    if type(step) is not int or not isinstance(split, str):
-        return None
-    if not all(isinstance(value, int | float) for value in values.values()):
-        return None
-    return record
+    is_record = isinstance(record, dict) and {"step", "split"} <= record.keys()
+    return record if is_record else None
 
 
 def read(workdir: str | os.PathLike) -> list[Record]:
@@ -44,14 +37,10 @@ def read(workdir: str | os.PathLike) -> list[Record]:
 
     Raises:
       UserError: There are no records.
-      Unavailable: An object store does not answer now.
     """
     path = storage.path(workdir) / FILE
-    try:
+    with storage.reading(path):
         lines = path.read_bytes().splitlines()
-    except OSError as error:
-        reason = storage.reason(error)
-        raise storage.failure(error)(f"cannot read {path}: {reason}") from error
     records = [record for line in lines if (record := parse(line)) is not None]
     if not records:
         raise UserError(f"{path} has no records; the run has not reported anything yet")

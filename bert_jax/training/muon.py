@@ -39,9 +39,6 @@ def scale_by_muon(
     `optax.contrib.muon` would do all of this, but not inside the boxes with names of
     dimensions, and with another Adam: its Adam has Nesterov momentum, too, and always
     corrects for bias.
-
-    Args:
-      rest_transform: Transformation of the gradients of all other parameters.
     """
     muon = optax.contrib.scale_by_muon(
         ns_steps=4,

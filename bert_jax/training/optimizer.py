@@ -101,13 +101,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Chain clipping, the optimizer's own scaling, weight decay, and the learning rate.
 
-    Args:
-      config: Optimizer and its settings.
-      schedule: Learning rate by number of updates.
-      encoder: Path of the encoder in the parameters, whose layers `layer_decay` tells
-        apart.
-      frozen: Predicate of the paths of parameters without updates and moments; None
-        for none.
+    `layer_decay` tells apart the layers of the encoder, which has the path `encoder`.
+    Parameters whose path is `frozen` have no updates and moments.
     """
     steps = []
     if config.clip_norm:
@@ -238,11 +233,8 @@ def clip_updates(
     RMS is the root mean square of gradient / sqrt(square), over one layer of one
     tensor. It is far above 1 when gradients grow faster than their running mean square
     follows. The division amounts to a smaller learning rate, so that weight decay is
-    divided, too (Wortsman et al. 2023, algorithm 2).
-
-    Args:
-      adamw: Chain that begins with `scale_by_moments` and ends with weight decay.
-      config: Its settings.
+    divided, too (Wortsman et al. 2023, algorithm 2). `adamw` is a chain that begins
+    with `scale_by_moments` and ends with weight decay.
     """
 
     def update(updates, state, params):

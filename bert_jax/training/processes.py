@@ -12,7 +12,6 @@ import importlib.util
 import itertools
 import json
 import os
-import re
 import signal
 import sys
 import time
@@ -34,15 +33,6 @@ def start(
 
     On TPU hosts, under Slurm and under MPI no arguments are needed. Must be called
     before JAX initialises its devices.
-
-    Args:
-      coordinator_address: HOST:PORT of process 0; "" to detect it.
-      num_processes: Number of processes of the run; goes with the address.
-      process_id: Index of this process, from 0; goes with the address.
-
-    Raises:
-      UserError: The arguments are incomplete.
-      RuntimeError: The other processes did not connect in time.
     """
     # `kill -USR1` prints all stacks of a hanging process, which continues.
     faulthandler.register(signal.SIGUSR1, all_threads=True)
@@ -51,15 +41,6 @@ def start(
         raise UserError(
             "--coordinator_address, --num_processes and --process_id belong together; "
             "give all three or, on TPU and Slurm, none"
-        )
-    if coordinator_address and not re.fullmatch(r".+:\d+", coordinator_address):
-        raise UserError(
-            f"--coordinator_address={coordinator_address}: expected HOST:PORT"
-        )
-    if all(given) and process_id >= num_processes:
-        raise UserError(
-            f"--process_id={process_id} must be less than --num_processes="
-            f"{num_processes}"
         )
     if not all(given) and not _has_peers():
         return
@@ -115,30 +96,27 @@ def fail_together() -> Iterator[None]:
     if jax.process_count() == 1:
         yield
         return
-    message, raised = "", None
+    mistake, crash, raised = "", "", None
     try:
         yield
     except UserError as error:
-        message, raised = f"u{error}", error
+        mistake, raised = str(error), error
     except Exception as error:
-        message, raised = f"i{type(error).__name__}: {error}", error
-    messages = gather_text(message)
-    if raised is not None and not isinstance(raised, UserError):
+        crash, raised = f"{type(error).__name__}: {error}", error
+    # A mistake may be the reason for the crash of another process, such as a timeout.
+    mistake = next(filter(None, gather_text(mistake)), "")
+    if mistake:
+        raise UserError(mistake, everywhere=True) from raised
+    crashes = gather_text(crash)
+    if raised:
         raise raised
-    for kind in "iu":
-        for process, text in enumerate(messages):
-            if text.startswith(kind):
-                if kind == "i":
-                    raise RuntimeError(f"process {process} failed: {text[1:]}")
-                raise UserError(text[1:], everywhere=True) from raised
+    for process, crash in enumerate(crashes):
+        if crash:
+            raise RuntimeError(f"process {process} failed: {crash}")
 
 
 def on_main(function: Callable[[], Any]) -> Any:
-    """Call a function in process 0, and return its JSON result in all processes.
-
-    Raises:
-      UserError: In all processes, if the function raised it.
-    """
+    """Call a function in process 0, and return its JSON result in all processes."""
     value = None
     with fail_together():
         if is_main():

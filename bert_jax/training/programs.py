@@ -22,15 +22,10 @@ from bert_jax.training.run import Phase, Run
 
 
 class HostSignals(NamedTuple):
-    """Values that a process sends to all others with a step.
+    """Values that a process sends to all others with a step."""
 
-    Attributes:
-      stop_requested: 1.0 if the process was asked to stop.
-      host_seconds: Time since the last step, without waiting for devices.
-    """
-
-    stop_requested: float
-    host_seconds: float
+    stop_requested: float  # 1.0 if the process was asked to stop
+    host_seconds: float  # time since the last step, without waiting for devices
 
     def to_devices(self, mesh: Mesh) -> jax.Array:
         """Return the signals of each device's process: float32 [devices, 2]."""
@@ -49,21 +44,13 @@ def host_seconds(signals: np.ndarray) -> np.ndarray:
 
 @flax.struct.dataclass
 class StepReport:
-    """Report of a step to all processes.
-
-    Attributes:
-      loss: Loss of the batch.
-      grad_norm: Norm of its gradient, before clipping.
-      learning_rate: Learning rate of its update.
-      skipped: Number of steps skipped so far.
-      signals: float32 [devices, 2], from `HostSignals.to_devices`.
-    """
+    """Report of a step to all processes."""
 
     loss: jax.Array
-    grad_norm: jax.Array
+    grad_norm: jax.Array  # before clipping
     learning_rate: jax.Array
-    skipped: jax.Array
-    signals: jax.Array
+    skipped: jax.Array  # steps so far
+    signals: jax.Array  # float32 [devices, 2], from `HostSignals.to_devices`
 
 
 def lower_step(
@@ -73,13 +60,7 @@ def lower_step(
 
     Its arguments are (state, batch, signals, seed, constants). The state is donated.
     The seed is an argument, from `seed_array`, so that runs that differ in their seed
-    share a compiled program.
-
-    Args:
-      run: Run to train.
-      phase: Phase of the run.
-      state: Arrays, or shapes with shardings.
-      batch: Arrays, or shapes with shardings.
+    share a compiled program. State and batch are arrays, or shapes with shardings.
     """
     over_copies = None
     # The compiler would all-reduce in float32, for each micro-batch.

@@ -1,5 +1,6 @@
 """Reports of a run: metrics.jsonl, TensorBoard, and the terminal."""
 
+import contextlib
 import json
 import os
 import time
@@ -19,7 +20,7 @@ _SHOWN = ("loss", "accuracy", "entropy")
 _SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "tokens_per_sec", "mfu")
 
 
-class Reporter:
+class Reporter(contextlib.AbstractContextManager):
     """Writer of metrics, and display of progress.
 
     Progress is a bar on a terminal, and a line for each report elsewhere. Process 0
@@ -29,14 +30,8 @@ class Reporter:
     def __init__(self, folder: storage.Path, total_steps: int, step: int):
         """Open the files of a run.
 
-        Args:
-          folder: Workdir.
-          total_steps: Steps of the whole run.
-          step: Step that the run resumes from. Lines of later steps, written before a
-            crash, are dropped: they will be written again.
-
-        Raises:
-          UserError: The file cannot be read or written.
+        Lines of steps after `step`, written before a crash, are dropped: they will be
+        written again.
         """
         self._silent = not processes.is_main()
         if self._silent:
@@ -58,9 +53,6 @@ class Reporter:
             verb = "continuing at" if step < total_steps else "already done:"
             self.say(f"{verb} step {step} of {total_steps}")
 
-    def __enter__(self) -> "Reporter":
-        return self
-
     def __exit__(self, *exception) -> None:
         self.close()
 
@@ -68,9 +60,6 @@ class Reporter:
         """Report metrics, which are on disk when this returns.
 
         An object store gets them with `flush`, or with a later report.
-
-        Raises:
-          UserError: The disk is full or read-only.
         """
         if self._silent:
             return

@@ -26,11 +26,7 @@ orbax_logs.install()
 
 
 def absolute(path: str | os.PathLike) -> epath.Path:
-    """Make a local path absolute, and return a URL as it is.
-
-    Raises:
-      UserError: Orbax would misread the path.
-    """
+    """Make a local path absolute, and return a URL as it is."""
     name = os.fspath(path) if storage.is_remote(path) else os.path.abspath(path)
     check_name(name)
     return epath.Path(name)
@@ -78,21 +74,11 @@ def find(path: str | os.PathLike) -> epath.Path:
             raise UserError(
                 f"{candidate} is damaged, it has no metadata; give another checkpoint"
             )
-    raise UserError(f"{path} holds no complete checkpoint{_runs_in(path)}")
-
-
-def _runs_in(path: epath.Path) -> str:
-    """Name the run to use in a folder of fine-tuning with several seeds."""
-    runs = sorted(run.name for run in path.glob("seed-*"))
-    if not runs:
-        return ""
-    try:
-        best = json.loads((path / "results.json").read_text())["best"]["run"]
-    except (OSError, ValueError, LookupError, TypeError):
-        best = ""  # some runs have not ended
-    if best in runs:
-        return f", but {len(runs)} runs; give the best of them, {path / best}"
-    return f", but {len(runs)} runs; give one of them, such as {path / runs[0]}"
+    runs = sorted(path.glob("seed-*"))
+    hint = (
+        f", but {len(runs)} runs; give one of them, such as {runs[0]}" if runs else ""
+    )
+    raise UserError(f"{path} holds no complete checkpoint{hint}")
 
 
 def steps_of(folder: epath.Path) -> list[epath.Path]:
@@ -107,31 +93,14 @@ def _metadata_file(checkpoint: epath.Path) -> epath.Path:
 
 
 def read_metadata(checkpoint: epath.Path) -> metadata_lib.Metadata:
-    """Read the metadata of a checkpoint.
-
-    Raises:
-      UserError: It belongs to another program, or is damaged.
-      Unavailable: It may be readable later.
-    """
-    try:
+    """Read the metadata of a checkpoint."""
+    with storage.reading(checkpoint):
         stored = json.loads(_metadata_file(checkpoint).read_text())
-        if not isinstance(stored, dict):
-            raise UserError("its metadata is not a JSON object")
         return metadata_lib.from_json(stored.get("custom_metadata"))
-    except (OSError, ValueError, RecursionError, UserError) as error:
-        raise storage.failure(error)(
-            f"{checkpoint} cannot be used: {storage.reason(error)}; give another "
-            "checkpoint"
-        ) from error
 
 
 def fingerprint(checkpoint: epath.Path) -> str:
-    """Return a hash of all arrays of a checkpoint. All processes must call it.
-
-    Raises:
-      UserError: The checkpoint is damaged.
-      Unavailable: It may be readable later.
-    """
+    """Return a hash of all arrays of a checkpoint. All processes must call it."""
     shape = _read(checkpoint, stored_arrays, checkpoint, "checksums")
     wanted = {"checksums": {"by_leaf": np.empty(shape["by_leaf"].shape, np.uint32)}}
     content = _read(checkpoint, ocp.load_checkpointables, str(checkpoint), wanted)
@@ -140,12 +109,7 @@ def fingerprint(checkpoint: epath.Path) -> str:
 
 
 def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
-    """Return the shapes of all parameters by path, with a single-device sharding.
-
-    Raises:
-      UserError: The checkpoint is damaged.
-      Unavailable: It may be readable later.
-    """
+    """Return the shapes of all parameters by path, with a single-device sharding."""
     stored = _read(checkpoint, stored_arrays, checkpoint, "params")
     device = jax.sharding.SingleDeviceSharding(jax.devices()[0])
     return {
@@ -156,19 +120,12 @@ def shapes(checkpoint: epath.Path) -> dict[str, jax.ShapeDtypeStruct]:
 
 @dataclasses.dataclass(frozen=True)
 class Loaded:
-    """Parameters loaded from a checkpoint, and the paths that did not match.
+    """Parameters loaded from a checkpoint, and the paths that did not match."""
 
-    Attributes:
-      params: Arrays that were loaded, by path.
-      loaded: Paths taken from the checkpoint.
-      new: Paths that were not loaded; they keep their initial values.
-      ignored: Paths of the checkpoint that the model lacks.
-    """
-
-    params: dict[str, jax.Array]
+    params: dict[str, jax.Array]  # arrays that were loaded, by path
     loaded: list[str]
-    new: list[str]
-    ignored: list[str]
+    new: list[str]  # paths that were not loaded; they keep their initial values
+    ignored: list[str]  # paths of the checkpoint that the model lacks
 
     def describe(self, source: epath.Path) -> str:
         """Describe how many parameters were loaded, are new, and were ignored."""
@@ -195,7 +152,6 @@ def load_params(
 
     Raises:
       UserError: The checkpoint is damaged, or a parameter has another shape.
-      Unavailable: It may be readable later.
     """
     stored = _read(checkpoint, stored_arrays, checkpoint, "params")
     sums = _read(checkpoint, stored_arrays, checkpoint, "checksums")["by_leaf"]
@@ -276,10 +232,8 @@ def merge(params: Any, loaded: Loaded) -> Any:
 def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, str]:
     """Read in all processes, and return the result and what is wrong with the files.
 
-    Args:
-      name: Name of the checkpoint in messages.
-      function: Function to call with the arguments; may wait for other processes.
-      *arguments: Arguments of the function.
+    `function` may wait for other processes. `name` is that of the checkpoint, for
+    messages.
 
     Raises:
       Unavailable: In all processes, if a later attempt may succeed.

@@ -20,64 +20,47 @@ Batches = Iterator[dict[str, np.ndarray]]
 
 @dataclasses.dataclass(frozen=True)
 class HeldOut:
-    """Held-out batches to evaluate on; rows of this process only.
-
-    Attributes:
-      batches: Function that returns the batches of an evaluation.
-      name: Prefix of its metrics if there are several `HeldOut`s.
-      weight: Factor of its sums and counts in the mean over several `HeldOut`s.
-      levels: Baselines of its metrics, reported with them.
-    """
+    """Held-out batches to evaluate on; rows of this process only."""
 
     batches: Callable[[], Batches]
-    name: str = ""
+    name: str = ""  # prefix of its metrics if there are several `HeldOut`s
+    # Factor of its sums and counts in the mean over several `HeldOut`s.
     weight: float = 1.0
+    # Baselines of its metrics, reported with them.
     levels: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
 class PhaseData:
-    """The batches of a phase; rows of this process only.
+    """The batches of a phase; rows of this process only."""
 
-    Attributes:
-      batches: Function from (start, stop) to the batches of these steps, counted from 0
-        at the beginning of the phase.
-      held_out: Data to evaluate on; empty for no evaluation.
-      row_names: Function from a step to a description of each row of its batch.
-      levels: Baselines of the mean over `held_out`, reported with each evaluation.
-      scores: Function from the parameters to further values of each evaluation; None
-        for none.
-    """
-
+    # Function from (start, stop) to the batches of these steps, counted from 0 at the
+    # beginning of the phase.
     batches: Callable[[int, int], Batches]
-    held_out: Sequence[HeldOut]
+    held_out: Sequence[HeldOut]  # data to evaluate on; empty for no evaluation
+    # Function from a step to a description of each row of its batch.
     row_names: Callable[[int], Sequence[str]]
+    # Baselines of the mean over `held_out`, reported with each evaluation.
     levels: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    # Function from the parameters to further values of each evaluation; None for none.
     scores: Callable[[Any], Mapping[str, float]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
 class Phase:
-    """Part of a run with one batch size and one objective.
-
-    Attributes:
-      name: Name in messages.
-      objective: See `bert_jax.objectives`. The objectives of a run may differ in
-        anything but parameters, losses and metrics.
-      steps: Number of steps.
-      lengths: Tokens in a sequence: each batch has one of these, in ascending order.
-      batch_size: Sequences in a batch, over all processes.
-      micro_batches: Number of pieces of a batch, for gradient accumulation.
-      open_data: Function from the rows of a batch that this process makes to the data.
-        It is called when the phase begins, so that no two phases are in memory at once.
-    """
+    """Part of a run with one batch size and one objective."""
 
     name: str
+    # See `bert_jax.objectives`. The objectives of a run may differ in anything but
+    # parameters, losses and metrics.
     objective: Any
     steps: int
+    # Tokens in a sequence: each batch has one of these, in ascending order.
     lengths: tuple[int, ...]
-    batch_size: int
-    micro_batches: int
+    batch_size: int  # sequences in a batch, over all processes
+    micro_batches: int  # number of pieces of a batch, for gradient accumulation
+    # Function from the rows of a batch that this process makes to the data. It is
+    # called when the phase begins, so that no two phases are in memory at once.
     open_data: Callable[[np.ndarray], PhaseData]
 
     @property
@@ -91,46 +74,34 @@ class Constants:
     """Parameters that the objectives of a run read, and that no step changes.
 
     They are no part of the state or of checkpoints.
-
-    Attributes:
-      init: Function from a key to a dict of the parameters, boxed with the names of
-        dimensions, for their shapes.
-      load: Function from these shapes, with shardings, to the arrays.
     """
 
+    # Function from a key to a dict of the parameters, boxed with the names of
+    # dimensions, for their shapes.
     init: Callable[[jax.Array], Any]
+    # Function from these shapes, with shardings, to the arrays.
     load: Callable[[Any], Any]
 
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """Description of a run.
+    """Description of a run."""
 
-    Attributes:
-      optimizer: Update rule, one for all phases.
-      schedule: Learning rate by number of updates, for the reports.
-      phases: Phases of the run, in order.
-      seed: Seed for dropout.
-      config: How often to log, evaluate and save.
-      mesh: Devices of all phases.
-      encoders: Encoders of a step, by their names in messages.
-      shard_optimizer: Whether replicas of the model shard the optimizer state.
-      gradient_sum: Dtype in which gradients of the replicas are all-reduced.
-      frozen: Predicate of the paths of frozen parameters; None for none.
-      best: Evaluation metric that selects the best state, which is kept; "" for none.
-      constants: Parameters that no step changes; None for none.
-    """
-
-    optimizer: optax.GradientTransformation
+    optimizer: optax.GradientTransformation  # update rule, one for all phases
+    # Learning rate by number of updates, for the reports.
     schedule: Callable[[jax.Array], jax.Array]
     phases: tuple[Phase, ...]
     seed: int
-    config: config_lib.LoopConfig
+    config: config_lib.LoopConfig  # how often to log, evaluate and save
     mesh: Mesh
+    # Encoders of a step, by their names in messages.
     encoders: Mapping[str, config_lib.EncoderConfig]
-    shard_optimizer: bool
+    shard_optimizer: bool  # whether replicas of the model shard the optimizer state
+    # Dtype in which gradients of the replicas are all-reduced.
     gradient_sum: str = "float32"
+    # Predicate of the paths of frozen parameters; None for none.
     frozen: Callable[[str], bool] | None = None
+    # Evaluation metric that selects the best state, which is kept; "" for none.
     best: str = ""
     constants: Constants | None = None
 
@@ -147,12 +118,9 @@ class Run:
         """Return the initial state, boxed with the names of dimensions."""
         return step_lib.init_state(self.objective, self.optimizer, key)
 
-    def state_shapes(self) -> step_lib.TrainState:
-        """Return the state as `jax.ShapeDtypeStruct`s with shardings."""
-        return self._state_shapes
-
     @functools.cached_property
-    def _state_shapes(self) -> step_lib.TrainState:
+    def state_shapes(self) -> step_lib.TrainState:
+        """The state as `jax.ShapeDtypeStruct`s with shardings."""
         shapes = sharding.state_shapes(self.init, self.mesh)
         if self.shard_optimizer:
             opt_state = sharding.split_over_data(shapes.opt_state)
@@ -182,9 +150,6 @@ class Run:
         """Describe the implementation of each part of the model, a line for each phase.
 
         Phases that equal the previous one have no line.
-
-        Args:
-          platform: Platform that the programs are compiled for.
         """
         lines: list[str] = []
         described = None

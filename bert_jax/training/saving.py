@@ -16,22 +16,15 @@ from bert_jax.training.run import Phase, Run
 
 @dataclasses.dataclass(frozen=True)
 class Saver:
-    """The workdir of a run, which no other run uses meanwhile, and its checkpoints.
-
-    Attributes:
-      run: Run to train.
-      folder: Workdir, absolute or a URL.
-      checkpoints: Checkpoints to resume from.
-      best: Checkpoint of the state that evaluates best; None: not saved.
-      ledger: Account of wall time, saved with each checkpoint.
-      heartbeat: Function from `watchdog.watch`, to call whenever there is progress.
-    """
+    """The workdir of a run, which no other run uses meanwhile, and its checkpoints."""
 
     run: Run
-    folder: storage.Path
-    checkpoints: checkpoint.Checkpoints
+    folder: storage.Path  # workdir, absolute or a URL
+    checkpoints: checkpoint.Checkpoints  # checkpoints to resume from
+    # Checkpoint of the state that evaluates best; None: not saved.
     best: checkpoint.Checkpoints | None
-    ledger: goodput.Ledger
+    ledger: goodput.Ledger  # account of wall time, saved with each checkpoint
+    # Function from `watchdog.watch`, to call whenever there is progress.
     heartbeat: Callable[[], None]
 
     @functools.cached_property
@@ -66,9 +59,6 @@ class Saver:
 
         A run that was stopped between this save and its next checkpoint repeats the
         evaluation, but not the save.
-
-        Raises:
-          UserError: The disk is full.
         """
         newest = processes.on_main(self.best.newest)
         if newest is None or newest < step:

@@ -34,22 +34,13 @@ from bert_jax.training.run import Run
 def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
     """Context in which a run reads its inputs: an error in one process ends all.
 
-    Nothing inside may wait for other processes.
-
-    Yields:
-      The account of wall time, which starts here.
-
-    Raises:
-      UserError: In all processes, if one process raised it.
+    Nothing inside may wait for other processes. Yields the account of wall time, which
+    starts here.
     """
-    ledger, cache = goodput.Ledger(), config.compilation_cache
+    ledger = goodput.Ledger()
     with watchdog.watch(config.hang_seconds), processes.fail_together():
-        if cache and not storage.is_remote(cache):
-            # JAX itself ignores a folder that it cannot write.
-            with storage.writing(cache):
-                storage.make_folder(storage.path(cache))
-        if cache:
-            jax.config.update("jax_compilation_cache_dir", cache)
+        if config.compilation_cache:
+            jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
         yield ledger
 
 
@@ -63,15 +54,8 @@ def open_session(
 ) -> Iterator[saving.Saver]:
     """Claim a workdir for a run, and open its checkpoints.
 
-    Args:
-      run: Run to train.
-      folder: Workdir, created if needed.
-      config: Config of the run with all fields filled in; saved in the folder.
-      metadata: Metadata of each checkpoint.
-      ledger: Account from `prepare`.
-
-    Raises:
-      UserError: The folder cannot be written, is in use, or holds another run.
+    The folder is created if needed. `config`, which has all fields filled in, is saved
+    in it. `metadata` is that of each checkpoint.
     """
     if run.config.profile_step > run.total_steps:
         raise UserError(
@@ -82,7 +66,7 @@ def open_session(
         watchdog.watch(run.config.hang_seconds) as heartbeat,
         workdir.claim(folder, config, processes.say) as path,
     ):
-        leaves = jax.tree.leaves(run.state_shapes())
+        leaves = jax.tree.leaves(run.state_shapes)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
         keep = run.config.keep_checkpoints
         checkpoints = checkpoint.Checkpoints(
@@ -100,14 +84,8 @@ def train(
 ) -> step_lib.TrainState:
     """Train to the last step, from the newest checkpoint if there is one.
 
-    Args:
-      saver: Run and its workdir, from `open_session`.
-      begin: Function that changes the initial state. It is not called when a run
-        resumes.
-
-    Returns:
-      The best state if it is kept, or else the state after the last step. Both are
-      saved.
+    `begin` changes the initial state; it is not called when a run resumes. The result
+    is the best state if it is kept, or else the last. Both are saved.
 
     Raises:
       Interrupted: On SIGTERM or SIGINT, after saving. Before the first step, the
@@ -121,7 +99,7 @@ def train(
         platform = run.mesh.devices.flat[0].platform
         for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
             processes.say(line)
-        shapes = run.state_shapes()
+        shapes = run.state_shapes
         state = saver.checkpoints.restore(shapes, processes.say)
         data = None
         if state is None:
@@ -150,11 +128,7 @@ def train(
 
 
 def _check_new(folder: storage.Path) -> None:
-    """Check that a run without a checkpoint never had one.
-
-    Raises:
-      UserError: In all processes, if it had one.
-    """
+    """Check that a run without a checkpoint never had one."""
     if processes.on_main(lambda: workdir.had_checkpoint(folder)):
         raise UserError(
             f"{folder} had checkpoints, and now there is none; put them back, or give "

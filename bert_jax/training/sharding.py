@@ -99,9 +99,6 @@ def check_encoder(
     """Check that the mesh axes divide the dimensions of an encoder.
 
     `name` is the prefix of its fields in messages.
-
-    Raises:
-      UserError: A dimension is not divisible.
     """
     for field, size, axis in (
         ("hidden_size", encoder.hidden_size, "fsdp"),
@@ -118,11 +115,7 @@ def check_encoder(
 
 
 def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> None:
-    """Check that a batch can be split evenly over devices and micro-batches.
-
-    Raises:
-      UserError: The batch size is not divisible.
-    """
+    """Check that a batch can be split evenly over devices and micro-batches."""
     parts = batch_parts(mesh)
     if batch_size % (parts * micro_batches):
         pieces = f" times {micro_batches} micro-batches" if micro_batches > 1 else ""
@@ -148,13 +141,8 @@ def use(mesh: Mesh) -> Iterator[None]:
 def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
     """Return the shapes, dtypes and shardings of `init(key)` without computing it.
 
-    Args:
-      init: Function from a key to a tree. Arrays to be sharded are boxed with the names
-        of their dimensions.
-      mesh: Mesh to shard over.
-
-    Returns:
-      A tree of `jax.ShapeDtypeStruct`, without boxes.
+    Arrays to be sharded are boxed with the names of their dimensions. The result is a
+    tree of `jax.ShapeDtypeStruct`, without boxes.
     """
     boxed = jax.eval_shape(init, jax.random.key(0))
     specs = nn.get_partition_spec(boxed)
@@ -175,13 +163,9 @@ def sum_over_copies(
 
     Left to itself, the compiler all-reduces in float32 for each micro-batch
     (docs/sharding.md). Here gradients are all-reduced once per step. The compiler still
-    shards within a replica, over `fsdp` and `tensor`.
-
-    Args:
-      differentiate: Function of parameters, a batch, other arrays with the rows of the
-        batch, and values shared by all rows. It returns sums over rows, and gradients.
-      mesh: Mesh of the run.
-      dtype: Dtype in which gradients are all-reduced.
+    shards within a replica, over `fsdp` and `tensor`. `differentiate` takes parameters,
+    a batch, other arrays with the rows of the batch, and values shared by all rows. It
+    returns sums over rows, and gradients.
     """
     if mesh.shape["data"] == 1:
         return differentiate  # the compiler fails on an all-reduce over one replica
@@ -218,9 +202,6 @@ def split_over_data(shapes: Any) -> Any:
     For the optimizer state (ZeRO-1; Rajbhandari et al. 2020, 5.1): replicas of the
     model need its updates, not its moments. The compiler then reduce-scatters
     gradients, and all-gathers the updated parameters.
-
-    Args:
-      shapes: Tree of `jax.ShapeDtypeStruct` with shardings.
     """
 
     def split(leaf):
@@ -244,14 +225,8 @@ def map_layers(function: Callable[..., Any], *stacked: Any) -> Any:
 
     Replicas of the model, which would otherwise repeat the computation, each compute
     some layers, and then all-gather the results. Other dimensions keep their sharding.
-
-    Args:
-      function: Function from trees of arrays [N, ...] to a tree of arrays [N, ...]. It
-        treats layers independently, and accepts layers of zeros.
-      *stacked: Its arguments, which have the same tree structure.
-
-    Returns:
-      The result of `function(*stacked)`. Each device has all layers.
+    The function maps trees of arrays [N, ...] of one structure to such a tree. It
+    treats layers independently, and accepts layers of zeros.
     """
     mesh = jax.sharding.get_abstract_mesh()
     if mesh.empty:  # outside of `use`
@@ -359,11 +334,7 @@ def to_devices(
 ) -> dict[str, jax.Array]:
     """Put a batch on the devices of all processes, from the rows of this process.
 
-    Args:
-      mesh: Mesh of the run.
-      batch: Arrays with `len(rows)` rows.
-      rows: Indices of these rows, from `local_rows`.
-      batch_size: Number of rows over all processes.
+    The arrays have `len(rows)` rows; `rows` are their indices, from `local_rows`.
     """
     sharding = batch_sharding(mesh)
 

@@ -18,22 +18,16 @@ Batch = dict[str, jax.Array]
 
 @flax.struct.dataclass
 class TrainState:
-    """State that a step changes and a checkpoint holds.
+    """State that a step changes and a checkpoint holds."""
 
-    Attributes:
-      step: Number of completed steps, int32.
-      params: Parameters of the model.
-      opt_state: State of the optimizer.
-      terms: Sums and counts of metrics since the last report. They are part of the
-        state so that a run that stops between two reports resumes exactly.
-      skipped: Number of steps that were skipped because their loss or gradient was not
-        finite, int32.
-    """
-
-    step: jax.Array
+    step: jax.Array  # number of completed steps, int32
     params: Any
     opt_state: Any
+    # Sums and counts of metrics since the last report. They are part of the state so
+    # that a run that stops between two reports resumes exactly.
     terms: Terms
+    # Number of steps that were skipped because their loss or gradient was not finite,
+    # int32.
     skipped: jax.Array
 
 
@@ -148,11 +142,8 @@ def make_eval_step(
 ) -> Callable[[Any, Batch, jax.Array, Terms], Terms]:
     """Return the function that adds the metrics of a batch, without dropout, to a sum.
 
-    Args:
-      objective: Training objective.
-      seed: Seed for random numbers of the objective, addressed by (seed, index of the
-        batch, row of the batch): the same in each evaluation.
-      micro_batches: Number of pieces of the batch that are evaluated in turn.
+    Random numbers of the objective are addressed by (seed, index of the batch, row of
+    the batch): the same in each evaluation.
     """
 
     def eval_step(params: Any, batch: Batch, index: jax.Array, total: Terms) -> Terms:
@@ -189,10 +180,8 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
 def _add_up(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
     """Return the sum of a function over micro-batches, computed one after another.
 
-    Args:
-      function: Function from some rows to a tree of sums over these rows.
-      rows: Its arguments: trees of arrays [B, ...].
-      micro_batches: Number of pieces of the rows.
+    The function maps `rows`, trees of arrays [B, ...], to a tree of sums over these
+    rows.
     """
     if micro_batches == 1:
         return function(*rows)

@@ -23,10 +23,8 @@ class Totals:
     def add(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
         """Count some steps, and return their shares.
 
-        Args:
-          seconds: Duration of the steps.
-          waited: Part of it spent on waiting for data.
-          flops: FLOPs of the model.
+        `waited` is the part of the seconds spent on waiting for data, `flops` those of
+        the model.
         """
         self._sums += (seconds, waited, flops)
         return self._shares(seconds, waited, flops)
@@ -78,20 +76,14 @@ class Window:
     def count(self, length: int, signals: np.ndarray) -> None:
         """Count a completed step.
 
-        Args:
-          length: Sequence length of its batch.
-          signals: float32 [devices, 2], from `HostSignals.to_devices`.
+        `signals` are float32 [devices, 2], from `HostSignals.to_devices`.
         """
         self._steps += 1
         self._flops += self._step_flops[length]
         self._host_seconds += programs.host_seconds(signals)
 
     def describe_rest(self, steps_left: int) -> str:
-        """Describe the remaining time of a phase once it is known; else return "".
-
-        Args:
-          steps_left: Number of remaining steps.
-        """
+        """Describe the remaining time of a phase once it is known; else return ""."""
         if self._has_described or self._steps < _ENOUGH_STEPS:
             return ""
         self._has_described = True
@@ -105,9 +97,7 @@ class Window:
     def close(self, terms: metric_sums.Terms) -> dict[str, float]:
         """Return the metrics of the window, and start the next one.
 
-        Args:
-          terms: Sums and counts of the steps to report. They may include steps before
-            the window.
+        `terms` may include steps before the window.
         """
         values = {}
         seconds = time.perf_counter() - self._start

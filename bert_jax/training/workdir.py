@@ -1,9 +1,7 @@
 """Workdir of a run: its lock, its config, and whether it had checkpoints."""
 
 import contextlib
-import fcntl
 import json
-import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -13,7 +11,6 @@ import jax
 
 from bert_jax import knobs, storage
 from bert_jax.config import migrations
-from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.training import processes, restore
 
@@ -26,16 +23,10 @@ def claim(
 ) -> Iterator[storage.Path]:
     """Lock a workdir, check that it belongs to this run, and write its config.
 
-    Process 0 does so for all processes. An object store has no locks, so two runs in
-    one folder there go unnoticed.
-
-    Args:
-      path: Workdir, created if needed.
-      config: Config of the run with all fields filled in.
-      say: Function that prints a line about each harmless change of the config.
-
-    Yields:
-      The absolute path, or the URL.
+    Process 0 does so for all processes. Object stores and some file systems have no
+    locks; two runs in one folder there go unnoticed. The folder is created if needed.
+    `say` prints a line about each harmless change of the config. Yields the absolute
+    path, or the URL.
 
     Raises:
       UserError: The folder cannot be written, is in use, holds another run, or differs
@@ -47,16 +38,15 @@ def claim(
     with contextlib.ExitStack() as held:
         with processes.fail_together():
             restore.check_name(folder)
-            with storage.writing(folder):
-                if not storage.is_remote(folder) and folder.is_file():
-                    raise UserError(f"{folder} is not a folder; give another --workdir")
-                if (folder / shards.MANIFEST).exists():
-                    raise UserError(f"{folder} holds a corpus; give another --workdir")
             if processes.is_main():
-                held.enter_context(_locked(folder))
+                with storage.writing(folder):
+                    storage.make_folder(folder)
+                busy = f"another process is running on {folder}"
+                held.enter_context(storage.locked(folder / "lock", busy))
                 _compare(folder, config, say)
                 text = json.dumps(knobs.to_dict(config), indent=2) + "\n"
                 with storage.writing(folder):
+                    _write_first_start(folder)
                     storage.write_text(folder / "config.json", text)
         _check_that_all_see(folder)
         yield folder
@@ -82,18 +72,11 @@ def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
         version whose runs cannot be resumed.
     """
     path = folder / "config.json"
-    try:
-        text = path.read_text(encoding="utf-8")
-    except (FileNotFoundError, NotADirectoryError):
+    if not path.exists():
         return None
-    except (OSError, ValueError) as error:
-        reason = storage.reason(error)
-        raise storage.failure(error)(f"{path} cannot be used: {reason}") from error
-    try:
-        values = migrations.upgrade(json.loads(text), to_continue=True)
-        return knobs.from_dict(cls, values)
-    except (ValueError, RecursionError, UserError) as error:
-        raise UserError(f"{path} cannot be used: {error}") from error
+    with storage.reading(path):
+        values = json.loads(path.read_text(encoding="utf-8"))
+        return knobs.from_dict(cls, migrations.upgrade(values, to_continue=True))
 
 
 def first_start(folder: storage.Path) -> float:
@@ -113,40 +96,12 @@ def had_checkpoint(folder: storage.Path) -> bool:
     return (folder / _HAD_CHECKPOINT).exists()
 
 
-@contextlib.contextmanager
-def _locked(folder: storage.Path) -> Iterator[None]:
-    if storage.is_remote(folder):
-        storage.check(folder / "lock")
-        _write_first_start(folder)
-        yield
-        return
-    # Not `storage.locked`, which accepts a file system without locks.
-    with storage.writing(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = open(folder / "lock", "a")  # noqa: SIM115
-    with lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise UserError(f"another process is running on {folder}") from error
-        except OSError as error:
-            raise UserError(
-                f"cannot lock {folder / 'lock'}: {error.strerror}; give a --workdir on "
-                "a file system that has locks"
-            ) from error
-        with storage.writing(folder):
-            _write_first_start(folder)
-        yield
-
-
 def _write_first_start(folder: storage.Path) -> None:
     """Write the current time into the lock file, unless it has a time."""
     lock = folder / "lock"
-    try:
-        if math.isfinite(first_start(folder)):
-            return
-    except (FileNotFoundError, ValueError):
-        pass
+    with contextlib.suppress(FileNotFoundError, ValueError):
+        first_start(folder)
+        return
     # In place, because this file is locked.
     text = f"{time.time()}\n"
     if storage.is_remote(lock):
