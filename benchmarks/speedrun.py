@@ -58,7 +58,10 @@ class Row:
     has_teacher: bool = False
 
 
-MUON = WINNER = "+ Muon"  # the recipe configs/speedrun.py
+MUON, SHORT = "+ Muon", "short rows first"
+WINNER = "+ two segments"  # the recipe configs/speedrun.py
+SHORT_FIRST = ((0.5, 32, 32), (0.5, 64, 16))
+WSD = {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.4}
 ROWS = {
     "BERT": Row("", {}),
     "no next sentence": Row("BERT", {"objective.segments": "full_sentences"}),
@@ -77,8 +80,7 @@ ROWS = {
         "+ pre-norm gated", {"optimizer.name": "muon", "optimizer.learning_rate": 3e-3}
     ),
     "30 % masked": Row(MUON, {"objective.masking.rate": 0.3}),
-    "wsd": Row(MUON, {"optimizer.schedule": "wsd", "optimizer.decay_fraction": 0.4}),
-    "short rows first": Row(MUON, {}, phases=((0.5, 32, 32), (0.5, 64, 16))),
+    "wsd": Row(MUON, WSD),
     "with a teacher": Row(MUON, {}, has_teacher=True),
     "4 layers": Row(MUON, {"encoder.num_layers": 4}),
     "192 columns": Row(
@@ -89,6 +91,13 @@ ROWS = {
             "encoder.intermediate_size": 512,
         },
     ),
+    SHORT: Row(MUON, {}, SHORT_FIRST),
+    WINNER: Row(
+        SHORT,
+        {"objective.segments": "consecutive", "objective.short_sequence_rate": 0.0},
+        SHORT_FIRST,
+    ),
+    "+ wsd": Row(WINNER, WSD, SHORT_FIRST),
 }
 HELD_OUT_ROWS = 1600
 
@@ -96,20 +105,22 @@ HELD_OUT_ROWS = 1600
 # ---- configs and budgets
 
 
+def changes_of(name: str) -> dict:
+    """Return all values by which a row differs from the first."""
+    row = ROWS[name]
+    return changes_of(row.parent) | row.changes if row.parent else row.changes
+
+
 def recipe_of(
     name: str, steps: list[int], seed: int, values: argparse.Namespace
 ) -> config_lib.PretrainConfig:
     """Return the resolved config of a row with a number of steps for each phase."""
-    row, changes = ROWS[name], {}
-    ancestor = row
-    while ancestor.parent:
-        changes = ancestor.changes | changes
-        ancestor = ROWS[ancestor.parent]
+    row = ROWS[name]
     cfg = recipe.get_config("bert").pretrain
     if row.has_teacher:
         taught = config_lib.DistillationConfig(teacher=values.teacher)
         cfg.objective = knobs.to_configdict(taught)
-    cfg.update_from_flattened_dict(changes)
+    cfg.update_from_flattened_dict(changes_of(name))
     if values.smoke:
         recipe_variants.shrink_pretraining(cfg)
     cfg.phases = [
@@ -244,22 +255,16 @@ def print_table(values: argparse.Namespace) -> None:
             " + ".join(f"{x:,}" for x in steps_of(name, values)),
             ", ".join(f"{x['mlm_loss']:.3f}" for x in results),
             ", ".join(f"{100 * x['mlm_accuracy']:.1f}" for x in results),
-            ", ".join(
-                f"{100 * x['blimp']:.1f} ± {100 * x['standard_error']:.1f}"
-                for x in results
-                if "blimp" in x
-            ),
+            ", ".join(f"{100 * x['blimp']:.1f}" for x in results if "blimp" in x),
         ]
         print(f"| {' | '.join(cells)} |")
 
 
 def draw(values: argparse.Namespace):
-    """Draw the held-out loss of the first seed of each row over processor seconds."""
+    """Draw the held-out loss of the first seed of `--rows` over processor seconds."""
     seconds = seconds_of_steps(values)
     runs = {}
-    for name in ROWS:
-        if not judged(name, values):
-            continue
+    for name in values.rows:
         steps = np.cumsum([0, *steps_of(name, values)])
         at = np.cumsum([0, *np.diff(steps) * seconds[name]])
         records = metrics_file.read(workdir(name, 0, values))
@@ -303,7 +308,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     add("seeds", 1, "of each row")
     add("rounds", 5, "of timing")
     add("timed_steps", 10, "in a round")
-    add("picture", "", "file for the picture")
+    add("picture", "", "file for the picture of --rows")
     parser.add_argument("--smoke", action="store_true", help="smallest shapes, to try")
     return parser.parse_args(arguments)
 
