@@ -38,9 +38,15 @@ def extend(
     The embedding and the output bias of a new word are initialised with the mean over
     its pieces (Gee et al. 2022, Fast vocabulary transfer). The output is a native
     checkpoint, with a folder `tokenizer` for building a corpus; pretraining continues
-    from it with `init_from`. `checkpoint` is a native or published one with a WordPiece
-    vocabulary. At most `words` words are added, each with at least `min_count`
-    occurrences in a sample of `sample_bytes` of the text.
+    from it with `init_from`.
+
+    Args:
+      checkpoint: Native or published checkpoint with a WordPiece vocabulary.
+      source: Source of the text.
+      output: Folder to write; new or empty.
+      words: Largest number of words to add.
+      min_count: Smallest number of occurrences of a word.
+      sample_bytes: Amount of text to read.
 
     Raises:
       UserError: The checkpoint or the text cannot be used, there are no such words, or

@@ -51,10 +51,17 @@ def knob(
     The fields of a model's config have three roles. `free` fields say how the model is
     computed, and `regularisation` fields how it is initialised and regularised; all
     others are its architecture. A model that begins with the parameters of a checkpoint
-    has the checkpoint's architecture (`architecture`). A `free` field may also differ
-    between a run and its continuation. Parameters of a checkpoint can be adapted to
-    another value of an `adaptable` field, such as the rows of a table. `choices` are
-    all values of a str. Bounds are `at_least`, `more_than`, `at_most` and `less_than`.
+    has the checkpoint's architecture (`architecture`).
+
+    Args:
+      default: Default value.
+      choices: All values of a str.
+      free: Whether the field may differ between a run and its continuation, because it
+        affects computation and reports only.
+      regularisation: Whether the field is about initial values or dropout.
+      adaptable: Whether parameters of a checkpoint can be adapted to another value of
+        this field of the architecture, such as the rows of a table.
+      **bounds: `at_least`, `more_than`, `at_most` and `less_than`.
     """
     assert bounds.keys() <= _BOUNDS.keys()
     metadata = {
@@ -209,8 +216,14 @@ def require(
 ) -> None:
     """Check fields that depend on each other.
 
-    Each requirement is the path of a field, its only possible value, and the path of
-    the field that requires this value. `where` is the path of the config, for messages.
+    Args:
+      config: Config that has the fields.
+      where: Path of its fields, for messages.
+      requirements: Path of a field, its only possible value, and the path of the field
+        that requires this value.
+
+    Raises:
+      UserError: A field has another value.
     """
     for path, wanted, reason in requirements:
         value, cause = (operator.attrgetter(p)(config) for p in (path, reason))
@@ -229,9 +242,13 @@ def differences(
 ) -> list[str]:
     """Return the fields that differ between two configs, as lines for a message.
 
-    With `free`, list the fields that may change between a run and its continuation, or
-    else the other fields. `where` and `is_free` belong to the values inside a larger
-    config.
+    Args:
+      old: Config in the workdir.
+      new: Config of the command.
+      free: Whether to list the fields that may change between a run and its
+        continuation, or the other fields.
+      where: Path of the two values inside a larger config.
+      is_free: Whether the field that has these values may change.
     """
     children = []
     is_list = isinstance(old, tuple) and any(map(dataclasses.is_dataclass, old + new))
@@ -273,8 +290,16 @@ def architecture(config: Any) -> list[dataclasses.Field]:
 def filled_in(config: T, path: str, value: Any, reason: str) -> T:
     """Return a config with a value in place of an open field.
 
-    A field is open if its value counts as false: 0 or "". `path` is such as
-    "encoder.vocab_size". `reason` says why no other value is possible.
+    A field is open if its value counts as false: 0 or "".
+
+    Args:
+      config: Config with the field.
+      path: Path of the field, such as "encoder.vocab_size".
+      value: Value to fill in.
+      reason: Why no other value is possible, for the message.
+
+    Raises:
+      UserError: The field has another value.
     """
     names = path.split(".")
     nodes = [functools.reduce(getattr, names[:i], config) for i in range(len(names))]

@@ -127,7 +127,13 @@ def make_run(
 ) -> Run:
     """Build the description of a run that `training.loop` carries out.
 
-    All fields of the config are filled in. A run that is only planned has no corpora.
+    Args:
+      config: Config with all fields filled in.
+      mesh: Devices to train on.
+      corpora: Corpora to train on; none for a run that is only planned.
+
+    Raises:
+      UserError: The model or a batch cannot be split over the mesh.
     """
     for name, encoder in config.encoders.items():
         sharding.check_encoder(mesh, encoder, name)

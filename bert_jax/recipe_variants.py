@@ -10,9 +10,15 @@ from bert_jax.errors import UserError
 def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
     """Parse a recipe's argument.
 
-    Return the variant, "" if there are none; and whether the recipe is to be small. The
-    argument is a variant, or "smoke" for a run of seconds, or both: "mini,smoke".
-    `variants` is empty if there is one form only.
+    Args:
+      arg: A variant, or "smoke" for a run of seconds, or both: "mini,smoke".
+      variants: Variants of the recipe; empty if there is one form only.
+
+    Returns:
+      The variant, "" if there are none; and whether the recipe is to be small.
+
+    Raises:
+      UserError: The argument is unknown, or names no variant.
     """
     words = [word for word in arg.split(",") if word]
     smoke = "smoke" in words

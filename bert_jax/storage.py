@@ -274,7 +274,9 @@ def reading(where: str | os.PathLike) -> Iterator[None]:
 def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
     """Context that turns a failure to write into an error of one line.
 
-    The message about the file or folder `where` ends with the hint.
+    Args:
+      where: File or folder that is written.
+      hint: Advice for the end of the message.
 
     Raises:
       UserError: The disk is full, read-only, or fails in another way.

@@ -93,9 +93,18 @@ def encoder(
     The architecture is the checkpoint's. All other fields are the run's. A field of the
     architecture counts as set if it was given on the command line or differs from its
     default. A set field must agree with the checkpoint, unless parameters can be
-    adapted to it (`knobs.knob`). `where` is the path of the encoder in the run's
-    config; `overrides` are the paths of the fields that were given on the command line,
-    such as "encoder.num_layers".
+    adapted to it (`knobs.knob`).
+
+    Args:
+      config: Encoder of the run's config.
+      source: The checkpoint.
+      pretrained: Its metadata.
+      overrides: Paths of the fields that were given on the command line, such as
+        "encoder.num_layers".
+      where: Path of the encoder in the run's config.
+
+    Raises:
+      UserError: A field that is set contradicts the checkpoint.
     """
     tokens = pretrained.tokenizer.vocab_size
     # The table of a published checkpoint may have more rows than the tokenizer.

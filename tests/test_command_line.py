@@ -187,6 +187,11 @@ def test_results_that_nobody_reads(closed_pipe):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_an_error_that_nobody_reads(closed_pipe):
+    done = entrypoint("pretrain", "--config=nowhere.py", stderr=closed_pipe)
+    assert (done.returncode, done.stdout) == (1, b"")
+
+
 def test_other_pipes_that_break_are_errors():
     done = script("import jax\ndef run(): raise BrokenPipeError('a socket')")
     assert done.returncode == 1
@@ -196,6 +201,16 @@ def test_other_pipes_that_break_are_errors():
 # ---- imports that take long
 
 HEAVY = {"apache_beam", "flax", "jax", "jaxlib", "optax", "orbax", "tensorflow"}
+
+
+@pytest.mark.parametrize("platform", ["banana", "cuda"])
+def test_a_platform_that_is_not_installed(platform):
+    """JAX raises different errors for unknown platforms and for missing plugins."""
+    lines = "import jax\nrun = lambda: jax.devices()"
+    done = script(lines, variables={"JAX_PLATFORMS": platform})
+    if platform == "cuda" and done.returncode == 0:
+        pytest.skip("there is a GPU")
+    assert error_of(done).startswith(f"error: JAX_PLATFORMS={platform} is not instal")
 
 
 def with_imports(name, *flags):

@@ -304,6 +304,15 @@ SAVES = (
 )
 
 
+def test_restart_pauses_and_gives_up_on_a_missing_command(launched):
+    launched.stand_in(launched.bin / "sleep")
+    result = restart(launched, "--pause=7", "--", "python", STATUS_python="1,75,0")
+    pause = ["sleep", "7"]
+    assert result.calls == [["python"], pause, ["python"], pause, ["python"]]
+    result = restart(launched, "--max_restarts=1", "--", "no_such_command")
+    assert result.returncode == 127 and "gave up" in result.stderr
+
+
 def wait_for(condition, seconds=120):
     limit = time.monotonic() + seconds
     while not condition():

@@ -275,12 +275,20 @@ def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
         runs.assert_refused(done, "process 1 does not see the ")
 
 
-def test_incomplete_process_flags_are_refused():
-    with pytest.raises(UserError, match="give all three"):
-        processes.start("", 2, -1)
-
-
 # ---- the launcher
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("", 2, -1), "give all three"),
+        (("localhost:1", 2, 2), "--process_id=2 must be less than"),
+        (("host", 2, 1), "address=host: expected HOST:PORT"),
+    ],
+)
+def test_incomplete_process_flags_are_refused(arguments, message):
+    with pytest.raises(UserError, match=message):
+        processes.start(*arguments)
 
 
 def local(*arguments):

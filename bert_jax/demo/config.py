@@ -1,8 +1,10 @@
 """Config of the demo and of the runs in it."""
 
 import dataclasses
+import operator
 
 from bert_jax import config as config_lib
+from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
 
@@ -22,3 +24,16 @@ class DemoConfig:
     repeats: int = knob(3, at_least=1)
     pretrain: config_lib.PretrainConfig = config_lib.PretrainConfig()
     finetune: config_lib.FinetuneConfig = config_lib.FinetuneConfig()
+
+    def check(self, where: str) -> None:
+        """Check that the fields that the demo sets are empty."""
+        for name in (
+            "pretrain.data.corpus",
+            "finetune.init_from",
+            "finetune.task.train",
+            "finetune.task.eval",
+        ):
+            if value := operator.attrgetter(name)(self):
+                raise UserError(
+                    f"{where}{name}={value!r}: the demo sets this field; leave it empty"
+                )

@@ -74,8 +74,11 @@ def draw(
 ) -> figure.Figure:
     """Draw the curves of pretraining and fine-tuning from records of metrics.jsonl.
 
-    `finetuned` has the records of metrics.jsonl by seed, by initial weights. Those
-    `of_bert` are of pretraining with BERT's recipe, and become dashed lines.
+    Args:
+      results: Numbers of the demo.
+      pretrained: Records of pretraining.
+      finetuned: Records of fine-tuning by seed, by initial weights.
+      of_bert: Records of pretraining with BERT's recipe, which are dashed lines.
     """
     levels = {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),

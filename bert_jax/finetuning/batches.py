@@ -40,8 +40,10 @@ def least_padding(
 ) -> tuple[int, ...]:
     """Choose up to `count` candidates, the longest one included, that pad rows least.
 
-    `used` is int [rows], the number of tokens in each row. Candidates are ascending,
-    and the last one holds every row.
+    Args:
+      used: int [rows]; the number of tokens in each row.
+      candidates: Lengths, ascending. The last one holds every row.
+      count: Largest number of lengths.
     """
     lengths = np.array(candidates)
     rows = np.searchsorted(np.sort(used), lengths, side="right")

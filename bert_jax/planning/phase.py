@@ -188,8 +188,11 @@ def _memory(
 ) -> Memory:
     """Return the memory of a chip.
 
-    `compiled` is the program, or the bytes that the compiler asked for when it refused;
-    `arguments` are the parts of the state that the program takes.
+    Args:
+      compiled: The program, or the bytes that the compiler asked for when it refused.
+      state: Shapes of the train state.
+      topology: Slices that the program is for.
+      arguments: Parts of the state that the program has as arguments.
     """
     arguments = sharding.bytes_of_device(arguments)
     parameters = sharding.bytes_of_device(state.params)

@@ -105,7 +105,9 @@ class Topology:
 def open_topology(name: str, slices: int = 1) -> Topology:
     """Return the devices of one slice or several, for the compiler.
 
-    The name is such as "v4:4x4x8". The network between slices is slower.
+    Args:
+      name: Name of a slice, such as "v4:4x4x8".
+      slices: Number of slices, with a slower network between them.
 
     Raises:
       UserError: The slice does not exist, or the compiler is missing.

@@ -50,8 +50,17 @@ def write(
 ) -> tuple[int, int]:
     """Write features. The file appears when it is complete.
 
-    The suffix of the name selects the format. Pooled features are one vector for each
-    text. Return the number of texts written, and how many of them were truncated.
+    Args:
+      name: Path or URL of the file; its suffix selects the format.
+      features: Features of the texts.
+      layers: Numbers of the layers.
+      pooled: Whether features are one vector for each text.
+
+    Returns:
+      The number of texts written, and how many of them were truncated.
+
+    Raises:
+      UserError: The file cannot be written.
     """
     check_name(name)
     where = storage.path(name)

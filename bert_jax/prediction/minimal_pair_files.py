@@ -60,7 +60,10 @@ def accuracies(
 ) -> dict[str, Accuracy]:
     """Return the accuracy on each group of pairs, in alphabetical order, and on all.
 
-    Pairs without the field `group_by` are in no group.
+    Args:
+      pairs: Pairs from `read`.
+      scores: Scores of the sentences of each pair.
+      group_by: Field with the group of a pair; pairs without it are in no group.
     """
     right: dict[str, list[bool]] = {}
     for pair, (good, bad) in zip(pairs, scores, strict=True):

@@ -143,9 +143,13 @@ def score_pairs(
     The score is the log-probability for a left-to-right model, the sum of log(1 -
     P(replaced)) for ELECTRA's discriminator, and the pseudo-log-likelihood for all
     other models. It counts the tokens of the sentence; from left to right, [SEP] too.
-    `within_word` masks the later pieces of a word together with each piece, because
-    they give it away (Kauf and Ivanova 2023, 3); it is for masked tokens only.
-    `generator` takes ELECTRA's generator in place of its discriminator.
+
+    Args:
+      model: Pretrained model.
+      pairs: Pairs of sentences, read as they are needed.
+      within_word: Mask the later pieces of a word together with each piece, because
+        they give it away (Kauf and Ivanova 2023, 3). For masked tokens only.
+      generator: Use ELECTRA's generator in place of its discriminator.
 
     Raises:
       TextError: A sentence has no tokens, or too many. Its index is that of the pair.

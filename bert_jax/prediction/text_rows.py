@@ -57,10 +57,12 @@ def check_is_list(texts: Iterable) -> None:
 def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
     """Check a list of texts, or of lists of texts.
 
-    `first` is the index of the first one, for the error.
+    Args:
+      texts: Texts.
+      first: Index of the first one, for the error.
 
     Raises:
-      TextError: UTF-8 cannot encode a text.
+      TextError: An item is not a text, or not one that UTF-8 can encode.
       UserError: `texts` is one string.
     """
     check_is_list(texts)

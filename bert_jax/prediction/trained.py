@@ -99,8 +99,10 @@ class Trained:
     ) -> inference.Engine:
         """Return the engine that answers a question, made at its first use.
 
-        The message about a missing head has its purpose, such as "to fill blanks", and
-        a hint.
+        Args:
+          question: Question.
+          purpose: Purpose of its head for the message, such as "to fill blanks".
+          hint: Advice for the message.
 
         Raises:
           UserError: The checkpoint lacks the head, or is damaged.

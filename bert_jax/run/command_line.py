@@ -93,7 +93,24 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             sys.exit(0)  # absl exits with 1
         raise
     except Exception as error:
-        _crash(error)
+        if not _is_missing_platform(error):
+            _crash(error)
+        platforms = os.environ.get("JAX_PLATFORMS")
+        _report(
+            f"error: JAX_PLATFORMS={platforms} is not installed here; unset it, or "
+            "install the extra for that platform (README.md)"
+        )
+        _leave(EXIT_USER_ERROR, error)
+
+
+def _is_missing_platform(error: Exception) -> bool:
+    """Return whether JAX was asked for a platform that it does not know."""
+    if not os.environ.get("JAX_PLATFORMS"):
+        return False
+    frames = traceback.extract_tb(error.__traceback__)
+    in_jax = frames[-1].filename.endswith("xla_bridge.py")
+    unknown = "not in the list of known backends" in str(error)
+    return in_jax and (unknown or isinstance(error, AssertionError))
 
 
 def _crash(error: BaseException) -> None:
@@ -150,12 +167,23 @@ def _parse_flags(arguments: list[str]) -> list[str]:
     return flags.FLAGS(arguments)
 
 
+# Parts of messages of absl and ml_collections, and what they expect.
+_EXPECTED = {
+    "invalid literal for int()": "an integer",
+    "could not convert string to float": "a number",
+    "Non-boolean argument": "True or False",
+    "as a ConfigDict": "a group, whose fields are set by --config.GROUP.FIELD=VALUE",
+}
+
+
 def _describe_flag_error(error: Exception) -> str:
     message = " ".join(str(error).split())
     if isinstance(error, flags.UnrecognizedFlagError) and "." in error.flagname:
         return f"{message}; fields of the recipe are set by --config.{error.flagname}"
     if isinstance(error, flags.Error) and "Traceback" not in message:
-        return message
+        flag, _, reason = message.partition(": ")
+        known = [wanted for part, wanted in _EXPECTED.items() if part in reason]
+        return f"{flag}: expected {known[0]}" if known else message
     # A recipe that cannot be read is an OSError, also where a field of it is set.
     is_about_field = not isinstance(error, OSError)
     for frame, _ in traceback.walk_tb(error.__traceback__):

@@ -46,8 +46,14 @@ class Checkpoints:
     ):
         """Open a folder of checkpoints, and create it if needed.
 
-        It keeps the newest `keep` checkpoints. A checkpoint has `size` bytes over all
-        processes, and these metadata, except for `encoder` and `time`.
+        Args:
+          folder: Folder that belongs to this run.
+          keep: Number of the newest checkpoints to keep.
+          metadata: Metadata of each checkpoint, except for `encoder` and `time`.
+          size: Bytes of a checkpoint, over all processes.
+
+        Raises:
+          UserError: The path is not a folder.
         """
         self._folder = restore.absolute(folder)
         self._metadata = metadata
@@ -158,9 +164,13 @@ class Checkpoints:
     ) -> None:
         """Start to write a checkpoint, which appears when it is complete.
 
-        The state may be donated or changed as soon as this returns. `encoder` is that
-        of the current phase, which fine-tuning builds, and `time` is from
-        `goodput.Ledger.entry`.
+        The state may be donated or changed as soon as this returns.
+
+        Args:
+          step: Number of completed steps.
+          state: State to save.
+          encoder: Encoder of the current phase, which fine-tuning builds.
+          time: Time spent so far, from `goodput.Ledger.entry`.
 
         Raises:
           UserError: The disk is full or read-only.

@@ -42,11 +42,19 @@ def draw(
     """Plot the curves of a run: training as lines, held-out evaluation with dots.
 
     The baselines of a metric (`PhaseData.levels`) are horizontal lines. The figure
-    belongs to no matplotlib backend, so that a notebook keeps its own. `levels` has an
-    additional baseline and its label by metric. `finetuned` has the records of
-    fine-tuning runs with different seeds, by label; they get another panel, with the
-    mean and the range of their accuracy. `baseline` is the label and the records of
-    another run, whose held-out losses and accuracies are dashed lines.
+    belongs to no matplotlib backend, so that a notebook keeps its own.
+
+    Args:
+      records: Records of the run, from `metrics_file.read`.
+      title: Title of the figure.
+      levels: An additional baseline of a metric, and its label, by metric.
+      finetuned: Records of fine-tuning runs with different seeds, by label. They get
+        another panel, with the mean and the range of their accuracy.
+      baseline: Label and records of another run, whose held-out losses and accuracies
+        are dashed lines.
+
+    Raises:
+      UserError: There is nothing to plot.
     """
     names = dict.fromkeys(n for r in records if r["split"] == "train" for n in r)
     panels = [

@@ -33,9 +33,11 @@ class Ledger:
     ) -> None:
         """Add the time of the previous starts.
 
-        `entry` is the `entry()` in the checkpoint; {} if there is none, and all time
-        since `first_start` (seconds since 1970) is lost. A run that is done has lost no
-        time.
+        Args:
+          entry: `entry()` that was saved with the checkpoint; {} if there is no
+            checkpoint, and all earlier time is lost.
+          first_start: First start of the run, in seconds since 1970.
+          is_done: Whether the run has no steps left, so that no time was lost.
         """
         entry = entry or {"unix_time": first_start, "seconds": {}}
         for bucket in BUCKETS:

@@ -46,8 +46,12 @@ class Engine:
     ):
         """Prepare to compile; each batch shape is compiled at its first use.
 
-        Batches have one of the `lengths`, which are ascending; the last one must hold
-        every row. The parameters are on the mesh.
+        Args:
+          question: Question to answer.
+          params: Parameters of the question, on the mesh.
+          mesh: Devices.
+          lengths: Lengths that batches may have, ascending. The last one must hold
+            every row.
         """
         self.params, self._mesh, self._lengths = params, mesh, lengths
         self._compute = jax.jit(
@@ -67,9 +71,12 @@ class Engine:
         """Return the outputs of all rows, in the order of the rows.
 
         Outputs that depend on the length have the length of `rows`; padding that no
-        batch contained is zeros. `rows` are arrays with a row for each;
-        `attention_mask` [R, ..., L] is required. A batch has at most `batch_size` rows,
-        over all devices.
+        batch contained is zeros.
+
+        Args:
+          rows: Arrays with a row for each; `attention_mask` [R, ..., L] is required.
+          batch_size: Largest number of rows in a batch, over all devices.
+          heartbeat: Called after each batch.
         """
         whole = {
             name: jax.ShapeDtypeStruct((batch_size, *values.shape[1:]), values.dtype)

@@ -101,8 +101,13 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Chain clipping, the optimizer's own scaling, weight decay, and the learning rate.
 
-    `layer_decay` tells apart the layers of the encoder, which has the path `encoder`.
-    Parameters whose path is `frozen` have no updates and moments.
+    Args:
+      config: Optimizer and its settings.
+      schedule: Learning rate by number of updates.
+      encoder: Path of the encoder in the parameters, whose layers `layer_decay` tells
+        apart.
+      frozen: Predicate of the paths of parameters without updates and moments; None
+        for none.
     """
     steps = []
     if config.clip_norm:

@@ -16,8 +16,12 @@ def describe(
     """Return a line about a run that has learned nothing from context; "" otherwise.
 
     The line depends on reported values only, so that a restart does not repeat it.
-    `values` are those of an evaluation, with their baselines (`PhaseData.levels`);
-    `earlier` are the steps of earlier evaluations.
+
+    Args:
+      step: Step of an evaluation.
+      total_steps: Steps of the run.
+      values: Metrics of the evaluation, with their baselines (`PhaseData.levels`).
+      earlier: Steps of earlier evaluations.
     """
     first = total_steps * _SHARE
     if step < first or any(first <= other < step for other in earlier):

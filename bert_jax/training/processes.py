@@ -12,6 +12,7 @@ import importlib.util
 import itertools
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -41,6 +42,15 @@ def start(
         raise UserError(
             "--coordinator_address, --num_processes and --process_id belong together; "
             "give all three or, on TPU and Slurm, none"
+        )
+    if coordinator_address and not re.fullmatch(r".+:\d+", coordinator_address):
+        raise UserError(
+            f"--coordinator_address={coordinator_address}: expected HOST:PORT"
+        )
+    if all(given) and process_id >= num_processes:
+        raise UserError(
+            f"--process_id={process_id} must be less than --num_processes="
+            f"{num_processes}"
         )
     if not all(given) and not _has_peers():
         return

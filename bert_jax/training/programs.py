@@ -60,7 +60,13 @@ def lower_step(
 
     Its arguments are (state, batch, signals, seed, constants). The state is donated.
     The seed is an argument, from `seed_array`, so that runs that differ in their seed
-    share a compiled program. State and batch are arrays, or shapes with shardings.
+    share a compiled program.
+
+    Args:
+      run: Run to train.
+      phase: Phase of the run.
+      state: Arrays, or shapes with shardings.
+      batch: Arrays, or shapes with shardings.
     """
     over_copies = None
     # The compiler would all-reduce in float32, for each micro-batch.

@@ -232,8 +232,10 @@ def merge(params: Any, loaded: Loaded) -> Any:
 def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, str]:
     """Read in all processes, and return the result and what is wrong with the files.
 
-    `function` may wait for other processes. `name` is that of the checkpoint, for
-    messages.
+    Args:
+      name: Name of the checkpoint in messages.
+      function: Function to call with the arguments; may wait for other processes.
+      *arguments: Arguments of the function.
 
     Raises:
       Unavailable: In all processes, if a later attempt may succeed.

@@ -54,8 +54,15 @@ def open_session(
 ) -> Iterator[saving.Saver]:
     """Claim a workdir for a run, and open its checkpoints.
 
-    The folder is created if needed. `config`, which has all fields filled in, is saved
-    in it. `metadata` is that of each checkpoint.
+    Args:
+      run: Run to train.
+      folder: Workdir, created if needed.
+      config: Config of the run with all fields filled in; saved in the folder.
+      metadata: Metadata of each checkpoint.
+      ledger: Account from `prepare`.
+
+    Raises:
+      UserError: The folder cannot be written, is in use, or holds another run.
     """
     if run.config.profile_step > run.total_steps:
         raise UserError(

@@ -163,9 +163,13 @@ def sum_over_copies(
 
     Left to itself, the compiler all-reduces in float32 for each micro-batch
     (docs/sharding.md). Here gradients are all-reduced once per step. The compiler still
-    shards within a replica, over `fsdp` and `tensor`. `differentiate` takes parameters,
-    a batch, other arrays with the rows of the batch, and values shared by all rows. It
-    returns sums over rows, and gradients.
+    shards within a replica, over `fsdp` and `tensor`.
+
+    Args:
+      differentiate: Function of parameters, a batch, other arrays with the rows of the
+        batch, and values shared by all rows. It returns sums over rows, and gradients.
+      mesh: Mesh of the run.
+      dtype: Dtype in which gradients are all-reduced.
     """
     if mesh.shape["data"] == 1:
         return differentiate  # the compiler fails on an all-reduce over one replica

@@ -142,8 +142,11 @@ def make_eval_step(
 ) -> Callable[[Any, Batch, jax.Array, Terms], Terms]:
     """Return the function that adds the metrics of a batch, without dropout, to a sum.
 
-    Random numbers of the objective are addressed by (seed, index of the batch, row of
-    the batch): the same in each evaluation.
+    Args:
+      objective: Training objective.
+      seed: Seed for random numbers of the objective, addressed by (seed, index of the
+        batch, row of the batch): the same in each evaluation.
+      micro_batches: Number of pieces of the batch that are evaluated in turn.
     """
 
     def eval_step(params: Any, batch: Batch, index: jax.Array, total: Terms) -> Terms:
@@ -180,8 +183,10 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
 def _add_up(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
     """Return the sum of a function over micro-batches, computed one after another.
 
-    The function maps `rows`, trees of arrays [B, ...], to a tree of sums over these
-    rows.
+    Args:
+      function: Function from some rows to a tree of sums over these rows.
+      rows: Its arguments: trees of arrays [B, ...].
+      micro_batches: Number of pieces of the rows.
     """
     if micro_batches == 1:
         return function(*rows)

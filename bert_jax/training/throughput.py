@@ -23,8 +23,10 @@ class Totals:
     def add(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
         """Count some steps, and return their shares.
 
-        `waited` is the part of the seconds spent on waiting for data, `flops` those of
-        the model.
+        Args:
+          seconds: Duration of the steps.
+          waited: Part of it spent on waiting for data.
+          flops: FLOPs of the model.
         """
         self._sums += (seconds, waited, flops)
         return self._shares(seconds, waited, flops)

@@ -15,9 +15,13 @@ from collections.abc import Callable, Iterator
 def watch(seconds: int) -> Iterator[Callable[[], None]]:
     """Print all stacks and exit if a block makes no progress for too long.
 
-    Yields the heartbeat, a function to call whenever there is progress. The longest
-    silences of a healthy run are opening the data of a phase, compilation, and the wait
-    for a save. With 0 seconds, it never exits.
+    Args:
+      seconds: Seconds without a heartbeat; 0: never exit. The longest silences of a
+        healthy run are opening the data of a phase, compilation, and the wait for a
+        save.
+
+    Yields:
+      The heartbeat: a function to call whenever there is progress.
     """
 
     def heartbeat():

@@ -23,10 +23,16 @@ def claim(
 ) -> Iterator[storage.Path]:
     """Lock a workdir, check that it belongs to this run, and write its config.
 
-    Process 0 does so for all processes. Object stores and some file systems have no
-    locks; two runs in one folder there go unnoticed. The folder is created if needed.
-    `say` prints a line about each harmless change of the config. Yields the absolute
-    path, or the URL.
+    Process 0 does so for all processes. An object store has no locks, so two runs in
+    one folder there go unnoticed.
+
+    Args:
+      path: Workdir, created if needed.
+      config: Config of the run with all fields filled in.
+      say: Function that prints a line about each harmless change of the config.
+
+    Yields:
+      The absolute path, or the URL.
 
     Raises:
       UserError: The folder cannot be written, is in use, holds another run, or differs
