@@ -30,7 +30,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
         --kind=byte_bpe); the authors' has 50,280 tokens. They change the corpus at each
         stage: '--config.phases[4].corpus_weights=0,1'. The micro-batches make base fit
-        64 chips of TPU v5e in rows of 1,024; the other plans are still to be made. Its
+        64 chips of TPU v5e; large, and other slices, are still to be planned. A
         program takes 20 minutes of a processor to compile, once. With a loop over
         layers, `--config.encoder.scan_layers=True`, the step is estimated a third
         longer.
