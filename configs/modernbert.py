@@ -29,12 +29,13 @@ Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
         --kind=byte_bpe); the authors' has 50,280 tokens. They change the corpus at each
-        stage: '--config.phases[4].corpus_weights=0,1'. The loop over layers, attention
-        that is recomputed, and the micro-batches make base fit 64 chips of TPU v4.
-        Without the loop over layers, `--config.encoder.scan_layers=False`, a step is
-        estimated a quarter shorter, and takes minutes to compile.
+        stage: '--config.phases[4].corpus_weights=0,1'. The micro-batches make base fit
+        64 chips of TPU v5e; large, and other slices, are still to be planned. A program
+        of base takes 20 minutes of a processor to compile, for each phase. With a loop
+        over layers, `--config.encoder.scan_layers=True`, which sizes from large on
+        have, the step is estimated a third longer.
 Cost:   Ettin's authors had four H100s for 6, 9, 13, 20, 40 and 90 days. Not run yet.
-        docs/log.md has the compiler's estimates for base.
+        docs/results.md has the compiler's estimates.
 """
 
 import dataclasses
@@ -43,26 +44,26 @@ from bert_jax import config as config_lib
 from bert_jax import knobs, recipe_variants
 
 # Layers, hidden size, feed-forward size, heads; rate, weight decay; billions of tokens
-# of warmup, and of growing batches.
+# of warmup, and of growing batches; rows of 1,024 in a micro-batch.
 VARIANTS = {
-    "base": (22, 768, 1152, 12, 8e-4, 0.0125, 3, 50),
-    "large": (28, 1024, 2624, 16, 5e-4, 0.02, 2, 10),
-    "ettin_17m": (7, 256, 384, 4, 3e-3, 0.1, 4, 125),
-    "ettin_32m": (10, 384, 576, 6, 3e-3, 0.1, 4, 100),
-    "ettin_68m": (19, 512, 768, 8, 3e-3, 0.1, 3, 75),
-    "ettin_150m": (22, 768, 1152, 12, 8e-4, 0.0125, 3, 50),
-    "ettin_400m": (28, 1024, 2624, 16, 5e-4, 0.02, 2, 10),
-    "ettin_1b": (28, 1792, 3840, 28, 5e-4, 0.1, 2, 3),
+    "base": (22, 768, 1152, 12, 8e-4, 0.0125, 3, 50, 1152),
+    "large": (28, 1024, 2624, 16, 5e-4, 0.02, 2, 10, 576),
+    "ettin_17m": (7, 256, 384, 4, 3e-3, 0.1, 4, 125, 1152),
+    "ettin_32m": (10, 384, 576, 6, 3e-3, 0.1, 4, 100, 1152),
+    "ettin_68m": (19, 512, 768, 8, 3e-3, 0.1, 3, 75, 1152),
+    "ettin_150m": (22, 768, 1152, 12, 8e-4, 0.0125, 3, 50, 1152),
+    "ettin_400m": (28, 1024, 2624, 16, 5e-4, 0.02, 2, 10, 576),
+    "ettin_1b": (28, 1792, 3840, 28, 5e-4, 0.1, 2, 3, 576),
 }
 _BATCH = 4608
-# Rows of a micro-batch, by length.
-_MICRO = {1024: 576, 8192: 64}
+# Rows of 8,192 in a micro-batch.
+_LONG_ROWS = 64
 
 
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is a variant, with ",smoke" for seconds."""
     variant, smoke = recipe_variants.parse(arg, tuple(VARIANTS))
-    layers, hidden, wide, heads, rate, weight_decay, *tokens = VARIANTS[variant]
+    layers, hidden, wide, heads, rate, weight_decay, *first = VARIANTS[variant]
     objective = config_lib.MaskedLmConfig(
         segments="doc_sentences",
         short_sequence_rate=0.0,
@@ -71,26 +72,26 @@ def get_config(arg: str = ""):
     )
     if variant.startswith("ettin"):
         share = 1 / 3 if variant == "ettin_1b" else 1  # of the tokens of later stages
+        long_rows = 8192, _BATCH, _LONG_ROWS
+        late_rates = rate * 2 / 3, rate / 2
+        billions = 1700, 250 * share, 50 * share
         last = {"masking_rate": 0.15, "local_rotary_base": 160_000.0}
-        phases = (
-            *_first_stage(1700, rate, *tokens),
-            _phase(250 * share, 8192, _BATCH, learning_rate=rate * 2 / 3),
-            _phase(
-                50 * share,
-                8192,
-                _BATCH,
-                learning_rate=rate / 2,
-                decay_fraction=1.0,
-                **last,
-            ),
-        )
     else:
-        late_rate = rate * 3 / 8
-        phases = (
-            *_first_stage(1719, rate, *tokens),
-            _phase(250, 8192, _BATCH // 8, learning_rate=late_rate),
-            _phase(50, 8192, _BATCH // 8, learning_rate=late_rate, decay_fraction=1.0),
-        )
+        long_rows = 8192, _BATCH // 8, _LONG_ROWS
+        late_rates = rate * 3 / 8, rate * 3 / 8
+        billions = 1719, 250, 50
+        last = {}
+    phases = (
+        *_first_stage(billions[0], rate, *first),
+        _phase(billions[1], *long_rows, learning_rate=late_rates[0]),
+        _phase(
+            billions[2],
+            *long_rows,
+            learning_rate=late_rates[1],
+            decay_fraction=1.0,
+            **last,
+        ),
+    )
     cfg = knobs.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=phases)
     )
@@ -107,7 +108,9 @@ def get_config(arg: str = ""):
     cfg.encoder.pooler.update(activation="gelu_erf", bias=False)
     cfg.encoder.pooler.update(norm=True, per_token=True)
     cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
-    cfg.encoder.update(depth_scaled_init=True, scan_layers=True, remat="attention")
+    cfg.encoder.update(depth_scaled_init=True, remat="attention")
+    # Without the loop, the memory of the large sizes is not planned.
+    cfg.encoder.scan_layers = hidden >= 1024
     cfg.optimizer.update(name="stable_adamw", schedule="wsd", bias_correction=True)
     cfg.optimizer.update(beta2=0.98, clip_norm=0.0, weight_decay=weight_decay)
     if smoke:
@@ -115,13 +118,15 @@ def get_config(arg: str = ""):
     return cfg
 
 
-def _first_stage(billions: float, rate: float, warmup: float, growth: float):
+def _first_stage(
+    billions: float, rate: float, warmup: float, growth: float, micro_batch: int
+):
     """Return phases of rows of 1,024 tokens, the first three with growing batches."""
     sizes = [_BATCH * (i + 1) // 4 for i in range(4)]
     tokens = [*[growth / 3] * 3, billions - growth]
     phases, warmup_steps = [], 0.0
     for size, each in zip(sizes, tokens, strict=True):
-        phases.append(_phase(each, 1024, size, rotary_base=10_000.0))
+        phases.append(_phase(each, 1024, size, micro_batch, rotary_base=10_000.0))
         warmup_steps += phases[-1].steps * min(1, warmup / each)
         warmup = max(0, warmup - each)
     share = warmup_steps / sum(phase.steps for phase in phases)
@@ -131,13 +136,14 @@ def _first_stage(billions: float, rate: float, warmup: float, growth: float):
     return phases
 
 
-def _phase(billions: float, length: int, batch_size: int, **settings: float):
+def _phase(
+    billions: float, length: int, batch_size: int, micro_batch: int, **settings: float
+):
     """Return a phase of some billions of tokens."""
-    steps = round(billions * 1e9 / (length * batch_size))
     return config_lib.PhaseConfig(
-        steps=steps,
+        steps=round(billions * 1e9 / (length * batch_size)),
         length=length,
         batch_size=batch_size,
-        micro_batches=batch_size // _MICRO[length],
+        micro_batches=batch_size // micro_batch,
         **settings,
     )

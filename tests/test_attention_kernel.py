@@ -15,7 +15,7 @@ from bert_jax import config
 from bert_jax.model import dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels_lib
-from bert_jax.model.kernels import decisions, overlapping_pieces
+from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
 from bert_jax.planning import topology
 from bert_jax.training import sharding
 
@@ -118,7 +118,13 @@ def by_pieces(*arguments):
         return kernels_lib._tpu_pieces(*arguments)
 
 
-by_splash = functools.partial(kernels_lib._tpu_long_rows, interpret=True)
+def by_kernel_of_long_rows(*arguments):
+    """Apply the kernel to rows in pieces of 128 positions."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tpu_attention, "MAX_LENGTH", 128)
+        return by_kernel(*arguments)
+
+
 by_cudnn = functools.partial(kernels_lib._cudnn, implementation="xla")
 
 
@@ -148,9 +154,11 @@ def assert_equals_plain(case, got):
         (by_kernel, Case(1, 128, 512, 2, window=130, causal=True)),
         (by_pieces, Case(length=384, window=20, rotary=True, documents=True)),
         (by_pieces, Case(4, 32, length=256, window=128, causal=True, rotary=True)),
-        (by_splash, Case(length=384, window=150, documents=True)),  # blocks of 128
-        (by_splash, Case(4, 32, length=384, causal=True, window=20, rotary=True)),
-        (by_splash, Case(1, 128, length=256, causal=True, dtype="bfloat16")),
+        (by_kernel_of_long_rows, Case(length=384, rotary=True, documents=True)),
+        (by_kernel_of_long_rows, Case(8, 32, 384, causal=True, rotary=True)),
+        # Queries meet some pieces only.
+        (by_kernel_of_long_rows, Case(length=512, window=150, documents=True)),
+        (by_kernel_of_long_rows, Case(1, 128, 512, causal=True, dtype="bfloat16")),
         (by_cudnn, Case()),
         (by_cudnn, Case(documents=True, causal=True)),
         pytest.param(
@@ -181,12 +189,12 @@ def test_kernel_draws_the_dropout_of_the_plain_path(interpreted_kernels):
     np.testing.assert_array_equal(context.swapaxes(1, 2) == 0, dropped)
 
 
-@pytest.mark.parametrize("attend", [by_kernel, by_splash, plain, by_cudnn])
+@pytest.mark.parametrize("attend", [by_kernel, by_kernel_of_long_rows, plain, by_cudnn])
 def test_a_query_without_keys_has_no_output_and_no_gradient(
     attend, interpreted_kernels
 ):
     """In the first two rows, the last documents are all padding."""
-    case = Case(4, 32, documents=True)
+    case = Case(4, 32, 256, documents=True)
     pattern = case.pattern()
     is_token = pattern.is_token.at[0, 50:].set(False)
     pattern = dataclasses.replace(pattern, is_token=is_token)
@@ -251,7 +259,7 @@ def tpu_decision(
             .count("tpu_custom_call")
             for platform in ("tpu", "cpu")
         }
-    calls = {decisions.TPU_KERNEL: 2, decisions.SPLASH: 2, decisions.PLAIN: 0}
+    calls = {decisions.TPU_KERNEL: 2, decisions.PLAIN: 0}
     assert counts == {"tpu": calls[decided.implementation], "cpu": 0}
     return str(decided)
 
@@ -259,7 +267,7 @@ def tpu_decision(
 def test_tpus_use_the_kernel_where_shapes_allow():
     assert tpu_decision() == "TPU kernel"
     assert tpu_decision(length=256, tensor=2) == "TPU kernel"
-    assert tpu_decision(length=1152, rate=0.0, tensor=2) == "splash attention"
+    assert tpu_decision(length=1152, rate=0.0, tensor=2) == "TPU kernel"
     rows = "plain operations (rows of 120 tokens; kernels take multiples of 128)"
     assert tpu_decision(length=120) == rows
     assert "more than 1024 tokens with dropout" in tpu_decision(length=1152)
@@ -285,8 +293,8 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         "global attention, local attention, residuals: TPU kernel"
     )
     assert decisions.describe(modern, "tpu", 8, 8192) == (
-        "global attention: splash attention; local attention: TPU kernel on "
-        "overlapping pieces; residuals: TPU kernel"
+        "global attention, residuals: TPU kernel; local attention: TPU kernel on "
+        "overlapping pieces"
     )
     assert decisions.describe(modern, "cuda", 8, 8192) == (
         "global attention: cuDNN; local attention: plain operations (the window of "
@@ -304,7 +312,7 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         ("v4:2x2x1", Case(length=1024, window=64, rotary=True, dtype="bfloat16")),
         ("v6e:1x1", Case(4, 32, 1024, documents=True, rotary=True, dtype="bfloat16")),
         ("v5e:1x1", Case(length=8192, rows=1, window=64, dtype="bfloat16")),
-        ("v5e:1x1", Case(length=2048, rows=1, rotary=True, dtype="bfloat16")),
+        ("v4:2x2x1", Case(length=8192, rows=1, rotary=True, dtype="bfloat16")),
     ],
     ids=str,
 )
@@ -313,15 +321,10 @@ def test_kernel_compiles(name, case):
     arrays = [
         jax.ShapeDtypeStruct(x.shape, x.dtype, sharding=device) for x in case.arrays()
     ]
-    is_long = case.length > decisions.MAX_LENGTH
-    attend = by_kernel
-    if is_long:
-        attend = kernels_lib._tpu_pieces if case.window else kernels_lib._tpu_long_rows
+    in_pieces = case.window and case.length > decisions.MAX_LENGTH
+    attend = kernels_lib._tpu_pieces if in_pieces else by_kernel
     run = jax.jit(functools.partial(output_and_gradients, case, attend))
     text = run.lower(*arrays).compile().as_text()
-    if is_long and not case.window:
-        assert {"fwd", "dkv"} <= {*re.findall(r"%splash_mha_([a-z]+)_", text)}
-        return
     names = re.findall(r"kernel_name = \"(\w+)\"|%(attention_\w+?)[.\d]* = ", text)
     assert {a or b for a, b in names} >= {"attention_forward", "attention_backward"}
 

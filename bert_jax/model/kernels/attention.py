@@ -15,12 +15,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, products, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import (
-    decisions,
-    overlapping_pieces,
-    tpu_attention,
-    tpu_long_rows,
-)
+from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
 
 # Score of a key that a query does not see. exp(-1e9) is 0 in float32 beside any other
 # score.
@@ -109,14 +104,6 @@ def _tpu_pieces(config, sources, biases, pattern, rotations, dropout_keys):
     return overlapping_pieces.join(context, len(pattern.is_token), pattern.window)
 
 
-def _tpu_long_rows(
-    config, sources, biases, pattern, rotations, dropout_keys, *, interpret=False
-):
-    del dropout_keys  # there is no dropout
-    arrays = _finish(config, sources, biases, rotations)
-    return tpu_long_rows.attend(*arrays, pattern, interpret=interpret)
-
-
 def _cudnn(
     config,
     sources,
@@ -155,7 +142,6 @@ def _cudnn(
 _KERNELS = {
     decisions.TPU_KERNEL: _tpu,
     decisions.TPU_KERNEL_ON_PIECES: _tpu_pieces,
-    decisions.SPLASH: _tpu_long_rows,
     decisions.CUDNN: _cudnn,
 }
 

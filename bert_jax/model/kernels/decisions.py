@@ -15,15 +15,13 @@ from bert_jax.model.kernels import per_device
 PLAIN = "plain operations"
 TPU_KERNEL = "TPU kernel"
 TPU_KERNEL_ON_PIECES = "TPU kernel on overlapping pieces"
-SPLASH = "splash attention"
 CUDNN = "cuDNN"
 
 # Columns of a TPU's registers.
 LANES = 128
 # Queries that the TPU's attention kernel computes at once.
 QUERY_CHUNK = 128
-# Longer rows need a running softmax, which the kernel does not have; splash attention
-# has it.
+# Longer rows are cut into pieces.
 MAX_LENGTH = 1024
 # Larger windows would make pieces of long rows much longer than what they compute.
 MAX_WINDOW = 128
@@ -74,11 +72,9 @@ def attention(
         return Decision(PLAIN, f"no kernel has {config.positions} positions")
     if platform == "tpu":
         reasons = _attention_on_tpu(config, batch, length, has_dropout)
-        kernel = TPU_KERNEL
-        if length > MAX_LENGTH:
-            in_pieces = is_local and config.attention_window <= MAX_WINDOW
-            kernel = TPU_KERNEL_ON_PIECES if in_pieces else SPLASH
-        return _first_reason(reasons, kernel)
+        overlap = is_local and config.attention_window <= MAX_WINDOW
+        in_pieces = overlap and length > MAX_LENGTH
+        return _first_reason(reasons, TPU_KERNEL_ON_PIECES if in_pieces else TPU_KERNEL)
     if platform == "cuda":
         reasons = _attention_on_cuda(config, is_local, has_dropout)
         return _first_reason(reasons, CUDNN)

@@ -1,4 +1,4 @@
-"""Self-attention over at most 1,024 positions, as one TPU kernel.
+"""Self-attention as one TPU kernel.
 
 Scores, softmax, mask and dropout of a head never leave the chip's memory. The forward
 pass stores the output and, for each query, the logarithm of the sum of exponentials;
@@ -14,7 +14,10 @@ Neither has dropout, and both want heads before positions. Here inputs and outpu
 and works on windows of 128 columns, the width of the chip's registers. With at most
 1,024 positions all keys of a head are at hand, so the softmax needs one pass only. In
 local and causal attention, 128 queries meet the blocks of 128 keys that some of them
-see, and no other.
+see, and no other. Longer rows are cut into pieces: a program has a piece of the queries
+and a piece of the keys, and the softmax is rescaled from piece to piece (Milakov and
+Gimelshein 2018; Dao et al. 2022, FlashAttention). Pieces that a window or the order
+hides are skipped.
 
 Scores are transposed, keys by queries: sums over keys are then sums of registers, and
 three of the five products of the backward pass need no transposed factor. Heads that
@@ -34,10 +37,15 @@ from bert_jax.model import dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import per_device, tpu_rotations
 from bert_jax.model.kernels import tpu_attention_passes as passes
-from bert_jax.model.kernels.decisions import LANES
+from bert_jax.model.kernels import tpu_attention_scores as scores_lib
+from bert_jax.model.kernels.decisions import LANES, MAX_LENGTH, QUERY_CHUNK
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
 _BLOCK = 96 * 1024
+
+# Positions whose float32 gradients of queries fit the default limit of memory. A core
+# of v4 has no more.
+_MOST_BY_DEFAULT = 8192
 
 # Names of the dimensions of arrays: rows, document ids, counters, log sums, biases.
 _ROWS = ("batch", "length", "heads")
@@ -82,12 +90,13 @@ def attend(
       interpret: Whether to interpret the kernel, on any backend.
     """
     batch, length, size = query.shape
-    options = passes.Options(
+    options = scores_lib.Options(
         head_size=head_size,
         rate=0.0 if dropout_keys is None else rate,
         causal=pattern.causal,
         window=pattern.window,
         packed=pattern.documents is not None,
+        piece=_piece_size(length),
         interpret=interpret,
     )
     if dropout_keys is None:
@@ -100,7 +109,7 @@ def attend(
     queries = pattern.documents
     if queries is None:
         queries = jnp.zeros(pattern.is_token.shape, jnp.int32)
-    keys = jnp.where(pattern.is_token, queries, passes.NO_DOCUMENT)
+    keys = jnp.where(pattern.is_token, queries, scores_lib.NO_DOCUMENT)
     inputs = {"queries": queries, "keys": keys, "counters": counters}
     if rotations is not None:
         inputs["rotations"] = tpu_rotations.factors(rotations, head_size)
@@ -166,45 +175,96 @@ def _run(options, *arrays):
     for name in ("queries", "keys"):
         inputs[name] = inputs[name][:, None, :]
     batch, length, size = query.shape
-    width = _block_width(length, size)
+    piece = options.piece
+    pieces = length // piece
+    width = _block_width(piece, size) if pieces == 1 else LANES
     heads = width // options.head_size
     blocks = size // width
-    row = pl.BlockSpec((1, length, width), lambda b, i, _: (b, 0, i))
-    ids = pl.BlockSpec((1, 1, length), lambda b, i, _: (b, 0, 0))
-    sums = pl.BlockSpec((1, 1, heads, length), lambda b, i, _: (b, i, 0, 0))
-    specs = dict.fromkeys(inputs, row) | {"queries": ids, "keys": ids, "sums": sums}
+    is_backward = "gradient" in inputs
+
+    def spec(shape, index, buffers=2):
+        """Return a spec; `index` takes row, block of columns, and pieces q and k."""
+
+        def index_of_program(b, i, outer, inner, _):
+            q, k = (inner, outer) if is_backward else (outer, inner)
+            return index(b, i, q, k)
+
+        mode = pl.Buffered(buffers)
+        return pl.BlockSpec(shape, index_of_program, pipeline_mode=mode)
+
+    of_queries = spec((1, piece, width), lambda b, i, q, k: (b, q, i))
+    of_keys = spec((1, piece, width), lambda b, i, q, k: (b, k, i))
+    sums = spec((1, 1, heads, piece), lambda b, i, q, k: (b, i, 0, q))
+    specs = dict.fromkeys(inputs, of_queries) | {
+        "key": of_keys,
+        "value": of_keys,
+        "queries": spec((1, 1, piece), lambda b, i, q, k: (b, 0, q)),
+        "keys": spec((1, 1, piece), lambda b, i, q, k: (b, 0, k)),
+        "sums": sums,
+    }
     rows = jax.ShapeDtypeStruct(query.shape, query.dtype)
     scratch = {}
     if "rotations" in inputs:
-        different = len(inputs["rotations"])
-        specs["rotations"] = pl.BlockSpec(
-            (1, 2, length, LANES), lambda b, i, _: (b % different, 0, 0, 0)
+        rotations = inputs.pop("rotations")
+        different, shape = len(rotations), (1, 2, piece, LANES)
+        specs["query_rotations"] = spec(
+            shape, lambda b, i, q, k: (b % different, 0, q, 0)
         )
-        rotated = pltpu.VMEM((1, length, width), query.dtype)
+        # In the backward pass of long rows they stay for all pieces of queries. With
+        # two buffers, rows of 8,192 would not fit the memory of a v4 core.
+        specs["key_rotations"] = spec(
+            shape,
+            lambda b, i, q, k: (b % different, 0, k, 0),
+            buffers=1 if is_backward and pieces > 1 else 2,
+        )
+        inputs |= dict.fromkeys(("query_rotations", "key_rotations"), rotations)
+        rotated = pltpu.VMEM((1, piece, width), query.dtype)
         scratch |= {"rotated_query": rotated, "rotated_key": rotated}
-    if "gradient" in inputs:
+    if is_backward:
         kernel, products = passes.backward, 5
         of_biases = jax.ShapeDtypeStruct((batch, 3, size), jnp.float32)
-        of_blocks = pl.BlockSpec((1, 3, width), lambda b, i, _: (b, 0, i))
-        outputs = {name: (rows, row) for name in ("d_query", "d_key", "d_value")}
+        of_blocks = spec((1, 3, width), lambda b, i, q, k: (b, 0, i))
+        outputs = {"d_query": (rows, of_queries)}
+        outputs |= {name: (rows, of_keys) for name in ("d_key", "d_value")}
         outputs["d_biases"] = of_biases, of_blocks
-        total = pltpu.VMEM((length, LANES), jnp.float32)
+        total = pltpu.VMEM((piece, LANES), jnp.float32)
+        scratch["total_d_query"] = pltpu.VMEM((length, LANES), jnp.float32)
         scratch |= {"total_d_key": total, "total_d_value": total}
     else:
         kernel, products = passes.forward, 2
         of_heads = jax.ShapeDtypeStruct((batch, blocks, heads, length), jnp.float32)
-        outputs = {"output": (rows, row), "sums": (of_heads, sums)}
+        outputs = {"output": (rows, of_queries), "sums": (of_heads, sums)}
+        if pieces > 1:
+            of_head = pltpu.VMEM((heads, piece), jnp.float32)
+            scratch |= {"highest": of_head, "total": of_head}
+            scratch["context"] = pltpu.VMEM((LANES, piece), jnp.float32)
     names = *inputs, *outputs, *scratch
+    memory = None
+    if length > _MOST_BY_DEFAULT:
+        memory = 2**24 + 4 * LANES * (length - _MOST_BY_DEFAULT)
 
     def run_program(counters, *references):
         by_name = dict(zip(names, references, strict=True))
-        if "rotations" in inputs:
-            for name in ("query", "key"):
+        outer = inner = 0
+        if pieces > 1:
+            outer, inner = pl.program_id(2), pl.program_id(3)
+        query, key = (inner, outer) if is_backward else (outer, inner)
+        place = scores_lib.Place(query, key, pieces)
+        if "rotated_query" in by_name:
+            # The outer piece stays while inner ones follow each other.
+            is_new = {"query": is_backward or inner == 0}
+            is_new["key"] = not is_backward or inner == 0
+            for name, is_needed in is_new.items():
                 source, target = by_name[name], by_name.pop(f"rotated_{name}")
-                rotations = by_name["rotations"]
-                tpu_rotations.rotate(options.head_size, rotations, source, target)
+                rotations = by_name[f"{name}_rotations"]
+                rotate = functools.partial(
+                    tpu_rotations.rotate, options.head_size, rotations, source, target
+                )
+                pl.when(is_needed)(rotate)
                 by_name[name] = target
-        kernel(options, counters, **by_name)
+            if not is_backward:
+                del by_name["query_rotations"], by_name["key_rotations"]
+        kernel(options, place, counters, **by_name)
 
     out_shape, out_specs = zip(*outputs.values(), strict=True)
     scores = batch * size // options.head_size * length**2
@@ -212,14 +272,15 @@ def _run(options, *arrays):
         run_program,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
-            grid=(batch, blocks),
+            grid=(batch, blocks, pieces, pieces),
             in_specs=[specs[name] for name in inputs],
             out_specs=out_specs,
             scratch_shapes=tuple(scratch.values()),
         ),
         out_shape=out_shape,
         compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "parallel")
+            dimension_semantics=("parallel", "parallel", "arbitrary", "arbitrary"),
+            vmem_limit_bytes=memory,
         ),
         cost_estimate=pl.CostEstimate(
             flops=2 * products * scores * options.head_size,
@@ -231,6 +292,12 @@ def _run(options, *arrays):
         interpret=options.interpret,
         name=f"attention_{kernel.__name__}",
     )(counters.reshape(-1), *inputs.values())
+
+
+def _piece_size(length):
+    """Return the largest size of equal pieces of a row."""
+    sizes = range(QUERY_CHUNK, MAX_LENGTH + 1, QUERY_CHUNK)
+    return max(size for size in sizes if length % size == 0)
 
 
 def _block_width(length, size):

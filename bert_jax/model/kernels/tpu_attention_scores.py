@@ -1,0 +1,249 @@
+"""Steps and scores of a program of the TPU's attention kernel.
+
+A program works on windows of 128 columns and chunks of 128 queries; arrays of scores
+are [M, N], the M keys that the chunk meets by its N queries.
+"""
+
+import dataclasses
+import math
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+
+from bert_jax.model import dropout, randomness
+from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
+
+# Document of padding, which no query sees.
+NO_DOCUMENT = -(2**31)
+
+# Score of a key that a query does not see, as on the plain path.
+HIDDEN_SCORE = -1e9
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Static options of a kernel, besides shapes.
+
+    Attributes:
+      head_size: Columns of a head.
+      rate: Rate of dropout; 0 for none.
+      causal: Whether queries see no later keys.
+      window: Largest distance at which queries see keys; None: any.
+      packed: Whether queries see keys of their own document only.
+      piece: Positions of a piece of a row; all positions in short rows.
+      interpret: Whether to interpret the kernel, on any backend.
+    """
+
+    head_size: int
+    rate: float
+    causal: bool
+    window: int | None
+    packed: bool
+    piece: int
+    interpret: bool
+
+    @property
+    def exponent(self) -> float:
+        """Factor that turns scores into exponents of two."""
+        return self.head_size**-0.5 * math.log2(math.e)
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Position of a program's queries and keys in a row that is cut into pieces.
+
+    Attributes:
+      query: Index of the piece of queries; 0, known at compile time, in whole rows.
+      key: Index of the piece of keys, likewise.
+      pieces: Number of pieces in a row.
+    """
+
+    query: int | jax.Array
+    key: int | jax.Array
+    pieces: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """A head and a chunk of its queries.
+
+    Attributes:
+      columns: Window of 128 columns that holds the head.
+      chunk: Positions of the queries.
+      keys: Positions of the keys that they meet.
+      head: Index of the head in the program.
+      part: Columns of the head in the window.
+      first: Whether it is the first head of its window.
+      last: Whether it is the last head of its window.
+    """
+
+    columns: slice
+    chunk: slice
+    keys: slice
+    head: int
+    part: slice
+    first: bool
+    last: bool
+
+
+class Program:
+    """State that the heads of a program share, and steps that both passes share."""
+
+    def __init__(self, options, place, counters, query, queries, keys):
+        _, length, width = query.shape
+        self._options, self._place = options, place
+        self._queries = queries
+        # [M, N] like the scores: a register would hold one row of [1, M].
+        self._keys = jnp.broadcast_to(keys[0], (QUERY_CHUNK, length)).T
+        self._counters = counters
+        self._heads = width // options.head_size
+        if options.rate:
+            # [M / 2, N]: one word for two keys.
+            self._size = size = dropout.words(length)
+            key_index, query_index = _indices(size)
+            index = query_index * size + key_index
+            zero = jnp.uint32(0)
+            self._words = randomness.advance(zero, index.astype(jnp.uint32))
+        self._length, self._width = length, width
+
+    def steps(self, begin):
+        """Yield each step with the results of `begin(step)`.
+
+        Each step begins before the previous one continues. The compiler keeps this
+        order, so that the products of one run beside the softmax of the other.
+        """
+        ahead = None
+        for step in self._steps():
+            begun = begin(step)
+            if ahead:
+                yield ahead
+            ahead = step, *begun
+        yield ahead
+
+    def _steps(self):
+        size = self._options.head_size
+        for start in range(0, self._width, LANES):
+            columns = slice(start, start + LANES)
+            parts = range(0, LANES, size)
+            for first in range(0, self._length, QUERY_CHUNK):
+                chunk = slice(first, first + QUERY_CHUNK)
+                for part in parts:
+                    yield Step(
+                        columns=columns,
+                        chunk=chunk,
+                        keys=self._met_by(chunk),
+                        head=(start + part) // size,
+                        part=slice(part, part + size),
+                        first=part == 0,
+                        last=part == parts[-1],
+                    )
+
+    def _met_by(self, queries):
+        """Return the keys, whole blocks, that some of a chunk of queries may see.
+
+        All keys of a piece. With dropout all keys, too: the bits of a key depend on a
+        key of the other half.
+        """
+        options = self._options
+        begin, end = 0, self._length
+        if not options.rate and self._place.pieces == 1:
+            if options.window is not None:
+                begin = queries.start - options.window
+                end = queries.stop + options.window
+            if options.causal:
+                end = queries.stop
+        first = max(0, begin // QUERY_CHUNK)
+        last = min(self._length // QUERY_CHUNK, -(-end // QUERY_CHUNK))
+        return slice(first * QUERY_CHUNK, last * QUERY_CHUNK)
+
+    def rows(self):
+        """Return the positions in the row of the program's queries."""
+        start = self._place.query * self._length
+        if self._place.pieces > 1:
+            start = pl.multiple_of(start, QUERY_CHUNK)
+        return pl.ds(start, self._length)
+
+    def sees_keys(self):
+        """Return whether some query of the program sees some of its keys."""
+        place, window = self._place, self._options.window
+        ahead = place.key - place.query
+        sees = True
+        if place.pieces > 1 and self._options.causal:
+            sees = ahead <= 0
+        if place.pieces > 1 and window is not None:
+            sees &= jnp.abs(ahead) <= -(-window // self._length)
+        return sees
+
+    def only(self, step, x):
+        """Zero the columns of other heads in a window [N, 128]."""
+        if step.first and step.last:
+            return x
+        column = lax.broadcasted_iota(jnp.int32, x.shape, 1)
+        own = (column >= step.part.start) & (column < step.part.stop)
+        return jnp.where(own, x.astype(jnp.float32), 0.0).astype(x.dtype)
+
+    def scores(self, step, key, query):
+        """Return K Q^T, [M, N], of keys [M, 128] and queries [N, 128].
+
+        Keys that a query does not see have `HIDDEN_SCORE`.
+        """
+        options = self._options
+        scores = dot_transposed(key, query)
+        queries = self._queries[0, :, step.chunk] if options.packed else 0
+        visible = self._keys[step.keys] == queries
+        if options.causal or options.window is not None:
+            key_index, query_index = _indices(len(scores))
+            distance = key_index - query_index + (step.keys.start - step.chunk.start)
+            distance += (self._place.key - self._place.query) * self._length
+        if options.causal:
+            visible &= distance <= 0
+        if options.window is not None:
+            visible &= jnp.abs(distance) <= options.window
+        return jnp.where(visible, scores, HIDDEN_SCORE)
+
+    def dropping(self, step):
+        """Return a function that zeroes dropped entries of [M, N], without scaling."""
+        if not self._options.rate:
+            return lambda x: x
+        block = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
+        first = randomness.advance(
+            self._counters[block * self._heads + step.head],
+            jnp.uint32(step.chunk.start * self._size),
+        )
+        upper, lower = dropout.pairs(self._words + first, self._options.rate)
+
+        def dropped(x):
+            first = jnp.where(upper, 0.0, x[: self._size])
+            second = jnp.where(lower, 0.0, x[self._size :])
+            return jnp.concatenate([first, second])
+
+        return dropped
+
+
+def _indices(num_keys):
+    """Return indices of keys and of queries, [M, N]."""
+    shape = num_keys, QUERY_CHUNK
+    return tuple(lax.broadcasted_iota(jnp.int32, shape, axis) for axis in (0, 1))
+
+
+def dot(x, y):
+    """Return x @ y in float32."""
+    return _product(x, y, 0)
+
+
+def dot_transposed(x, y):
+    """Return x @ y.T in float32."""
+    return _product(x, y, 1)
+
+
+def _product(x, y, contracted):
+    return lax.dot_general(
+        x,
+        y,
+        (((1,), (contracted,)), ((), ())),
+        # Otherwise the TPU would round float32 factors to bfloat16.
+        precision=lax.Precision.HIGHEST if x.dtype == jnp.float32 else None,
+        preferred_element_type=jnp.float32,
+    )
