@@ -196,7 +196,10 @@ def _describe_flag_error(error: Exception) -> str:
             return f"--config.{path}: unknown config field{hint}"
     given = ["", *re.findall(r"--config[= ]\S+", " ".join(sys.argv))][-1]
     # ml_collections puts its own words, or a traceback, before the reason.
-    return f"cannot read the recipe {given}: {str(error).strip().splitlines()[-1]}"
+    reason = str(error).strip().splitlines()[-1]
+    if number := re.search(r"\[Errno \d+\] ([^:]+)", reason):
+        reason = number[1]
+    return f"cannot read the recipe {given}: {reason}"
 
 
 def define_config(default: str | None, example: str) -> None:
