@@ -127,6 +127,12 @@ def _rebuild(expected: Any, value: Any, where: str) -> Any:
         if not isinstance(value, (list, tuple)):
             raise UserError(f"config field {where}={value!r}: expected a list")
         (item_type, _) = typing.get_args(expected)
+        if item_type in (int, float) and any(isinstance(item, str) for item in value):
+            given = ",".join(map(str, value))
+            raise UserError(
+                f"config field {where}={given!r}: expected numbers with commas between "
+                "them, such as 3,1"
+            )
         return tuple(
             _rebuild(item_type, item, f"{where}[{i}]") for i, item in enumerate(value)
         )

@@ -247,12 +247,12 @@ def test_rows_without_tokens_and_of_one():
     ("change", "message"),
     [
         ({"causal": True}, r"causal=True does not go with .*positions=relative"),
-        ({"feed_forward": "gated"}, "feed_forward=gated .* must be plain"),
-        ({"norm_placement": "pre"}, "norm_placement=pre .* must be post"),
+        ({"feed_forward": "gated"}, "feed_forward=gated .* must be .plain"),
+        ({"norm_placement": "pre"}, "norm_placement=pre .* must be .post"),
         ({"embedding_size": 16}, "embedding_size=16 .* must be 0"),
         ({"embedding_norm": False}, "embedding_norm=False .* must be True"),
         ({"type_vocab_size": 1}, "type_vocab_size=1 .* must be 2"),
-        ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 .* must be even"),
+        ({"hidden_size": 33, "num_heads": 3}, "hidden_size=33 must be even"),
     ],
 )
 def test_fields_that_contradict_relative_positions(change, message):

@@ -1,5 +1,7 @@
 """Flags of the entrypoints that read text."""
 
+import tempfile
+
 from absl import flags
 
 from bert_jax import storage, terminal
@@ -69,11 +71,22 @@ def normalisation(kind: str) -> tuple[bool, bool]:
     return lower_case, lower_case if strip is None else strip
 
 
-def make_new_folder(path: str) -> None:
-    """Make the folder of a tokenizer before it is learned."""
+def check_new_folder(path: str) -> None:
+    """Check that a tokenizer can be written to a folder, before it is learned.
+
+    For an object store, check only that it answers.
+
+    Raises:
+      UserError: The path is a file, or the folder is not empty or cannot be written.
+    """
     folder = storage.path(path)
     storage.check(folder)
     with storage.writing(folder):
-        storage.make_folder(folder)
-        if any(folder.glob("*")):
+        if folder.is_dir() and any(folder.glob("*")):
             raise UserError(f"{folder} is not empty; give a new folder")
+        if storage.is_remote(folder):
+            return
+        existing = next(p for p in [folder, *folder.parents] if p.exists())
+        if not existing.is_dir():
+            raise UserError(f"cannot write to {folder}: {existing} is a file")
+        tempfile.TemporaryFile(dir=existing).close()

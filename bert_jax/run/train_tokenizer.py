@@ -40,7 +40,7 @@ def main() -> None:
     """Run the program."""
     values = flags.FLAGS
     output = command_line.required("output", "give a folder, --output=DIR")
-    text_input.make_new_folder(output)
+    text_input.check_new_folder(output)
     source = text_input.source()
     lower_case, strip_accents = text_input.normalisation(values.kind)
     # The trainers do not return to Python while they learn. Nothing has to be saved.
