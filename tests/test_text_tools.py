@@ -185,7 +185,7 @@ def test_source_is_reported_before_the_slow_search(tmp_path, monkeypatch):
         ("build_corpus", ["--tokenizer=/nowhere"], "cannot read the vocabulary"),
         ("build_corpus", [f"--tokenizer={'x' * 300}"], "File name too long"),
         ("build_corpus", [f"--input={__file__}", "--held_out=nan"], "held_out=nan"),
-        ("train_tokenizer", [f"--output={__file__}"], "File exists"),
+        ("train_tokenizer", [f"--output={__file__}"], "is a file"),
         ("train_tokenizer", [f"--output={HERE}"], "is not empty"),
         ("train_tokenizer", [f"--input={__file__}", "--vocab_size=50"], "must be"),
         ("build_corpus", [f"--input={__file__}", f"--output={__file__}"], "cannot wri"),
