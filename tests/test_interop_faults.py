@@ -34,68 +34,119 @@ GLOBAL, LOCAL = "full_attention", "sliding_attention"
 SCALED = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
 REFUSED_CONFIGS = {
     "pretraining": [
-        ({"model_type": "gpt2"}, "unknown model_type 'gpt2'; expected 'albert'"),
-        ({"hidden_act": "relu"}, "is 'relu'; bert_jax supports 'gelu'"),
-        ({"quantization_config": {"bits": 4}}, "has a quantization_config"),
         (
-            {"architectures": ["BertForSlots"]},
-            "unknown class 'BertForSlots' in architectures; for BERT, bert_jax reads "
-            "BertForMaskedLM, .*, BertLMHeadModel, BertModel",
+            {"model_type": "gpt2"},
+            "unknown model_type 'gpt2'; expected 'albert'",
         ),
+        ({"model_type": ["bert"]}, r"unknown model_type \['bert'\]; expected"),
+        ({"hidden_act": "relu"}, "is 'relu'; bert_jax supports 'gelu'"),
+        (
+            {"quantization_config": {"quant_method": "gptq"}},
+            "has a quantization_config",
+        ),
+        ({"architectures": "BertForSlots"}, "unknown class 'BertForSlots' in arch"),
         ({"position_embedding_type": "relative_key"}, "'absolute' only"),
+        ({"add_cross_attention": True}, "is True; .* supports False"),
         ({"hidden_size": "32"}, "hidden_size must be of type int, got"),
         ({"hidden_size": 48}, r"bias has shape \(32,\); expected \(48,\)"),
+        ({"num_attention_heads": 5}, "num_heads=5 does not divide hidden"),
         ({"num_hidden_layers": 2}, "has arrays of 3 layers, but num_hidden_layers in"),
         ({"vocab_size": 44}, "has 45 tokens, the model only 44"),
         ({"vocab_size": 46}, "has 45 tokens, the model 46 .* or the next"),
         ({"vocab_size": 48}, r"\(45, 32\); expected \(48, 32\) from conf"),
+        ({"is_decoder": "false"}, "is_decoder must be of type bool, got 'false'"),
         ({"layer_norm_eps": -1.0}, "epsilon=-1.0 must be more than 0"),
+        (
+            {"architectures": ["BertForJointSlots"]},
+            "unknown class 'BertForJointSlots' in architectures; for BERT, bert_jax "
+            "reads BertForMaskedLM, .*, BertLMHeadModel, BertModel",
+        ),
     ],
     "classification": [
-        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "names two classes 'a'"),
-        ({"id2label": {"0": "a", "1": "b"}}, "id2label must name the 3 classes of cla"),
+        (
+            {"id2label": {"0": "a", "1": "b", "2": "a"}},
+            "id2label names two classes 'a'",
+        ),
+        (
+            {"id2label": {"0": "a", "1": "b"}},
+            "id2label must name the 3 classes of clas",
+        ),
     ],
     "albert_bare": [
         ({"inner_group_num": 2}, "_num is 2; .* supports 1 only"),
         ({"num_hidden_groups": 1}, "2 groups of layers, but num_hidden_groups in"),
+        ({"num_hidden_groups": 3}, "num_layer_groups=3 does not divide"),
         ({"embedding_size": 24}, "ALBERT of transformers projects them"),
         ({"is_decoder": True}, "causal; ALBERT of transformers has no"),
     ],
     "electra_generator": [({"hidden_act": "gelu_new"}, "head of ElectraForMaskedLM")],
-    "roberta_masked_lm": [({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in")],
+    "electra_tagging": [
+        ({"embedding_size": None}, "embedding_size must be of type"),
+        ({"embedding_size": 13}, r"expected \(24, 13\) from"),
+        ({"model_type": "bert", "architectures": None}, "has arrays of 0 layers, but"),
+    ],
+    "roberta_masked_lm": [
+        ({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in"),
+        ({"pad_token_id": None}, "pad_token_id must be of type int"),
+        ({"hidden_act": "gelu_new"}, "head of RobertaForMaskedLM"),
+    ],
+    "electra_choice": [
+        ({"summary_activation": "relu"}, "summary_activation is 'relu'; .* 'gelu' only")
+    ],
     "eurobert_bare": [
         ({"head_dim": 8}, "head_dim is 8; .* hidden_size / num_attention_heads only"),
+        ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
         ({"rope_parameters": SCALED}, "rope_type is 'yarn'; .* 'default' only"),
         ({"rope_parameters": None, "rope_theta": [1e4]}, "rope_theta must be of type"),
         ({"classifier_pooling": "max"}, "is 'max'; bert_jax supports 'late', 'bos'"),
     ],
     "nomicbert_bare": [
         ({"rope_scaling": {"type": "dynamic"}}, "rope_type is 'dynamic'; .* only"),
+        ({"head_dim": 16}, "head_dim is 16; .* hidden_size / num_attention_heads"),
     ],
     "ultrabert_bare": [
         ({"attention_windows": [2, 2, None, 2]}, "attention_windows is of an older"),
         ({"rope_parameters": {GLOBAL: SCALED}}, "rope_type is 'yarn'; .* 'default'"),
+        ({"sliding_window": 0}, "local_rotary_base=30.0 .*attention_window=0"),
     ],
     "deberta_other_masked_lm": [
         ({"relative_attention": False}, "relative_attention is False; .* True only"),
+        ({"share_att_key": None}, "share_att_key is None; .* True only"),
         ({"position_biased_input": True}, "position_biased_input is True; .* False"),
+        ({"norm_rel_ebd": "none"}, "norm_rel_ebd is 'none'; .* 'layer_norm' only"),
+        ({"conv_kernel_size": 3}, "conv_kernel_size is 3; bert_jax supports 0 only"),
+        ({"embedding_size": 8}, "embedding_size is 8; bert_jax supports 16 only"),
+        ({"pooler_hidden_size": 8}, "pooler_hidden_size is 8; .* 16 only"),
         ({"attention_head_size": 4}, "attention_head_size is 4; .* 8 only"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False; .* True only"),
         ({"pos_att_type": ["c2p"]}, r"pos_att_type is \['c2p'\]; .* 'p2c|c2p' only"),
         ({"pooler_hidden_act": "mish"}, "pooler_hidden_act is 'mish'; .* 'gelu'"),
         ({"position_buckets": -1}, "position_buckets is -1; .* buckets of distances"),
+        ({"max_relative_positions": 5}, "max_distance=5 must be at least .*buckets=6"),
+        ({"model_type": "deberta"}, "unknown model_type 'deberta'; expected"),
     ],
     "xlnet_bare": [({"n_layer": 1}, "has arrays of 2 layers, but n_layer in")],
     "modernbert": [
         ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
-        ({"rope_parameters": {LOCAL: SCALED}}, "rope_type is 'yarn'; .* 'default'"),
+        (
+            {"rope_parameters": {LOCAL: SCALED}},
+            "rope_type is 'yarn'; .* 'default'",
+        ),
+        ({"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'; .* 'default'"),
+        ({"rope_parameters": 3}, "rope_parameters must be of type dict, got 3"),
         (
             {"layer_types": [GLOBAL, GLOBAL, LOCAL, *[GLOBAL] * 5]},
             "layer_types is full_attention, full_attention, sliding_attention, .* K-th",
         ),
         ({"layer_types": [GLOBAL] * 7}, "layer_types must list 8 layers, got"),
+        (
+            {"classifier_pooling": "max"},
+            "classifier_pooling is 'max'; .* 'cls', 'mean'",
+        ),
         ({"classifier_activation": "relu"}, "fier_activation is 'relu'; .*'gelu'"),
+        ({"hidden_activation": "relu"}, "hidden_activation is 'relu'; .*'gelu'"),
         ({"local_attention": 1}, "does not go with attention_window=0"),
+        ({"norm_bias": 1}, "norm_bias must be of type bool, got 1"),
     ],
 }
 

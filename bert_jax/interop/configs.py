@@ -52,7 +52,7 @@ _POSITIONS = "encoder/embeddings/position_embedding"
 class ConfigFile(NamedTuple):
     """A `config.json` or `bert_config.json` of a published checkpoint.
 
-    The file may name no class, as "".
+    `class_name` is "" if the file names no class.
     """
 
     file: JsonFile

@@ -22,7 +22,8 @@ def read_base(
       UserError: The base changes with the length of a row.
     """
     names = "rope_parameters", "rope_scaling"
-    parameters, scaling = (file.values.get(name) or {} for name in names)
+    given = file._replace(values={name: file.values.get(name) or {} for name in names})
+    parameters, scaling = (given.value(name, dict) for name in names)
     if kind:
         parameters = parameters.get(kind) or {}
     for each in (parameters, scaling):
