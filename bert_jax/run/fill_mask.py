@@ -19,6 +19,7 @@ from absl import flags
 from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.run import command_line
+from bert_jax.tokenizer.special_tokens import MASK
 
 _WINDOW = 256  # texts that are read ahead
 
@@ -53,6 +54,9 @@ def main(texts: list[str]) -> None:
         texts = [text for _, text in window]
         try:
             if following:
+                if MASK in texts[0]:
+                    reason = f"--next needs texts without {MASK}, got {texts[0]!r}"
+                    raise prediction.TextError(0, reason)
                 probability = model.next_probability(texts[0], following)
                 print(f"{probability:6.1%}  {terminal.printable(texts[0])}")
                 continue
