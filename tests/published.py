@@ -89,6 +89,11 @@ def sentencepiece_of_albert(folder, documents):
     return folder
 
 
+def pieces_of_fairseq(documents):
+    """A vocabulary of 300 pieces with the default special tokens of SentencePiece."""
+    return _pieces((line for d in documents for line in d.splitlines() if line), "")
+
+
 @functools.cache
 def _pieces_of_xlnet():
     """A vocabulary of 300 pieces with the special tokens of XLNet."""

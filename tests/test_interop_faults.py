@@ -303,7 +303,7 @@ def test_vocabularies_that_do_not_fit_are_refused(folder):
     tokens = list(json.loads((source / "tokenizer.json").read_text())["model"]["vocab"])
     (source / "tokenizer.json").unlink()
     refused(
-        source, "there is no tokenizer.json, vocab.txt, spiece.model, spm.model, or vo"
+        source, "there is no tokenizer.json, vocab.txt, spiece.model, spm.model, sent"
     )
     (source / "vocab.txt").write_text("\r\n".join(tokens))
     assert checkpoints.read_metadata(source).tokenizer.tokens == tokens

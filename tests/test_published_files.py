@@ -6,12 +6,14 @@ tokenizers on the Hub were written by releases of `tokenizers` before 0.10 or 0.
 
 import dataclasses
 import json
+import re
 
 import jax
 import numpy as np
 import published
 import pytest
 import recipes
+import sentencepiece
 import tokenizers
 from other_pipelines import BUILDERS, hostile_texts
 
@@ -97,6 +99,40 @@ def test_older_tokenizer_files_are_read(name, documents, tmp_path):
     ids = tokenizer.encode_with_blanks("the value of [MASK] attribute")
     assert ids.count(tokenizer.mask_id) == 1
     assert ids[-1] == tokenizer.encode("the attribute")[-1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "config", "added", "cls"),
+    [
+        # facebookresearch/fairseq: a piece's id, and how much is added to it.
+        ({}, {"model_type": "xlm-roberta"}, 1, 0),
+        ({"tokenizer_class": "XLMRobertaTokenizer"}, {"model_type": "bert"}, 1, 0),
+        ({"tokenizer_class": "CamembertTokenizer"}, {}, 4, 5),
+    ],
+)
+def test_sentencepiece_of_fairseq(settings, config, added, cls, documents, tmp_path):
+    content = published.pieces_of_fairseq(documents[:20])
+    (tmp_path / "sentencepiece.bpe.model").write_bytes(content)
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    tokenizer = vocabularies.read(tmp_path)
+    pieces = sentencepiece.SentencePieceProcessor(model_proto=content)
+    lines = {line for text in documents[:40] for line in text.splitlines()}
+    # Runs of one character have several segmentations of the same score.
+    texts = [line for line in sorted(lines) if not re.search(r"(.)\1{2}", line)]
+    assert len(texts) > 500
+    texts.append("Ünïcode \u4e00")
+    for text, ids in zip(texts, tokenizer.encode_batch(texts), strict=True):
+        expected = pieces.encode(text)
+        assert ids == [i + added if i != pieces.unk_id() else 3 for i in expected]
+    special = tokenizer.cls_id, tokenizer.pad_id, tokenizer.sep_id, tokenizer.mask_id
+    assert special == (cls, 1, cls + 1 if cls else 2, len(pieces) + added)
+    assert tokenizer.pair_separators == [tokenizer.sep_id] * 2
+    # The ids of another class are not known.
+    settings["tokenizer_class"] = "FNetTokenizer"
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps(settings))
+    with pytest.raises(UserError, match="or CamembertTokenizer, got FNetTokenizer"):
+        vocabularies.read(tmp_path)
 
 
 def test_the_files_of_a_eurobert(tmp_path):

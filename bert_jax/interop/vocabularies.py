@@ -31,6 +31,14 @@ from bert_jax.tokenizer.special_tokens import MASK, SPECIAL_TOKENS
 
 _SENTENCEPIECE = "spiece.model"
 _DEBERTA = "spm.model"
+_FAIRSEQ = "sentencepiece.bpe.model"
+# The first tokens of vocabularies of facebookresearch/fairseq, by the beginning of the
+# name of their classes in `transformers`, and their last token.
+_FIRST_TOKENS = {
+    "Camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
+    "XLMRoberta": ("<s>", "<pad>", "</s>", "<unk>"),
+}
+_FAIRSEQ_MASK = "<mask>"
 _BYTE_BPE = ("vocab.json", "merges.txt")
 _WORDPIECE = "vocab.txt"
 # Longest word of `transformers`' BERT tokenizers, in characters.
@@ -65,13 +73,17 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
         return tokenizer
     model = json_files.read_if_there(folder / "config.json")
     name = settings.get("tokenizer_class") or model.get("tokenizer_class")
-    if name and not re.fullmatch(_CLASSES, str(name)):
+    is_fairseq = (folder / _FAIRSEQ).exists()
+    if name and not is_fairseq and not re.fullmatch(_CLASSES, str(name)):
         raise UserError(
             f"{folder}: the tokenizer_class {name!r} splits texts in its own way; "
             f"bert_jax reads it from a {PIPELINE_FILE} only"
         )
     try:
-        pipeline = _older_pipeline(folder, settings, model.get("model_type"))
+        if is_fairseq:
+            pipeline = _fairseq_pipeline(folder, str(name or model.get("model_type")))
+        else:
+            pipeline = _older_pipeline(folder, settings, model.get("model_type"))
         tokenizer = tokenizer_lib.make(pipeline, settings | dict(named or {}))
     except (UserError, ValueError, OSError) as error:
         raise storage.failure(error)(f"{folder}: {error}") from error
@@ -128,7 +140,7 @@ def _older_pipeline(
     if not (folder / _WORDPIECE).exists():
         raise UserError(
             f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
-            f"or {' with '.join(_BYTE_BPE)}"
+            f"{_FAIRSEQ}, or {' with '.join(_BYTE_BPE)}"
         )
     for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
         if settings.get(name) is False:
@@ -140,6 +152,20 @@ def _older_pipeline(
     strip_accents = lower_case if strip_accents is None else strip_accents
     tokens = pipelines.parse_wordpiece((folder / _WORDPIECE).read_bytes())
     return pipelines.wordpiece(tokens, lower_case, strip_accents, _LONGEST_WORD)
+
+
+def _fairseq_pipeline(folder: storage.Path, name: str) -> tokenizers.Tokenizer:
+    """Build the pipeline of XLM-R or CamemBERT; `name` is a class or `model_type`."""
+    for begin, first in _FIRST_TOKENS.items():
+        if name.replace("-", "").lower().startswith(begin.lower()):
+            content = (folder / _FAIRSEQ).read_bytes()
+            return sentencepiece_model.pipeline(
+                content, False, False, [_FAIRSEQ_MASK], first, separators=2
+            )
+    raise UserError(
+        f"the ids of {_FAIRSEQ} depend on tokenizer_class in {SETTINGS_FILE}; expected "
+        f"XLMRobertaTokenizer or CamembertTokenizer, got {name}"
+    )
 
 
 def read_wordpiece(

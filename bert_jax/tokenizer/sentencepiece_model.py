@@ -33,10 +33,21 @@ def pipeline(
     lower_case: bool,
     strip_accents: bool,
     more_symbols: Sequence[str] = (),
+    first: Sequence[str] = (),
+    separators: int = 1,
 ) -> tokenizers.Tokenizer:
     """Return a pipeline of `normalise` and a unigram model.
 
     Segmentations of the same score may differ from those of SentencePiece.
+
+    Args:
+      model: Content of the file.
+      lower_case: See `normalise`.
+      strip_accents: See `normalise`.
+      more_symbols: Special tokens that the model lacks; they get the last ids.
+      first: Special tokens with the first ids. They replace those tokens at the
+        beginning of the model that have the same name.
+      separators: Number of separators between two texts.
 
     Raises:
       UserError: The model is damaged, or not a unigram model.
@@ -59,8 +70,13 @@ def pipeline(
             "models from a tokenizer.json only"
         )
     count = processor.get_piece_size()
-    scores = [(processor.id_to_piece(i), processor.get_score(i)) for i in range(count)]
-    result = tokenizers.Tokenizer(models.Unigram(scores, unk_id=processor.unk_id()))
+    pieces = [processor.id_to_piece(i) for i in range(count)]
+    unk = pieces[processor.unk_id()]
+    kept = [i for i in range(count) if pieces[i] not in first]
+    scores = [(piece, 0.0) for piece in first]
+    scores += [(pieces[i], processor.get_score(i)) for i in kept]
+    names = [name for name, _ in scores]
+    result = tokenizers.Tokenizer(models.Unigram(scores, unk_id=names.index(unk)))
     steps: list[Any] = []
     if lower_case:
         steps.append(normalizers.Lowercase())
@@ -83,13 +99,10 @@ def pipeline(
     result.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
     result.decoder = decoders.Metaspace(prepend_scheme=scheme)
     symbols = [
-        processor.id_to_piece(i)
-        for i in range(count)
-        if processor.is_control(i) or processor.is_unknown(i)
+        pieces[i] for i in kept if processor.is_control(i) or processor.is_unknown(i)
     ]
-    result.add_special_tokens([*symbols, *more_symbols])
-    unk = processor.id_to_piece(processor.unk_id())
-    pipelines.add_special_tokens(result, unk)
+    result.add_special_tokens([*first, *symbols, *more_symbols])
+    pipelines.add_special_tokens(result, unk, separators=separators)
     return result
 
 
