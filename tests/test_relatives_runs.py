@@ -1,8 +1,11 @@
 """Runs of the models after BERT, from the recipe to a task, resumed and exported.
 
-The recipes are shrunk to seconds, and each has a corpus of its kind of tokenizer.
+The recipes are shrunk to seconds, and each has a corpus of its kind of tokenizer. If
+transformers is installed (extra `bench`), it reads the exported folders.
 """
 
+import functools
+import importlib.util
 import json
 import shutil
 
@@ -25,8 +28,26 @@ RELATIVES = {
     "electra:small": "wordpiece",
     "roberta:base": "byte_bpe",
     "xlnet:base": "sentencepiece",
+    # Newer ones run in `pytest -m slow` only.
+    "eurobert:210m": "byte_bpe",
+    "modernbert:base": "byte_bpe",
+    "neobert": "wordpiece",
+    "nomicbert": "wordpiece",
 }
-each = pytest.mark.parametrize("name", RELATIVES)
+NEWER = ("eurobert", "modernbert", "neobert", "nomicbert")
+each = pytest.mark.parametrize(
+    "name",
+    [
+        pytest.param(name, marks=[pytest.mark.slow] * name.startswith(NEWER))
+        for name in RELATIVES
+    ],
+)
+# Classifiers without a class in transformers (docs/interop.md), and the message.
+REFUSED = {
+    "electra:small": "ELECTRA of transformers supports encoder.pooler.activation",
+    "neobert": "EuroBERT of transformers supports encoder.pooler",
+}
+HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
 TEXTS = ["The value of the expression.", "A class is an object, and a name is not."]
 
 
@@ -47,6 +68,8 @@ def pretrain(name, folder, workdir):
     cfg.phases = cfg.phases[:1]
     # As what is exported computes.
     cfg.encoder.dtype = "float32"
+    if name == "neobert":
+        cfg.encoder.prediction_head.output_bias = False
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     state, resolved = pretraining.pretrain(config, str(workdir))
     assert int(state.step) == resolved.total_steps == 3
@@ -54,17 +77,20 @@ def pretrain(name, folder, workdir):
 
 @pytest.fixture(scope="module")
 def pretrained(corpora, tmp_path_factory):
-    """The workdir of a run of each recipe."""
-    workdirs = {}
-    for name, kind in RELATIVES.items():
-        workdirs[name] = tmp_path_factory.mktemp("pretrained") / name.split(":")[0]
-        pretrain(name, str(corpora[kind].folder), workdirs[name])
-    return workdirs
+    """Return a function that returns the workdir of a recipe's only run."""
+
+    @functools.cache
+    def workdir(name):
+        folder = tmp_path_factory.mktemp("pretrained") / name.split(":")[0]
+        pretrain(name, str(corpora[RELATIVES[name]].folder), folder)
+        return folder
+
+    return workdir
 
 
 @each
 def test_recipes_run(name, pretrained):
-    workdir = pretrained[name]
+    workdir = pretrained(name)
     assert {p.name for p in (workdir / "checkpoints").iterdir()} == {"2", "3"}
     records = runs.metrics(workdir)
     steps = [(r["split"], r["step"]) for r in records]
@@ -79,10 +105,10 @@ def test_recipes_run(name, pretrained):
 def test_resumed_run_is_bitwise_equal(name, pretrained, corpora, tmp_path):
     """A run without its last checkpoint ends with the same bits and reports."""
     workdir = tmp_path / "run"
-    shutil.copytree(pretrained[name], workdir)
+    shutil.copytree(pretrained(name), workdir)
     shutil.rmtree(workdir / "checkpoints/3")
     pretrain(name, str(corpora[RELATIVES[name]].folder), workdir)
-    runs.assert_same_end(workdir, pretrained[name])
+    runs.assert_same_end(workdir, pretrained(name))
 
 
 # ---- what comes after pretraining
@@ -107,7 +133,7 @@ def labelled(tmp_path_factory):
 @each
 def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
     """Each by its program; and the task is asked again as a user would."""
-    source, tuned = pretrained[name], tmp_path / "tuned"
+    source, tuned = pretrained(name), tmp_path / "tuned"
     done = call(
         "finetune_classifier",
         "--config=configs/classifier.py:smoke",
@@ -138,10 +164,9 @@ def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
         assert vectors[workdir].shape[0] == len(TEXTS)
     assert np.abs(vectors[source] - vectors[tuned]).max() > 0
 
-    if name.startswith("electra"):
-        # Its classifier there has another activation (docs/interop.md).
+    if name in REFUSED:
         done = call("convert", f"--input={tuned}", f"--output={tmp_path}/no")
-        assert_refused(done, "ELECTRA of transformers has no class for classification")
+        assert_refused(done, REFUSED[name])
         del vectors[tuned]
     for workdir in vectors:
         exported = tmp_path / f"{workdir.name}-exported"
@@ -153,6 +178,24 @@ def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
         done = call("extract_features", f"--init_from={exported}", *flags)
         assert done.returncode == 0, done.stderr
         np.testing.assert_allclose(mean_vectors(output), vectors[workdir], atol=2e-5)
+        if HAS_TRANSFORMERS:
+            got = vectors_of_transformers(exported)
+            np.testing.assert_allclose(got, vectors[workdir], atol=2e-5)
+
+
+def vectors_of_transformers(folder):
+    """Return the mean of each text's last hidden states: [texts, D]."""
+    import torch
+    import transformers
+
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    model = transformers.AutoModel.from_pretrained(folder).eval()
+    vectors = []
+    with torch.no_grad():
+        for text in TEXTS:
+            rows = tokenizer(text, return_tensors="pt")
+            vectors.append(model(**rows).last_hidden_state[0].mean(0).numpy())
+    return np.array(vectors)
 
 
 def mean_vectors(path):
@@ -165,7 +208,7 @@ def mean_vectors(path):
 def test_blanks(name, pretrained):
     """ELECTRA's generator fills them, and XLNet says in a line that it has no head."""
     blank = "<mask>" if name.startswith("roberta") else "[MASK]"
-    done = call("fill_mask", f"--init_from={pretrained[name]}", f"The {blank} is not.")
+    done = call("fill_mask", f"--init_from={pretrained(name)}", f"The {blank} is not.")
     if name.startswith("xlnet"):
         assert_refused(done, "has no head to fill blanks: it was pretrained with permu")
         return
