@@ -80,17 +80,26 @@ def test_attention_is_computed_from_queries_and_keys(run, checkpoint):
     [embedded] = got["model"].features([got["SENTENCE"]], layers=[0])
     assert embedded.tokens == got["tokens"]
 
+    scale = np.asarray(params["encoder/layers/attention_norm/scale"])[0]
+    inputs = embedded.values[:, 0]
+    inputs = inputs - inputs.mean(-1, keepdims=True)
+    inputs *= scale / inputs.std(-1, keepdims=True)
+
     def project(name):
-        kernel, bias = (
-            np.asarray(params[f"encoder/layers/attention/{name}/{kind}"])[0]
-            for kind in ("kernel", "bias")
-        )
-        return np.einsum("ld,dhk->hlk", embedded.values[:, 0], kernel) + bias[:, None]
+        """Return queries or keys, whose pairs of columns rotate with the position."""
+        kernel = np.asarray(params[f"encoder/layers/attention/{name}/kernel"])[0]
+        projected = np.einsum("ld,dhk->hlk", inputs, kernel)
+        first, second = np.split(projected, 2, axis=-1)
+        exponents = np.arange(first.shape[-1]) / first.shape[-1]
+        angles = np.arange(len(inputs))[:, None] * 10_000.0**-exponents
+        rotated = (first + 1j * second) * np.exp(1j * angles)
+        return np.concatenate([rotated.real, rotated.imag], axis=-1)
 
     query, key = project("query"), project("key")
     scores = np.einsum("hlk,hmk->hlm", query, key) / np.sqrt(query.shape[-1])
     expected = np.exp(scores) / np.exp(scores).sum(-1, keepdims=True)
     np.testing.assert_allclose(got["attention"][0], expected, atol=1e-5)
+    assert np.ptp(expected) > 0.05
 
 
 @pytest.mark.runs
