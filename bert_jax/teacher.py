@@ -1,4 +1,4 @@
-"""Teachers for distillation: checkpoints whose predictions a student imitates."""
+"""Teachers for distillation: checkpoints that a student imitates."""
 
 import dataclasses
 from collections.abc import Collection
@@ -48,6 +48,8 @@ def adopt(
     objective = dataclasses.replace(
         objective, teacher=str(path), teacher_encoder=encoder
     )
+    if objective.hidden_weight:
+        objective.compared_states(config.encoder)
     config = dataclasses.replace(config, objective=objective)
     knobs.check(config)
     return config

@@ -1,15 +1,16 @@
 r"""A student of half a teacher's layers, which imitates its guesses of masked tokens.
 
 Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers; the teacher's
-        loss counts 5 for 2 of the loss of masked tokens; temperature 2; no next
-        sentence. Its third loss, of hidden states, and its initial weights from every
-        other layer of the teacher are not here. Batch and learning rate are those of
-        its code; steps are BERT's.
+        loss counts 5 for 2 of the loss of masked tokens and 1 of the cosine of the last
+        hidden states; temperature 2; no next sentence. Its initial weights, every other
+        layer of the teacher, are not here. Batch and learning rate are those of its
+        code; steps are BERT's.
 Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \
             --workdir=DIR
         The teacher is a workdir, a checkpoint in it, or a folder of another project,
-        that predicts masked tokens. The corpus has its tokenizer, which
+        that predicts masked tokens. If its hidden size is another, pass
+        --config.objective.hidden_weight=0. The corpus has its tokenizer, which
         `run.convert --input=CHECKPOINT --to=ours` writes for a published one. The
         teacher must be there when the run resumes, too.
 Cost:   not run yet. Each step adds the teacher's forward pass.
@@ -22,7 +23,9 @@ from bert_jax import knobs, recipe_variants
 def get_config(arg: str = ""):
     """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
-    objective = config_lib.DistillationConfig(segments="full_sentences")
+    objective = config_lib.DistillationConfig(
+        segments="full_sentences", hidden_weight=0.5
+    )
     phases = (config_lib.PhaseConfig(steps=100_000, length=512, batch_size=2_000),)
     cfg = knobs.to_configdict(
         config_lib.PretrainConfig(objective=objective, phases=phases)

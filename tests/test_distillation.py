@@ -18,6 +18,7 @@ from bert_jax import config, knobs, pretraining
 from bert_jax.errors import UserError
 from bert_jax.interop import convert
 from bert_jax.model import heads
+from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import classification, distillation, masked_lm
 from bert_jax.training import optimizer, sharding, step
@@ -27,6 +28,9 @@ TEACHER = dataclasses.replace(
     TINY, num_layers=1, hidden_size=64, max_position_embeddings=64, vocab_multiple=8
 )
 SETTINGS = config.DistillationConfig(teacher_encoder=TEACHER)
+# As wide as the student, with twice the layers.
+DEEP = dataclasses.replace(TINY, num_layers=2 * TINY.num_layers, norm_placement="pre")
+HIDDEN = {"teacher_encoder": DEEP, "hidden_weight": 2.0, "hidden_layers": "all"}
 KEYS = jnp.zeros(8, jnp.uint32)  # nothing is sampled
 TX = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-2)
 
@@ -42,8 +46,8 @@ def params_of(init, key):
 
 
 @functools.cache
-def teacher():
-    return params_of(distilled().init_constants, 1)
+def teacher(encoder=TEACHER):
+    return params_of(distilled(teacher_encoder=encoder).init_constants, 1)
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
@@ -80,6 +84,59 @@ def test_the_loss_equals_its_restatement(temperature):
     assert set(got) - set(alone) == {"teacher_loss", "teacher_accuracy"}
     for name, term in alone.items():
         np.testing.assert_allclose(got[name], term, rtol=1e-6)
+
+
+@pytest.mark.parametrize("layers", ["last", "all"])
+def test_the_loss_of_hidden_states_equals_its_restatement(layers):
+    objective = distilled(**HIDDEN | {"hidden_layers": layers})
+    batch = random_batch()
+    student = params_of(objective.init, 2)
+    got = objective.terms(
+        {**student, **teacher(DEEP)}, batch, dropout_keys=None, sampling_keys=KEYS
+    )
+    ours, theirs = (
+        np.asarray(
+            Encoder(encoder)
+            .apply(
+                {"params": params["encoder"]},
+                Inputs.of(batch),
+                return_hidden_states=True,
+            )
+            .hidden_states,
+            np.float64,
+        )
+        for encoder, params in ((TINY, student), (DEEP, teacher(DEEP)["teacher"]))
+    )
+    if layers == "last":
+        ours, theirs = ours[-1:], theirs[-1:]
+    else:
+        theirs = theirs[::2]
+
+    def unit(x):
+        return x / np.linalg.norm(x, axis=-1, keepdims=True)
+
+    distances = 1 - (unit(ours) * unit(theirs)).sum(-1)  # [states, B, L]
+    is_text = np.asarray(batch["attention_mask"])
+    assert not is_text.all()
+    loss, count = got["hidden_loss"]
+    assert count == is_text.sum() == objective.counts(batch)["hidden_loss"]
+    np.testing.assert_allclose(loss / count, distances[:, is_text].mean(), rtol=1e-5)
+    assert objective.losses["hidden_loss"] == 2.0
+    assert {*got} - {"padding_fraction"} == {*objective.metrics} - {"padding_fraction"}
+
+
+def test_hidden_states_change_no_other_loss():
+    """The last layer reads all positions, with the dropout masks as before."""
+    batch, keys = random_batch(), jnp.arange(8, dtype=jnp.uint32)
+    plain = distilled(teacher_encoder=DEEP)
+    params = {**params_of(plain.init, 2), **teacher(DEEP)}
+    terms = [
+        objective.terms(params, batch, dropout_keys=keys, sampling_keys=KEYS)
+        for objective in (plain, distilled(**HIDDEN))
+    ]
+    assert {*terms[1]} - {*terms[0]} == {"hidden_loss"}
+    for name, term in terms[0].items():
+        np.testing.assert_allclose(terms[1][name], term, rtol=1e-5)
 
 
 def stepped(objective, mesh=None, constants=None):
@@ -126,10 +183,10 @@ def test_with_weight_0_the_teacher_changes_nothing():
 
 
 def test_a_mesh_gives_the_step_of_one_device():
-    expected = stepped(distilled(), constants=teacher())
+    expected = stepped(distilled(**HIDDEN), constants=teacher(DEEP))
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
-    got = stepped(distilled(), mesh, teacher())
-    for name in ("teacher_loss", "mlm_loss", "grad_norm"):
+    got = stepped(distilled(**HIDDEN), mesh, teacher(DEEP))
+    for name in ("teacher_loss", "hidden_loss", "mlm_loss", "grad_norm"):
         np.testing.assert_allclose(got.terms[name], expected.terms[name], rtol=1e-5)
 
 
@@ -195,6 +252,15 @@ def test_teachers_that_do_not_fit_are_refused(
     )
     with pytest.raises(UserError, match="objective.teacher_encoder.num_layers=5, but"):
         pretraining.pretrain(asked, run)
+    for changes, message in (
+        ({"encoder.hidden_size": 64}, "encoder.hidden_size is 64, and the .* is 32; "),
+        (
+            {"objective.hidden_layers": "all", "encoder.num_layers": 3},
+            "maps 3 layers to the teacher's 2; make encoder.num_layers a divisor",
+        ),
+    ):
+        with pytest.raises(UserError, match=message):
+            pretraining.pretrain(make_config(corpus, pretrained, **changes), run)
     save_teacher(
         tmp_path / "classifier",
         corpus,

@@ -89,10 +89,10 @@ class MaskedLmConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistillationConfig(MaskedLmConfig):
-    """Masked language modelling that also imitates a teacher's predictions.
+    """Masked language modelling that also imitates a teacher.
 
     Sources: Hinton et al. 2015; Sanh et al. 2019 (DistilBERT), for the temperature and
-    for the ratio of the losses.
+    for the losses and their ratio; Jiao et al. 2020 (TinyBERT, 3.1), for the layers.
     """
 
     kind: str = "distillation"
@@ -106,6 +106,36 @@ class DistillationConfig(MaskedLmConfig):
     teacher_weight: float = knob(2.5, at_least=0)
     # Divides the logits of both models.
     temperature: float = knob(2.0, more_than=0)
+    # Weight of the loss of hidden states; 0: they are not compared.
+    hidden_weight: float = knob(0.0, at_least=0)
+    # "last": after the last layer. "all": of the embeddings and of all layers; layer m
+    # of M imitates layer m N / M of the teacher's N.
+    hidden_layers: str = knob("last", choices=("last", "all"))
+
+    def compared_states(self, encoder: EncoderConfig) -> list[tuple[int, int]]:
+        """Return the hidden states to compare, by number in student and teacher.
+
+        The embeddings have number 0.
+
+        Raises:
+          UserError: The shapes of the encoders do not fit.
+        """
+        size, teachers_size = encoder.hidden_size, self.teacher_encoder.hidden_size
+        layers, teachers_layers = encoder.num_layers, self.teacher_encoder.num_layers
+        if size != teachers_size:
+            raise UserError(
+                "objective.hidden_weight compares hidden states of one size, but "
+                f"encoder.hidden_size is {size}, and the teacher's is {teachers_size}; "
+                "make them equal, or set objective.hidden_weight=0"
+            )
+        if self.hidden_layers == "last":
+            return [(layers, teachers_layers)]
+        if teachers_layers % layers:
+            raise UserError(
+                f"objective.hidden_layers='all' maps {layers} layers to the teacher's "
+                f"{teachers_layers}; make encoder.num_layers a divisor, or use 'last'"
+            )
+        return [(i, i * teachers_layers // layers) for i in range(layers + 1)]
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -12,8 +12,8 @@ from bert_jax import config as config_lib
 from bert_jax import pretraining
 from bert_jax.corpus import build, shards, sources, vocabulary
 
-# The architecture, objective and optimizer of configs/speedrun.py. After 800 steps, heads
-# attend to neighbours; with BERT's recipe they do not yet (docs/log.md, Notebooks).
+# Architecture, objective and optimizer are those of configs/speedrun.py. After 800
+# steps, heads attend to neighbours (docs/log.md, "Notebooks' model").
 CONFIG = config_lib.PretrainConfig(
     encoder=config_lib.EncoderConfig(
         vocab_size=0,  # the corpus's

@@ -117,10 +117,13 @@ class PretrainingLogits:
       mlm: Logits of the masked tokens.
       sentence: Logits of the answer about two segments; in packed rows, of each
         example's; None without a question.
+      hidden_states: Hidden states of the embeddings and of each layer; None if not
+        requested.
     """
 
     mlm: Float[Array, "B P V"]
     sentence: Float[Array, "B 2"] | Float[Array, "B S 2"] | None
+    hidden_states: Float[Array, "states B L D"] | None = None
 
 
 class PretrainingModel(nn.Module):
@@ -147,6 +150,7 @@ class PretrainingModel(nn.Module):
         pooled_positions: Int[Array, "B S"] | None = None,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
+        return_hidden_states: bool = False,
     ) -> PretrainingLogits:
         """Return logits of the tokens at `mlm_positions` and of the segment pairs.
 
@@ -156,6 +160,7 @@ class PretrainingModel(nn.Module):
           pooled_positions: Positions of [CLS] of each example of packed rows; None:
             each row has one.
           dropout_keys: A key for each row; None for no dropout.
+          return_hidden_states: Whether to return the hidden states of all layers.
         """
         keys = randomness.fold_in(dropout_keys, "encoder")
         read_at, num_pooled = mlm_positions, 0
@@ -165,7 +170,15 @@ class PretrainingModel(nn.Module):
                 pooled = self.encoder.pooled_positions(inputs)
             read_at = jnp.concatenate([pooled, read_at], axis=1)  # [B, S + P]
             num_pooled = pooled.shape[1]
-        hidden = self.encoder(inputs, dropout_keys=keys, read_at=read_at).hidden
+        encoded = self.encoder(
+            inputs,
+            dropout_keys=keys,
+            read_at=None if return_hidden_states else read_at,
+            return_hidden_states=return_hidden_states,
+        )
+        hidden = encoded.hidden
+        if return_hidden_states:
+            hidden = jnp.take_along_axis(hidden, read_at[..., None], axis=1)
         masked, sentence = hidden[:, num_pooled:], None  # [B, P, D]
         if self.sentence_head:
             pooled = hidden[:, :num_pooled]  # [B, S, D]
@@ -173,7 +186,9 @@ class PretrainingModel(nn.Module):
                 pooled = pooled[:, 0]
             sentence = self.sentence(self.encoder.pooler(pooled))
         return PretrainingLogits(
-            self.mlm_head(masked, self.encoder.token_embedding()), sentence
+            self.mlm_head(masked, self.encoder.token_embedding()),
+            sentence,
+            encoded.hidden_states,
         )
 
 

@@ -1,11 +1,10 @@
-"""Distillation: predicting masked tokens, and imitating a teacher's guesses.
+"""Distillation: predicting masked tokens, and imitating a teacher.
 
 The teacher is a pretrained model with the same vocabulary, which sees the same masked
 rows in the same step, without dropout. Its parameters are constants of the run
 (`training/run.py`): no gradient is computed for them, and no checkpoint has them.
 
-Sources: Hinton et al. 2015, section 2; Sanh et al. 2019 (DistilBERT), without its loss
-of hidden states.
+Sources: Hinton et al. 2015, section 2; Sanh et al. 2019 (DistilBERT), section 2.
 """
 
 import dataclasses
@@ -30,13 +29,23 @@ class Distillation(masked_lm.MaskedLm):
 
     `teacher_loss` is `divergence`, averaged over masked tokens. `teacher_accuracy` is
     the share of masked tokens for which both models have the same best guess.
+    `hidden_loss`, if it has a weight, is 1 minus the cosine of two hidden states,
+    averaged over tokens and compared layers. TinyBERT has a squared distance, and a
+    projection for hidden states of another size.
     """
 
     config: config_lib.DistillationConfig = config_lib.DistillationConfig()
 
     @property
     def losses(self) -> dict[str, float]:
-        return super().losses | {"teacher_loss": self.config.teacher_weight}
+        weights = {"teacher_loss": self.config.teacher_weight}
+        if self.config.hidden_weight:
+            weights["hidden_loss"] = self.config.hidden_weight
+        return super().losses | weights
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return tuple(name for name in super().metrics if name != "hidden_accuracy")
 
     @property
     def teacher(self) -> heads.PretrainingModel:
@@ -51,33 +60,54 @@ class Distillation(masked_lm.MaskedLm):
     def sequence_flops(self, length: int) -> float:
         """Add the teacher's forward pass."""
         encoder, predictions = self.config.teacher_encoder, self._predictions(length)
-        forward = flops.encoder(encoder, length, predictions)
+        forward = flops.encoder(encoder, length, self._read(length, predictions))
         forward += flops.prediction_head(encoder, predictions)
         return super().sequence_flops(length) + forward
 
+    def _read(self, length: int, wanted: int) -> int:
+        return length if self.config.hidden_weight else wanted
+
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the divisors of `MaskedLm`, and the number of masked tokens again."""
+        """Return the divisors of `MaskedLm`, and those of the teacher's losses."""
         counts = super().counts(batch)
-        return counts | {"teacher_loss": counts["mlm_loss"]}
+        counts["teacher_loss"] = counts["mlm_loss"]
+        if self.config.hidden_weight:
+            counts["hidden_loss"] = jnp.sum(batch["attention_mask"], dtype=jnp.float32)
+        return counts
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
         """Return losses and accuracies; `params` includes the teacher's."""
         student = {name: part for name, part in params.items() if name != TEACHER}
-        logits = self.logits(student, batch, dropout_keys)
+        options = {"return_hidden_states": self.config.hidden_weight > 0}
+        logits = self.logits(student, batch, dropout_keys, **options)
         taught = self.teacher.apply(
-            {"params": params[TEACHER]}, Inputs.of(batch), batch["mlm_positions"]
-        ).mlm
+            {"params": params[TEACHER]},
+            Inputs.of(batch),
+            batch["mlm_positions"],
+            **options,
+        )
         # Tables may be padded to different sizes; the tokens come first.
-        size = min(taught.shape[-1], logits.mlm.shape[-1])
-        ours, theirs = logits.mlm[..., :size], taught[..., :size]  # [B, P, V]
+        size = min(taught.mlm.shape[-1], logits.mlm.shape[-1])
+        ours, theirs = logits.mlm[..., :size], taught.mlm[..., :size]  # [B, P, V]
         weights = batch["mlm_weights"]
         agrees = metric_sums.is_correct(ours, jnp.argmax(theirs, axis=-1))
-        return self.compare(logits, batch) | {
+        terms = self.compare(logits, batch) | {
             "teacher_loss": metric_sums.weighted(
                 divergence(ours, theirs, self.config.temperature), weights
             ),
             "teacher_accuracy": metric_sums.weighted(agrees, weights),
         }
+        if self.config.hidden_weight:
+            pairs = self.config.compared_states(self.encoder)
+            distances = [
+                1 - cosine(logits.hidden_states[i], taught.hidden_states[j])
+                for i, j in pairs
+            ]  # of [B, L]
+            is_text = batch["attention_mask"].astype(jnp.float32)
+            terms["hidden_loss"] = metric_sums.weighted(
+                sum(distances) / len(pairs), is_text
+            )
+        return terms
 
 
 def divergence(
@@ -92,3 +122,12 @@ def divergence(
     wanted = jax.nn.log_softmax(teacher / temperature)
     given = jax.nn.log_softmax(student / temperature)
     return temperature**2 * jnp.sum(jnp.exp(wanted) * (wanted - given), axis=-1)
+
+
+def cosine(
+    first: Float[Array, "*rows D"], second: Float[Array, "*rows D"]
+) -> Float[Array, "*rows"]:
+    """Return the cosine of the angle between vectors, in float32; 0 for zeros."""
+    first, second = (x.astype(jnp.float32) for x in (first, second))
+    squares = jnp.sum(first**2, axis=-1) * jnp.sum(second**2, axis=-1)
+    return jnp.sum(first * second, axis=-1) * jax.lax.rsqrt(jnp.maximum(squares, 1e-12))

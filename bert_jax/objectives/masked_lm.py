@@ -62,11 +62,16 @@ class MaskedLm(pretraining.PretrainingObjective):
         """Return the FLOPs of encoder and heads for a row, forward and backward."""
         predictions = self._predictions(length)
         questions = self.config.examples_per_row if self._pair_task else 0
-        forward = flops.encoder(self.encoder, length, predictions + questions)
+        read = self._read(length, predictions + questions)
+        forward = flops.encoder(self.encoder, length, read)
         forward += flops.prediction_head(self.encoder, predictions)
         forward += questions * flops.pooler(self.encoder)
         forward += questions * flops.classifier(self.encoder, 2)
         return flops.training(forward)
+
+    def _read(self, length: int, wanted: int) -> int:
+        """Return the number of hidden states that the last layer computes."""
+        return wanted
 
     def _predictions(self, length: int) -> int:
         """Return P, the number of predictions in a row."""
@@ -82,15 +87,19 @@ class MaskedLm(pretraining.PretrainingObjective):
         return self.compare(self.logits(params, batch, dropout_keys), batch)
 
     def logits(
-        self, params: Any, batch: Batch, dropout_keys: jax.Array | None
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: bool
     ) -> heads.PretrainingLogits:
-        """Return the logits of the masked tokens and of the pair task."""
+        """Return the logits of the masked tokens and of the pair task.
+
+        `options` are those of the model.
+        """
         return self.model.apply(
             {"params": params},
             Inputs.of(batch),
             batch["mlm_positions"],
             batch.get("pooled_positions"),
             dropout_keys=dropout_keys,
+            **options,
         )
 
     def compare(
