@@ -82,6 +82,14 @@ ROWS = {
     "30 % masked": Row(MUON, {"objective.masking.rate": 0.3}),
     "wsd": Row(MUON, WSD),
     "with a teacher": Row(MUON, {}, has_teacher=True),
+    "and its hidden states": Row(
+        "with a teacher", {"objective.hidden_weight": 0.5}, has_teacher=True
+    ),
+    "of both layers": Row(
+        "with a teacher",
+        {"objective.hidden_weight": 1.0, "objective.hidden_layers": "all"},
+        has_teacher=True,
+    ),
     "4 layers": Row(MUON, {"encoder.num_layers": 4}),
     "192 columns": Row(
         MUON,
