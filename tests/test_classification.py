@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import json
 
 import flax.linen as nn
 import jax
@@ -59,6 +60,30 @@ def test_labels_become_classes():
         classification.to_classes(labelled("x", "y", "z"), ["x", "y"])
 
 
+def test_labels_may_be_distributions(tmp_path):
+    path = tmp_path / "train.jsonl"
+    given = [{"y": 0.25, "x": 0.75}, "z", {"y": 1}]
+    lines = [json.dumps({"text": "a", "label": label}) + "\n" for label in given]
+    path.write_text("".join(lines))
+    examples = text_files.read(path)
+    labels = classification.label_names(examples)
+    assert labels == ["x", "y", "z"]
+    assert classification.to_classes(examples, labels).tolist() == [0, 2, 1]
+    expected = [[0.75, 0.25, 0], [0, 0, 1], [0, 1, 0]]
+    assert classification.to_probabilities(examples, labels).tolist() == expected
+    # A run does not continue with other probabilities.
+    assert '{"x": 0.75, "y": 0.25}' in repr(examples[0])
+    for label, message in (
+        ({"y": 0.5, "x": 0.4}, "line 1: the probabilities in label add up to 0.9, not"),
+        ({}, "add up to 0, not to 1"),
+        ({"y": 1.5, "x": -0.5}, "expected a probability between 0 and 1 for each"),
+        ({"y": "0.5", "x": 0.5}, "expected a probability between 0 and 1 for each"),
+    ):
+        path.write_text(json.dumps({"text": "a", "label": label}) + "\n")
+        with pytest.raises(UserError, match=message):
+            text_files.read(path)
+
+
 @pytest.mark.parametrize("labels", ["3.8 5.000", "1 1000", "-2.5 2", "nan 1"])
 def test_numbers_to_predict_are_no_classes(labels):
     with pytest.raises(UserError, match=r"pass --config.task.target=number; classes"):
@@ -83,17 +108,25 @@ def test_balanced_weights_are_inverse_frequencies():
 # ---- losses
 
 
-def test_the_loss_with_weights_and_smoothing_is_the_formula():
+@pytest.mark.parametrize("has_probabilities", [False, True])
+def test_the_loss_with_weights_and_smoothing_is_the_formula(has_probabilities):
     """Against NumPy in float64: mean over classes of -q log p, weighted by labels."""
     rng = np.random.default_rng(0)
     e, w = 0.3, (0.5, 2.0, 1.5)
-    objective = objectives.Classification(TINY, 3, class_weights=w, label_smoothing=e)
+    objective = objectives.Classification(TINY, 3, w, e, has_probabilities)
     batch = {
         "input_ids": jnp.asarray(rng.integers(5, TINY.vocab_size, (6, 10)), jnp.int32),
         "attention_mask": jnp.ones((6, 10), bool),
         "labels": jnp.array([0, 1, 2, 2, 0, 1], jnp.int32),
         "weights": jnp.array([1, 1, 1, 1, 1, 0], jnp.float32),
     }
+    given = np.eye(3)[batch["labels"]]
+    if has_probabilities:
+        given = 0.6 * given + 0.4 * rng.dirichlet(np.ones(3), 6)
+        batch["probabilities"] = jnp.asarray(given, jnp.float32)
+    assert batch.keys() - {"attention_mask"} == (
+        objective.batch_shapes(6, 10).keys() - {"attention_mask", "segment_ids"}
+    )
     params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
     # Logits far from 0 and from each other.
     params["classifier"] = jax.tree.map(lambda x: 40 * x, params["classifier"])
@@ -107,7 +140,7 @@ def test_the_loss_with_weights_and_smoothing_is_the_formula():
     total = count = hits = 0.0
     for i in range(5):
         y = int(batch["labels"][i])
-        q = [(1 - e) * (c == y) + e / 3 for c in range(3)]
+        q = [(1 - e) * given[i, c] + e / 3 for c in range(3)]
         total -= w[y] * sum(q[c] * log_p[i, c] for c in range(3))
         count += w[y]
         hits += logits[i].argmax() == y

@@ -20,19 +20,33 @@ class Classification(labelled.LabelledObjective):
 
         sum_i w_{y_i} loss_i / sum_i w_{y_i}
 
+    If labels are distributions q, such as a teacher's, -sum_c q_c log p_c takes the
+    place of -log p_y, and y is the most probable class (Hinton et al. 2015).
+
     The accuracy does not use class weights.
 
     Attributes:
       num_classes: C.
       class_weights: w; if empty, all weights are 1.
       label_smoothing: e.
+      has_probabilities: Whether rows have an array `probabilities`, [B, C].
     """
 
     num_classes: int
     class_weights: tuple[float, ...] = ()
     label_smoothing: float = 0.0
+    has_probabilities: bool = False
 
     loss_name = "classification_loss"
+
+    def batch_shapes(
+        self, batch_size: int, length: int
+    ) -> dict[str, jax.ShapeDtypeStruct]:
+        shapes = super().batch_shapes(batch_size, length)
+        if self.has_probabilities:
+            of_classes = batch_size, self.num_classes
+            shapes["probabilities"] = jax.ShapeDtypeStruct(of_classes, jnp.float32)
+        return shapes
 
     def loss_weights(self, batch: Batch) -> jax.Array:
         """Return the weight of each row times the weight of its class."""
@@ -42,7 +56,11 @@ class Classification(labelled.LabelledObjective):
 
     def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.Terms:
         labels = batch["labels"]
-        loss = metric_sums.cross_entropy(logits, labels)
+        if self.has_probabilities:
+            normaliser = jax.nn.logsumexp(logits, axis=-1)
+            loss = normaliser - jnp.sum(batch["probabilities"] * logits, axis=-1)
+        else:
+            loss = metric_sums.cross_entropy(logits, labels)
         if self.label_smoothing:
             uniform = jax.nn.logsumexp(logits, axis=-1) - jnp.mean(logits, axis=-1)
             loss += self.label_smoothing * (uniform - loss)

@@ -48,6 +48,7 @@ class Classification:
         if not config.predicts_numbers:
             given = glue.TASKS[self._glue].labels if self._glue else ()
             self._labels = list(given) or label_names(sets.train)
+        self._has_probabilities = any(e.probabilities for e in sets.train)
         self._scored = tuple(sets.labelled)
         self.metrics: tuple[str, ...] = ("accuracy", "macro_f1", "matthews")
         if self._glue:
@@ -68,6 +69,9 @@ class Classification:
                     if config.predicts_numbers
                     else to_classes(examples, self._labels)
                 )
+                if self._has_probabilities:
+                    probabilities = to_probabilities(examples, self._labels)
+                    rows[name]["probabilities"] = probabilities
         self.train = rows.pop("train")
         self.held_out = rows
         self.settings = {"labels": self._labels}
@@ -89,7 +93,9 @@ class Classification:
         weights: tuple[float, ...] = ()
         if self._config.class_weights == "balanced":
             weights = balanced_weights(self.train["labels"], len(self._labels))
-        return make_objective(self._config, encoder, len(self._labels), weights)
+        return make_objective(
+            self._config, encoder, len(self._labels), weights, self._has_probabilities
+        )
 
     def decode(self, outputs: dict[str, Arrays]) -> dict[str, np.ndarray]:
         if self._config.predicts_numbers:
@@ -172,12 +178,13 @@ def make_objective(
     encoder: config_lib.EncoderConfig,
     num_classes: int,
     class_weights: tuple[float, ...] = (),
+    has_probabilities: bool = False,
 ) -> TaskObjective:
-    """Return the objective of a task. Regression ignores the number of classes."""
+    """Return the objective of a task. Regression ignores what is about classes."""
     if config.predicts_numbers:
         return regression.Regression(encoder)
     return classification.Classification(
-        encoder, num_classes, class_weights, config.label_smoothing
+        encoder, num_classes, class_weights, config.label_smoothing, has_probabilities
     )
 
 
@@ -199,7 +206,7 @@ def new_rows(
 
 def label_names(train: Sequence[Example]) -> list[str]:
     """Return the sorted labels of the training examples, integers by value."""
-    names = sorted({example.label for example in train})
+    names = sorted({n for each in train for n in each.probabilities or [each.label]})
     try:
         numbers = [float(name) for name in names]
     except ValueError:
@@ -224,16 +231,25 @@ def label_names(train: Sequence[Example]) -> list[str]:
 
 
 def to_classes(examples: Sequence[Example], labels: Sequence[str]) -> np.ndarray:
-    """Return the class of each example, int32 [E]."""
+    """Return the class of each example, the most probable one, int32 [E]."""
+    return to_probabilities(examples, labels).argmax(-1).astype(np.int32)
+
+
+def to_probabilities(examples: Sequence[Example], labels: Sequence[str]) -> np.ndarray:
+    """Return the probability of each class, float32 [E, C]; 1 for a single label."""
     classes = {name: i for i, name in enumerate(labels)}
-    for example in examples:
-        if example.label not in classes:
-            known = ", ".join(map(repr, labels[:20])) + ", ..." * (len(labels) > 20)
-            raise UserError(
-                f"{example.where}: the label {example.label!r} is not among the labels "
-                f"to learn, which are {known}"
-            )
-    return np.array([classes[example.label] for example in examples], np.int32)
+    probabilities = np.zeros((len(examples), len(labels)), np.float32)
+    for row, example in zip(probabilities, examples, strict=True):
+        given = example.probabilities or {example.label: 1.0}
+        for name, probability in given.items():
+            if name not in classes:
+                known = ", ".join(map(repr, labels[:20])) + ", ..." * (len(labels) > 20)
+                raise UserError(
+                    f"{example.where}: the label {name!r} is not among the labels to "
+                    f"learn, which are {known}"
+                )
+            row[classes[name]] = probability
+    return probabilities
 
 
 def to_numbers(examples: Sequence[Example]) -> np.ndarray:

@@ -51,7 +51,13 @@ def read(
         if not a.strip():
             raise UserError(f"{where}: {first} is empty")
         b = _text(fields[second], second, where) if second else ""
-        c = _label(fields[target], target, where) if target else ""
+        value = fields[target] if target else ""
+        if isinstance(value, dict):
+            probabilities = _probabilities(value, target, where)
+            c = json.dumps(probabilities, sort_keys=True)
+            examples.append(Example(a, b, c, where, probabilities))
+            continue
+        c = _label(value, target, where) if target else ""
         examples.append(Example(a, b, c, where))
     return examples
 
@@ -68,3 +74,17 @@ def _label(value: Any, name: str, where: str) -> str:
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{where}: {name} is {json.dumps(value)}, not a label")
     return value.strip()
+
+
+def _probabilities(value: dict[str, Any], name: str, where: str) -> dict[str, float]:
+    numbers = value.values()
+    if not all(isinstance(x, int | float) and 0 <= x <= 1 for x in numbers):
+        raise UserError(
+            f"{where}: {name} is {json.dumps(value)}; expected a probability between 0 "
+            "and 1 for each label"
+        )
+    if abs(sum(numbers) - 1) > 0.001:
+        raise UserError(
+            f"{where}: the probabilities in {name} add up to {sum(numbers):g}, not to 1"
+        )
+    return value

@@ -19,12 +19,17 @@ class Example:
       text_b: The second of a pair; "" for a single text.
       label: Label as in the file; "" if unknown.
       where: File and line, for messages.
+      probabilities: Probability of each label, if the label is a distribution. `label`
+        is then its JSON.
     """
 
     text_a: str
     text_b: str
     label: str
     where: str = dataclasses.field(default="", compare=False, repr=False)
+    probabilities: dict[str, float] | None = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
 
 
 @dataclasses.dataclass(frozen=True)
