@@ -16,15 +16,15 @@ from pyarrow import parquet
 
 from bert_jax.corpus import (
     build,
+    document_files,
     file_kinds,
     python_docs,
     report,
     shards,
     sources,
     splits,
-    text_files,
 )
-from bert_jax.corpus.text_files import Problems
+from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import Unavailable, UserError
 
 COMPRESS = {
@@ -96,7 +96,7 @@ def test_documents_do_not_depend_on_where_a_file_is_cut(
         got = [
             " ".join(text.split())
             for begin, end in ((0, cut), (cut, size))
-            for text in text_files.documents(
+            for text in document_files.documents(
                 str(path), begin, end, format, "text", Problems()
             )
         ]
@@ -196,8 +196,8 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
 
 
 def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
-    monkeypatch.setattr(text_files, "_MAX_DOCUMENT_CHARS", 50)
-    monkeypatch.setattr(text_files, "_MAX_LINE_BYTES", 20)
+    monkeypatch.setattr(document_files, "_MAX_DOCUMENT_CHARS", 50)
+    monkeypatch.setattr(document_files, "_MAX_LINE_BYTES", 20)
     (tmp_path / "a.txt").write_text("a" + "ä" * 200)
     got, problems = read_all(sources.Source(str(tmp_path / "a.txt"), "text"))
     assert "".join(d.text for d in got) == "a" + "ä" * 200

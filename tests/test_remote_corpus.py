@@ -19,7 +19,7 @@ from corpora import build_reference, content, flipped
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
-from bert_jax.corpus.text_files import Problems
+from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import Unavailable, UserError
 from bert_jax.interop import vocabularies
 

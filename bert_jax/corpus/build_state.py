@@ -16,7 +16,7 @@ from typing import Any
 
 from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import shard_writer, shards, sources, splits, text_files
+from bert_jax.corpus import document_files, shard_writer, shards, sources, splits
 from bert_jax.errors import UserError
 
 FOLDER = "unfinished"
@@ -158,7 +158,7 @@ def _read_result(folder: storage.Path, index: int) -> splits.SplitResult:
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
         train, held_out = (shards.Shard(**values[name]) for name in shards.SPLITS)
-        problems = text_files.Problems(**values["problems"])
+        problems = document_files.Problems(**values["problems"])
         return splits.SplitResult(train, held_out, problems)
     except (OSError, ValueError, TypeError, KeyError) as error:
         raise storage.failure(error)(f"cannot read {path}: {error}") from error

@@ -6,7 +6,7 @@ so splits can be read in any order, on any machine, in bounded memory.
 
 Formats:
   text, jsonl, wikiextractor, parquet
-                               files; see `corpus/text_files.py`.
+                               files; see `corpus/document_files.py`.
   tfds:NAME                    a prepared TensorFlow dataset with a text feature.
   python_docs                  docstrings of installed packages and the language
                                reference; see `corpus/python_docs.py`.
@@ -21,8 +21,8 @@ import os
 from collections.abc import Iterator
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import file_kinds, python_docs, text_files
-from bert_jax.corpus.text_files import Problems
+from bert_jax.corpus import document_files, file_kinds, python_docs
+from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import Unavailable, UserError
 
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
@@ -101,8 +101,8 @@ def plan(source: Source) -> list[Split]:
             # Docstrings are about a sixth of the source text.
             source.split_bytes * 6,
         )
-    if source.format not in text_files.FORMATS:
-        known = ", ".join([*text_files.FORMATS, "tfds:NAME", "python_docs"])
+    if source.format not in document_files.FORMATS:
+        known = ", ".join([*document_files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
     matched = storage.find(source.pattern)
     if not matched and os.path.isdir(source.pattern):
@@ -157,7 +157,7 @@ def fingerprint(source: Source, planned: list[Split]) -> str:
     covers names and sizes.
     """
     pieces = [[[p.name, p.start, p.end, ""] for p in split] for split in planned]
-    if source.format in text_files.FORMATS:
+    if source.format in document_files.FORMATS:
         # The last piece of a file ends at the size of the file.
         last = {piece.name: piece for split in planned for piece in split}
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
@@ -205,7 +205,7 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
             for text in python_docs.read_module(piece.name, problems.add):
                 yield Document(text, terminal.printable(module))
         else:
-            texts = text_files.documents(
+            texts = document_files.documents(
                 piece.name,
                 piece.start,
                 piece.end,
@@ -250,7 +250,7 @@ def _read_tfds(piece: Piece, source: Source, problems: Problems) -> Iterator[Doc
     try:
         for example in tfds.as_numpy(dataset):
             text = example[source.text_field].decode("utf-8", errors="replace")
-            for part in text_files.join(text.splitlines(keepends=True)):
+            for part in document_files.join(text.splitlines(keepends=True)):
                 yield Document(part, f"{piece.name}:{following}")
             following += 1
     except Exception as error:

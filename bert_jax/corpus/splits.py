@@ -18,7 +18,7 @@ import sentencex
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import shard_writer, shards, sources
-from bert_jax.corpus.text_files import Problems
+from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import UserError
 
 _BATCH_SENTENCES = 2000  # sentences that are tokenised together

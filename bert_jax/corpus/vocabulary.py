@@ -21,7 +21,7 @@ import tokenizers
 from bert_jax import terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import file_kinds, sources
-from bert_jax.corpus.text_files import Problems
+from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import UserError
 from bert_jax.tokenizer import Tokenizer, pipelines, sentencepiece_model
 from bert_jax.tokenizer.special_tokens import (

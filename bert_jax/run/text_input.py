@@ -5,7 +5,7 @@ import tempfile
 from absl import flags
 
 from bert_jax import storage, terminal
-from bert_jax.corpus import file_kinds, sources, text_files
+from bert_jax.corpus import document_files, file_kinds, sources
 from bert_jax.errors import UserError
 
 
@@ -44,7 +44,7 @@ def source(split_bytes: int = sources.Source.split_bytes) -> sources.Source:
     kind = flags.FLAGS.format or ("" if pattern else "python_docs")
     if pattern and (kind == "python_docs" or kind.startswith("tfds:")):
         raise UserError(f"--format={kind} reads no files; omit --input")
-    if not pattern and kind in text_files.FORMATS:
+    if not pattern and kind in document_files.FORMATS:
         raise UserError(f"--format={kind} needs files; give --input='GLOB'")
     shown = terminal.printable(pattern or kind)
     if kind == "python_docs":

@@ -1,4 +1,4 @@
-"""Documents of one text file, or of a range of its bytes.
+"""Documents of one file of text or Parquet, or of a range of its bytes.
 
 Formats:
   text           UTF-8, with blank lines between documents. A paragraph may be one line
