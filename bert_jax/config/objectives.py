@@ -113,9 +113,9 @@ class DistillationConfig(MaskedLmConfig):
     hidden_layers: str = knob("last", choices=("last", "all"))
 
     def compared_states(self, encoder: EncoderConfig) -> list[tuple[int, int]]:
-        """Return the hidden states to compare, by number in student and teacher.
+        """Return the hidden states to compare, by index in student and teacher.
 
-        The embeddings have number 0.
+        The embeddings have index 0, the states after the last layer -1.
 
         Raises:
           UserError: The shapes of the encoders do not fit.
@@ -129,7 +129,7 @@ class DistillationConfig(MaskedLmConfig):
                 "make them equal, or set objective.hidden_weight=0"
             )
         if self.hidden_layers == "last":
-            return [(layers, teachers_layers)]
+            return [(-1, -1)]
         if teachers_layers % layers:
             raise UserError(
                 f"objective.hidden_layers='all' maps {layers} layers to the teacher's "

@@ -117,8 +117,7 @@ class PretrainingLogits:
       mlm: Logits of the masked tokens.
       sentence: Logits of the answer about two segments; in packed rows, of each
         example's; None without a question.
-      hidden_states: Hidden states of the embeddings and of each layer; None if not
-        requested.
+      hidden_states: Requested hidden states; None if there are none.
     """
 
     mlm: Float[Array, "B P V"]
@@ -150,7 +149,7 @@ class PretrainingModel(nn.Module):
         pooled_positions: Int[Array, "B S"] | None = None,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
-        return_hidden_states: bool = False,
+        return_states: str = "",
     ) -> PretrainingLogits:
         """Return logits of the tokens at `mlm_positions` and of the segment pairs.
 
@@ -160,7 +159,8 @@ class PretrainingModel(nn.Module):
           pooled_positions: Positions of [CLS] of each example of packed rows; None:
             each row has one.
           dropout_keys: A key for each row; None for no dropout.
-          return_hidden_states: Whether to return the hidden states of all layers.
+          return_states: Hidden states to return: "last" for those after the last layer,
+            "all" for those of the embeddings and of each layer; "": none.
         """
         keys = randomness.fold_in(dropout_keys, "encoder")
         read_at, num_pooled = mlm_positions, 0
@@ -173,11 +173,12 @@ class PretrainingModel(nn.Module):
         encoded = self.encoder(
             inputs,
             dropout_keys=keys,
-            read_at=None if return_hidden_states else read_at,
-            return_hidden_states=return_hidden_states,
+            read_at=None if return_states else read_at,
+            return_hidden_states=return_states == "all",
         )
-        hidden = encoded.hidden
-        if return_hidden_states:
+        hidden, states = encoded.hidden, encoded.hidden_states
+        if return_states:
+            states = hidden[None] if return_states == "last" else states
             hidden = jnp.take_along_axis(hidden, read_at[..., None], axis=1)
         masked, sentence = hidden[:, num_pooled:], None  # [B, P, D]
         if self.sentence_head:
@@ -188,7 +189,7 @@ class PretrainingModel(nn.Module):
         return PretrainingLogits(
             self.mlm_head(masked, self.encoder.token_embedding()),
             sentence,
-            encoded.hidden_states,
+            states,
         )
 
 

@@ -78,7 +78,8 @@ class Distillation(masked_lm.MaskedLm):
     def measure(self, params, batch, dropout_keys, sampling_keys):
         """Return losses and accuracies; `params` includes the teacher's."""
         student = {name: part for name, part in params.items() if name != TEACHER}
-        options = {"return_hidden_states": self.config.hidden_weight > 0}
+        compares = self.config.hidden_weight > 0
+        options = {"return_states": self.config.hidden_layers if compares else ""}
         logits = self.logits(student, batch, dropout_keys, **options)
         taught = self.teacher.apply(
             {"params": params[TEACHER]},
@@ -97,7 +98,7 @@ class Distillation(masked_lm.MaskedLm):
             ),
             "teacher_accuracy": metric_sums.weighted(agrees, weights),
         }
-        if self.config.hidden_weight:
+        if compares:
             pairs = self.config.compared_states(self.encoder)
             distances = [
                 1 - cosine(logits.hidden_states[i], taught.hidden_states[j])

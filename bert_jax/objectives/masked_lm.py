@@ -87,7 +87,7 @@ class MaskedLm(pretraining.PretrainingObjective):
         return self.compare(self.logits(params, batch, dropout_keys), batch)
 
     def logits(
-        self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: bool
+        self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: str
     ) -> heads.PretrainingLogits:
         """Return the logits of the masked tokens and of the pair task.
 
