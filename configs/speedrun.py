@@ -9,9 +9,9 @@ Run:    python -m bert_jax.run.pretrain --config=configs/speedrun.py \
 Cost:   as much as 18,000 steps of 16 rows of BERT-Tiny: ten minutes of two cores that
         train 480 of these rows a second.
 Smoke:  --config=configs/speedrun.py:smoke takes seconds.
-Result: an eighth of the steps, on novels and some of Wikipedia, end at 4.43 and 4.48
-        nats on held-out text, two seeds. Ten minutes of the row "+ Muon" ended at 3.47;
-        this recipe was not run for as long.
+Result: on novels and some of Wikipedia, 3.38 nats on held-out text, 38.3 % of the masked
+        tokens, and 59.0 +- 0.6 % of BLiMP's pairs; BERT's recipe, for as long, 3.89,
+        33.0 and 55.0. An eighth of the steps end at 4.43 and 4.48, two seeds.
 """
 
 from bert_jax import config as config_lib
