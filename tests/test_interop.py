@@ -289,6 +289,15 @@ def test_older_names_and_copies_are_read(tmp_path):
     again = checkpoints.published(tmp_path / "again")
     assert again.metadata == read.metadata
     np.testing.assert_array_equal(again.arrays[f"{decoder}.weight"].read(), own)
+    # `transformers` computes with the bias of the decoder, if there are two.
+    biases = "cls.predictions.bias", f"{decoder}.bias"
+    written = published.arrays_of(tmp_path / "again")
+    np.testing.assert_array_equal(*(written[name] for name in biases))
+    both = older | {biases[0]: older[biases[1]] + 1}
+    bias = checkpoints.published(copy_with(source, tmp_path / "both", both))
+    np.testing.assert_array_equal(
+        bias.parameter("mlm_head/output_bias"), read.parameter("mlm_head/output_bias")
+    )
     assert len(prediction.load(untied).fill(["aa [MASK]"], top=3)[0][0]) == 3
     with pytest.raises(UserError, match="tied=False cannot be exported to TensorFlow"):
         convert.convert(str(untied), str(tmp_path / "original"), "tensorflow")
