@@ -324,6 +324,25 @@ def test_older_configs_of_modernbert_are_read(tmp_path):
     assert (bases.rotary_base, bases.local_rotary_base) == (160_000, 10_000)
     all_global = encoder(newer, global_attn_every_n_layers=1)
     assert (all_global.attention_window, all_global.global_layer_every) == (0, 1)
+    # Values that `transformers` reads too, though it does not write them.
+    scaled = encoder(rope_scaling={"rope_type": "default", "rope_theta": 77.0})
+    assert (scaled.rotary_base, scaled.local_rotary_base) == (77, 77)
+    assert encoder(sliding_window=3).attention_window == 3
+
+
+def test_scaling_replaces_the_bases_of_eurobert(tmp_path):
+    """`rope_scaling` has precedence over `rope_parameters`, as in `transformers`."""
+    folder = published.write("eurobert_bare", tmp_path)
+    values = json.loads((folder / "config.json").read_text())
+    assert values["rope_parameters"]["rope_theta"] == 500
+    for scaling, more, base in (
+        ({"rope_type": "default", "rope_theta": 77.0}, {}, 77),
+        ({"rope_type": "default"}, {}, 10_000),
+        ({"rope_type": "default"}, {"rope_theta": 33}, 33),
+    ):
+        changed = values | more | {"rope_scaling": scaling}
+        (folder / "config.json").write_text(json.dumps(changed))
+        assert checkpoints.published(folder).metadata.encoder.rotary_base == base
 
 
 @pytest.mark.parametrize(

@@ -135,6 +135,10 @@ REFUSED_CONFIGS = {
         ({"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'; .* 'default'"),
         ({"rope_parameters": 3}, "rope_parameters must be of type dict, got 3"),
         (
+            {"rope_parameters": {GLOBAL: {}}, "local_rope_theta": None},
+            "local_rope_theta must be of type float, got None",
+        ),
+        (
             {"layer_types": [GLOBAL, GLOBAL, LOCAL, *[GLOBAL] * 5]},
             "layer_types is full_attention, full_attention, sliding_attention, .* K-th",
         ),

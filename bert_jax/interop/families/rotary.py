@@ -22,8 +22,8 @@ def read_base(
       UserError: The base changes with the length of a row.
     """
     names = "rope_parameters", "rope_scaling"
-    given = file._replace(values={name: file.values.get(name) or {} for name in names})
-    parameters, scaling = (given.value(name, dict) for name in names)
+    ropes = file._replace(values={name: file.values.get(name) or {} for name in names})
+    parameters, scaling = (ropes.value(name, dict) for name in names)
     if kind:
         parameters = parameters.get(kind) or {}
     for each in (parameters, scaling):
@@ -33,8 +33,11 @@ def read_base(
                 f"{file.path}: rope_type is {rope_type!r}; bert_jax supports 'default' "
                 "only"
             )
-    base = {"rope_theta": file.values.get(older_name, default), **parameters}
-    return file._replace(values=base).value("rope_theta", float)
+    # `rope_scaling` has precedence, and replaces `rope_parameters` without kinds.
+    given = parameters | scaling if kind else scaling or parameters
+    if "rope_theta" in given:
+        return file._replace(values=given).value("rope_theta", float)
+    return file.value(older_name, float, default)
 
 
 def check_head_size(file: JsonFile) -> None:
