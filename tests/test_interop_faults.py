@@ -121,6 +121,8 @@ REFUSED_CONFIGS = {
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False; .* True only"),
         ({"pos_att_type": ["c2p"]}, r"pos_att_type is \['c2p'\]; .* 'p2c|c2p' only"),
         ({"pooler_hidden_act": "mish"}, "pooler_hidden_act is 'mish'; .* 'gelu'"),
+        ({"pos_att_type": ["p2c|c2p"]}, r"pos_att_type is \['p2c\|c2p'\]; .* only"),
+        ({"pos_att_type": "p2c,c2p"}, "pos_att_type is 'p2c,c2p'; .* 'p2c|c2p' only"),
         ({"position_buckets": -1}, "position_buckets is -1; .* buckets of distances"),
         ({"max_relative_positions": 5}, "max_distance=5 must be at least .*buckets=6"),
         ({"model_type": "deberta"}, "unknown model_type 'deberta'; expected"),
@@ -172,6 +174,14 @@ def test_a_config_may_name_one_class_or_none(folder):
     assert checkpoints.read_metadata(source) == expected
     edit(source / "config.json", architectures=None)
     assert checkpoints.published(source).metadata.config == {"kind": "bare encoder"}
+
+
+def test_kinds_of_positions_are_a_list_or_a_text_of_any_case(folder):
+    source = folder("deberta_bare")
+    expected = checkpoints.read_metadata(source)
+    for kinds in ("P2C | c2p", ["c2p", "p2c"]):
+        edit(source / "config.json", pos_att_type=kinds)
+        assert checkpoints.read_metadata(source) == expected
 
 
 def test_of_some_classes_only_the_encoder_is_read(folder):

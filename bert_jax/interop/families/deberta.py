@@ -37,10 +37,12 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
         required["tie_word_embeddings"] = True, True
     for name, (default, expected) in required.items():
         file.require(name, expected, default)
-    kinds = values.get("pos_att_type")  # a list, or joined by "|"
-    if not all(kind in str(kinds) for kind in ("c2p", "p2c")):
+    kinds = given = values.get("pos_att_type")
+    if isinstance(given, str):
+        kinds = [kind.strip() for kind in given.lower().split("|")]
+    if not isinstance(kinds, list) or not all(x in kinds for x in ("c2p", "p2c")):
         raise UserError(
-            f"{file.path}: pos_att_type is {kinds!r}; bert_jax supports 'p2c|c2p' only"
+            f"{file.path}: pos_att_type is {given!r}; bert_jax supports 'p2c|c2p' only"
         )
     if (buckets := file.value("position_buckets", int, -1)) < 1:
         raise UserError(
