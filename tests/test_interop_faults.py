@@ -61,6 +61,7 @@ REFUSED_CONFIGS = {
             "unknown class 'BertForJointSlots' in architectures; for BERT, bert_jax "
             "reads BertForMaskedLM, .*, BertLMHeadModel, BertModel",
         ),
+        ({"architectures": [["BertModel"]]}, r"unknown class \['BertModel'\] in arch"),
     ],
     "classification": [
         (
@@ -96,6 +97,8 @@ REFUSED_CONFIGS = {
     "eurobert_bare": [
         ({"head_dim": 8}, "head_dim is 8; .* hidden_size / num_attention_heads only"),
         ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
+        ({"head_dim": {}}, "head_dim must be of type int, got {}"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads must be of type int"),
         ({"rope_parameters": SCALED}, "rope_type is 'yarn'; .* 'default' only"),
         ({"rope_parameters": None, "rope_theta": [1e4]}, "rope_theta must be of type"),
         ({"classifier_pooling": "max"}, "is 'max'; bert_jax supports 'late', 'bos'"),
@@ -118,6 +121,7 @@ REFUSED_CONFIGS = {
         ({"embedding_size": 8}, "embedding_size is 8; bert_jax supports 16 only"),
         ({"pooler_hidden_size": 8}, "pooler_hidden_size is 8; .* 16 only"),
         ({"attention_head_size": 4}, "attention_head_size is 4; .* 8 only"),
+        ({"num_attention_heads": 0}, "num_heads=0 must be at least 1"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False; .* True only"),
         ({"pos_att_type": ["c2p"]}, r"pos_att_type is \['c2p'\]; .* 'p2c|c2p' only"),
         ({"pooler_hidden_act": "mish"}, "pooler_hidden_act is 'mish'; .* 'gelu'"),
@@ -136,6 +140,11 @@ REFUSED_CONFIGS = {
         ),
         ({"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'; .* 'default'"),
         ({"rope_parameters": 3}, "rope_parameters must be of type dict, got 3"),
+        ({"rope_parameters": {"rope_theta": 3.0}}, "must have the keys full_attention"),
+        (
+            {"rope_parameters": {GLOBAL: 3}},
+            "full_attention must be of type dict, got 3",
+        ),
         (
             {"rope_parameters": {GLOBAL: {}}, "local_rope_theta": None},
             "local_rope_theta must be of type float, got None",

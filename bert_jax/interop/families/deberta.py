@@ -27,11 +27,12 @@ _POOLER_ACTIVATIONS = family.ACTIVATIONS | {"tanh": "tanh", "relu": "relu"}
 
 def _read_fields(file: JsonFile) -> dict[str, Any]:
     values = file.values
-    hidden_size, heads = values["hidden_size"], values["num_attention_heads"]
+    hidden_size = values["hidden_size"]
+    head_size = hidden_size // max(values["num_attention_heads"], 1)
     required = _REQUIRED | {
         "embedding_size": (hidden_size, hidden_size),
         "pooler_hidden_size": (hidden_size, hidden_size),
-        "attention_head_size": (hidden_size // heads, hidden_size // heads),
+        "attention_head_size": (head_size, head_size),
     }
     if not values.get("legacy", True):
         required["tie_word_embeddings"] = True, True

@@ -25,7 +25,13 @@ def read_base(
     ropes = file._replace(values={name: file.values.get(name) or {} for name in names})
     parameters, scaling = (ropes.value(name, dict) for name in names)
     if kind:
-        parameters = parameters.get(kind) or {}
+        if parameters and not parameters.keys() & {GLOBAL, LOCAL}:
+            raise UserError(
+                f"{file.path}: rope_parameters must have the keys {GLOBAL} and "
+                f"{LOCAL}, got {parameters!r}"
+            )
+        of_kind = file._replace(values={kind: parameters.get(kind) or {}})
+        parameters = of_kind.value(kind, dict)
     for each in (parameters, scaling):
         rope_type = each.get("rope_type", each.get("type", "default"))
         if rope_type != "default":
@@ -42,8 +48,10 @@ def read_base(
 
 def check_head_size(file: JsonFile) -> None:
     """Check that the heads together are as wide as the hidden states."""
-    size, count = file.values.get("head_dim"), file.values["num_attention_heads"]
-    if size is not None and size * count != file.values["hidden_size"]:
+    if file.values.get("head_dim") is None:
+        return
+    size, count = file.value("head_dim", int), file.values["num_attention_heads"]
+    if size * count != file.values["hidden_size"]:
         raise UserError(
             f"{file.path}: head_dim is {size}; bert_jax supports hidden_size / "
             "num_attention_heads only"
