@@ -289,6 +289,15 @@ def test_older_names_and_copies_are_read(tmp_path):
     again = checkpoints.published(tmp_path / "again")
     assert again.metadata == read.metadata
     np.testing.assert_array_equal(again.arrays[f"{decoder}.weight"].read(), own)
+    # `transformers` computes with the bias of the decoder, if there are two.
+    biases = "cls.predictions.bias", f"{decoder}.bias"
+    written = published.arrays_of(tmp_path / "again")
+    np.testing.assert_array_equal(*(written[name] for name in biases))
+    both = older | {biases[0]: older[biases[1]] + 1}
+    bias = checkpoints.published(copy_with(source, tmp_path / "both", both))
+    np.testing.assert_array_equal(
+        bias.parameter("mlm_head/output_bias"), read.parameter("mlm_head/output_bias")
+    )
     assert len(prediction.load(untied).fill(["aa [MASK]"], top=3)[0][0]) == 3
     with pytest.raises(UserError, match="tied=False cannot be exported to TensorFlow"):
         convert.convert(str(untied), str(tmp_path / "original"), "tensorflow")
@@ -315,6 +324,25 @@ def test_older_configs_of_modernbert_are_read(tmp_path):
     assert (bases.rotary_base, bases.local_rotary_base) == (160_000, 10_000)
     all_global = encoder(newer, global_attn_every_n_layers=1)
     assert (all_global.attention_window, all_global.global_layer_every) == (0, 1)
+    # Values that `transformers` reads too, though it does not write them.
+    scaled = encoder(rope_scaling={"rope_type": "default", "rope_theta": 77.0})
+    assert (scaled.rotary_base, scaled.local_rotary_base) == (77, 77)
+    assert encoder(sliding_window=3).attention_window == 3
+
+
+def test_scaling_replaces_the_bases_of_eurobert(tmp_path):
+    """`rope_scaling` has precedence over `rope_parameters`, as in `transformers`."""
+    folder = published.write("eurobert_bare", tmp_path)
+    values = json.loads((folder / "config.json").read_text())
+    assert values["rope_parameters"]["rope_theta"] == 500
+    for scaling, more, base in (
+        ({"rope_type": "default", "rope_theta": 77.0}, {}, 77),
+        ({"rope_type": "default"}, {}, 10_000),
+        ({"rope_type": "default"}, {"rope_theta": 33}, 33),
+    ):
+        changed = values | more | {"rope_scaling": scaling}
+        (folder / "config.json").write_text(json.dumps(changed))
+        assert checkpoints.published(folder).metadata.encoder.rotary_base == base
 
 
 @pytest.mark.parametrize(

@@ -61,6 +61,7 @@ REFUSED_CONFIGS = {
             "unknown class 'BertForJointSlots' in architectures; for BERT, bert_jax "
             "reads BertForMaskedLM, .*, BertLMHeadModel, BertModel",
         ),
+        ({"architectures": [["BertModel"]]}, r"unknown class \['BertModel'\] in arch"),
     ],
     "classification": [
         (
@@ -96,6 +97,8 @@ REFUSED_CONFIGS = {
     "eurobert_bare": [
         ({"head_dim": 8}, "head_dim is 8; .* hidden_size / num_attention_heads only"),
         ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
+        ({"head_dim": {}}, "head_dim must be of type int, got {}"),
+        ({"num_key_value_heads": "2"}, "num_key_value_heads must be of type int"),
         ({"rope_parameters": SCALED}, "rope_type is 'yarn'; .* 'default' only"),
         ({"rope_parameters": None, "rope_theta": [1e4]}, "rope_theta must be of type"),
         ({"classifier_pooling": "max"}, "is 'max'; bert_jax supports 'late', 'bos'"),
@@ -118,9 +121,12 @@ REFUSED_CONFIGS = {
         ({"embedding_size": 8}, "embedding_size is 8; bert_jax supports 16 only"),
         ({"pooler_hidden_size": 8}, "pooler_hidden_size is 8; .* 16 only"),
         ({"attention_head_size": 4}, "attention_head_size is 4; .* 8 only"),
+        ({"num_attention_heads": 0}, "num_heads=0 must be at least 1"),
         ({"tie_word_embeddings": False}, "tie_word_embeddings is False; .* True only"),
         ({"pos_att_type": ["c2p"]}, r"pos_att_type is \['c2p'\]; .* 'p2c|c2p' only"),
         ({"pooler_hidden_act": "mish"}, "pooler_hidden_act is 'mish'; .* 'gelu'"),
+        ({"pos_att_type": ["p2c|c2p"]}, r"pos_att_type is \['p2c\|c2p'\]; .* only"),
+        ({"pos_att_type": "p2c,c2p"}, "pos_att_type is 'p2c,c2p'; .* 'p2c|c2p' only"),
         ({"position_buckets": -1}, "position_buckets is -1; .* buckets of distances"),
         ({"max_relative_positions": 5}, "max_distance=5 must be at least .*buckets=6"),
         ({"model_type": "deberta"}, "unknown model_type 'deberta'; expected"),
@@ -134,6 +140,15 @@ REFUSED_CONFIGS = {
         ),
         ({"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'; .* 'default'"),
         ({"rope_parameters": 3}, "rope_parameters must be of type dict, got 3"),
+        ({"rope_parameters": {"rope_theta": 3.0}}, "must have the keys full_attention"),
+        (
+            {"rope_parameters": {GLOBAL: 3}},
+            "full_attention must be of type dict, got 3",
+        ),
+        (
+            {"rope_parameters": {GLOBAL: {}}, "local_rope_theta": None},
+            "local_rope_theta must be of type float, got None",
+        ),
         (
             {"layer_types": [GLOBAL, GLOBAL, LOCAL, *[GLOBAL] * 5]},
             "layer_types is full_attention, full_attention, sliding_attention, .* K-th",
@@ -168,6 +183,14 @@ def test_a_config_may_name_one_class_or_none(folder):
     assert checkpoints.read_metadata(source) == expected
     edit(source / "config.json", architectures=None)
     assert checkpoints.published(source).metadata.config == {"kind": "bare encoder"}
+
+
+def test_kinds_of_positions_are_a_list_or_a_text_of_any_case(folder):
+    source = folder("deberta_bare")
+    expected = checkpoints.read_metadata(source)
+    for kinds in ("P2C | c2p", ["c2p", "p2c"]):
+        edit(source / "config.json", pos_att_type=kinds)
+        assert checkpoints.read_metadata(source) == expected
 
 
 def test_of_some_classes_only_the_encoder_is_read(folder):

@@ -83,11 +83,12 @@ def read(path: pathlib.Path) -> ConfigFile:
     file = family.read_older(JsonFile(path, values))
     named = file.values.get("architectures") or [""]
     name = named[0] if isinstance(named, list) else named
-    known = [each.name for each in family.classes.values()] + [*family.encoder_only]
+    classes = {each.name for each in family.classes.values()}
+    known = sorted(classes.union(family.encoder_only))
     if name and name not in known:
         raise UserError(
             f"{path}: unknown class {name!r} in architectures; for {family.title}, "
-            f"bert_jax reads {', '.join(sorted(known))}"
+            f"bert_jax reads {', '.join(known)}"
         )
     return ConfigFile(file, family, name, encoder(file, ACTIVATIONS, family))
 

@@ -117,16 +117,22 @@ def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
         for path in _kept(model, form)
         for name in huggingface.names(path, form)
     }
-    return dict(sorted((huggingface.always_present(form) | shapes).items()))
+    shapes = huggingface.always_present(form) | shapes
+    for name, second in huggingface.repeated(form).items():
+        if name in shapes:
+            shapes[second] = shapes[name]
+    return dict(sorted(shapes.items()))
 
 
 def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndarray]]:
     """Yield names and arrays. Memory holds the parameters of one array at a time."""
-    written = set()
+    written, repeated = set(), huggingface.repeated(form)
     for name, array in huggingface.to_arrays(
         sorted(_kept(model, form)), lambda path: model.params[path].read(), form
     ):
         yield name, array
+        if name in repeated:
+            yield repeated[name], array
         written.add(name)
     for name, shape in huggingface.always_present(form).items():
         if name not in written:

@@ -132,6 +132,19 @@ def always_present(form: Form) -> dict[str, tuple[int, ...]]:
     }
 
 
+def repeated(form: Form) -> dict[str, str]:
+    """Return the second names of arrays that a model of the class has twice.
+
+    Beside the output bias, the decoder has a bias of its own. `transformers` computes
+    with that one, and makes it a copy of the other only if the embeddings are tied.
+    """
+    if form.encoder.prediction_head.tied:
+        return {}
+    parts, decoder_bias = form.model_class.parts, f"{form.family.decoder}.bias"
+    biases = {name for path, name in parts.items() if path.endswith("/output_bias")}
+    return dict.fromkeys(biases - {decoder_bias}, decoder_bias)
+
+
 def _name(path: str, form: Form) -> str:
     """Return the name of a parameter's array, within a layer if it is in one; or ""."""
     table = {**form.family.encoder, **form.model_class.parts}

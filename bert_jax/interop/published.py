@@ -194,9 +194,10 @@ def _with_current_names(
             ignored.append(f"{name} (a constant)")
         else:
             renamed[new] = array
+    # If there are both biases, `transformers` uses the decoder's, tied or not.
     bias = renamed.pop(f"{family.decoder}.bias", None)
     if bias is not None:
-        renamed.setdefault(family.language_model["output_bias"], bias)
+        renamed[family.language_model["output_bias"]] = bias
     return renamed, ignored
 
 

@@ -27,20 +27,23 @@ _POOLER_ACTIVATIONS = family.ACTIVATIONS | {"tanh": "tanh", "relu": "relu"}
 
 def _read_fields(file: JsonFile) -> dict[str, Any]:
     values = file.values
-    hidden_size, heads = values["hidden_size"], values["num_attention_heads"]
+    hidden_size = values["hidden_size"]
+    head_size = hidden_size // max(values["num_attention_heads"], 1)
     required = _REQUIRED | {
         "embedding_size": (hidden_size, hidden_size),
         "pooler_hidden_size": (hidden_size, hidden_size),
-        "attention_head_size": (hidden_size // heads, hidden_size // heads),
+        "attention_head_size": (head_size, head_size),
     }
     if not values.get("legacy", True):
         required["tie_word_embeddings"] = True, True
     for name, (default, expected) in required.items():
         file.require(name, expected, default)
-    kinds = values.get("pos_att_type")  # a list, or joined by "|"
-    if not all(kind in str(kinds) for kind in ("c2p", "p2c")):
+    kinds = given = values.get("pos_att_type")
+    if isinstance(given, str):
+        kinds = [kind.strip() for kind in given.lower().split("|")]
+    if not isinstance(kinds, list) or not all(x in kinds for x in ("c2p", "p2c")):
         raise UserError(
-            f"{file.path}: pos_att_type is {kinds!r}; bert_jax supports 'p2c|c2p' only"
+            f"{file.path}: pos_att_type is {given!r}; bert_jax supports 'p2c|c2p' only"
         )
     if (buckets := file.value("position_buckets", int, -1)) < 1:
         raise UserError(

@@ -44,7 +44,9 @@ def encoder(prefix: str) -> dict[str, str]:
 def read_layers(file: JsonFile) -> dict[str, Any]:
     """Return the fields for biases and heads."""
     rotary.check_head_size(file)
-    heads = file.values.get("num_key_value_heads") or 0
+    heads = 0  # as many as the queries have
+    if file.values.get("num_key_value_heads") is not None:
+        heads = file.value("num_key_value_heads", int)
     is_default = heads == file.values["num_attention_heads"]
     return {
         "linear_bias": family.read_linear_bias(file),

@@ -44,7 +44,9 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
         "global_layer_every": every,
         "first_global_layer": first,
         # `local_attention` is the width of the window, both sides together.
-        "attention_window": file.value("local_attention", int, 128) // 2,
+        "attention_window": file.value(
+            "sliding_window", int, file.value("local_attention", int, 128) // 2
+        ),
         "local_rotary_base": rotary.read_base(
             file, 10_000.0, rotary.LOCAL, "local_rope_theta"
         ),

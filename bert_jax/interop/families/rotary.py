@@ -22,10 +22,16 @@ def read_base(
       UserError: The base changes with the length of a row.
     """
     names = "rope_parameters", "rope_scaling"
-    given = file._replace(values={name: file.values.get(name) or {} for name in names})
-    parameters, scaling = (given.value(name, dict) for name in names)
+    ropes = file._replace(values={name: file.values.get(name) or {} for name in names})
+    parameters, scaling = (ropes.value(name, dict) for name in names)
     if kind:
-        parameters = parameters.get(kind) or {}
+        if parameters and not parameters.keys() & {GLOBAL, LOCAL}:
+            raise UserError(
+                f"{file.path}: rope_parameters must have the keys {GLOBAL} and "
+                f"{LOCAL}, got {parameters!r}"
+            )
+        of_kind = file._replace(values={kind: parameters.get(kind) or {}})
+        parameters = of_kind.value(kind, dict)
     for each in (parameters, scaling):
         rope_type = each.get("rope_type", each.get("type", "default"))
         if rope_type != "default":
@@ -33,14 +39,19 @@ def read_base(
                 f"{file.path}: rope_type is {rope_type!r}; bert_jax supports 'default' "
                 "only"
             )
-    base = {"rope_theta": file.values.get(older_name, default), **parameters}
-    return file._replace(values=base).value("rope_theta", float)
+    # `rope_scaling` has precedence, and replaces `rope_parameters` without kinds.
+    given = parameters | scaling if kind else scaling or parameters
+    if "rope_theta" in given:
+        return file._replace(values=given).value("rope_theta", float)
+    return file.value(older_name, float, default)
 
 
 def check_head_size(file: JsonFile) -> None:
     """Check that the heads together are as wide as the hidden states."""
-    size, count = file.values.get("head_dim"), file.values["num_attention_heads"]
-    if size is not None and size * count != file.values["hidden_size"]:
+    if file.values.get("head_dim") is None:
+        return
+    size, count = file.value("head_dim", int), file.values["num_attention_heads"]
+    if size * count != file.values["hidden_size"]:
         raise UserError(
             f"{file.path}: head_dim is {size}; bert_jax supports hidden_size / "
             "num_attention_heads only"
