@@ -128,7 +128,7 @@ def by_kernel_of_long_rows(*arguments):
 by_cudnn = functools.partial(kernels_lib._cudnn, implementation="xla")
 
 
-def assert_equals_plain(case, got):
+def assert_equals_plain(case, got, plain=plain):
     tolerance = 3e-6 if case.dtype == "float32" else 0.02
     expected = output_and_gradients(case, plain)
     for i, (a, b) in enumerate(zip(got, expected, strict=True)):
@@ -173,6 +173,34 @@ def assert_equals_plain(case, got):
 )
 def test_kernels_equal_the_plain_path(attend, case, interpreted_kernels):
     assert_equals_plain(case, output_and_gradients(case, attend))
+
+
+@pytest.mark.parametrize(
+    ("attend", "case"),
+    [
+        (by_kernel, Case(4, 32, 256, rotary=True, documents=True)),
+        (by_kernel_of_long_rows, Case(length=512, rotary=True)),
+        (by_kernel_of_long_rows, Case(length=256, documents=True, dtype="bfloat16")),
+    ],
+    ids=lambda x: str(x) if isinstance(x, Case) else "",
+)
+def test_kernel_serves_some_positions_only(attend, case, interpreted_kernels):
+    """150 queries are padded to two chunks."""
+    rng = np.random.default_rng(2)
+    asked = jnp.asarray(rng.integers(0, case.length, (case.rows, 150)))
+
+    def at_positions(attend):
+        def run(encoder, sources, *others):
+            query, key, value = sources
+            query = jnp.take_along_axis(query, asked[..., None, None], axis=1)
+            context = attend(encoder, (query, key, value), *others[:-1], None, asked)
+            index = jnp.arange(case.rows)[:, None], asked
+            return jnp.zeros_like(sources[0]).at[index].set(context)
+
+        return run
+
+    got = output_and_gradients(case, at_positions(attend))
+    assert_equals_plain(case, got, at_positions(plain))
 
 
 def test_kernel_draws_the_dropout_of_the_plain_path(interpreted_kernels):
