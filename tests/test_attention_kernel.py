@@ -203,6 +203,13 @@ def test_kernel_serves_some_positions_only(attend, case, interpreted_kernels):
     assert_equals_plain(case, got, at_positions(plain))
 
 
+@pytest.mark.parametrize("window", [64, 128])
+def test_overlapping_pieces_are_whole_in_the_kernel(window):
+    """In pieces of its own, the kernel would compute all scores of a piece."""
+    length = overlapping_pieces.cut(jnp.zeros((1, 8192, 1)), window).shape[1]
+    assert tpu_attention._piece_size(length, window) == length
+
+
 def test_kernel_draws_the_dropout_of_the_plain_path(interpreted_kernels):
     # With an identity as values, outputs are probabilities. With equal scores these are
     # equal, so zeros were dropped.

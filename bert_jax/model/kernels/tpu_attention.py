@@ -38,7 +38,12 @@ from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import per_device, tpu_rotations
 from bert_jax.model.kernels import tpu_attention_passes as passes
 from bert_jax.model.kernels import tpu_attention_scores as scores_lib
-from bert_jax.model.kernels.decisions import LANES, MAX_LENGTH, QUERY_CHUNK
+from bert_jax.model.kernels.decisions import (
+    LANES,
+    MAX_LENGTH,
+    MAX_WINDOW,
+    QUERY_CHUNK,
+)
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
 _BLOCK = 96 * 1024
@@ -99,8 +104,8 @@ def attend(
         causal=pattern.causal,
         window=pattern.window,
         packed=pattern.documents is not None,
-        query_piece=_piece_size(query.shape[1]),
-        key_piece=_piece_size(length),
+        query_piece=_piece_size(query.shape[1], pattern.window),
+        key_piece=_piece_size(length, pattern.window),
         interpret=interpret,
     )
     if dropout_keys is None:
@@ -308,9 +313,14 @@ def _run(options, *arrays):
     )(counters.reshape(-1), *inputs.values())
 
 
-def _piece_size(length):
-    """Return the largest size of equal pieces of a row."""
-    sizes = range(QUERY_CHUNK, MAX_LENGTH + 1, QUERY_CHUNK)
+def _piece_size(length, window):
+    """Return the largest size of equal pieces of a row.
+
+    With a window, rows as long as `overlapping_pieces` makes them are whole: only then
+    do queries meet no more keys than they see.
+    """
+    most = MAX_LENGTH + (0 if window is None else 2 * MAX_WINDOW)
+    sizes = range(QUERY_CHUNK, most + 1, QUERY_CHUNK)
     return max(size for size in sizes if length % size == 0)
 
 
