@@ -315,6 +315,35 @@ def test_tpus_use_the_kernel_where_shapes_allow():
     assert "3 rows are not a multiple of 2 devices" in tpu_decision(batch=3, data=2)
 
 
+@pytest.mark.parametrize(
+    ("queries", "fields", "is_kernel"),
+    [
+        (150, {}, True),
+        (100, {}, False),
+        (150, {"causal": True}, False),
+        (150, {"window": 64}, False),
+        (150, {"rate": 0.1}, False),
+    ],
+)
+def test_tpus_use_the_kernel_for_many_positions_of_global_attention(
+    queries, fields, is_kernel
+):
+    case = Case(length=256, **fields)
+    encoder = dataclasses.replace(case.encoder, causal=case.causal)
+    query, key, value, *_ = case.arrays()
+    positions = jnp.zeros((case.rows, queries), jnp.int32)
+
+    def attend(*sources):
+        return kernels_lib.attend(
+            encoder, *sources, NO_BIASES, case.pattern(), None, case.keys(), positions
+        )
+
+    traced = jax.jit(attend).trace(query[:, :queries], key, value)
+    for platform, has_kernel in (("tpu", is_kernel), ("cpu", False), ("cuda", False)):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("tpu_custom_call" in text) == has_kernel
+
+
 def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
     monkeypatch.setattr(decisions, "is_cudnn_available", lambda: True)
     modern = config.EncoderConfig(

@@ -171,8 +171,8 @@ def describe(
 ) -> str:
     """Say which implementation each part of an encoder has in training, and why.
 
-    Call it with the mesh in use. A last layer that computes some positions only has
-    plain operations, whatever this says.
+    Call it with the mesh in use. A last layer that computes some positions only may
+    have plain operations, whatever this says.
 
     Args:
       config: Encoder.
