@@ -178,9 +178,9 @@ def test_kernels_equal_the_plain_path(attend, case, interpreted_kernels):
 @pytest.mark.parametrize(
     ("attend", "case"),
     [
-        (by_kernel, Case(4, 32, 256, rotary=True, documents=True)),
-        (by_kernel_of_long_rows, Case(length=512, rotary=True)),
-        (by_kernel_of_long_rows, Case(length=256, documents=True, dtype="bfloat16")),
+        (by_kernel, Case(8, 32, 256, 4, rotary=True, documents=True)),
+        (by_kernel_of_long_rows, Case(4, length=512, rows=4, rotary=True)),
+        (by_kernel_of_long_rows, Case(4, 64, 256, 4, documents=True, dtype="bfloat16")),
     ],
     ids=lambda x: str(x) if isinstance(x, Case) else "",
 )
@@ -199,7 +199,9 @@ def test_kernel_serves_some_positions_only(attend, case, interpreted_kernels):
 
         return run
 
-    got = output_and_gradients(case, at_positions(attend))
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, tensor=2), jax.devices()[:4])
+    with sharding.use(mesh):
+        got = output_and_gradients(case, at_positions(attend))
     assert_equals_plain(case, got, at_positions(plain))
 
 
