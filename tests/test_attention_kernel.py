@@ -128,7 +128,7 @@ def by_kernel_of_long_rows(*arguments):
 by_cudnn = functools.partial(kernels_lib._cudnn, implementation="xla")
 
 
-def assert_equals_plain(case, got):
+def assert_equals_plain(case, got, plain=plain):
     tolerance = 3e-6 if case.dtype == "float32" else 0.02
     expected = output_and_gradients(case, plain)
     for i, (a, b) in enumerate(zip(got, expected, strict=True)):
@@ -173,6 +173,43 @@ def assert_equals_plain(case, got):
 )
 def test_kernels_equal_the_plain_path(attend, case, interpreted_kernels):
     assert_equals_plain(case, output_and_gradients(case, attend))
+
+
+@pytest.mark.parametrize(
+    ("attend", "case"),
+    [
+        (by_kernel, Case(8, 32, 256, 4, rotary=True, documents=True)),
+        (by_kernel_of_long_rows, Case(4, length=512, rows=4, rotary=True)),
+        (by_kernel_of_long_rows, Case(4, 64, 256, 4, documents=True, dtype="bfloat16")),
+    ],
+    ids=lambda x: str(x) if isinstance(x, Case) else "",
+)
+def test_kernel_serves_some_positions_only(attend, case, interpreted_kernels):
+    """150 queries are padded to two chunks."""
+    rng = np.random.default_rng(2)
+    asked = jnp.asarray(rng.integers(0, case.length, (case.rows, 150)))
+
+    def at_positions(attend):
+        def run(encoder, sources, *others):
+            query, key, value = sources
+            query = jnp.take_along_axis(query, asked[..., None, None], axis=1)
+            context = attend(encoder, (query, key, value), *others[:-1], None, asked)
+            index = jnp.arange(case.rows)[:, None], asked
+            return jnp.zeros_like(sources[0]).at[index].set(context)
+
+        return run
+
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, tensor=2), jax.devices()[:4])
+    with sharding.use(mesh):
+        got = output_and_gradients(case, at_positions(attend))
+    assert_equals_plain(case, got, at_positions(plain))
+
+
+@pytest.mark.parametrize("window", [64, 128])
+def test_overlapping_pieces_are_whole_in_the_kernel(window):
+    """In pieces of its own, the kernel would compute all scores of a piece."""
+    length = overlapping_pieces.cut(jnp.zeros((1, 8192, 1)), window).shape[1]
+    assert tpu_attention._piece_size(length, window) == length
 
 
 def test_kernel_draws_the_dropout_of_the_plain_path(interpreted_kernels):
@@ -278,6 +315,35 @@ def test_tpus_use_the_kernel_where_shapes_allow():
     # Each device would have one head, half as wide as a register.
     assert "64 columns of heads on a device" in tpu_decision(tensor=4)
     assert "3 rows are not a multiple of 2 devices" in tpu_decision(batch=3, data=2)
+
+
+@pytest.mark.parametrize(
+    ("queries", "fields", "is_kernel"),
+    [
+        (150, {}, True),
+        (100, {}, False),
+        (150, {"causal": True}, False),
+        (150, {"window": 64}, False),
+        (150, {"rate": 0.1}, False),
+    ],
+)
+def test_tpus_use_the_kernel_for_many_positions_of_global_attention(
+    queries, fields, is_kernel
+):
+    case = Case(length=256, **fields)
+    encoder = dataclasses.replace(case.encoder, causal=case.causal)
+    query, key, value, *_ = case.arrays()
+    positions = jnp.zeros((case.rows, queries), jnp.int32)
+
+    def attend(*sources):
+        return kernels_lib.attend(
+            encoder, *sources, NO_BIASES, case.pattern(), None, case.keys(), positions
+        )
+
+    traced = jax.jit(attend).trace(query[:, :queries], key, value)
+    for platform, has_kernel in (("tpu", is_kernel), ("cpu", False), ("cuda", False)):
+        text = traced.lower(lowering_platforms=(platform,)).as_text()
+        assert ("tpu_custom_call" in text) == has_kernel
 
 
 def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):

@@ -49,13 +49,14 @@ def attend(
     """
     arrays = (query, key, value), biases, pattern, rotations, dropout_keys
     if query_positions is not None:
-        return _plain(config, *arrays, query_positions)
+        arrays = *arrays, query_positions
     kernels = {}
     for platform in ("tpu", "cuda"):
         decision = decisions.attention(
             config,
             platform,
-            *query.shape[:2],
+            *key.shape[:2],
+            queries=None if query_positions is None else query.shape[1],
             is_local=pattern.window is not None,
             has_dropout=dropout_keys is not None and config.attention_dropout_rate > 0,
         )
@@ -66,23 +67,36 @@ def attend(
     return lax.platform_dependent(*arrays, **kernels, default=plain)
 
 
-def _tpu(config, sources, biases, pattern, rotations, dropout_keys):
+def _tpu(
+    config, sources, biases, pattern, rotations, dropout_keys, query_positions=None
+):
     biases = [
         jnp.zeros(x.shape[2:]) if b is None else b
         for x, b in zip(sources, biases, strict=True)
     ]
-    # [B, L, H K]. There is nothing that `remat="attention"` could recompute.
+    query, key, value = (
+        _of_all_heads(config, x).reshape(*x.shape[:2], -1) for x in sources
+    )  # [B, L, H K]
+    if query_positions is not None:
+        more = -query.shape[1] % decisions.QUERY_CHUNK
+        query = jnp.pad(query, ((0, 0), (0, more), (0, 0)))
+        query_positions = jnp.pad(query_positions, ((0, 0), (0, more)))
+    # There is nothing that `remat="attention"` could recompute.
     context = tpu_attention.attend(
-        *(_of_all_heads(config, x).reshape(*x.shape[:2], -1) for x in sources),
+        query,
+        key,
+        value,
         tuple(_of_all_heads(config, bias).reshape(-1) for bias in biases),
         pattern,
         rotations,
         dropout_keys,
+        query_positions,
         dtype=jnp.dtype(config.dtype),
         head_size=config.head_size,
         rate=config.attention_dropout_rate,
     )
-    return context.reshape(sources[0].shape)
+    shape = sources[0].shape
+    return context[:, : shape[1]].reshape(shape)
 
 
 def _tpu_pieces(config, sources, biases, pattern, rotations, dropout_keys):

@@ -55,8 +55,9 @@ def attention(
     *,
     is_local: bool,
     has_dropout: bool,
+    queries: int | None = None,
 ) -> Decision:
-    """Decide how attention of whole rows is computed.
+    """Decide how attention is computed.
 
     Args:
       config: Encoder.
@@ -65,9 +66,16 @@ def attention(
       length: Tokens of a row.
       is_local: Whether queries see a window only.
       has_dropout: Whether attention probabilities are dropped out.
+      queries: Positions of a row that attend, anywhere in the row; None: all.
     """
     if config.kernels == "off":
         return Decision(PLAIN, "encoder.kernels=off")
+    if queries is not None and (
+        platform != "tpu"
+        or queries < QUERY_CHUNK
+        or (is_local or config.causal or has_dropout)
+    ):
+        return Decision(PLAIN, f"{queries} positions of a row of {length}")
     if config.positions in ("relative", "disentangled"):
         return Decision(PLAIN, f"no kernel has {config.positions} positions")
     if platform == "tpu":
@@ -163,8 +171,8 @@ def describe(
 ) -> str:
     """Say which implementation each part of an encoder has in training, and why.
 
-    Call it with the mesh in use. A last layer that computes some positions only has
-    plain operations, whatever this says.
+    Call it with the mesh in use. A last layer that computes some positions only may
+    have plain operations, whatever this says.
 
     Args:
       config: Encoder.

@@ -31,14 +31,19 @@ import jax
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 from jax.experimental.pallas import tpu as pltpu
-from jaxtyping import Array, Float, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax.model import dropout, randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import per_device, tpu_rotations
 from bert_jax.model.kernels import tpu_attention_passes as passes
 from bert_jax.model.kernels import tpu_attention_scores as scores_lib
-from bert_jax.model.kernels.decisions import LANES, MAX_LENGTH, QUERY_CHUNK
+from bert_jax.model.kernels.decisions import (
+    LANES,
+    MAX_LENGTH,
+    MAX_WINDOW,
+    QUERY_CHUNK,
+)
 
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
 _BLOCK = 96 * 1024
@@ -59,24 +64,25 @@ _REPEATED_ROTATIONS = (None, None, "length", None)
 
 
 def attend(
-    query: Float[Array, "B L D"],
+    query: Float[Array, "B P D"],
     key: Float[Array, "B L D"],
     value: Float[Array, "B L D"],
     biases: tuple[Float[Array, " D"], ...],
     pattern: AttentionPattern,
     rotations: rotary.Rotations | None,
     dropout_keys: UInt32[Array, " B"] | None,
+    query_positions: Int[Array, "B P"] | None = None,
     *,
     dtype: jnp.dtype,
     head_size: int,
     rate: float,
     interpret: bool = False,
-) -> Float[Array, "B L D"]:
+) -> Float[Array, "B P D"]:
     """Return softmax(Q K^T / sqrt(K)) V of each head, with dropout.
 
     Args:
-      query: Queries; each head has `head_size` adjacent columns. L and D are multiples
-        of 128.
+      query: Queries; each head has `head_size` adjacent columns. L, P and D are
+        multiples of 128.
       key: Keys, likewise.
       value: Values, likewise.
       biases: Biases that are still to be added to queries, keys and values.
@@ -84,19 +90,22 @@ def attend(
       rotations: Rotations of queries and keys, of the first row or rows, which repeat;
         None without rotary positions.
       dropout_keys: A key for each row; None for no dropout.
+      query_positions: Positions of the queries in their rows, for patterns without
+        order and window, and without dropout; None: all, and P is L.
       dtype: Type that the sums with the biases are rounded to.
       head_size: One of `decisions.HEAD_SIZES`.
       rate: Rate of dropout of the probabilities.
       interpret: Whether to interpret the kernel, on any backend.
     """
-    batch, length, size = query.shape
+    batch, length, size = key.shape
     options = scores_lib.Options(
         head_size=head_size,
         rate=0.0 if dropout_keys is None else rate,
         causal=pattern.causal,
         window=pattern.window,
         packed=pattern.documents is not None,
-        piece=_piece_size(length),
+        query_piece=_piece_size(query.shape[1], pattern.window),
+        key_piece=_piece_size(length, pattern.window),
         interpret=interpret,
     )
     if dropout_keys is None:
@@ -110,9 +119,16 @@ def attend(
     if queries is None:
         queries = jnp.zeros(pattern.is_token.shape, jnp.int32)
     keys = jnp.where(pattern.is_token, queries, scores_lib.NO_DOCUMENT)
+    rotated = dict.fromkeys(("query_rotations", "key_rotations"), rotations)
+    if query_positions is not None:
+        queries = jnp.take_along_axis(queries, query_positions, axis=1)
+        if rotations is not None:
+            rotated["query_rotations"] = rotations.at(query_positions)
     inputs = {"queries": queries, "keys": keys, "counters": counters}
     if rotations is not None:
-        inputs["rotations"] = tpu_rotations.factors(rotations, head_size)
+        inputs |= {
+            name: tpu_rotations.factors(x, head_size) for name, x in rotated.items()
+        }
     sources = tuple(x.astype(jnp.float32) for x in (query, key, value))
     return _attend(sources, biases, inputs, jnp.dtype(dtype), options)
 
@@ -147,9 +163,10 @@ def _apply(options, inputs, outputs):
     """Run a pass on each device, for its part of the arrays."""
     names = dict.fromkeys(inputs, _ROWS)
     names |= {"queries": _IDS, "keys": _IDS, "counters": _COUNTERS, "sums": _SUMS}
-    if "rotations" in inputs:
-        repeat = len(inputs["rotations"]) < len(inputs["query"])
-        names["rotations"] = _REPEATED_ROTATIONS if repeat else _ROTATIONS
+    for name in ("query_rotations", "key_rotations"):
+        if name in inputs:
+            repeat = len(inputs[name]) < len(inputs["query"])
+            names[name] = _REPEATED_ROTATIONS if repeat else _ROTATIONS
     return per_device.apply(
         _run,
         (options, *inputs),
@@ -164,20 +181,21 @@ def _run(options, *arrays):
 
     Args:
       options: Static options of the kernel, followed by the names of the arrays.
-      *arrays: Query, key and value [B, L, D]; `queries` and `keys` [B, L], the document
-        of each; `counters` [B, H] of each head's first word; `rotations` [R, 2, L,
-        128], if any. In the backward pass also output [B, L, D], log `sums` [B, blocks,
-        heads, L], and the gradient of the output.
+      *arrays: Query [B, P, D], key and value [B, L, D]; `queries` [B, P] and `keys` [B,
+        L], the document of each; `counters` [B, H] of each head's first word; rotations
+        [R, 2, P or L, 128], if any. In the backward pass also output [B, P, D], log
+        `sums` [B, blocks, heads, P], and the gradient of the output.
     """
     options, *names = options
     inputs = dict(zip(names, arrays, strict=True))
-    counters, query = inputs.pop("counters"), inputs["query"]
+    counters, query, key = inputs.pop("counters"), inputs["query"], inputs["key"]
     for name in ("queries", "keys"):
         inputs[name] = inputs[name][:, None, :]
     batch, length, size = query.shape
-    piece = options.piece
-    pieces = length // piece
-    width = _block_width(piece, size) if pieces == 1 else LANES
+    query_piece, key_piece = options.query_piece, options.key_piece
+    pieces = length // query_piece, key.shape[1] // key_piece
+    is_whole = pieces == (1, 1)
+    width = _block_width(key_piece, size) if is_whole else LANES
     heads = width // options.head_size
     blocks = size // width
     is_backward = "gradient" in inputs
@@ -192,52 +210,53 @@ def _run(options, *arrays):
         mode = pl.Buffered(buffers)
         return pl.BlockSpec(shape, index_of_program, pipeline_mode=mode)
 
-    of_queries = spec((1, piece, width), lambda b, i, q, k: (b, q, i))
-    of_keys = spec((1, piece, width), lambda b, i, q, k: (b, k, i))
-    sums = spec((1, 1, heads, piece), lambda b, i, q, k: (b, i, 0, q))
+    of_queries = spec((1, query_piece, width), lambda b, i, q, k: (b, q, i))
+    of_keys = spec((1, key_piece, width), lambda b, i, q, k: (b, k, i))
+    sums = spec((1, 1, heads, query_piece), lambda b, i, q, k: (b, i, 0, q))
     specs = dict.fromkeys(inputs, of_queries) | {
         "key": of_keys,
         "value": of_keys,
-        "queries": spec((1, 1, piece), lambda b, i, q, k: (b, 0, q)),
-        "keys": spec((1, 1, piece), lambda b, i, q, k: (b, 0, k)),
+        "queries": spec((1, 1, query_piece), lambda b, i, q, k: (b, 0, q)),
+        "keys": spec((1, 1, key_piece), lambda b, i, q, k: (b, 0, k)),
         "sums": sums,
     }
     rows = jax.ShapeDtypeStruct(query.shape, query.dtype)
     scratch = {}
-    if "rotations" in inputs:
-        rotations = inputs.pop("rotations")
-        different, shape = len(rotations), (1, 2, piece, LANES)
+    if "key_rotations" in inputs:
+        of_query, of_key = len(inputs["query_rotations"]), len(inputs["key_rotations"])
         specs["query_rotations"] = spec(
-            shape, lambda b, i, q, k: (b % different, 0, q, 0)
+            (1, 2, query_piece, LANES), lambda b, i, q, k: (b % of_query, 0, q, 0)
         )
         # In the backward pass of long rows they stay for all pieces of queries. With
         # two buffers, rows of 8,192 would not fit the memory of a v4 core.
         specs["key_rotations"] = spec(
-            shape,
-            lambda b, i, q, k: (b % different, 0, k, 0),
-            buffers=1 if is_backward and pieces > 1 else 2,
+            (1, 2, key_piece, LANES),
+            lambda b, i, q, k: (b % of_key, 0, k, 0),
+            buffers=1 if is_backward and not is_whole else 2,
         )
-        inputs |= dict.fromkeys(("query_rotations", "key_rotations"), rotations)
-        rotated = pltpu.VMEM((1, piece, width), query.dtype)
-        scratch |= {"rotated_query": rotated, "rotated_key": rotated}
+        scratch |= {
+            "rotated_query": pltpu.VMEM((1, query_piece, width), query.dtype),
+            "rotated_key": pltpu.VMEM((1, key_piece, width), query.dtype),
+        }
     if is_backward:
         kernel, products = passes.backward, 5
         of_biases = jax.ShapeDtypeStruct((batch, 3, size), jnp.float32)
         of_blocks = spec((1, 3, width), lambda b, i, q, k: (b, 0, i))
+        key_rows = jax.ShapeDtypeStruct(key.shape, key.dtype)
         outputs = {"d_query": (rows, of_queries)}
-        outputs |= {name: (rows, of_keys) for name in ("d_key", "d_value")}
+        outputs |= {name: (key_rows, of_keys) for name in ("d_key", "d_value")}
         outputs["d_biases"] = of_biases, of_blocks
-        total = pltpu.VMEM((piece, LANES), jnp.float32)
+        total = pltpu.VMEM((key_piece, LANES), jnp.float32)
         scratch["total_d_query"] = pltpu.VMEM((length, LANES), jnp.float32)
         scratch |= {"total_d_key": total, "total_d_value": total}
     else:
         kernel, products = passes.forward, 2
         of_heads = jax.ShapeDtypeStruct((batch, blocks, heads, length), jnp.float32)
         outputs = {"output": (rows, of_queries), "sums": (of_heads, sums)}
-        if pieces > 1:
-            of_head = pltpu.VMEM((heads, piece), jnp.float32)
+        if not is_whole:
+            of_head = pltpu.VMEM((heads, query_piece), jnp.float32)
             scratch |= {"highest": of_head, "total": of_head}
-            scratch["context"] = pltpu.VMEM((LANES, piece), jnp.float32)
+            scratch["context"] = pltpu.VMEM((LANES, query_piece), jnp.float32)
     names = *inputs, *outputs, *scratch
     memory = None
     if length > _MOST_BY_DEFAULT:
@@ -246,10 +265,10 @@ def _run(options, *arrays):
     def run_program(counters, *references):
         by_name = dict(zip(names, references, strict=True))
         outer = inner = 0
-        if pieces > 1:
+        if not is_whole:
             outer, inner = pl.program_id(2), pl.program_id(3)
         query, key = (inner, outer) if is_backward else (outer, inner)
-        place = scores_lib.Place(query, key, pieces)
+        place = scores_lib.Place(query, key, *pieces)
         if "rotated_query" in by_name:
             # The outer piece stays while inner ones follow each other.
             is_new = {"query": is_backward or inner == 0}
@@ -267,12 +286,12 @@ def _run(options, *arrays):
         kernel(options, place, counters, **by_name)
 
     out_shape, out_specs = zip(*outputs.values(), strict=True)
-    scores = batch * size // options.head_size * length**2
+    scores = batch * size // options.head_size * length * key.shape[1]
     return pl.pallas_call(
         run_program,
         grid_spec=pltpu.PrefetchScalarGridSpec(
             num_scalar_prefetch=1,
-            grid=(batch, blocks, pieces, pieces),
+            grid=(batch, blocks, *(pieces[::-1] if is_backward else pieces)),
             in_specs=[specs[name] for name in inputs],
             out_specs=out_specs,
             scratch_shapes=tuple(scratch.values()),
@@ -294,9 +313,14 @@ def _run(options, *arrays):
     )(counters.reshape(-1), *inputs.values())
 
 
-def _piece_size(length):
-    """Return the largest size of equal pieces of a row."""
-    sizes = range(QUERY_CHUNK, MAX_LENGTH + 1, QUERY_CHUNK)
+def _piece_size(length, window):
+    """Return the largest size of equal pieces of a row.
+
+    With a window, rows as long as `overlapping_pieces` makes them are whole: only then
+    do queries meet no more keys than they see.
+    """
+    most = MAX_LENGTH + (0 if window is None else 2 * MAX_WINDOW)
+    sizes = range(QUERY_CHUNK, most + 1, QUERY_CHUNK)
     return max(size for size in sizes if length % size == 0)
 
 

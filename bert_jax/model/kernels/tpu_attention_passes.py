@@ -46,7 +46,7 @@ def forward(
     of values, `context` [128, L].
     """
     program = Program(options, place, counters, query, queries, keys)
-    is_whole = place.pieces == 1
+    is_whole = place.is_whole
 
     def begin(step):
         q = program.only(step, query[0, step.chunk, step.columns])
@@ -124,7 +124,6 @@ def backward(
     kept = 1 - options.rate
     scale = options.head_size**-0.5 / kept
     length = query.shape[1]
-    chunks = [slice(i, i + QUERY_CHUNK) for i in range(0, length, QUERY_CHUNK)]
     total_d_query = total_d_query.at[program.rows()]
 
     def begin(step):
@@ -137,7 +136,7 @@ def backward(
     def clear():
         @pl.when(place.key == 0)
         def _():
-            total_d_query[:] = jnp.zeros_like(total_d_key)
+            total_d_query[:] = jnp.zeros((length, LANES), jnp.float32)
 
         @pl.when(place.query == 0)
         def _():
@@ -147,7 +146,8 @@ def backward(
     def write(columns):
         def write_one(index, target, total, factor, rotations):
             of_bias = jnp.zeros((1, LANES), jnp.float32)
-            for chunk in chunks:
+            for start in range(0, target.shape[1], QUERY_CHUNK):
+                chunk = slice(start, start + QUERY_CHUNK)
                 x = total[chunk] * factor
                 if rotations is not None:
                     cosine, sine = rotations[0, 0, chunk], rotations[0, 1, chunk]
@@ -156,11 +156,11 @@ def backward(
                 of_bias += jnp.sum(x, axis=0, keepdims=True)
             d_biases[0, index : index + 1, columns] += of_bias
 
-        @pl.when(place.key == place.pieces - 1)
+        @pl.when(place.key == place.key_pieces - 1)
         def _():
             write_one(0, d_query, total_d_query, scale, query_rotations)
 
-        @pl.when(place.query == place.pieces - 1)
+        @pl.when(place.query == place.query_pieces - 1)
         def _():
             write_one(1, d_key, total_d_key, scale, key_rotations)
             write_one(2, d_value, total_d_value, 1 / kept, None)
@@ -192,7 +192,7 @@ def backward(
             if step.last and chunk.stop == length and is_whole:
                 write(columns)
 
-    is_whole = place.pieces == 1
+    is_whole = place.is_whole
 
     @pl.when(place.query + place.key == 0)
     def _():

@@ -32,7 +32,8 @@ class Options:
       causal: Whether queries see no later keys.
       window: Largest distance at which queries see keys; None: any.
       packed: Whether queries see keys of their own document only.
-      piece: Positions of a piece of a row; all positions in short rows.
+      query_piece: Queries of a piece of a row; all queries in short rows.
+      key_piece: Keys of a piece, likewise.
       interpret: Whether to interpret the kernel, on any backend.
     """
 
@@ -41,7 +42,8 @@ class Options:
     causal: bool
     window: int | None
     packed: bool
-    piece: int
+    query_piece: int
+    key_piece: int
     interpret: bool
 
     @property
@@ -57,12 +59,18 @@ class Place:
     Attributes:
       query: Index of the piece of queries; 0, known at compile time, in whole rows.
       key: Index of the piece of keys, likewise.
-      pieces: Number of pieces in a row.
+      query_pieces: Number of pieces of queries in a row.
+      key_pieces: Number of pieces of keys.
     """
 
     query: int | jax.Array
     key: int | jax.Array
-    pieces: int
+    query_pieces: int
+    key_pieces: int
+
+    @property
+    def is_whole(self) -> bool:
+        return self.query_pieces == self.key_pieces == 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -92,13 +100,13 @@ class Program:
     """State that the heads of a program share, and steps that both passes share."""
 
     def __init__(self, options, place, counters, query, queries, keys):
-        _, length, width = query.shape
+        length = keys.shape[2]
         self._options, self._place = options, place
         self._queries = queries
         # [M, N] like the scores: a register would hold one row of [1, M].
         self._keys = jnp.broadcast_to(keys[0], (QUERY_CHUNK, length)).T
         self._counters = counters
-        self._heads = width // options.head_size
+        self._heads = query.shape[2] // options.head_size
         if options.rate:
             # [M / 2, N]: one word for two keys.
             self._size = size = dropout.words(length)
@@ -106,7 +114,8 @@ class Program:
             index = query_index * size + key_index
             zero = jnp.uint32(0)
             self._words = randomness.advance(zero, index.astype(jnp.uint32))
-        self._length, self._width = length, width
+        self._length = length  # of the keys, and of the queries of whole rows
+        _, self._query_length, self._width = query.shape
 
     def steps(self, begin):
         """Yield each step with the results of `begin(step)`.
@@ -127,7 +136,7 @@ class Program:
         for start in range(0, self._width, LANES):
             columns = slice(start, start + LANES)
             parts = range(0, LANES, size)
-            for first in range(0, self._length, QUERY_CHUNK):
+            for first in range(0, self._query_length, QUERY_CHUNK):
                 chunk = slice(first, first + QUERY_CHUNK)
                 for part in parts:
                     yield Step(
@@ -148,7 +157,7 @@ class Program:
         """
         options = self._options
         begin, end = 0, self._length
-        if not options.rate and self._place.pieces == 1:
+        if not options.rate and self._place.is_whole:
             if options.window is not None:
                 begin = queries.start - options.window
                 end = queries.stop + options.window
@@ -160,19 +169,19 @@ class Program:
 
     def rows(self):
         """Return the positions in the row of the program's queries."""
-        start = self._place.query * self._length
-        if self._place.pieces > 1:
+        start = self._place.query * self._query_length
+        if not self._place.is_whole:
             start = pl.multiple_of(start, QUERY_CHUNK)
-        return pl.ds(start, self._length)
+        return pl.ds(start, self._query_length)
 
     def sees_keys(self):
         """Return whether some query of the program sees some of its keys."""
         place, window = self._place, self._options.window
         ahead = place.key - place.query
         sees = True
-        if place.pieces > 1 and self._options.causal:
+        if not place.is_whole and self._options.causal:
             sees = ahead <= 0
-        if place.pieces > 1 and window is not None:
+        if not place.is_whole and window is not None:
             sees &= jnp.abs(ahead) <= -(-window // self._length)
         return sees
 
