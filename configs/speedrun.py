@@ -9,7 +9,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/speedrun.py \
 Cost:   as much as 18,000 steps of 16 rows of BERT-Tiny: ten minutes of two cores that
         train 480 of these rows a second.
 Smoke:  --config=configs/speedrun.py:smoke takes seconds.
-Result: on novels and some of Wikipedia, 3.38 nats on held-out text, 38.3 % of the masked
+Result: on novels and some of Wikipedia, 3.38 nats on held-out text, 38.3 % of masked
         tokens, and 59.0 +- 0.6 % of BLiMP's pairs; BERT's recipe, for as long, 3.89,
         33.0 and 55.0. An eighth of the steps end at 4.43 and 4.48, two seeds.
 """
