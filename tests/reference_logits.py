@@ -8,6 +8,7 @@ import numpy as np
 from toy import TINY, metadata
 
 from bert_jax.model import heads
+from bert_jax.model.cross_entropy import VocabularyLogits
 from bert_jax.model.inputs import Inputs
 
 TOKENIZER = metadata().tokenizer
@@ -23,7 +24,9 @@ def words(number, seed=0):
 @functools.partial(jax.jit, static_argnames=("model", "method"))
 def _apply(model, params, inputs, more, method):
     logits = model.apply({"params": params}, inputs, *more, method=method)
-    return vars(logits) if isinstance(logits, heads.PretrainingLogits) else logits
+    if isinstance(logits, heads.PretrainingLogits):
+        return vars(logits) | {"mlm": logits.mlm.compute()}
+    return logits.compute() if isinstance(logits, VocabularyLogits) else logits
 
 
 def logits_of(model, params, pairs, *more, method=None):

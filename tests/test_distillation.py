@@ -59,7 +59,9 @@ def test_the_loss_equals_its_restatement(temperature):
     )
     inputs, positions = Inputs.of(batch), batch["mlm_positions"]
     logits = [
-        np.asarray(model.apply({"params": params}, inputs, positions).mlm, np.float64)
+        np.asarray(
+            model.apply({"params": params}, inputs, positions).mlm.compute(), np.float64
+        )
         for model, params in (
             (heads.PretrainingModel(TEACHER, ""), teacher()["teacher"]),
             (objective.model, student),

@@ -271,7 +271,7 @@ def test_families_equal_the_restatement(name):
         )
         model = heads.PretrainingModel(c, sentence_head="")
         everywhere = jnp.broadcast_to(jnp.arange(24), (2, 24))
-        logits = model.apply({"params": params}, inputs, everywhere).mlm
+        logits = model.apply({"params": params}, inputs, everywhere).mlm.compute()
         return encoded.hidden_states, logits[..., :101]
 
     states, logits = states_and_logits(params)
@@ -312,7 +312,7 @@ def test_loops_and_recomputation_change_nothing(name, change):
 
         def loss(params):
             logits = model.apply({"params": params}, inputs, at, dropout_keys=keys)
-            return jnp.sum(jnp.sin(logits.mlm[..., :101]))
+            return jnp.sum(jnp.sin(logits.mlm.compute()[..., :101]))
 
         return jax.jit(jax.value_and_grad(loss))(random_params(c))
 
@@ -524,6 +524,8 @@ def test_a_variant_of_the_encoder(monkeypatch):
     assert np.abs(got - expected).max() <= 1e-5 * np.abs(expected).max()
     # As a masked language model it is read at some positions.
     model, at = heads.PretrainingModel(c, sentence_head=""), jnp.array([[2], [9]])
-    logits = jax.jit(model.apply)({"params": params}, inputs, at).mlm[0, 0, :101]
+    logits = jax.jit(model.apply)({"params": params}, inputs, at).mlm.compute()[
+        0, 0, :101
+    ]
     expected = x[2] @ restated.params["mlm_head"]["output_embedding"].T
     assert np.abs(logits - expected[:101]).max() <= 1e-5 * np.abs(expected).max()

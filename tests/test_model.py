@@ -19,7 +19,7 @@ from toy import (
 )
 
 from bert_jax import config
-from bert_jax.model import heads, randomness
+from bert_jax.model import cross_entropy, heads, randomness
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.block import Block
 from bert_jax.model.heads import make_encoder
@@ -184,7 +184,7 @@ def test_padding_of_the_vocabulary_is_never_predicted():
     logits = jax.jit(heads.PretrainingModel(TINY).apply)(
         {"params": params}, Inputs.of(batch), batch["mlm_positions"]
     )
-    assert (logits.mlm[..., 101:] < -1e8).all()
+    assert (logits.mlm.compute()[..., 101:] < -1e8).all()
     exact = dataclasses.replace(TINY, vocab_multiple=1)
     cut = jax.tree.map(lambda p: p[:101] if p.shape[:1] == (128,) else p, params)
     (loss, _), _ = loss_and_grads(exact, cut, batch)
@@ -322,7 +322,7 @@ def test_logits_are_float32_and_not_rounded_to_less(dtype):
     logits = jax.jit(heads.PretrainingModel(config).apply)(
         {"params": init(TINY)}, Inputs.of(batch), batch["mlm_positions"]
     )
-    for values in (logits.mlm[..., :101], logits.sentence):
+    for values in (logits.mlm.compute()[..., :101], logits.sentence):
         assert values.dtype == jnp.float32
         rounded = values.astype(jnp.bfloat16).astype(jnp.float32)
         assert np.mean(rounded == values) < 0.1
@@ -338,7 +338,7 @@ def test_cross_entropy_and_its_gradient():
     def plain(logits):
         return -jax.nn.log_softmax(logits)[jnp.arange(6), labels]
 
-    got, pullback = jax.vjp(lambda x: metric_sums.cross_entropy(x, labels), logits)
+    got, pullback = jax.vjp(lambda x: cross_entropy.cross_entropy(x, labels), logits)
     expected, expected_pullback = jax.vjp(plain, logits)
     g = jnp.arange(6.0)
     assert np.allclose(got, expected, atol=1e-6)
@@ -351,7 +351,7 @@ def test_ties_predict_the_first_class():
     labels = jnp.arange(500) % 7
     correct = np.argmax(logits, axis=-1) == labels
     assert 50 < correct.sum() < 150
-    assert np.array_equal(metric_sums.is_correct(logits, labels), correct)
+    assert np.array_equal(cross_entropy.is_correct(logits, labels), correct)
 
 
 def test_terms_are_sums_and_counts():

@@ -17,6 +17,7 @@ from bert_jax.model import (
     products,
     randomness,
 )
+from bert_jax.model.cross_entropy import VocabularyLogits
 from bert_jax.model.deberta.encoder import DebertaEncoder
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
@@ -56,8 +57,8 @@ class PredictionHead(nn.Module):
     @nn.compact
     def __call__(
         self, x: Float[Array, "B P D"], token_embedding: Float[Array, "V E"]
-    ) -> Float[Array, "B P V"]:
-        """Return float32 logits, which are -1e9 for the vocabulary's padding."""
+    ) -> VocabularyLogits:
+        """Return the logits as factors."""
         c, head = self.config, self.head or self.config.prediction_head
         layers = [
             ("inner_transform", head.width or c.embedding_columns),
@@ -80,16 +81,11 @@ class PredictionHead(nn.Module):
             table = embeddings.table(
                 self, "output_embedding", "vocab", c.padded_vocab_size
             )
-        rows = x.reshape(-1, c.embedding_columns)  # [B P, E]
-        logits = products.linear(rows, table, jnp.dtype(c.dtype), transposed=True)
+        bias = None
         if head.output_bias:
             zeros = nn.with_logical_partitioning(nn.initializers.zeros, ("vocab",))
             bias = self.param("output_bias", zeros, (c.padded_vocab_size,))
-            logits = products.add_bias(logits, bias)
-        if c.padded_vocab_size > c.vocab_size:
-            is_token = jnp.arange(c.padded_vocab_size) < c.vocab_size
-            logits = jnp.where(is_token, logits, -1e9)
-        return logits.reshape(*x.shape[:2], c.padded_vocab_size)
+        return VocabularyLogits(x, table, bias, c)
 
 
 class Classifier(nn.Module):
@@ -111,16 +107,16 @@ class Classifier(nn.Module):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PretrainingLogits:
-    """Float32 logits of masked language modelling and of the question about segments.
+    """Logits of masked language modelling and of the question about segments.
 
     Attributes:
       mlm: Logits of the masked tokens.
-      sentence: Logits of the answer about two segments; in packed rows, of each
+      sentence: Float32 logits of the answer about two segments; in packed rows, of each
         example's; None without a question.
       hidden_states: Requested hidden states; None if there are none.
     """
 
-    mlm: Float[Array, "B P V"]
+    mlm: VocabularyLogits
     sentence: Float[Array, "B 2"] | Float[Array, "B S 2"] | None
     hidden_states: Float[Array, "states B L D"] | None = None
 
@@ -207,8 +203,8 @@ class CausalModel(nn.Module):
         inputs: Inputs,
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
-    ) -> Float[Array, "B L V"]:
-        """Return float32 logits of the token after each position."""
+    ) -> VocabularyLogits:
+        """Return the logits of the token after each position."""
         keys = randomness.fold_in(dropout_keys, "encoder")
         encoded = self.encoder(inputs, dropout_keys=keys)
         return self.lm_head(encoded.hidden, self.encoder.token_embedding())

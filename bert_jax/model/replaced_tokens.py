@@ -56,7 +56,8 @@ class ReplacedTokensModel(nn.Module):
             dropout_keys=randomness.fold_in(dropout_keys, "generator"),
             read_at=mlm_positions,
         )
-        return self.generator_head(encoded.hidden, self.encoder.token_embedding())
+        table = self.encoder.token_embedding()
+        return self.generator_head(encoded.hidden, table).compute()
 
     def discriminate(
         self, inputs: Inputs, *, dropout_keys: UInt32[Array, " B"] | None = None

@@ -23,10 +23,13 @@ class Objective(Protocol):
     Attributes:
       encoder: Architecture of the encoder that fine-tuning loads.
       encoder_path: Path of the encoder in the parameters, such as "encoder".
+      predicts_tokens: Whether the loss is a cross entropy over the vocabulary, and
+        nothing else reads the logits. Then a kernel may compute it.
     """
 
     encoder: config_lib.EncoderConfig
     encoder_path: str
+    predicts_tokens: bool
 
     @property
     def losses(self) -> Mapping[str, float]:

@@ -5,6 +5,7 @@ import dataclasses
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model import cross_entropy
 from bert_jax.objectives import Batch, labelled, metric_sums
 
 
@@ -60,11 +61,11 @@ class Classification(labelled.LabelledObjective):
             normaliser = jax.nn.logsumexp(logits, axis=-1)
             loss = normaliser - jnp.sum(batch["probabilities"] * logits, axis=-1)
         else:
-            loss = metric_sums.cross_entropy(logits, labels)
+            loss = cross_entropy.cross_entropy(logits, labels)
         if self.label_smoothing:
             uniform = jax.nn.logsumexp(logits, axis=-1) - jnp.mean(logits, axis=-1)
             loss += self.label_smoothing * (uniform - loss)
-        correct = metric_sums.is_correct(logits, labels)
+        correct = cross_entropy.is_correct(logits, labels)
         return {
             self.loss_name: metric_sums.weighted(loss, self.loss_weights(batch)),
             "accuracy": metric_sums.weighted(correct, batch["weights"]),

@@ -15,7 +15,7 @@ import jax.numpy as jnp
 from jaxtyping import Array, Float
 
 from bert_jax import config as config_lib
-from bert_jax.model import flops, heads
+from bert_jax.model import cross_entropy, flops, heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, masked_lm, metric_sums
 
@@ -35,6 +35,8 @@ class Distillation(masked_lm.MaskedLm):
     """
 
     config: config_lib.DistillationConfig = config_lib.DistillationConfig()
+
+    predicts_tokens = False
 
     @property
     def losses(self) -> dict[str, float]:
@@ -88,11 +90,13 @@ class Distillation(masked_lm.MaskedLm):
             **options,
         )
         # Tables may be padded to different sizes; the tokens come first.
-        size = min(taught.mlm.shape[-1], logits.mlm.shape[-1])
-        ours, theirs = logits.mlm[..., :size], taught.mlm[..., :size]  # [B, P, V]
+        ours, theirs = logits.mlm.compute(), taught.mlm.compute()  # [B, P, V]
+        terms = self.compare(ours, logits.sentence, batch)
+        size = min(ours.shape[-1], theirs.shape[-1])
+        ours, theirs = ours[..., :size], theirs[..., :size]
         weights = batch["mlm_weights"]
-        agrees = metric_sums.is_correct(ours, jnp.argmax(theirs, axis=-1))
-        terms = self.compare(logits, batch) | {
+        agrees = cross_entropy.is_correct(ours, jnp.argmax(theirs, axis=-1))
+        terms |= {
             "teacher_loss": metric_sums.weighted(
                 divergence(ours, theirs, self.config.temperature), weights
             ),

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax import config as config_lib
-from bert_jax.model import flops, heads
+from bert_jax.model import cross_entropy, flops, heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, metric_sums
 
@@ -23,6 +23,7 @@ class LabelledObjective:
     encoder: config_lib.EncoderConfig
 
     encoder_path = "encoder"
+    predicts_tokens = False
     loss_name: ClassVar[str]
     # Metrics besides the loss and the share of padding.
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
@@ -51,8 +52,8 @@ class LabelledObjective:
     def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.Terms:
         """Return the loss and the metrics in `metric_names`."""
         labels, weights = batch["labels"], self.loss_weights(batch)
-        loss = metric_sums.cross_entropy(logits, labels)
-        correct = metric_sums.is_correct(logits, labels)
+        loss = cross_entropy.cross_entropy(logits, labels)
+        correct = cross_entropy.is_correct(logits, labels)
         return {
             self.loss_name: metric_sums.weighted(loss, weights),
             "accuracy": metric_sums.weighted(correct, weights),

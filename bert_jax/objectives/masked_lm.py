@@ -10,9 +10,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+from jaxtyping import Array, Float
 
 from bert_jax import config as config_lib
-from bert_jax.model import flops, heads
+from bert_jax.model import cross_entropy, flops, heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, metric_sums, pretraining
 
@@ -84,7 +85,8 @@ class MaskedLm(pretraining.PretrainingObjective):
         return counts
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
-        return self.compare(self.logits(params, batch, dropout_keys), batch)
+        logits = self.logits(params, batch, dropout_keys)
+        return self.compare(logits.mlm, logits.sentence, batch)
 
     def logits(
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: str
@@ -103,11 +105,14 @@ class MaskedLm(pretraining.PretrainingObjective):
         )
 
     def compare(
-        self, logits: heads.PretrainingLogits, batch: Batch
+        self,
+        tokens: cross_entropy.VocabularyLogits | Float[Array, "B P V"],
+        sentence: Float[Array, "*pairs 2"] | None,
+        batch: Batch,
     ) -> metric_sums.Terms:
         """Compare logits with the labels, and return losses and accuracies."""
         measured = {}
-        for name, scores in (("mlm", logits.mlm), (self._pair_task, logits.sentence)):
+        for name, scores in (("mlm", tokens), (self._pair_task, sentence)):
             if scores is not None:
                 labels, weights = batch[f"{name}_labels"], batch[f"{name}_weights"]
                 measured |= metric_sums.predictions(name, scores, labels, weights)

@@ -1,11 +1,12 @@
-"""Sums and counts of losses and metrics, and the cross entropy."""
+"""Sums and counts of losses and metrics."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
-import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int
+
+from bert_jax.model import cross_entropy
 
 
 class Term(NamedTuple):
@@ -32,12 +33,12 @@ def weighted(
 
 def predictions(
     name: str,
-    logits: Float[Array, "*rows V"],
+    logits: Float[Array, "*rows V"] | cross_entropy.VocabularyLogits,
     labels: Int[Array, "*rows"],
     weights: Float[Array, "*rows"],
 ) -> Terms:
     """Return the terms NAME_loss and NAME_accuracy of predicted classes."""
-    loss, correct = cross_entropy(logits, labels), is_correct(logits, labels)
+    loss, correct = cross_entropy.compare(logits, labels)
     return {
         f"{name}_loss": weighted(loss, weights),
         f"{name}_accuracy": weighted(correct, weights),
@@ -72,51 +73,3 @@ def report(losses: Mapping[str, float], terms: Terms) -> dict[str, float]:
     """Return the values to report: the loss, and the mean of each term."""
     values = {name: ratio(term) for name, term in sorted(terms.items())}
     return {"loss": total(losses, values), **values}
-
-
-def is_correct(
-    logits: Float[Array, "*rows V"], labels: Int[Array, "*rows"]
-) -> Float[Array, "*rows"]:
-    """Return 1.0 where the label is the argmax (the first on ties), else 0.0.
-
-    It uses the reductions of `cross_entropy` and one more. With `jnp.argmax`, the head
-    for masked tokens takes a quarter more cycles on a TPU (docs/log.md).
-    """
-    index = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
-    is_earlier = index < labels[..., None]
-    earlier = jnp.max(jnp.where(is_earlier, logits, -jnp.inf), axis=-1)
-    chosen = jnp.sum(jnp.where(_is_label(logits, labels), logits, 0.0), axis=-1)
-    highest = jnp.max(logits, axis=-1)
-    return ((chosen >= highest) & (chosen > earlier)).astype(jnp.float32)
-
-
-@jax.custom_vjp
-def cross_entropy(
-    logits: Float[Array, "*rows V"], labels: Int[Array, "*rows"]
-) -> Float[Array, "*rows"]:
-    """Return -log softmax(logits)[label], in nats.
-
-    The custom derivative, softmax minus one-hot, is one loop over the logits. The
-    derivative that JAX generates scatters into a second array of their size.
-    """
-    return _cross_entropy_forward(logits, labels)[0]
-
-
-def _cross_entropy_forward(logits, labels):
-    log_normalizer = jax.nn.logsumexp(logits, axis=-1)
-    chosen = jnp.sum(jnp.where(_is_label(logits, labels), logits, 0.0), axis=-1)
-    return log_normalizer - chosen, (logits, log_normalizer, labels)
-
-
-def _cross_entropy_backward(residuals, g):
-    logits, log_normalizer, labels = residuals
-    probabilities = jnp.exp(logits - log_normalizer[..., None])
-    return (probabilities - _is_label(logits, labels)) * g[..., None], None
-
-
-cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
-
-
-def _is_label(logits, labels):
-    index = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
-    return index == labels[..., None]

@@ -28,6 +28,7 @@ class PretrainingObjective:
     encoder: config_lib.EncoderConfig
 
     encoder_path = "encoder"
+    predicts_tokens: ClassVar[bool] = True
     # Arrays of a batch that the model takes behind `Inputs`, all int32 [B, ...].
     model_arrays: ClassVar[tuple[str, ...]] = ("mlm_positions",)
 

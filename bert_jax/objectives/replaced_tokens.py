@@ -32,6 +32,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     """
 
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
+    predicts_tokens = False
 
     @property
     def losses(self) -> dict[str, float]:

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import jax
 import jax.numpy as jnp
 
-from bert_jax.model import heads
+from bert_jax.model import cross_entropy, heads
 from bert_jax.objectives import Batch, labelled, metric_sums
 
 # Logit of padding.
@@ -47,8 +47,8 @@ class Spans(labelled.LabelledObjective):
         """Return loss and accuracies; `exact` requires both ends to be correct."""
         both = logits[..., 0], logits[..., 1]  # [B, L] each
         labels = batch["start_positions"], batch["end_positions"]
-        start_loss, end_loss = map(metric_sums.cross_entropy, both, labels)
-        start, end = map(metric_sums.is_correct, both, labels)
+        start_loss, end_loss = map(cross_entropy.cross_entropy, both, labels)
+        start, end = map(cross_entropy.is_correct, both, labels)
         values = {
             self.loss_name: (start_loss + end_loss) / 2,
             "start_accuracy": start,

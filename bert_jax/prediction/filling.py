@@ -64,7 +64,9 @@ class MaskedTokens(rows_lib.TextQuestion):
         """Return the logits of all tokens at the positions, [B, P, V]."""
         inputs, positions = Inputs.of(batch), batch["mlm_positions"]
         if self.generator is None:
-            return self._model.apply({"params": params}, inputs, positions).mlm
+            return self._model.apply(
+                {"params": params}, inputs, positions
+            ).mlm.compute()
         return self._model.apply(
             {"params": params}, inputs, positions, method="generate"
         )

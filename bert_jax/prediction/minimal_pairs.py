@@ -68,7 +68,7 @@ class PermutedToken(text_rows.TextQuestion):
         logits = self._model.apply(
             {"params": params}, inputs, ranks.astype(jnp.int32), positions
         )
-        return {"score": _log_probabilities(logits, labels)[:, 0]}
+        return {"score": _log_probabilities(logits.compute(), labels)[:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ class LeftToRight(text_rows.TextQuestion):
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
         inputs = Inputs.of(batch)
-        logits = self._model.apply({"params": params}, inputs)  # [B, L, V]
+        logits = self._model.apply({"params": params}, inputs).compute()  # [B, L, V]
         tokens = _log_probabilities(logits[:, :-1], inputs.input_ids[:, 1:])
         return {"score": jnp.sum(tokens * inputs.attention_mask[:, 1:], axis=1)}
 

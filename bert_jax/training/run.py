@@ -158,7 +158,13 @@ class Run:
                 rows = phase.batch_size // phase.micro_batches
                 found = [
                     name.removeprefix("encoder.")
-                    + decisions.describe(encoder, platform, rows, phase.length)
+                    + decisions.describe(
+                        encoder,
+                        platform,
+                        rows,
+                        phase.length,
+                        predicts_tokens=phase.objective.predicts_tokens,
+                    )
                     for name, encoder in self.encoders.items()
                 ]
                 if found != described:

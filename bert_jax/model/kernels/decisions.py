@@ -153,6 +153,29 @@ def _residual_on_tpu(config, batch, length):
     yield _uneven_rows(batch)
 
 
+def cross_entropy(
+    config: config_lib.EncoderConfig, platform: str, batch: int
+) -> Decision:
+    """Decide how the cross entropy of predicted tokens is computed; see `attention`."""
+    if config.kernels == "off":
+        return Decision(PLAIN, "encoder.kernels=off")
+    if platform != "tpu":
+        return Decision(PLAIN, f"no kernel for platform {platform}")
+    return _first_reason(_cross_entropy_on_tpu(config, batch), TPU_KERNEL)
+
+
+def _cross_entropy_on_tpu(config, batch):
+    columns = config.embedding_columns
+    yield config.dtype != "bfloat16", f"factors are {config.dtype}, not bfloat16"
+    yield (
+        columns % LANES,
+        f"embeddings of {columns} columns; the kernel takes multiples of {LANES}",
+    )
+    parts = per_device.parts("vocab")
+    yield parts > 1, f"the vocabulary is split over {parts} devices"
+    yield _uneven_rows(batch)
+
+
 def _uneven_rows(batch):
     devices = per_device.parts("batch")
     return batch % devices, f"{batch} rows are not a multiple of {devices} devices"
@@ -167,7 +190,12 @@ def _first_reason(reasons, kernel):
 
 
 def describe(
-    config: config_lib.EncoderConfig, platform: str, batch: int, length: int
+    config: config_lib.EncoderConfig,
+    platform: str,
+    batch: int,
+    length: int,
+    *,
+    predicts_tokens: bool,
 ) -> str:
     """Say which implementation each part of an encoder has in training, and why.
 
@@ -179,6 +207,7 @@ def describe(
       platform: Platform that the program is compiled for.
       batch: Rows that are computed at once, over all devices.
       length: Tokens of a row.
+      predicts_tokens: Whether the loss may be the kernel of the cross entropy.
     """
     has_dropout = config.attention_dropout_rate > 0
     kinds = sorted({config.is_global(i) for i in range(config.num_layers)})
@@ -198,6 +227,8 @@ def describe(
         if is_global in kinds
     ]
     decided.append(("residuals", residual(config, platform, batch, length)))
+    if predicts_tokens:
+        decided.append(("cross entropy", cross_entropy(config, platform, batch)))
     parts: dict[str, list[str]] = {}  # by decision
     for part, decision in decided:
         parts.setdefault(str(decision), []).append(part)

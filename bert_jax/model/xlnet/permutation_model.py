@@ -1,10 +1,11 @@
 """XLNet with its head, which predicts tokens in an order of factorisation."""
 
 import flax.linen as nn
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import heads, linear, randomness
+from bert_jax.model.cross_entropy import VocabularyLogits
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.encoder import Targets, XLNetEncoder
 
@@ -34,8 +35,8 @@ class PermutationModel(nn.Module):
         target_positions: Int[Array, "B P"],
         *,
         dropout_keys: UInt32[Array, " B"] | None = None,
-    ) -> Float[Array, "B P V"]:
-        """Return float32 logits of the tokens at `target_positions`; see `Targets`."""
+    ) -> VocabularyLogits:
+        """Return the logits of the tokens at `target_positions`; see `Targets`."""
         encoded = self.encoder(
             inputs,
             targets=Targets(ranks, target_positions, self.target_embedding),

@@ -1,0 +1,268 @@
+"""Logits over the vocabulary and their cross entropy as TPU kernels.
+
+The plain path writes float32 logits [N, V] and reads them four times. Here a block of
+logits stays on the chip. The forward pass keeps a running maximum and sum for each row
+(Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"). The backward
+pass computes the logits again, and writes their gradient in the type of the factors,
+for two products that the compiler makes.
+"""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas as pl
+from jax.experimental.pallas import tpu as pltpu
+from jaxtyping import Array, Float, Int
+
+from bert_jax.model import products
+from bert_jax.model.kernels import per_device
+from bert_jax.model.kernels.decisions import LANES
+
+# Rows and columns of a block of logits, and rows that are computed at once.
+_ROWS, _COLUMNS, _CHUNK = 512, 1024, 128
+
+# Names of the dimensions of arrays: hidden states, values of predictions, table, bias.
+_HIDDEN = ("batch", None, None)
+_PREDICTIONS = ("batch", None)
+_TABLE = (None, None)
+_BIAS = (None,)
+_SUMS = ("batch", None)
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """Static options of the kernels.
+
+    Attributes:
+      vocab_size: Number of logits; the table's later rows are padding.
+      interpret: Whether to interpret the kernels, on any backend.
+    """
+
+    vocab_size: int
+    interpret: bool
+
+
+def cross_entropy(
+    x: Float[Array, "B P E"],
+    table: Float[Array, "V E"],
+    bias: Float[Array, " V"],
+    labels: Int[Array, "B P"],
+    *,
+    vocab_size: int,
+    interpret: bool = False,
+) -> tuple[Float[Array, "B P"], Float[Array, "B P"]]:
+    """Return -log softmax(x table^T + bias)[label], and if the label is the argmax.
+
+    Factors have the type of `x`. The second result is 1.0 or 0.0; the argmax is the
+    first maximum.
+    """
+    return _cross_entropy(x, table, bias, labels, Options(vocab_size, interpret))
+
+
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
+def _cross_entropy(x, table, bias, labels, options):
+    return _cross_entropy_forward(x, table, bias, labels, options)[0]
+
+
+def _cross_entropy_forward(x, table, bias, labels, options):
+    factor = table.astype(x.dtype)
+    inputs = _HIDDEN, _TABLE, _BIAS, _PREDICTIONS
+    loss, is_correct, log_normalizer = per_device.apply(
+        _run_forward, options, inputs, [_PREDICTIONS] * 3, x, factor, bias, labels
+    )
+    return (loss, is_correct), (x, factor, bias, labels, log_normalizer)
+
+
+def _cross_entropy_backward(options, residuals, gradients):
+    x, table, *_ = residuals
+    inputs = _HIDDEN, _TABLE, _BIAS, *[_PREDICTIONS] * 3
+    d_logits, d_bias = per_device.apply(
+        _run_backward,
+        options,
+        inputs,
+        (_HIDDEN, _SUMS),
+        *residuals,
+        gradients[0],
+    )  # [B, P, V], [8 parts, V]
+    d_logits = d_logits.reshape(-1, table.shape[0])  # [B P, V]
+    rows = x.reshape(-1, table.shape[1])  # [B P, E]
+    dx = products.dot("rv,ve->re", d_logits, table).astype(x.dtype)
+    d_table = products.dot("vr,re->ve", products.transpose(d_logits), rows)
+    return dx.reshape(x.shape), d_table, jnp.sum(d_bias, axis=0), None
+
+
+_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+
+
+def _run_forward(options, x, table, bias, labels):
+    rows, blocks = _layout(x, table)
+    by_row, by_column = (lambda i, j: (i, 0)), (lambda i, j: (j, 0))
+    of_row = pl.BlockSpec((blocks.rows, 1), by_row)
+    in_specs = [
+        pl.BlockSpec((blocks.rows, x.shape[-1]), by_row),
+        pl.BlockSpec((blocks.columns, x.shape[-1]), by_column),
+        pl.BlockSpec((1, blocks.columns), lambda i, j: (0, j)),
+        of_row,
+    ]
+    value = jax.ShapeDtypeStruct((rows, 1), jnp.float32)
+    results = pl.pallas_call(
+        functools.partial(_forward, options),
+        grid=(pl.cdiv(rows, blocks.rows), pl.cdiv(table.shape[0], blocks.columns)),
+        in_specs=in_specs,
+        out_specs=[of_row] * 3,
+        out_shape=[value] * 3,
+        scratch_shapes=[pltpu.VMEM((blocks.rows, LANES), jnp.float32)] * 4,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary")
+        ),
+        cost_estimate=_cost(rows, table, 4 * rows),
+        interpret=options.interpret,
+        name="cross_entropy_forward",
+    )(x.reshape(rows, -1), table, bias[None], labels.reshape(rows, 1))
+    return tuple(result.reshape(labels.shape) for result in results)
+
+
+def _run_backward(options, x, table, bias, labels, log_normalizer, gradient):
+    rows, blocks = _layout(x, table)
+    by_row, by_column = (lambda j, i: (i, 0)), (lambda j, i: (j, 0))
+    of_row = pl.BlockSpec((blocks.rows, 1), by_row)
+    in_specs = [
+        pl.BlockSpec((blocks.rows, x.shape[-1]), by_row),
+        pl.BlockSpec((blocks.columns, x.shape[-1]), by_column),
+        pl.BlockSpec((1, blocks.columns), lambda j, i: (0, j)),
+        *[of_row] * 3,
+    ]
+    size = table.shape[0]
+    values = labels, log_normalizer, gradient
+    d_logits, d_bias = pl.pallas_call(
+        functools.partial(_backward, options, rows),
+        grid=(pl.cdiv(size, blocks.columns), pl.cdiv(rows, blocks.rows)),
+        in_specs=in_specs,
+        out_specs=[
+            pl.BlockSpec((blocks.rows, blocks.columns), lambda j, i: (i, j)),
+            pl.BlockSpec((8, blocks.columns), lambda j, i: (0, j)),
+        ],
+        out_shape=[
+            jax.ShapeDtypeStruct((rows, size), x.dtype),
+            jax.ShapeDtypeStruct((8, size), jnp.float32),
+        ],
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary")
+        ),
+        cost_estimate=_cost(rows, table, rows * size * x.dtype.itemsize),
+        interpret=options.interpret,
+        name="cross_entropy_backward",
+    )(
+        x.reshape(rows, -1),
+        table,
+        bias[None],
+        *(value.reshape(rows, 1) for value in values),
+    )
+    return d_logits.reshape(*x.shape[:2], size), d_bias
+
+
+@dataclasses.dataclass(frozen=True)
+class _Blocks:
+    rows: int
+    columns: int
+
+
+def _layout(x, table):
+    """Return the number of rows of logits, and the size of a block of logits."""
+    rows = x.shape[0] * x.shape[1]
+    limit = pl.cdiv(rows, _CHUNK) * _CHUNK
+    return rows, _Blocks(min(_ROWS, limit), min(_COLUMNS, table.shape[0]))
+
+
+def _cost(rows, table, bytes_written):
+    return pl.CostEstimate(
+        flops=2 * rows * table.size,
+        transcendentals=rows * table.shape[0],
+        bytes_accessed=table.size * table.dtype.itemsize + bytes_written,
+    )
+
+
+def _chunks(options, block, x, table, bias, labels):
+    """Yield the logits of a block by rows, [chunk, columns], and where the label is.
+
+    Yields:
+      The slice of rows; a list of float32 logits [chunk, 128]; the index of the label
+      minus that of the column, for the first of them, [chunk, 128].
+    """
+    size = table.shape[0]
+    column = lax.broadcasted_iota(jnp.int32, (_CHUNK, LANES), 1) + block * size
+    for start in range(0, x.shape[0], _CHUNK):
+        at = slice(start, start + _CHUNK)
+        logits = lax.dot_general(
+            x[at],
+            table[...],
+            (((1,), (1,)), ((), ())),
+            preferred_element_type=jnp.float32,
+        )  # [chunk, columns]
+        parts = []
+        for first in range(0, size, LANES):
+            part = logits[:, first : first + LANES] + bias[:, first : first + LANES]
+            is_token = column < options.vocab_size - first
+            parts.append(jnp.where(is_token, part, -1e9))
+        yield at, parts, labels[at] - column
+
+
+def _forward(options, x, table, bias, labels, loss, is_correct, log_normalizer, *state):
+    """Add a block of columns to the running values of its rows, by lane."""
+    maxima, sums, chosen, earlier = state
+    block = pl.program_id(1)
+
+    @pl.when(block == 0)
+    def _():
+        maxima[...] = earlier[...] = jnp.full(maxima.shape, -1e30)
+        sums[...] = chosen[...] = jnp.zeros(sums.shape)
+
+    for at, parts, distance in _chunks(options, block, x, table, bias, labels):
+        before = maxima[at]
+        maximum = functools.reduce(jnp.maximum, parts, before)
+        total = sums[at] * jnp.exp(before - maximum)
+        found, highest = chosen[at], earlier[at]
+        for i, part in enumerate(parts):
+            total += jnp.exp(part - maximum)
+            found += jnp.where(distance == i * LANES, part, 0.0)
+            is_earlier = distance > i * LANES
+            highest = jnp.maximum(highest, jnp.where(is_earlier, part, -1e30))
+        maxima[at], sums[at], chosen[at], earlier[at] = maximum, total, found, highest
+
+    @pl.when(block == pl.num_programs(1) - 1)
+    def _():
+        maximum = jnp.max(maxima[...], axis=1, keepdims=True)
+        total = jnp.sum(sums[...] * jnp.exp(maxima[...] - maximum), 1, keepdims=True)
+        found = jnp.sum(chosen[...], axis=1, keepdims=True)
+        highest = jnp.max(earlier[...], axis=1, keepdims=True)
+        log_normalizer[...] = maximum + jnp.log(total)
+        loss[...] = log_normalizer[...] - found
+        is_first = (found >= maximum) & (found > highest)
+        is_correct[...] = is_first.astype(jnp.float32)
+
+
+def _backward(
+    options, rows, x, table, bias, labels, log_normalizer, gradient, d_logits, d_bias
+):
+    """Write the gradient of a block of logits, and add it up for the bias."""
+    block = pl.program_id(0), pl.program_id(1)
+
+    @pl.when(block[1] == 0)
+    def _():
+        d_bias[...] = jnp.zeros(d_bias.shape)
+
+    row = lax.broadcasted_iota(jnp.int32, (_CHUNK, LANES), 0) + block[1] * x.shape[0]
+    for at, parts, distance in _chunks(options, block[0], x, table, bias, labels):
+        is_inside = row < rows - at.start
+        normalizer, g = log_normalizer[at], gradient[at]
+        for i, part in enumerate(parts):
+            columns = slice(i * LANES, (i + 1) * LANES)
+            probability = jnp.exp(part - normalizer)
+            d = jnp.where(distance == i * LANES, probability - 1.0, probability) * g
+            if rows % x.shape[0]:
+                d = jnp.where(is_inside, d, 0.0)
+            d_logits[at, columns] = d.astype(d_logits.dtype)
+            d_bias[:, columns] += jnp.sum(d.reshape(-1, 8, LANES), axis=0)

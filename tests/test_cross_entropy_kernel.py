@@ -1,0 +1,185 @@
+"""The TPU kernels of the cross entropy: equal to a restatement, and compiled."""
+
+import dataclasses
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import NamedSharding, SingleDeviceSharding
+from jax.sharding import PartitionSpec as P
+
+from bert_jax import config
+from bert_jax.model import cross_entropy
+from bert_jax.model.kernels import decisions, tpu_cross_entropy
+from bert_jax.objectives import metric_sums
+from bert_jax.planning import topology
+from bert_jax.training import sharding
+
+# Several blocks of rows and of the vocabulary, whose last ones are not full.
+SHAPE, VOCAB_SIZE, PADDED_SIZE = (8, 75), 2200, 2304
+
+
+def arrays_of(shape=SHAPE, size=PADDED_SIZE, columns=128):
+    """Return vectors, table, bias, labels, and gradients of the loss."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(*shape, columns)).astype(np.float32)
+    table = 0.3 * rng.normal(size=(size, columns)).astype(np.float32)
+    bias = rng.normal(size=size).astype(np.float32)
+    labels = rng.integers(VOCAB_SIZE, size=shape).astype(np.int32)
+    gradient = rng.normal(size=shape) * (rng.random(shape) < 0.8)
+    # Two equal vectors in blocks 0 and 1: the logits of these tokens tie.
+    table[1500], bias[1500] = table[7], bias[7] = 0.2 * x[0, 0], 0.0
+    labels[0, :2] = 7, 1500
+    x[0, 1] = x[0, 0]
+    # Padding beyond the vocabulary would win if it were not masked out.
+    bias[VOCAB_SIZE:] = 1e4
+    return x, table, bias, labels, gradient.astype(np.float32)
+
+
+def restated(x, table, bias, labels, gradient):
+    """Return loss, correctness and gradients in float64."""
+    rows, table, bias = (
+        array.astype(np.float64) for array in (x.reshape(-1, x.shape[-1]), table, bias)
+    )
+    at = np.arange(len(rows)), labels.reshape(-1)
+    logits = (rows @ table.T + bias)[:, :VOCAB_SIZE]
+    odds = np.exp(logits - logits.max(1, keepdims=True))
+    probabilities = odds / odds.sum(1, keepdims=True)
+    d = probabilities.copy()
+    d[at] -= 1.0
+    d *= gradient.reshape(-1, 1)
+    d = np.pad(d, ((0, 0), (0, len(table) - VOCAB_SIZE)))
+    is_correct = logits.argmax(1) == at[1]
+    values = -np.log(probabilities[at]), is_correct
+    values = [value.reshape(labels.shape) for value in values]
+    return *values, (d @ table).reshape(x.shape), d.T @ rows, d.sum(0)
+
+
+def by_kernel(x, table, bias, labels, gradient, interpret=True):
+    def run(*factors):
+        return tpu_cross_entropy.cross_entropy(
+            *factors, labels, vocab_size=VOCAB_SIZE, interpret=interpret
+        )
+
+    values, pullback = jax.vjp(run, x, table, bias)
+    return *values, *pullback((gradient, jnp.ones_like(gradient)))
+
+
+def assert_equals_the_restatement(got, expected):
+    np.testing.assert_array_equal(got[1], expected[1])
+    for a, b in zip(got, expected, strict=True):
+        assert a.shape == b.shape
+        assert np.abs(a - b).max() <= 2e-6 * np.abs(b).max()
+
+
+def test_kernels_equal_a_restatement():
+    arrays = arrays_of()
+    expected = restated(*arrays)
+    assert expected[1][0, :2].tolist() == [True, False]  # the first of equals
+    assert_equals_the_restatement(jax.jit(by_kernel)(*arrays), expected)
+
+
+def test_kernels_round_factors_and_gradients_once():
+    """In bfloat16, gradients of the table and the bias are float32."""
+    x, *others = arrays_of()
+    x = jnp.asarray(x, jnp.bfloat16)
+    got = jax.jit(by_kernel)(x, *others)
+    assert got[2].dtype == jnp.bfloat16
+    assert {a.dtype for a in (*got[:2], *got[3:])} == {jnp.dtype("float32")}
+    table = np.asarray(jnp.asarray(others[0], jnp.bfloat16), np.float32)
+    expected = restated(np.asarray(x, np.float32), table, *others[1:])
+    for a, b in zip(got, expected, strict=True):
+        assert np.abs(np.asarray(a, np.float32) - b).max() <= 0.01 * np.abs(b).max()
+
+
+def test_kernels_run_on_the_rows_of_a_device():
+    arrays = arrays_of()
+    mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2), jax.devices()[:4])
+    rows = NamedSharding(mesh, P(("data", "fsdp")))
+    table = NamedSharding(mesh, P(None, "fsdp"))
+    places = rows, table, NamedSharding(mesh, P()), rows, rows
+    with sharding.use(mesh):
+        split = map(jax.device_put, arrays, places)
+        got = jax.jit(by_kernel)(*split)
+    assert_equals_the_restatement(got, restated(*arrays))
+
+
+def test_logits_have_the_loss_of_the_kernel():
+    """The plain path of `VocabularyLogits` is exact against the same restatement."""
+    x, table, bias, labels, gradient = map(jnp.asarray, arrays_of())
+    encoder = config.EncoderConfig(vocab_size=VOCAB_SIZE, dtype="float32")
+
+    def run(*factors):
+        logits = cross_entropy.VocabularyLogits(*factors, encoder)
+        return cross_entropy.compare(logits, labels)
+
+    values, pullback = jax.vjp(run, x, table, bias)
+    got = *values, *pullback((gradient, jnp.ones_like(gradient)))
+    assert_equals_the_restatement(got, restated(*arrays_of()))
+
+
+def kernels(shape=(8, 16), columns=128, tensor=1, bias=True, **fields):
+    """Count kernels in a program for TPUs; one for CPUs, traced with it, has none."""
+    encoder = config.EncoderConfig(vocab_size=VOCAB_SIZE, hidden_size=columns)
+    encoder = dataclasses.replace(encoder, **fields)
+    arrays = arrays_of(shape, columns=columns)
+    x, table, offsets, labels, weights = map(jnp.asarray, arrays)
+    mesh = config.MeshConfig(data=2, tensor=tensor)
+    mesh = sharding.make_mesh(mesh, jax.devices()[: 2 * tensor])
+
+    def loss(x, table, offsets):
+        logits = cross_entropy.VocabularyLogits(
+            x, table, offsets if bias else None, encoder
+        )
+        terms = metric_sums.predictions("mlm", logits, labels, weights)
+        return terms["mlm_loss"].sum
+
+    with sharding.use(mesh):
+        traced = jax.jit(jax.grad(loss)).trace(x, table, offsets)
+        on_cpus, on_tpus = (
+            traced.lower(lowering_platforms=(platform,)).as_text()
+            for platform in ("cpu", "tpu")
+        )
+    assert "tpu_custom_call" not in on_cpus
+    return on_tpus.count("tpu_custom_call")
+
+
+def test_tpus_use_the_kernels_where_shapes_allow():
+    assert kernels() == kernels(bias=False) == 2
+    assert kernels(shape=(7, 16)) == 0
+    assert kernels(columns=192) == 0
+    assert kernels(tensor=2) == 0
+    assert kernels(dtype="float32") == 0
+    assert kernels(kernels="off") == 0
+
+
+def test_reasons_name_what_the_kernel_lacks():
+    encoder = config.EncoderConfig(hidden_size=192)
+    decision = decisions.cross_entropy(encoder, "tpu", 8)
+    assert str(decision) == (
+        "plain operations (embeddings of 192 columns; the kernel takes multiples of "
+        "128)"
+    )
+
+
+@pytest.mark.plans
+@pytest.mark.parametrize(
+    ("name", "shape", "size", "columns"),
+    [
+        ("v6e:1x1", (9, 308), 50432, 1024),
+        ("v5e:1x1", (8, 20), 30592, 768),
+        ("v4:2x2x1", (2, 85), 8192, 128),
+    ],
+)
+def test_kernels_compile(name, shape, size, columns):
+    place = SingleDeviceSharding(topology.open_topology(name).devices[0])
+    types = [jnp.bfloat16, jnp.float32, jnp.float32, jnp.int32, jnp.float32]
+    shapes = [(*shape, columns), (size, columns), (size,), shape, shape]
+    arrays = [
+        jax.ShapeDtypeStruct(shape, dtype, sharding=place)
+        for shape, dtype in zip(shapes, types, strict=True)
+    ]
+    run = jax.jit(lambda *arrays: by_kernel(*arrays, interpret=False))
+    text = run.lower(*arrays).compile().as_text()
+    assert "cross_entropy_forward" in text and "cross_entropy_backward" in text
