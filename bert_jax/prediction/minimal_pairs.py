@@ -17,7 +17,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.model import heads, replaced_tokens
+from bert_jax.model import cross_entropy, heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.permutation_model import PermutationModel
 from bert_jax.objectives import Batch
@@ -40,7 +40,8 @@ class MaskedToken(MaskedTokens):
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
         logits = self.logits(params, batch)  # [B, 1, V]
-        return {"score": _log_probabilities(logits, batch["mlm_labels"])[:, 0]}
+        loss, _ = cross_entropy.compare(logits, batch["mlm_labels"])  # [B, 1]
+        return {"score": -loss[:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +69,7 @@ class PermutedToken(text_rows.TextQuestion):
         logits = self._model.apply(
             {"params": params}, inputs, ranks.astype(jnp.int32), positions
         )
-        return {"score": _log_probabilities(logits.compute(), labels)[:, 0]}
+        return {"score": -cross_entropy.compare(logits, labels)[0][:, 0]}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,9 +87,10 @@ class LeftToRight(text_rows.TextQuestion):
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""
         inputs = Inputs.of(batch)
-        logits = self._model.apply({"params": params}, inputs).compute()  # [B, L, V]
-        tokens = _log_probabilities(logits[:, :-1], inputs.input_ids[:, 1:])
-        return {"score": jnp.sum(tokens * inputs.attention_mask[:, 1:], axis=1)}
+        logits = self._model.apply({"params": params}, inputs)
+        following = jnp.roll(inputs.input_ids, -1, axis=1)
+        losses = cross_entropy.compare(logits, following)[0][:, :-1]
+        return {"score": -jnp.sum(losses * inputs.attention_mask[:, 1:], axis=1)}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -117,12 +119,6 @@ class NothingReplaced(text_rows.TextQuestion):
         logits = self._model.apply({"params": params}, inputs, method="discriminate")
         tokens = jax.nn.log_sigmoid(-logits)  # [B, L]
         return {"score": jnp.sum(tokens * _is_inside(inputs.attention_mask), axis=1)}
-
-
-def _log_probabilities(logits: jax.Array, labels: jax.Array) -> jax.Array:
-    """Return the log-probabilities [B, P] of labels [B, P], from logits [B, P, V]."""
-    chosen = jnp.take_along_axis(logits, labels[..., None], axis=-1)[..., 0]
-    return chosen - jax.nn.logsumexp(logits, axis=-1)
 
 
 def _is_inside(mask: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
