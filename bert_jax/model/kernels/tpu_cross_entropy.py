@@ -24,6 +24,9 @@ from bert_jax.model.kernels.decisions import LANES
 # Rows and columns of a block of logits, and rows that are computed at once.
 _ROWS, _COLUMNS, _CHUNK = 512, 1024, 128
 
+# Dimensions of logits [N, V], as arguments of `_run`.
+_ROW, _COLUMN = "row", "column"
+
 # Names of the dimensions of arrays: hidden states, values of predictions, table, bias.
 _HIDDEN = ("batch", None, None)
 _PREDICTIONS = ("batch", None)
@@ -98,91 +101,87 @@ _cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def _run_forward(options, x, table, bias, labels):
-    rows, blocks = _layout(x, table)
-    by_row, by_column = (lambda i, j: (i, 0)), (lambda i, j: (j, 0))
-    of_row = pl.BlockSpec((blocks.rows, 1), by_row)
-    in_specs = [
-        pl.BlockSpec((blocks.rows, x.shape[-1]), by_row),
-        pl.BlockSpec((blocks.columns, x.shape[-1]), by_column),
-        pl.BlockSpec((1, blocks.columns), lambda i, j: (0, j)),
-        of_row,
-    ]
+    rows = labels.size
     value = jax.ShapeDtypeStruct((rows, 1), jnp.float32)
-    results = pl.pallas_call(
+    results = _run(
         functools.partial(_forward, options),
-        grid=(pl.cdiv(rows, blocks.rows), pl.cdiv(table.shape[0], blocks.columns)),
-        in_specs=in_specs,
-        out_specs=[of_row] * 3,
-        out_shape=[value] * 3,
-        scratch_shapes=[pltpu.VMEM((blocks.rows, LANES), jnp.float32)] * 4,
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary")
-        ),
-        cost_estimate=_cost(rows, table, 4 * rows),
+        "cross_entropy_forward",
+        (_ROW, _COLUMN),
+        (x.reshape(rows, -1), table, bias[None], labels.reshape(rows, 1)),
+        {(_ROW, 1): [value] * 3},
+        num_states=4,
         interpret=options.interpret,
-        name="cross_entropy_forward",
-    )(x.reshape(rows, -1), table, bias[None], labels.reshape(rows, 1))
+    )
     return tuple(result.reshape(labels.shape) for result in results)
 
 
-def _run_backward(options, x, table, bias, labels, log_normalizer, gradient):
-    rows, blocks = _layout(x, table)
-    by_row, by_column = (lambda j, i: (i, 0)), (lambda j, i: (j, 0))
-    of_row = pl.BlockSpec((blocks.rows, 1), by_row)
-    in_specs = [
-        pl.BlockSpec((blocks.rows, x.shape[-1]), by_row),
-        pl.BlockSpec((blocks.columns, x.shape[-1]), by_column),
-        pl.BlockSpec((1, blocks.columns), lambda j, i: (0, j)),
-        *[of_row] * 3,
-    ]
-    size = table.shape[0]
-    values = labels, log_normalizer, gradient
-    d_logits, d_bias = pl.pallas_call(
+def _run_backward(options, x, table, bias, *values):
+    rows, size = values[0].size, table.shape[0]
+    d_logits, d_bias = _run(
         functools.partial(_backward, options, rows),
-        grid=(pl.cdiv(size, blocks.columns), pl.cdiv(rows, blocks.rows)),
-        in_specs=in_specs,
-        out_specs=[
-            pl.BlockSpec((blocks.rows, blocks.columns), lambda j, i: (i, j)),
-            pl.BlockSpec((8, blocks.columns), lambda j, i: (0, j)),
-        ],
-        out_shape=[
-            jax.ShapeDtypeStruct((rows, size), x.dtype),
-            jax.ShapeDtypeStruct((8, size), jnp.float32),
-        ],
-        compiler_params=pltpu.CompilerParams(
-            dimension_semantics=("parallel", "arbitrary")
+        "cross_entropy_backward",
+        (_COLUMN, _ROW),
+        (
+            x.reshape(rows, -1),
+            table,
+            bias[None],
+            *(value.reshape(rows, 1) for value in values),
         ),
-        cost_estimate=_cost(rows, table, rows * size * x.dtype.itemsize),
+        {
+            (_ROW, _COLUMN): [jax.ShapeDtypeStruct((rows, size), x.dtype)],
+            (8, _COLUMN): [jax.ShapeDtypeStruct((8, size), jnp.float32)],
+        },
+        num_states=0,
         interpret=options.interpret,
-        name="cross_entropy_backward",
-    )(
-        x.reshape(rows, -1),
-        table,
-        bias[None],
-        *(value.reshape(rows, 1) for value in values),
     )
     return d_logits.reshape(*x.shape[:2], size), d_bias
 
 
-@dataclasses.dataclass(frozen=True)
-class _Blocks:
-    rows: int
-    columns: int
+def _run(kernel, name, loops, arrays, results, num_states, interpret):
+    """Run a kernel for each block of logits [N, V].
 
+    Args:
+      kernel: Function of references to blocks.
+      name: Name of the kernel in the program.
+      loops: `_ROW` and `_COLUMN`, the outer loop first.
+      arrays: x [N, E], table [V, E], bias [1, V], and values of rows [N, 1].
+      results: Shapes of the results, by their dimensions.
+      num_states: Number of float32 arrays [rows, 128] kept through the inner loop.
+      interpret: Whether to interpret the kernel.
+    """
+    x, table, _, *values = arrays
+    rows = min(_ROWS, pl.cdiv(x.shape[0], _CHUNK) * _CHUNK)
+    block = {_ROW: rows, _COLUMN: min(_COLUMNS, table.shape[0])}
+    blocks = {_ROW: pl.cdiv(x.shape[0], rows)}
+    blocks[_COLUMN] = pl.cdiv(table.shape[0], block[_COLUMN])
 
-def _layout(x, table):
-    """Return the number of rows of logits, and the size of a block of logits."""
-    rows = x.shape[0] * x.shape[1]
-    limit = pl.cdiv(rows, _CHUNK) * _CHUNK
-    return rows, _Blocks(min(_ROWS, limit), min(_COLUMNS, table.shape[0]))
+    def spec(*dimensions):
+        def index(*at):
+            places = dict(zip(loops, at, strict=True))
+            return tuple(places.get(dimension, 0) for dimension in dimensions)
 
+        return pl.BlockSpec([block.get(size, size) for size in dimensions], index)
 
-def _cost(rows, table, bytes_written):
-    return pl.CostEstimate(
-        flops=2 * rows * table.size,
-        transcendentals=rows * table.shape[0],
-        bytes_accessed=table.size * table.dtype.itemsize + bytes_written,
-    )
+    in_specs = [spec(_ROW, x.shape[1]), spec(_COLUMN, x.shape[1]), spec(1, _COLUMN)]
+    shapes = sum(results.values(), [])
+    return pl.pallas_call(
+        kernel,
+        grid=tuple(blocks[dimension] for dimension in loops),
+        in_specs=in_specs + [spec(_ROW, 1)] * len(values),
+        out_specs=[spec(*names) for names, of in results.items() for _ in of],
+        out_shape=shapes,
+        scratch_shapes=[pltpu.VMEM((rows, LANES), jnp.float32)] * num_states,
+        compiler_params=pltpu.CompilerParams(
+            dimension_semantics=("parallel", "arbitrary")
+        ),
+        cost_estimate=pl.CostEstimate(
+            flops=2 * x.shape[0] * table.size,
+            transcendentals=x.shape[0] * table.shape[0],
+            bytes_accessed=sum(x.size * x.dtype.itemsize for x in (*arrays, *shapes)),
+        ),
+        interpret=interpret,
+        name=name,
+    )(*arrays)
 
 
 def _chunks(options, block, x, table, bias, labels):
