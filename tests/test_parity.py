@@ -76,15 +76,18 @@ def logits_of(objective, params, inputs, case):
         count, length = inputs.input_ids.shape
         every = jnp.tile(jnp.arange(length), (count, 1))  # [B, L]
         logits = objective.model.apply({"params": params}, inputs, every)
+        tokens = logits.mlm.compute()[..., :size]
         return {
-            "logits": logits.mlm.compute()[..., :size],
-            "prediction_logits": logits.mlm.compute()[..., :size],
+            "logits": tokens,
+            "prediction_logits": tokens,
             "seq_relationship_logits": logits.sentence,
             "sop_logits": logits.sentence,
         }
     logits = objective.model.apply({"params": params}, inputs)
     if case.endswith("answering"):
         return {"start_logits": logits[..., 0], "end_logits": logits[..., 1]}
+    if isinstance(objective, causal_lm.CausalLm):
+        logits = logits.compute()
     if case.endswith("choice"):  # the three rows are the choices of one question
         logits = logits.T
     return {"logits": logits[..., :size]}
