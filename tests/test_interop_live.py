@@ -13,6 +13,7 @@ from toy import assert_close
 
 from bert_jax import config, prediction
 from bert_jax.interop import checkpoints, convert, lazy_checkpoint, vocabularies
+from bert_jax.interop.families import FAMILIES
 from bert_jax.objectives import replaced_tokens
 from bert_jax.tasks import texts as task_texts
 from bert_jax.training import metadata as metadata_lib
@@ -145,6 +146,12 @@ def test_tokens_of_an_albert(tmp_path, documents):
     assert len(texts) > 500
     ids = reference(texts, add_special_tokens=False)["input_ids"]
     assert ids == native.encode_batch(texts)
+
+
+def test_synonyms_are_those_of_transformers():
+    for family in FAMILIES:
+        published_config = transformers.AutoConfig.for_model(family.model_type)
+        assert family.synonyms == published_config.attribute_map
 
 
 @pytest.mark.parametrize("family", ["XLMRoberta", "Camembert"])
