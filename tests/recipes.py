@@ -51,7 +51,7 @@ MINIATURES = tuple(module("bert_miniature").VARIANTS)
 FAMILIES = {
     "albert": ("albert:base", "sentencepiece", {}),
     "deberta": ("deberta_v3:base", "sentencepiece", {}),
-    "electra": ("electra:small", "wordpiece", {"pooler.activation": "gelu_erf"}),
+    "electra": ("electra:small", "wordpiece", {}),
     "roberta": ("roberta:base", "byte_bpe", {}),
     "xlnet": ("xlnet:base", "sentencepiece", {}),
     "bert": ("bert_base", "wordpiece", {}),
