@@ -45,6 +45,7 @@ def get_config(arg: str = ""):
     )
     recipe_variants.set_size(cfg, *size)
     cfg.encoder.update(embedding_size=embedding_size, activation="gelu_erf")
+    cfg.encoder.pooler.activation = "gelu_erf"  # as in `transformers`
     cfg.objective.masking.rate = masked
     cfg.optimizer.update(learning_rate=rate, warmup_fraction=10_000 / steps)
     if smoke:

@@ -23,7 +23,9 @@ os.environ["JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS"] = "0"
 # glibc's default. An entrypoint that is called here may not start pytest again.
 os.environ["GLIBC_TUNABLES"] = "glibc.malloc.hugetlb=0"
 
+import functools
 import gc
+import json
 import pydoc_data.topics
 import signal
 import types
@@ -42,11 +44,13 @@ jaxtyping.install_import_hook(
     ["bert_jax.model", "bert_jax.objectives"], "beartype.beartype"
 )
 
+import published
 import saved
 from corpora import with_prefix_space
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources, vocabulary
+from bert_jax.interop import vocabularies
 from bert_jax.model.kernels import attention, residual, tpu_attention, tpu_residual
 from bert_jax.training import sharding
 
@@ -121,6 +125,24 @@ def sentencepiece(documents) -> tokenizer_lib.Tokenizer:
 @pytest.fixture(scope="session")
 def byte_bpe(documents) -> tokenizer_lib.Tokenizer:
     return vocabulary.train_byte_bpe(documents, 1000)
+
+
+@pytest.fixture(scope="session")
+def tokenizer_of(request, tmp_path_factory):
+    """Return a function that returns the tokenizer of a kind, as families have them."""
+
+    @functools.cache
+    def tokenizer(kind):
+        if kind not in ("camembert", "xlm-roberta"):
+            made = request.getfixturevalue(kind)
+            return with_prefix_space(made, False) if kind == "byte_bpe" else made
+        folder = tmp_path_factory.mktemp(kind)
+        pieces = published.pieces_of_fairseq(request.getfixturevalue("documents")[:20])
+        (folder / "sentencepiece.bpe.model").write_bytes(pieces)
+        (folder / "config.json").write_text(json.dumps({"model_type": kind}))
+        return vocabularies.read(folder)
+
+    return tokenizer
 
 
 @pytest.fixture(scope="session")

@@ -149,16 +149,16 @@ def inputs(case):
 
 
 def rows(case, values):
-    """Values [B, L, ...] of transformers in the order of bert_jax's rows.
-
-    In rows of XLNet, padding comes first and [CLS] last.
-    """
+    """Values [B, L, ...] of transformers in the order of bert_jax's rows."""
     if not case.startswith("xlnet"):
         return values
+    return with_cls_first(values, arrays(case, "in")["attention_mask"])
+
+
+def with_cls_first(values, is_text):
+    """Values [B, L, ...] of an XLNet, whose padding comes first and [CLS] last."""
     moved = np.zeros_like(values)
-    for of_row, row, mask in zip(
-        moved, values, arrays(case, "in")["attention_mask"], strict=True
-    ):
+    for of_row, row, mask in zip(moved, values, is_text, strict=True):
         of_row[: mask.sum()] = np.roll(row[mask], 1, axis=0)
     return moved
 

@@ -46,12 +46,65 @@ NAMES = tuple(name for file in sorted(FILES) for name in names(file))
 ABLATIONS = tuple(module("bert_ablations").VARIANTS)
 COMPARED = tuple(module("comparison").VARIANTS)
 MINIATURES = tuple(module("bert_miniature").VARIANTS)
+# The recipe of each family, the kind of its tokenizer, and fields of the encoder that
+# its classes in transformers require (docs/interop.md).
+FAMILIES = {
+    "albert": ("albert:base", "sentencepiece", {}),
+    "deberta": ("deberta_v3:base", "sentencepiece", {}),
+    "electra": ("electra:small", "wordpiece", {}),
+    "roberta": ("roberta:base", "byte_bpe", {}),
+    "xlnet": ("xlnet:base", "sentencepiece", {}),
+    "bert": ("bert_base", "wordpiece", {}),
+    "camembert": ("roberta:base", "camembert", {}),
+    "distilbert": (
+        "roberta:base",
+        "wordpiece",
+        {"layer_norm_epsilon": 1e-12, "pooler.activation": "relu"},
+    ),
+    "eurobert": ("eurobert:210m", "byte_bpe", {}),
+    "modernbert": ("modernbert:base", "byte_bpe", {}),
+    "neobert": (
+        "neobert",
+        "wordpiece",
+        {
+            "prediction_head.output_bias": False,
+            "pooler.pooling": "late_mean",
+            "pooler.activation": "gelu_erf",
+        },
+    ),
+    "nomicbert": ("nomicbert", "wordpiece", {}),
+    "ultrabert": (
+        "eurobert:210m",
+        "byte_bpe",
+        {
+            "attention_window": 4,
+            "global_layer_every": 2,
+            "first_global_layer": 1,
+            "prediction_head.num_layers": 2,
+            "prediction_head.activation": "gelu_tanh",
+            "prediction_head.bias": False,
+            "pooler.pooling": "cls",
+            "pooler.activation": "",
+        },
+    ),
+    "xlm_r": ("roberta:base", "xlm-roberta", {}),
+}
 
 
 def load(name, *more):
     """Return the ConfigDict of a recipe; `more` may be "smoke"."""
     file, _, variant = name.partition(":")
     return module(file).get_config(",".join(filter(None, (variant, *more))))
+
+
+def family(name):
+    """Return the shrunk recipe of a family, in float32 as what is exported."""
+    recipe, _, fields = FAMILIES[name]
+    cfg = load(recipe, "smoke")
+    cfg.phases = cfg.phases[:1]
+    cfg.encoder.dtype = "float32"
+    cfg.encoder.update_from_flattened_dict(fields)
+    return cfg
 
 
 def build(name, *more):

@@ -1,5 +1,6 @@
 """Published checkpoints agree with transformers: outputs, losses, tokens, loading."""
 
+import dataclasses
 import json
 import re
 import shutil
@@ -21,6 +22,7 @@ from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import (
     checkpoints,
+    configs,
     convert,
     lazy_checkpoint,
     safetensors,
@@ -343,6 +345,36 @@ def test_scaling_replaces_the_bases_of_eurobert(tmp_path):
         changed = values | more | {"rope_scaling": scaling}
         (folder / "config.json").write_text(json.dumps(changed))
         assert checkpoints.published(folder).metadata.encoder.rotary_base == base
+
+
+@pytest.mark.parametrize(
+    ("case", "first_names"),
+    [
+        ("distilbert_bare", ("dim", "n_layers", "n_heads")),
+        ("xlnet_bare", ("d_model", "n_layer", "n_head")),
+    ],
+)
+def test_the_second_name_of_a_value_has_precedence(case, first_names, tmp_path):
+    """As in `transformers`, whether the first is there or not."""
+    values = json.loads((published.folder(case) / "config.json").read_text())
+    path = tmp_path / "config.json"
+
+    def encoder(**changes):
+        path.write_text(json.dumps(values | changes))
+        return configs.read(path).encoder
+
+    expected = encoder()
+    names = ["hidden_size", "num_hidden_layers", "num_attention_heads"]
+    fields = ["hidden_size", "num_layers", "num_heads"]
+    for name, first, field in zip(names, first_names, fields, strict=True):
+        other = 2 * values[first]
+        changed = dataclasses.replace(expected, **{field: other})
+        assert encoder(**{name: other}) == changed
+        first_value = values.pop(first)
+        assert encoder(**{name: first_value}) == expected
+        values[first] = first_value
+    if case == "xlnet_bare":
+        assert encoder(n_token=400).vocab_size == 400
 
 
 @pytest.mark.parametrize(

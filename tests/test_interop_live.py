@@ -4,16 +4,31 @@ import base64
 import json
 import re
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import other_pipelines
 import published
 import pytest
+import recipes
+import saved
 import sentencepiece
 from toy import assert_close
 
-from bert_jax import config, prediction
+from bert_jax import config, knobs, prediction
+from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert, lazy_checkpoint, vocabularies
-from bert_jax.objectives import replaced_tokens
+from bert_jax.interop.families import FAMILIES
+from bert_jax.model import parameters
+from bert_jax.model.inputs import Inputs
+from bert_jax.objectives import (
+    choice,
+    classification,
+    masked_lm,
+    replaced_tokens,
+    spans,
+    tagging,
+)
 from bert_jax.tasks import texts as task_texts
 from bert_jax.training import metadata as metadata_lib
 
@@ -147,6 +162,12 @@ def test_tokens_of_an_albert(tmp_path, documents):
     assert ids == native.encode_batch(texts)
 
 
+def test_synonyms_are_those_of_transformers():
+    for family in FAMILIES:
+        published_config = transformers.AutoConfig.for_model(family.model_type)
+        assert family.synonyms == published_config.attribute_map
+
+
 @pytest.mark.parametrize("family", ["XLMRoberta", "Camembert"])
 def test_folders_with_unigram_pipelines(family, tmp_path, documents):
     """The same ids, without spelt special tokens, and the same hidden states."""
@@ -182,3 +203,120 @@ def test_folders_with_unigram_pipelines(family, tmp_path, documents):
         rows = tokenizer(text, return_tensors="pt")
         expected = model(**rows, output_hidden_states=True).hidden_states[-1][0]
     assert_close(got.values[:, 0], expected.numpy(), 1e-5)
+
+
+# ---- heads of the recipes' encoders
+
+# The objective of each head for an encoder, and the settings of its task, by the end of
+# the names of classes.
+HEADS = {
+    "MaskedLM": (
+        lambda encoder: masked_lm.MaskedLm(
+            encoder, config.MaskedLmConfig(segments="full_sentences")
+        ),
+        {},
+    ),
+    "SequenceClassification": (
+        lambda encoder: classification.Classification(encoder, 3),
+        {"labels": ["x", "y", "z"]},
+    ),
+    "TokenClassification": (
+        lambda encoder: tagging.Tagging(encoder, 3),
+        {"tags": ["O", "B-x", "I-x"], "scheme": "lenient"},
+    ),
+    "QuestionAnswering": (spans.Spans, {}),
+    "MultipleChoice": (lambda encoder: choice.Choice(encoder, 2), {}),
+}
+# Families that are written as another, and heads that a family lacks.
+WRITTEN_AS = {"camembert": "roberta", "xlm_r": "roberta", "neobert": "eurobert"}
+MISSING = {
+    "xlnet": ["MaskedLM"],
+    "ultrabert": ["MultipleChoice"],
+    "eurobert": ["MultipleChoice"],
+    "nomicbert": ["MultipleChoice", "QuestionAnswering"],
+}
+# These are tested in each run of pytest.
+FAST = ("distilbert", "TokenClassification"), ("electra", "QuestionAnswering")
+LENGTH = 60
+PAIRS = [
+    ("The value of the expression.", "A class is an object, and a name is not."),
+    ("A name.", "It is bound."),
+    ("The object is the class of the value.", "It has a name."),
+    ("A class", "of the module"),
+]
+
+
+@pytest.mark.parametrize(
+    ("name", "head"),
+    [
+        pytest.param(name, head, marks=[pytest.mark.slow] * ((name, head) not in FAST))
+        for name in recipes.FAMILIES
+        for head in HEADS
+    ],
+)
+def test_transformers_has_the_logits_of_a_head(name, head, tokenizer_of, tmp_path):
+    """A recipe's encoder with random weights, for padded pairs of texts."""
+    cfg, tokenizer = recipes.family(name), tokenizer_of(recipes.FAMILIES[name][1])
+    cfg.encoder.vocab_size = tokenizer.vocab_size
+    encoder = knobs.from_configdict(config.PretrainConfig, cfg).encoder
+    make, settings = HEADS[head]
+    objective = make(encoder)
+    model, params = saved.native_model(objective, settings, tokenizer, scale=0.5)
+    out = tmp_path / "out"
+    family = WRITTEN_AS.get(name, name)
+    if head in MISSING.get(family, ()):
+        with pytest.raises(UserError, match="of transformers has no class for "):
+            convert.export(model, str(out))
+        return
+    done = convert.export(model, str(out))
+    if head == "QuestionAnswering":
+        family = family.replace("eurobert", "ultrabert")
+    assert done.name.lower().startswith(family)
+    assert not done.missing
+    saved.assert_came_back(out, params)
+    assert checkpoints.read_metadata(out).task == settings
+    theirs = getattr(transformers, f"AutoModelFor{head}").from_pretrained(out)
+    assert type(theirs).__name__ == done.name
+    rows, _ = task_texts.to_rows(PAIRS, tokenizer, LENGTH)
+    expected = logits_of(objective, parameters.unflatten(params), rows)
+    got = logits_of_transformers(theirs, out, cls_is_last=name == "xlnet")
+    if expected.ndim == 3:  # of each token
+        got, expected = got[rows["attention_mask"]], expected[rows["attention_mask"]]
+    assert_close(got, expected, 1e-5)
+
+
+def logits_of(objective, params, rows):
+    """Return the logits of texts, choices, or tokens at all positions."""
+    rows = jax.tree.map(jnp.asarray, rows)
+    if isinstance(objective, choice.Choice):
+        rows = {name: x.reshape(2, 2, -1) for name, x in rows.items()}
+
+    @jax.jit
+    def logits(params):
+        if not isinstance(objective, masked_lm.MaskedLm):
+            return objective.logits(params, rows)
+        count, length = rows["input_ids"].shape
+        every = jnp.tile(jnp.arange(length), (count, 1))
+        size = objective.encoder.vocab_size
+        variables = {"params": params}
+        return objective.model.apply(variables, Inputs.of(rows), every).mlm[..., :size]
+
+    return np.asarray(logits(params))
+
+
+def logits_of_transformers(model, folder, cls_is_last):
+    """Return the same of transformers, with [CLS] first and padding last."""
+    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
+    padded = {"padding": "max_length", "max_length": LENGTH, "return_tensors": "pt"}
+    rows = tokenizer(*map(list, zip(*PAIRS, strict=True)), **padded)
+    is_text = rows["attention_mask"].bool().numpy()
+    if model.config.architectures[0].endswith("MultipleChoice"):
+        rows = {name: x.reshape(2, 2, -1) for name, x in rows.items()}
+    with torch.no_grad():
+        outputs = model.eval()(**rows)
+    if "start_logits" in outputs:
+        logits = torch.stack([outputs.start_logits, outputs.end_logits], -1).numpy()
+    else:
+        logits = outputs.logits.numpy()
+    is_moved = cls_is_last and logits.ndim == 3
+    return published.with_cls_first(logits, is_text) if is_moved else logits

@@ -34,7 +34,6 @@ DIFFERENT = {
     "bert_large": {"activation"},
     "xlnet:base": {"activation"},
     "roberta:base": {"type_vocab_size"},
-    "electra:base": {"pooler"},
     "modernbert:base": {"pooler"},
     "nomicbert": {"prediction_head"},
 }

@@ -7,6 +7,7 @@ import pytest
 from commands import ROOT, call
 
 from bert_jax import prediction
+from bert_jax.interop import convert
 from bert_jax.training import restore
 
 WORDS = ["the", "a", "object", "value", "name", "is", "of", "to", "in"]
@@ -77,13 +78,16 @@ def test_a_tagger(pretrained, files, tmp_path):
     # Each word counts once in the loop's evaluation, windows or not.
     last = json.loads((tmp_path / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["accuracy"] == pytest.approx(results["accuracy"])
-    # `Model.tag` gives the same tags.
+    # `Model.tag` gives the same tags, also in `transformers`' format.
     sentences = [
         [line.split("\t") for line in sentence.splitlines()]
         for sentence in text.strip().split("\n\n")
     ]
-    got = prediction.load(str(tmp_path)).tag([[r[0] for r in s] for s in sentences])
-    assert [each.tags for each in got] == [[r[2] for r in s] for s in sentences]
+    done = convert.convert(str(tmp_path), str(tmp_path / "exported"))
+    assert done.name == "BertForTokenClassification"
+    for folder in (tmp_path, tmp_path / "exported"):
+        got = prediction.load(str(folder)).tag([[r[0] for r in s] for s in sentences])
+        assert [each.tags for each in got] == [[r[2] for r in s] for s in sentences]
     settings = restore.read_metadata(restore.find(tmp_path)).task
     assert settings == {"tags": ["B-class", "B-other", "O"], "scheme": "IOB2"}
 
@@ -102,10 +106,12 @@ def test_a_choice(pretrained, files, tmp_path):
     assert last["accuracy"] == pytest.approx(results["accuracy"])
     assert len((tmp_path / "test_predictions.jsonl").read_text().splitlines()) == 5
     rows = [row.split(",") for row in (files / "eval.csv").read_text().splitlines()]
-    chosen = prediction.load(str(tmp_path)).choose(
-        [row[0] for row in rows], [row[1:5] for row in rows]
-    )
-    for each, line in zip(chosen, lines, strict=True):
-        expected = json.loads(line)
-        assert (each.index, each.text) == (expected["prediction"], expected["choice"])
-        assert each.probabilities == pytest.approx(expected["probabilities"], abs=1e-4)
+    done = convert.convert(str(tmp_path), str(tmp_path / "exported"))
+    assert done.name == "BertForMultipleChoice"
+    for folder in (tmp_path, tmp_path / "exported"):
+        asked_again = [row[0] for row in rows], [row[1:5] for row in rows]
+        chosen = prediction.load(str(folder)).choose(*asked_again)
+        for each, line in zip(chosen, lines, strict=True):
+            kept = json.loads(line)
+            assert (each.index, each.text) == (kept["prediction"], kept["choice"])
+            assert each.probabilities == pytest.approx(kept["probabilities"], abs=1e-4)

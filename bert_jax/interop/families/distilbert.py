@@ -48,6 +48,11 @@ DISTILBERT = family.Family(
         "dropout_rate": ("dropout", float, 0.1),
         "attention_dropout_rate": ("attention_dropout", float, 0.1),
     },
+    synonyms={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+    },
     settings={
         "type_vocab_size": 0,
         "layer_norm_epsilon": 1e-12,

@@ -133,6 +133,8 @@ class Family:
         whether an export tries this family.
       fields: Entries of `FIELDS` in `configs.py` that differ in this family, or that
         only this family has.
+      synonyms: First names of values in `config.json` by their second names. If both
+        are there, `transformers` uses the second.
       constants: Values of `config.json` that are required if they are present.
       settings: Fields of `EncoderConfig` that all encoders of the family share.
       read_older: Function of a `config.json`; returns it with the names of values that
@@ -164,6 +166,7 @@ class Family:
     fields: Mapping[str, tuple[str, type, Any]] = dataclasses.field(
         default_factory=dict
     )
+    synonyms: Mapping[str, str] = dataclasses.field(default_factory=dict)
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     read_older: Callable[[JsonFile], JsonFile] = lambda file: file

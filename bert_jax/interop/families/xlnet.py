@@ -59,6 +59,12 @@ XLNET = family.Family(
         "dropout_rate": ("dropout", float, 0.1),
         "attention_dropout_rate": ("dropout", float, 0.1),
     },
+    synonyms={
+        "n_token": "vocab_size",
+        "hidden_size": "d_model",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+    },
     constants={
         "attn_type": "bi",
         "bi_data": False,
