@@ -106,6 +106,19 @@ ROWS = {
         SHORT_FIRST,
     ),
     "+ wsd": Row(WINNER, WSD, SHORT_FIRST),
+    # A global layer, two local ones, a global one.
+    "small ModernBERT": Row(
+        "+ wsd",
+        {
+            "encoder.num_layers": 4,
+            "encoder.hidden_size": 192,
+            "encoder.num_heads": 3,
+            "encoder.intermediate_size": 512,
+            "encoder.attention_window": 16,
+            "encoder.global_layer_every": 3,
+        },
+        SHORT_FIRST,
+    ),
 }
 HELD_OUT_ROWS = 1600
 
