@@ -297,9 +297,9 @@ def logits_of(objective, params, rows):
             return objective.logits(params, rows)
         count, length = rows["input_ids"].shape
         every = jnp.tile(jnp.arange(length), (count, 1))
-        size = objective.encoder.vocab_size
         variables = {"params": params}
-        return objective.model.apply(variables, Inputs.of(rows), every).mlm[..., :size]
+        tokens = objective.model.apply(variables, Inputs.of(rows), every).mlm
+        return tokens.compute()[..., : objective.encoder.vocab_size]
 
     return np.asarray(logits(params))
 
