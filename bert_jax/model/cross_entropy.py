@@ -52,16 +52,14 @@ def compare(
     """Return the cross entropy, and 1.0 where the label has the highest logit."""
     if not isinstance(logits, VocabularyLogits):
         return cross_entropy(logits, labels), is_correct(logits, labels)
-    c = logits.config
-    decision = decisions.cross_entropy(c, "tpu", labels.shape[0])
+    decision = decisions.cross_entropy(logits.config, "tpu", labels.shape[0])
     if decision.implementation == decisions.PLAIN:
-        return compare(logits.compute(), labels)
-    return lax.platform_dependent(
-        logits,
-        labels,
-        tpu=_by_kernel,
-        default=lambda logits, labels: compare(logits.compute(), labels),
-    )
+        return _plain(logits, labels)
+    return lax.platform_dependent(logits, labels, tpu=_by_kernel, default=_plain)
+
+
+def _plain(logits, labels):
+    return compare(logits.compute(), labels)
 
 
 def _by_kernel(logits, labels):

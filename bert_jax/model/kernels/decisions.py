@@ -207,7 +207,8 @@ def describe(
       platform: Platform that the program is compiled for.
       batch: Rows that are computed at once, over all devices.
       length: Tokens of a row.
-      predicts_tokens: Whether the loss may be the kernel of the cross entropy.
+      predicts_tokens: Whether the loss is a cross entropy over the vocabulary that a
+        kernel may compute.
     """
     has_dropout = config.attention_dropout_rate > 0
     kinds = sorted({config.is_global(i) for i in range(config.num_layers)})

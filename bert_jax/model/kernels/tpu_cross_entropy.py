@@ -27,7 +27,8 @@ _ROWS, _COLUMNS, _CHUNK = 512, 1024, 128
 # Dimensions of logits [N, V], as arguments of `_run`.
 _ROW, _COLUMN = "row", "column"
 
-# Names of the dimensions of arrays: hidden states, values of predictions, table, bias.
+# Names of the dimensions of arrays: hidden states and gradients of logits, values of
+# predictions, table, bias, partial sums for the bias.
 _HIDDEN = ("batch", None, None)
 _PREDICTIONS = ("batch", None)
 _TABLE = (None, None)
