@@ -11,7 +11,7 @@ import pyarrow
 import pytest
 import sentencex
 import zstandard
-from corpora import build_reference, content, flipped
+from corpora import build_reference, content, documents_of, flipped
 from pyarrow import parquet
 
 from bert_jax.corpus import (
@@ -19,7 +19,6 @@ from bert_jax.corpus import (
     document_files,
     file_kinds,
     python_docs,
-    report,
     shards,
     sources,
     splits,
@@ -415,21 +414,9 @@ def test_sentences_end_behind_the_mark_of_a_list_item(mark):
     assert splits.segment("en", "Plain. Text.") == ["Plain. ", "Text."]
 
 
-def all_documents(corpus, split):
-    for shard in corpus.shards[split]:
-        for rows in shards.read_shard(corpus.folder, shard):
-            for i, source in enumerate(rows.sources):
-                tokens = rows.tokens[
-                    rows.document_starts[i] : rows.document_starts[i + 1]
-                ]
-                first, last = rows.sentences_before[i : i + 2]
-                starts = rows.sentence_starts[first:last] - rows.document_starts[i]
-                yield tokens, starts, source
-
-
 def test_corpus_holds_every_document_once(corpus, documents, wordpiece):
     got = {
-        split: [tuple(t.tolist()) for t, _, _ in all_documents(corpus, split)]
+        split: [tuple(d["tokens"]) for d in documents_of(corpus, split)]
         for split in shards.SPLITS
     }
     assert len(corpus.shards["train"]) > 3
@@ -446,11 +433,12 @@ def test_corpus_holds_every_document_once(corpus, documents, wordpiece):
 
 def test_sentence_starts_are_those_of_the_sentences(corpus, documents, wordpiece):
     by_tokens = {tuple(wordpiece.encode(text)): text for text in documents}
-    for tokens, starts, _ in all_documents(corpus, "held_out"):
-        text = by_tokens[tuple(tokens.tolist())]
+    for document in documents_of(corpus, "held_out"):
+        text = by_tokens[tuple(document["tokens"])]
         ids = [wordpiece.encode(s) for s in sentencex.segment("en", text)]
         lengths = [len(i) for i in ids if i]
-        assert starts.tolist() == np.cumsum([0, *lengths[:-1]]).tolist()
+        starts = np.cumsum([0, *lengths[:-1]]).tolist()
+        assert document["sentence_starts"] == starts
 
 
 def test_copies_of_a_document_stay_on_one_side():
@@ -490,7 +478,7 @@ def test_nothing_to_train_on_is_explained(wordpiece, tmp_path):
         build.build(source, settings, wordpiece, tmp_path / "c")
     assert not (tmp_path / "c").exists()
     built = build.build(source, build.Settings(0.0), wordpiece, tmp_path / "c")
-    assert ": 1 document, 1 sentence, " in report.describe(built)
+    assert ": 1 document, 1 sentence, " in build.describe(built)
 
 
 def test_shards_are_plain_arrow_files(corpus):

@@ -148,17 +148,13 @@ class Rows:
 
     Attributes:
       tokens: uint16 or int32 [tokens].
-      document_starts: int64 [documents + 1], into `tokens`.
       sentence_starts: int64 [sentences], into `tokens`.
       sentences_before: int64 [documents + 1], into `sentence_starts`.
-      sources: Location of each document in the input.
     """
 
     tokens: np.ndarray
-    document_starts: np.ndarray
     sentence_starts: np.ndarray
     sentences_before: np.ndarray
-    sources: Sequence[str]
 
 
 def check_sizes(corpus: Corpus) -> None:
@@ -220,16 +216,12 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
     """
     reader = pyarrow.ipc.open_file(_read_checked(folder / shard.file, shard))
     for batch in map(reader.get_batch, range(reader.num_record_batches)):
-        tokens, starts, sources = batch.columns
+        tokens, starts, _ = batch.columns
         documents = tokens.offsets.to_numpy().astype(np.int64)
         sentences = starts.offsets.to_numpy().astype(np.int64)
         starts_in_document = starts.values.to_numpy().astype(np.int64)
         # [sentences]: start of the document that each sentence is in
         document_of = np.repeat(documents[:-1], np.diff(sentences))
         yield Rows(
-            tokens.values.to_numpy(),
-            documents,
-            starts_in_document + document_of,
-            sentences,
-            sources.to_pylist(),
+            tokens.values.to_numpy(), starts_in_document + document_of, sentences
         )
