@@ -3,8 +3,10 @@
 import contextlib
 import json
 
+import pyarrow
+
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, sources
+from bert_jax.corpus import build, local, sources
 
 
 def with_prefix_space(tokenizer, value):
@@ -27,19 +29,21 @@ def build_reference(
       text_file: Fixture of that name.
       tokenizer: Tokenizer of the corpus.
       output: Folder to write.
-      stop_after: Number of finished splits after which the build is interrupted.
+      stop_after: Number of splits after which the build is interrupted.
       held_out: Fraction of documents to hold out; 0.1 in the fixture.
       workers: Number of processes.
 
     Returns:
-      The counts of finished splits that the build reported.
+      The indices of the splits that were built.
     """
-    reported = []
+    indices = []
 
-    def on_split(done, total, result):
-        reported.append(done)
-        if done == stop_after:
-            raise _StopError
+    def runner(job, todo):
+        for index, result in local.run_locally(job, todo, workers=workers):
+            yield index, result
+            indices.append(index)
+            if len(indices) == stop_after:
+                raise _StopError
 
     with contextlib.suppress(_StopError):
         build.build(
@@ -47,10 +51,16 @@ def build_reference(
             build.Settings(held_out=held_out),
             tokenizer,
             output,
-            workers=workers,
-            on_split=on_split,
+            runner=runner,
         )
-    return reported
+    return indices
+
+
+def documents_of(corpus, split):
+    """Yield the documents of a local corpus: dicts of the columns of its shards."""
+    for shard in corpus.shards[split]:
+        data = (corpus.folder / shard.file).read_bytes()
+        yield from pyarrow.ipc.open_file(data).read_all().to_pylist()
 
 
 def content(folder):

@@ -11,7 +11,7 @@ import os
 from collections.abc import Callable, Generator, Sequence
 from typing import Any
 
-from bert_jax import storage
+from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build_state, local, shard_writer, shards, sources, splits
 from bert_jax.errors import UserError
@@ -27,8 +27,8 @@ Runner = Callable[
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
-# Called with the number of finished splits, the number of all splits, and a new result.
-OnSplit = Callable[[int, int, splits.SplitResult], None]
+# Fraction of unknown tokens that causes a warning; far above that of a good vocabulary.
+_MANY_UNKNOWN = 0.03
 
 
 def build(
@@ -39,9 +39,8 @@ def build(
     *,
     runner: Runner | None = None,
     workers: int = 0,
-    on_split: OnSplit | None = None,
 ) -> shards.Corpus:
-    """Build a corpus, or continue a build that was interrupted.
+    """Build a corpus, or continue a build that was interrupted, and show the progress.
 
     Args:
       source: Source of the text.
@@ -50,7 +49,6 @@ def build(
       output: Folder to write. It is new, empty, or holds the same build.
       runner: Runner for the splits; None for local processes.
       workers: Number of local processes; 0 for one per core.
-      on_split: Function to call after each split.
 
     Raises:
       UserError: The input has no document to train on, the folder holds something else
@@ -65,7 +63,7 @@ def build(
     job = splits.Job(source, settings, tokenizer, os.fspath(output))
     runner = runner or functools.partial(local.run_locally, workers=workers)
     with build_state.claimed(folder):
-        results = _build_splits(job, identity, planned, runner, on_split)
+        results = _build_splits(job, identity, planned, runner)
         problems = [line for result in results for line in result.problems.lines]
         is_empty = not any(result.train.documents for result in results)
         if not is_empty:
@@ -91,17 +89,41 @@ def _build_splits(
     identity: dict[str, Any],
     planned: list[sources.Split],
     runner: Runner,
-    on_split: OnSplit | None,
 ) -> list[splits.SplitResult]:
     """Build the splits that are not done, and return all results in order."""
     results = build_state.begin(storage.path(job.output), identity, len(planned))
     todo = [(i, split) for i, split in enumerate(planned) if i not in results]
-    with contextlib.closing(runner(job, todo)) as built:
+    total, warned = len(planned), set()
+    bar = terminal.progress_bar(
+        desc="building corpus", unit="split", total=total, initial=len(results)
+    )
+    with contextlib.closing(runner(job, todo)) as built, bar:
         for index, result in built:
             results[index] = result
-            if on_split:
-                on_split(len(results), len(planned), result)
-    return [results[i] for i in range(len(planned))]
+            _warn(result, job.tokenizer, warned)
+            bar.update()
+            done = len(results)
+            if bar.disable and (done == total or done % max(1, total // 20) == 0):
+                terminal.say(f"building corpus: {done} of {total} splits")
+    return [results[i] for i in range(total)]
+
+
+def _warn(
+    result: splits.SplitResult, tokenizer: tokenizer_lib.Tokenizer, warned: set[str]
+) -> None:
+    """Print a split's problems, and its hints of kinds that are not in `warned`."""
+    terminal.warn(result.problems.count, result.problems.lines)
+    hints = {hint: hint for hint in result.problems.hints}
+    share = result.train.unknown_tokens / max(1, result.train.tokens)
+    if share > _MANY_UNKNOWN:
+        hints["unknown"] = (
+            f"{share:.1%} of the tokens of {result.train.file} are "
+            f"{tokenizer.special_tokens.unk}: the vocabulary does not cover this text; "
+            "train one on it with run.train_tokenizer"
+        )
+    new = [hint for kind, hint in hints.items() if kind not in warned]
+    terminal.warn(len(new), new)
+    warned.update(hints)
 
 
 def _is_complete(folder: storage.Path, identity: dict[str, Any]) -> bool:
@@ -143,3 +165,26 @@ def _finish(
             settings=identity,
             problems={"count": count, "first": problems[:100]},
         )
+
+
+def describe(corpus: shards.Corpus) -> str:
+    """Return a summary of a corpus, in one or two lines."""
+    train, held_out = (
+        ", ".join(
+            terminal.count(corpus.count(split, what), what.removesuffix("s"))
+            for what in shards.COUNTS[:3]
+        )
+        for split in shards.SPLITS
+    )
+    share = corpus.count(shards.TRAIN, "unknown_tokens") / corpus.count(
+        shards.TRAIN, "tokens"
+    )
+    special = corpus.tokenizer.special_tokens
+    unknown = "" if special.unk == special.mask else f" ({share:.2%} {special.unk})"
+    text = f"{corpus.folder}: {train}{unknown}; held out: {held_out}"
+    if corpus.count(shards.HELD_OUT, "documents") < 2:
+        text += (
+            "\nwarning: fewer than two documents are held out, too few for an "
+            "evaluation; increase --held_out"
+        )
+    return text

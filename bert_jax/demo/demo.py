@@ -14,7 +14,6 @@ import jax
 from bert_jax import finetuning, prediction, pretraining, storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, python_docs, shards, sources, vocabulary
-from bert_jax.corpus import report as corpus_report
 from bert_jax.demo import parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
 from bert_jax.tasks import text_files, texts
@@ -48,7 +47,7 @@ def demo(config: DemoConfig, folder: str) -> str:
         jax.devices()  # fails here, and not after the corpus, if there are none
         _heading(1, "vocabulary and corpus from the documentation of Python packages")
         corpus = _corpus(config, path)
-        terminal.say(corpus_report.describe(corpus))
+        terminal.say(build.describe(corpus))
 
         _heading(2, "pretraining: masked tokens and next sentences")
         data = dataclasses.replace(config.pretrain.data, corpus=str(path / "corpus"))
@@ -98,7 +97,7 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
             sample_bytes=config.sample_megabytes * 1_000_000,
         )
         tokenizer.save(path / "tokenizer")
-    return corpus_report.build_with_progress(
+    return build.build(
         sources.Source("", "python_docs", split_bytes=2_000_000),
         build.Settings(held_out=config.held_out),
         tokenizer,

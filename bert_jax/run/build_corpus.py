@@ -25,7 +25,7 @@ from absl import flags
 
 from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, report
+from bert_jax.corpus import build
 from bert_jax.errors import Interrupted, UserError
 from bert_jax.interop import vocabularies
 from bert_jax.run import command_line, text_input
@@ -135,7 +135,7 @@ def main() -> None:
     # SIGTERM, sent before a machine is preempted, stops the build like Ctrl-C.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        corpus = report.build_with_progress(
+        corpus = build.build(
             source,
             settings,
             load_tokenizer(path),
@@ -147,7 +147,7 @@ def main() -> None:
         if not runner:  # all workers have ended: only the exit is left
             signal.signal(signal.SIGINT, signal.SIG_IGN)
         raise Interrupted("stopped") from stop
-    terminal.say(report.describe(corpus))
+    terminal.say(build.describe(corpus))
 
 
 if __name__ == "__main__":
