@@ -15,7 +15,7 @@ import math
 import operator
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeVar
 
 import ml_collections
@@ -243,9 +243,7 @@ def require(
 # ---- a run and its continuation
 
 
-def differences(
-    old: Any, new: Any, *, free: bool, where: str = "", is_free: bool = False
-) -> list[str]:
+def differences(old: Any, new: Any, *, free: bool) -> list[str]:
     """Return the fields that differ between two configs, as lines for a message.
 
     Args:
@@ -253,35 +251,30 @@ def differences(
       new: Config of the command.
       free: Whether to list the fields that may change between a run and its
         continuation, or the other fields.
-      where: Path of the two values inside a larger config.
-      is_free: Whether the field that has these values may change.
     """
-    children = []
-    is_list = isinstance(old, tuple) and any(map(dataclasses.is_dataclass, old + new))
-    if type(old) is type(new) and dataclasses.is_dataclass(old):
-        prefix = f"{where}." if where else ""
-        children = [
-            (prefix + f.name, getattr(old, f.name), getattr(new, f.name), f.metadata)
-            for f in dataclasses.fields(old)
-        ]
-    elif is_list and len(old) == len(new):
-        children = [
-            (f"{where}[{i}]", *pair, {})
-            for i, pair in enumerate(zip(old, new, strict=True))
-        ]
-    elif old != new and is_free == free:
-        if dataclasses.is_dataclass(old):
-            where, old, new = f"{where}.kind", old.kind, new.kind
-        elif is_list:
-            where, old, new = f"number of {where}", len(old), len(new)
-        return [f"{where}: was {old!r}, is now {new!r}"]
+    before, after = dict(_leaves(old, "")), dict(_leaves(new, ""))
     return [
-        line
-        for name, a, b, metadata in children
-        for line in differences(
-            a, b, free=free, where=name, is_free=metadata.get("free", False)
-        )
+        f"{name}: was {value!r}, is now {after[name][0]!r}"
+        for name, (value, is_free) in before.items()
+        if name in after and after[name][0] != value and is_free == free
     ]
+
+
+def _leaves(
+    value: Any, path: str, is_free: bool = False
+) -> Iterator[tuple[str, tuple[Any, bool]]]:
+    """Yield the path of each field in a config, its value, and whether it is free."""
+    if dataclasses.is_dataclass(value):
+        prefix = f"{path}." if path else ""
+        for field in dataclasses.fields(value):
+            child = getattr(value, field.name)
+            yield from _leaves(child, prefix + field.name, field.metadata.get("free"))
+    elif isinstance(value, tuple) and any(map(dataclasses.is_dataclass, value)):
+        yield f"number of {path}", (len(value), False)
+        for i, item in enumerate(value):
+            yield from _leaves(item, f"{path}[{i}]")
+    else:
+        yield path, (value, bool(is_free))
 
 
 def architecture(config: Any) -> list[dataclasses.Field]:

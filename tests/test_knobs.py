@@ -107,6 +107,7 @@ def test_differences_are_free_or_not():
     assert knobs.differences(Drawing(), CHANGED, free=False) == [
         "shape.kind: was 'circle', is now 'square'",
         "number of points: was 1, is now 2",
+        "points[0].x: was 0, is now 1",
     ]
     assert knobs.differences(CHANGED, CHANGED, free=False) == []
 
