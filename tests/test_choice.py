@@ -14,7 +14,7 @@ from toy import TINY as TOY
 from toy import assert_close
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import finetuning, storage
 from bert_jax.errors import UserError
 from bert_jax.model import randomness
 from bert_jax.model.inputs import Inputs
@@ -298,9 +298,13 @@ def test_scores_and_files(files, wordpiece, tmp_path):
         "eval": {"logits": np.array([[0, np.log(3), -1e9]], np.float32)},
         "test": {"logits": np.array([[0, 1, 0], [9, 0, -1e9]], np.float32)},
     }
-    predictions = task.decode(outputs)
-    assert task.scores(predictions) == {"accuracy": 1.0, "test_accuracy": 0.5}
-    task.write(storage.path(tmp_path), predictions)
+    predictions = {n: task.decode(n, x) for n, x in outputs.items()}
+    assert finetuning.all_scores(task, predictions) == {
+        "accuracy": 1.0,
+        "test_accuracy": 0.5,
+    }
+    for name, predicted in predictions.items():
+        task.write(storage.path(tmp_path), name, predicted)
     lines = (tmp_path / "predictions.jsonl").read_text().splitlines()
     assert [json.loads(line) for line in lines] == [
         {"line": 1, "prediction": 1, "choice": "of", "probabilities": [0.25, 0.75]}

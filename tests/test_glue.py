@@ -7,6 +7,7 @@ import pytest
 from glue_files import HEADERS, download, rows, write
 
 from bert_jax import config as config_lib
+from bert_jax import finetuning
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification, glue
 from bert_jax.tasks.texts import Example
@@ -64,8 +65,8 @@ def test_every_task_is_read_scored_and_submitted(task, tmp_path, wordpiece):
             outputs[name] = {"predictions": predicted + np.float32(0.12345)}
     if not count:
         outputs["test"]["predictions"] = np.array([-0.5, 3.14159, 5.2], np.float32)
-    predictions = made.decode(outputs)
-    scores = made.scores(predictions)
+    predictions = {n: made.decode(n, x) for n, x in outputs.items()}
+    scores = finetuning.all_scores(made, predictions)
     metrics = METRICS.get(task, {"accuracy"})
     mismatched = {"mismatched_accuracy"} if task == "mnli" else set()
     assert scores.keys() == metrics | mismatched
@@ -78,7 +79,8 @@ def test_every_task_is_read_scored_and_submitted(task, tmp_path, wordpiece):
 
     out = tmp_path / "out"
     out.mkdir()
-    made.write(out, predictions)
+    for name, predicted in predictions.items():
+        made.write(out, name, predicted)
     submissions = ["MNLI-m.tsv", "MNLI-mm.tsv", "AX.tsv"]
     if task != "mnli":
         submissions = [f"{config_lib.GLUE[task]}.tsv"]

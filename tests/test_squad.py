@@ -188,8 +188,8 @@ def test_questions_whose_answer_is_elsewhere_are_not_trained_on(wordpiece, tmp_p
     position = task.train["start_positions"][0]
     for values in outputs.values():
         values[:, position] = 9
-    predictions = task.decode({"eval": outputs})
-    assert task.scores(predictions) == {"exact_match": 100, "f1": 100}
+    predictions = task.decode("eval", outputs)
+    assert task.scores("eval", predictions) == {"exact_match": 100, "f1": 100}
     config = dataclasses.replace(config, train=str(tmp_path / "late"))
     with pytest.raises(UserError, match="late: no answer is where the file says"):
         squad.Squad(config, wordpiece)
@@ -353,10 +353,11 @@ def test_scores_and_files_of_version_2(wordpiece, tmp_path):
         "start_logits": 9 * np.eye(32, dtype=np.float32)[rows["start_positions"]],
         "end_logits": 9 * np.eye(32, dtype=np.float32)[rows["end_positions"]],
     }
-    scores = v2.scores(v2.decode({"eval": outputs}))
+    ranked = v2.decode("eval", outputs)
+    scores = v2.scores("eval", ranked)
     assert (scores["exact"], scores["f1"], scores["total"]) == (100, 100, 8)
     assert (scores["HasAns_total"], scores["NoAns_total"]) == (6, 2)
-    v2.write(tmp_path, v2.decode({"eval": outputs}))
+    v2.write(tmp_path, "eval", ranked)
     predictions, nbest, odds = (
         json.loads((tmp_path / f"{name}.json").read_text())
         for name in ("predictions", "nbest_predictions", "null_odds")
@@ -372,7 +373,7 @@ def test_scores_and_files_of_version_2(wordpiece, tmp_path):
     # Equal logits of no answer everywhere shift the odds and the best threshold.
     for values in outputs.values():
         values[:, 0] += 10
-    doubted = v2.scores(v2.decode({"eval": outputs}))
+    doubted = v2.scores("eval", v2.decode("eval", outputs))
     assert (doubted["exact"], doubted["HasAns_exact"]) == (25, 0)
     assert doubted["best_exact"] == doubted["best_f1"] == 100
     assert doubted["best_f1_thresh"] == pytest.approx(scores["best_f1_thresh"] + 20)

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from bert_jax import config as config_lib
-from bert_jax import storage
+from bert_jax import finetuning, storage
 from bert_jax.errors import UserError
 from bert_jax.interop import model_classes
 from bert_jax.tasks import conll, entities, tagging
@@ -305,12 +305,13 @@ def test_scores_and_files_of_a_test_set(files, wordpiece, tmp_path):
         for name, rows in task.held_out.items()
     }
     outputs["test"]["predictions"][1, 1] = 2
-    predictions = task.decode(outputs)
-    scores = task.scores(predictions)
+    predictions = {n: task.decode(n, x) for n, x in outputs.items()}
+    scores = finetuning.all_scores(task, predictions)
     assert (scores["f1"], scores["test_recall"]) == (1.0, 0.5)
     assert scores["test_types"]["river"]["entities"] == 2
     folder = storage.path(tmp_path)
-    task.write(folder, predictions)
+    for name, predicted in predictions.items():
+        task.write(folder, name, predicted)
     got = (tmp_path / "predictions.conll").read_text()
     assert got == "the\tO\tO\nNile\tB-river\tB-river\n\n"
     got = (tmp_path / "test_predictions.conll").read_text()
@@ -320,10 +321,11 @@ def test_scores_and_files_of_a_test_set(files, wordpiece, tmp_path):
     task = make(files, wordpiece, test=str(tmp_path / "test"))
     assert task.held_out["test"]["weights"].tolist() == [0, 0]
     # The best of several runs is that with the best first score.
-    predictions = task.decode(outputs)
-    scores = task.scores(predictions)
+    predictions = {n: task.decode(n, x) for n, x in outputs.items()}
+    scores = finetuning.all_scores(task, predictions)
     assert next(iter(scores)) == "f1" and "test_f1" not in scores
-    task.write(folder, predictions)
+    for name, predicted in predictions.items():
+        task.write(folder, name, predicted)
     got = (tmp_path / "test_predictions.conll").read_text()
     assert got == "the O\nNile B-river\n\nRhine O\n\n"
 
@@ -331,8 +333,8 @@ def test_scores_and_files_of_a_test_set(files, wordpiece, tmp_path):
 def test_the_scheme_may_be_declared(files, wordpiece):
     assert make(files, wordpiece).settings["scheme"] == "IOB2"
     as_words = make(files, wordpiece, scheme="none")
-    outputs = {"eval": {"predictions": as_words.held_out["eval"]["labels"]}}
-    assert as_words.scores(as_words.decode(outputs)) == {
+    outputs = {"predictions": as_words.held_out["eval"]["labels"]}
+    assert as_words.scores("eval", as_words.decode("eval", outputs)) == {
         "accuracy": 1.0,
         "macro_f1": 1.0,
     }

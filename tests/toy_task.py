@@ -52,13 +52,13 @@ class Length:
     def objective(self, encoder):
         return classification.Classification(encoder, 2)
 
-    def decode(self, outputs):
-        return {"eval": outputs["eval"]["logits"].argmax(-1)}
+    def decode(self, name, outputs):
+        return outputs["logits"].argmax(-1)
 
-    def scores(self, predictions):
-        correct = predictions["eval"] == self.held_out["eval"]["labels"]
+    def scores(self, name, predictions):
+        correct = predictions == self.held_out[name]["labels"]
         return {"correct": int(correct.sum())}
 
-    def write(self, folder, predictions):
-        text = json.dumps(predictions["eval"].tolist())
+    def write(self, folder, name, predictions):
+        text = json.dumps(predictions.tolist())
         (folder / "lengths.json").write_text(text)

@@ -145,12 +145,13 @@ def _finetune_once(
         (phase,) = run.phases
         engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
         rows_at_once = phase.batch_size // phase.micro_batches
-        outputs = {
-            name: engine.outputs(rows, rows_at_once, opened.heartbeat)
+        predictions = {
+            name: task.decode(
+                name, engine.outputs(rows, rows_at_once, opened.heartbeat)
+            )
             for name, rows in task.held_out.items()
         }
-        predictions = task.decode(outputs)
-        scores = task.scores(predictions)
+        scores = all_scores(task, predictions)
         results = {
             **scores,
             **task.description,
@@ -160,9 +161,19 @@ def _finetune_once(
             "seed": config.seed,
         }
         if processes.is_main():
-            task.write(opened.folder, predictions)
+            for name, of_set in predictions.items():
+                task.write(opened.folder, name, of_set)
             _write_results(opened.folder, results)
         return scores, results
+
+
+def all_scores(task: tasks.Task, predictions: dict[str, Any]) -> dict[str, Any]:
+    """Return the scores of all sets; names have a prefix for sets other than "eval"."""
+    return {
+        task_files.in_set(name, metric): value
+        for name, of_set in predictions.items()
+        for metric, value in task.scores(name, of_set).items()
+    }
 
 
 def _write_results(folder: storage.Path, results: dict[str, Any]) -> None:

@@ -85,7 +85,7 @@ def open_data(
         engine.params = params
         rows_at_once = config.batch_size // config.micro_batches
         outputs = engine.outputs(task.held_out["eval"], rows_at_once)
-        of_task = task.scores(task.decode({"eval": outputs}))
+        of_task = task.scores("eval", task.decode("eval", outputs))
         return {config.keep_best: of_task[config.keep_best]}
 
     # The objective computes the accuracy, too.

@@ -51,18 +51,21 @@ class Task(Protocol):
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
         """Return the objective for an encoder of this shape."""
 
-    def decode(self, outputs: dict[str, Arrays]) -> dict[str, Any]:
-        """Return the predictions for the examples of each set.
+    def decode(self, name: str, outputs: Arrays) -> Any:
+        """Return the predictions for the examples of a held-out set.
 
-        `outputs` has `TaskObjective.outputs` for all rows of some sets of `held_out`.
-        The predictions of a set have any form that `scores` and `write` accept.
+        `outputs` has `TaskObjective.outputs` for all rows of the set. The predictions
+        have any form that `scores` and `write` accept.
         """
 
-    def scores(self, predictions: dict[str, Any]) -> dict[str, Any]:
-        """Return the metrics of the field, as JSON. The first one ranks runs."""
+    def scores(self, name: str, predictions: Any) -> dict[str, Any]:
+        """Return the metrics of the field for a set, as JSON; {} without labels.
 
-    def write(self, folder: storage.Path, predictions: dict[str, Any]) -> None:
-        """Write predictions in the official format of the task.
+        The first one ranks runs.
+        """
+
+    def write(self, folder: storage.Path, name: str, predictions: Any) -> None:
+        """Write the predictions for a set in the official format of the task.
 
         Raises:
           UserError: The folder cannot be written.

@@ -18,8 +18,8 @@ from bert_jax.objectives import choice
 from bert_jax.tasks import Arrays, choice_files, task_files, texts
 from bert_jax.tasks.choice_files import Question
 
-# For each set, the probability of each answer of each question.
-Probabilities = dict[str, list[list[float]]]
+# Of each answer of each question.
+Probabilities = list[list[float]]
 
 
 class Choice:
@@ -56,42 +56,36 @@ class Choice:
     def objective(self, encoder: config_lib.EncoderConfig) -> choice.Choice:
         return choice.Choice(encoder, self._num_choices)
 
-    def decode(self, outputs: dict[str, Arrays]) -> Probabilities:
-        return {
-            name: decode(self._files[name].questions, outputs[name]["logits"])
-            for name in outputs
-        }
+    def decode(self, name: str, outputs: Arrays) -> Probabilities:
+        return decode(self._files[name].questions, outputs["logits"])
 
-    def scores(self, predictions: Probabilities) -> dict[str, float]:
-        """Return `accuracy`, and `test_accuracy` if the test file has answers."""
-        result = {}
-        for name, of_set in predictions.items():
-            if self._files[name].is_answered:
-                is_true = list(map(np.argmax, of_set)) == self.held_out[name]["labels"]
-                key = task_files.in_set(name, "accuracy")
-                result[key] = float(is_true.mean())
-        return result
+    def scores(self, name: str, predictions: Probabilities) -> dict[str, float]:
+        """Return the accuracy, if the file has answers."""
+        if not self._files[name].is_answered:
+            return {}
+        is_true = list(map(np.argmax, predictions)) == self.held_out[name]["labels"]
+        return {"accuracy": float(is_true.mean())}
 
-    def write(self, folder: storage.Path, predictions: Probabilities) -> None:
-        """Write predictions.jsonl, and test_predictions.jsonl for a test file.
+    def write(
+        self, folder: storage.Path, name: str, predictions: Probabilities
+    ) -> None:
+        """Write predictions.jsonl, or test_predictions.jsonl for a test file.
 
         A line describes a question: the line of its file in which it begins, the index
         and text of the chosen answer, and the probability of each answer.
         """
-        for name, of_set in predictions.items():
-            text = ""
-            questions = self._files[name].questions
-            for question, probabilities in zip(questions, of_set, strict=True):
-                best = int(np.argmax(probabilities))
-                values = {
-                    "line": question.line,
-                    "prediction": best,
-                    "choice": question.choices[best],
-                    "probabilities": [round(p, 6) for p in probabilities],
-                }
-                text += json.dumps(values, ensure_ascii=False) + "\n"
-            file = task_files.in_set(name, "predictions.jsonl")
-            task_files.write(folder / file, text)
+        text = ""
+        questions = self._files[name].questions
+        for question, probabilities in zip(questions, predictions, strict=True):
+            best = int(np.argmax(probabilities))
+            values = {
+                "line": question.line,
+                "prediction": best,
+                "choice": question.choices[best],
+                "probabilities": [round(p, 6) for p in probabilities],
+            }
+            text += json.dumps(values, ensure_ascii=False) + "\n"
+        task_files.write(folder / task_files.in_set(name, "predictions.jsonl"), text)
 
 
 def make_rows(
@@ -132,7 +126,7 @@ def make_rows(
     return arrays, truncated
 
 
-def decode(questions: Sequence[Question], logits: np.ndarray) -> list[list[float]]:
+def decode(questions: Sequence[Question], logits: np.ndarray) -> Probabilities:
     """Return the probability of each choice, from logits [R, C]."""
     from scipy import special  # slow to import
 

@@ -49,7 +49,7 @@ class Classification:
             given = glue.TASKS[self._glue].labels if self._glue else ()
             self._labels = list(given) or label_names(sets.train)
         self._has_probabilities = any(e.probabilities for e in sets.train)
-        self._scored = tuple(sets.labelled)
+        self._labelled = sets.labelled.keys()
         self.metrics: tuple[str, ...] = ("accuracy", "macro_f1", "matthews")
         if self._glue:
             self.metrics = glue.TASKS[self._glue].metrics
@@ -97,53 +97,44 @@ class Classification:
             self._config, encoder, len(self._labels), weights, self._has_probabilities
         )
 
-    def decode(self, outputs: dict[str, Arrays]) -> dict[str, np.ndarray]:
+    def decode(self, name: str, outputs: Arrays) -> np.ndarray:
         if self._config.predicts_numbers:
-            return {name: of_set["predictions"] for name, of_set in outputs.items()}
-        return {name: of_set["logits"].argmax(-1) for name, of_set in outputs.items()}
+            return outputs["predictions"]
+        return outputs["logits"].argmax(-1)
 
-    def scores(self, predictions: dict[str, np.ndarray]) -> dict[str, float]:
-        """Return the metrics of GLUE for its tasks, and general ones for other files.
+    def scores(self, name: str, predictions: np.ndarray) -> dict[str, float]:
+        """Return the metrics of GLUE for its tasks, general ones for other files."""
+        if name not in self._labelled:
+            return {}
+        data = predictions, self.held_out[name]["labels"]
+        values = (
+            classification_scores.of_numbers(*data)
+            if self._config.predicts_numbers
+            else classification_scores.of_classes(*data, len(self._labels))
+        )
+        return {metric: values[metric] for metric in self.metrics}
 
-        Scores of sets other than "eval" are prefixed with the name of the set.
-        """
-        scores = {}
-        for name in filter(predictions.__contains__, self._scored):
-            data = predictions[name], self.held_out[name]["labels"]
-            values = (
-                classification_scores.of_numbers(*data)
-                if self._config.predicts_numbers
-                else classification_scores.of_classes(*data, len(self._labels))
-            )
-            scores |= {task_files.in_set(name, m): values[m] for m in self.metrics}
-        return scores
-
-    def write(self, folder: storage.Path, predictions: dict[str, np.ndarray]) -> None:
-        """Write predictions.tsv, a file for every other set, and confusion.png.
+    def write(self, folder: storage.Path, name: str, predictions: np.ndarray) -> None:
+        """Write predictions.tsv or a file for another set; for "eval" confusion.png.
 
         Predictions for the test sets of GLUE have the names and format to submit.
         """
         numbers = self._config.predicts_numbers
-        for name, predicted in predictions.items():
-            file = task_files.in_set(name, "predictions.tsv")
-            is_submission = self._glue and name not in self._scored
-            if is_submission:
-                file = glue.submission(self._glue, name)
-            if numbers and is_submission:
-                words = [f"{value:.3f}" for value in np.clip(predicted, 0, 5)]
-            elif numbers:
-                words = [str(value) for value in predicted]  # all digits of a float32
-            else:
-                words = [self._labels[c] for c in predicted]
-            rows = [f"{i}\t{word}\n" for i, word in enumerate(words)]
-            task_files.write(folder / file, "index\tprediction\n" + "".join(rows))
-        if not numbers:
-            confusion.draw(
-                folder / "confusion.png",
-                predictions["eval"],
-                self.held_out["eval"]["labels"],
-                self._labels,
-            )
+        file = task_files.in_set(name, "predictions.tsv")
+        is_submission = self._glue and name not in self._labelled
+        if is_submission:
+            file = glue.submission(self._glue, name)
+        if numbers and is_submission:
+            words = [f"{value:.3f}" for value in np.clip(predictions, 0, 5)]
+        elif numbers:
+            words = [str(value) for value in predictions]  # all digits of a float32
+        else:
+            words = [self._labels[c] for c in predictions]
+        rows = [f"{i}\t{word}\n" for i, word in enumerate(words)]
+        task_files.write(folder / file, "index\tprediction\n" + "".join(rows))
+        if name == "eval" and not numbers:
+            actual = self.held_out[name]["labels"]
+            confusion.draw(folder / "confusion.png", predictions, actual, self._labels)
 
 
 def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:

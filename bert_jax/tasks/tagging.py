@@ -76,38 +76,32 @@ class Tagging:
     def objective(self, encoder: config_lib.EncoderConfig) -> tagging.Tagging:
         return tagging.Tagging(encoder, len(self._tags))
 
-    def decode(self, outputs: dict[str, Arrays]) -> dict[str, list[list[str]]]:
-        return {
-            name: self._rows[name].decode(outputs[name]["predictions"], self._tags)
-            for name in outputs
-        }
+    def decode(self, name: str, outputs: Arrays) -> list[list[str]]:
+        return self._rows[name].decode(outputs["predictions"], self._tags)
 
-    def scores(self, predictions: dict[str, list[list[str]]]) -> dict[str, Any]:
-        """Return `metrics`. Metrics of a test file with tags begin with "test_"."""
-        result = {}
-        for name, predicted in predictions.items():
-            if self._files[name].is_tagged:
-                actual = [s.tags for s in self._files[name].sentences]
-                measured = metrics(actual, predicted, self._scheme)
-                result |= {task_files.in_set(name, k): v for k, v in measured.items()}
-        return result
+    def scores(self, name: str, predictions: list[list[str]]) -> dict[str, Any]:
+        """Return `metrics`, if the file has tags."""
+        file = self._files[name]
+        if not file.is_tagged:
+            return {}
+        actual = [sentence.tags for sentence in file.sentences]
+        return metrics(actual, predictions, self._scheme)
 
     def write(
-        self, folder: storage.Path, predictions: dict[str, list[list[str]]]
+        self, folder: storage.Path, name: str, predictions: list[list[str]]
     ) -> None:
-        """Write predictions.conll, and test_predictions.conll for a test file.
+        """Write predictions.conll, or test_predictions.conll for a test file.
 
         The columns are words, tags if the file has them, and predicted tags.
         """
-        for name, predicted in predictions.items():
-            file = self._files[name]
-            lines = []
-            for sentence, tags in zip(file.sentences, predicted, strict=True):
-                known = [sentence.tags] if file.is_tagged else []
-                rows = zip(sentence.words, *known, tags, strict=True)
-                lines += [*map(file.separator.join, rows), ""]
-            path = folder / task_files.in_set(name, "predictions.conll")
-            task_files.write(path, "\n".join([*lines, ""]))
+        file = self._files[name]
+        lines = []
+        for sentence, tags in zip(file.sentences, predictions, strict=True):
+            known = [sentence.tags] if file.is_tagged else []
+            rows = zip(sentence.words, *known, tags, strict=True)
+            lines += [*map(file.separator.join, rows), ""]
+        path = folder / task_files.in_set(name, "predictions.conll")
+        task_files.write(path, "\n".join([*lines, ""]))
 
 
 def tag_names(train: conll.File) -> list[str]:

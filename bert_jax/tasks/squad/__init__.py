@@ -63,50 +63,50 @@ class Squad:
     def objective(self, encoder: config_lib.EncoderConfig) -> spans.Spans:
         return spans.Spans(encoder)
 
-    def decode(self, outputs: dict[str, Arrays]) -> dict[str, Rankings]:
-        ranked = answers.rank(self._windows, outputs["eval"], self._config)
-        return {"eval": {e.id: r for e, r in zip(self._examples, ranked, strict=True)}}
+    def decode(self, name: str, outputs: Arrays) -> Rankings:
+        ranked = answers.rank(self._windows, outputs, self._config)
+        return {e.id: r for e, r in zip(self._examples, ranked, strict=True)}
 
-    def scores(self, predictions: dict[str, Rankings]) -> dict[str, float]:
+    def scores(self, name: str, predictions: Rankings) -> dict[str, float]:
         """Return the scores of the official script; for 2.0 also best thresholds."""
-        ranked = predictions["eval"]
-        texts = self._texts(ranked)
+        texts = self._texts(predictions)
         if not self._config.no_answers:
             return metrics.evaluate(self._examples, texts)
-        best = {name: ranking.best_text for name, ranking in ranked.items()}
-        odds = {name: ranking.null_odds for name, ranking in ranked.items()}
+        best = {question: each.best_text for question, each in predictions.items()}
+        odds = {question: each.null_odds for question, each in predictions.items()}
         return {
             **metrics.evaluate_v2(self._examples, texts),
             **metrics.best_thresholds(self._examples, best, odds),
         }
 
-    def write(self, folder: storage.Path, predictions: dict[str, Rankings]) -> None:
+    def write(self, folder: storage.Path, name: str, predictions: Rankings) -> None:
         """Write predictions.json, nbest_predictions.json and, for 2.0, null_odds.json.
 
         The files are those of google-research/bert, which the official scripts read.
         """
-        ranked = predictions["eval"]
-        names = ("text", "probability", "start_logit", "end_logit")
+        fields = ("text", "probability", "start_logit", "end_logit")
         contents: dict[str, dict[str, Any]] = {
-            "predictions": self._texts(ranked),
+            "predictions": self._texts(predictions),
             "nbest_predictions": {
                 question: [
-                    {name: getattr(answer, name) for name in names}
+                    {field: getattr(answer, field) for field in fields}
                     for answer in ranking.answers
                 ]
-                for question, ranking in ranked.items()
+                for question, ranking in predictions.items()
             },
         }
         if self._config.no_answers:
-            odds = {name: ranking.null_odds for name, ranking in ranked.items()}
+            odds = {question: each.null_odds for question, each in predictions.items()}
             contents["null_odds"] = odds
-        for name, content in contents.items():
+        for file, content in contents.items():
             text = json.dumps(content, indent=4) + "\n"
-            task_files.write(folder / f"{name}.json", text)
+            task_files.write(folder / f"{file}.json", text)
 
     def _texts(self, ranked: Rankings) -> dict[str, str]:
         threshold = self._config.null_threshold
-        return {name: ranking.best(threshold).text for name, ranking in ranked.items()}
+        return {
+            question: each.best(threshold).text for question, each in ranked.items()
+        }
 
 
 def _has_place(example: reader.Example) -> bool:
