@@ -9,6 +9,10 @@ epoch. So it is made once, when the chunks are cut, and the order of an epoch
 (`order.py`) is an order of packed rows.
 """
 
+import bisect
+import collections
+import heapq
+
 import numpy as np
 import tensorflow as tf
 
@@ -147,49 +151,27 @@ class _Layout:
 
 
 def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
-    """Return the row of each example, as `Packing` defines it, for falling sizes.
-
-    All examples of one size go to rows of one room at a time, with the same result as
-    one by one: an example that goes to the row with the least room leaves it with the
-    least room of all, so the next example of its size follows, until the row is full.
-    """
+    """Return the row of each example, as `Packing` defines it, for falling sizes."""
     rows = np.empty(len(sizes), np.int64)
-    # Rows that take more examples, by the room that is left: their indices, ascending,
-    # and their numbers of examples.
-    open_rows: dict[int, tuple[np.ndarray, np.ndarray]] = {}
-    num_rows = done = 0
-    values, counts = np.unique(-sizes, return_counts=True)
-    for size, left in zip((-values).tolist(), counts.tolist(), strict=True):
-        for room in (*sorted(r for r in open_rows if r >= size), length):
-            if not left:
-                break
-            if room in open_rows:
-                row, held = open_rows.pop(room)
-            else:
-                row = num_rows + np.arange(left)
-                held = np.zeros(left, np.int64)
-            takes = np.minimum(room // size, max_examples - held)
-            after = np.minimum(np.cumsum(takes), left)
-            takes = np.diff(after, prepend=0)
-            rows[done : done + after[-1]] = np.repeat(row, takes)
-            done += int(after[-1])
-            left -= int(after[-1])
-            is_used = takes > 0
-            if room == length:
-                row, held = row[is_used], held[is_used]
-                takes = takes[is_used]
-                num_rows += len(row)
-            _reopen(open_rows, row, held + takes, room - takes * size, max_examples)
+    held: list[int] = []  # number of examples in each row
+    # Rows that take more examples, by the room that is left, as heaps; and these rooms.
+    open_rows: dict[int, list[int]] = collections.defaultdict(list)
+    rooms: list[int] = []  # ascending
+    for i, size in enumerate(sizes.tolist()):
+        place = bisect.bisect_left(rooms, size)
+        if place < len(rooms):
+            room = rooms[place]
+            row = heapq.heappop(open_rows[room])
+            if not open_rows[room]:
+                del rooms[place]
+        else:
+            room, row = length, len(held)
+            held.append(0)
+        rows[i] = row
+        held[row] += 1
+        room -= size
+        if held[row] < max_examples:
+            if not open_rows[room]:
+                bisect.insort(rooms, room)
+            heapq.heappush(open_rows[room], row)
     return rows
-
-
-def _reopen(open_rows, row, held, room, max_examples):
-    """File rows under the room that is left in them."""
-    for value in np.unique(room[held < max_examples]).tolist():
-        chosen = (room == value) & (held < max_examples)
-        parts = [(row[chosen], held[chosen])]
-        if value in open_rows:
-            parts.append(open_rows[value])
-        numbers, examples = (np.concatenate(x) for x in zip(*parts, strict=True))
-        by_number = np.argsort(numbers)
-        open_rows[value] = numbers[by_number], examples[by_number]
