@@ -1,25 +1,16 @@
 """Rows of two segments: next sentence, sentence order, and no question at all."""
 
-import dataclasses
-
 import numpy as np
 import tensorflow as tf
 
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits, segments
+from bert_jax.data.segments import Segment
 
 # Words of a row's stream of random words.
 _CUT, _IS_CHANGED, _OTHER_DOCUMENT, _OTHER_START, _TRIM = range(
     segments.NEXT_WORD, segments.NEXT_WORD + 5
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class _Segment:
-    """Tokens `start` to `start + length - 1` of the table, for each row: int64 [B]."""
-
-    start: tf.Tensor
-    length: tf.Tensor
 
 
 class Consecutive(segments.Segments):
@@ -73,7 +64,7 @@ class Consecutive(segments.Segments):
 
     def _cut(
         self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
-    ) -> tuple[_Segment, _Segment]:
+    ) -> tuple[Segment, Segment]:
         """Cut each chunk into two segments with about `goal` tokens together."""
         first = tf.gather(self._chunks, chunk)
         limit = tf.gather(self._chunks, chunk + 1)
@@ -87,7 +78,7 @@ class Consecutive(segments.Segments):
         inside = start + 1 + random_bits.below(draw, tf.maximum(stop - start - 1, 1))
         middle = tf.where(count > 1, tf.gather(self._piece_starts, cut), inside)
         middle = tf.minimum(middle, stop)
-        return _Segment(start, middle - start), _Segment(middle, stop - middle)
+        return Segment(start, middle - start), Segment(middle, stop - middle)
 
     def _reach(self, position: tf.Tensor, least: tf.Tensor, most: tf.Tensor):
         """Return the first piece at or after a token position, clipped to bounds."""
@@ -95,8 +86,8 @@ class Consecutive(segments.Segments):
         return tf.clip_by_value(piece, least, most)
 
     def _trim(
-        self, a: _Segment, b: _Segment, room: tf.Tensor, key: tf.Tensor
-    ) -> tuple[_Segment, _Segment]:
+        self, a: Segment, b: Segment, room: tf.Tensor, key: tf.Tensor
+    ) -> tuple[Segment, Segment]:
         """Drop surplus tokens from the longer segment, token by token.
 
         In closed form: first the longer segment shrinks to the length of the shorter
@@ -116,35 +107,11 @@ class Consecutive(segments.Segments):
             indices = _TRIM + i * words + np.arange(words)
             from_front = _count_bits(random_bits.word(key[:, None], indices), dropped)
             trimmed.append(
-                _Segment(segment.start + from_front, segment.length - dropped)
+                Segment(segment.start + from_front, segment.length - dropped)
             )
         return trimmed[0], trimmed[1]
 
-    def _assemble(self, a: _Segment, b: _Segment) -> dict[str, tf.Tensor]:
-        column = tf.range(self._length, dtype=tf.int64)[None, :]
-        a_length, b_length = a.length[:, None], b.length[:, None]  # [B, 1]
-        first_sep = a_length + 1
-        last_sep = first_sep + b_length + tf.cast(b_length > 0, tf.int64)
-        source = tf.where(
-            column <= a_length,
-            a.start[:, None] + column - 1,
-            b.start[:, None] + column - first_sep - 1,
-        )  # [B, L]
-        source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
-        ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
-        ids = tf.where(column == 0, self._tokenizer.cls_id, ids)
-        is_sep = (column == first_sep) | (column == last_sep)
-        ids = tf.where(is_sep, self._tokenizer.sep_id, ids)
-        is_real = column <= last_sep
-        ids = tf.where(is_real, ids, self._tokenizer.pad_id)
-        in_b = (column > first_sep) & is_real
-        return {
-            "input_ids": ids,
-            "attention_mask": is_real,
-            "segment_ids": tf.cast(in_b, tf.int32),
-        }
-
-    def _ask(self, a: _Segment, b: _Segment, label: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _ask(self, a: Segment, b: Segment, label: tf.Tensor) -> dict[str, tf.Tensor]:
         """Assemble rows with a question, whose answer is `label`, bool [B]."""
         answer = {"labels": tf.cast(label, tf.int32), "is_pair": b.length > 0}
         return self._assemble(a, b) | answer
@@ -188,7 +155,7 @@ class NextSentence(Consecutive):
 
     def _other_segment(
         self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
-    ) -> _Segment:
+    ) -> Segment:
         """Return pieces of another document with up to `goal` tokens, at least one."""
         other = self._other_document(tf.gather(self._document, chunk), goal, key)
         first = tf.gather(self._document_pieces, other)
@@ -204,7 +171,7 @@ class NextSentence(Consecutive):
         piece = first + random_bits.below(draw, choices)
         start = tf.gather(self._piece_starts, piece)
         end = self._reach(start + goal, piece + 1, limit)
-        return _Segment(start, tf.gather(self._piece_starts, end) - start)
+        return Segment(start, tf.gather(self._piece_starts, end) - start)
 
     def _other_document(
         self, document: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
@@ -243,9 +210,9 @@ class SentenceOrder(Consecutive):
         return self._ask(*self._trim(first, second, room, key), is_swapped)
 
 
-def _select(condition: tf.Tensor, a: _Segment, b: _Segment) -> _Segment:
+def _select(condition: tf.Tensor, a: Segment, b: Segment) -> Segment:
     """Return segment `a` of the rows where the condition holds, and `b` elsewhere."""
-    return _Segment(
+    return Segment(
         tf.where(condition, a.start, b.start), tf.where(condition, a.length, b.length)
     )
 

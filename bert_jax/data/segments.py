@@ -8,6 +8,8 @@ Packing (`packing.py`) needs the size of each row before anything is drawn. In p
 rows, the lengths that chunks aim at are therefore drawn once, for all epochs.
 """
 
+import dataclasses
+
 import numpy as np
 import tensorflow as tf
 
@@ -18,6 +20,14 @@ from bert_jax.data import random_bits
 # Words of a row's stream of random words; each kind continues from here.
 _SHORT, _SHORT_LENGTH = 0, 1
 NEXT_WORD = _FRONT = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Segment:
+    """Tokens `start` to `start + length - 1` of the table, for each row: int64 [B]."""
+
+    start: tf.Tensor
+    length: tf.Tensor
 
 
 class Segments:
@@ -41,6 +51,7 @@ class Segments:
     # Special tokens in a row, and pieces in a chunk, at least.
     _special_tokens: int
     _min_pieces: int
+    _tokens: tf.Tensor  # of all documents, from `_prepare`
 
     def __init__(
         self,
@@ -88,6 +99,28 @@ class Segments:
         short = 2 + random_bits.below(draw, self._target - 1)
         return tf.where(is_short, short, self._target)
 
+    def _assemble(self, a: Segment, b: Segment | None = None) -> dict[str, tf.Tensor]:
+        """Make rows [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; B may be empty."""
+        column = tf.range(self._length, dtype=tf.int64)[None, :]
+        first_sep = last_sep = a.length[:, None] + 1  # [B, 1]
+        source = a.start[:, None] + column - 1  # [B, L]
+        if b is not None:
+            b_length = b.length[:, None]
+            last_sep = first_sep + b_length + tf.cast(b_length > 0, tf.int64)
+            source_b = b.start[:, None] + column - first_sep - 1
+            source = tf.where(column < first_sep, source, source_b)
+        source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
+        ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
+        ids = tf.where(column == 0, self._tokenizer.cls_id, ids)
+        is_sep = (column == first_sep) | (column == last_sep)
+        ids = tf.where(is_sep, self._tokenizer.sep_id, ids)
+        is_real = column <= last_sep
+        ids = tf.where(is_real, ids, self._tokenizer.pad_id)
+        rows = {"input_ids": ids, "attention_mask": is_real}
+        if b is not None:
+            rows["segment_ids"] = tf.cast((column > first_sep) & is_real, tf.int32)
+        return rows
+
 
 # ---- one segment
 
@@ -133,16 +166,7 @@ class DocSentences(Segments):
             goal = tf.constant(self._target, tf.int64)
             excess = tf.maximum(tokens - goal, 0)
             start += random_bits.below(random_bits.word(key, _FRONT), excess + 1)
-        last = tf.minimum(tokens, goal)[:, None]
-        column = tf.range(self._length, dtype=tf.int64)[None, :]
-        source = start[:, None] + column - 1  # [B, L]
-        source = tf.clip_by_value(source, 0, self._tokens.shape[0] - 1)
-        ids = tf.cast(tf.gather(self._tokens, source), tf.int32)
-        ids = tf.where(column == 0, self._tokenizer.cls_id, ids)
-        ids = tf.where(column == last + 1, self._tokenizer.sep_id, ids)
-        is_real = column <= last + 1
-        ids = tf.where(is_real, ids, self._tokenizer.pad_id)
-        return {"input_ids": ids, "attention_mask": is_real}
+        return self._assemble(Segment(start, tf.minimum(tokens, goal)))
 
 
 class FullSentences(DocSentences):
