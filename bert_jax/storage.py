@@ -290,11 +290,9 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
         # Errors of stores have no common base class.
         if not isinstance(error, OSError) and not is_remote(where):
             raise
-        reason = disk_error(error) or getattr(error, "strerror", None) or str(error)
-        line = f"cannot write to {where}: {' '.join(reason.split())}"
-        if hint:
-            line += f"; {hint}"
-        raise failure(error)(line) from error
+        text = " ".join((disk_error(error) or reason(error)).split())
+        advice = f"; {hint}" if hint else ""
+        raise failure(error)(f"cannot write to {where}: {text}{advice}") from error
 
 
 @contextlib.contextmanager
