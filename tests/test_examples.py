@@ -48,7 +48,7 @@ def of_lengths(count, seed=0):
         | {"weights": ()}
         for n in LENGTHS
     ]
-    return arrays, used, {"lengths": LENGTHS, "shapes": shapes}
+    return arrays, used, {"sizes": np.searchsorted(LENGTHS, used), "shapes": shapes}
 
 
 def test_batches_are_trimmed_to_the_smallest_length():

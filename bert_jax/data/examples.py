@@ -19,8 +19,8 @@ class Examples(pipeline.Pipeline):
     *s*). Held-out rows keep their order and come once; the last batch is filled up with
     rows of weight 0.
 
-    With several lengths, a batch is trimmed to the smallest length that holds its rows,
-    and rows of similar length share a batch. In training, the rows of each `_WINDOW`
+    With several sizes, a batch is trimmed to the smallest size that holds its rows, and
+    rows of similar length share a batch. In training, the rows of each `_WINDOW`
     batches are sorted by length and cut into batches, which are shuffled. Held-out rows
     are all sorted.
 
@@ -38,30 +38,30 @@ class Examples(pipeline.Pipeline):
         steps: int = 0,
         held_out: bool = False,
         rows: np.ndarray | None = None,
-        lengths: Sequence[int] = (),
+        sizes: np.ndarray | None = None,
         shapes: Sequence[dict[str, tuple[int, ...]]] = (),
     ):
         """Hold the arrays.
 
         Args:
-          arrays: Arrays with a row for each example: `weights` and, with several
-            lengths, `attention_mask`, bool [rows, ..., L], are needed.
+          arrays: Arrays with a row for each example, `weights` among them.
           batch_size: Rows of a batch over all processes.
           seed: Seed for the order.
-          steps: Batches in a run of training; with several lengths, the last window
-            ends there.
+          steps: Batches in a run of training; with several sizes, the last window ends
+            there.
           held_out: Whether the examples are for evaluation.
           rows: Rows of each batch to make; all by default.
-          lengths: Lengths that batches may have, ascending; none to keep the arrays'.
-          shapes: For each length, the shape of a row of each array.
+          sizes: int [rows]; the smallest size that holds each row, as an index of
+            `shapes`.
+          shapes: For each of several sizes, ascending, the shape of a row of each
+            array; none to keep the arrays as they are.
         """
         self._rows = np.arange(batch_size) if rows is None else rows
         self._batch_size = batch_size
-        self._sorts = len(lengths) > 1
+        self._sorts = len(shapes) > 1
         count = len(arrays["weights"])
         self.index = np.arange(count)
         if self._sorts:
-            sizes = _sizes(arrays["attention_mask"], lengths)
             if held_out:
                 self.index = np.argsort(sizes, kind="stable")
                 arrays = {name: values[self.index] for name, values in arrays.items()}
@@ -103,7 +103,7 @@ class Examples(pipeline.Pipeline):
         return batch
 
     def _items(self, step: tf.Tensor) -> tuple[order.Items, tf.Tensor | None]:
-        """Return a batch's rows for this process, and the index of its length."""
+        """Return a batch's rows for this process, and the index of its size."""
         if not self._sorts or self._held_out:
             positions = step * self._batch_size + tf.constant(self._rows, tf.int64)
             items = self._order.at(positions)
@@ -124,14 +124,6 @@ class Examples(pipeline.Pipeline):
         longest = by_size[begin + self._batch_size - 1]
         items = order.Items(*(tf.gather(x, chosen) for x in everything))
         return items, self._sizes[everything.index[longest]]
-
-
-def _sizes(mask: np.ndarray, lengths: Sequence[int]) -> np.ndarray:
-    """Return the index of the smallest length that holds each row."""
-    mask = mask.reshape(len(mask), -1, mask.shape[-1]).any(axis=1)
-    used = mask.shape[1] - mask[:, ::-1].argmax(axis=1)
-    used = np.where(mask.any(axis=1), used, 0)
-    return np.searchsorted(lengths, used).astype(np.int32)
 
 
 def _trim(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:

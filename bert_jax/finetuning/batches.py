@@ -121,7 +121,9 @@ def _examples(
         batch_size=config.batch_size,
         seed=config.seed,
         rows=rows,
-        lengths=all_lengths,
+        sizes=np.searchsorted(
+            all_lengths, inference.row_lengths(arrays["attention_mask"])
+        ),
         shapes=shapes,
         **options,
     )
