@@ -6,13 +6,12 @@ chunk makes one row, and each token is in exactly one chunk.
 """
 
 import dataclasses
+import itertools
+from collections.abc import Iterator
 
 import numpy as np
 
 from bert_jax.corpus import shards
-
-# Below so many parts, a loop in Python is faster than NumPy.
-_FEW_PARTS = 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,19 +179,12 @@ def _walk(ends: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
       boundaries: int64 [parts + 1], first piece of each part, and the number of pieces;
         no chunk crosses them.
     """
-    # Vectorised over parts: the first chunk of each part, then the second, and so on.
-    firsts = [boundaries[-1:]]
-    first, limit = boundaries[:-1], boundaries[1:]
-    while len(first) > _FEW_PARTS:
-        firsts.append(first)
-        first = ends[first]
-        goes_on = first < limit
-        first, limit = first[goes_on], limit[goes_on]
-    # The last few parts one by one: a part may be the whole corpus.
-    for begin, stop in zip(first.tolist(), limit.tolist(), strict=True):
-        rest = []
-        while begin < stop:
-            rest.append(begin)
-            begin = int(ends[begin])
-        firsts.append(np.array(rest, np.int64))
-    return np.sort(np.concatenate(firsts))
+
+    def firsts() -> Iterator[int]:
+        for first, stop in itertools.pairwise(boundaries.tolist()):
+            while first < stop:
+                yield first
+                first = int(ends[first])
+        yield boundaries[-1]
+
+    return np.fromiter(firsts(), np.int64)
