@@ -99,13 +99,13 @@ class CorpusRows:
             aim_key=random_bits.word(key, Purpose.CHUNK_AIMS) if is_packed else None,
         )
         self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
-        self._masking = self._permutations = None
+        self._targets = None
         if isinstance(objective, config_lib.PermutationLmConfig):
-            self._permutations = permutations.Permutations(
+            self._targets = permutations.Permutations(
                 objective, length, corpus.tokenizer
             )
-        if objective.masking is not None:
-            self._masking = masking.Masking(
+        elif objective.masking is not None:
+            self._targets = masking.Masking(
                 objective.masking,
                 length,
                 corpus.tokenizer,
@@ -149,12 +149,9 @@ class CorpusRows:
             is_pair = tf.cast(features.pop("is_pair"), tf.float32)
             features[f"{self._question}_labels"] = features.pop("labels")
             features[f"{self._question}_weights"] = weights * is_pair
-        if self._masking:
-            features |= self._masking(features["input_ids"], keys_for)
-            features["mlm_weights"] *= weights[:, None]
-        elif self._permutations:
-            features |= self._permutations(features["input_ids"], keys_for)
-            features["target_weights"] *= weights[:, None]
+        if self._targets:
+            features |= self._targets(features["input_ids"], keys_for)
+            features[self._targets.weights] *= weights[:, None]
         else:
             features["weights"] = weights
         return features

@@ -44,6 +44,8 @@ class Masking:
     Source: BERT paper, 3.1; RoBERTa, 2.3; and as named.
     """
 
+    weights = "mlm_weights"  # name of the array of weights
+
     def __init__(
         self,
         config: config_lib.MaskingConfig,

@@ -37,6 +37,8 @@ class Permutations:
     the rows are reversed there.
     """
 
+    weights = "target_weights"  # name of the array of weights
+
     def __init__(
         self,
         config: config_lib.PermutationLmConfig,
