@@ -1,24 +1,53 @@
 """Checkpoints with words of a new text in their vocabulary, for further pretraining."""
 
+import collections
 import dataclasses
-from collections.abc import Sequence
+import json
+import re
+from collections.abc import Iterable, Sequence
 
 import numpy as np
+import tokenizers
 
 from bert_jax import terminal
-from bert_jax.corpus import new_words, sources, vocabulary
+from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import sources, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import convert, lazy_checkpoint
 from bert_jax.interop import output as output_lib
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
+from bert_jax.tokenizer import Tokenizer
+
+# Placeholders in the vocabularies of google-research/bert, about a thousand.
+_UNUSED = re.compile(r"\[unused\d+\]")
+
+
+@dataclasses.dataclass(frozen=True)
+class NewWord:
+    """Word that is not in a vocabulary.
+
+    Attributes:
+      word: Normalised word.
+      count: Number of occurrences in the text.
+      pieces: Ids of its pieces in the current vocabulary.
+    """
+
+    word: str
+    count: int
+    pieces: tuple[int, ...]
+
+    @property
+    def saved(self) -> int:
+        """Number of tokens that the word saves; an unknown word counts as two."""
+        return self.count * max(1, len(self.pieces) - 1)
 
 
 @dataclasses.dataclass(frozen=True)
 class Extended:
     """Result of extending a vocabulary."""
 
-    words: list[new_words.NewWord]  # added words, the most useful first
+    words: list[NewWord]  # added words, the most useful first
     replaced: int  # number of added words that replaced an unused token
     vocab_size: int  # new number of tokens
     share_saved: float  # fraction by which the text has fewer tokens
@@ -57,14 +86,14 @@ def extend(
     tokenizer = model.metadata.tokenizer
     texts = vocabulary.sample(source, sample_bytes)
     terminal.say(f"{checkpoint}: {tokenizer.vocab_size:,} tokens")
-    found = new_words.find(tokenizer, texts, min_count)[:words]
+    found = find_words(tokenizer, texts, min_count)[:words]
     if not found:
         raise UserError(
             f"no word that occurs {min_count} times or more is missing in the "
             f"vocabulary of {checkpoint}; give more text or a smaller min_count"
         )
     before = sum(map(len, tokenizer.encode_batch(texts)))
-    extended, ids = new_words.extend(tokenizer, [new.word for new in found])
+    extended, ids = extend_tokenizer(tokenizer, [new.word for new in found])
     # A published encoder may have more rows than its vocabulary has tokens.
     size = max(model.metadata.encoder.vocab_size, extended.vocab_size)
     encoder = dataclasses.replace(model.metadata.encoder, vocab_size=size)
@@ -93,7 +122,7 @@ def extend(
 
 
 def _with_rows(
-    array: LazyArray, words: Sequence[new_words.NewWord], ids: list[int], rows: int
+    array: LazyArray, words: Sequence[NewWord], ids: list[int], rows: int
 ) -> LazyArray:
     """Extend a parameter with one row per token by rows for new words."""
     shape = (max(rows, array.shape[0]), *array.shape[1:])
@@ -107,3 +136,70 @@ def _with_rows(
         return grown
 
     return LazyArray(shape, read)
+
+
+# ---- words
+
+
+def find_words(
+    tokenizer: Tokenizer, texts: Iterable[str], min_count: int
+) -> list[NewWord]:
+    """Find words that consist of several pieces or are unknown, the most useful first.
+
+    The most useful words save the most tokens: count times saved tokens per occurrence.
+    Numbers and words that are too long for the tokenizer are left out.
+
+    Raises:
+      UserError: The tokenizer is not a WordPiece tokenizer.
+    """
+    pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
+    if tokenizer.model_type != "WordPiece" or not pipeline.pre_tokenizer:
+        raise UserError(
+            "words can be added to a WordPiece vocabulary only, and the checkpoint has "
+            f"a {tokenizer.model_type} vocabulary"
+        )
+    between_spaces: collections.Counter[str] = collections.Counter()
+    for text in texts:
+        between_spaces.update(text.split())
+    counts: collections.Counter[str] = collections.Counter()
+    for text, count in between_spaces.items():
+        normal = text
+        if pipeline.normalizer:
+            normal = pipeline.normalizer.normalize_str(text)
+        for word, _ in pipeline.pre_tokenizer.pre_tokenize_str(normal):
+            counts[word] += count
+    known = frozenset(tokenizer.tokens)
+    candidates = [
+        word
+        for word, count in counts.items()
+        if count >= min_count
+        and not word.isdigit()
+        and len(word) <= pipeline.model.max_input_chars_per_word
+        and word not in known
+    ]
+    pieces = tokenizer.encode_batch(candidates)
+    found = [
+        NewWord(word, counts[word], tuple(ids))
+        for word, ids in zip(candidates, pieces, strict=True)
+    ]
+    return sorted(found, key=lambda new: (-new.saved, new.word))
+
+
+def extend_tokenizer(
+    tokenizer: Tokenizer, words: Sequence[str]
+) -> tuple[Tokenizer, list[int]]:
+    """Return the tokenizer with words added, and the id of each word.
+
+    Words replace `[unused...]` tokens first, then extend the vocabulary. All other
+    tokens keep their ids. Longer words that begin with a new word may be split
+    differently than before: WordPiece takes the longest piece first.
+    """
+    tokens = list(tokenizer.tokens)
+    free = [i for i, token in enumerate(tokens) if _UNUSED.fullmatch(token)]
+    ids = [*free, *range(len(tokens), len(tokens) + len(words))][: len(words)]
+    tokens += [""] * (len(words) - len(free))
+    for i, word in zip(ids, words, strict=True):
+        tokens[i] = word
+    values = json.loads(tokenizer.pipeline)
+    values["model"]["vocab"] = {t: i for i, t in enumerate(tokens) if t}
+    return tokenizer_lib.make(values, tokenizer.settings()), ids

@@ -9,7 +9,7 @@ from commands import assert_refused, call
 
 from bert_jax import config, extension, knobs, pretraining
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, new_words, sources, vocabulary
+from bert_jax.corpus import build, sources, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import lazy_checkpoint
 from bert_jax.tokenizer import pipelines
@@ -33,7 +33,7 @@ def source(path):
 
 
 def test_new_words_are_found_with_the_tokens_that_they_save(wordpiece):
-    found = new_words.find(wordpiece, TEXT.splitlines(), min_count=3)
+    found = extension.find_words(wordpiece, TEXT.splitlines(), min_count=3)
     assert {new.word: new.count for new in found} == {
         "haemoglobin": 3,
         "thrombocytopenia": 3,
@@ -59,7 +59,7 @@ def test_counts_of_words_equal_counts_of_runs_of_letters(wordpiece, documents):
         if count >= 5 and word not in known and not word.isdigit()
     }
     assert len(expected) > 20
-    found = new_words.find(wordpiece, texts, min_count=5)
+    found = extension.find_words(wordpiece, texts, min_count=5)
     assert {n.word: n.count for n in found if n.word.isalnum()} == expected
     assert found == sorted(found, key=lambda n: (-n.saved, n.word))
 
@@ -70,7 +70,7 @@ def test_unused_tokens_are_replaced_first(wordpiece):
     tokens.insert(7, "[unused0]")
     roomy = tokenizer_lib.make(pipelines.wordpiece(tokens, True, True))
     words = ["haemoglobin", "patient", "thrombocytopenia", "leukocyte"]
-    extended, ids = new_words.extend(roomy, words)
+    extended, ids = extension.extend_tokenizer(roomy, words)
     assert ids == [7, len(tokens) - 2, len(tokens) - 1, len(tokens)]
     assert [extended.tokens[i] for i in ids] == words
     kept = [i for i in range(len(tokens)) if i not in ids]
@@ -148,7 +148,7 @@ def test_unusable_vocabularies_texts_and_folders_are_refused(
     pretrained, text, sentencepiece, tmp_path
 ):
     with pytest.raises(UserError, match="WordPiece vocabulary only, .* Unigram"):
-        new_words.find(sentencepiece, [TEXT], 1)
+        extension.find_words(sentencepiece, [TEXT], 1)
     with pytest.raises(UserError, match="no word that occurs 1000 times or more"):
         extend(pretrained, text, tmp_path / "a", words=5, min_count=1000)
     assert not (tmp_path / "a").exists()

@@ -13,8 +13,9 @@ import pytest
 import tokenizers
 from corpora import flipped
 
+from bert_jax import extension
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import new_words, shards, sources, vocabulary
+from bert_jax.corpus import shards, sources, vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import vocabularies
 from bert_jax.tokenizer import pipelines, sentencepiece_model
@@ -310,7 +311,7 @@ def test_a_repeated_token_has_its_first_id(tmp_path):
     vocabularies.write_wordpiece(tokenizer, tmp_path)
     again = vocabularies.read_wordpiece(tmp_path / "vocab.txt", True, True)
     assert again.vocab_size == 8 and again.encode("aa bb") == [5, 7]
-    extended, ids = new_words.extend(tokenizer, ["cc"])
+    extended, ids = extension.extend_tokenizer(tokenizer, ["cc"])
     assert extended.encode("aa bb cc") == [5, 7, *ids] == [5, 7, 8]
     assert "" not in extended.steps()["model"]["vocab"]
 
