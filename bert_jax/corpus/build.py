@@ -56,11 +56,11 @@ def build(
     """
     folder = storage.path(output)
     planned = sources.plan(source)
-    identity = build_state.identity(source, settings, tokenizer, planned)
+    job = splits.Job(source, settings, tokenizer, os.fspath(output))
+    identity = build_state.identity(job, planned)
     storage.check(folder)
     if _is_complete(folder, identity):
         return shards.open_corpus(folder)
-    job = splits.Job(source, settings, tokenizer, os.fspath(output))
     runner = runner or functools.partial(local.run_locally, workers=workers)
     with build_state.claimed(folder):
         results = _build_splits(job, identity, planned, runner)

@@ -15,7 +15,6 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax import storage, terminal
-from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import document_files, shard_writer, shards, sources, splits
 from bert_jax.errors import UserError
 
@@ -23,21 +22,16 @@ FOLDER = "unfinished"
 _READERS = 16  # threads that read results, because a store is slow to answer
 
 
-def identity(
-    source: sources.Source,
-    settings: splits.Settings,
-    tokenizer: tokenizer_lib.Tokenizer,
-    planned: list[sources.Split],
-) -> dict[str, Any]:
+def identity(job: splits.Job, planned: list[sources.Split]) -> dict[str, Any]:
     """Return everything that determines a corpus, as JSON values.
 
     A build continues only if it is the same.
     """
     return {
-        "source": dataclasses.asdict(source),
-        **dataclasses.asdict(settings),
-        "tokenizer": tokenizer.fingerprint,
-        "input": sources.fingerprint(source, planned),
+        "source": dataclasses.asdict(job.source),
+        **dataclasses.asdict(job.settings),
+        "tokenizer": job.tokenizer.fingerprint,
+        "input": sources.fingerprint(job.source, planned),
     }
 
 
