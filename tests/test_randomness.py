@@ -170,12 +170,8 @@ def test_every_place_draws_masks_of_its_own(monkeypatch):
     monkeypatch.setattr(dropout, "_dropout", record)
     objective = masked_lm.MaskedLm(TINY)
     jax.eval_shape(objective.init, jax.random.key(0))
-    objective.terms(
-        init(TINY),
-        random_batch(),
-        dropout_keys=row_keys(8),
-        sampling_keys=row_keys(8),
-    )
+    keys = {"dropout_keys": row_keys(8), "sampling_keys": row_keys(8)}
+    jax.jit(objective.terms)(init(TINY), random_batch(), **keys)
     jax.effects_barrier()
     assert len(seen) == 1 + 3 * TINY.num_layers
     assert len(set(seen)) == len(seen)
