@@ -290,13 +290,6 @@ def test_restart(launched, statuses, flags, calls, status):
     assert gave_up == (status == 7)
 
 
-def test_restart_pauses(launched):
-    launched.stand_in(launched.bin / "sleep")
-    result = restart(launched, "--pause=7", "--", "python", STATUS_python="1,75,0")
-    pause = ["sleep", "7"]
-    assert result.calls == [["python"], pause, ["python"], pause, ["python"]]
-
-
 # Saves when it is asked to, and says so; prints on USR1. It ends by itself in the end.
 SAVES = (
     "trap 'echo saved; exit 75' TERM; trap 'echo stacks' USR1; echo started; "
