@@ -45,7 +45,8 @@ def with_prefix(prefix):
 
 
 def stored_params():
-    template = nn.unbox(permutation_lm.PermutationLm(XLNET).init(jax.random.key(0)))
+    init = permutation_lm.PermutationLm(XLNET).init
+    template = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
     params = published.from_state(with_prefix("state/"), template, FORM)
     return jax.tree.map(jnp.asarray, params)
 
@@ -72,13 +73,6 @@ def batch_of_targets():
 
 def inputs():
     return Inputs.of(batch_of_targets())
-
-
-def logits_of(config, params, batch):
-    model = permutation_lm.PermutationLm(config).model
-    targets = batch["ranks"], batch["target_positions"]
-    apply = jax.jit(lambda *x: model.apply(*x).compute())
-    return apply({"params": params}, Inputs.of(batch), *targets)
 
 
 def assert_same_gradients(got, prefix):
@@ -128,32 +122,35 @@ def test_two_streams_agree_with_hugging_face(activation, published):
     rows, used = inputs(), stored()["target_weights"] > 0
     batch = batch_of_targets()
     is_token = np.asarray(rows.attention_mask)
-    targets = Targets(
-        batch["ranks"], batch["target_positions"], params["target_embedding"]
-    )
-    encode = jax.jit(
-        functools.partial(make_encoder(config).apply, return_hidden_states=True)
-    )
-    encoded = encode({"params": params["encoder"]}, rows, targets=targets)
-    states = encoded.hidden_states
-    assert len(states) == 4
-    for i, both in enumerate(np.asarray(states)):
-        tokens, targets = both[:, :24], both[:, 24:]
-        of_published = cls_first(expected["tokens"][i])
-        assert_close(tokens[is_token], of_published[is_token], 1e-5)
-        assert_close(targets[used], expected["targets"][i][used], 1e-5)
+    asked = batch["ranks"], batch["target_positions"]
     objective = permutation_lm.PermutationLm(config)
-    logits = logits_of(config, params, batch)[..., :101]
-    assert_close(np.asarray(logits)[used], expected["logits"][used], 1e-5)
 
-    @jax.jit
     @jax.value_and_grad
     def loss(params):
         no_keys = jnp.zeros(4, jnp.uint32)
         got = objective.terms(params, batch, dropout_keys=None, sampling_keys=no_keys)
         return got["plm_loss"].sum / got["plm_loss"].count
 
-    value, grads = loss(params)
+    @jax.jit
+    def outputs(params):
+        targets = Targets(*asked, params["target_embedding"])
+        encoded = make_encoder(config).apply(
+            {"params": params["encoder"]},
+            rows,
+            targets=targets,
+            return_hidden_states=True,
+        )
+        logits = objective.model.apply({"params": params}, rows, *asked).compute()
+        return encoded.hidden_states, logits[..., :101], *loss(params)
+
+    states, logits, value, grads = outputs(params)
+    assert len(states) == 4
+    for i, both in enumerate(np.asarray(states)):
+        tokens, targets = both[:, :24], both[:, 24:]
+        of_published = cls_first(expected["tokens"][i])
+        assert_close(tokens[is_token], of_published[is_token], 1e-5)
+        assert_close(targets[used], expected["targets"][i][used], 1e-5)
+    assert_close(np.asarray(logits)[used], expected["logits"][used], 1e-5)
     assert value == pytest.approx(expected["loss"].item(), rel=1e-5)
     assert_same_gradients(grads, f"{published}/grad/")
 
