@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import toy_encoder
 from jax.extend import core
-from toy import TINY, relative_distance
+from toy import TINY
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
@@ -293,8 +293,7 @@ def test_families_equal_the_restatement(name):
 @pytest.mark.parametrize(
     ("name", "change"),
     [
-        ("bert", {"remat": "attention", "scan_layers": False, "num_layers": 2}),
-        ("bert", {"remat": "layer", "dtype": "bfloat16", "num_layers": 2}),
+        ("bert", {"remat": "attention", "num_layers": 2}),
         ("albert", {}),
         ("modernbert", {"num_layers": 8}),
         ("deberta", {"remat": "attention", "num_layers": 2}),
@@ -305,6 +304,9 @@ def test_families_equal_the_restatement(name):
 def test_loops_and_recomputation_change_nothing(name, change):
     """Loss and gradients, with dropout, where layers differ in kind."""
 
+    c = family(name, **change)
+    params = random_params(c)
+
     def loss_and_gradients(c):
         model = heads.PretrainingModel(c, sentence_head="")
         inputs, at = packed_rows(), jnp.array([[1, 4], [7, 20]])
@@ -314,18 +316,14 @@ def test_loops_and_recomputation_change_nothing(name, change):
             logits = model.apply({"params": params}, inputs, at, dropout_keys=keys)
             return jnp.sum(jnp.sin(logits.mlm.compute()[..., :101]))
 
-        return jax.jit(jax.value_and_grad(loss))(random_params(c))
+        return jax.jit(jax.value_and_grad(loss))(params)
 
-    c = family(name, **change)
     got = loss_and_gradients(c)
     plain = dataclasses.replace(c, scan_layers=False, remat="none")
     expected = loss_and_gradients(plain)
-    # Sums have another order, and their rounding depends on the CPU.
-    if c.dtype == "float32":
-        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-            assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
-    else:
-        assert relative_distance(got, expected) < 0.02
+    # Sums have another order.
+    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+        assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
 
 
 def test_a_loop_repeats_groups_of_layers():

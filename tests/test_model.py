@@ -10,13 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import (
-    TINY,
-    assert_close,
-    init,
-    random_batch,
-    relative_distance,
-)
+from toy import TINY, assert_close, init, random_batch, relative_distance
 
 from bert_jax import config
 from bert_jax.model import cross_entropy, heads, randomness
@@ -24,12 +18,7 @@ from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.block import Block
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import (
-    masked_lm,
-    metric_sums,
-    permutation_lm,
-    replaced_tokens,
-)
+from bert_jax.objectives import masked_lm, metric_sums, permutation_lm, replaced_tokens
 
 SAMPLING_KEYS = jnp.zeros(8, jnp.uint32)
 FIXTURES = pathlib.Path(__file__).parent / "fixtures"
@@ -113,18 +102,6 @@ def test_parameter_counts_are_published_ones(objective, parts, count):
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     chosen = [shapes[part] for part in parts]
     assert sum(leaf.size for leaf in jax.tree.leaves(chosen)) == count
-
-
-def test_parameter_paths_are_those_on_record():
-    """Checkpoints, converters and optimizer masks depend on them."""
-    boxes = jax.eval_shape(masked_lm.MaskedLm(TINY).init, jax.random.key(0))
-    flat = flax.traverse_util.flatten_dict(boxes, sep="/")
-    lines = [
-        f"{path} {box.value.dtype} "
-        + " ".join(f"{n}={s}" for n, s in zip(box.names, box.value.shape, strict=True))
-        for path, box in sorted(flat.items())
-    ]
-    assert "\n".join(lines) + "\n" == (FIXTURES / "parameters.txt").read_text()
 
 
 def test_initial_values_and_loss():
