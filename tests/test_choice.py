@@ -215,7 +215,8 @@ def batch():
 
 @pytest.fixture(scope="module")
 def params():
-    made = nn.unbox(objective_lib.Choice(TINY, CHOICES).init(jax.random.key(0)))
+    init = jax.jit(objective_lib.Choice(TINY, CHOICES).init)
+    made = nn.unbox(init(jax.random.key(0)))
     return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, made)
 
 

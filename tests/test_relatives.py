@@ -185,7 +185,8 @@ def test_disentangled_embeddings_split_the_gradient_of_tied_ones():
             got = objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
             return [got[name].sum for name in objective.losses]
 
-        grads[sharing] = losses(params), jax.jit(jax.jacrev(losses))(params)
+        both = jax.jit(lambda params, f=losses: (f(params), jax.jacrev(f)(params)))
+        grads[sharing] = both(params)
     (tied, tied_grads), (split, split_grads) = grads.values()
     assert_trees_close(split, tied, 1e-6)
     of_generator, of_discriminator = split_grads
@@ -217,11 +218,11 @@ def test_terms_of_replaced_tokens_by_hand():
     distinct = [rng.permutation(np.arange(1, 10))[:4] for _ in range(8)]
     batch["mlm_positions"] = jnp.sort(jnp.array(distinct, jnp.int32), axis=1)
     sampling_keys = randomness.row_keys(1, "sampling", jnp.int32(0), jnp.arange(8))
-    got = objective.terms(params, batch, dropout_keys=None, sampling_keys=sampling_keys)
+    terms = jax.jit(functools.partial(objective.terms, dropout_keys=None))
+    got = terms(params, batch, sampling_keys=sampling_keys)
     model, variables, inputs = objective.model, {"params": params}, Inputs.of(batch)
-    logits = model.apply(
-        variables, inputs, batch["mlm_positions"], method=model.generate
-    )
+    apply = jax.jit(model.apply, static_argnames="method")
+    logits = apply(variables, inputs, batch["mlm_positions"], method="generate")
     samples = np.asarray(replaced_tokens.sample(logits, sampling_keys))
     ids = np.array(batch["input_ids"])
     is_replaced = np.zeros(ids.shape, bool)
@@ -230,11 +231,8 @@ def test_terms_of_replaced_tokens_by_hand():
         at = batch["mlm_positions"][row, slot]
         ids[row, at] = samples[row, slot]
         is_replaced[row, at] = samples[row, slot] != labels[row, slot]
-    found = model.apply(
-        variables,
-        inputs._replace(input_ids=jnp.asarray(ids)),
-        method=model.discriminate,
-    )
+    inputs = inputs._replace(input_ids=jnp.asarray(ids))
+    found = apply(variables, inputs, method="discriminate")
     real = np.asarray(batch["attention_mask"]) & (weights.max(1, keepdims=True) > 0)
     probability = 1 / (1 + np.exp(-np.asarray(found, np.float64)))
     loss = -np.log(np.where(is_replaced, probability, 1 - probability))[real].mean()

@@ -1,5 +1,6 @@
 """The span objective, compared with NumPy, and fine-tuning on spans."""
 
+import functools
 import json
 
 import flax.linen as nn
@@ -33,24 +34,20 @@ def batch():
 
 @pytest.fixture(scope="module")
 def params():
-    return nn.unbox(spans.Spans(TINY).init(jax.random.key(3)))
+    return nn.unbox(jax.jit(spans.Spans(TINY).init)(jax.random.key(3)))
 
 
 def measure(params, batch):
-    got = spans.Spans(TINY).terms(
-        params,
-        jax.tree.map(jnp.asarray, batch),
-        dropout_keys=None,
-        sampling_keys=jnp.zeros(len(batch["weights"]), jnp.uint32),
-    )
+    keys = jnp.zeros(len(batch["weights"]), jnp.uint32)
+    terms = jax.jit(functools.partial(spans.Spans(TINY).terms, dropout_keys=None))
+    got = terms(params, batch, sampling_keys=keys)
     return {name: metric_sums.ratio(term) for name, term in got.items()}
 
 
 def test_loss_and_accuracies_in_numpy(params, batch):
     objective = spans.Spans(TINY)
-    logits = objective.model.apply(
-        {"params": params}, Inputs.of(jax.tree.map(jnp.asarray, batch))
-    )
+    inputs = Inputs.of(jax.tree.map(jnp.asarray, batch))
+    logits = jax.jit(objective.model.apply)({"params": params}, inputs)
     logits = np.asarray(logits, np.float64)
     losses, hits = [], []
     for row in np.flatnonzero(batch["weights"]):
@@ -63,7 +60,7 @@ def test_loss_and_accuracies_in_numpy(params, batch):
         hits.append([valid[:, i].argmax() == label for i, label in enumerate(labels)])
     got = measure(params, batch)
     assert got["span_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
-    outputs = objective.outputs(params, jax.tree.map(jnp.asarray, batch))
+    outputs = jax.jit(objective.outputs)(params, batch)
     for i, name in enumerate(("start", "end")):
         values = np.asarray(outputs[f"{name}_logits"])
         assert got[f"{name}_accuracy"] == pytest.approx(np.mean(hits, axis=0)[i])

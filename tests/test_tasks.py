@@ -83,7 +83,7 @@ def test_rows_fit_the_objective_and_outputs_are_scored(name, tasks, tmp_path):
             k: (x.shape, x.dtype) for k, x in shapes.items()
         }
         assert rows["weights"].dtype == np.float32
-    params = nn.unbox(objective.init(jax.random.key(0)))
+    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
     outputs = {
         name: jax.device_get(jax.jit(objective.outputs)(params, rows))
         for name, rows in task.held_out.items()
