@@ -16,7 +16,7 @@ from bert_jax.objectives import masked_lm, permutation_lm, replaced_tokens
 from bert_jax.training import optimizer, sharding, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.1)
-MESHES = [{"data": 8}, {"data": 2, "fsdp": 2, "tensor": 2}]
+AXES = {"data": 2, "fsdp": 2, "tensor": 2}
 STEPS = 4
 
 
@@ -70,44 +70,38 @@ def loss_curve(mesh, objective=BERT, **options):
     return np.diff([0.0, *sums]), state
 
 
-@pytest.fixture(scope="module")
-def curve_on_one_device():
-    mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
-    return loss_curve(mesh)[0]
-
-
-@pytest.mark.parametrize("axes", MESHES)
-def test_any_mesh_gives_the_loss_curve_of_one_device(axes, curve_on_one_device):
-    """Train several steps with dropout and micro-batches."""
-    mesh = sharding.make_mesh(config.MeshConfig(**axes))
-    curve, state = loss_curve(mesh)
+def compare(objective=BERT, **options):
+    """Compare losses on a mesh with those of one device; return both final states."""
+    one = sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
+    mesh = sharding.make_mesh(config.MeshConfig(**AXES))
+    expected, expected_state = loss_curve(one, objective, **options)
+    curve, state = loss_curve(mesh, objective, **options)
+    np.testing.assert_allclose(curve, expected, rtol=1e-5)
     assert curve[-1] < curve[0]
-    np.testing.assert_allclose(curve, curve_on_one_device, rtol=1e-5)
-    # Every array stayed where it was put, parameters and moments alike.
-    kernels = [
-        tree["encoder"]["layers"]["intermediate"]["kernel"]
-        for tree in (state.params, state.opt_state[1].mean)
-    ]
-    for kernel in kernels:
-        assert kernel.sharding.spec == P(None, "fsdp", "tensor")
-        parts = mesh.shape["fsdp"] * mesh.shape["tensor"]
-        assert kernel.addressable_shards[0].data.size == kernel.size // parts
+    return state, expected_state
+
+
+def assert_split(tree):
+    """Check that an array stayed where it was put."""
+    kernel = tree["encoder"]["layers"]["intermediate"]["kernel"]
+    assert kernel.sharding.spec == P(None, "fsdp", "tensor")
+    assert kernel.addressable_shards[0].data.size == kernel.size // 4
+
+
+def test_a_mesh_gives_the_loss_curve_of_one_device():
+    """Train several steps with dropout and micro-batches."""
+    state, _ = compare()
+    assert_split(state.params)
+    assert_split(state.opt_state[1].mean)
 
 
 def test_a_mesh_gives_the_loss_curve_of_one_device_to_muon():
     """Three layers do not divide evenly among the devices."""
-    mesh = sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
-    expected, expected_state = loss_curve(mesh, name="muon")
-    mesh = sharding.make_mesh(config.MeshConfig(**MESHES[-1]))
-    curve, state = loss_curve(mesh, name="muon")
-    np.testing.assert_allclose(curve, expected, rtol=1e-5)
+    state, expected = compare(name="muon")
     muon_state, moments = state.opt_state[1]
-    kernel = muon_state.mu["encoder"]["layers"]["intermediate"]["kernel"]
-    assert kernel.sharding.spec == P(None, "fsdp", "tensor")
-    parts = mesh.shape["fsdp"] * mesh.shape["tensor"]
-    assert kernel.addressable_shards[0].data.size == kernel.size // parts
+    assert_split(muon_state.mu)
     assert "intermediate" not in moments.mean["encoder"]["layers"]["intermediate"]
-    assert relative_distance(state.params, expected_state.params) < 1e-4
+    assert relative_distance(state.params, expected.params) < 1e-4
 
 
 def flops_of_device(copies, name):
@@ -146,18 +140,12 @@ def test_copies_of_the_model_share_the_products_of_muon():
     ],
 )
 def test_a_mesh_gives_the_losses_of_one_device_to_relatives(name):
-    one, eight = (
-        sharding.make_mesh(config.MeshConfig(**axes), jax.devices()[:count])
-        for axes, count in (({}, 1), (MESHES[-1], 8))
-    )
-    expected, _ = loss_curve(one, RELATIVES[name])
-    got, _ = loss_curve(eight, RELATIVES[name])
-    np.testing.assert_allclose(got, expected, rtol=1e-5)
+    compare(RELATIVES[name])
 
 
 def test_gradients_are_summed_in_bfloat16():
     """The gradients of each copy are rounded, and so is their sum."""
-    mesh = sharding.make_mesh(config.MeshConfig(**MESHES[-1]))
+    mesh = sharding.make_mesh(config.MeshConfig(**AXES))
     copies = mesh.shape["data"]
     rng = np.random.default_rng(0)
     x, w = rng.normal(size=(16, 8)), rng.normal(size=(8, 4))
