@@ -29,18 +29,12 @@ from bert_jax.interop import (
     vocabularies,
 )
 from bert_jax.model import parameters
-from bert_jax.objectives import (
-    classification,
-    tagging,
-)
+from bert_jax.objectives import classification
 from bert_jax.tasks import choice as task_choice
 from bert_jax.tasks import choice_files
 from bert_jax.tasks import texts as task_texts
 from bert_jax.tasks.squad import windows
-from bert_jax.tokenizer import (
-    Tokenizer,
-    sentencepiece_model,
-)
+from bert_jax.tokenizer import Tokenizer, sentencepiece_model
 from bert_jax.training import sharding
 
 # ---- tokenizers
@@ -454,22 +448,6 @@ def test_safetensors_files(tmp_path):
         assert got.dtype == array.dtype
         assert not got.size or not got.flags.owndata  # mapped
         np.testing.assert_array_equal(got, array)
-
-
-def test_parameters_are_loaded_in_shards():
-    source = checkpoints.find(published.folder("tagging"))
-    metadata = checkpoints.read_metadata(source)
-    objective = tagging.Tagging(metadata.encoder, 4)
-    mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=4, tensor=2))
-    shapes = sharding.state_shapes(objective.init, mesh)
-    loaded = checkpoints.load_params(source, shapes)
-    assert not loaded.ignored
-    assert not loaded.new
-    expected = parameters.flatten(published.params(source))
-    kernel = loaded.params["encoder/layers/intermediate/kernel"]
-    assert not kernel.sharding.is_fully_replicated
-    for path, array in loaded.params.items():
-        np.testing.assert_array_equal(np.asarray(array), expected[path])
 
 
 @pytest.mark.parametrize(

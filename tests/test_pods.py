@@ -55,21 +55,6 @@ def test_processes_read_their_rows_of_the_batches_of_one(case, read_by_two, corp
     assert len(owned) == 16 * repeats
 
 
-def test_a_process_opens_only_the_shards_of_its_groups(read_by_two, corpus):
-    """Four groups, two processes: each has two, and the held-out split."""
-    case = pod_batches.CASES.index(({"data": 8}, 4))
-    held_out = {shard.file for shard in corpus.shards["held_out"]}
-    train = [shard.file for shard in corpus.shards["train"]]
-    seen = []
-    for process in range(2):
-        path = read_by_two / f"case{case}-process{process}.json"
-        own = set(json.loads(path.read_text())) - held_out
-        assert own and own < set(train)
-        seen += sorted(own)
-    assert set(seen) == set(train)
-    assert len(seen) <= len(train) + 1  # a group may end inside a shard
-
-
 # ---- checkpoints of other projects
 
 
