@@ -35,9 +35,7 @@ def execute(name):
     metadata = notebook.metadata
     with tempfile.TemporaryDirectory() as elsewhere:
         nbclient.NotebookClient(
-            notebook,
-            record_timing=False,
-            resources={"metadata": {"path": elsewhere}},
+            notebook, record_timing=False, resources={"metadata": {"path": elsewhere}}
         ).execute()
     for cell in notebook.cells:
         if cell.cell_type == "code":

@@ -7,15 +7,11 @@ import jax
 import numpy as np
 import pytest
 import tensorflow as tf
-from made_batches import (
-    assert_as_restated,
-    assert_parts_are_a_batch,
-    configure,
-    make,
-)
+from made_batches import assert_as_restated, configure, make
 from restatement import Reference, permute, word
 
 from bert_jax import config as config_lib
+from bert_jax import pretraining
 from bert_jax.corpus import build, shards, sources
 from bert_jax.data import chunks, random_bits
 from bert_jax.errors import UserError
@@ -53,10 +49,7 @@ CASES = {
         {},
     ),
     "words": (masked(unit="word", rate=0.5, max_predictions=4), {}),
-    "n-grams": (
-        masked("full_sentences", unit="ngram", max_ngram=5, rate=0.4),
-        {},
-    ),
+    "n-grams": (masked("full_sentences", unit="ngram", max_ngram=5, rate=0.4), {}),
     # More positions than a word of random bits has to spare.
     "n-grams, 512 tokens": (masked(unit="ngram"), {"length": 512, "batch_size": 8}),
     "fairseq": (masked("full_sentences", convention="fairseq"), {}),
@@ -166,13 +159,6 @@ def test_masking_rates_of_phases_equal_the_restatement(corpus):
     assert_as_restated(corpus, config, (1,), 2, split="held_out")
 
 
-def test_processes_make_the_rows_of_their_devices(corpus):
-    config = configure(groups=4)
-    assert_parts_are_a_batch(
-        corpus, config, lambda g: Reference(corpus, config, group=g), processes=2
-    )
-
-
 @pytest.mark.parametrize("num_groups", [2, 5, 32])
 def test_every_token_comes_equally_often_whatever_the_groups(corpus, num_groups):
     """Groups have equal numbers of tokens, and each token is in one."""
@@ -214,6 +200,20 @@ def test_resumed_batches_equal_straight_ones(corpus):
     resumed = list(make(corpus, configure()).batches(7, 12))
     for a, b in zip(straight[7:], resumed, strict=True):
         jax.tree.map(np.testing.assert_array_equal, a, b)
+
+
+def test_the_batch_of_a_step_is_that_of_its_phase(corpus):
+    config = with_phases(configure(), (4, 8, 32), (2, 16, 64))
+    data = dataclasses.replace(config.data, corpus=str(corpus.folder))
+    encoder = dataclasses.replace(config.encoder, vocab_size=0)
+    config = dataclasses.replace(config, data=data, encoder=encoder)
+    for step, phase, within in ((3, 0, 3), (5, 1, 1)):
+        expected = make(corpus, config, phase).batch(within)
+        got = pretraining.batch_of_step(config, step)
+        jax.tree.map(np.testing.assert_array_equal, got, expected)
+    for step in (-1, 6):
+        with pytest.raises(UserError, match=f"step {step} is out of range"):
+            pretraining.batch_of_step(config, step)
 
 
 def test_held_out_batches_are_one_epoch(corpus):

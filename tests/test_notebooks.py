@@ -5,19 +5,15 @@ import dataclasses
 import pydoc_data.topics
 import re
 
-import jax
 import matplotlib.pyplot as plt
 import numpy as np
 import pytest
 import runs
 import stored_notebooks as notebooks
-from recipes import load
 from sklearn.metrics import accuracy_score, pairwise
 
-from bert_jax import config, finetuning, knobs, pretraining
+from bert_jax import finetuning
 from bert_jax.demo import small
-from bert_jax.errors import UserError
-from bert_jax.training import sharding
 
 NAMES = sorted(path.name for path in notebooks.FOLDER.iterdir())
 MAX_PNG_BYTES = 60_000
@@ -163,31 +159,3 @@ def test_stored_outputs_are_small_and_reproducible(name):
             shown = "".join(output["data"]["text/plain"])
         # No path, time or address of an object.
         assert not re.search(r"(?<!\w)/\w+/|\d\d:\d\d|20\d\d-|0x[0-9a-f]{6}", shown)
-
-
-@pytest.mark.slow
-@pytest.mark.runs
-def test_batch_of_step_is_the_batch_of_the_run(corpus, tmp_path, monkeypatch):
-    cfg = load("bert_base", "smoke")
-    cfg.data.corpus = str(corpus.folder)
-    cfg.loop.eval_every = 0
-    built = knobs.from_configdict(config.PretrainConfig, cfg)
-    seen = []
-    to_devices = sharding.to_devices
-
-    def record(mesh, batch, rows, batch_size):
-        seen.append(batch)
-        return to_devices(mesh, batch, rows, batch_size)
-
-    monkeypatch.setattr(sharding, "to_devices", record)
-    pretraining.pretrain(built, str(tmp_path))
-
-    def same(a, b):
-        return all(jax.tree.leaves(jax.tree.map(np.array_equal, a, b)))
-
-    assert same(pretraining.batch_of_step(built, 1), seen[1])
-    # Step 5 is in the second phase, after evaluations.
-    assert any(same(pretraining.batch_of_step(built, 5), other) for other in seen)
-    for step in (-1, 6):
-        with pytest.raises(UserError, match=f"step {step} is out of range"):
-            pretraining.batch_of_step(built, step)
