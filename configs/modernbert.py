@@ -30,7 +30,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
         --kind=byte_bpe); the authors' has 50,280 tokens. They change the corpus at each
         stage: '--config.phases[4].corpus_weights=0,1'. The micro-batches make base fit
-        64 chips of TPU v5e; large, and other slices, are still to be planned. A program
+        64 chips of TPU v5e; large fits 64 of v4, v5p and v6e, but not of v5e. A program
         of base takes 10 to 20 minutes of a processor to compile, for each phase. With a
         loop over layers, `--config.encoder.scan_layers=True`, which sizes from large on
         have, an earlier step was estimated a third longer (docs/log.md).
@@ -109,7 +109,7 @@ def get_config(arg: str = ""):
     cfg.encoder.pooler.update(norm=True, per_token=True)
     cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
     cfg.encoder.update(depth_scaled_init=True, remat="attention")
-    # Without the loop, the memory of the large sizes is not planned.
+    # Without the loop, the large sizes take long to compile.
     cfg.encoder.scan_layers = hidden >= 1024
     cfg.optimizer.update(name="stable_adamw", schedule="wsd", bias_correction=True)
     cfg.optimizer.update(beta2=0.98, clip_norm=0.0, weight_decay=weight_decay)
