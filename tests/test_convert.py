@@ -381,7 +381,11 @@ def test_encoders_that_no_class_computes_are_refused():
             masked,
             "head of ElectraForMaskedLM computes gelu_erf; .* computes gelu_tanh",
         ),
-        (NARROW, classifier, "ELECTRA .* encoder.pooler.activation='gelu_erf' only, g"),
+        (
+            NARROW,
+            classifier,
+            "ELECTRA .* encoder.pooler.activation='gelu_erf' only, got 'tanh'",
+        ),
         ({"feed_forward": "gated"}, masked, "BERT .*.feed_forward='plain' only"),
         ({"prediction_head": no_norm}, masked, "BERT .*_head.norm=True only"),
         (rotary, without_pairs, "NomicBERT .* encoder.feed_forward='gated' only"),

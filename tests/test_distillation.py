@@ -55,8 +55,8 @@ def terms_of(objective, params, batch, dropout_keys=None):
     return objective.terms(params, batch, dropout_keys=dropout_keys, sampling_keys=KEYS)
 
 
-def test_the_loss_equals_its_restatement():
-    temperature = 2.0
+@pytest.mark.parametrize("temperature", [1.0, 2.0])
+def test_the_loss_equals_its_restatement(temperature):
     objective, batch = distilled(temperature=temperature), random_batch()
     student = params_of(objective.init, 2)
     got = terms_of(objective, {**student, **teacher()}, batch)

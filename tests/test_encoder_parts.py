@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import toy_encoder
 from jax.extend import core
-from toy import TINY
+from toy import TINY, relative_distance
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
@@ -294,6 +294,7 @@ def test_families_equal_the_restatement(name):
     ("name", "change"),
     [
         ("bert", {"remat": "attention", "num_layers": 2}),
+        ("bert", {"remat": "layer", "dtype": "bfloat16", "num_layers": 2}),
         ("albert", {}),
         ("modernbert", {"num_layers": 8}),
         ("deberta", {"remat": "attention", "num_layers": 2}),
@@ -322,8 +323,11 @@ def test_loops_and_recomputation_change_nothing(name, change):
     plain = dataclasses.replace(c, scan_layers=False, remat="none")
     expected = loss_and_gradients(plain)
     # Sums have another order.
-    for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
-        assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
+    if c.dtype == "float32":
+        for a, b in zip(jax.tree.leaves(got), jax.tree.leaves(expected), strict=True):
+            assert np.abs(a - b).max() <= 1e-5 * max(np.abs(b).max(), 1.0)
+    else:
+        assert relative_distance(got, expected) < 0.02
 
 
 def test_a_loop_repeats_groups_of_layers():

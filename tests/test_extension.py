@@ -7,7 +7,7 @@ import pytest
 import recipes
 from commands import assert_refused, call
 
-from bert_jax import config, extension, knobs, warm_start
+from bert_jax import config, extension, knobs, pretraining
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, sources, vocabulary
 from bert_jax.errors import UserError
@@ -124,8 +124,8 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
     )
 
 
+@pytest.mark.runs
 def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_path):
-    """`test_continued_pretraining.py` has the run itself."""
     folder = tmp_path / "extended"
     extend(pretrained, text_file, folder, words=200, min_count=5)
     corpus = build.build(
@@ -139,8 +139,8 @@ def test_pretraining_continues_with_the_new_words(pretrained, text_file, tmp_pat
     cfg.init_from, cfg.data.corpus = str(folder), str(corpus.folder)
     cfg.phases = cfg.phases[:1]
     built = knobs.from_configdict(config.PretrainConfig, cfg)
-    begun = warm_start.find(built, str(tmp_path / "run"))
-    resolved = warm_start.adopt(built, begun, corpus, ())
+    state, resolved = pretraining.pretrain(built, str(tmp_path / "run"))
+    assert int(state.step) == resolved.total_steps
     assert resolved.encoder.vocab_size == corpus.tokenizer.vocab_size == 1200
 
 

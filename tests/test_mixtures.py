@@ -202,7 +202,10 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
         ({"weights": (1.0, 0.0)}, r"data.weights\[1\]=0.0 must be more than 0"),
         ({"weight_exponent": 1.5}, "weight_exponent=1.5 must be .* at most 1"),
         ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 does not go with"),
-        ({"weights": (1.0, math.nan)}, r"data.weights\[1\]=nan must be a finite numbe"),
+        (
+            {"weights": (1.0, math.nan)},
+            r"data.weights\[1\]=nan must be a finite number",
+        ),
         ({"corpus": "a,"}, "data.corpus='a,' has a folder without a name; remove"),
         ({"corpus": ","}, "data.corpus=',' has a folder without a name; remove"),
     ],
