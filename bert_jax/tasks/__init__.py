@@ -61,7 +61,7 @@ class Task(Protocol):
     def scores(self, name: str, predictions: Any) -> dict[str, Any]:
         """Return the metrics of the field for a set, as JSON; {} without labels.
 
-        The first one ranks runs.
+        The first metric ranks runs.
         """
 
     def write(self, folder: storage.Path, name: str, predictions: Any) -> None:

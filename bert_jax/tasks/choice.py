@@ -18,7 +18,7 @@ from bert_jax.objectives import choice
 from bert_jax.tasks import Arrays, choice_files, task_files, texts
 from bert_jax.tasks.choice_files import Question
 
-# Of each answer of each question.
+# The probability of each answer of each question.
 Probabilities = list[list[float]]
 
 
