@@ -36,6 +36,34 @@ def test_loops_count_by_trip_count_and_fusions_once():
     assert cost.measure(program).estimated == (24 + 7 + 3) * 100 + 5
 
 
+@pytest.mark.parametrize(
+    "branches",
+    [
+        "branch_computations={%with_two, %with_five}",
+        "true_computation=%with_two, false_computation=%with_five",
+    ],
+)
+def test_all_branches_of_a_conditional_count(branches):
+    text = f"""
+%with_two (x: f32[8]) -> f32[8] {{
+  %x = f32[8]{{0}} parameter(0)
+  ROOT %y = f32[8]{{0}} copy(%x), backend_config={{"estimated_cycles":"2"}}
+}}
+
+%with_five (x.1: f32[8]) -> f32[8] {{
+  %x.1 = f32[8]{{0}} parameter(0)
+  ROOT %y.1 = f32[8]{{0}} copy(%x.1), backend_config={{"estimated_cycles":"5"}}
+}}
+
+ENTRY %main (p: pred[], a: f32[8]) -> f32[8] {{
+  %p = pred[] parameter(0)
+  %a = f32[8]{{0}} parameter(1)
+  ROOT %c = f32[8]{{0}} conditional(%p, %a, %a), {branches}, metadata={{op_name="c"}}
+}}
+"""
+    assert cost.measure(hlo.Program(text)).estimated == 7
+
+
 def test_collectives_in_all_positions():
     """Plain, fused, in the background of two fusions, in pairs, on another core.
 

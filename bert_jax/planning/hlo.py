@@ -19,7 +19,10 @@ _ARRAY = re.compile(r"\b(pred|bf16|[suf]\d+|c\d+|f8\w+)\[([\d,]*)\](\{[^{}]*\})?
 # Memory space in a layout; HBM is the default.
 _NOT_HBM = re.compile(r"S\([1-9]\d*\)")
 _CALLED = re.compile(r"\b(calls|body|condition|to_apply)=%?([\w.\-]+)")
-_BRANCHES = re.compile(r"branch_computations=\{([^}]*)\}")
+_BRANCHES = re.compile(
+    r"\b(?:branch_computations|true_computation|false_computation)="
+    r"(\{[^}]*\}|%[\w.\-]+)"
+)
 _OPERAND = re.compile(r"%([\w.\-]+)")
 _CYCLES = re.compile(r'"estimated_cycles":"(\d+)"')
 _TRIPS = re.compile(r'"known_trip_count":\{"n":"(\d+)"\}')
@@ -96,8 +99,8 @@ class Program:
                 name = instruction.called("calls") or instruction.called("to_apply")
                 called = [name]
             elif instruction.opcode == "conditional":
-                branches = _BRANCHES.search(instruction.rest)
-                called = _OPERAND.findall(branches[1])
+                branches = " ".join(_BRANCHES.findall(instruction.rest))
+                called = _OPERAND.findall(branches)
             for name in called:
                 yield from self._executed(name, times * repeats, beside)
 
