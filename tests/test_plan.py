@@ -243,6 +243,18 @@ def test_fsdp_gathers_parameters():
 
 
 @needs_compiler
+def test_kernels_compile_inside_replicas_that_are_sharded():
+    """Each kernel occurs several times, in a loop over micro-batches."""
+    encoder = {"hidden_size": 128, "num_heads": 2, "num_layers": 4}
+    config = tiny(mesh={"fsdp": 2}, **encoder)
+    phase = dataclasses.replace(config.phases[0], micro_batches=2)
+    config = dataclasses.replace(config, phases=(phase,))
+    got = planner(topology.open_topology("v5e:2x2")).plan(config, "tiny")
+    assert got.mesh == "data 2, fsdp 2, tensor 1" and got.fits
+    assert got.phases[0].cost.kernel_cycles > 0
+
+
+@needs_compiler
 def test_slices_exchange_sums_of_gradients():
     """Each device sends its share of the sum of its slice."""
     got = planned("v5e:2x2", slices=2)

@@ -48,8 +48,10 @@ def apply(
 
 
 # Jitted, so that a kernel is traced once instead of in every layer. Flax's rules for
-# names are no part of JAX's key for traces, so they are read before.
-@functools.partial(jax.jit, static_argnums=(0, 1, 2))
+# names are no part of JAX's key for traces, so they are read before. Inlined, because
+# the TPU compiler aborts where a function with a `shard_map` is called twice inside
+# another `shard_map`, that of `sharding.sum_over_copies`.
+@functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
 def _apply(function, options, specs, *arrays):
     run = functools.partial(function, options)
     if specs is not None:
