@@ -252,6 +252,8 @@ def test_kernels_compile_inside_replicas_that_are_sharded():
     got = planner(topology.open_topology("v5e:2x2")).plan(config, "tiny")
     assert got.mesh == "data 2, fsdp 2, tensor 1" and got.fits
     assert got.phases[0].cost.kernel_cycles > 0
+    # Parameters are gathered; no product is cut into one for each shard.
+    assert bytes_of(got, "collective-permute") == 0 < bytes_of(got, "all-gather")
 
 
 @needs_compiler

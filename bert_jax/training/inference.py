@@ -55,7 +55,9 @@ class Engine:
         """
         self.params, self._mesh, self._lengths = params, mesh, lengths
         self._compute = jax.jit(
-            question.outputs, out_shardings=sharding.replicated(mesh)
+            question.outputs,
+            out_shardings=sharding.replicated(mesh),
+            compiler_options=sharding.compiler_options(mesh),
         )
         short, long = question.batch_shapes(1, 2), question.batch_shapes(1, 3)
         self._length_axes = {

@@ -103,6 +103,7 @@ def lower_step(
         ),
         out_shardings=(shardings, sharding.replicated(run.mesh)),
         donate_argnums=0,
+        compiler_options=sharding.compiler_options(run.mesh),
     )
     with sharding.use(run.mesh):
         return jitted.lower(state, batch, *_signals_and_seed(run), constants)
@@ -151,6 +152,7 @@ def lower_eval(
             replicated,
         ),
         out_shardings=replicated,
+        compiler_options=sharding.compiler_options(run.mesh),
     )
     index = jax.ShapeDtypeStruct((), jnp.int32)
     terms = jax.eval_shape(lambda: metric_sums.zeros(phase.objective.metrics))

@@ -138,6 +138,20 @@ def use(mesh: Mesh) -> Iterator[None]:
         yield
 
 
+def compiler_options(mesh: Mesh) -> dict[str, int] | None:
+    """Return XLA's options for a model's programs on a mesh.
+
+    With parameters sharded over `fsdp`, the TPU compiler may split a product into one
+    for each shard ("windowed einsum"), which is up to three times as slow by its own
+    estimate as gathering the parameters (docs/sharding.md). A threshold that no array
+    reaches prevents that.
+    """
+    is_tpu = mesh.devices.flat[0].platform == "tpu"
+    if not is_tpu or mesh.shape["fsdp"] == 1:
+        return None
+    return {"xla_jf_spmd_threshold_for_windowed_einsum_mib": 1_000_000}
+
+
 def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
     """Return the shapes, dtypes and shardings of `init(key)` without computing it.
 
