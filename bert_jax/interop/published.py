@@ -214,12 +214,9 @@ def _shapes(
     matches = [re.match(pattern, name) for name in arrays]
     count = 1 + max((int(match[1]) for match in matches if match), default=-1)
     if count != encoder.num_distinct_layers:
-        layers, name = "layers", "num_layers"
-        if encoder.num_layer_groups:
-            layers, name = "groups of layers", "num_layer_groups"
-        field, *_ = configs.fields_of(family)[name]
+        layers = "groups of layers" if encoder.num_layer_groups else "layers"
         raise UserError(
-            f"{source} has arrays of {count} {layers}, but {field} in {config_name} is "
+            f"{source} has arrays of {count} {layers}; {config_name} says "
             f"{encoder.num_distinct_layers}"
         )
     initial = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
