@@ -355,14 +355,17 @@ def test_runs_and_plans_name_each_part_and_the_reason(monkeypatch):
         norm_placement="pre",
         attention_dropout_rate=0.0,
     )
-    assert decisions.describe(modern, "tpu", 8, 512, predicts_tokens=True) == (
+    describe = functools.partial(
+        decisions.describe, modern, predicts_tokens=True, logits_reader=""
+    )
+    assert describe("tpu", 8, 512) == (
         "global attention, local attention, residuals, cross entropy: TPU kernel"
     )
-    assert decisions.describe(modern, "tpu", 8, 8192, predicts_tokens=True) == (
+    assert describe("tpu", 8, 8192) == (
         "global attention, residuals, cross entropy: TPU kernel; local attention: TPU "
         "kernel on overlapping pieces"
     )
-    assert decisions.describe(modern, "cuda", 8, 8192, predicts_tokens=True) == (
+    assert describe("cuda", 8, 8192) == (
         "global attention: cuDNN; local attention: plain operations (the window of "
         "JAX's cuDNN call is one-sided); residuals, cross entropy: plain operations "
         "(no kernel for platform cuda)"

@@ -336,6 +336,36 @@ def test_a_phase_fits_if_its_evaluation_fits():
     assert page.to_dict(got)["phases"][0]["memory_left"] == -(2**30)
 
 
+@pytest.mark.parametrize(
+    "recipe, lines",
+    [
+        (
+            "electra:base",
+            [
+                "attention, residuals: TPU kernel",
+                "generator's attention, residuals: TPU kernel; cross entropy: plain "
+                "operations (sampling reads the logits, too)",
+            ],
+        ),
+        (
+            "distillation",
+            [
+                "attention, residuals: TPU kernel; cross entropy: plain operations "
+                "(the teacher's loss reads the logits, too)",
+                "teacher's attention, residuals: TPU kernel",
+            ],
+        ),
+    ],
+)
+def test_objectives_say_what_reads_their_logits(recipe, lines):
+    cfg = load(recipe)
+    cfg.encoder.vocab_size = cfg.encoder.vocab_size or 2000
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
+    got = planner(shape).run(config).describe_kernels("tpu")
+    assert [line.split(": ", 1)[1] for line in got[: len(lines)]] == lines
+
+
 # ---- the search
 
 
@@ -378,6 +408,11 @@ def test_alternatives_can_be_sharded():
     assert suggested == list(changes)
     fitting = fake_plan(fake_phase(left=1.0))
     assert search.suggestions(planner(shape), config, fitting) == []
+    phase = dataclasses.replace(config.phases[0], batch_size=24)
+    config = dataclasses.replace(config, phases=(phase,))
+    assert "--config.phases[0].micro_batches=3" in search.alternatives(
+        planner(shape), config, 0
+    )
 
 
 # ---- parts of the model on a TPU

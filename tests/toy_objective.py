@@ -52,7 +52,7 @@ class Replaced:
     config: ReplacedConfig
 
     encoder_path = "encoder"
-    predicts_tokens = False
+    predictor = logits_reader = ""
     losses: ClassVar = {"replaced_loss": 2.0}
     metrics = ("replaced_loss", "replaced_accuracy", "padding_fraction")
 

@@ -23,13 +23,16 @@ class Objective(Protocol):
     Attributes:
       encoder: Architecture of the encoder that fine-tuning loads.
       encoder_path: Path of the encoder in the parameters, such as "encoder".
-      predicts_tokens: Whether the loss is a cross entropy over the vocabulary, and
-        nothing else reads the logits. Then a kernel may compute it.
+      predictor: Name of the encoder whose logits over the vocabulary the loss compares
+        with tokens, as in `Run.encoders`; "" if the loss has no such cross entropy.
+      logits_reader: What else reads these logits, so that no kernel computes their
+        cross entropy; "" for nothing.
     """
 
     encoder: config_lib.EncoderConfig
     encoder_path: str
-    predicts_tokens: bool
+    predictor: str
+    logits_reader: str
 
     @property
     def losses(self) -> Mapping[str, float]:

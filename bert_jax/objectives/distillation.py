@@ -36,7 +36,7 @@ class Distillation(masked_lm.MaskedLm):
 
     config: config_lib.DistillationConfig = config_lib.DistillationConfig()
 
-    predicts_tokens = False
+    logits_reader = "the teacher's loss"
 
     @property
     def losses(self) -> dict[str, float]:

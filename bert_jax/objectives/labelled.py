@@ -23,7 +23,7 @@ class LabelledObjective:
     encoder: config_lib.EncoderConfig
 
     encoder_path = "encoder"
-    predicts_tokens = False
+    predictor = logits_reader = ""
     loss_name: ClassVar[str]
     # Metrics besides the loss and the share of padding.
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)

@@ -28,7 +28,8 @@ class PretrainingObjective:
     encoder: config_lib.EncoderConfig
 
     encoder_path = "encoder"
-    predicts_tokens: ClassVar[bool] = True
+    predictor: ClassVar[str] = "encoder."
+    logits_reader: ClassVar[str] = ""
     # Arrays of a batch that the model takes behind `Inputs`, all int32 [B, ...].
     model_arrays: ClassVar[tuple[str, ...]] = ("mlm_positions",)
 

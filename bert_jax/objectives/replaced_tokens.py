@@ -32,7 +32,8 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     """
 
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
-    predicts_tokens = False
+    predictor = "generator's "
+    logits_reader = "sampling"
 
     @property
     def losses(self) -> dict[str, float]:

@@ -87,7 +87,7 @@ def alternatives(
         encoder = dataclasses.replace(config.encoder, remat="layer")
         change = "--config.encoder.remat=layer"
         changes[change] = dataclasses.replace(config, encoder=encoder)
-    for factor in (2, 4, 8, 16):
+    for factor in (2, 3, 4, 8, 16):
         pieces = factor * phase.micro_batches
         change = f"--config.phases[{index}].micro_batches={pieces}"
         changes[change] = _with_phase(config, index, micro_batches=pieces)

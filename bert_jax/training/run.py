@@ -163,7 +163,8 @@ class Run:
                         platform,
                         rows,
                         phase.length,
-                        predicts_tokens=phase.objective.predicts_tokens,
+                        predicts_tokens=name == phase.objective.predictor,
+                        logits_reader=phase.objective.logits_reader,
                     )
                     for name, encoder in self.encoders.items()
                 ]

@@ -154,17 +154,21 @@ def _residual_on_tpu(config, batch, length):
 
 
 def cross_entropy(
-    config: config_lib.EncoderConfig, platform: str, batch: int
+    config: config_lib.EncoderConfig, platform: str, batch: int, reader: str = ""
 ) -> Decision:
-    """Decide how the cross entropy of predicted tokens is computed; see `attention`."""
+    """Decide how the cross entropy of predicted tokens is computed; see `attention`.
+
+    `reader` is what else reads the logits; "" for nothing.
+    """
     if config.kernels == "off":
         return Decision(PLAIN, "encoder.kernels=off")
     if platform != "tpu":
         return Decision(PLAIN, f"no kernel for platform {platform}")
-    return _first_reason(_cross_entropy_on_tpu(config, batch), TPU_KERNEL)
+    return _first_reason(_cross_entropy_on_tpu(config, batch, reader), TPU_KERNEL)
 
 
-def _cross_entropy_on_tpu(config, batch):
+def _cross_entropy_on_tpu(config, batch, reader):
+    yield reader, f"{reader} reads the logits, too"
     columns = config.embedding_columns
     yield config.dtype != "bfloat16", f"factors are {config.dtype}, not bfloat16"
     yield (
@@ -196,6 +200,7 @@ def describe(
     length: int,
     *,
     predicts_tokens: bool,
+    logits_reader: str,
 ) -> str:
     """Say which implementation each part of an encoder has in training, and why.
 
@@ -207,8 +212,8 @@ def describe(
       platform: Platform that the program is compiled for.
       batch: Rows that are computed at once, over all devices.
       length: Tokens of a row.
-      predicts_tokens: Whether the loss is a cross entropy over the vocabulary that a
-        kernel may compute.
+      predicts_tokens: Whether the loss has a cross entropy over the vocabulary.
+      logits_reader: What else reads these logits; "" for nothing.
     """
     has_dropout = config.attention_dropout_rate > 0
     kinds = sorted({config.is_global(i) for i in range(config.num_layers)})
@@ -229,7 +234,8 @@ def describe(
     ]
     decided.append(("residuals", residual(config, platform, batch, length)))
     if predicts_tokens:
-        decided.append(("cross entropy", cross_entropy(config, platform, batch)))
+        decision = cross_entropy(config, platform, batch, logits_reader)
+        decided.append(("cross entropy", decision))
     parts: dict[str, list[str]] = {}  # by decision
     for part, decision in decided:
         parts.setdefault(str(decision), []).append(part)
