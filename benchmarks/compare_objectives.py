@@ -1,100 +1,225 @@
-r"""Train one small encoder in nine ways under one budget, fine-tune, and tabulate.
+r"""Pretrain one small encoder with nine objectives for equal processor time.
 
-    mkdir text; cp novels/*.txt.gz text
-    zcat wikipedia/wiki_*.gz | sed -e '/^$/d' -e 's/^<\/\?doc.*$//' \
-        | gzip > text/wikipedia.txt.gz
-    python -m bert_jax.run.train_tokenizer --input='text/*' --vocab_size=4096 \
-        --output=tokenizer
-    python -m bert_jax.run.build_corpus --input='text/*' --tokenizer=tokenizer \
-        --output=corpus --held_out=0.01
+The help of speedrun.py has the commands from text to a corpus. Then:
+
     XLA_FLAGS=--xla_cpu_multi_thread_eigen=false taskset -c 0 \
-        python benchmarks/compare_objectives.py --corpus=corpus --data=DIR --output=DIR
+        python benchmarks/compare_objectives.py --corpus=corpus --pairs=blimp.jsonl \
+        --output=DIR --picture=comparison.png
+    python benchmarks/finetune_table.py --pretrained=DIR/bert-0,DIR/xlnet-0 \
+        --tasks=MRPC,STS-B --length=64 --data=DATA --output=DIR/tasks
 
-The recipe is configs/comparison.py. Under the budget "tokens" each objective has
-`--steps` steps; under "compute" it has as many as take the processor seconds of BERT's.
-If a step takes as long as BERT's, within 5 %, one run counts for both. The time of a
-step is measured once, on one thread, all objectives in turns, after compilation,
-batches included. It is processor time, which other work disturbs little.
+The recipe is configs/comparison.py. Each objective has as many steps as fit into
+`--minutes` of one processor. The time of a step is measured once, on one thread, all
+objectives in turns, after compilation, batches included. It is processor time, which
+other work disturbs little.
 
-The folder of `--data` has glue/{CoLA,SST-2,MRPC,STS-B}/{train,dev}.tsv and
-squad/dev-v1.1.json as they are published, plain or compressed. Each task is trained on
-`--examples` labelled examples at even distances in its file, and evaluated on its dev
-set; SQuAD on as many questions of the first 38 articles of dev-v1.1, and evaluated on
-as many of the last 10. "Frozen" trains the head and the pooler alone.
-
-An interrupted run resumes, and a finished run is skipped. The tables go to standard
-output, with "-" for missing runs; `--do=` prints the tables alone.
+An interrupted run resumes, and a finished run is skipped. The first table has what
+differs between the objectives, the second one the results of finished runs.
 """
 
 import argparse
-import itertools
+import json
 import pathlib
+import runpy
 
-import comparison_page
-import comparison_runs as runs
 import jax
+import speedrun
+from matplotlib import figure
+
+from bert_jax import config as config_lib
+from bert_jax import knobs, pretraining
+from bert_jax.corpus import shards
+from bert_jax.training import metrics_file
+
+RECIPE = pathlib.Path(__file__).parents[1] / "configs/comparison.py"
+# By the names of the recipe's variants.
+OBJECTIVES = {
+    "bert": "BERT",
+    "absolute": "BERT, absolute positions",
+    "no_nsp": "no next sentence",
+    "whole_words": "whole words",
+    "ngrams": "n-grams, sentence order",
+    "full_sentences": "full sentences",
+    "left_to_right": "left to right",
+    "electra": "ELECTRA",
+    "albert": "ALBERT",
+    "xlnet": "XLNet",
+}
 
 
-def run_all(values: argparse.Namespace) -> None:
-    """Pretrain and fine-tune runs that are not done, in a fixed order."""
-    seeds_and_budgets = list(itertools.product(range(values.seeds), values.budgets))
-    if "pretrain" in values.do:
-        for seed, budget in seeds_and_budgets:
-            for name in values.objectives:
-                runs.pretrain(budget, name, seed, values)
-    if "finetune" in values.do:
-        for seed, budget in seeds_and_budgets:
-            sources = [runs.workdir(budget, n, seed, values) for n in values.objectives]
-            sources = [runs.random_folder(seed, values), *sources]
-            for mode, task, source in itertools.product(
-                runs.MODES, values.tasks, sources
-            ):
-                runs.finetune(source, task, mode, seed, values)
+def recipe_of(
+    name: str, steps: int, seed: int, values: argparse.Namespace
+) -> config_lib.PretrainConfig:
+    """Return the resolved config of a run."""
+    cfg = runpy.run_path(str(RECIPE))["get_config"](name + ",smoke" * values.smoke)
+    cfg.seed, cfg.data.corpus, cfg.phases[0].steps = seed, values.corpus, steps
+    cfg.loop.eval_every = max(1, steps // 20)
+    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
+    return pretraining.resolve(config, [shards.open_corpus(values.corpus)])
+
+
+def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
+    """Return the processor seconds of a step, by name of the objective."""
+    measured = speedrun.measure(
+        pathlib.Path(values.output) / "seconds.json",
+        [name for name in OBJECTIVES if name in values.objectives],
+        lambda name: [recipe_of(name, 1000, 0, values)],
+        values,
+    )
+    return {name: seconds for name, (seconds,) in measured.items()}
+
+
+def steps_of(name: str, values: argparse.Namespace) -> int:
+    """Return the number of steps that take the budget."""
+    return max(1, round(60 * values.minutes / seconds_of_steps(values)[name]))
+
+
+def workdir(name: str, seed: int, values: argparse.Namespace) -> pathlib.Path:
+    return pathlib.Path(values.output) / f"{name}-{seed}"
+
+
+def run(name: str, seed: int, values: argparse.Namespace) -> None:
+    """Pretrain and score minimal pairs, unless it is done."""
+    folder = workdir(name, seed, values)
+    file = folder / "judged.json"
+    if file.exists():
+        return
+    config = recipe_of(name, steps_of(name, values), seed, values)
+    pretraining.pretrain(config, str(folder))
+    judged = speedrun.blimp(folder, values) if values.pairs else {}
+    file.write_text(json.dumps(judged, indent=2) + "\n")
+
+
+# ---- tables and picture
+
+
+def shape_cells(config: config_lib.PretrainConfig) -> list[str]:
+    """Return parameters, encoder parameters, predictions and M operations of a row."""
+    objective = pretraining.OBJECTIVES[config.objective.kind](
+        config.encoder, config.objective
+    )
+    shapes = jax.eval_shape(objective.init, jax.random.key(0))
+    sizes = [
+        sum(x.size for x in jax.tree.leaves(tree))
+        for tree in (shapes, shapes[objective.encoder_path])
+    ]
+    (phase,) = config.phases
+    operations = objective.sequence_flops(phase.length) / 1e6
+    if config.objective.kind == "causal_lm":
+        predicted = phase.length - 1
+    elif config.objective.kind == "permutation_lm":
+        predicted = config.objective.predictions(phase.length)
+    else:
+        predicted = config.objective.masking.predictions(phase.length)
+    return [*(f"{size:,}" for size in sizes), str(predicted), f"{operations:.0f}"]
+
+
+def finished(name: str, values: argparse.Namespace) -> list[tuple[dict, list[dict]]]:
+    """Return the scores and the held-out metrics of an objective's finished seeds."""
+    folders = [workdir(name, seed, values) for seed in range(values.seeds)]
+    return [
+        (
+            json.loads((folder / "judged.json").read_text()),
+            [r for r in metrics_file.read(folder) if r["split"] == "eval"],
+        )
+        for folder in folders
+        if (folder / "judged.json").exists()
+    ]
+
+
+def tokens_metric(record: dict) -> str:
+    """Return the prefix of the token metrics: "mlm", "lm" or "plm"."""
+    end = f"_loss{metrics_file.WITHOUT_CONTEXT}"
+    return next(key for key in record if key.endswith(end)).removesuffix(end)
+
+
+def result_cells(name: str, values: argparse.Namespace) -> list[str]:
+    """Return steps, loss, accuracy, accuracy of the second question, and BLiMP."""
+    runs = finished(name, values)
+    last = [records[-1] for _, records in runs]
+    cells = [f"{last[0]['step']:,}"]
+    for what, scale, form in (("loss", 1, ".3f"), ("accuracy", 100, ".1f")):
+        key = f"{tokens_metric(last[0])}_{what}"
+        level = format(scale * last[0][key + metrics_file.WITHOUT_CONTEXT], form)
+        cells.append(speedrun.cell(last, key, scale, form) + f" ({level})")
+    question = ""
+    for second in ("nsp", "sop", "disc"):
+        if f"{second}_accuracy" in last[0]:
+            never = 1 - last[0].get("replaced_fraction", 0.5)
+            cell = speedrun.cell(last, f"{second}_accuracy", 100, ".1f")
+            question = f"{cell} ({100 * never:.1f})"
+    judged = [scores for scores, _ in runs]
+    return [*cells, question, speedrun.cell(judged, "blimp", 100, ".1f")]
+
+
+def print_table(header: list[str], rows: list[list[str]]) -> None:
+    """Print a table in Markdown."""
+    print(f"\n| {' | '.join(header)} |\n|---|{'---:|' * (len(header) - 1)}")
+    for row in rows:
+        print(f"| {' | '.join(row)} |")
+
+
+def print_tables(values: argparse.Namespace) -> None:
+    """Print what differs, and the results of finished runs."""
+    seconds, shapes, results = seconds_of_steps(values), [], []
+    for name in values.objectives:
+        cells = shape_cells(recipe_of(name, 1000, 0, values))
+        shapes += [[OBJECTIVES[name], *cells, f"{1e3 * seconds[name]:.1f}"]]
+        if finished(name, values):
+            results += [[OBJECTIVES[name], *result_cells(name, values)]]
+    header = ["", "parameters", "of the encoder", "predicted in a row"]
+    print_table([*header, "M operations a row", "ms a step, one core"], shapes)
+    header = ["", "steps", "loss (without context)", "accuracy (without context)"]
+    print_table([*header, "question (majority)", "BLiMP"], results)
+
+
+def draw(values: argparse.Namespace) -> figure.Figure:
+    """Draw held-out losses of the first seed over time, and BLiMP of all seeds."""
+    picture = figure.Figure(figsize=(11, 5), dpi=110)
+    left, right = picture.subplots(1, 2)
+    seconds, shown = seconds_of_steps(values), []
+    for name in values.objectives:
+        if not (runs := finished(name, values)):
+            continue
+        color, (_, records) = f"C{len(shown)}", runs[0]
+        key = f"{tokens_metric(records[0])}_loss"
+        distances = [r[key] - r[key + metrics_file.WITHOUT_CONTEXT] for r in records]
+        times = [seconds[name] * r["step"] for r in records]
+        left.plot(times, distances, color=color, label=OBJECTIVES[name])
+        scores = [100 * judged["blimp"] for judged, _ in runs if judged]
+        right.plot(scores, [len(shown)] * len(scores), "o", color=color)
+        shown.append(OBJECTIVES[name])
+    left.axhline(0, color="black", linewidth=1, linestyle=":")
+    left.set_xlabel("processor seconds")
+    left.set_ylabel("held-out loss above that without context")
+    left.legend(fontsize="small")
+    right.axvline(50, color="black", linewidth=1, linestyle=":")
+    right.set_xlabel("BLiMP, per cent")
+    right.set_yticks(range(len(shown)), shown)
+    right.invert_yaxis()
+    for axis in (left, right):
+        axis.grid(alpha=0.3)
+    picture.tight_layout()
+    return picture
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
-    parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-
-    def add(name, default, text, **options):
-        options = {"type": type(default), **options}
-        parser.add_argument(f"--{name}", default=default, help=text, **options)
-
-    def names(text):
-        return text.split(",")
-
-    parser.add_argument("--corpus", required=True, help="from run.build_corpus")
-    parser.add_argument("--data", required=True, help="folder with glue/ and squad/")
-    parser.add_argument("--output", required=True, help="folder for all runs")
-    add("do", "pretrain,finetune", "both, one, or neither")
-    add("budgets", list(runs.BUDGETS), "one of the two, or both", type=names)
-    add("objectives", list(runs.OBJECTIVES), "some of the nine", type=names)
-    add("tasks", list(runs.TASKS), "some of the five", type=names)
-    add("picture", "", "file for the picture")
-    add("steps", 8000, "of pretraining")
-    add("seeds", 2, "of each objective")
-    add("examples", 1000, "to train on, of each task")
-    add("rounds", 7, "of timing")
-    add("timed_steps", 25, "in a round")
-    parser.add_argument("--smoke", action="store_true", help="smallest shapes, to try")
+    parser, add, names = speedrun.make_parser(__doc__)
+    add("objectives", list(OBJECTIVES), "some of them", type=names)
+    add("minutes", 20.0, "of a processor, for each run")
     return parser.parse_args(arguments)
 
 
 def main(arguments: list[str] | None = None) -> None:
     values = parse(arguments)
-    output = pathlib.Path(values.output)
-    output.mkdir(parents=True, exist_ok=True)
-    if not jax.config.jax_compilation_cache_dir:
-        # Runs that differ in their seed are one program.
-        folder = str(output.absolute() / "compiled")
-        jax.config.update("jax_compilation_cache_dir", folder)
-        jax.config.update("jax_persistent_cache_min_compile_time_secs", 0.0)
-    run_all(values)
-    comparison_page.print_tables(values)
+    pathlib.Path(values.output).mkdir(parents=True, exist_ok=True)
+    for seed in range(values.seeds):
+        for name in values.objectives:
+            run(name, seed, values)
+    print_tables(values)
     if values.picture:
-        comparison_page.draw(values).savefig(values.picture)
+        draw(values).savefig(values.picture)
 
 
 if __name__ == "__main__":

@@ -1,29 +1,28 @@
-r"""Fine-tune one encoder, and random weights of its shape, on eight tasks.
+r"""Fine-tune encoders, and random weights of the first one's shape, on eight tasks.
 
-    python benchmarks/finetune_table.py --data=DIR --pretrained=WORKDIR --output=DIR
+    python benchmarks/finetune_table.py --data=DIR --pretrained=WORKDIR,WORKDIR \
+        --output=DIR
 
 DIR of `--data` has the files as they are published, plain or compressed:
 glue/{CoLA,SST-2,MRPC,RTE,STS-B}/{train,dev}.tsv, squad/dev-v1.1.json,
 wnut17/{train,dev}.conll, and arc/ARC-E/{dev-arc_easy_dev,test-arc_easy_test}.csv, of
 which the larger one is to train on. SQuAD is split by article, the first 38 of 48 of
-dev-v1.1 to train on. Each task is trained with three seeds from both initialisations.
+dev-v1.1 to train on. Each task is trained with `--seeds` seeds from each of the models.
 An interrupted run resumes, and a finished run is skipped. The table goes to standard
 output: one score of each task on its evaluation set, in percent, as mean and standard
-deviation over seeds, and the minutes for all six runs.
+deviation over seeds.
 """
 
 import argparse
+import gzip
 import json
 import pathlib
-import time
-
-import comparison_runs
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning
 
-SEEDS = 3
-ALL = 10**9  # examples
+SQUAD_TRAIN_ARTICLES = 38
+RANDOM = "random weights"
 # Name of the task, its epochs, its score, and what that is in percent.
 TASKS = {
     "CoLA": (3, "matthews", 100),
@@ -37,6 +36,21 @@ TASKS = {
 }
 
 
+def split_squad(source: pathlib.Path, folder: pathlib.Path) -> None:
+    """Write the articles of dev-v1.1 as a file to train on and one to evaluate."""
+    folder.mkdir(parents=True, exist_ok=True)
+    path = pathlib.Path(existing(source / "dev-v1.1.json"))
+    data = path.read_bytes()
+    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    articles = json.loads(text)["data"]
+    for part, chosen in (
+        ("train", articles[:SQUAD_TRAIN_ARTICLES]),
+        ("eval", articles[SQUAD_TRAIN_ARTICLES:]),
+    ):
+        content = json.dumps({"version": "1.1", "data": chosen})
+        (folder / f"{part}.json").write_text(content, encoding="utf-8")
+
+
 def existing(path: pathlib.Path) -> str:
     """Return the path of a file or of its compressed form."""
     return str(path if path.exists() else f"{path}.gz")
@@ -47,7 +61,7 @@ def task_config(name: str, values: argparse.Namespace) -> config_lib.TaskConfig:
     data, length = pathlib.Path(values.data), values.length
     if name == "SQuAD v1.1":
         folder = pathlib.Path(values.output) / "data"
-        comparison_runs.sample_squad(data / "squad", folder, ALL)
+        split_squad(data / "squad", folder)
         return config_lib.SquadConfig(
             train=str(folder / "train.json"),
             eval=str(folder / "eval.json"),
@@ -73,19 +87,18 @@ def task_config(name: str, values: argparse.Namespace) -> config_lib.TaskConfig:
     )
 
 
-def run(name: str, is_random: bool, values: argparse.Namespace) -> dict:
+def run(name: str, model: str, values: argparse.Namespace) -> dict:
     """Fine-tune all seeds of a task, and return the summary."""
-    beginning = "random" if is_random else "pretrained"
-    folder = pathlib.Path(values.output) / f"{name.replace(' ', '-')}-{beginning}"
+    label = f"{name}-{pathlib.Path(model).name}".replace(" ", "-")
+    folder = pathlib.Path(values.output) / label
     results = folder / "results.json"
     if results.exists():
         return json.loads(results.read_text())
-    start = time.monotonic()
     summary = finetuning.finetune(
         config_lib.FinetuneConfig(
-            init_from=values.pretrained,
-            random_init=is_random,
-            repeats=SEEDS,
+            init_from=values.pretrained[0] if model == RANDOM else model,
+            random_init=model == RANDOM,
+            repeats=values.seeds,
             epochs=TASKS[name][0],
             batch_size=values.batch_size,
             task=task_config(name, values),
@@ -98,7 +111,6 @@ def run(name: str, is_random: bool, values: argparse.Namespace) -> dict:
         ),
         str(folder),
     )
-    summary["minutes"] = (time.monotonic() - start) / 60
     results.write_text(json.dumps(summary, indent=2) + "\n")
     return summary
 
@@ -106,28 +118,30 @@ def run(name: str, is_random: bool, values: argparse.Namespace) -> dict:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--data", required=True)
-    parser.add_argument("--pretrained", required=True, help="workdir of pretraining")
+    parser.add_argument(
+        "--pretrained",
+        required=True,
+        type=lambda text: text.split(","),
+        help="workdirs of pretraining",
+    )
     parser.add_argument("--output", required=True, help="folder for all runs")
     parser.add_argument("--tasks", default=",".join(TASKS), help="some of the eight")
     parser.add_argument("--learning_rate", type=float, default=3e-4)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--length", type=int, default=384, help="longest rows")
+    parser.add_argument("--seeds", type=int, default=3, help="two or more")
     values = parser.parse_args()
-    print("| task | score | pretrained | random weights | gain | minutes |")
-    print("|---|---|---:|---:|---:|---:|")
-    for name in values.tasks.split(","):
-        _, score, percent = TASKS[name]
-        both = [run(name, is_random, values) for is_random in (False, True)]
-        scores = [summary["scores"][score] for summary in both]
-        means = [percent * of_seeds["mean"] for of_seeds in scores]
-        cells = [
-            f"{mean:.1f} ± {percent * of_seeds['standard_deviation']:.1f}"
-            for mean, of_seeds in zip(means, scores, strict=True)
-        ]
-        gain = f"{means[0] - means[1]:+.1f}"
-        minutes = f"{sum(summary['minutes'] for summary in both):.1f}"
-        row = " | ".join([name, score, *cells, gain, minutes])
-        print(f"| {row} |", flush=True)
+    tasks = values.tasks.split(",")
+    print(f"| | {' | '.join(f'{name}, {TASKS[name][1]}' for name in tasks)} |")
+    print(f"|---|{'---:|' * len(tasks)}")
+    for model in (*values.pretrained, RANDOM):
+        cells = [pathlib.Path(model).name]
+        for name in tasks:
+            _, score, percent = TASKS[name]
+            of_seeds = run(name, model, values)["scores"][score]
+            mean, deviation = of_seeds["mean"], of_seeds["standard_deviation"]
+            cells.append(f"{percent * mean:.1f} ± {percent * deviation:.1f}")
+        print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":

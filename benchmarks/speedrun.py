@@ -26,11 +26,13 @@ import dataclasses
 import json
 import pathlib
 import statistics
+import time
+from collections.abc import Callable, Iterable
 
-import comparison_runs
 import interleaved_timing
 import jax
 import numpy as np
+import steps as steps_lib
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, prediction, pretraining, recipe_variants, teacher
@@ -38,7 +40,7 @@ from bert_jax.corpus import shards
 from bert_jax.demo import recipe
 from bert_jax.objectives import metric_sums
 from bert_jax.prediction import minimal_pair_files
-from bert_jax.training import curves, metrics_file
+from bert_jax.training import curves, metrics_file, sharding
 
 
 @dataclasses.dataclass(frozen=True)
@@ -159,29 +161,60 @@ def recipe_of(
 
 
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, list[float]]:
-    """Return the processor seconds of a step of each phase of each row.
+    """Return the processor seconds of a step of each phase of each row."""
 
-    If the file of measurements lacks a row, all rows are measured again.
-    """
+    def phases_of(name):
+        full = recipe_of(name, [1000] * len(ROWS[name].phases), 0, values)
+        return [dataclasses.replace(full, phases=(phase,)) for phase in full.phases]
+
     file = pathlib.Path(values.output) / "seconds.json"
+    return measure(file, ["BERT", *values.rows], phases_of, values)
+
+
+def measure(
+    file: pathlib.Path,
+    names: Iterable[str],
+    phases_of: Callable[[str], list[config_lib.PretrainConfig]],
+    values: argparse.Namespace,
+) -> dict[str, list[float]]:
+    """Return the processor seconds of a step, medians of rounds.
+
+    Args:
+      file: Stored result. If it lacks a name, all are measured again, in turns.
+      names: Names of models.
+      phases_of: Function from a name to configs of one phase each.
+      values: Flags, with `rounds` and `timed_steps`.
+    """
     known = json.loads(file.read_text()) if file.exists() else {}
-    names = [name for name in ROWS if name in {"BERT", *values.rows, *known}]
+    names = list(dict.fromkeys([*known, *names]))
     if set(names) <= known.keys():
         return known
-    sides = {}
-    for name in names:
-        full = recipe_of(name, [1000] * len(ROWS[name].phases), 0, values)
-        for i, phase in enumerate(full.phases):
-            config = dataclasses.replace(full, phases=(phase,))
-            sides[name, i] = comparison_runs.timed(config, values.timed_steps)
-    measured = interleaved_timing.rounds(sides, values.rounds)
-    seconds = {
-        name: [
-            statistics.median(measured[name, i]) for i in range(len(ROWS[name].phases))
-        ]
+    sides = {
+        (name, i): timed(config, values.timed_steps)
         for name in names
+        for i, config in enumerate(phases_of(name))
     }
+    seconds: dict[str, list[float]] = {name: [] for name in names}
+    for (name, _), times in interleaved_timing.rounds(sides, values.rounds).items():
+        seconds[name].append(statistics.median(times))
     file.write_text(json.dumps(seconds, indent=2) + "\n")
+    return seconds
+
+
+def timed(config: config_lib.PretrainConfig, steps: int) -> Callable[[], float]:
+    """Return a function that trains, and returns the processor seconds of a step.
+
+    They are those of all threads, and include the batch.
+    """
+    corpus = shards.open_corpus(config.data.corpus)
+    run = pretraining.make_run(config, sharding.make_mesh(config.mesh), [corpus])
+    train = steps_lib.steps_of_run(run)
+
+    def seconds() -> float:
+        start = time.process_time()
+        train(steps)
+        return (time.process_time() - start) / steps
+
     return seconds
 
 
@@ -212,8 +245,7 @@ def run(name: str, seed: int, values: argparse.Namespace) -> None:
     state, config = pretraining.pretrain(config, str(folder))
     judged = held_out(state.params, config)
     if values.pairs:
-        pairs = [pair for _, pair in minimal_pair_files.read(values.pairs)]
-        judged |= blimp(folder, pairs[:: values.every])
+        judged |= blimp(folder, values)
     file.write_text(json.dumps(judged, indent=2) + "\n")
 
 
@@ -243,8 +275,9 @@ def held_out(params, config: config_lib.PretrainConfig) -> dict[str, float]:
     return metric_sums.report(objective.losses, total)
 
 
-def blimp(folder: pathlib.Path, pairs: list[dict]) -> dict[str, float]:
-    """Return the accuracy on minimal pairs, and its standard error."""
+def blimp(folder: pathlib.Path, values: argparse.Namespace) -> dict[str, float]:
+    """Return the accuracy on every N-th minimal pair, and its standard error."""
+    pairs = [pair for _, pair in minimal_pair_files.read(values.pairs)][:: values.every]
     sentences = [(p[minimal_pair_files.GOOD], p[minimal_pair_files.BAD]) for p in pairs]
     scores = list(prediction.load(str(folder)).score_pairs(sentences))
     measured = minimal_pair_files.accuracies(pairs, scores, "")
@@ -274,11 +307,16 @@ def print_table(values: argparse.Namespace) -> None:
             name,
             ", ".join(f"{1e3 * x:.1f}" for x in seconds[name]),
             " + ".join(f"{x:,}" for x in steps_of(name, values)),
-            ", ".join(f"{x['mlm_loss']:.3f}" for x in results),
-            ", ".join(f"{100 * x['mlm_accuracy']:.1f}" for x in results),
-            ", ".join(f"{100 * x['blimp']:.1f}" for x in results if "blimp" in x),
+            cell(results, "mlm_loss", 1, ".3f"),
+            cell(results, "mlm_accuracy", 100, ".1f"),
+            cell(results, "blimp", 100, ".1f"),
         ]
         print(f"| {' | '.join(cells)} |")
+
+
+def cell(results: list[dict[str, float]], key: str, scale: float, form: str) -> str:
+    """Format a value of each seed that has it."""
+    return ", ".join(format(scale * x[key], form) for x in results if key in x)
 
 
 def draw(values: argparse.Namespace):
@@ -305,10 +343,14 @@ def draw(values: argparse.Namespace):
     return picture
 
 
-def parse(arguments: list[str] | None = None) -> argparse.Namespace:
-    """Parse the flags."""
+def make_parser(description: str):
+    """Return a parser of the flags that comparisons share.
+
+    Also return a function that adds a flag with its default and its help, and the type
+    of a list of names.
+    """
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
     )
 
     def add(name, default, text, **options):
@@ -322,15 +364,21 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     parser.add_argument("--output", required=True, help="folder for all runs")
     add("pairs", "", "file of BLiMP; by default, no minimal pairs")
     add("every", 10, "use every N-th pair")
+    add("seeds", 1, "of each run")
+    add("rounds", 5, "of timing")
+    add("timed_steps", 10, "in a round")
+    add("picture", "", "file for the picture")
+    parser.add_argument("--smoke", action="store_true", help="smallest shapes, to try")
+    return parser, add, names
+
+
+def parse(arguments: list[str] | None = None) -> argparse.Namespace:
+    """Parse the flags."""
+    parser, add, names = make_parser(__doc__)
     without_teacher = [name for name, row in ROWS.items() if not row.has_teacher]
     add("rows", without_teacher, "some of the rows", type=names)
     add("teacher", "", "checkpoint that the row with a teacher imitates")
     add("steps", 18_000, "of the first row, whose time is the budget")
-    add("seeds", 1, "of each row")
-    add("rounds", 5, "of timing")
-    add("timed_steps", 10, "in a round")
-    add("picture", "", "file for the picture of --rows")
-    parser.add_argument("--smoke", action="store_true", help="smallest shapes, to try")
     return parser.parse_args(arguments)
 
 

@@ -8,6 +8,7 @@ Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dr
 
         variant         objective
         bert            masked tokens, next sentence
+        absolute        as bert, with absolute positions
         no_nsp          masked tokens of two segments, no question
         whole_words     as bert, words are masked as a whole
         ngrams          as bert, 1 to 3 words are masked as a whole, sentence order
@@ -16,6 +17,9 @@ Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dr
         electra         which tokens a generator of half the size has replaced
         albert          as ngrams, with embeddings of 32 columns, one layer for both
         xlnet           tokens in any order, relative positions
+
+        All others have rotary positions: with absolute ones, a small encoder spends
+        most of such a budget on learning what a position is (docs/speedrun.md).
 
         Segments keep their embedding where there is one: fine-tuning needs it.
 Run:    python -m bert_jax.run.pretrain --config=configs/comparison.py:electra \
@@ -36,6 +40,7 @@ _NGRAMS = config_lib.MaskedLmConfig(
 )
 VARIANTS = {
     "bert": config_lib.MaskedLmConfig(short_sequence_rate=0.0),
+    "absolute": config_lib.MaskedLmConfig(short_sequence_rate=0.0),
     "no_nsp": config_lib.MaskedLmConfig(
         segments="consecutive", short_sequence_rate=0.0
     ),
@@ -52,6 +57,7 @@ VARIANTS = {
     "albert": _NGRAMS,
     "xlnet": config_lib.PermutationLmConfig(),
 }
+_POSITIONS = {"absolute": "absolute", "xlnet": "relative"}
 
 
 def get_config(arg: str = ""):
@@ -63,7 +69,7 @@ def get_config(arg: str = ""):
         config_lib.PretrainConfig(
             encoder=config_lib.EncoderConfig(
                 causal=objective.causal,
-                positions="relative" if variant == "xlnet" else "absolute",
+                positions=_POSITIONS.get(variant, "rotary"),
             ),
             objective=objective,
             phases=(phase,),
