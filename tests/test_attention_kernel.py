@@ -114,7 +114,7 @@ by_kernel = kernels_lib._tpu
 
 def by_pieces(*arguments):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(overlapping_pieces, "_MOST", 128)
+        patch.setattr(overlapping_pieces, "_MAX_SIZE", 128)
         return kernels_lib._tpu_pieces(*arguments)
 
 

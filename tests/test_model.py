@@ -276,7 +276,7 @@ def test_read_at_gives_the_states_of_the_full_row(changes):
 def test_read_at_excludes_all_states():
     params, inputs = init(TINY)["encoder"], Inputs.of(random_batch())
     read_at = jnp.zeros((8, 1), jnp.int32)
-    with pytest.raises(ValueError, match="read_at excludes all hidden states"):
+    with pytest.raises(ValueError, match="need read_at=None"):
         make_encoder(TINY).apply(
             {"params": params}, inputs, read_at=read_at, return_attention=True
         )

@@ -31,7 +31,7 @@ class SelfAttention(nn.Module):
     ) -> tuple[
         Float[Array, "B P D"], Float[Array, " D"] | None, Float[Array, "B H P L"] | None
     ]:
-        """Let some or all positions attend.
+        """Compute the attention of some or all positions.
 
         Args:
           queries: Hidden states of the positions that attend.
@@ -43,8 +43,8 @@ class SelfAttention(nn.Module):
           return_probabilities: Whether to return the probabilities.
 
         Returns:
-          The output as float32 product and as bias, to be added together; and the
-          probabilities before dropout, float32, or None.
+          A float32 product and a bias, whose sum is the output; and the probabilities
+          before dropout, float32, or None.
         """
         c = self.config
         linear = functools.partial(

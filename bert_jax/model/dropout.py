@@ -22,7 +22,7 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax.model import randomness
 
-# Positions of a word are apart by a multiple of this, the height of a TPU's registers.
+# The two positions of a word are a multiple of this apart, the height of TPU registers.
 _STEP = 8
 
 
@@ -65,7 +65,7 @@ def mask(
 ) -> Bool[Array, "..."]:
     """Return the dropout mask: True where dropped, [*keys.shape, *shape].
 
-    `shape` is that of the array of one key. Each position computes its word itself,
+    Each key masks an array of shape `shape`. Each position computes its word itself,
     which is cheaper than sharing one between two distant positions. The kernels compute
     each word once.
     """
@@ -119,7 +119,7 @@ def pairs(
 
 
 def _is_below(word, rate):
-    """Return whether words, as signed numbers, are in the lowest share `rate`."""
+    """Return True for words that, as signed numbers, are in the lowest part `rate`."""
     # Signed, because some chips need several instructions to compare unsigned numbers.
     return word.astype(jnp.int32) < jnp.int32(math.floor(rate * 2**32) - 2**31)
 

@@ -89,8 +89,8 @@ class Encoder(nn.Module):
           dropout_keys: A key for each row, from `randomness.row_keys`; None for no
             dropout.
           read_at: Positions whose hidden states are wanted; None: all, and P is L. The
-            last layer computes queries and feed-forward network at these only, with the
-            dropout masks that they have in the full row.
+            last layer computes queries and feed-forward network only there, with the
+            dropout masks of the full row.
           return_hidden_states: Whether to return the hidden states of all layers. A
             final norm is applied to the last ones only.
           return_attention: Whether to return attention probabilities.
@@ -130,10 +130,11 @@ class Encoder(nn.Module):
     ) -> Encoded:
         """Apply all blocks to embeddings, with other arguments as in `__call__`.
 
-        Patterns and rotations are those of global (True) and local (False) layers.
+        `patterns` and `rotations` have an entry for global (True) and local (False)
+        layers.
         """
         if read_at is not None and (return_hidden_states or return_attention):
-            raise ValueError("read_at excludes all hidden states and probabilities")
+            raise ValueError("return_hidden_states and _attention need read_at=None")
         c = self.config
         keys = randomness.fold_in(dropout_keys, "layers")
 

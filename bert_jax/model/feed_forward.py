@@ -23,7 +23,7 @@ class FeedForward(nn.Module):
     def __call__(
         self, x: Float[Array, "B L D"]
     ) -> tuple[Float[Array, "B L D"], Float[Array, " D"] | None]:
-        """Return the output as float32 product and as bias, to be added together."""
+        """Return a float32 product and a bias, whose sum is the output."""
         c = self.config
         linear = functools.partial(Linear, dtype=c.dtype, has_bias=c.linear_bias)
         wide = functools.partial(

@@ -17,7 +17,7 @@ def encoder(
       config: Encoder.
       length: Tokens of the sequence.
       positions: Number of positions whose hidden states are wanted; None: all. The last
-        layer computes keys and values of all tokens, and everything else of these.
+        layer computes keys and values of all tokens, and the rest at these positions.
     """
     last = config.num_layers - 1
     layers = sum(_layer(config, i, length, length) for i in range(last))
@@ -35,13 +35,13 @@ def _layer(
     of_queries = 2.0 * queries * (2 * d * d + wide * d * f)
     seen = length
     if not config.is_global(layer):
-        # The mean over queries of the keys in their windows; ends of rows have fewer.
+        # Mean number of keys in a window; windows at the ends of a row have fewer.
         window = min(config.attention_window, length - 1)
         seen = 2 * window + 1 - window * (window + 1) / length
     attention = 2 * 2.0 * queries * seen * d
-    if config.positions == "relative":  # also scores of all distances
+    if config.positions == "relative":  # queries times all distances
         attention += 2.0 * queries * 2 * length * d
-    if config.positions == "disentangled":  # queries and keys, with all distances
+    if config.positions == "disentangled":  # queries and keys times all distances
         attention += 2 * 2.0 * length * 2 * config.distance_buckets * d
     return keys_and_values + of_queries + attention
 
@@ -51,7 +51,7 @@ def two_streams(
 ) -> float:
     """Return the operations of the layers for one sequence with two streams (XLNet).
 
-    The last layer has queries of predictions only.
+    The last layer has queries at the predicted positions only.
     """
     last = config.num_layers - 1
     layers = last * _layer(config, 0, length, length + predictions)

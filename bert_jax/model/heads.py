@@ -41,10 +41,10 @@ def make_encoder(
 
 
 class PredictionHead(nn.Module):
-    """From hidden states to logits over the vocabulary.
+    """Head from hidden states to logits over the vocabulary.
 
-    Dense layers end with as many columns as the embeddings have, as in ALBERT and
-    ELECTRA. Logits are products with the token embedding, or with a table of their own.
+    The last dense layer has as many columns as the embeddings, as in ALBERT and
+    ELECTRA. Logits are products with the token embedding, or with the head's own table.
 
     Attributes:
       config: Encoder.
@@ -107,12 +107,12 @@ class Classifier(nn.Module):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PretrainingLogits:
-    """Logits of masked language modelling and of the question about segments.
+    """Logits of masked language modelling and of the sentence-pair task.
 
     Attributes:
       mlm: Logits of the masked tokens.
-      sentence: Float32 logits of the answer about two segments; in packed rows, of each
-        example's; None without a question.
+      sentence: Float32 logits of the pair task, for each example of packed rows; None
+        without a pair task.
       hidden_states: Requested hidden states; None if there are none.
     """
 
@@ -155,8 +155,8 @@ class PretrainingModel(nn.Module):
           pooled_positions: Positions of [CLS] of each example of packed rows; None:
             each row has one.
           dropout_keys: A key for each row; None for no dropout.
-          return_states: Hidden states to return: "last" for those after the last layer,
-            "all" for those of the embeddings and of each layer; "": none.
+          return_states: Hidden states to return: "last" after the last layer, "all" of
+            the embeddings and of each layer; "": none.
         """
         keys = randomness.fold_in(dropout_keys, "encoder")
         read_at, num_pooled = mlm_positions, 0
@@ -272,7 +272,7 @@ class SpanModel(TaggerModel):
 def init(model: nn.Module, key: jax.Array, *arguments: jax.Array) -> Any:
     """Initialise the parameters of a model, boxed with names of their dimensions.
 
-    `arguments` are those of the model behind `Inputs`, for one row of one token.
+    `arguments` are the model's arguments after `Inputs`, for one row of one token.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
     return model.init(key, Inputs(ids, ids == 0), *arguments)["params"]

@@ -109,7 +109,7 @@ def _unrolled(apply_block, kinds, x, blocks, indices, read_at=None):
 
 
 def _looped(config, apply_block, kinds, x, stacked):
-    """Loop over repeating groups of kinds, and unroll the blocks before and behind."""
+    """Loop over repeating groups of kinds, and unroll the blocks before and after."""
     first = 0 if config.first_attention_norm else 1
     period = config.global_layer_every
     last = first + (config.num_layers - first) // period * period

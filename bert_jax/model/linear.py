@@ -35,9 +35,9 @@ class Linear(nn.Module):
     def product_and_bias(
         self, x: Float[Array, "..."]
     ) -> tuple[Float[Array, "..."], Float[Array, "..."] | None]:
-        """Return the product, in float32, and the bias that is to be added to it.
+        """Return the product, in float32, and the bias, which the caller adds.
 
-        For callers whose next step adds the bias together with something else.
+        For callers that fuse adding the bias with their next operation.
         """
         split = x.ndim - len(self.inputs)
         rows, contracted = x.shape[:split], x.shape[split:]
@@ -65,7 +65,7 @@ def initializer(stddev: float) -> nn.initializers.Initializer:
 
 
 def output_stddev(config: config_lib.EncoderConfig) -> float:
-    """Return the initial standard deviation of kernels that write to the residuals."""
+    """Return the initial deviation of kernels whose output is added to a residual."""
     if not config.depth_scaled_init:
         return config.initializer_range
     return config.initializer_range / (2 * config.num_layers) ** 0.5

@@ -37,17 +37,17 @@ def join(*parts: dict[str, Any]) -> dict[str, Any]:
 
 
 def map_with_path(function: Callable[..., Any], *trees: Any) -> Any:
-    """Apply a function of a path and the leaves there; trees may be of any kind."""
+    """Map a function of a path and the leaves there over pytrees of any kind."""
     return jax.tree_util.tree_map_with_path(
         lambda path, *leaves: function(_text(path), *leaves), *trees
     )
 
 
 def difference_of(path: str) -> str:
-    """Return the path of what may be stored as a difference from an embedding.
+    """Return the path of a stored difference that may be added to an embedding.
 
-    The encoder's embedding is then the sum of both (`ReplacedTokensConfig`,
-    embedding_sharing). Returns "" for all other parameters.
+    The discriminator's embedding is the sum of both (`ReplacedTokensConfig`,
+    embedding_sharing). Returns "" if `path` is not an embedding of the encoder.
     """
     prefix = "encoder/embeddings/"
     if not path.startswith(prefix):

@@ -40,7 +40,7 @@ class ReplacedTokensModel(nn.Module):
     def __call__(
         self, inputs: Inputs, mlm_positions: Int[Array, "B P"]
     ) -> tuple[Float[Array, "B P V"], Float[Array, "B L"]]:
-        """Run both on the same tokens, which initialisation needs."""
+        """Run both models on the same tokens, to initialise their parameters."""
         return self.generate(inputs, mlm_positions), self.discriminate(inputs)
 
     def generate(

@@ -19,7 +19,7 @@ class Rotations(NamedTuple):
 
 
 def rotations(positions: Int[Array, "#B L"], head_size: int, base: float) -> Rotations:
-    """Return the rotations of positions p, by p * base ** (-2 i / K) in column i.
+    """Return the rotations of positions p by angles p * base ** (-2 i / K) in column i.
 
     Args:
       positions: Position of each token in its text.

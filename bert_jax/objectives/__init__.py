@@ -25,8 +25,8 @@ class Objective(Protocol):
       encoder_path: Path of the encoder in the parameters, such as "encoder".
       predictor: Name of the encoder whose logits over the vocabulary the loss compares
         with tokens, as in `Run.encoders`; "" if the loss has no such cross entropy.
-      logits_reader: What else reads these logits, so that no kernel computes their
-        cross entropy; "" for nothing.
+      logits_reader: Another reader of these logits, for which no kernel may compute
+        their cross entropy; "" if none.
     """
 
     encoder: config_lib.EncoderConfig
@@ -69,6 +69,6 @@ class Objective(Protocol):
         Dropout and sampling have separate keys, because an evaluation has no dropout
         but may sample.
 
-        The batch may be a part of the rows. The keys are uint32 [B], a key for each
-        row; without dropout keys there is no dropout.
+        The batch may be a micro-batch. The keys are uint32 [B], a key for each row;
+        without dropout keys there is no dropout.
         """

@@ -16,7 +16,7 @@ from bert_jax.objectives import Batch, metric_sums, pretraining
 class CausalLm(pretraining.PretrainingObjective):
     """Mean loss of the next token, from [CLS] up to and including [SEP].
 
-    The encoder is BERT's with a causal mask. The head is that of masked tokens.
+    The encoder is BERT's with a causal mask. The head is the same as for masked tokens.
     """
 
     config: config_lib.CausalLmConfig = config_lib.CausalLmConfig()

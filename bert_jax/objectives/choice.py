@@ -1,4 +1,4 @@
-"""Multiple choice: which of several answers is true (BERT paper, 4.4)."""
+"""Multiple choice: finding the true one of several answers (BERT paper, 4.4)."""
 
 import dataclasses
 from typing import Any

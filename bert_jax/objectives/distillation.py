@@ -30,8 +30,8 @@ class Distillation(masked_lm.MaskedLm):
     `teacher_loss` is `divergence`, averaged over masked tokens. `teacher_accuracy` is
     the share of masked tokens for which both models have the same best guess.
     `hidden_loss`, if it has a weight, is 1 minus the cosine of two hidden states,
-    averaged over tokens and compared layers. TinyBERT has a squared distance, and a
-    projection for hidden states of another size.
+    averaged over tokens and compared layers. TinyBERT has a squared distance, and
+    projects hidden states of another size.
     """
 
     config: config_lib.DistillationConfig = config_lib.DistillationConfig()
@@ -70,7 +70,7 @@ class Distillation(masked_lm.MaskedLm):
         return length if self.config.hidden_weight else wanted
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the divisors of `MaskedLm`, and those of the teacher's losses."""
+        """Return the divisors of the losses of `MaskedLm` and of the teacher."""
         counts = super().counts(batch)
         counts["teacher_loss"] = counts["mlm_loss"]
         if self.config.hidden_weight:
@@ -90,15 +90,15 @@ class Distillation(masked_lm.MaskedLm):
             **options,
         )
         # Tables may be padded to different sizes; the tokens come first.
-        ours, theirs = logits.mlm.compute(), taught.mlm.compute()  # [B, P, V]
-        terms = self.compare(ours, logits.sentence, batch)
-        size = min(ours.shape[-1], theirs.shape[-1])
-        ours, theirs = ours[..., :size], theirs[..., :size]
+        x, y = logits.mlm.compute(), taught.mlm.compute()  # student, teacher [B, P, V]
+        terms = self.compare(x, logits.sentence, batch)
+        size = min(x.shape[-1], y.shape[-1])
+        x, y = x[..., :size], y[..., :size]
         weights = batch["mlm_weights"]
-        agrees = cross_entropy.is_correct(ours, jnp.argmax(theirs, axis=-1))
+        agrees = cross_entropy.is_correct(x, jnp.argmax(y, axis=-1))
         terms |= {
             "teacher_loss": metric_sums.weighted(
-                divergence(ours, theirs, self.config.temperature), weights
+                divergence(x, y, self.config.temperature), weights
             ),
             "teacher_accuracy": metric_sums.weighted(agrees, weights),
         }
@@ -124,9 +124,9 @@ def divergence(
 
     The factor keeps the size of the gradient, which a temperature T divides by T^2.
     """
-    wanted = jax.nn.log_softmax(teacher / temperature)
-    given = jax.nn.log_softmax(student / temperature)
-    return temperature**2 * jnp.sum(jnp.exp(wanted) * (wanted - given), axis=-1)
+    log_p = jax.nn.log_softmax(teacher / temperature)
+    log_q = jax.nn.log_softmax(student / temperature)
+    return temperature**2 * jnp.sum(jnp.exp(log_p) * (log_p - log_q), axis=-1)
 
 
 def cosine(

@@ -17,7 +17,7 @@ from bert_jax.objectives import Batch, metric_sums
 class LabelledObjective:
     """Objective whose head gives logits for each row, or for each token of a row.
 
-    A subclass sets the constants, and overrides what differs of the members below.
+    A subclass sets the constants, and overrides the members in which it differs.
     """
 
     encoder: config_lib.EncoderConfig
@@ -80,7 +80,7 @@ class LabelledObjective:
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shapes and types. `weights` is 0 for rows that fill up a batch."""
+        """Return shapes and types. `weights` is 0 for rows that pad a batch."""
         tokens = {"input_ids": jnp.int32, "segment_ids": jnp.int32}
         tokens["attention_mask"] = jnp.bool_
         shape = self.token_shape(batch_size, length)

@@ -50,24 +50,24 @@ class MaskedLm(pretraining.PretrainingObjective):
         predictions = self._predictions(length)
         shapes |= pretraining.prediction_shapes("mlm", batch_size, predictions)
         if self._pair_task:
-            asked = (batch_size,)
+            pairs = (batch_size,)
             if self.config.examples_per_row > 1:
-                asked = batch_size, self.config.examples_per_row
-                shapes["pooled_positions"] = jax.ShapeDtypeStruct(asked, jnp.int32)
+                pairs = batch_size, self.config.examples_per_row
+                shapes["pooled_positions"] = jax.ShapeDtypeStruct(pairs, jnp.int32)
             for part, dtype in (("labels", jnp.int32), ("weights", jnp.float32)):
                 name = f"{self._pair_task}_{part}"
-                shapes[name] = jax.ShapeDtypeStruct(asked, dtype)
+                shapes[name] = jax.ShapeDtypeStruct(pairs, dtype)
         return shapes
 
     def sequence_flops(self, length: int) -> float:
         """Return the FLOPs of encoder and heads for a row, forward and backward."""
         predictions = self._predictions(length)
-        questions = self.config.examples_per_row if self._pair_task else 0
-        read = self._read(length, predictions + questions)
+        pairs = self.config.examples_per_row if self._pair_task else 0
+        read = self._read(length, predictions + pairs)
         forward = flops.encoder(self.encoder, length, read)
         forward += flops.prediction_head(self.encoder, predictions)
-        forward += questions * flops.pooler(self.encoder)
-        forward += questions * flops.classifier(self.encoder, 2)
+        forward += pairs * flops.pooler(self.encoder)
+        forward += pairs * flops.classifier(self.encoder, 2)
         return flops.training(forward)
 
     def _read(self, length: int, wanted: int) -> int:
@@ -93,7 +93,7 @@ class MaskedLm(pretraining.PretrainingObjective):
     ) -> heads.PretrainingLogits:
         """Return the logits of the masked tokens and of the pair task.
 
-        `options` are those of the model.
+        `options` are further arguments of the model.
         """
         return self.model.apply(
             {"params": params},

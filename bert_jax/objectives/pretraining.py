@@ -1,4 +1,4 @@
-"""Base class of the pretraining objectives: arrays and metrics that all rows share.
+"""Base class of the pretraining objectives, with the arrays and metrics they share.
 
 `data/batches.py` documents the arrays.
 """
@@ -30,7 +30,7 @@ class PretrainingObjective:
     encoder_path = "encoder"
     predictor: ClassVar[str] = "encoder."
     logits_reader: ClassVar[str] = ""
-    # Arrays of a batch that the model takes behind `Inputs`, all int32 [B, ...].
+    # Arrays of a batch that the model takes after `Inputs`, all int32 [B, ...].
     model_arrays: ClassVar[tuple[str, ...]] = ("mlm_positions",)
 
     @property

@@ -41,7 +41,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the terms; precision and recall are those of replaced tokens."""
+        """Names of the terms; precision and recall refer to replaced tokens."""
         more = "disc_precision", "disc_recall", "replaced_fraction"
         return (*super().metrics, *more)
 
@@ -77,8 +77,8 @@ class ReplacedTokens(pretraining.PretrainingObjective):
             params["embedding_differences"] = jax.tree.map(jnp.zeros_like, embeddings)
         return params
 
-    def _of_discriminator(self, params):
-        """Return the parameters with the discriminator's embeddings in their place."""
+    def _discriminator_params(self, params):
+        """Return the parameters with the embeddings that the discriminator reads."""
         if self.config.embedding_sharing == "tied":
             return params
         embeddings = jax.tree.map(
@@ -107,7 +107,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
         ids, is_replaced = filled(batch, samples)
         scores = model.apply(
-            {"params": self._of_discriminator(params)},
+            {"params": self._discriminator_params(params)},
             Inputs.of(batch)._replace(input_ids=ids),
             dropout_keys=dropout_keys,
             method=model.discriminate,
@@ -141,8 +141,8 @@ def sample(
 def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
     """Map random words to Gumbel noise, -log(-log(u)), which is always finite.
 
-    u is in the middle of one of 2**23 parts of (0, 1). Of twice as many, float32 would
-    round the last middle to 1, and the noise would be infinite once in 2**24 words.
+    u is the midpoint of one of 2**23 intervals of (0, 1). With 2**24 intervals, float32
+    would round the last midpoint to 1, and the noise would be infinite for it.
     """
     uniform = ((words >> 9).astype(jnp.float32) + 0.5) * 2.0**-23
     return -jnp.log(-jnp.log(uniform))
@@ -156,7 +156,7 @@ def filled(
     A predicted token that was left unmasked gets its sample, too.
     """
     ids, chosen = batch["input_ids"], batch["mlm_weights"] > 0
-    # Slots without a prediction write behind the row, and are dropped.
+    # Slots without a prediction are out of range, and the scatter drops them.
     at = jnp.where(chosen, batch["mlm_positions"], ids.shape[1])
     row = jnp.arange(ids.shape[0])[:, None]
     ids = ids.at[row, at].set(samples.astype(ids.dtype), mode="drop")

@@ -21,7 +21,7 @@ class Tagging(labelled.LabelledObjective):
     def batch_shapes(
         self, batch_size: int, length: int
     ) -> dict[str, jax.ShapeDtypeStruct]:
-        """Return shapes and types. Rows have one segment; negative labels are none."""
+        """Return shapes and types. Rows have one segment; negative labels mean none."""
         shapes = super().batch_shapes(batch_size, length)
         del shapes["segment_ids"]
         return shapes | {"labels": shapes["input_ids"]}

@@ -1,4 +1,4 @@
-"""Self-attention to the content of tokens and to their distance, apart.
+"""Disentangled self-attention: separate scores for content and for distance.
 
 Source: He et al. 2020, DeBERTa, 3.1; `DebertaV2Model` of `transformers`, for the
 buckets of distances and the projections that content and distances share.
@@ -37,11 +37,11 @@ class DisentangledAttention(nn.Module):
 
     The score of query i and key j is
         q_i k_j + q_i k'_r + q'_r k_j
-    over sqrt(3 K): q' and k' are the projections to queries and keys of the embedding
-    of r, the bucket of the distance i - j.
+    divided by sqrt(3 K). r is the bucket of the distance i - j; q'_r and k'_r are the
+    query and key projections of its embedding.
 
-    Differs from the original, which drops out the embeddings of distances in each
-    layer, with one mask for all rows; here they are not dropped out.
+    The original also drops out the embeddings of distances in each layer, with one mask
+    for all rows.
     """
 
     config: config_lib.EncoderConfig
@@ -60,7 +60,7 @@ class DisentangledAttention(nn.Module):
     ) -> tuple[
         Float[Array, "B P D"], Float[Array, " D"], Float[Array, "B H P L"] | None
     ]:
-        """Let some or all positions attend.
+        """Compute the attention of some or all positions.
 
         Arguments and results as in `SelfAttention`. The scores of distances are
         computed for all queries, also if `query_positions` are given.
@@ -138,24 +138,23 @@ def distance_scores(
 ) -> Float[Array, "B H L L"]:
     """Return the scores of contents with distances: q_i k'_r + q'_r k_j.
 
-    Contents are multiplied with all buckets that occur, and a product with 0 and 1
-    selects that of each pair of tokens. That is R / K times the arithmetic of a product
-    of queries and keys. But a TPU multiplies at its full rate, and gathers single
-    numbers one by one; shifting each row by its position takes twice as long as these
-    products (docs/log.md).
+    Contents are multiplied with all buckets that occur. A product with a one-hot array
+    then selects the bucket of each pair of tokens. This takes R / K times the
+    arithmetic of a product of queries and keys, but a TPU gathers single numbers one by
+    one, and shifting each row by its position takes twice as long (docs/log.md).
 
-    `buckets` has r for each i and j.
+    `buckets` holds r for each pair i, j.
     """
     first, last = buckets.min(), buckets.max()
     is_bucket = buckets[..., None] == jnp.arange(first, last + 1)  # [L, L, R]
     dtype = query.dtype
 
-    def of_pairs(content, of_distance, spec):
-        of_distance = of_distance[first : last + 1]
-        scores = products.einsum("blhk,rhk->bhlr", content, of_distance, dtype)
+    def pair_scores(content, distance, spec):
+        distance = distance[first : last + 1]
+        scores = products.einsum("blhk,rhk->bhlr", content, distance, dtype)
         return products.einsum(spec, scores, is_bucket.astype(dtype), dtype)
 
-    return of_pairs(query, key_of_distance, "bhir,ijr->bhij") + of_pairs(
+    return pair_scores(query, key_of_distance, "bhir,ijr->bhij") + pair_scores(
         key, query_of_distance, "bhjr,ijr->bhij"
     )
 
@@ -165,8 +164,8 @@ def buckets_of_pairs(
 ) -> Int[np.ndarray, "L L"]:
     """Return the bucket of the distance i - j for each query i and key j.
 
-    Up to half of the buckets of a direction have one distance each; the others have
-    ranges that grow as powers, and the last one ends before `max_distance`.
+    In each direction, short distances have a bucket each. The other half of the buckets
+    cover ranges that grow exponentially, and the last one ends before `max_distance`.
     """
     count = config.distance_buckets
     middle = count // 2

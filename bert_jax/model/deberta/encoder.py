@@ -19,7 +19,7 @@ class DebertaBlock(Block):
 class DebertaEncoder(encoder.Encoder):
     """DeBERTa without heads.
 
-    Tokens know distances only, and all layers share the table of their embeddings.
+    Distances are the only position information, and all layers share their embeddings.
     Hidden states of padding differ from the original's, which zeroes its embeddings.
     """
 

@@ -106,7 +106,7 @@ def _tpu_pieces(config, sources, biases, pattern, rotations, dropout_keys):
         cut(products.add_bias(x, bias).astype(config.dtype))
         for x, bias in zip(sources, biases, strict=True)
     )
-    # Positions outside of the row are no tokens.
+    # Positions outside of the row are padding.
     pieces = dataclasses.replace(
         pattern,
         is_token=cut(pattern.is_token),
@@ -193,7 +193,7 @@ def probabilities(
 
 
 def _heads_first(config, sources, biases, rotations, query_positions):
-    """Return what `_finish` does, as [B, H, L, K]: each head is a matrix."""
+    """Apply `_finish`, and return [B, H, L, K], with one matrix for each head."""
     arrays = _finish(config, sources, biases, rotations, query_positions)
     return tuple(x.swapaxes(1, 2) for x in arrays)
 

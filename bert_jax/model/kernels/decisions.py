@@ -158,7 +158,7 @@ def cross_entropy(
 ) -> Decision:
     """Decide how the cross entropy of predicted tokens is computed; see `attention`.
 
-    `reader` is what else reads the logits; "" for nothing.
+    `reader` names another reader of the logits, which rules out a kernel; "" if none.
     """
     if config.kernels == "off":
         return Decision(PLAIN, "encoder.kernels=off")
@@ -204,8 +204,8 @@ def describe(
 ) -> str:
     """Say which implementation each part of an encoder has in training, and why.
 
-    Call it with the mesh in use. A last layer that computes some positions only may
-    have plain operations, whatever this says.
+    Call it with the mesh in use. A last layer that computes some positions only may use
+    plain operations even where this returns a kernel.
 
     Args:
       config: Encoder.
@@ -213,7 +213,7 @@ def describe(
       batch: Rows that are computed at once, over all devices.
       length: Tokens of a row.
       predicts_tokens: Whether the loss has a cross entropy over the vocabulary.
-      logits_reader: What else reads these logits; "" for nothing.
+      logits_reader: Another reader of these logits; "" if none.
     """
     has_dropout = config.attention_dropout_rate > 0
     kinds = sorted({config.is_global(i) for i in range(config.num_layers)})

@@ -47,10 +47,10 @@ def apply(
     return _apply(function, options, specs, *arrays)
 
 
-# Jitted, so that a kernel is traced once instead of in every layer. Flax's rules for
-# names are no part of JAX's key for traces, so they are read before. Inlined, because
-# the TPU compiler aborts where a function with a `shard_map` is called twice inside
-# another `shard_map`, that of `sharding.sum_over_copies`.
+# Jitted, so that a kernel is traced once instead of in every layer. JAX's trace cache
+# ignores Flax's rules for names, so the caller reads them. Inlined, because the TPU
+# compiler aborts if a function with a `shard_map` is called twice inside another
+# `shard_map`, such as that of `sharding.sum_over_copies`.
 @functools.partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
 def _apply(function, options, specs, *arrays):
     run = functools.partial(function, options)

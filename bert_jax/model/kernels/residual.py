@@ -21,7 +21,7 @@ class AddAndNormalise(nn.Module):
 
     Attributes:
       config: Encoder.
-      keeps_sum: Whether the sum is a result, too, as pre-norm blocks need it.
+      keeps_sum: Whether to return the sum, too, which pre-norm blocks need.
     """
 
     config: config_lib.EncoderConfig

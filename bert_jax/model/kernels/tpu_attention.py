@@ -4,9 +4,9 @@ Scores, softmax, mask and dropout of a head never leave the chip's memory. The f
 pass stores the output and, for each query, the logarithm of the sum of exponentials;
 the backward pass recomputes the rest. Dropout masks equal those of
 `attention.dot_product_attention` bit for bit, so a run may change between the two. The
-backward pass also sums the gradients of the biases of queries, keys and values, while
-it has those of queries, keys and values at hand. Rotations are applied inside: outside,
-the halves of a head would fill a quarter of a register.
+backward pass also sums the gradients of queries, keys and values over positions, as
+gradients of their biases. Rotations are applied inside: outside, the halves of a head
+would fill a quarter of a register.
 
 JAX ships two such kernels, `pallas.ops.tpu.flash_attention` and `splash_attention`.
 Neither has dropout, and both want heads before positions. Here inputs and outputs stay
@@ -16,8 +16,8 @@ and works on windows of 128 columns, the width of the chip's registers. With at 
 local and causal attention, 128 queries meet the blocks of 128 keys that some of them
 see, and no other. Longer rows are cut into pieces: a program has a piece of the queries
 and a piece of the keys, and the softmax is rescaled from piece to piece (Milakov and
-Gimelshein 2018; Dao et al. 2022, FlashAttention). Pieces that a window or the order
-hides are skipped.
+Gimelshein 2018; Dao et al. 2022, FlashAttention). Pieces of keys that no query sees, by
+window or causal mask, are skipped.
 
 Scores are transposed, keys by queries: sums over keys are then sums of registers, and
 three of the five products of the backward pass need no transposed factor. Heads that
@@ -48,9 +48,9 @@ from bert_jax.model.kernels.decisions import (
 # Positions times columns of a program: a few of such arrays fit the chip's memory.
 _BLOCK = 96 * 1024
 
-# Positions whose float32 gradients of queries fit the default limit of memory. A core
-# of v4 has no more.
-_MOST_BY_DEFAULT = 8192
+# Longest row whose float32 gradients of queries fit the default memory limit, which is
+# all that a core of v4 has.
+_MAX_LENGTH_BY_DEFAULT = 8192
 
 # Names of the dimensions of arrays: rows, document ids, counters, log sums, biases.
 _ROWS = ("batch", "length", "heads")
@@ -87,11 +87,11 @@ def attend(
       value: Values, likewise.
       biases: Biases that are still to be added to queries, keys and values.
       pattern: Rules for which keys each query sees.
-      rotations: Rotations of queries and keys, of the first row or rows, which repeat;
-        None without rotary positions.
+      rotations: Rotations of queries and keys. If they have fewer rows than the batch,
+        they repeat. None without rotary positions.
       dropout_keys: A key for each row; None for no dropout.
-      query_positions: Positions of the queries in their rows, for patterns without
-        order and window, and without dropout; None: all, and P is L.
+      query_positions: Positions of the queries in their rows, for patterns that are not
+        causal, without window and without dropout; None: all, and P is L.
       dtype: Type that the sums with the biases are rounded to.
       head_size: One of `decisions.HEAD_SIZES`.
       rate: Rate of dropout of the probabilities.
@@ -227,8 +227,8 @@ def _run(options, *arrays):
         specs["query_rotations"] = spec(
             (1, 2, query_piece, LANES), lambda b, i, q, k: (b % of_query, 0, q, 0)
         )
-        # In the backward pass of long rows they stay for all pieces of queries. With
-        # two buffers, rows of 8,192 would not fit the memory of a v4 core.
+        # In the backward pass of long rows, one block serves all pieces of queries.
+        # With two buffers, rows of 8,192 would not fit the memory of a v4 core.
         specs["key_rotations"] = spec(
             (1, 2, key_piece, LANES),
             lambda b, i, q, k: (b % of_key, 0, k, 0),
@@ -259,8 +259,8 @@ def _run(options, *arrays):
             scratch["context"] = pltpu.VMEM((LANES, query_piece), jnp.float32)
     names = *inputs, *outputs, *scratch
     memory = None
-    if length > _MOST_BY_DEFAULT:
-        memory = 2**24 + 4 * LANES * (length - _MOST_BY_DEFAULT)
+    if length > _MAX_LENGTH_BY_DEFAULT:
+        memory = 2**24 + 4 * LANES * (length - _MAX_LENGTH_BY_DEFAULT)
 
     def run_program(counters, *references):
         by_name = dict(zip(names, references, strict=True))
@@ -270,7 +270,7 @@ def _run(options, *arrays):
         query, key = (inner, outer) if is_backward else (outer, inner)
         place = scores_lib.Place(query, key, *pieces)
         if "rotated_query" in by_name:
-            # The outer piece stays while inner ones follow each other.
+            # The outer piece is rotated once for all inner pieces.
             is_new = {"query": is_backward or inner == 0}
             is_new["key"] = not is_backward or inner == 0
             for name, is_needed in is_new.items():
@@ -316,8 +316,8 @@ def _run(options, *arrays):
 def _piece_size(length, window):
     """Return the largest size of equal pieces of a row.
 
-    With a window, rows as long as `overlapping_pieces` makes them are whole: only then
-    do queries meet no more keys than they see.
+    With a window, rows that `overlapping_pieces` cut stay whole: in pieces of a row,
+    queries would meet keys that they do not see.
     """
     most = MAX_LENGTH + (0 if window is None else 2 * MAX_WINDOW)
     sizes = range(QUERY_CHUNK, most + 1, QUERY_CHUNK)

@@ -41,9 +41,9 @@ def forward(
     scores; they are infinite for queries that see no key.
 
     In long rows, L is the size of a piece. The pieces of keys come one after another,
-    and each overwrites the results of the previous one. What they have summed is kept
-    in float32: the highest score and the sum of exponentials, [heads, L], and the sum
-    of values, `context` [128, L].
+    and each overwrites the results of the previous one. Running values are kept in
+    float32: the `highest` score and the `total` of exponentials, [heads, L], and the
+    sum of values, `context` [128, L].
     """
     program = Program(options, place, counters, query, queries, keys)
     is_whole = place.is_whole
@@ -113,12 +113,12 @@ def backward(
 ):
     """Write the gradients of a program's queries, keys and values.
 
-    Arguments are those of `forward`, and `output` and `sums` its results. `gradient`,
-    of the output, and the gradients that are written are [1, L, columns]. `d_biases`,
-    [1, 3, columns], are the sums of the three gradients over positions. Gradients of a
-    window are added up in three float32 arrays [L, 128]. That of queries has all
-    positions of the row, since the pieces of queries come one after another for each
-    piece of keys. Rotations are those of queries and keys, [1, 2, L, 128].
+    `output` and `sums` are results of `forward`, which also describes the arguments
+    before them. `gradient`, of the output, and the written gradients are [1, L,
+    columns]. `d_biases`, [1, 3, columns], are the sums of the three gradients over
+    positions. Gradients of a window are added up in three float32 arrays [L, 128]. The
+    array for queries has all positions of the row, since each piece of keys meets all
+    pieces of queries. Rotations of queries and of keys are [1, 2, L, 128].
     """
     program = Program(options, place, counters, query, queries, keys)
     kept = 1 - options.rate

@@ -152,8 +152,8 @@ class Program:
     def _met_by(self, queries):
         """Return the keys, whole blocks, that some of a chunk of queries may see.
 
-        All keys of a piece. With dropout all keys, too: the bits of a key depend on a
-        key of the other half.
+        In pieces of long rows, these are all keys. With dropout, too: a key shares its
+        random word with a key of the other half.
         """
         options = self._options
         begin, end = 0, self._length

@@ -4,7 +4,7 @@ The plain path writes float32 logits [N, V] and reads them four times. Here a bl
 logits stays on the chip. The forward pass keeps a running maximum and sum for each row
 (Milakov and Gimelshein 2018, "Online normalizer calculation for softmax"). The backward
 pass computes the logits again, and writes their gradient in the type of the factors,
-for two products that the compiler makes.
+for two products outside the kernel.
 """
 
 import dataclasses
@@ -58,10 +58,10 @@ def cross_entropy(
     vocab_size: int,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B P"], Float[Array, "B P"]]:
-    """Return -log softmax(x table^T + bias)[label], and if the label is the argmax.
+    """Return -log softmax(x table^T + bias)[label], and 1.0 if the label is the argmax.
 
-    Factors have the type of `x`. The second result is 1.0 or 0.0; the argmax is the
-    first maximum.
+    Factors have the type of `x`. The second result is else 0.0; the argmax is the first
+    maximum.
     """
     return _cross_entropy(x, table, bias, labels, Options(vocab_size, interpret))
 
@@ -186,11 +186,11 @@ def _run(kernel, name, loops, arrays, results, num_states, interpret):
 
 
 def _chunks(options, block, x, table, bias, labels):
-    """Yield the logits of a block by rows, [chunk, columns], and where the label is.
+    """Yield the logits of a block by rows, [chunk, columns], and the label's column.
 
     Yields:
-      The slice of rows; a list of float32 logits [chunk, 128]; the index of the label
-      minus that of the column, for the first of them, [chunk, 128].
+      The slice of rows; a list of float32 logits [chunk, 128]; the label minus the
+      index of the column, for the first 128 columns, [chunk, 128].
     """
     size = table.shape[0]
     column = lax.broadcasted_iota(jnp.int32, (_CHUNK, LANES), 1) + block * size

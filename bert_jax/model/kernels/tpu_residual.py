@@ -71,7 +71,7 @@ def add_and_normalise(
     """Return the norm of x + dropout(product + bias), once for each consumer.
 
     The sum of the float32 product and its bias is rounded to the type of `x`. Without a
-    product, the norm of x is returned. `scale` and `offset` are those of the norm.
+    product, the norm of x is returned. `scale` and `offset` belong to the norm.
     There is a key for each row, and None for no dropout. `Options` describes the other
     arguments; with `keeps_sum`, the sum comes before its norm.
     """
@@ -266,7 +266,7 @@ class _Chunks:
 
 
 def _forward(options, length, keys, scale, offset, *arrays):
-    """Write the norm of a block, and before it the sum if it is a result."""
+    """Write the sum of a block, if it is a result, and its norm."""
     *arrays, out = arrays
     is_sum_written = options.keeps_sum and len(arrays) > 1
     addends, sums = (arrays[:-1], arrays[-1:]) if is_sum_written else (arrays, [])
@@ -282,8 +282,8 @@ def _forward(options, length, keys, scale, offset, *arrays):
 def _backward(options, length, keys, scale, *arrays):
     """Write the gradients of a block, and partial sums for bias, scale and offset.
 
-    `arrays` are one or two addends, gradients of the results, and what is written: the
-    gradient of x, with dropout that of the product, and the three sums.
+    `arrays` are one or two addends, the gradients of the results, and the outputs: the
+    gradient of x, with dropout also the gradient of the product, and the three sums.
     """
     *arrays, d_bias_sums, d_scale_sums, d_offset_sums = arrays
     num_written = 1 + (options.rate > 0)

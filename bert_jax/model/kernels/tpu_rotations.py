@@ -27,7 +27,7 @@ def factors(
 
 
 def rotate(head_size, rotations, source, target):
-    """Rotate queries or keys of all heads, [1, L, columns], by [1, 2, L, 128]."""
+    """Write `source`, [1, L, columns], rotated by [1, 2, L, 128], to `target`."""
     cosine, sine = rotations[0, 0], rotations[0, 1]
     for start in range(0, source.shape[2], LANES):
         columns = slice(start, start + LANES)
@@ -36,7 +36,7 @@ def rotate(head_size, rotations, source, target):
 
 
 def rotated(head_size, x, cosine, sine):
-    """Return a window [N, 128] rotated; with the negative sine, rotated back."""
+    """Return a window [N, 128] rotated; the negative sine inverts the rotation."""
     half = head_size // 2
     column = lax.broadcasted_iota(jnp.int32, x.shape, 1)
     is_first = column % head_size < half

@@ -24,7 +24,7 @@ from bert_jax.model.kernels import attention as kernels
 class RelativePattern(AttentionPattern):
     """Attention pattern of tokens and targets, with positions, segments and ranks.
 
-    The `rows` are the L tokens and, behind them, P targets, which no row sees.
+    The `rows` are the L tokens, followed by P targets, which no row sees.
 
     Attributes:
       positions: Position of each row.
@@ -62,18 +62,17 @@ class _Relative(NamedTuple):
 
 
 class RelativeAttention(nn.Module):
-    """Multi-head attention whose scores know distances and segments.
+    """Multi-head attention with scores of distances and segments.
 
     The score of query i and key j is
         (q_i + content_bias) k_j
         + (q_i + position_bias) r_(i - j)
         + (q_i + segment_bias) s_ij
-    over sqrt(K): r is a projection of sinusoids of the distance, and s one of two
-    vectors, for tokens of one segment or of two. Each layer has its own biases (the
-    original's `untie_r`).
+    divided by sqrt(K). r is a projection of sinusoids of the distance. s is one of two
+    vectors, for tokens of the same segment or of different segments. Each layer has its
+    own biases (the original's `untie_r`).
 
-    Differs from the original, where each row of a batch drops out other parts of the
-    sinusoids; here they are not dropped out.
+    The original also drops out the sinusoids, differently in each row.
     """
 
     config: config_lib.EncoderConfig
@@ -90,7 +89,7 @@ class RelativeAttention(nn.Module):
         query_positions: Int[Array, "B Q"] | None = None,
         return_probabilities: bool = False,
     ) -> tuple[Float[Array, "B Q D"], None, Float[Array, "B H Q L"] | None]:
-        """Let some or all rows attend to the tokens.
+        """Compute the attention of some or all rows to the tokens.
 
         Arguments and results as in `SelfAttention`; `query_positions` are indices of
         rows.
@@ -188,7 +187,7 @@ def _relative_scores(
 ) -> Float[Array, "B H Q L"]:
     """Return the scores that distances and segments add to products with keys.
 
-    `positions` are those of the queries. `is_other` is True where query and token are
+    `positions` are the queries' positions. `is_other` is True where query and token are
     in different segments.
     """
     # Intermediates are large, and cheap to recompute in the backward pass.
@@ -216,11 +215,11 @@ def distance_scores(
     """Return products of queries and projected sinusoids of their distances to tokens.
 
     The original projects the sinusoids of all 2 L distances, multiplies queries with
-    them, and shifts each row of products by its query's position. Here queries go back
-    through the projection, and the sine and cosine of a difference are expanded into
-    those of query and token. That is H / 2 times the arithmetic for these products,
-    more than half of a layer's at 512 tokens, but no shift, which takes far longer on a
-    TPU (docs/log.md).
+    them, and shifts each row of products by its query's position. Here queries are
+    multiplied with the projection itself, and the sine and cosine of a difference are
+    expanded into sines and cosines of the query's and the token's position. This takes
+    H / 2 times the arithmetic for these products, more than half of a layer's at 512
+    tokens, but needs no shift, which takes far longer on a TPU (docs/log.md).
 
     `kernel` is the projection from sinusoids to keys; `length` is L.
     """

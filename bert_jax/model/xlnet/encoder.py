@@ -1,4 +1,4 @@
-"""XLNet's encoder: relative attention, two streams, and [CLS] behind the last token.
+"""XLNet's encoder: relative attention, two streams, and [CLS] after the last token.
 
 XLNet puts [CLS] last; rows come with [CLS] first, as for every other encoder. The
 encoder moves it, and returns its results in the order in which tokens came, so that
@@ -66,8 +66,8 @@ class XLNetBlock(Block):
 class XLNetEncoder(encoder.Encoder):
     """XLNet without heads, for rows with [CLS] first.
 
-    Dropout follows the last layer. With targets, the second stream stands behind the
-    tokens in one array: row L + p of the hidden states is at `targets.positions[:, p]`.
+    Dropout follows the last layer. With targets, the second stream follows the tokens
+    in one array: row L + p of the hidden states is at `targets.positions[:, p]`.
 
     Differs from the paper: there is no memory of earlier segments (Dai et al. 2019).
     """
@@ -87,9 +87,9 @@ class XLNetEncoder(encoder.Encoder):
     ) -> encoder.Encoded:
         """Encode a batch.
 
-        Arguments and results are those of `Encoder`. With targets, `hidden` are the
-        hidden states of the second stream, `read_at` must be None, and `hidden_states`
-        are those of the tokens and, behind them, of the second stream.
+        Arguments and results are as in `Encoder`. With targets, `hidden` has the second
+        stream only, `read_at` must be None, and `hidden_states` have the tokens,
+        followed by the second stream.
 
         Raises:
           ValueError: Rows are packed; or `read_at` is given, and all states or
@@ -143,7 +143,7 @@ class XLNetEncoder(encoder.Encoder):
 
 
 class _ClsLast:
-    """Order of the tokens of rows once [CLS] is behind the last of them."""
+    """Order of the tokens of rows with [CLS] moved after the last token."""
 
     def __init__(self, is_token: Bool[Array, "B L"]):
         self._last = jnp.sum(is_token, axis=1, keepdims=True) - 1  # [B, 1]
@@ -169,15 +169,15 @@ class _ClsLast:
     ) -> Float[Array, "..."]:
         """Bring values of reordered rows back into the original order.
 
-        `axis` is the dimension of positions; entries behind the tokens stay.
+        `axis` is the dimension of positions; entries after the tokens stay.
         """
         size, length = self._source.shape
         order = self.positions(jnp.arange(length)[None])
-        behind = jnp.arange(length, values.shape[axis])[None]
-        behind = jnp.broadcast_to(behind, (size, behind.shape[1]))
+        rest = jnp.arange(length, values.shape[axis])[None]
+        rest = jnp.broadcast_to(rest, (size, rest.shape[1]))
         shape = [1] * values.ndim
         shape[batch_axis], shape[axis] = size, values.shape[axis]
-        order = jnp.concatenate([order, behind], axis=1).reshape(shape)
+        order = jnp.concatenate([order, rest], axis=1).reshape(shape)
         return jnp.take_along_axis(values, order, axis=axis)
 
 
