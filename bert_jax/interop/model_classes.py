@@ -177,16 +177,7 @@ def metadata(
         known, objective, settings = _finetuning(form, config, arrays)
     else:
         known, objective = _pretraining(form.purpose, form.encoder)
-    about = metadata_lib.Metadata(
-        config=known,
-        encoder=objective.encoder,
-        encoder_path=objective.encoder_path,
-        tokenizer=tokenizer,
-        versions=metadata_lib.versions(),
-        time={},
-        task=settings,
-    )
-    return about, objective
+    return metadata_lib.of_run(known, objective, tokenizer, settings), objective
 
 
 def _pretraining(

@@ -44,7 +44,9 @@ def of_run(
 ) -> Metadata:
     """Return the metadata of a run. Each checkpoint replaces `encoder` and `time`.
 
-    `task` are the settings of a fine-tuning task, from `tasks.Task.settings`.
+    `config` may also be a dict, the part of a config that is known of a published
+    checkpoint. `task` are the settings of a fine-tuning task, from
+    `tasks.Task.settings`.
     """
     return Metadata(
         config=knobs.to_dict(config),
