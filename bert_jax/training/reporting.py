@@ -53,9 +53,6 @@ class Reporter(contextlib.AbstractContextManager):
             verb = "continuing at" if step < total_steps else "already done:"
             self.say(f"{verb} step {step} of {total_steps}")
 
-    def __exit__(self, *exception) -> None:
-        self.close()
-
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         """Report metrics, which are on disk when this returns.
 
@@ -126,7 +123,7 @@ class Reporter(contextlib.AbstractContextManager):
             return ""
         return self._path.read_text(encoding="utf-8")
 
-    def close(self) -> None:
+    def __exit__(self, *exception) -> None:
         """Close the progress bar and the files."""
         if self._silent:
             return
