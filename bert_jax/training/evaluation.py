@@ -1,7 +1,7 @@
 """Held-out evaluation: sums of losses and metrics over all held-out batches."""
 
 import collections
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import jax
 import numpy as np
@@ -65,7 +65,10 @@ class Evaluator:
         together = of_parts[0]
         if len(of_parts) > 1:
             weights = [part.weight for part in data.held_out]
-            together = _weighted_sum(weights, of_parts)
+            # On the host, in float64.
+            together = jax.tree.map(
+                lambda *values: np.dot(weights, np.array(values, np.float64)), *of_parts
+            )
         values = {**metric_sums.report(self._losses, together), **data.levels}
         if len(of_parts) > 1:
             for part, terms in zip(data.held_out, of_parts, strict=True):
@@ -96,14 +99,3 @@ class Evaluator:
                 if programs.stop_requested(signals):
                     return None
         return jax.device_get(terms)
-
-
-def _weighted_sum(
-    weights: Sequence[float], of_parts: Sequence[metric_sums.Terms]
-) -> metric_sums.Terms:
-    """Add up the weighted sums and counts of all parts, on the host."""
-
-    def add_up(*values):
-        return np.dot(weights, np.array(values, np.float64))
-
-    return jax.tree.map(add_up, *of_parts)
