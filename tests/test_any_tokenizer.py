@@ -6,7 +6,7 @@ import re
 import pytest
 import tokenizers
 from other_pipelines import BERT, BUILDERS, ROBERTA, hostile_texts, learn
-from tokenizers import models, pre_tokenizers, processors
+from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
@@ -43,6 +43,16 @@ def check(pipeline, texts):
             assert 0 <= begin <= end <= len(text)
             assert begin == end or not text[begin].isspace()
     return tokenizer
+
+
+def test_stripped_texts_keep_the_spaces_between_words(documents):
+    """ByteLevel marks words by the space before them, which Strip would remove."""
+    pipeline = tokenizers.Tokenizer(models.BPE())
+    pipeline.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[*ROBERTA])
+    pipeline.train_from_iterator(documents[:5], trainer)
+    check(pipeline, ["hello world again", " the  end ", *documents[:2]])
 
 
 @pytest.mark.parametrize("name", BUILDERS)

@@ -107,9 +107,18 @@ def is_word_by_word(values: dict[str, Any]) -> bool:
         splitter.get("type") == kind and splitter[setting]
         for kind, setting in (("ByteLevel", "use_regex"), ("Metaspace", "split"))
     )
+    # Whether words get the mark of their beginning without a space before them.
+    is_marked = (
+        splitter.get("type") == "BertPreTokenizer"
+        or splitter.get("prepend_scheme") == "always"  # Metaspace
+        or splitter.get("add_prefix_space")  # ByteLevel
+    )
+    normalizers = token_texts.parts(values["normalizer"])
     return (
         splits
-        and all(map(_is_local, token_texts.parts(values["normalizer"])))
+        and all(map(_is_local, normalizers))
+        # It would remove the space before a word that is encoded alone.
+        and (is_marked or all(step["type"] != "Strip" for step in normalizers))
         and all(map(_is_within_words, values["added_tokens"]))
     )
 
