@@ -96,6 +96,10 @@ def test_arc_as_ai2_has_it(tmp_path):
     named = {"text": expected[0].choices, "label": ["A", "B", "C"]}
     line = {"question": expected[0].question, "choices": named, "answerKey": "B"}
     assert read(tmp_path / "b.jsonl", "\n" + json.dumps(line)).questions == expected[:1]
+    # A number is a label, too, and not an index from 0.
+    as_number = lines[2].replace('"answerKey": "1"', '"answerKey": 1')
+    assert as_number != lines[2]
+    assert read(tmp_path / "c.jsonl", "\n\n" + as_number).questions == expected[1:]
     unknown = "\n".join(lines).replace('"answerKey"', '"other"')
     file = read(tmp_path / "a.jsonl", unknown, needs_answers=False)
     assert [question.answer for question in file.questions] == [-1, -1]

@@ -36,6 +36,7 @@ def refusal(path, *columns, **options):
         ("a.jsonl", b'{"text": "x", "label": 1}\n{"text"}\n', "line 2: no JSON: "),
         ("a.jsonl", b'{"text": "x", "text": "y", "label": 1}\n', "fields of the same"),
         ("a.jsonl", b'{"text": ["x"], "label": 1}\n', 'text is ["x"], not a text'),
+        ("a.jsonl", b'{"text": "x", "label": NaN}\n', "label is NaN, not a label"),
         (
             "a.jsonl",
             b'{"text": "x", "label": 1}\n\n{"text": "y", "label": 1, "text_b": "z"}\n',

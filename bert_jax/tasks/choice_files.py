@@ -209,9 +209,11 @@ def _from_ai2(fields: dict[str, Any]) -> dict[str, Any]:
             choices = {name: [c[name] for c in question["choices"]] for name in names}
             question = question["stem"]
         asked = {"question": question, "choices": choices["text"]}
-        labels = list(choices["label"])
+        labels = list(map(str, choices["label"]))
     except (KeyError, TypeError):
         return fields
-    if key := fields.get("answerKey"):
+    key = fields.get("answerKey")
+    if key not in (None, ""):
+        key = str(key)
         asked["answer"] = labels.index(key) if key in labels else key
     return asked

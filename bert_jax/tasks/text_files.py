@@ -1,6 +1,7 @@
 """Tables of labelled texts and pairs of texts, with named columns."""
 
 import json
+import math
 import os
 from typing import Any
 
@@ -69,7 +70,8 @@ def _text(value: Any, name: str, where: str) -> str:
 
 
 def _label(value: Any, name: str, where: str) -> str:
-    if isinstance(value, int | float):  # JSON; bool is an int
+    # JSON; bool is an int. Python writes a missing float as NaN.
+    if isinstance(value, int | float) and math.isfinite(value):
         value = json.dumps(value)
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{where}: {name} is {json.dumps(value)}, not a label")
