@@ -193,6 +193,14 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     data = config_lib.DataConfig(weights=(1.0, 1e-6, 1.0))
     with pytest.raises(UserError, match="corpus small would have a share of 5e-07"):
         mixture.rows_of_block(data, corpora)
+    # Also in a later phase, before the first one is trained.
+    later = config_lib.PhaseConfig(corpus_weights=(1.0, 1e-6, 1.0))
+    config = config_lib.PretrainConfig(phases=(config_lib.PhaseConfig(), later))
+    message = (
+        r"phases\[1\].corpus_weights: the corpus small would have a share of 5e-07"
+    )
+    with pytest.raises(UserError, match=message):
+        mixture.check_counts(config, corpora)
 
 
 @pytest.mark.parametrize(

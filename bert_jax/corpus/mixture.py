@@ -44,11 +44,18 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
 
 
 def check_counts(config: PretrainConfig, corpora: Sequence[shards.Corpus]) -> None:
-    """Check that corpora have enough documents, before a model is built.
+    """Check that corpora have enough documents, and rows in each phase.
 
     Raises:
       UserError: A corpus has too few.
     """
+    for i, phase in enumerate(config.phases):
+        try:
+            rows_of_block(config.of_phase(i).data, corpora)
+        except UserError as error:
+            if not phase.corpus_weights:
+                raise
+            raise UserError(f"phases[{i}].corpus_weights: {error}") from error
     groups, segments = config.data.shard_groups, config.objective.segments
     needed = 2 if segments == "next_sentence" else 1  # a B of another document
     for corpus in corpora:
