@@ -30,6 +30,8 @@ class DemoConfig:
         for name in (
             "pretrain.data.corpus",
             "finetune.init_from",
+            "finetune.random_init",
+            "finetune.task.name",
             "finetune.task.train",
             "finetune.task.eval",
         ):
@@ -37,3 +39,8 @@ class DemoConfig:
                 raise UserError(
                     f"{where}{name}={value!r}: the demo sets this field; leave it empty"
                 )
+        if self.finetune.repeats != 1:
+            raise UserError(
+                f"{where}finetune.repeats={self.finetune.repeats}: set "
+                f"{where}repeats instead"
+            )
