@@ -394,8 +394,9 @@ def test_kernel_compiles(name, case):
     attend = kernels_lib._tpu_pieces if in_pieces else by_kernel
     run = jax.jit(functools.partial(output_and_gradients, case, attend))
     text = run.lower(*arrays).compile().as_text()
-    names = re.findall(r"kernel_name = \"(\w+)\"|%(attention_\w+?)[.\d]* = ", text)
-    assert {a or b for a, b in names} >= {"attention_forward", "attention_backward"}
+    kernels = [line for line in text.splitlines() if "tpu_custom_call" in line]
+    for name in ("attention_forward", "attention_backward"):
+        assert any(name in line for line in kernels)
 
 
 @pytest.mark.parametrize("causal", [False, True])
