@@ -247,3 +247,20 @@ def test_mistaken_pairs_are_refused_with_their_line(trained, tmp_path, line, mes
     path.write_text('{"sentence_good": "au", "sentence_bad": "av"}\n' + line + "\n")
     done = call("minimal_pairs", f"--init_from={folder}", f"--file={path}")
     assert_refused(done, message)
+
+
+@pytest.mark.parametrize(
+    ("output", "message"),
+    [
+        ("gs://bucket/x", "--output=gs://bucket/x must be a local folder"),
+        ("pairs.jsonl", "cannot write to pairs.jsonl: File exists"),
+    ],
+)
+def test_wrong_outputs_are_refused_before_scoring(
+    output, message, tmp_path, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    pair = {"sentence_good": "the cat sat", "sentence_bad": "the sat cat"}
+    (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
+    flags = "--init_from=none", "--file=pairs.jsonl", f"--output={output}"
+    assert_refused(call("minimal_pairs", *flags), message)

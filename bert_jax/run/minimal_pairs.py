@@ -49,6 +49,12 @@ def main() -> None:
     """Score the pairs, print the table, and write the files."""
     source = command_line.required("init_from", "give a workdir, --init_from=DIR")
     name = command_line.required("file", "give a file of pairs, --file=FILE.jsonl")
+    output = flags.FLAGS.output
+    if storage.is_remote(output):
+        raise UserError(f"--output={output} must be a local folder")
+    if output:  # an error after scoring would lose the scores
+        with storage.writing(pathlib.Path(output)):
+            pathlib.Path(output).mkdir(parents=True, exist_ok=True)
     terminal.say("importing JAX")
     from bert_jax import prediction
     from bert_jax.prediction import minimal_pair_files as files
@@ -70,8 +76,8 @@ def main() -> None:
         raise UserError(f"{read[error.index][0]}: {error}") from error
     measured = files.accuracies(pairs, scores, flags.FLAGS.group_by)
     print(files.table(measured))
-    if flags.FLAGS.output:
-        folder = pathlib.Path(flags.FLAGS.output)
+    if output:
+        folder = pathlib.Path(output)
         with storage.writing(folder):
             files.write(folder, pairs, scores, measured, f"Minimal pairs, {source}")
         terminal.say(f"scores and picture in {folder}")
