@@ -74,13 +74,9 @@ def steps_of(name: str, values: argparse.Namespace) -> int:
     return max(1, round(60 * values.minutes / seconds_of_steps(values)[name]))
 
 
-def workdir(name: str, seed: int, values: argparse.Namespace) -> pathlib.Path:
-    return pathlib.Path(values.output) / f"{name}-{seed}"
-
-
 def run(name: str, seed: int, values: argparse.Namespace) -> None:
     """Pretrain and score minimal pairs, unless it is done."""
-    folder = workdir(name, seed, values)
+    folder = speedrun.workdir(name, seed, values)
     file = folder / "judged.json"
     if file.exists():
         return
@@ -116,7 +112,7 @@ def shape_cells(config: config_lib.PretrainConfig) -> list[str]:
 
 def finished(name: str, values: argparse.Namespace) -> list[tuple[dict, list[dict]]]:
     """Return the scores and the held-out metrics of an objective's finished seeds."""
-    folders = [workdir(name, seed, values) for seed in range(values.seeds)]
+    folders = [speedrun.workdir(name, seed, values) for seed in range(values.seeds)]
     return [
         (
             json.loads((folder / "judged.json").read_text()),

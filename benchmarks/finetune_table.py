@@ -89,7 +89,8 @@ def task_config(name: str, values: argparse.Namespace) -> config_lib.TaskConfig:
 
 def run(name: str, model: str, values: argparse.Namespace) -> dict:
     """Fine-tune all seeds of a task, and return the summary."""
-    label = f"{name}-{pathlib.Path(model).name}".replace(" ", "-")
+    # The whole path: workdirs may share their last name.
+    label = f"{name}-{model}".replace(" ", "-").replace("/", "-")
     folder = pathlib.Path(values.output) / label
     results = folder / "results.json"
     if results.exists():
@@ -135,7 +136,7 @@ def main() -> None:
     print(f"| | {' | '.join(f'{name}, {TASKS[name][1]}' for name in tasks)} |")
     print(f"|---|{'---:|' * len(tasks)}")
     for model in (*values.pretrained, RANDOM):
-        cells = [pathlib.Path(model).name]
+        cells = [model]
         for name in tasks:
             _, score, percent = TASKS[name]
             of_seeds = run(name, model, values)["scores"][score]

@@ -44,10 +44,10 @@ def open_corpora(folders: Sequence[str]) -> tuple[shards.Corpus, ...]:
 
 
 def check_counts(config: PretrainConfig, corpora: Sequence[shards.Corpus]) -> None:
-    """Check that corpora have enough documents, and rows in each phase.
+    """Check that corpora have enough documents, and enough rows in each phase.
 
     Raises:
-      UserError: A corpus has too few.
+      UserError: A corpus has too few documents, or too small a share of the rows.
     """
     for i, phase in enumerate(config.phases):
         try:

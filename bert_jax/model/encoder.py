@@ -134,7 +134,9 @@ class Encoder(nn.Module):
         layers.
         """
         if read_at is not None and (return_hidden_states or return_attention):
-            raise ValueError("return_hidden_states and _attention need read_at=None")
+            raise ValueError(
+                "return_hidden_states and return_attention need read_at=None"
+            )
         c = self.config
         keys = randomness.fold_in(dropout_keys, "layers")
 

@@ -58,10 +58,10 @@ def cross_entropy(
     vocab_size: int,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B P"], Float[Array, "B P"]]:
-    """Return -log softmax(x table^T + bias)[label], and 1.0 if the label is the argmax.
+    """Return the cross entropy of x table^T + bias, and if the label is the argmax.
 
-    Factors have the type of `x`. The second result is else 0.0; the argmax is the first
-    maximum.
+    Factors have the type of `x`. The second result is 1.0 or 0.0; the argmax is the
+    first maximum.
     """
     return _cross_entropy(x, table, bias, labels, Options(vocab_size, interpret))
 
