@@ -90,15 +90,16 @@ class Distillation(masked_lm.MaskedLm):
             **options,
         )
         # Tables may be padded to different sizes; the tokens come first.
-        x, y = logits.mlm.compute(), taught.mlm.compute()  # student, teacher [B, P, V]
-        terms = self.compare(x, logits.sentence, batch)
-        size = min(x.shape[-1], y.shape[-1])
-        x, y = x[..., :size], y[..., :size]
+        student_mlm = logits.mlm.compute()  # [B, P, V]
+        teacher_mlm = taught.mlm.compute()  # [B, P, V]
+        terms = self.compare(student_mlm, logits.sentence, batch)
+        size = min(student_mlm.shape[-1], teacher_mlm.shape[-1])
+        student_mlm, teacher_mlm = student_mlm[..., :size], teacher_mlm[..., :size]
         weights = batch["mlm_weights"]
-        agrees = cross_entropy.is_correct(x, jnp.argmax(y, axis=-1))
+        agrees = cross_entropy.is_correct(student_mlm, jnp.argmax(teacher_mlm, axis=-1))
         terms |= {
             "teacher_loss": metric_sums.weighted(
-                divergence(x, y, self.config.temperature), weights
+                divergence(student_mlm, teacher_mlm, self.config.temperature), weights
             ),
             "teacher_accuracy": metric_sums.weighted(agrees, weights),
         }
