@@ -112,6 +112,22 @@ def test_a_finished_demo_only_reports(finished, tmp_path):
     assert_refused(call("demo", *recipe), "--workdir is missing")
 
 
+def test_a_report_without_next_sentence(finished):
+    folder, _, _ = finished
+    results = report.Results(**json.loads((folder / "results.json").read_text()))
+    single = {"mlm_loss": 3.0, "mlm_accuracy": 0.5}
+    got = report.table(dataclasses.replace(results, held_out=single))
+    assert "3.00" in got and "next sentence" not in got.partition("The task")[0]
+    ordered = dataclasses.replace(results, held_out=single | {"sop_accuracy": 0.625})
+    expected = "sentence order, accuracy      62.5%                  50.0%  chance"
+    assert expected in report.table(ordered)
+
+
+def test_a_task_with_numbers_is_refused(tmp_path):
+    flags = f"--workdir={tmp_path / 'run'}", "--config.finetune.task.target=number"
+    assert_refused(call("demo", *flags), "the demo's task has classes")
+
+
 def test_the_default_recipe_is_found_from_any_folder(tmp_path):
     flags = (f"--workdir={tmp_path / 'run'}", "--config.repeats=0")
     assert_refused(run("demo", *flags, cwd=tmp_path), "repeats=0 must be at least 1")

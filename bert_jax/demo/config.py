@@ -39,6 +39,10 @@ class DemoConfig:
                 raise UserError(
                     f"{where}{name}={value!r}: the demo sets this field; leave it empty"
                 )
+        if (target := self.finetune.task.target) != "class":
+            raise UserError(
+                f"{where}finetune.task.target={target!r}: the demo's task has classes"
+            )
         if self.finetune.repeats != 1:
             raise UserError(
                 f"{where}finetune.repeats={self.finetune.repeats}: set "

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from matplotlib import figure
 
+from bert_jax import config as config_lib
 from bert_jax import prediction
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
@@ -19,6 +20,11 @@ from bert_jax.training import curves
 PRETRAINED, RANDOM = "pretrained", "random"
 # Folder in the workdir for a demo of the recipe's variant of this name.
 BERT = "bert"
+_QUESTIONS = {
+    f"{short}_accuracy": name.replace("_", " ")
+    for name, short in config_lib.PAIR_QUESTIONS.items()
+}
+_HELD_OUT = ("mlm_loss", "mlm_accuracy", *_QUESTIONS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +32,7 @@ class Results:
     """Numbers of the demo, saved as results.json."""
 
     documentation: dict[str, int]  # tokens of the training and of the held-out split
-    # `mlm_loss` (nats), `mlm_accuracy` and `nsp_accuracy` of pretraining.
+    # `mlm_loss` (nats) and accuracies of pretraining.
     held_out: dict[str, float]
     # Nats; the loss of a model that knows only how often each token occurs in the held-
     # out text (objectives/unigram_baseline.py).
@@ -56,7 +62,7 @@ def make_results(
     labels = [example.label for example in held_out]
     return Results(
         documentation={s: corpus.count(s, "tokens") for s in shards.SPLITS},
-        held_out={n: last[n] for n in ("mlm_loss", "mlm_accuracy", "nsp_accuracy")},
+        held_out={name: last[name] for name in _HELD_OUT if name in last},
         unigram_entropy=unigram_baseline.entropy(frequencies),
         most_frequent_token=float(frequencies.max()),
         accuracies=accuracies,
@@ -80,9 +86,8 @@ def draw(
       finetuned: Records of fine-tuning by seed, by initial weights.
       of_bert: Records of pretraining with BERT's recipe, which are dashed lines.
     """
-    levels = {
+    levels = dict.fromkeys(_QUESTIONS, (0.5, "chance")) | {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),
-        "nsp_accuracy": (0.5, "chance"),
     }
     return curves.draw(
         pretrained,
@@ -109,7 +114,11 @@ def table(results: Results) -> str:
             f"{held_out['mlm_accuracy']:.1%}",
             f"{results.most_frequent_token:.1%}  always the most frequent token",
         ),
-        ("next sentence, accuracy", f"{held_out['nsp_accuracy']:.1%}", "50.0%  chance"),
+        *(
+            (f"{question}, accuracy", f"{held_out[name]:.1%}", "50.0%  chance")
+            for name, question in _QUESTIONS.items()
+            if name in held_out
+        ),
         ("", "", ""),
         ("fine-tuned", "from the checkpoint", "from random weights"),
         (f"accuracy, mean of {len(random)} seeds", _mean(pretrained), _mean(random)),
