@@ -239,6 +239,10 @@ def test_the_program_prints_and_writes_accuracies(trained, tmp_path):
             json.dumps({"sentence_good": "au", "sentence_bad": ""}),
             "pairs.jsonl, line 2: '' has no tokens",
         ),
+        (
+            json.dumps({"sentence_good": "au", "sentence_bad": "a\ud800"}),
+            "has an unpaired surrogate, '\\ud800'; decode it again, or remove it",
+        ),
     ],
 )
 def test_mistaken_pairs_are_refused_with_their_line(trained, tmp_path, line, message):
