@@ -18,11 +18,15 @@ from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
-# Embedding tables that may have more or fewer rows than in the checkpoint. Maps the end
-# of their path to the encoder field with the number of rows.
-_TABLES = {
-    "embeddings/position_embedding": "max_position_embeddings",
-    "embeddings/segment_embedding": "type_vocab_size",
+# Embedding tables that may have more or fewer rows than in the checkpoint, and the
+# encoder fields with their numbers of rows.
+_ROWS = {
+    f"{group}/{table}": field
+    for group in ("encoder/embeddings", "embedding_differences")
+    for table, field in (
+        ("position_embedding", "max_position_embeddings"),
+        ("segment_embedding", "type_vocab_size"),
+    )
 }
 
 
@@ -153,10 +157,9 @@ def begin(
     shapes = parameters.flatten(run.state_shapes.params)
     in_source = dict(shapes)
     for path, leaf in shapes.items():
-        for end, field in _TABLES.items():
-            if path.endswith(end):
-                rows = getattr(pretrained, field)
-                in_source[path] = leaf.update(shape=(rows, *leaf.shape[1:]))
+        if path in _ROWS:
+            rows = getattr(pretrained, _ROWS[path])
+            in_source[path] = leaf.update(shape=(rows, *leaf.shape[1:]))
     loaded = checkpoints.load_params(source, parameters.unflatten(in_source))
     processes.say(loaded.describe(source))
     initial = parameters.flatten(state.params)

@@ -9,11 +9,13 @@ import published
 import pytest
 import saved
 from commands import ROOT, assert_refused, call
+from toy import TINY
 
 from bert_jax import config, knobs, pretraining, recipe_variants, warm_start
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert
 from bert_jax.model import parameters
+from bert_jax.objectives import replaced_tokens
 from bert_jax.training import restore, sharding
 
 
@@ -183,6 +185,29 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     reported = capsys.readouterr().err
     assert "embeddings/position_embedding: rows 64 to 95 are new\n" in reported
     assert "embeddings/segment_embedding: rows 1 to 1 are dropped\n" in reported
+
+
+def test_differences_of_embeddings_are_extended(corpus, tmp_path):
+    """New rows of the discriminator's differences are 0."""
+    objective = config.ReplacedTokensConfig(
+        generator_size=0.5, embedding_sharing="gradient_disentangled"
+    )
+    encoder = dataclasses.replace(TINY, vocab_size=corpus.tokenizer.vocab_size)
+    trained = replaced_tokens.ReplacedTokens(encoder, objective)
+    model, before = saved.native_model(trained, tokenizer=corpus.tokenizer)
+    convert.export(model, str(tmp_path / "source"), "ours")
+    asked = make_config(corpus, tmp_path / "source")
+    longer = dataclasses.replace(encoder, max_position_embeddings=96)
+    asked = dataclasses.replace(asked, encoder=longer, objective=objective)
+    run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
+    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
+    source = warm_start.find(asked, str(tmp_path))
+    begun = warm_start.begin(run, source.path, encoder, state)
+    path = "embedding_differences/position_embedding"
+    got = parameters.flatten(begun.params)[path]
+    rows = encoder.max_position_embeddings
+    np.testing.assert_array_equal(got[:rows], before[path])
+    assert got.shape[0] == 96 and not got[rows:].any()
 
 
 @pytest.mark.runs
