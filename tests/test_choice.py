@@ -77,12 +77,15 @@ def test_arc_as_ai2_has_it(tmp_path):
         Question(2, "Which of A and B?", ("dry (very)", "wet", "oil"), 1),
         Question(3, "What?", ("one", "two"), 0),
     ]
+    degrees = Question(4, "In degrees (C)? It", ("is 1 (C)", "is 2"), 1)
     text = (
         "questionID,AnswerKey,isMultipleChoiceQuestion,question,category\n"
         '7,B,1,"Which of A and B? (A) dry (very) (B) wet (C) oil",Test\n'
         "8,1,1,What? (1) one (2) two,Test\n"
     )
     assert read(tmp_path / "a.csv", text).questions == expected
+    unordered = text + "9,B,1,In degrees (C)? It (A) is 1 (C) (B) is 2,Test\n"
+    assert read(tmp_path / "b.csv", unordered).questions == [*expected, degrees]
     with pytest.raises(UserError, match="line 3: the answer 'C' is none of the 2"):
         read(tmp_path / "a.csv", text.replace("8,1", "8,C"))
     lines = [""]

@@ -29,7 +29,7 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
 UNKNOWN = -1
-_AI2_LABEL = re.compile(r"\s*\(([A-E1-5])\)\s*")
+_AI2_LABEL = re.compile(r"\(([A-E1-5])\)")
 _SWAG_NEEDS = {"sent1", "sent2", "ending0"}
 _SWAG_COLUMNS = "SWAG's columns are sent1, sent2, ending0, ending1 and so on, and label"
 
@@ -140,10 +140,33 @@ def _from_swag(fields: dict[str, str]) -> dict[str, Any]:
 
 def _from_ai2_csv(fields: dict[str, str]) -> dict[str, Any]:
     # A question, "(A)", its first answer, and so on.
-    question, *parts = _AI2_LABEL.split(fields["question"])
-    choices = {"text": parts[1::2], "label": parts[::2]}
+    text = fields["question"]
+    labels = _answer_labels([*_AI2_LABEL.finditer(text)])
+    ends = [*(label.start() for label in labels), len(text)]
+    texts = [
+        text[label.end() : end].strip()
+        for label, end in zip(labels, ends[1:], strict=True)
+    ]
+    choices = {"text": texts, "label": [label[1] for label in labels]}
+    question = text[: ends[0]].strip()
     key = fields["AnswerKey"]
     return _from_ai2({"question": question, "choices": choices, "answerKey": key})
+
+
+def _answer_labels(found: list[re.Match]) -> list[re.Match]:
+    """Return the longest run of A, B, C, ... or 1, 2, 3, ...; the last one of several.
+
+    A label out of order, such as "(C)" for Celsius in the question, is text.
+    """
+    runs: list[list[re.Match]] = []
+    for i, first in enumerate(found):
+        if first[1] in ("A", "1"):
+            run = [first]
+            for label in found[i + 1 :]:
+                if ord(label[1]) == ord(run[-1][1]) + 1:
+                    run.append(label)
+            runs.append(run)
+    return max(reversed(runs), key=len, default=[])
 
 
 def _read_arc(
