@@ -303,17 +303,25 @@ def test_bad_vocabulary_files_are_refused(tmp_path):
             tokenizer_lib.Tokenizer.load(missing)
 
 
-def test_a_repeated_token_has_its_first_id(tmp_path):
+def test_a_repeated_token_has_its_last_id(tmp_path):
     tokens = [*tokenizer_lib.SPECIAL_TOKENS, "aa", "aa", "bb"]
     tokenizer = tokenizer_lib.make(pipelines.wordpiece(tokens, True, True))
-    assert tokenizer.encode("aa bb") == [5, 7]
-    assert tokenizer.vocab_size == 8 and tokenizer.texts[6] == ""
+    assert tokenizer.encode("aa bb") == [6, 7]
+    assert tokenizer.vocab_size == 8 and tokenizer.texts[5] == ""
     vocabularies.write_wordpiece(tokenizer, tmp_path)
     again = vocabularies.read_wordpiece(tmp_path / "vocab.txt", True, True)
-    assert again.vocab_size == 8 and again.encode("aa bb") == [5, 7]
+    assert again.vocab_size == 8 and again.encode("aa bb") == [6, 7]
     extended, ids = extension.extend_tokenizer(tokenizer, ["cc"])
-    assert extended.encode("aa bb cc") == [5, 7, *ids] == [5, 7, 8]
+    assert extended.encode("aa bb cc") == [6, 7, *ids] == [6, 7, 8]
     assert "" not in extended.steps()["model"]["vocab"]
+
+
+def test_a_vocabulary_with_added_tokens_has_no_vocab_txt(tmp_path):
+    """google-research/bert would split the text of such a token."""
+    pipeline = pipelines.wordpiece([*tokenizer_lib.SPECIAL_TOKENS, "a"], True, True)
+    pipeline.add_tokens(["a b"])
+    with pytest.raises(UserError, match="no WordPiece tokenizer that splits texts lik"):
+        vocabularies.write_wordpiece(tokenizer_lib.make(pipeline), tmp_path)
 
 
 @pytest.mark.parametrize(

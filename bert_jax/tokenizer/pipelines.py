@@ -62,9 +62,9 @@ def wordpiece(
 ) -> tokenizers.Tokenizer:
     """Return BERT's pipeline (BERT paper, section 3): longest match first inside words.
 
-    A token that is repeated has its first id.
+    A token that is repeated has its last id, as in google-research/bert.
     """
-    ids = {token: i for i, token in reversed([*enumerate(tokens)])}
+    ids = {token: i for i, token in enumerate(tokens)}
     model = models.WordPiece(ids, unk_token=UNK, max_input_chars_per_word=longest_word)
     pipeline = bert_steps(model, lower_case, strip_accents)
     add_special_tokens(pipeline, UNK)
