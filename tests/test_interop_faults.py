@@ -262,6 +262,10 @@ def test_missing_and_damaged_files_are_refused(folder):
     for named in ("BertForTokenClassification", "BertForPreTraining"):
         edit(source / "config.json", architectures=[named])
         refused(source, f"import {named} as M; M.from_pretrained")
+    deberta = folder("deberta_bare")
+    (deberta / "model.safetensors").rename(deberta / "pytorch_model.bin")
+    edit(deberta / "config.json", architectures=None)
+    refused(deberta, "import AutoModel as M")
     (source / "pytorch_model.bin").unlink()
     file.write_bytes(content)
     checkpoints.find(source)
