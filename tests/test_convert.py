@@ -623,6 +623,7 @@ def test_checkpoints_of_the_saver_of_tensorflow(tmp_path):
     tokenizer = checkpoints.read_metadata(checkpoints.find(other)).tokenizer
     normaliser = tokenizer.steps()["normalizer"]
     assert not normaliser["lowercase"] and not normaliser["strip_accents"]
+    assert vocabularies.read(other) == tokenizer  # for a corpus
     (other / "bert_config.json").rename(other / "kept")
     with pytest.raises(UserError, match=r"has no bert_config.json"):
         checkpoints.find(other)

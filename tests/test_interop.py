@@ -209,6 +209,9 @@ def test_the_folder_of_a_published_deberta(tmp_path):
     (folder / "tokenizer_config.json").write_text('{"split_by_punct": true}')
     with pytest.raises(UserError, match="split_by_punct is true in tokenizer_config"):
         vocabularies.read(folder)
+    (folder / "tokenizer_config.json").write_text('{"do_lower_case": "false"}')
+    with pytest.raises(UserError, match="do_lower_case must be of type bool, got 'fa"):
+        vocabularies.read(folder)
 
 
 def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):

@@ -17,7 +17,7 @@ from bert_jax.interop import configs, json_files, published, vocabularies
 from bert_jax.interop.families import ALBERT, BERT, ELECTRA, family
 from bert_jax.interop.families.family import ACTIVATIONS
 from bert_jax.interop.safetensors import LazyArray
-from bert_jax.tokenizer import SETTINGS_FILE, Tokenizer, sentencepiece_model
+from bert_jax.tokenizer import Tokenizer, sentencepiece_model
 
 CONFIG = "bert_config.json"
 _ALBERT_CONFIG = "albert_config.json"
@@ -115,7 +115,7 @@ def read(path: pathlib.Path) -> published.Published:
         str(folder if path.is_dir() else index),
         (index, *files),
         config or _config_of_electra(folder / CONFIG, arrays),
-        _pieces(folder) if is_albert else _tokenizer(folder),
+        _pieces(folder) if is_albert else vocabularies.read_google(folder),
         arrays,
     )
 
@@ -153,21 +153,6 @@ def _pieces(folder: pathlib.Path) -> Tokenizer:
         raise UserError(f"{folder} has {len(models)} files *.model; expected one")
     pipeline = sentencepiece_model.pipeline(models[0].read_bytes(), True, True)
     return tokenizer_lib.make(pipeline)
-
-
-def _tokenizer(folder: pathlib.Path) -> Tokenizer:
-    """Read the vocabulary.
-
-    Without settings, text is lower-cased if no token has a capital letter.
-    """
-    path = folder / "vocab.txt"
-    tokenizer = vocabularies.read_wordpiece(path, False, False)
-    words = [token for token in tokenizer.tokens if not token.startswith("[")]
-    lower_case = all(word == word.lower() for word in words)
-    settings = json_files.read_if_there(folder / SETTINGS_FILE)
-    lower_case = settings.get("do_lower_case", lower_case)
-    strip_accents = settings.get("strip_accents", lower_case)
-    return vocabularies.read_wordpiece(path, lower_case, strip_accents)
 
 
 def _arrays(prefix: pathlib.Path, parts: dict[str, str]) -> dict[str, LazyArray]:

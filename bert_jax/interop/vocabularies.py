@@ -41,6 +41,7 @@ _FIRST_TOKENS = {
 _FAIRSEQ_MASK = "<mask>"
 _BYTE_BPE = ("vocab.json", "merges.txt")
 _WORDPIECE = "vocab.txt"
+_GOOGLE = "bert_config.json"
 # Longest word of `transformers`' BERT tokenizers, in characters.
 _LONGEST_WORD = 100
 # Classes of `transformers` that split the texts of older folders as bert_jax does.
@@ -55,6 +56,7 @@ _REPLACED = {
     "tokenize_chinese_chars": "handle_chinese_chars",
     "add_prefix_space": "add_prefix_space",
 }
+_SWITCHES = (*_REPLACED, "do_basic_tokenize", "keep_accents", "split_by_punct")
 
 
 # ---- in
@@ -66,11 +68,13 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
     Raises:
       UserError: The tokenizer is missing, damaged or unsupported.
     """
-    settings = json_files.read_if_there(folder / SETTINGS_FILE)
+    settings = _read_settings(folder)
     if (folder / PIPELINE_FILE).exists():
         tokenizer = Tokenizer.load(folder, named)
         _check_replaced(folder, tokenizer, settings)
         return tokenizer
+    if (folder / _GOOGLE).exists() and not (folder / "config.json").exists():
+        return read_google(folder)
     model = json_files.read_if_there(folder / "config.json")
     name = settings.get("tokenizer_class") or model.get("tokenizer_class")
     is_fairseq = (folder / _FAIRSEQ).exists()
@@ -96,6 +100,16 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
     return tokenizer
 
 
+def _read_settings(folder: storage.Path) -> dict[str, Any]:
+    """Return the settings of `transformers`, without those that are null."""
+    path = folder / SETTINGS_FILE
+    values = json_files.read_if_there(path)
+    settings = {name: value for name, value in values.items() if value is not None}
+    for name in _SWITCHES:
+        json_files.JsonFile(path, settings).value(name, bool, False)
+    return settings
+
+
 def _check_replaced(
     folder: storage.Path, tokenizer: Tokenizer, settings: Mapping[str, Any]
 ) -> None:
@@ -103,13 +117,13 @@ def _check_replaced(
     values = tokenizer.steps()
     for step in token_texts.parts([values["normalizer"], values["pre_tokenizer"]]):
         for name, in_step in _REPLACED.items():
-            given, value = settings.get(name), step.get(in_step)
+            value = step.get(in_step)
             if in_step == "strip_accents" and value is None:
                 value = step.get("lowercase")  # the default
-            if given is not None and in_step in step and given != value:
+            if name in settings and in_step in step and settings[name] != value:
                 raise UserError(
-                    f"{folder}: {name} is {given} in {SETTINGS_FILE}, and {in_step} "
-                    f"is {value} in {PIPELINE_FILE}; make them equal"
+                    f"{folder}: {name} is {settings[name]} in {SETTINGS_FILE}, and "
+                    f"{in_step} is {value} in {PIPELINE_FILE}; make them equal"
                 )
 
 
@@ -119,8 +133,7 @@ def _older_pipeline(
     """Build the pipeline of a folder without `tokenizer.json`."""
     families = [each for each in FAMILIES if each.model_type == model_type]
     family = families[0] if families else BERT
-    lower_case = settings.get("do_lower_case")
-    lower_case = family.lower_case if lower_case is None else lower_case
+    lower_case = settings.get("do_lower_case", family.lower_case)
     if (folder / _SENTENCEPIECE).exists():
         strip_accents = not settings.get("keep_accents", False)
         content = (folder / _SENTENCEPIECE).read_bytes()
@@ -135,7 +148,7 @@ def _older_pipeline(
         return sentencepiece_model.pipeline(content, lower_case, False, [MASK])
     if all((folder / name).exists() for name in _BYTE_BPE):
         files = [(folder / name).read_bytes() for name in _BYTE_BPE]
-        space = settings.get("add_prefix_space") or False
+        space = settings.get("add_prefix_space", False)
         return pipelines.byte_bpe(*pipelines.parse_byte_bpe(*files), space)
     if not (folder / _WORDPIECE).exists():
         raise UserError(
@@ -148,8 +161,7 @@ def _older_pipeline(
                 f"{name} is false in {SETTINGS_FILE}; without a {PIPELINE_FILE}, "
                 "bert_jax splits Chinese characters and punctuation"
             )
-    strip_accents = settings.get("strip_accents")
-    strip_accents = lower_case if strip_accents is None else strip_accents
+    strip_accents = settings.get("strip_accents", lower_case)
     tokens = pipelines.parse_wordpiece((folder / _WORDPIECE).read_bytes())
     return pipelines.wordpiece(tokens, lower_case, strip_accents, _LONGEST_WORD)
 
@@ -166,6 +178,21 @@ def _fairseq_pipeline(folder: storage.Path, name: str) -> tokenizers.Tokenizer:
         f"the ids of {_FAIRSEQ} depend on tokenizer_class in {SETTINGS_FILE}; expected "
         f"XLMRobertaTokenizer or CamembertTokenizer, got {name}"
     )
+
+
+def read_google(folder: pathlib.Path) -> Tokenizer:
+    """Read the `vocab.txt` in a folder of google-research/bert or electra.
+
+    Without settings, text is lower-cased if no token has a capital letter.
+    """
+    path = folder / _WORDPIECE
+    tokenizer = read_wordpiece(path, False, False)
+    words = [token for token in tokenizer.tokens if not token.startswith("[")]
+    lower_case = all(word == word.lower() for word in words)
+    settings = _read_settings(folder)
+    lower_case = settings.get("do_lower_case", lower_case)
+    strip_accents = settings.get("strip_accents", lower_case)
+    return read_wordpiece(path, lower_case, strip_accents)
 
 
 def read_wordpiece(
@@ -283,8 +310,10 @@ def write_wordpiece(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
     bert = pipelines.wordpiece(SPECIAL_TOKENS, lower_case, strip_accents)
     expected = tokenizer_lib.make(bert).steps()
     normaliser |= {"strip_accents": strip_accents}
+    added = {token["content"] for token in steps["added_tokens"]}
     if (
         tokenizer.model_type != "WordPiece"
+        or not added <= {*tokenizer.special_tokens}
         or normaliser != expected["normalizer"]
         or steps["pre_tokenizer"] != expected["pre_tokenizer"]
     ):
