@@ -5,7 +5,7 @@ r"""Compare training losses with Hugging Face's models and torch's AdamW.
     python benchmarks/loss_vs_huggingface.py --corpus=DIR --output=FILE.png
 
 Both models begin with the same weights and train in float32, without dropout, on the
-same batches: random ones with padding for fine-tuning, those of a corpus for
+same batches: random ones with padding for fine-tuning, batches of a corpus for
 pretraining. torch's AdamW has bert_jax's settings: bias correction, epsilon 1e-6, decay
 0.01 except on biases and layer norms, clipping at 1, and a linear schedule. Prints the
 largest difference of the losses; `--output` draws the last case.

@@ -204,7 +204,7 @@ def measure(
 def timed(config: config_lib.PretrainConfig, steps: int) -> Callable[[], float]:
     """Return a function that trains, and returns the processor seconds of a step.
 
-    They are those of all threads, and include the batch.
+    They are summed over all threads, and include the batch.
     """
     corpus = shards.open_corpus(config.data.corpus)
     run = pretraining.make_run(config, sharding.make_mesh(config.mesh), [corpus])

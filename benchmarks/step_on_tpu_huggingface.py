@@ -4,7 +4,7 @@ r"""Cycles of a training step of Hugging Face's Flax BERT, by both gauges of a p
     python benchmarks/step_on_tpu_huggingface.py --rows=64 --length=128
 
 BERT-Base with both heads, bfloat16, parameters in float32, dropout 0.1, AdamW, on one
-chip. Its step is that of their script for masked tokens
+chip. Its step follows their script for masked tokens
 (examples/flax/language-modeling/run_mlm_flax.py) with next sentence beside it: logits
 at all positions, the loss at those with labels; unlike ours without clipping, without a
 schedule, and all parameters are decayed. Nothing runs: the step is compiled and

@@ -28,7 +28,7 @@ def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
     if len(chosen) == bool(variants) and set(chosen) <= set(variants):
         return "".join(chosen), smoke
     if variants:
-        wanted = f"give one of {', '.join(variants)}, and ',smoke' behind it"
+        wanted = f"give one of {', '.join(variants)}, with or without ',smoke'"
     else:
         wanted = "there is only 'smoke',"
     raise UserError(f"argument {arg!r} of the recipe: {wanted} for a run of seconds")

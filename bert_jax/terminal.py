@@ -8,7 +8,7 @@ import tqdm
 
 
 def progress_bar(**options: Any) -> tqdm.tqdm:
-    """Return a progress bar, which is disabled if standard error is no terminal."""
+    """Return a progress bar, which is disabled if standard error is not a terminal."""
     return tqdm.tqdm(
         file=sys.stderr, disable=not sys.stderr.isatty(), dynamic_ncols=True, **options
     )

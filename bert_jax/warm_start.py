@@ -42,7 +42,7 @@ class Source:
 def find(config: config_lib.PretrainConfig, folder: str) -> Source:
     """Find the checkpoint `init_from` of a run.
 
-    A run that resumes does not need it any more. If it is gone, the metadata is that of
+    A run that resumes does not need it any more. If it is gone, the metadata comes from
     the run's own checkpoint, with the encoder of the run: metadata has the encoder of
     one phase, which may have other rotary bases.
     """
@@ -75,7 +75,7 @@ def adopt(
         raise UserError(
             f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
             f"but {path} has {expected}; build the corpus with the tokenizer that "
-            f"run.convert --input={path} --to=ours writes"
+            f"run.convert --input={path} --to=native writes"
         )
     adopted = encoder(config.encoder, path, source.metadata, overrides)
     # A run may go on with another objective: left to right first, then masked tokens.

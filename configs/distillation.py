@@ -3,7 +3,7 @@ r"""A student of half a teacher's layers, which imitates its guesses of masked t
 Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers; the teacher's
         loss counts 5 for 2 of the loss of masked tokens and 1 of the cosine of the last
         hidden states; temperature 2; no next sentence. Its initial weights, every other
-        layer of the teacher, are not here. Batch and learning rate are those of its
+        layer of the teacher, are not here. Batch and learning rate are from its
         code; steps are BERT's.
 Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \
@@ -11,7 +11,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
         The teacher is a workdir, a checkpoint in it, or a folder of another project,
         that predicts masked tokens. If its hidden size is another, pass
         --config.objective.hidden_weight=0. The corpus has its tokenizer, which
-        `run.convert --input=CHECKPOINT --to=ours` writes for a published one. The
+        `run.convert --input=CHECKPOINT --to=native` writes for a published one. The
         teacher must be there when the run resumes, too.
 Cost:   not run yet. Each step adds the teacher's forward pass.
 """

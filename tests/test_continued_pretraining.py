@@ -36,7 +36,7 @@ def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     with pytest.raises(UserError, match="build the corpus with the tokenizer that"):
         pretraining.pretrain(asked, str(tmp_path / "run"))
     for init_from, message in (
-        ("/nowhere", "nowhere is no folder"),
+        ("/nowhere", "nowhere is not a folder"),
         ("CHECKPOINT", "init_from is not set; pass --config.init_from=DIR"),
     ):
         asked = make_config(corpus, init_from)
@@ -195,7 +195,7 @@ def test_differences_of_embeddings_are_extended(corpus, tmp_path):
     encoder = dataclasses.replace(TINY, vocab_size=corpus.tokenizer.vocab_size)
     trained = replaced_tokens.ReplacedTokens(encoder, objective)
     model, before = saved.native_model(trained, tokenizer=corpus.tokenizer)
-    convert.export(model, str(tmp_path / "source"), "ours")
+    convert.export(model, str(tmp_path / "source"), "native")
     asked = make_config(corpus, tmp_path / "source")
     longer = dataclasses.replace(encoder, max_position_embeddings=96)
     asked = dataclasses.replace(asked, encoder=longer, objective=objective)

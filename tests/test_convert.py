@@ -104,7 +104,7 @@ def test_published_folders_come_back_bit_for_bit(tmp_path):
 @pytest.mark.parametrize("case", ["tagging", "modernbert", "nomicbert_tagging"])
 def test_a_published_folder_comes_back_from_a_native_checkpoint(case, tmp_path):
     source, native = published.folder(case), tmp_path / "native"
-    assert convert.convert(str(source), str(native)).to == "ours"
+    assert convert.convert(str(source), str(native)).to == "native"
     before = checkpoints.read_metadata(source)
     assert checkpoints.read_metadata(checkpoints.find(native)) == before
     assert tokenizer_lib.Tokenizer.load(native / "tokenizer") == before.tokenizer
@@ -256,7 +256,7 @@ def test_both_halves_of_an_electra_come_back(tmp_path):
     }
     saved.assert_came_back(tmp_path / "out/generator", half)
     # A native checkpoint has both halves, and TensorFlow's format neither.
-    done = convert.export(model, str(tmp_path / "native"), "ours")
+    done = convert.export(model, str(tmp_path / "native"), "native")
     assert done.written == sorted(expected)
     with pytest.raises(UserError, match="to ElectraForPreTraining, which google"):
         convert.export(model, str(tmp_path / "original"), "tensorflow")
@@ -282,7 +282,7 @@ def test_a_deberta_with_disentangled_embeddings_goes_out_with_the_sums(tmp_path)
         for path, value in expected.items()
         if path.startswith("encoder/")
     }
-    done = convert.export(model, str(tmp_path / "native"), "ours")
+    done = convert.export(model, str(tmp_path / "native"), "native")
     assert done.written == sorted(expected)
     done = convert.convert(str(tmp_path / "native"), str(tmp_path / "out"))
     assert (done.name, done.missing) == ("DebertaV2Model", [])
@@ -415,8 +415,8 @@ def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
     (tmp_path / "full/x").touch()
     refused("full is not empty; give a new folder", out=tmp_path / "full")
     refused("x is a file; give a new folder", out=tmp_path / "full/x")
-    refused("is written to a local folder only", "ours", out="memory://none/out")
-    refused("nothing is no folder", source=tmp_path / "nothing")
+    refused("is written to a local folder only", "native", out="memory://none/out")
+    refused("nothing is not a folder", source=tmp_path / "nothing")
     refused("activation='gelu_erf' cannot be exported to TensorFlow", to="tensorflow")
     with monkeypatch.context() as patched:
 

@@ -187,7 +187,7 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
     assert problems.lines == [
         f"{tmp_path}/c.jsonl, line 2: unpaired surrogate in 'text'; left out",
         *(
-            f"{tmp_path}/c.jsonl, line {i}: no JSON object with a text in 'text'; "
+            f"{tmp_path}/c.jsonl, line {i}: not JSON object with a text in 'text'; "
             "left out"
             for i in range(4, 10)
         ),

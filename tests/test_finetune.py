@@ -234,7 +234,7 @@ def test_top_layers_are_reinitialised(begin, pretrained):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"init_from": "/nowhere"}, "/nowhere is no folder"),
+        ({"init_from": "/nowhere"}, "/nowhere is not a folder"),
         ({"init_from": str(pathlib.Path(__file__).parent)}, "holds no complete check"),
         ({"task": {"length": 65}}, "task.length=65 is more than the 64 positions"),
         (

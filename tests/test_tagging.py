@@ -152,7 +152,9 @@ def test_tags_of_no_scheme_are_refused():
         entities.scheme_of(file_of([["B-x", "PER"]]))
     with pytest.raises(UserError, match="BILOU or BMES.* replace L- by E-, U- by S-"):
         entities.scheme_of(file_of([["B-x", "M-x", "E-x"]]))
-    with pytest.raises(UserError, match="line 3: 'E-x' is no tag of IOB2; .*B-TYPE or"):
+    with pytest.raises(
+        UserError, match="line 3: 'E-x' is not a tag of IOB2; .*B-TYPE or"
+    ):
         entities.check(file_of([["B-x", "O", "E-x"]]), "IOB2")
     entities.check(file_of([["B-x", "O", "E-x"]]), "none")
 
@@ -345,7 +347,11 @@ def test_the_scheme_may_be_declared(files, wordpiece):
     ("name", "text", "message"),
     [
         ("eval", "the O\n\nNile B-lake\n", "eval, line 3: no word of the training"),
-        ("eval", "the O\nNile S-river\n", "eval, line 2: 'S-river' is no tag of IOB2"),
+        (
+            "eval",
+            "the O\nNile S-river\n",
+            "eval, line 2: 'S-river' is not a tag of IOB2",
+        ),
         ("test", "the B-lake\n", "test, line 1: no word .* its tags are B-river, I-"),
         ("train", "the O\n\na O\n", "all words of .*train have the tag 'O'"),
     ],

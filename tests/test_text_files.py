@@ -33,7 +33,7 @@ def refusal(path, *columns, **options):
         ("a.tsv", b"text\tlabel\nx\t1\n \t1\n", "a.tsv, line 3: text is empty"),
         ("a.csv", b"text,label\n\nx,1,2\n", "a.csv, line 3: 3 fields, not 2"),
         ("a.csv", b'text,label\n"x,1\n', "a.csv: the row that begins in line 2 is no"),
-        ("a.jsonl", b'{"text": "x", "label": 1}\n{"text"}\n', "line 2: no JSON: "),
+        ("a.jsonl", b'{"text": "x", "label": 1}\n{"text"}\n', "line 2: not JSON: "),
         ("a.jsonl", b'{"text": "x", "text": "y", "label": 1}\n', "fields of the same"),
         ("a.jsonl", b'{"text": ["x"], "label": 1}\n', 'text is ["x"], not a text'),
         ("a.jsonl", b'{"text": "x", "label": NaN}\n', "label is NaN, not a label"),

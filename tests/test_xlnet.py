@@ -319,7 +319,7 @@ def test_conversion_of_a_checkpoint(workdir, tmp_path):
     done = convert.convert(str(workdir), str(tmp_path / "published"), "huggingface")
     assert done.name == "XLNetLMHeadModel" and not done.ignored
     assert "transformer.mask_emb" in done.written
-    done = convert.convert(str(workdir), str(tmp_path / "ours"), "ours")
+    done = convert.convert(str(workdir), str(tmp_path / "native"), "native")
     assert "target_embedding" in done.written
     message = "has no head to fill blanks: it was pretrained with permutation_lm on con"
     with pytest.raises(UserError, match=message):

@@ -18,7 +18,7 @@ from bert_jax.config.model import (
     PredictionHeadConfig,
 )
 from bert_jax.config.objectives import (
-    PAIR_QUESTIONS,
+    PAIR_TASKS,
     SINGLE_SEGMENTS,
     CausalLmConfig,
     DistillationConfig,

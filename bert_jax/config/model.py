@@ -58,9 +58,9 @@ class PredictionHeadConfig:
 class PoolerConfig:
     """Layers between the encoder and a classifier."""
 
-    # Vector of a text. "cls": that of [CLS], or of the last token if the encoder is
-    # causal. "mean": the mean over its tokens, before the layers below. "late_mean":
-    # the mean after them (EuroBERT).
+    # Vector of a text. "cls": the hidden state of [CLS], or of the last token if the
+    # encoder is causal. "mean": the mean over its tokens, before the layers below.
+    # "late_mean": the mean after them (EuroBERT).
     pooling: str = knob("cls", choices=("cls", "mean", "late_mean"))
     # Activation of a dense layer: tanh in BERT, ReLU in DistilBERT, GELU in ELECTRA.
     # "": there is no dense layer (UltraBERT).

@@ -8,9 +8,9 @@ from bert_jax.config.model import EncoderConfig
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
-# Kinds of rows with two segments and a question about them, with the short name of the
-# question; and kinds of rows with one segment.
-PAIR_QUESTIONS = {"next_sentence": "nsp", "sentence_order": "sop"}
+# Kinds of rows with two segments and a pair task, and the task's short name; and kinds
+# of rows with one segment.
+PAIR_TASKS = {"next_sentence": "nsp", "sentence_order": "sop"}
 SINGLE_SEGMENTS = ("full_sentences", "doc_sentences")
 MAX_EXAMPLES_PER_ROW = 64
 
@@ -61,12 +61,12 @@ class MaskingConfig:
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class MaskedLmConfig:
-    """Masked language modelling, with or without a question about two segments.
+    """Masked language modelling, with or without a pair task.
 
     Kinds of rows, `segments` (data/segments.py):
     "next_sentence": two segments that are consecutive or not (paper, 3.1);
     "sentence_order": two consecutive segments, in order or swapped (ALBERT);
-    "consecutive": two consecutive segments, and no question;
+    "consecutive": two consecutive segments, without a pair task;
     "full_sentences": as much text as fits, across documents (RoBERTa);
     "doc_sentences": as much text of one document as fits (RoBERTa).
     """
@@ -74,7 +74,7 @@ class MaskedLmConfig:
     kind: str = "masked_lm"
     causal: ClassVar[bool] = False
     segments: str = knob(
-        "next_sentence", choices=(*PAIR_QUESTIONS, "consecutive", *SINGLE_SEGMENTS)
+        "next_sentence", choices=(*PAIR_TASKS, "consecutive", *SINGLE_SEGMENTS)
     )
     # Share of the sequences that aim at a random shorter length (paper, A.2).
     short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
@@ -142,7 +142,7 @@ class DistillationConfig(MaskedLmConfig):
 class CausalLmConfig:
     """Left-to-right language modelling (paper, 5.1, "LTR").
 
-    `segments` as for `MaskedLmConfig`, without the kinds that have a question.
+    `segments` as for `MaskedLmConfig`, without the kinds with a pair task.
     """
 
     kind: str = "causal_lm"
@@ -171,7 +171,7 @@ def _check_packing(objective: MaskedLmConfig | CausalLmConfig, where: str) -> No
 class ReplacedTokensConfig:
     """Detection of tokens that a small generator replaced (Clark et al. 2020, ELECTRA).
 
-    `segments` as for `MaskedLmConfig`, without the kinds that have a question. The
+    `segments` as for `MaskedLmConfig`, without the kinds with a pair task. The
     generator fills in masked tokens; by default 15 % of them stay unchanged.
     """
 
@@ -214,7 +214,7 @@ class ReplacedTokensConfig:
 class PermutationLmConfig:
     """Prediction of tokens in a random order (Yang et al. 2019, XLNet).
 
-    `segments` as for `MaskedLmConfig`, without the kinds that have a question. Tokens
+    `segments` as for `MaskedLmConfig`, without the kinds with a pair task. Tokens
     are not masked: attention hides tokens that are later in the order.
     """
 

@@ -5,7 +5,7 @@ import dataclasses
 from bert_jax import knobs
 from bert_jax.config.model import EncoderConfig
 from bert_jax.config.objectives import (
-    PAIR_QUESTIONS,
+    PAIR_TASKS,
     SINGLE_SEGMENTS,
     CausalLmConfig,
     DistillationConfig,
@@ -208,7 +208,7 @@ class PretrainConfig:
                     "apart; it must be at least 2"
                 )
         requirements = [("encoder.causal", objective.causal, "objective.kind")]
-        if objective.segments in PAIR_QUESTIONS:  # answered from [CLS]
+        if objective.segments in PAIR_TASKS:  # answered from [CLS]
             requirements += [("encoder.pooler.pooling", "cls", "objective.segments")]
         if isinstance(objective, PermutationLmConfig):
             requirements += [("encoder.positions", "relative", "objective.kind")]

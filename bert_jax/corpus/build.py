@@ -27,7 +27,7 @@ Runner = Callable[
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
-# Fraction of unknown tokens that causes a warning; far above that of a good vocabulary.
+# Fraction of unknown tokens that causes a warning; a good vocabulary has far fewer.
 _MANY_UNKNOWN = 0.03
 
 

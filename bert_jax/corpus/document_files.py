@@ -94,7 +94,7 @@ def documents(
         with file_kinds.unpacked(name) as stream:
             lines = _Lines(stream, name, start, end, problems)
             if format != "parquet" and (
-                kind := file_kinds.not_text(stream, name, start)
+                kind := file_kinds.kind_of_binary(stream, name, start)
             ):
                 if start == 0:
                     problems.add(f"{shown}: no text; the file is {kind}; left out")

@@ -87,10 +87,10 @@ def detect_format(pattern: str) -> str:
     return "jsonl" if re.match(rb'\{\s*("|\})', beginning) else "text"
 
 
-def not_text(stream: io.BufferedIOBase, name: str, start: int) -> str:
+def kind_of_binary(stream: io.BufferedIOBase, name: str, start: int) -> str:
     """Return what a file is that is not text, from its first bytes; "" for text.
 
-    The stream is decompressed and not yet read. If reading will begin behind 0, the
+    The stream is decompressed and not yet read. If reading will begin after 0, the
     first bytes are read apart from it.
     """
     if start:

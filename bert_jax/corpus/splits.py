@@ -113,15 +113,15 @@ def build_split(job: Job, index: int, split: sources.Split) -> SplitResult:
 def segment(language: str, text: str) -> list[str]:
     """Split a text into sentences, which concatenate to the text.
 
-    The mark of a list item, such as "(1)", is a part of the sentence behind it.
+    The mark of a list item, such as "(1)", is a part of the sentence after it.
     """
     marks = [match.span() for match in _ITEM.finditer(text)]
     segments = []
     begins = [(0, 0), *marks]
     ends = [begin for begin, _ in marks] + [len(text)]
-    for (begin, behind), end in zip(begins, ends, strict=True):
-        first, *others = sentencex.segment(language, text[behind:end]) or [""]
-        segments += [text[begin:behind] + first, *others]
+    for (begin, after), end in zip(begins, ends, strict=True):
+        first, *others = sentencex.segment(language, text[after:end]) or [""]
+        segments += [text[begin:after] + first, *others]
     return segments
 
 

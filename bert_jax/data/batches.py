@@ -27,7 +27,7 @@ class PretrainingBatches(pipeline.Pipeline):
       attention_mask  bool [B, L]    True where there is no padding
     Rows with two segments:
       segment_ids     int32 [B, L]   0 up to the first [SEP], then 1; padding 0
-    Rows with a question about them, next sentence ("nsp") or sentence order ("sop"):
+    Rows with a pair task, next sentence ("nsp") or sentence order ("sop"):
       nsp_labels      int32 [B]      0: B follows A, 1: it does not
       nsp_weights     float32 [B]    1; 0 without a pair, and in rows that fill up the
                                      last held-out batch
@@ -43,9 +43,9 @@ class PretrainingBatches(pipeline.Pipeline):
     Packed rows have in addition:
       positions       int32 [B, L]   of each token in its example; padding 0
       documents       int32 [B, L]   index of the example in the row; padding 0
-      pooled_positions int32 [B, S]  [CLS] of each example, with a question only; 0
+      pooled_positions int32 [B, S]  [CLS] of each example, with a pair task only; 0
                                      where there is none
-    Their labels and weights of a question are [B, S], with 0 where there is no example.
+    The pair task's labels and weights are [B, S], with 0 where there is no example.
 
     The modules of segments define the rows, `masking.py` and `permutations.py` the
     predictions.

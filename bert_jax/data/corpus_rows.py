@@ -98,7 +98,7 @@ class CorpusRows:
             tokenizer=corpus.tokenizer,
             aim_key=random_bits.word(key, Purpose.CHUNK_AIMS) if is_packed else None,
         )
-        self._question = config_lib.PAIR_QUESTIONS.get(objective.segments)
+        self._pair_task = config_lib.PAIR_TASKS.get(objective.segments)
         self._targets = None
         if isinstance(objective, config_lib.PermutationLmConfig):
             self._targets = permutations.Permutations(
@@ -145,10 +145,10 @@ class CorpusRows:
         keys_for = functools.partial(self._row_keys, items)
         features = self._segments(items.index, keys_for(Purpose.SEGMENTS))
         weights = tf.cast(items.is_real, tf.float32)
-        if self._question:
+        if self._pair_task:
             is_pair = tf.cast(features.pop("is_pair"), tf.float32)
-            features[f"{self._question}_labels"] = features.pop("labels")
-            features[f"{self._question}_weights"] = weights * is_pair
+            features[f"{self._pair_task}_labels"] = features.pop("labels")
+            features[f"{self._pair_task}_weights"] = weights * is_pair
         if self._targets:
             features |= self._targets(features["input_ids"], keys_for)
             features[self._targets.weights] *= weights[:, None]

@@ -1,6 +1,6 @@
 """The order in which batches visit their items.
 
-Row *r* of batch *s* of a phase has the position `s * batch_size + r`, behind the
+Row *r* of batch *s* of a phase has the position `s * batch_size + r`, after the
 positions of all earlier phases of its length. A position is an index in an epoch: each
 epoch visits all indices once, in another order. So a phase that is split into several,
 with growing batches, sees the same rows in the same order. The order is a keyed

@@ -1,7 +1,7 @@
 """Packing: the choice of the examples that share a row, and their layout.
 
 An example is a row of its own before packing: the tokens of a chunk, with masks and a
-label. A packed row holds whole examples, end to end, with padding behind the last. Each
+label. A packed row holds whole examples, end to end, with padding after the last. Each
 example has positions from 0 on, its own [CLS], and attends to itself only.
 
 The choice depends on the sizes of the examples and a key, and not on the draws of an
@@ -101,12 +101,12 @@ class Packing:
         if "weights" in examples:  # equal for all examples of a row
             first = tf.cumsum(count, exclusive=True)
             packed["weights"] = tf.gather(examples.pop("weights"), first)
-        if examples:  # labels and weights of a question
+        if examples:  # labels and weights of the pair task
             examples["pooled_positions"] = tf.cast(tokens.before, tf.int32)
             one = tf.ones_like(sizes)
-            questions = _Layout(one, count, self._max_examples, self._max_examples)
+            layout = _Layout(one, count, self._max_examples, self._max_examples)
             for name, values in examples.items():
-                packed[name] = questions.take(values[:, None])
+                packed[name] = layout.take(values[:, None])
         return packed
 
 
@@ -154,9 +154,9 @@ def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
     """Return the row of each example, as `Packing` defines it, for falling sizes."""
     rows = np.empty(len(sizes), np.int64)
     held: list[int] = []  # number of examples in each row
-    # Rows that take more examples, by the room that is left, as heaps; and these rooms.
+    # Heaps of the rows that take more examples, by the tokens that still fit.
     open_rows: dict[int, list[int]] = collections.defaultdict(list)
-    rooms: list[int] = []  # ascending
+    rooms: list[int] = []  # keys of `open_rows`, ascending
     for i, size in enumerate(sizes.tolist()):
         place = bisect.bisect_left(rooms, size)
         if place < len(rooms):

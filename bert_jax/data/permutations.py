@@ -30,11 +30,11 @@ class Permutations:
     So a special token is seen only by tokens with later ranks.
 
     Source: as named; zihangdai/xlnet, data_utils.py, _sample_mask and _local_perm.
-    There, a span of n tokens stands between 6 n others and begins where a word begins,
-    which chooses too few tokens, and single tokens make up for it. The halves of a row
-    have orders of their own, of which the first does not see the second, because it
-    becomes the memory of the next row; here there is no memory, and one order. Half of
-    the rows are reversed there.
+    There, a span of n tokens has a context of 6 n further tokens and begins where a
+    word begins. That chooses too few tokens, and single tokens are added. Each half of
+    a row has its own order there, and the first half does not see the second, because
+    it becomes the memory of the next row; here there is no memory, and one order. Half
+    of the rows are reversed there.
     """
 
     weights = "target_weights"  # name of the array of weights

@@ -1,4 +1,4 @@
-"""Rows of two segments: next sentence, sentence order, and no question at all."""
+"""Rows of two segments, for next sentence, sentence order, or no pair task."""
 
 import numpy as np
 import tensorflow as tf
@@ -14,15 +14,15 @@ _CUT, _IS_CHANGED, _OTHER_DOCUMENT, _OTHER_START, _TRIM = range(
 
 
 class Consecutive(segments.Segments):
-    """[CLS] A [SEP] B [SEP]; B follows A, and there is no question about them.
+    """[CLS] A [SEP] B [SEP]; B follows A, and there is no pair task.
 
     Rows as in the original (google-research/bert, create_pretraining_data.py), for the
     paper's "No NSP" (5.1) and, with changes, for `NextSentence` and `SentenceOrder`.
     Rows are made as follows, with these differences to the original:
 
     * Chunks are fixed stretches of a document that reach L - 3 tokens, each visited
-      once an epoch. The original also gives back to the next chunk what a random second
-      segment left over. Its chunks depend on draws, so they have no address.
+      once an epoch. In the original, the next chunk also has the tokens that a random
+      second segment displaced. Its chunks depend on draws, so they have no address.
     * Some rows (`short_sequence_rate`) aim at a length from 2 to L - 3. The original
       draws this once for each document, here it is drawn for each row.
     * Segment A is the first 1 to n - 1 of the n sentences, B the rest. A chunk of a
@@ -52,10 +52,12 @@ class Consecutive(segments.Segments):
         self._document = tf.constant(self.chunk_documents)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        goal, room = self._goal(chunk, key)
-        return self._assemble(*self._trim(*self._cut(chunk, goal, key), room, key))
+        aim, room = self._aim_and_room(chunk, key)
+        return self._assemble(*self._trim(*self._cut(chunk, aim, key), room, key))
 
-    def _goal(self, chunk: tf.Tensor, key: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    def _aim_and_room(
+        self, chunk: tf.Tensor, key: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the tokens that each row aims at, and its largest number of tokens."""
         if self._aim is not None:
             aim = tf.gather(self._aim, chunk)
@@ -63,13 +65,13 @@ class Consecutive(segments.Segments):
         return self._draw_aims(key), tf.constant(self._target, tf.int64)
 
     def _cut(
-        self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
+        self, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
     ) -> tuple[Segment, Segment]:
-        """Cut each chunk into two segments with about `goal` tokens together."""
+        """Cut each chunk into two segments with about `aim` tokens together."""
         first = tf.gather(self._chunks, chunk)
         limit = tf.gather(self._chunks, chunk + 1)
         start = tf.gather(self._piece_starts, first)
-        end = self._reach(start + goal, tf.minimum(first + 2, limit), limit)
+        end = self._reach(start + aim, tf.minimum(first + 2, limit), limit)
         count = end - first
         stop = tf.gather(self._piece_starts, end)
         # A takes some of several pieces, or a part of the only piece.
@@ -112,7 +114,7 @@ class Consecutive(segments.Segments):
         return trimmed[0], trimmed[1]
 
     def _ask(self, a: Segment, b: Segment, label: tf.Tensor) -> dict[str, tf.Tensor]:
-        """Assemble rows with a question, whose answer is `label`, bool [B]."""
+        """Assemble rows with the label of the pair task, bool [B]."""
         answer = {"labels": tf.cast(label, tf.int32), "is_pair": b.length > 0}
         return self._assemble(a, b) | answer
 
@@ -145,36 +147,36 @@ class NextSentence(Consecutive):
         self._places = tf.constant(np.argsort(falling))
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        goal, room = self._goal(chunk, key)
-        a, b = self._cut(chunk, goal, key)
+        aim, room = self._aim_and_room(chunk, key)
+        a, b = self._cut(chunk, aim, key)
         is_random = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
         is_random |= b.length == 0
-        other = self._other_segment(chunk, goal - a.length, key)
+        other = self._other_segment(chunk, aim - a.length, key)
         b = _select(is_random, other, b)
         return self._ask(*self._trim(a, b, room, key), is_random)
 
     def _other_segment(
-        self, chunk: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
+        self, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
     ) -> Segment:
-        """Return pieces of another document with up to `goal` tokens, at least one."""
-        other = self._other_document(tf.gather(self._document, chunk), goal, key)
+        """Return pieces of another document with up to `aim` tokens, at least one."""
+        other = self._other_document(tf.gather(self._document, chunk), aim, key)
         first = tf.gather(self._document_pieces, other)
         limit = tf.gather(self._document_pieces, other + 1)
         choices = limit - first
         if self._aim is not None:
             end = tf.gather(self._piece_starts, limit)
             have_enough = tf.searchsorted(
-                self._piece_starts, end - goal, side="right", out_type=tf.int64
+                self._piece_starts, end - aim, side="right", out_type=tf.int64
             )
             choices = tf.clip_by_value(have_enough - first, 1, choices)
         draw = random_bits.word(key, _OTHER_START)
         piece = first + random_bits.below(draw, choices)
         start = tf.gather(self._piece_starts, piece)
-        end = self._reach(start + goal, piece + 1, limit)
+        end = self._reach(start + aim, piece + 1, limit)
         return Segment(start, tf.gather(self._piece_starts, end) - start)
 
     def _other_document(
-        self, document: tf.Tensor, goal: tf.Tensor, key: tf.Tensor
+        self, document: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
     ) -> tf.Tensor:
         """Draw another document; for packed rows, one with enough tokens."""
         draw = random_bits.word(key, _OTHER_DOCUMENT)
@@ -185,8 +187,8 @@ class NextSentence(Consecutive):
         size, place = (
             tf.gather(x, document) for x in (self._document_sizes, self._places)
         )
-        shorter = tf.searchsorted(self._rising_sizes, goal, out_type=tf.int64)
-        choices = self._num_documents - shorter - tf.cast(size >= goal, tf.int64)
+        shorter = tf.searchsorted(self._rising_sizes, aim, out_type=tf.int64)
+        choices = self._num_documents - shorter - tf.cast(size >= aim, tf.int64)
         other = random_bits.below(draw, tf.maximum(choices, 1))
         other += tf.cast(other >= place, tf.int64)
         return tf.gather(self._by_size, other)
@@ -202,8 +204,8 @@ class SentenceOrder(Consecutive):
     """
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        goal, room = self._goal(chunk, key)
-        a, b = self._cut(chunk, goal, key)
+        aim, room = self._aim_and_room(chunk, key)
+        a, b = self._cut(chunk, aim, key)
         is_swapped = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
         is_swapped &= b.length > 0
         first, second = _select(is_swapped, b, a), _select(is_swapped, a, b)

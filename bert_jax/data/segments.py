@@ -36,9 +36,9 @@ class Segments:
     A kind cuts pieces into chunks, for rows that are not packed (`_cut_into_chunks`),
     and keeps what it needs of the tables (`_prepare`). Called with chunks, int64 [B],
     and the keys of the rows' draws, uint64 [B], it makes rows: input_ids,
-    attention_mask and, for two segments, segment_ids, as in `PretrainingBatches`; for a
-    question also labels int32 [B], and is_pair bool [B], False where there is no second
-    segment to ask about.
+    attention_mask and, for two segments, segment_ids, as in `PretrainingBatches`; with
+    a pair task also labels int32 [B], and is_pair bool [B], False where there is no
+    second segment.
 
     Attributes:
       min_documents: Number of documents needed to make rows.
@@ -147,7 +147,7 @@ class DocSentences(Segments):
     def _prepare(self, table, pieces, chunks):
         tokens, starts, stops = table.tokens, pieces.starts[:-1], pieces.starts[1:]
         if self._separator:
-            # Insert a [SEP] behind each document, so that a row is one slice.
+            # Insert a [SEP] after each document, so that a row is one slice.
             document_ends = pieces.starts[pieces.of_document[1:]]
             tokens = np.insert(tokens, document_ends, self._tokenizer.sep_id)
             separators = pieces.documents(np.arange(len(starts)))
@@ -161,12 +161,12 @@ class DocSentences(Segments):
         start = tf.gather(self._start, chunk)
         tokens = tf.gather(self._chunk_length, chunk)
         if self.sizes is None:
-            goal = self._draw_aims(key)
+            aim = self._draw_aims(key)
         else:
-            goal = tf.constant(self._target, tf.int64)
-            excess = tf.maximum(tokens - goal, 0)
+            aim = tf.constant(self._target, tf.int64)
+            excess = tf.maximum(tokens - aim, 0)
             start += random_bits.below(random_bits.word(key, _FRONT), excess + 1)
-        return self._assemble(Segment(start, tf.minimum(tokens, goal)))
+        return self._assemble(Segment(start, tf.minimum(tokens, aim)))
 
 
 class FullSentences(DocSentences):

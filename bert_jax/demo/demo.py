@@ -34,7 +34,8 @@ def demo(config: DemoConfig, folder: str) -> str:
 
     Returns:
       The report, which is also written to report.txt, beside results.json and
-      curves.png. The curves include those of a demo of BERT's recipe in FOLDER/bert.
+      curves.png. The picture also has the curves of a demo of BERT's recipe in
+      FOLDER/bert.
 
     Raises:
       UserError: The folder holds another demo, or cannot be written.

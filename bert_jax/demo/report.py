@@ -20,11 +20,11 @@ from bert_jax.training import curves
 PRETRAINED, RANDOM = "pretrained", "random"
 # Folder in the workdir for a demo of the recipe's variant of this name.
 BERT = "bert"
-_QUESTIONS = {
+_PAIR_TASKS = {
     f"{short}_accuracy": name.replace("_", " ")
-    for name, short in config_lib.PAIR_QUESTIONS.items()
+    for name, short in config_lib.PAIR_TASKS.items()
 }
-_HELD_OUT = ("mlm_loss", "mlm_accuracy", *_QUESTIONS)
+_HELD_OUT = ("mlm_loss", "mlm_accuracy", *_PAIR_TASKS)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +86,7 @@ def draw(
       finetuned: Records of fine-tuning by seed, by initial weights.
       of_bert: Records of pretraining with BERT's recipe, which are dashed lines.
     """
-    levels = dict.fromkeys(_QUESTIONS, (0.5, "chance")) | {
+    levels = dict.fromkeys(_PAIR_TASKS, (0.5, "chance")) | {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),
     }
     return curves.draw(
@@ -115,8 +115,8 @@ def table(results: Results) -> str:
             f"{results.most_frequent_token:.1%}  always the most frequent token",
         ),
         *(
-            (f"{question}, accuracy", f"{held_out[name]:.1%}", "50.0%  chance")
-            for name, question in _QUESTIONS.items()
+            (f"{task}, accuracy", f"{held_out[name]:.1%}", "50.0%  chance")
+            for name, task in _PAIR_TASKS.items()
             if name in held_out
         ),
         ("", "", ""),

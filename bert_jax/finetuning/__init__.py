@@ -69,7 +69,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
 def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Return the scores of several runs by name, their statistics, and the best run.
 
-    The standard deviation is that of a sample. The first score decides on the best.
+    The standard deviation is a sample's (N - 1). The first score decides on the best.
     """
     values = {
         name: [run[name] for run in scores.values()]

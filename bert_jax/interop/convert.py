@@ -58,8 +58,8 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
 
     The output folder appears when it is complete.
 
-    `to` is "huggingface", "tensorflow" or "ours", a native checkpoint. By default,
-    native checkpoints become "huggingface", and others "ours".
+    `to` is "huggingface", "tensorflow" or "native", which is bert_jax's own format. By
+    default, native checkpoints become "huggingface", and others "native".
 
     Raises:
       UserError: The checkpoint is unusable or has no equivalent in that format, or the
@@ -73,9 +73,9 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
 def export(model: Model, folder: str, to: str = "") -> Converted:
     """Convert a checkpoint that is open; see `convert`."""
     new = output.check(folder)
-    to = to or ("ours" if model.form else "huggingface")
-    form = model.form if to == "ours" else lazy_checkpoint.form_of(model)
-    if to == "ours":
+    to = to or ("native" if model.form else "huggingface")
+    form = model.form if to == "native" else lazy_checkpoint.form_of(model)
+    if to == "native":
         paths = set(model.params)
         written, kept = write_native(model, folder), paths
     else:

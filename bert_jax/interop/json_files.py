@@ -12,7 +12,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     """Return the object in a JSON file.
 
     Raises:
-      UserError: The file is missing, or holds no JSON object.
+      UserError: The file is missing, or does not hold a JSON object.
     """
     try:
         values = json.loads(path.read_text(encoding="utf-8"))
@@ -21,7 +21,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be used: {error}") from error
     if not isinstance(values, dict):
-        raise UserError(f"{path} holds no JSON object")
+        raise UserError(f"{path} does not hold a JSON object")
     return values
 
 

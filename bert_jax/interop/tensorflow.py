@@ -123,7 +123,7 @@ def read(path: pathlib.Path) -> published.Published:
 def _config_of_electra(
     path: pathlib.Path, arrays: dict[str, LazyArray]
 ) -> configs.ConfigFile:
-    """Return the config of a discriminator, whose sizes are those of its arrays."""
+    """Infer the config of a discriminator from the shapes of its arrays."""
     tables = "word", "position", "token_type"
     names = [f"electra.embeddings.{name}_embeddings.weight" for name in tables]
     layer = "electra.encoder.layer.{}.output.dense.weight"

@@ -1,7 +1,7 @@
 """Tokenizers of published folders, in and out.
 
-A `tokenizer.json` is used as it is. Older folders have vocabularies instead, whose
-pipelines are those of the models of their time.
+A `tokenizer.json` is used as it is. Older folders have vocabularies instead;
+their pipelines follow from the family of the model.
 """
 
 import json

@@ -19,7 +19,7 @@ from bert_jax.model import cross_entropy, flops, heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch, masked_lm, metric_sums
 
-# Key of the teacher's parameters, beside those of the student.
+# Key of the teacher's parameters among the student's.
 TEACHER = "teacher"
 
 

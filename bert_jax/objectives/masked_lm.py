@@ -31,7 +31,7 @@ class MaskedLm(pretraining.PretrainingObjective):
     @property
     def _pair_task(self) -> str:
         """Short name of the pair task, such as "nsp"; "" if there is none."""
-        return config_lib.PAIR_QUESTIONS.get(self.config.segments, "")
+        return config_lib.PAIR_TASKS.get(self.config.segments, "")
 
     @property
     def losses(self) -> dict[str, float]:

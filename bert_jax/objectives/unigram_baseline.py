@@ -1,7 +1,7 @@
 """Baseline of a model that knows token frequencies and no context.
 
 Every language model starts at this level: frequencies need only the bias of the last
-layer. A model whose attention is broken stays there. The frequencies are those of the
+layer. A model whose attention is broken stays there. The frequencies are counted in the
 held-out text itself, so no model without context has a lower loss on that text
 (docs/what_to_expect.md has measurements).
 

@@ -73,7 +73,7 @@ class Traffic:
 def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, ...]:
     """Add up collectives by kind and network, the largest first.
 
-    The devices are those of the program's mesh, in its order.
+    Devices are numbered as in the program's mesh.
     """
     # A program for several slices covers one, and numbers the devices of this slice.
     # Devices of a single slice have no `slice_index`.

@@ -1,8 +1,8 @@
 """Parser of optimized XLA programs: instructions, trip counts, cycles.
 
-The TPU compiler writes its estimate of each instruction into `backend_config`. The
-grammar is that of XLA's `HloModule::ToString`; `tests/fixtures/hlo` has an example of
-each form.
+The TPU compiler writes its estimate of each instruction into `backend_config`. XLA's
+`HloModule::ToString` defines the grammar; `tests/fixtures/hlo` has an example of each
+form.
 """
 
 import dataclasses
@@ -107,7 +107,7 @@ class Program:
     def trip_count(self, computation: str, loop: Instruction) -> int:
         """Return the trip count of a while loop.
 
-        It is in the program, or the loop is that of jax.lax.scan: while counter <
+        The program states it, or the loop comes from jax.lax.scan: while counter <
         limit, counter += 1.
 
         Raises:

@@ -107,7 +107,7 @@ def plan_phase(
 ) -> PhasePlan:
     """Compile the training step and the evaluation step of a phase.
 
-    The devices of the run's mesh are those of the topology.
+    The run's mesh has the devices of the topology.
     """
     state = run.state_shapes
     begin = time.perf_counter()

@@ -23,7 +23,7 @@ _FLAGS = (
 _FILE = re.compile(r"\d+-(.+)-\d+-final_bundles\.txt")
 # `0x1f LB: > > { ... }`: address, what begins here, depth in loops, instructions.
 _BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+([A-Z]{2})?\s*:((?:\s*>)*)\s*\{")
-_TURNS = re.compile(r"totalorder %\w+, (\d+) /\* loop exit test")
+_TRIP_COUNT = re.compile(r"totalorder %\w+, (\d+) /\* loop exit test")
 _LOOP_BODY = "LB"
 
 
@@ -33,13 +33,13 @@ class _Loop:
 
     parent: "_Loop | None"
     bundles: int = 0
-    turns: int = 1  # if the text has no trip count
+    trip_count: int = 1  # if the text has none
 
     def cycles(self) -> int:
         """Return the bundles times the trip counts, enclosing loops included."""
         cycles, loop = self.bundles, self
         while loop is not None:
-            cycles, loop = cycles * loop.turns, loop.parent
+            cycles, loop = cycles * loop.trip_count, loop.parent
         return cycles
 
 
@@ -65,9 +65,8 @@ def scheduled_cycles(text: str) -> int:
             loops.append(current[depth])
             current = {d: loop for d, loop in current.items() if d <= depth}
         current[depth].bundles += 1
-        turns = _TURNS.search(line)
-        if turns:
-            current[depth].turns = int(turns[1])
+        if trip_count := _TRIP_COUNT.search(line):
+            current[depth].trip_count = int(trip_count[1])
     return outside + sum(loop.cycles() for loop in loops)
 
 

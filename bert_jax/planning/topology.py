@@ -51,9 +51,9 @@ _CUBES = "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x1
 # `clock`: v2 and v3, Norrie et al. 2021, "The design process for Google's training
 # chips"; v4, Jouppi et al. 2023, table 4. For v5e and v5p it is the peak of the data
 # sheet divided by what the matrix units do in a cycle (v5e: 4 of 128 x 128, 2
-# operations; v5p: 8), which gives those of v2 to v4, too. For v6e it takes four units
-# of 256 x 256, which its page has had in one version, and two in another: the schedule
-# of a large product has 415,000 operations a cycle, and two units could do 262,144.
+# operations; v5p: 8), which gives the known clocks of v2 to v4. For v6e it takes four
+# units of 256 x 256; versions of its page say four or two. The schedule of a large
+# product has 415,000 operations a cycle, and two units could do 262,144.
 # `bandwidth`: the same sources; of v2, v3 and TPU7x half of a chip's. For TPU7x the
 # data sheet does not fit together in that way, so there is none.
 GENERATIONS = {
@@ -71,7 +71,7 @@ GENERATIONS = {
 
 
 # Far above any cluster; the compiler would list the devices of any number.
-_MOST_SLICES = 256
+_MAX_SLICES = 256
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,8 +113,8 @@ def open_topology(name: str, slices: int = 1) -> Topology:
       UserError: The slice does not exist, or the compiler is missing.
     """
     generation, shape = _parse(name)
-    if not 1 <= slices <= _MOST_SLICES:
-        raise UserError(f"--slices={slices} must be from 1 to {_MOST_SLICES}")
+    if not 1 <= slices <= _MAX_SLICES:
+        raise UserError(f"--slices={slices} must be from 1 to {_MAX_SLICES}")
     _prepare()
     options = {}
     if generation.chip_config:

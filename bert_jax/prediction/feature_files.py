@@ -1,6 +1,6 @@
 """Files of feature vectors, written in a stream: JSON lines, NumPy, Parquet.
 
-`.jsonl`: an object for each text. Without pooling, the format is that of the original
+`.jsonl`: an object for each text. Without pooling, the format is the original's
 (google-research/bert, extract_features.py), with values rounded to six decimals:
 
   {"linex_index": 0, "features": [{"token": "[CLS]", "layers":
@@ -36,7 +36,7 @@ _BLOCK = 1 << 16  # tokens that are copied at once
 
 
 def check_name(name: str) -> None:
-    """Check that the name ends in a known format, and is not that of a folder."""
+    """Check that the name ends in a known format, and does not name a folder."""
     where = storage.path(name)
     if where.name.rpartition(".")[2] not in _FORMATS:
         endings = ", ".join(f".{ending}" for ending in _FORMATS)

@@ -19,7 +19,7 @@ _PAIR = re.compile(r"(.*) \|\|\| (.*)")
 
 
 def read_lines(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the lines of a file, each behind its place, such as "a.txt, line 3".
+    """Yield the lines of a file, each after its place, such as "a.txt, line 3".
 
     Args:
       name: Path or URL, of a plain file or one that ends in .gz or .zst; "-" for

@@ -32,12 +32,13 @@ class Accuracy:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the accuracy, that of independent pairs."""
+        """Standard error of the accuracy, for independent pairs."""
         return (self.accuracy * (1 - self.accuracy) / self.pairs) ** 0.5
 
 
 def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the pairs of a file of JSON lines, each behind its place.
+    """Yield the pairs of a file of JSON lines, each after its place, such as
+    "a.jsonl, line 3".
 
     See `input_files.read_lines` for the name.
     """

@@ -148,7 +148,7 @@ def score_pairs(
       generator: Use ELECTRA's generator in place of its discriminator.
 
     Raises:
-      TextError: A sentence has no tokens, or too many. Its index is that of the pair.
+      TextError: A sentence has no tokens, or too many. `index` names the pair.
       UserError: The checkpoint or its objective cannot score sentences.
     """
     question = _question(model, generator)

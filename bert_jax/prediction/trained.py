@@ -1,6 +1,7 @@
 """A loaded checkpoint: its description, its parameters, and its outputs."""
 
 import dataclasses
+import re
 from typing import Any
 
 import jax
@@ -133,10 +134,9 @@ class Trained:
     def _load(self, question: inference.Question) -> dict[str, str]:
         """Load parameters not loaded yet. Return the checkpoint's path of each."""
         shapes = parameters.flatten(sharding.state_shapes(question.init, self._mesh))
-        ours, theirs = f"{question.encoder_path}/", f"{self.metadata.encoder_path}/"
+        encoder, saved_encoder = question.encoder_path, self.metadata.encoder_path
         paths = {
-            path: theirs + path.removeprefix(ours) if path.startswith(ours) else path
-            for path in shapes
+            path: re.sub(f"^{encoder}/", f"{saved_encoder}/", path) for path in shapes
         }
         wanted = {paths[path]: shape for path, shape in shapes.items()}
         electra = self.saved_config("objective", config_lib.ReplacedTokensConfig)

@@ -84,8 +84,8 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "tokenizer",
         "",
-        "Folder with a tokenizer.json, such as those of run.train_tokenizer and of "
-        "published models; or a vocab.txt with --lower_case and --strip_accents.",
+        "Folder with a tokenizer.json, from run.train_tokenizer or of a published "
+        "model; or a vocab.txt with --lower_case and --strip_accents.",
     )
     flags.DEFINE_list(
         "special_tokens",

@@ -225,7 +225,7 @@ def define_training(recipe: str | None, example: str) -> None:
 
 
 def define_processes() -> None:
-    """Define the flags that identify this process among those of the run."""
+    """Define the flags that identify this process among the run's processes."""
     hint = "Not needed on TPU and Slurm, and for a single process."
     flags.DEFINE_string("coordinator_address", "", f"HOST:PORT of process 0. {hint}")
     flags.DEFINE_integer("num_processes", 0, f"Processes of the run. {hint}")

@@ -1,7 +1,7 @@
 r"""Convert checkpoints from and to the formats of other projects.
 
   python -m bert_jax.run.convert --input=WORKDIR --output=FOLDER --to=huggingface
-  python -m bert_jax.run.convert --input=FOLDER --output=WORKDIR --to=ours
+  python -m bert_jax.run.convert --input=FOLDER --output=WORKDIR --to=native
 
 The input is the workdir of a run, one checkpoint in a workdir, a folder that
 `transformers` saved, or a folder of google-research/bert. The output is a new folder.
@@ -23,9 +23,9 @@ def define_flags() -> None:
     flags.DEFINE_enum(
         "to",
         "",
-        ["", "huggingface", "tensorflow", "ours"],
-        "Format to write. Default: ours (a native checkpoint) for a folder of another "
-        "project, huggingface for a native checkpoint.",
+        ["", "huggingface", "tensorflow", "native"],
+        "Format to write: native is bert_jax's own. Default: native for a folder of "
+        "another project, huggingface for a native checkpoint.",
     )
 
 

@@ -39,7 +39,7 @@ def define_flags() -> None:
         "pool",
         "none",
         ["none", "cls", "mean", "max"],
-        "A vector for each token, or one for each text: that of [CLS], or over all.",
+        "A vector for each token, or one for each text: of [CLS], or over all tokens.",
     )
     flags.DEFINE_integer(
         "length",

@@ -10,7 +10,7 @@
   answer is the number of a choice, from 0, or its text, or its letter.
 
 AI2's own files of ARC are read, too: CSV with the columns `question`, in which each
-answer stands behind its label in brackets, and `AnswerKey`; and JSON lines with
+answer stands after its label in brackets, and `AnswerKey`; and JSON lines with
 `{"question": {"stem": TEXT, "choices": [{"text": TEXT, "label": LABEL}, ...]},
 "answerKey": LABEL}`, or as Hugging Face writes it, `{"question": TEXT, "choices":
 {"text": [TEXT, ...], "label": [LABEL, ...]}, "answerKey": LABEL}`.

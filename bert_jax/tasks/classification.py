@@ -253,7 +253,7 @@ def to_numbers(examples: Sequence[Example]) -> np.ndarray:
             number = math.nan
         if not abs(number) < float(np.finfo(np.float32).max):
             raise UserError(
-                f"{example.where}: the label {example.label!r} is no finite number; "
+                f"{example.where}: the label {example.label!r} is not a finite number; "
                 "for classes, leave task.target=class"
             )
         numbers[i] = number

@@ -26,7 +26,7 @@ def draw(
     np.add.at(counts, (labels, predicted), 1)
     shares = counts / np.maximum(counts.sum(1, keepdims=True), 1)
     side = min(3.0 + 0.7 * len(names), 16.0)
-    # A figure without pyplot needs no display, and leaves that of a notebook alone.
+    # A figure without pyplot needs no display, and leaves a notebook's backend alone.
     picture = figure.Figure(figsize=(side + 0.8, side), dpi=110)
     axis = picture.add_subplot()
     image = axis.imshow(shares, cmap="Blues", vmin=0, vmax=1)

@@ -9,7 +9,7 @@ A tag is O, outside of all entities, or a letter, a hyphen and the type of the e
   entity of one word.
 
 Entities are decoded as in the strict mode of seqeval: invalid sequences of tags, such
-as an I after O in IOB2, form no entity. The lenient mode, seqeval's default, is that of
+as an I after O in IOB2, form no entity. The lenient mode, seqeval's default, follows
 conlleval: every I that continues no entity begins one.
 """
 
@@ -42,7 +42,7 @@ def scheme_of(file: conll.File) -> str:
         raise UserError(
             f"{file.where(unnamed[0])}: the tag {unnamed[0]!r} names no entity, but "
             f"other tags do, such as {min(named)!r}; pass --config.task.scheme=none to "
-            "predict tags that are no entities"
+            "predict tags that are not entities"
         )
     letters = {tag[0] for tag in named}
     if letters & {"L", "U", "M"}:
@@ -70,8 +70,8 @@ def check(file: conll.File, scheme: str) -> None:
     for tag in sorted(file.tags):
         if not allowed.fullmatch(tag):
             raise UserError(
-                f"{file.where(tag)}: {tag!r} is no tag of {scheme}; its tags are O and "
-                f"{' or '.join(f'{x}-TYPE' for x in _LETTERS[scheme])}; "
+                f"{file.where(tag)}: {tag!r} is not a tag of {scheme}; its tags are O "
+                f"and {' or '.join(f'{x}-TYPE' for x in _LETTERS[scheme])}; "
                 "--config.task.scheme=none is for tags that name no entities"
             )
 

@@ -158,7 +158,7 @@ def _examples(
     if not rows:
         raise UserError(f"{path} has no examples")
     columns = [
-        name and task_files.find_column(f"{path} is no file of {title}", names, name)
+        name and task_files.find_column(f"{path} is not a file of {title}", names, name)
         for name in (task.text_a, task.text_b, task.label if labelled else "")
     ]
     size = len(names)

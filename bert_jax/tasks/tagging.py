@@ -153,7 +153,7 @@ class Rows:
     def decode(self, predictions: np.ndarray, names: Sequence[str]) -> list[list[str]]:
         """Return the tag of each word of each sentence.
 
-        `predictions` are the classes of the tokens [R, L]; `names` those of the tags.
+        `predictions` are the classes of tokens [R, L]; `names` are the tags by class.
         """
         classes = predictions[self.words[:, 0], self.words[:, 1]]  # [W]
         tags = iter([names[c] for c in classes])

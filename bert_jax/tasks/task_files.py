@@ -21,7 +21,7 @@ from bert_jax.errors import UserError
 COMPRESSIONS = (".gz", ".zst")
 LONE_SURROGATE = (
     r"a text has half of a character: a lone surrogate, such as \ud83d without \ude00 "
-    "behind it"
+    "after it"
 )
 
 
@@ -72,7 +72,7 @@ def read(path: str | os.PathLike) -> str:
         ) from error
     except file_kinds.DAMAGE as error:
         raise storage.failure(error)(f"cannot read {path}: {error}") from error
-    # Line ends stay as they are, unless they are those of old Macintoshes.
+    # Line ends stay as they are, except for a lone \r (old Macintoshes).
     return text if "\n" in text else text.replace("\r", "\n")
 
 
@@ -154,7 +154,7 @@ def csv_rows(path: str | os.PathLike, text: str) -> list[tuple[int, list[str]]]:
             line = reader.line_num + 1
     except csv.Error as error:
         raise UserError(
-            f"{path}: the row that begins in line {line} is no CSV: {error}; quote a "
+            f"{path}: the row that begins in line {line} is not CSV: {error}; quote a "
             "field that has commas or quotation marks, and double the marks inside"
         ) from error
     return rows
@@ -168,11 +168,13 @@ def json_objects(path: str | os.PathLike, text: str) -> Iterator[tuple[int, dict
         try:
             fields = json.loads(content, object_pairs_hook=_unique_names)
         except (ValueError, RecursionError) as error:
-            raise UserError(f"{path}, line {line}: no JSON: {error}") from error
+            raise UserError(f"{path}, line {line}: not JSON: {error}") from error
         if has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
             raise UserError(f"{path}, line {line}: {LONE_SURROGATE}")
         if not isinstance(fields, dict):
-            raise UserError(f"{path}, line {line}: {shorten(content)} is no object")
+            raise UserError(
+                f"{path}, line {line}: {shorten(content)} is not a JSON object"
+            )
         yield line, fields
 
 

@@ -57,7 +57,7 @@ def to_rows(
 ) -> tuple[Arrays, np.ndarray]:
     """Encode each text as [CLS] a [SEP], and each pair as [CLS] a [SEP] b [SEP].
 
-    The second text is "" for a single text. The result is that of `join_pairs`.
+    The second text is "" for a single text. See `join_pairs` for the result.
     """
     firsts = tokenizer.encode_batch([a for a, _ in texts])
     seconds = tokenizer.encode_batch([b for _, b in texts])

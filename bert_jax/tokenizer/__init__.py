@@ -244,7 +244,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _pipeline_after_blank(self) -> tokenizers.Tokenizer:
-        """Pipeline that adds no space to a text, as text behind a blank has its own."""
+        """Pipeline that adds no space to a text, as text after a blank has its own."""
         if not self._adds_space:
             return self._pipeline
         values = json.loads(self.pipeline)

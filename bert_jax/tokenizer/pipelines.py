@@ -1,7 +1,7 @@
 """Pipelines of the library `tokenizers` for the vocabularies of BERT and its relatives.
 
-A WordPiece or unigram vocabulary has BERT's special tokens, a byte-level one those of
-RoBERTa.
+A WordPiece or unigram vocabulary has BERT's special tokens, a byte-level one has
+RoBERTa's.
 """
 
 import json
@@ -106,7 +106,9 @@ def parse_byte_bpe(vocabulary: bytes, merges: bytes) -> tuple[dict, list[tuple]]
     tokens = {*ids}
     for pair in pairs:
         if len(pair) != 2 or not {*pair, "".join(pair)} <= tokens:
-            raise ValueError(f"merges.txt: {pair} is no pair of tokens in vocab.json")
+            raise ValueError(
+                f"merges.txt: {pair} is not a pair of tokens in vocab.json"
+            )
     return ids, pairs
 
 

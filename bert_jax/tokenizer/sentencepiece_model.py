@@ -38,7 +38,7 @@ def pipeline(
 ) -> tokenizers.Tokenizer:
     """Return a pipeline of `normalise` and a unigram model.
 
-    Segmentations of the same score may differ from those of SentencePiece.
+    Where two segmentations have one score, SentencePiece may choose the other.
 
     Args:
       model: Content of the file.

@@ -46,7 +46,7 @@ def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
 def table(runs: Sequence[Compared]) -> str:
     """Format a table of the config fields that differ and the last metrics of each run.
 
-    Each run has a column. Its metrics are those of its last evaluation, or of the last
+    Each run has a column. Its metrics come from its last evaluation, or from the last
     training report if it has no evaluation.
     """
     last = [_last(run.records) for run in runs]

@@ -181,7 +181,7 @@ def _levels(records: Sequence[Record], name: str) -> dict[str, float]:
     levels = {_WITHOUT_CONTEXT: newest[name + metrics_file.WITHOUT_CONTEXT]}
     entropy = newest.get(metrics_file.UNIGRAM_ENTROPY)
     if name.endswith("loss") and entropy is not None:
-        if levels[_WITHOUT_CONTEXT] == entropy:  # from left to right, the two are one
+        if levels[_WITHOUT_CONTEXT] == entropy:  # equal for causal models
             del levels[_WITHOUT_CONTEXT]
         levels[_UNIGRAM_ENTROPY] = entropy
     return levels

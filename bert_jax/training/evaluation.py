@@ -56,22 +56,23 @@ class Evaluator:
         with the prefix "NAME/". `to_devices` puts a batch of this process on the
         devices.
         """
-        of_parts = []
+        terms_of_parts = []
         for part in data.held_out:
             terms = self._add_up(params, part.batches(), to_devices)
             if terms is None:
                 return None
-            of_parts.append(terms)
-        together = of_parts[0]
-        if len(of_parts) > 1:
+            terms_of_parts.append(terms)
+        together = terms_of_parts[0]
+        if len(terms_of_parts) > 1:
             weights = [part.weight for part in data.held_out]
             # On the host, in float64.
             together = jax.tree.map(
-                lambda *values: np.dot(weights, np.array(values, np.float64)), *of_parts
+                lambda *values: np.dot(weights, np.array(values, np.float64)),
+                *terms_of_parts,
             )
         values = {**metric_sums.report(self._losses, together), **data.levels}
-        if len(of_parts) > 1:
-            for part, terms in zip(data.held_out, of_parts, strict=True):
+        if len(terms_of_parts) > 1:
+            for part, terms in zip(data.held_out, terms_of_parts, strict=True):
                 own = metric_sums.report(self._losses, terms) | part.levels
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         if data.scores:

@@ -22,7 +22,7 @@ from bert_jax.training import sharding
 # Kernels of the layers, each with a leading dimension N that stacks layers: of linear
 # layers, and XLNet's `distance_kernel`.
 _KERNEL = re.compile(r"(^|/)layers/(.*[/_])?kernel$")
-# Root mean square of an entry of the updates, which is about that of AdamW's, so that
+# Root mean square of an entry of the updates. AdamW's is about the same, so that
 # both share learning rate and weight decay (Moonlight, section 2.2).
 _RMS = 0.2
 
@@ -30,11 +30,11 @@ _RMS = 0.2
 def scale_by_muon(
     rest_transform: optax.GradientTransformation,
 ) -> optax.GradientTransformation:
-    """Scale gradients of the layers' matrices as Muon does, and the rest otherwise.
+    """Scale gradients of the layers' matrices by Muon, the rest by `rest_transform`.
 
     Each layer of each projection is a matrix of its own, whose update becomes
     0.2 sqrt(max(rows, columns)) U V^T, from the singular vectors of its momentum
-    (0.95, Nesterov). Embeddings, heads, norms and biases take part in no such product.
+    (0.95, Nesterov). The rest is embeddings, heads, norms and biases.
 
     `optax.contrib.muon` would do all of this, but not inside the boxes with names of
     dimensions, and with another Adam: its Adam has Nesterov momentum, too, and always

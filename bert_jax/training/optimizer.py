@@ -73,8 +73,8 @@ def schedule_of_phases(
     A phase with a learning rate begins a new schedule. Phases without one continue the
     schedule of the phase before, and the first has the optimizer's. With a warmup, a
     new schedule rises from 0 again, as when batch and length change together (You et
-    al. 2019, "re-warmup"). Moments go on. Skipped steps are no updates: each makes
-    later schedules begin a step late.
+    al. 2019, "re-warmup"). Moments go on. A skipped step is not an update,
+    so later schedules begin a step later.
     """
     first = [i for i, phase in enumerate(phases) if i == 0 or phase.learning_rate]
     schedules, steps = [], []
@@ -154,10 +154,10 @@ def all_but(
 def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
     """Multiply updates by decay ** depth below the top.
 
-    Heads, pooler and final norm have depth 0, the top layer 1, the lowest of N layers
-    N, and the embeddings with their projection and those of distances N + 1 (as in BEiT
-    and DeBERTa; ELECTRA counts one more for the encoder). Layers that share parameters
-    count as one.
+    Heads, pooler and final norm have depth 0, the top layer 1, and the lowest of N
+    layers N. All embeddings, of distances too, and their projection have depth N + 1
+    (as in BEiT and DeBERTa; ELECTRA counts one more for the encoder). Layers that share
+    parameters count as one.
     """
     layers = re.compile(rf"^{encoder}/layers/")
     embeddings = re.compile(rf"^{encoder}/(embedding|distance_)")

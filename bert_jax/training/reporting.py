@@ -102,7 +102,7 @@ class Reporter(contextlib.AbstractContextManager):
             terminal.say(line)
 
     def records(self, split: str) -> dict[int, dict[str, Any]]:
-        """Return the records of a split by step, including those of earlier starts.
+        """Return the records of a split by step, including earlier starts of the run.
 
         Processes other than process 0 have none.
         """

@@ -60,7 +60,7 @@ def find(path: str | os.PathLike) -> epath.Path:
     path = absolute(path)
     if not path.is_dir():
         raise UserError(
-            f"{path} is no folder; give a workdir or a checkpoint (nothing is "
+            f"{path} is not a folder; give a workdir or a checkpoint (nothing is "
             "downloaded)"
         )
     folders = (path / "best", path / "checkpoints", path)

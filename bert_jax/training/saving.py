@@ -16,7 +16,7 @@ from bert_jax.training.run import Phase, Run
 
 @dataclasses.dataclass(frozen=True)
 class Saver:
-    """The workdir of a run, which no other run uses meanwhile, and its checkpoints."""
+    """Writer of a run's checkpoints, into a workdir that the run has claimed."""
 
     run: Run
     folder: storage.Path  # workdir, absolute or a URL

@@ -21,7 +21,7 @@ class Totals:
         self._sums = np.zeros(3)
 
     def add(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
-        """Count some steps, and return their shares.
+        """Add the time of some steps, and return its shares.
 
         Args:
           seconds: Duration of the steps.

@@ -120,7 +120,7 @@ def _write_first_start(folder: storage.Path) -> None:
 
 
 def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> None:
-    if not _has_begun(folder):
+    if not _has_run(folder):
         return
     earlier = read_config(folder, type(config))
     if earlier is None:
@@ -140,7 +140,7 @@ def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> N
         say(f"config changed since the last start: {line}")
 
 
-def _has_begun(folder: storage.Path) -> bool:
+def _has_run(folder: storage.Path) -> bool:
     """Return whether the folder has more than the files of a start."""
     if storage.is_remote(folder):
         # Reports come before checkpoints.

@@ -78,7 +78,7 @@ class ModelClass:
       name: Name of the class.
       parts: Names of its heads and its pooler, by parameter path.
       head_activation: Activation of its head, whatever the config says, by its name in
-        bert_jax; "": that of the encoder.
+        bert_jax; "": as in the encoder.
       is_named: Whether `config.json` must name the class, because another class has
         arrays of the same names.
     """

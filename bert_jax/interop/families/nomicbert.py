@@ -12,7 +12,7 @@ from bert_jax.interop.families import bert, family, rotary
 from bert_jax.interop.json_files import JsonFile
 
 _TASKS = bert.tasks("nomic_bert.pooler.dense")
-# Names of the published class, and those of `transformers`.
+# Names in the published class, and in `transformers`.
 _OLDER = {
     "n_embd": "hidden_size",
     "n_layer": "num_hidden_layers",

@@ -1,4 +1,4 @@
-"""XLNet: relative positions, and [CLS] behind the text."""
+"""XLNet: relative positions, and [CLS] after the text."""
 
 from bert_jax.interop.families import family
 from bert_jax.interop.families.family import ModelClass

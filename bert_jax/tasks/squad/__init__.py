@@ -82,7 +82,8 @@ class Squad:
     def write(self, folder: storage.Path, name: str, predictions: Rankings) -> None:
         """Write predictions.json, nbest_predictions.json and, for 2.0, null_odds.json.
 
-        The files are those of google-research/bert, which the official scripts read.
+        The files have the format of google-research/bert, which the official
+        scripts read.
         """
         fields = ("text", "probability", "start_logit", "end_logit")
         contents: dict[str, dict[str, Any]] = {

@@ -47,7 +47,7 @@ class Ranking:
     Attributes:
       answers: Answers, the best first, with different texts. One is "" if the question
         may have no answer.
-      null_odds: Logit of no answer minus that of the best answer; None if the question
+      null_odds: Logit of no answer minus logit of the best answer; None if the question
         must have an answer.
     """
 
