@@ -46,10 +46,10 @@ jaxtyping.install_import_hook(
 
 import published
 import saved
-from corpora import with_prefix_space
+from corpora import build_reference, with_prefix_space
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, sources, vocabulary
+from bert_jax.corpus import build, shards, sources, vocabulary
 from bert_jax.interop import vocabularies
 from bert_jax.model.kernels import attention, residual, tpu_attention, tpu_residual
 from bert_jax.training import sharding
@@ -148,25 +148,17 @@ def tokenizer_of(request, tmp_path_factory):
 @pytest.fixture(scope="session")
 def corpus(text_file, wordpiece, tmp_path_factory):
     """Some shards, a tenth of the documents held out."""
-    return build.build(
-        sources.Source(str(text_file), "text", split_bytes=100_000),
-        build.Settings(held_out=0.1),
-        wordpiece,
-        tmp_path_factory.mktemp("corpus") / "reference",
-        workers=1,
-    )
+    folder = tmp_path_factory.mktemp("corpus") / "reference"
+    build_reference(text_file, wordpiece, folder)
+    return shards.open_corpus(folder)
 
 
 @pytest.fixture(scope="session")
 def byte_bpe_corpus(text_file, byte_bpe, tmp_path_factory):
     """The same text, tokenised as RoBERTa's was: no space before a document."""
-    return build.build(
-        sources.Source(str(text_file), "text", split_bytes=100_000),
-        build.Settings(held_out=0.1),
-        with_prefix_space(byte_bpe, False),
-        tmp_path_factory.mktemp("corpus") / "byte_bpe",
-        workers=1,
-    )
+    folder = tmp_path_factory.mktemp("corpus") / "byte_bpe"
+    build_reference(text_file, with_prefix_space(byte_bpe, False), folder)
+    return shards.open_corpus(folder)
 
 
 @pytest.fixture(scope="session")

@@ -6,6 +6,10 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
+# Score of a key that a query does not see. exp(-1e9) is 0 in float32 beside any other
+# score.
+HIDDEN_SCORE = -1e9
+
 
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)

@@ -3,17 +3,11 @@
 from bert_jax import config as config_lib
 from bert_jax.interop.families import bert, family
 
-_SEGMENTS = "encoder/embeddings/segment_embedding"
-
 DISTILBERT = family.Family(
     model_type="distilbert",
     title="DistilBERT",
     prefix="distilbert.",
-    encoder={
-        path: name
-        for path, name in bert.embeddings("distilbert.").items()
-        if path != _SEGMENTS
-    },
+    encoder=bert.embeddings("distilbert."),
     layer_prefix="distilbert.transformer.layer.{}",
     layer={
         "attention/query": "attention.q_lin",

@@ -14,12 +14,8 @@ from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, products, rotary
-from bert_jax.model.attention_pattern import AttentionPattern
+from bert_jax.model.attention_pattern import HIDDEN_SCORE, AttentionPattern
 from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
-
-# Score of a key that a query does not see. exp(-1e9) is 0 in float32 beside any other
-# score.
-HIDDEN_SCORE = -1e9
 
 
 def attend(

@@ -8,14 +8,10 @@ the keys. Arrays of scores are [M, N], the M keys that a chunk meets by its N qu
 import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
+from bert_jax.model.attention_pattern import HIDDEN_SCORE
 from bert_jax.model.kernels import tpu_rotations
 from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
-from bert_jax.model.kernels.tpu_attention_scores import (
-    HIDDEN_SCORE,
-    Program,
-    dot,
-    dot_transposed,
-)
+from bert_jax.model.kernels.tpu_attention_scores import Program, dot, dot_transposed
 
 
 def forward(

@@ -13,13 +13,11 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from bert_jax.model import dropout, randomness
+from bert_jax.model.attention_pattern import HIDDEN_SCORE
 from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
 
 # Document of padding, which no query sees.
 NO_DOCUMENT = -(2**31)
-
-# Score of a key that a query does not see, as on the plain path.
-HIDDEN_SCORE = -1e9
 
 
 @dataclasses.dataclass(frozen=True)
