@@ -1,6 +1,7 @@
 import copy
 import dataclasses
 import functools
+import types
 
 import flax.linen as nn
 import jax
@@ -10,6 +11,7 @@ import pytest
 from toy import TINY, assert_trees_close, random_batch, relative_distance
 
 from bert_jax import config
+from bert_jax.model import randomness
 from bert_jax.objectives import masked_lm, metric_sums
 from bert_jax.training import optimizer, step
 
@@ -93,6 +95,26 @@ def test_evaluation_adds_up_and_ignores_padding_rows():
         metric_sums.ratio(total["mlm_loss"])
     )
     assert again["nsp_loss"] == total["nsp_loss"]
+
+
+def test_evaluation_draws_by_batch_and_row():
+    """Draws are the same in each evaluation, and in micro-batches."""
+
+    def terms(params, batch, *, dropout_keys, sampling_keys):
+        drawn = randomness.bits(sampling_keys, ()) % 1000  # [B]
+        total = jnp.sum(drawn.astype(jnp.float32))
+        return {"drawn": metric_sums.Term(total, jnp.ones(()))}
+
+    def drawn(index, micro_batches=1):
+        evaluate = step.make_eval_step(
+            types.SimpleNamespace(terms=terms), seed=1, micro_batches=micro_batches
+        )
+        rows = {"input_ids": jnp.zeros((8, 3), jnp.int32)}
+        zeros = metric_sums.zeros(["drawn"])
+        return evaluate({}, rows, jnp.int32(index), zeros)["drawn"].sum
+
+    assert drawn(0) == drawn(0) == drawn(0, micro_batches=4)
+    assert len({float(drawn(index)) for index in range(5)}) == 5
 
 
 def test_evaluation_in_micro_batches_adds_up_the_same_in_less_memory():
