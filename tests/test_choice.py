@@ -123,7 +123,7 @@ def test_json_lines(answer, index, tmp_path):
     ("name", "text", "message"),
     [
         ("a.tsv", "x", r"a.tsv: unknown format; .* must end in .csv, .jsonl, .json"),
-        ("a.csv", "x,,,,,2\n", "no questions; the true answer of 1 is missing"),
+        ("a.csv", "x,,,,,2\n", "no questions; 1 lost their correct answer"),
         ("a.csv", "x,a,b,A\nx,a,b,c,A\n", "line 2: 5 fields, not 4 as in the first"),
         ("a.csv", "x,a,A\n", "line 1: 3 fields; a row has the question, the answers"),
         ("a.csv", "x,a,b,b\n", "line 1: the last field is 'b', not the letter"),

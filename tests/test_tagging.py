@@ -66,7 +66,11 @@ def test_columns_are_chosen(tmp_path):
         ("a O\nb\n", (), "line 2: 1 column, not 2 as in the first line with a word"),
         ("a\tO\n\tO\n", (), "line 2: the word is empty"),
         ("a\nb\n", (), "line 1: 1 column, and none for tags beside task.word_column=0"),
-        ("\na O\n", (0, 9), "line 2: 2 columns, from 0, but task.tag_column=9; colum"),
+        (
+            "\na O\n",
+            (0, 9),
+            "line 2: 2 columns, but task.tag_column=9, counted from 0; colum",
+        ),
         ("1\ta\tO\n# text = b\n", (), r"line 2: 1 column, .*grep -P '\^\(\\d\+\\t\|\$"),
     ],
 )

@@ -62,7 +62,7 @@ def _state(folder: pathlib.Path) -> tuple[str, tuple]:
 
 
 def _reader(local: pathlib.Path) -> Callable[[pathlib.Path], Published] | None:
-    """Return the function that reads a folder, or files with such a prefix."""
+    """Return the function that reads a folder or a prefix of files, or None."""
     if local.is_dir() and huggingface_folder.is_checkpoint(local):
         return huggingface_folder.read
     return tensorflow.read if tensorflow.is_checkpoint(local) else None

@@ -138,7 +138,7 @@ def encoder(
 
 
 def pad_id(file: JsonFile) -> int:
-    """Return the id of the padding, from which RoBERTa counts positions."""
+    """Return the id of the padding token, from which RoBERTa counts positions."""
     return file.value("pad_token_id", int, 1)
 
 

@@ -91,7 +91,7 @@ def names(path: str, form: Form) -> list[str]:
 
 
 def has(path: str, form: Form) -> bool:
-    """Return whether a class has a parameter, be it in arrays of no layer."""
+    """Return whether a class has a parameter, even if no layer has an array of it."""
     return bool(_name(path, form))
 
 

@@ -57,7 +57,7 @@ class JsonFile(NamedTuple):
     def choice(
         self, name: str, choices: Mapping[str, str], default: str | None = None
     ) -> str:
-        """Return the meaning of a value, one of a few strings.
+        """Return the entry of `choices` for a value, which must be one of its keys.
 
         Raises:
           UserError: The value is missing, or unknown.

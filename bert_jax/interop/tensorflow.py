@@ -41,7 +41,7 @@ _HEADS = {
     "cls/squad/output_weights": "qa_outputs.weight",
     "cls/squad/output_bias": "qa_outputs.bias",
 }
-# Parts of the names of google-research/albert, and of electra, and what they are in
+# Patterns in the names of google-research/albert and electra, and their replacements in
 # `transformers`. `huggingface_name` does the rest.
 _ALBERT_PARTS = {
     r"^bert/": "albert/",
@@ -67,7 +67,7 @@ _TRAINING = re.compile(r".*/adam_[mv]|global_step")
 
 
 def is_checkpoint(path: pathlib.Path) -> bool:
-    """Return whether a path is a folder or a common prefix of such files."""
+    """Return whether a path, a folder or a prefix of files, is a checkpoint."""
     configs_there = ((path / name).exists() for name in (CONFIG, _ALBERT_CONFIG))
     return _index(path) is not None or any(configs_there)
 
@@ -128,7 +128,7 @@ def _config_of_electra(
     names = [f"electra.embeddings.{name}_embeddings.weight" for name in tables]
     layer = "electra.encoder.layer.{}.output.dense.weight"
     if any(name not in arrays for name in (*names, layer.format(0))):
-        return configs.read_tensorflow(path, BERT)  # says that there is none
+        return configs.read_tensorflow(path, BERT)  # raises: the file is missing
     vocabulary, positions, types = (arrays[name].shape for name in names)
     hidden_size, intermediate_size = arrays[layer.format(0)].shape
     values = {

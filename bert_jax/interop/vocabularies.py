@@ -49,7 +49,7 @@ _CLASSES = (
     "(Albert|Bert|DebertaV2|DistilBert|Electra|GPT2|PreTrained|Roberta|XLNet)Tokenizer(Fast)?"
     "|TokenizersBackend"
 )
-# Settings of `transformers`, and those in a pipeline that they would replace.
+# Settings of `transformers`, and the settings of a pipeline that they would replace.
 _REPLACED = {
     "do_lower_case": "lowercase",
     "strip_accents": "strip_accents",
@@ -321,7 +321,7 @@ def write_wordpiece(tokenizer: Tokenizer, folder: pathlib.Path) -> None:
             f"google-research/bert has no {tokenizer.model_type} tokenizer that splits "
             "texts like this one; convert --to=huggingface"
         )
-    # A line for each id: those that the vocabulary skips get a token of no text.
+    # A line for each id. An id that the vocabulary skips gets a token that no text has.
     lines = [token or f"[unused-{i}]" for i, token in enumerate(tokenizer.tokens)]
     content = "".join(f"{line}\n" for line in lines)
     (folder / _WORDPIECE).write_text(content, encoding="utf-8")

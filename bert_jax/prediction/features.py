@@ -22,8 +22,8 @@ from bert_jax.prediction.trained import BATCH_SIZE, Trained
 from bert_jax.tasks import texts as texts_lib
 
 POOLS = ("none", "cls", "mean", "max")
-# Texts that are read ahead and sorted by length: at most as many batches, and, after
-# the first batch, as many bytes of features.
+# Texts are read ahead and sorted by length: at most this many batches. After the first
+# batch, reading ahead ends when their features reach `_WINDOW_BYTES`.
 WINDOW_BATCHES = 8
 _WINDOW_BYTES = 1 << 28
 

@@ -99,8 +99,8 @@ def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
     """Return bool [vocab_size]: True for tokens that are whole words.
 
     Words have letters, combining marks and digits. In a script without spaces, a piece
-    inside of a text is a word, too. WordPiece splits such texts at each character, so
-    that its pieces never stand there.
+    that continues a word is a word, too. WordPiece is an exception: it splits such
+    texts at each character, and never uses these pieces there.
     """
 
     def consists_of_words(token: int) -> bool:

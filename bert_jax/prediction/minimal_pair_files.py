@@ -37,10 +37,10 @@ class Accuracy:
 
 
 def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield the pairs of a file of JSON lines, each after its place, such as
-    "a.jsonl, line 3".
+    """Yield the pairs of a file of JSON lines, each after its place.
 
-    See `input_files.read_lines` for the name.
+    A place is a text such as "a.jsonl, line 3". See `input_files.read_lines` for the
+    name.
     """
     for where, line in input_files.read_lines(name):
         try:

@@ -27,7 +27,10 @@ _WINDOW = 256  # texts that are read ahead
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
     flags.DEFINE_string(
-        "init_from", "", "Workdir of a pretraining run, or one checkpoint in it."
+        "init_from",
+        "",
+        "Workdir of a pretraining run, one checkpoint in it, or a folder of another "
+        "project.",
     )
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
     flags.DEFINE_string("next", "", "Text whose probability to follow the given texts "

@@ -88,7 +88,7 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
         if problem:
             raise UserError(f"{path}, line {question.line}: {problem}")
     if not questions:
-        lost = f"; the true answer of {skipped} is missing" * bool(skipped)
+        lost = f"; {skipped} lost their correct answer" * bool(skipped)
         raise UserError(f"{path} has no questions{lost}")
     return File(questions, skipped)
 

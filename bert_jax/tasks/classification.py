@@ -171,7 +171,7 @@ def make_objective(
     class_weights: tuple[float, ...] = (),
     has_probabilities: bool = False,
 ) -> TaskObjective:
-    """Return the objective of a task. Regression ignores what is about classes."""
+    """Return the objective of a task. Regression ignores arguments about classes."""
     if config.predicts_numbers:
         return regression.Regression(encoder)
     return classification.Classification(

@@ -75,8 +75,8 @@ def read(
             for name, column in needed.items():
                 if column >= columns:
                     raise UserError(
-                        f"{where}: {found}, from 0, but task.{name}={column}; columns "
-                        "are separated by tabs or by spaces"
+                        f"{where}: {found}, but task.{name}={column}, counted from 0; "
+                        "columns are separated by tabs or by spaces"
                     )
             if needs_tags and not is_tagged:
                 raise UserError(

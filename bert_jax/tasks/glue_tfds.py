@@ -85,7 +85,7 @@ def _examples(
         )
     labels = map(str, columns["label"]) if labelled else [""] * len(numbers)
     feature = builder.info.features["label"]
-    # Files have numbers, names of classes, or indices of classes; TFDS has no names.
+    # Where files have the names of classes, TFDS has their indices.
     if labelled and task.labels and set(task.labels) == set(feature.names):
         labels = [feature.int2str(int(value)) for value in columns["label"]]
     text_a, text_b = _TEXTS.get(name, (task.text_a, task.text_b))

@@ -72,9 +72,9 @@ def join_pairs(
 ) -> tuple[Arrays, np.ndarray]:
     """Join token sequences to rows with special tokens.
 
-    The second sequence of a single text is None. With byte-level BPE, two [SEP]
-    separate a pair, as in RoBERTa. Tokens that do not fit are cut off at the end, from
-    the longer of the two first.
+    The second sequence of a single text is None. `tokenizer.pair_separators` separate a
+    pair: one [SEP], or two in RoBERTa. Tokens that do not fit are cut off at the end,
+    from the longer of the two first.
 
     Returns:
       input_ids, segment_ids int32 [R, length], attention_mask bool [R, length]; and

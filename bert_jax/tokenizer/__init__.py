@@ -244,7 +244,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _pipeline_after_blank(self) -> tokenizers.Tokenizer:
-        """Pipeline that adds no space to a text, as text after a blank has its own."""
+        """Pipeline for the text after a blank: it adds no space before the text."""
         if not self._adds_space:
             return self._pipeline
         values = json.loads(self.pipeline)
@@ -260,7 +260,7 @@ class Tokenizer:
 
     @property
     def _special(self) -> list[str]:
-        """Texts of all special tokens, be they of a role or not."""
+        """Texts of all special tokens, including those without a role in bert_jax."""
         added = [t["content"] for t in self._values["added_tokens"] if t["special"]]
         return sorted({*self.special_tokens, *added}, key=lambda t: (-len(t), t))
 

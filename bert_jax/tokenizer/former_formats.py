@@ -1,7 +1,7 @@
 """Tokenizers in the formats of earlier versions, which had a kind and a model file.
 
-Settings are the `tokenizer.json` of a folder, or the text in a checkpoint. They lack
-what did not exist when they were saved.
+Settings are the `tokenizer.json` of a folder, or the text in a checkpoint. Settings
+that a version did not have yet are missing, and get defaults here.
 """
 
 import base64

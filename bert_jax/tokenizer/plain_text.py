@@ -34,8 +34,8 @@ def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Token
         result.model._resize_cache(_KNOWN_WORDS)
         if not model.get("ignore_merges"):
             return result  # no merge makes a special token
-    # Other models take a whole word, or a piece of one, that is in the vocabulary. Cut
-    # a special token after its first character.
+    # Other models emit every word or piece that is in the vocabulary, special tokens
+    # included. To prevent that, split their texts after the first character.
     whole = [re.escape(t[0]) + f"(?={re.escape(t[1:])})" for t in special]
     cut = pre_tokenizers.Split(
         tokenizers.Regex("|".join(whole)), "merged_with_previous"
@@ -59,9 +59,9 @@ class WordCache:
     """
 
     _MAX_WORDS = 500_000
-    # Words with one space between them, of characters that have no white space and no
-    # combining marks around them in any normal form: most letters without spaces or
-    # accents of their own.
+    # Words with one space between them. The ranges have no white space, no combining
+    # marks, and no character whose normal form contains white space. So a word is
+    # normalised alone as it is in its text.
     _WORD = (
         r"[!-~\u00c0-\u024f\u0391-\u03ce\u0400-\u0482\u048a-\u052f\u2010-\u2016"
         r"\u2018-\u2027\u3001-\u3029\u3041-\u3096\u30a1-\u30fa\u4e00-\u9fff"

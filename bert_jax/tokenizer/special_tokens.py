@@ -44,7 +44,7 @@ _KNOWN = {
     "mask": (MASK, "<mask>", "<|mask|>"),
     "unk": (UNK, "<unk>"),
 }
-# Texts of a blank in texts of users. [MASK] works with every tokenizer.
+# Texts that mark a blank in a user's text. [MASK] works with every tokenizer.
 BLANKS = _KNOWN["mask"]
 # Roles that every vocabulary must have a token for.
 ROLES = ("pad", "cls", "sep", "mask")

@@ -83,7 +83,7 @@ def _space_marker(values: dict[str, Any]) -> str:
 @functools.cache
 def _byte_of_character() -> dict[str, int]:
     """Return the byte that each character of a byte-level token stands for."""
-    # A printable byte stands for itself, and the others for characters from 256 on.
+    # A printable byte stands for itself. Other bytes stand for characters from 256 on.
     characters = sorted(tokenizers.pre_tokenizers.ByteLevel.alphabet())
     printable = [ord(c) for c in characters if ord(c) < 256]
     others = [byte for byte in range(256) if byte not in set(printable)]

@@ -15,7 +15,7 @@ _RANGES = (
 )
 # UTF-8 sorts as code points do.
 _BYTES = [(chr(first).encode(), chr(last).encode()) for first, last in _RANGES]
-# Bytes of a character, by the upper half of the first one.
+# Number of bytes of a character, by the upper half of its first byte.
 _SIZES = {0b1110: 3, 0b1111: 4}
 
 
@@ -23,10 +23,11 @@ _CONTINUATIONS = bytes(range(0x80, 0xC0))
 
 
 def begins_unspaced(token: bytes) -> bool:
-    """Return whether the first character that begins in a token is of such a script.
+    """Return whether the first character of a token is of a script without spaces.
 
-    Byte-level tokens may begin and end inside characters. If the first character has no
-    end, it counts if any character with its bytes is of such a script.
+    Byte-level tokens may begin and end inside characters. Bytes before the first
+    character are skipped. If the token ends inside the first character, the result is
+    True if any character that begins with these bytes is of such a script.
     """
     token = token.lstrip(_CONTINUATIONS)
     size = _SIZES.get(token[0] >> 4) if token else None

@@ -12,7 +12,7 @@ from bert_jax.interop.families import bert, family
 from bert_jax.interop.families.family import ModelClass
 from bert_jax.interop.json_files import JsonFile
 
-# The class for masked tokens with `legacy` false, which is read only.
+# Purpose of the class for masked tokens with `legacy` false, which is never written.
 _OTHER_MASKED_LM = "masked tokens, with other names"
 # Default in `transformers`, and the value that bert_jax has.
 _REQUIRED: dict[str, tuple[Any, Any]] = {

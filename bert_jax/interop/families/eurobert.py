@@ -66,7 +66,7 @@ def write_layers(encoder: config_lib.EncoderConfig) -> dict[str, Any]:
 
 
 def _read_older(file: JsonFile) -> JsonFile:
-    """Rename the pooling, which the class published with the models calls otherwise."""
+    """Rename `clf_pooling` of the class that was published with the models."""
     if "clf_pooling" not in file.values:
         return file
     pooling = file.values["clf_pooling"]

@@ -28,7 +28,7 @@ TAGGING = "tagging"
 ANSWERING = "answering"
 CHOICE = "multiple choice"
 TASKS = CLASSIFICATION, TAGGING, ANSWERING, CHOICE
-# Layers of attention before its output.
+# Projections that attention begins with.
 INPUTS = "query", "key", "value"
 # Ends of the names of model classes.
 _ENDINGS = {
@@ -59,7 +59,7 @@ ACTIVATION_NAMES = {"gelu_erf": "gelu", "gelu_tanh": "gelu_new", "silu": "silu"}
 
 
 def read_linear_bias(file: JsonFile) -> bool:
-    """Return whether the linear layers of an encoder since ModernBERT have biases."""
+    """Return whether the linear layers of ModernBERT and later families have biases."""
     names = "attention_bias", "mlp_bias"
     attention, mlp = (file.value(name, bool, False) for name in names)
     if attention != mlp:
@@ -133,8 +133,8 @@ class Family:
         whether an export tries this family.
       fields: Entries of `FIELDS` in `configs.py` that differ in this family, or that
         only this family has.
-      synonyms: First names of values in `config.json` by their second names. If both
-        are there, `transformers` uses the second.
+      synonyms: Names of values in `config.json` by their aliases. If a file has both,
+        `transformers` uses the alias.
       constants: Values of `config.json` that are required if they are present.
       settings: Fields of `EncoderConfig` that all encoders of the family share.
       read_older: Function of a `config.json`; returns it with the names of values that
