@@ -89,11 +89,12 @@ class Distillation(masked_lm.MaskedLm):
             batch["mlm_positions"],
             **options,
         )
-        # Tables may be padded to different sizes; the tokens come first.
+        # Tables may have different sizes: a published one may have more rows than there
+        # are tokens, and each is padded. The tokens come first.
         student_mlm = logits.mlm.compute()  # [B, P, V]
         teacher_mlm = taught.mlm.compute()  # [B, P, V]
         terms = self.compare(student_mlm, logits.sentence, batch)
-        size = min(student_mlm.shape[-1], teacher_mlm.shape[-1])
+        size = min(self.encoder.vocab_size, self.config.teacher_encoder.vocab_size)
         student_mlm, teacher_mlm = student_mlm[..., :size], teacher_mlm[..., :size]
         weights = batch["mlm_weights"]
         agrees = cross_entropy.is_correct(student_mlm, jnp.argmax(teacher_mlm, axis=-1))
