@@ -241,6 +241,10 @@ def test_top_layers_are_reinitialised(begin, pretrained):
             {"reinit_layers": 1, "frozen": True},
             "reinit_layers=1 does not go with frozen=True",
         ),
+        (
+            {"optimizer": {"layer_decay": 0.9}, "frozen": True},
+            "optimizer.layer_decay=0.9 does not go with frozen=True",
+        ),
         ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 distinct layers"),
         ({"keep_best": "f1"}, "keep_best='f1' must be one of loss, classification_l"),
         ({"keep_best": "padding_fraction"}, "accuracy, macro_f1, matthews$"),

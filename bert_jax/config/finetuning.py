@@ -65,4 +65,5 @@ class FinetuneConfig:
         """Check that micro-batches have equal sizes, and that new layers learn."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
         if self.frozen:  # new layers would keep their random values
-            knobs.require(self, where, [("reinit_layers", 0, "frozen")])
+            requirements = ("reinit_layers", 0), ("optimizer.layer_decay", 1.0)
+            knobs.require(self, where, [(*each, "frozen") for each in requirements])
