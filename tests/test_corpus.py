@@ -187,7 +187,7 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
     assert problems.lines == [
         f"{tmp_path}/c.jsonl, line 2: unpaired surrogate in 'text'; left out",
         *(
-            f"{tmp_path}/c.jsonl, line {i}: not JSON object with a text in 'text'; "
+            f"{tmp_path}/c.jsonl, line {i}: no JSON object with a text in 'text'; "
             "left out"
             for i in range(4, 10)
         ),
@@ -264,6 +264,13 @@ def test_brackets_in_names_are_literal_if_they_match_nothing_as_a_glob(tmp_path)
     }.items():
         got, _ = read_all(sources.Source(f"{tmp_path}/{pattern}", "text"))
         assert [d.text for d in got] == expected
+
+
+def test_a_document_of_wikiextractor_without_its_end(tmp_path):
+    (tmp_path / "a").write_text('<doc title="X">\none\n<doc title="Y">\ntwo\n</doc>\n')
+    for split_bytes in (10, 1000):
+        source = sources.Source(str(tmp_path / "a"), "wikiextractor", split_bytes)
+        assert [d.text for d in read_all(source)[0]] == ["one\n", "two\n"]
 
 
 def test_wikiextractor_output():

@@ -231,6 +231,8 @@ def _wikiextractor_lines(lines: _Lines) -> Iterator[str | None]:
         if line.startswith("<doc "):
             if offset >= lines.end:
                 return
+            if inside:  # a document without its end
+                yield None
             attribute = re.search(r'title="(.*?)">?\s*$', line)
             inside, title = True, _unescape(attribute[1]) if attribute else ""
         elif line.startswith("</doc>"):
