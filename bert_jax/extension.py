@@ -202,4 +202,7 @@ def extend_tokenizer(
         tokens[i] = word
     values = json.loads(tokenizer.pipeline)
     values["model"]["vocab"] = {t: i for i, t in enumerate(tokens) if t}
+    values["added_tokens"] = [
+        token for token in values["added_tokens"] if token["content"] in tokens
+    ]
     return tokenizer_lib.make(values, tokenizer.settings()), ids
