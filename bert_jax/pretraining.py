@@ -218,8 +218,8 @@ def _held_out(
             continue
         made = _batches(config, [corpus], index, rows, held_out=True)
         batches = min(limit or made.num_batches, made.num_batches)
+        token_counts += weight / made.num_rows * made.token_counts
         weight *= batch_size / min(batches * batch_size, made.num_rows)
-        token_counts += weight * made.token_counts
         read = functools.partial(made.batches, 0, batches)
         held_out.append(HeldOut(read, name, weight, _levels(config, made.token_counts)))
     return held_out, _levels(config, token_counts) if held_out else {}

@@ -8,6 +8,7 @@ import math
 import numpy as np
 import pytest
 from commands import assert_refused, call
+from corpora import documents_of
 from made_batches import assert_rows_equal, configure, make
 from recipes import load
 from restatement import Mixture
@@ -174,6 +175,27 @@ def test_shares_are_exact_in_a_block_and_random_within(corpora):
                 assert abs(np.mean(off**2) - 1) < 4 * sigma
     other = group.mixing.at(np.arange(2**16))[0].numpy()
     assert np.mean(other == of) < 0.5  # other blocks have other orders
+
+
+@pytest.mark.parametrize("eval_batches", [0, 1])
+def test_baselines_weigh_corpora_as_training_does(eval_batches, corpora):
+    """Also where an evaluation reads a part of the held-out text."""
+    weights = (0.25, 0.75)
+    config = mixed(configure(batch_size=8), weights=weights)
+    loop = dataclasses.replace(config.loop, eval_batches=eval_batches)
+    config = dataclasses.replace(config, loop=loop)
+    _, levels = pretraining._held_out(config, corpora[:2], 0, np.arange(8))
+    shares = 0
+    for corpus, weight in zip(corpora[:2], weights, strict=True):
+        tokens = np.concatenate(
+            [document["tokens"] for document in documents_of(corpus, "held_out")]
+        )
+        counts = np.bincount(tokens, minlength=corpus.tokenizer.vocab_size)
+        rows = make([corpus], config, held_out=True).num_rows
+        shares += weight * counts / rows
+    shares = shares[shares > 0] / shares.sum()
+    entropy = -(shares * np.log(shares)).sum()
+    assert levels["unigram_entropy"] == pytest.approx(entropy)
 
 
 def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
