@@ -156,7 +156,8 @@ def recipe_of(
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     corpus = shards.open_corpus(values.corpus)
     if row.has_teacher:
-        config = teacher.adopt(config, corpus, ())
+        folder = str(workdir(name, seed, values))
+        config = teacher.adopt(config, folder, corpus, ())
     return pretraining.resolve(config, [corpus])
 
 

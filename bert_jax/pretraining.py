@@ -70,7 +70,7 @@ def pretrain(
             source = warm_start.find(config, folder)
             config = warm_start.adopt(config, source, corpora[0], overrides)
         if isinstance(config.objective, config_lib.DistillationConfig):
-            config = teacher.adopt(config, corpora[0], overrides)
+            config = teacher.adopt(config, folder, corpora[0], overrides)
         config = resolve(config, corpora)
     if source:
         config = knobs.filled_in(
@@ -135,6 +135,7 @@ def make_run(
     Raises:
       UserError: The model or a batch cannot be split over the mesh.
     """
+    config.check_phases_fit()
     for name, encoder in config.encoders.items():
         sharding.check_encoder(mesh, encoder, name)
     for i, phase in enumerate(config.phases):

@@ -5,21 +5,25 @@ from collections.abc import Collection
 from typing import Any
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, warm_start
+from bert_jax import knobs, storage, warm_start
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.objectives import distillation
-from bert_jax.training import processes, restore
+from bert_jax.training import processes, restore, workdir
 
 
 def adopt(
     config: config_lib.PretrainConfig,
+    folder: str,
     corpus: shards.Corpus,
     overrides: Collection[str],
 ) -> config_lib.PretrainConfig:
     """Return the config with path and architecture of the teacher.
+
+    A run that resumes in its workdir `folder` keeps its teacher, even if the teacher's
+    workdir has newer checkpoints by now.
 
     Raises:
       UserError: There is no such checkpoint, or it does not fit the corpus.
@@ -30,7 +34,11 @@ def adopt(
             "objective.teacher is not set; pass --config.objective.teacher=DIR: a "
             "workdir, a checkpoint in it, or a folder of another project"
         )
-    path = checkpoints.find(objective.teacher)
+    earlier = workdir.read_config(storage.path(folder), type(config))
+    known = earlier and (getattr(earlier.objective, "teacher", ""), "")
+    path, _ = checkpoints.of_run(objective.teacher, folder, known)
+    if not checkpoints.exists(path):  # a student needs it in each step
+        path = checkpoints.find(objective.teacher)
     metadata = checkpoints.read_metadata(path)
     if metadata.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
         raise UserError(

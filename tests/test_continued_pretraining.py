@@ -16,7 +16,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert
 from bert_jax.model import parameters
 from bert_jax.objectives import replaced_tokens
-from bert_jax.training import restore, sharding
+from bert_jax.training import restore, sharding, workdir
 
 
 def make_config(corpus, init_from, **changes):
@@ -157,6 +157,31 @@ def test_a_default_that_was_typed_is_refused_from_the_command_line(
     message = f"encoder.num_layers={layers}, but the checkpoint {pretrained}"
     assert_refused(done, message)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_run_keeps_its_source_once_it_has_a_checkpoint(pretrained, tmp_path):
+    gone = str(pretrained / "checkpoints" / "77"), "hash of its parameters"
+    path, fingerprint = checkpoints.of_run(str(pretrained), str(tmp_path), gone)
+    assert (path, fingerprint) == (checkpoints.find(pretrained), "")
+    workdir.note_checkpoint(tmp_path)
+    path, fingerprint = checkpoints.of_run(str(pretrained), str(tmp_path), gone)
+    assert (str(path), fingerprint) == gone
+
+
+def test_phases_are_checked_when_the_architecture_is_known():
+    phases = (config.PhaseConfig(length=1024, rotary_base=1e5),)
+    asked = config.PretrainConfig(phases=phases, init_from="checkpoint")
+    asked.check("")
+    message = "length=1024 is more than encoder.max_position_embeddings=512"
+    for check in (
+        asked.check_phases_fit,
+        dataclasses.replace(asked, init_from="").check,
+    ):
+        with pytest.raises(UserError, match=message):
+            check("")
+    longer = dataclasses.replace(asked.encoder, max_position_embeddings=1024)
+    with pytest.raises(UserError, match="needs encoder.positions='rotary'"):
+        dataclasses.replace(asked, encoder=longer).check_phases_fit()
 
 
 # ---- parameters

@@ -15,13 +15,19 @@ from runs import assert_same_end, metrics
 from toy import TINY, assert_trees_close, random_batch
 
 from bert_jax import config, knobs, pretraining
+from bert_jax import teacher as teacher_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import convert
-from bert_jax.model import heads
+from bert_jax.model import heads, parameters
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import classification, distillation, masked_lm
-from bert_jax.training import optimizer, sharding, step
+from bert_jax.objectives import (
+    classification,
+    distillation,
+    masked_lm,
+    metric_sums,
+)
+from bert_jax.training import optimizer, sharding, step, workdir
 
 # One head less wide than the student, another position table, a padded vocabulary.
 TEACHER = dataclasses.replace(
@@ -53,6 +59,25 @@ def teacher(encoder=TEACHER):
 @functools.partial(jax.jit, static_argnums=0)
 def terms_of(objective, params, batch, dropout_keys=None):
     return objective.terms(params, batch, dropout_keys=dropout_keys, sampling_keys=KEYS)
+
+
+def test_rows_of_the_teacher_beyond_the_tokens_do_not_count():
+    """A published table may have more rows than there are tokens."""
+    batch, losses = random_batch(), []
+    student = params_of(distilled().init, 0)
+    tokens = TINY.vocab_size
+    for rows in (tokens, tokens + 3):
+        encoder = dataclasses.replace(TEACHER, vocab_size=rows)
+        params = params_of(distilled(teacher_encoder=encoder).init_constants, 1)
+        flat = parameters.flatten(params)
+        for path, values in parameters.flatten(teacher()).items():
+            if parameters.has_row_for_each_token(path):
+                values = flat[path].at[:tokens].set(values[:tokens])
+            flat[path] = values
+        params = student | parameters.unflatten(flat)
+        terms = terms_of(distilled(teacher_encoder=encoder), params, batch)
+        losses.append(metric_sums.ratio(terms["teacher_loss"]))
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6) and losses[0] > 0
 
 
 @pytest.mark.parametrize("temperature", [1.0, 2.0])
@@ -242,6 +267,22 @@ def test_a_run_resumes_bit_for_bit_with_a_teacher_of_any_format(
     save_teacher(tmp_path / "other", corpus, masked_lm.MaskedLm)
     with pytest.raises(UserError, match="teacher_fingerprint: was .*, is now"):
         pretraining.pretrain(make_config(corpus, tmp_path / "other"), str(runs[0]))
+
+
+def test_a_run_keeps_its_teacher_when_the_teacher_has_newer_checkpoints(
+    corpus, pretrained, tmp_path
+):
+    shutil.copytree(pretrained, tmp_path / "teacher")
+    asked, run = make_config(corpus, tmp_path / "teacher"), tmp_path / "run"
+    adopted = teacher_lib.adopt(asked, str(run), corpus, ())
+    with workdir.claim(run, adopted, print):
+        pass
+    (newest,) = (tmp_path / "teacher/checkpoints").glob("[0-9]*")
+    shutil.copytree(newest, newest.with_name("999"))
+    again = teacher_lib.adopt(asked, str(run), corpus, ())
+    assert again.objective.teacher == adopted.objective.teacher == str(newest)
+    other = teacher_lib.adopt(asked, str(tmp_path / "other"), corpus, ())
+    assert other.objective.teacher.endswith("/999")
 
 
 def test_teachers_that_do_not_fit_are_refused(

@@ -178,6 +178,9 @@ class PretrainConfig:
         self._check_encoder(where)
         for i, phase in enumerate(self.phases):
             self._check_phase(where, f"{where}phases[{i}].", phase)
+        # Checkpoints that are still to be read decide on the other architectures.
+        if not self.init_from and not getattr(self.objective, "teacher", ""):
+            self.check_phases_fit(where)
         if not self.phases[0].learning_rate:
             return
         for name in ("learning_rate", *_OF_SCHEDULE):
@@ -191,6 +194,11 @@ class PretrainConfig:
     def _check_encoder(self, where: str) -> None:
         objective, encoder = self.objective, self.encoder
         if isinstance(objective, ReplacedTokensConfig):
+            if encoder.positions == "relative":
+                raise UserError(
+                    f"{where}encoder.positions='relative' does not go with "
+                    f"{where}objective.kind={objective.kind!r}"
+                )
             size = objective.generator(encoder).hidden_size
             if size % encoder.head_size or not size:
                 raise UserError(
@@ -216,32 +224,37 @@ class PretrainConfig:
             requirements += [("objective.examples_per_row", 1, "encoder.positions")]
         knobs.require(self, where, requirements)
 
+    def check_phases_fit(self, where: str = "") -> None:
+        """Check the phases against the architectures of the encoders."""
+        for i, phase in enumerate(self.phases):
+            here = f"{where}phases[{i}]."
+            for name, each in self.encoders.items():
+                if phase.length > each.max_position_embeddings:
+                    raise UserError(
+                        f"{here}length={phase.length} is more than "
+                        f"{where}{name}max_position_embeddings="
+                        f"{each.max_position_embeddings}"
+                    )
+            for name in _ROTARY_BASES:
+                base, positions = getattr(phase, name), self.encoder.positions
+                if base and positions != "rotary":
+                    raise UserError(
+                        f"{here}{name}={base} needs {where}encoder.positions='rotary', "
+                        f"not {positions!r}"
+                    )
+            if phase.local_rotary_base and not self.encoder.attention_window:
+                raise UserError(
+                    f"{here}local_rotary_base={phase.local_rotary_base} needs local "
+                    f"layers; set {where}encoder.attention_window, or leave it 0"
+                )
+
     def _check_phase(self, where: str, here: str, phase: PhaseConfig) -> None:
         """Check the fields of a phase against the rest of the config."""
-        for name, each in self.encoders.items():
-            if phase.length > each.max_position_embeddings:
-                raise UserError(
-                    f"{here}length={phase.length} is more than "
-                    f"{where}{name}max_position_embeddings="
-                    f"{each.max_position_embeddings}"
-                )
         if phase.masking_rate and not self.objective.masking:
             raise UserError(
                 f"{here}masking_rate={phase.masking_rate}, but "
                 f"{where}objective.kind={self.objective.kind!r} masks no tokens; it "
                 "must be 0"
-            )
-        for name in _ROTARY_BASES:
-            base, positions = getattr(phase, name), self.encoder.positions
-            if base and positions != "rotary":
-                raise UserError(
-                    f"{here}{name}={base} needs {where}encoder.positions='rotary', "
-                    f"not {positions!r}"
-                )
-        if phase.local_rotary_base and not self.encoder.attention_window:
-            raise UserError(
-                f"{here}local_rotary_base={phase.local_rotary_base} needs local "
-                f"layers; set {where}encoder.attention_window, or leave it 0"
             )
         if phase.decay_fraction and self.optimizer.schedule != "wsd":
             raise UserError(

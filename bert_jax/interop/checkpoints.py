@@ -122,19 +122,26 @@ def exists(source: epath.Path) -> bool:
     return published(source) is not None or source.exists()
 
 
-def of_run(init_from: str, folder: str, config_class: type) -> tuple[epath.Path, str]:
+def of_run(
+    given: str, folder: str, earlier: tuple[str, str] | None
+) -> tuple[epath.Path, str]:
     """Return the checkpoint that a run starts from, and its fingerprint if known.
 
     A run that resumes keeps the checkpoint that it started from, even if the source has
     newer ones by now, or was deleted.
+
+    Args:
+      given: Checkpoint, or a folder with several, in the config of this start.
+      folder: Workdir of the run.
+      earlier: Checkpoint and fingerprint in the config of an earlier start, if any.
     """
-    given = restore.absolute(init_from)
-    earlier = workdir.read_config(storage.path(folder), config_class)
-    if earlier is not None and earlier.init_from:
-        source = restore.absolute(earlier.init_from)
-        if given == source or given in source.parents:
-            return source, earlier.init_fingerprint
-    return find(given), ""
+    path = restore.absolute(given)
+    if earlier and earlier[0]:
+        source = restore.absolute(earlier[0])
+        has_begun = workdir.had_checkpoint(storage.path(folder))
+        if (path == source or path in source.parents) and (has_begun or exists(source)):
+            return source, earlier[1]
+    return find(path), ""
 
 
 def read_metadata(source: epath.Path) -> metadata_lib.Metadata:
