@@ -137,12 +137,32 @@ def test_json_lines(answer, index, tmp_path):
         ("a.jsonl", '{"question": 1, "choices": []}', "'question' must be a text"),
         ("a.jsonl", '{"question": "x", "choices": "ab"}', "a list of texts"),
         ("a.jsonl", '{"question": "x", "choices": ["a", " "]}', "an answer is empty"),
+        (
+            "a.jsonl",
+            '{"question": "x", "choices": ["a", "a"], "answer": "a"}',
+            "line 1: several choices are 'a'; give the number of the answer, from 0",
+        ),
+        (
+            "a.jsonl",
+            '{"question": "x", "choices": ["a", "b"], "answer": null}',
+            "line 1: there is no answer",
+        ),
+        ("a.csv", "question,A,B,AnswerKey\nx,a,b,A\n", "line 2: there are fewer than"),
     ],
 )
 def test_invalid_files_are_refused(name, text, message, tmp_path):
     with pytest.raises(UserError, match=message) as caught:
         read(tmp_path / name, text)
     assert "\n" not in str(caught.value)
+
+
+def test_labels_of_swag_may_have_spaces_or_be_unknown(tmp_path):
+    rows = SWAG + "0,,,,x,y,,a,b,c,d, 1\n0,,,,x,y,,a,b,c,d,\n"
+    file = read(tmp_path / "a.csv", SWAG + rows.splitlines()[1] + "\n")
+    assert [question.answer for question in file.questions] == [1]
+    unknown = SWAG + "0,,,,x,y,,a,b,c,d,\n"
+    file = read(tmp_path / "b.csv", unknown, needs_answers=False)
+    assert [question.answer for question in file.questions] == [-1]
 
 
 def test_a_number_in_quotes_is_no_answer(tmp_path):
@@ -154,9 +174,9 @@ def test_a_number_in_quotes_is_no_answer(tmp_path):
         )
 
 
-@pytest.mark.parametrize("answer", [2, -1, True, 1.0, None, "D", "same"])
+@pytest.mark.parametrize("answer", [2, -1, True, 1.0, "D"])
 def test_answers_that_are_no_choice_are_refused(answer, tmp_path):
-    choices = ["same", "same"]
+    choices = ["same", "other"]
     line = json.dumps({"question": "x", "choices": choices, "answer": answer})
     with pytest.raises(UserError, match=r"line 1: the answer .* is none of the 2 ch"):
         read(tmp_path / "a.jsonl", line)

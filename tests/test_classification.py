@@ -95,7 +95,7 @@ def test_classes_are_no_numbers_to_predict():
     assert numbers.dtype == np.float32
     assert numbers.tolist() == [np.float32(3.8), -1000, 7]
     for wrong in ("yes", "nan", "inf", "1e39", "1,5"):
-        with pytest.raises(UserError, match=f"line 1: the label '{wrong}' is no fin"):
+        with pytest.raises(UserError, match=f"line 1: the label '{wrong}' is not a fin"):
             classification.to_numbers(labelled("1", wrong))
 
 
@@ -287,6 +287,8 @@ def test_metrics_of_classes_by_hand():
     assert got["accuracy"] == pytest.approx(4 / 6)
     assert got["macro_f1"] == got["f1"] == pytest.approx(2 / 3)
     assert got["matthews"] == pytest.approx((2 * 2 - 1 * 1) / 9)
+    alone = classification_scores.of_classes(labels[:1], labels[:1], 2)
+    assert alone["accuracy"] == 1 and alone["matthews"] == 0  # and no warning
     constant = classification_scores.of_classes(np.zeros(6, int), labels, 2)
     assert constant["matthews"] == constant["f1"] == 0.0
     predicted, labels = np.array([0, 0, 0, 1]), np.array([0, 0, 1, 1])

@@ -140,6 +140,8 @@ def test_texts_are_read_a_few_batches_ahead(window_bytes, ahead, model, monkeypa
         ({"pool": "sum"}, "pool='sum' must be one of none, cls, mean, max"),
         ({"length": 2}, "length=2 must be from 3 to the 40 positions"),
         ({"length": 41}, "length=41 must be from 3 to the 40 positions"),
+        ({"layers": ()}, "layers is empty; give at least one, such as -1"),
+        ({"batch_size": 0}, "batch_size=0 must be at least 1"),
     ],
 )
 def test_invalid_arguments_are_refused(options, message, model):

@@ -18,6 +18,7 @@ from commands import assert_refused, call
 from toy import TINY
 
 from bert_jax import config, prediction
+from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import vocabulary
 from bert_jax.errors import UserError
 from bert_jax.interop import (
@@ -92,6 +93,21 @@ def assert_same_pair(reference, tokenizer):
         assert rows["input_ids"][0].tolist() == encoded.ids
         assert rows["segment_ids"][0].tolist() == encoded.type_ids
         assert rows["attention_mask"].all()
+
+
+def test_pairs_are_exported_as_bert_jax_joins_them(tmp_path):
+    """Also with two different tokens between the texts."""
+    case = published.write("bare", tmp_path / "bare")
+    pipeline = tokenizers.Tokenizer.from_file(str(case / "tokenizer.json"))
+    pipeline.post_processor = tokenizers.processors.TemplateProcessing(
+        single="[CLS] $A",
+        pair="[CLS] $A [SEP] [CLS] $B",
+        special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+    )
+    tokenizer = tokenizer_lib.make(pipeline)
+    out = written(tokenizer, tmp_path / "out")
+    exported = tokenizers.Tokenizer.from_file(str(out / "tokenizer.json"))
+    assert_same_pair(exported, tokenizer)
 
 
 def test_the_vocabulary_of_a_roberta(tmp_path, documents):

@@ -381,6 +381,18 @@ BERT = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
             r"\[CLS\] A \[SEP\] B \[SEP\] only",
         ),
         (
+            "bare",
+            "post_processor",
+            json.loads(
+                tokenizers.processors.TemplateProcessing(
+                    single="[CLS] $A",
+                    pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+                    special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
+                ).__getstate__()
+            ),
+            r"surrounds a text as \[CLS\] A; bert_jax supports \[CLS\] A \[SEP\] only",
+        ),
+        (
             "pretraining",
             "post_processor",
             json.loads(

@@ -248,7 +248,8 @@ def test_the_program_prints_and_writes_accuracies(trained, tmp_path):
 def test_mistaken_pairs_are_refused_with_their_line(trained, tmp_path, line, message):
     _, folder, _ = trained
     path = tmp_path / "pairs.jsonl"
-    path.write_text('{"sentence_good": "au", "sentence_bad": "av"}\n' + line + "\n")
+    good = '{"sentence_good": "au", "sentence_bad": "av"}'
+    path.write_text(f"{good}\n{line}\n\n")  # a blank line is skipped
     done = call("minimal_pairs", f"--init_from={folder}", f"--file={path}")
     assert_refused(done, message)
 
@@ -268,3 +269,21 @@ def test_wrong_outputs_are_refused_before_scoring(
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
     flags = "--init_from=none", "--file=pairs.jsonl", f"--output={output}"
     assert_refused(call("minimal_pairs", *flags), message)
+
+
+@pytest.mark.parametrize("trained", ["masked"], indirect=True)
+def test_items_that_are_no_pairs_are_refused(trained):
+    model = prediction.load(str(trained[1]))
+    for items, index in ((["au"], 0), ([("au", "av"), ("au", "av", "aw")], 1)):
+        with pytest.raises(prediction.TextError) as error:
+            list(model.score_pairs(items))
+        assert error.value.index == index
+
+
+@pytest.mark.parametrize("trained", ["masked"], indirect=True)
+def test_a_group_that_no_pair_has_is_refused(trained, tmp_path):
+    path = tmp_path / "pairs.jsonl"
+    path.write_text('{"sentence_good": "au", "sentence_bad": "av"}\n')
+    flags = f"--init_from={trained[1]}", f"--file={path}", "--group_by=other"
+    done = call("minimal_pairs", *flags)
+    assert_refused(done, "--group_by=other: no pair has this field; the first one has")

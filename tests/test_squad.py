@@ -74,6 +74,8 @@ TWICE = questions.paragraph("a b", [("what", "b")])
         ),
         (one_question(is_impossible=True), "q7 has is_impossible and an answer"),
         ({"data": [{"paragraphs": [TWICE, TWICE]}]}, "q0: two questions have this id"),
+        # Not a question before it.
+        ({"data": [{"paragraphs": [TWICE, {}]}]}, "FILE: data[0]: the field 'context'"),
     ],
 )
 def test_invalid_questions_are_refused(content, message, tmp_path):

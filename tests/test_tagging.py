@@ -126,6 +126,12 @@ def test_entities_of_every_scheme(scheme):
             ]
 
 
+def test_other_names_form_no_entities_in_the_lenient_mode():
+    tags = ["B-PER", "X", "[CLS]", "I-LOC", "O"]
+    got = entities.entities(list("abcde"), tags, "lenient")
+    assert [(e.kind, e.text) for e in got] == [("PER", "a"), ("LOC", "d")]
+
+
 @pytest.mark.parametrize(
     ("tags", "scheme", "count"),
     [

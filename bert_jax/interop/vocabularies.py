@@ -215,14 +215,19 @@ def check_rows(
     source: str, tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool
 ) -> None:
     """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""
-    given, native = _joined_texts(tokenizer, cls_is_last)
+    given, native = _joined_texts(tokenizer, cls_is_last, "a", "b")
     if not any(given.special_tokens_mask):
         return
-    if given.ids != native.ids:
-        raise UserError(
-            f"{source}: {PIPELINE_FILE} joins text pairs as {_template(given)}; "
-            f"bert_jax supports {_template(native)} only"
-        )
+    single, native_single = _joined_texts(tokenizer, cls_is_last, "a")
+    for what, got, expected in (
+        ("joins text pairs", given, native),
+        ("surrounds a text", single, native_single),
+    ):
+        if got.ids != expected.ids:
+            raise UserError(
+                f"{source}: {PIPELINE_FILE} {what} as {_template(got)}; "
+                f"bert_jax supports {_template(expected)} only"
+            )
     if has_segments and given.type_ids != native.type_ids:
         raise UserError(
             f"{source}: {PIPELINE_FILE} gives the segments {given.type_ids} to the "
@@ -231,23 +236,22 @@ def check_rows(
 
 
 def _joined_texts(
-    tokenizer: Tokenizer, cls_is_last: bool
+    tokenizer: Tokenizer, cls_is_last: bool, *texts: str
 ) -> tuple[tokenizers.Encoding, tokenizers.Encoding]:
-    """Join two texts as the pipeline does, and as bert_jax does."""
+    """Add special tokens to one text or two as the pipeline does, and as bert_jax."""
     pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline)
-    given = pipeline.encode("a", "b")
+    given = pipeline.encode(*texts)
     pipeline.post_processor = _post_processor(tokenizer, cls_is_last)
-    return given, pipeline.encode("a", "b")
+    return given, pipeline.encode(*texts)
 
 
 def _post_processor(
     tokenizer: Tokenizer, cls_is_last: bool
 ) -> tokenizers.processors.PostProcessor:
-    special = tokenizer.special_tokens
     return pipelines.join_texts(
-        special,
-        {special.cls: tokenizer.cls_id, special.sep: tokenizer.sep_id},
-        separators=len(tokenizer.pair_separators),
+        tokenizer.special_tokens,
+        {token: i for i, token in enumerate(tokenizer.tokens)},
+        separators=[tokenizer.tokens[i] for i in tokenizer.pair_separators],
         cls_is_last=cls_is_last,
     )
 
@@ -274,8 +278,10 @@ def write(
 ) -> None:
     """Write a tokenizer as `AutoTokenizer.from_pretrained` reads it."""
     has_segments = encoder.type_vocab_size > 1
-    given, native = _joined_texts(tokenizer, cls_is_last)
-    if given.ids != native.ids or (has_segments and given.type_ids != native.type_ids):
+    pair, native = _joined_texts(tokenizer, cls_is_last, "a", "b")
+    single, native_single = _joined_texts(tokenizer, cls_is_last, "a")
+    is_same = (single.ids, pair.ids) == (native_single.ids, native.ids)
+    if not is_same or (has_segments and pair.type_ids != native.type_ids):
         values = json.loads(tokenizer.pipeline)
         step = _post_processor(tokenizer, cls_is_last)
         values["post_processor"] = json.loads(step.__getstate__())

@@ -71,8 +71,12 @@ class Hidden(rows_lib.TextQuestion):
         return {"values": values}
 
 
-def _check(asked: Hidden, length: int, least: int) -> None:
+def _check(asked: Hidden, length: int, least: int, batch_size: int) -> None:
     depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
+    if batch_size < 1:
+        raise UserError(f"batch_size={batch_size} must be at least 1")
+    if not asked.layers:
+        raise UserError("layers is empty; give at least one, such as -1")
     for layer in asked.layers:
         if not -depth - 1 <= layer <= depth:
             raise UserError(
@@ -118,7 +122,7 @@ def extract(
     rows_lib.check_is_list(texts)
     asked = Hidden(model.encoder, tuple(layers), pool)
     least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
-    _check(asked, length, least)
+    _check(asked, length, least, batch_size)
     length = length or model.encoder.max_position_embeddings
     return _stream(model, asked, texts, length, batch_size)
 

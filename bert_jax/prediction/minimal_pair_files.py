@@ -43,6 +43,8 @@ def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
     name.
     """
     for where, line in input_files.read_lines(name):
+        if not line.strip():
+            continue
         try:
             pair = json.loads(line)
         except ValueError as error:

@@ -191,8 +191,8 @@ def _question(model: Trained, generator: bool) -> text_rows.TextQuestion:
 
 def _encode(model: Trained, window: Sequence[tuple[int, tuple[str, str]]]) -> Arrays:
     """Return rows of tokens: both sentences of the first pair, of the second, ..."""
-    text_rows.check_texts([pair for _, pair in window], first=window[0][0])
-    sentences = [sentence for _, pair in window for sentence in pair]
+    pairs = text_rows.pairs_of([pair for _, pair in window], first=window[0][0])
+    sentences = [sentence for pair in pairs for sentence in pair]
     encoded = model.tokenizer.encode_batch(sentences)
     for i, (sentence, ids) in enumerate(zip(sentences, encoded, strict=True)):
         index = window[i // 2][0]

@@ -57,9 +57,10 @@ def main(texts: list[str]) -> None:
         texts = [text for _, text in window]
         try:
             if following:
-                if MASK in texts[0]:
-                    reason = f"--next needs texts without {MASK}, got {texts[0]!r}"
-                    raise prediction.TextError(0, reason)
+                for text in (following, texts[0]):
+                    if MASK in text:
+                        reason = f"--next needs texts without {MASK}, got {text!r}"
+                        raise prediction.TextError(0, reason)
                 probability = model.next_probability(texts[0], following)
                 print(f"{probability:6.1%}  {terminal.printable(texts[0])}")
                 continue

@@ -60,7 +60,15 @@ def main() -> None:
     from bert_jax.prediction import minimal_pair_files as files
 
     read = list(files.read(name))[:: flags.FLAGS.every]
+    if not read:
+        raise UserError(f"{name} has no pairs")
     pairs = [pair for _, pair in read]
+    group_by = flags.FLAGS["group_by"]
+    if group_by.present and not any(group_by.value in pair for pair in pairs):
+        raise UserError(
+            f"--group_by={group_by.value}: no pair has this field; the first one has "
+            f"{', '.join(pairs[0])}"
+        )
     model = prediction.load(source)
     scores = model.score_pairs(
         [(pair[files.GOOD], pair[files.BAD]) for pair in pairs],

@@ -103,7 +103,7 @@ def _question(path: str, line: int, fields: dict[str, Any]) -> Question:
             f"{where}: 'question' must be a text, and 'choices' a list of texts"
         )
     answer = UNKNOWN
-    if "answer" in fields:
+    if fields.get("answer") is not None and len(choices) > 1:
         answer = _find_answer(where, choices, fields["answer"])
     return Question(line, question, tuple(choices), answer)
 
@@ -133,7 +133,7 @@ def _from_swag(fields: dict[str, str]) -> dict[str, Any]:
     endings = [x for name, x in fields.items() if re.fullmatch("ending[0-9]+", name)]
     choices = [x.strip() and f"{fields['sent2']} {x}".strip() for x in endings]
     asked: dict[str, Any] = {"question": fields["sent1"], "choices": choices}
-    if (label := fields.get("label")) is not None:
+    if label := fields.get("label", "").strip():
         asked["answer"] = int(label) if label.isdecimal() else label
     return asked
 
@@ -215,6 +215,11 @@ def _find_answer(where: str, choices: list[str], answer: object) -> int:
     for names in (choices, letters):
         if names.count(answer) == 1:
             return names.index(answer)
+        if names.count(answer) > 1:
+            raise UserError(
+                f"{where}: several choices are {task_files.shorten(answer)}; give the "
+                "number of the answer, from 0, or its letter"
+            )
     hint = " (without quotes)" * (isinstance(answer, str) and answer.isdecimal())
     raise UserError(
         f"{where}: the answer {task_files.shorten(answer)} is none of the "

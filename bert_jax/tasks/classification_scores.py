@@ -3,6 +3,8 @@
 scikit-learn and SciPy are imported where they are used, because that takes a second.
 """
 
+import warnings
+
 import numpy as np
 
 
@@ -16,12 +18,16 @@ def of_classes(
     """
     from sklearn import metrics
 
+    with warnings.catch_warnings():
+        # With one class, scikit-learn warns about the size of its confusion matrix.
+        warnings.filterwarnings("ignore", "A single label was found")
+        matthews = metrics.matthews_corrcoef(labels, predicted)
     scores = {
         "accuracy": metrics.accuracy_score(labels, predicted),
         "macro_f1": metrics.f1_score(
             labels, predicted, average="macro", zero_division=0
         ),
-        "matthews": metrics.matthews_corrcoef(labels, predicted),
+        "matthews": matthews,
     }
     if num_classes == 2:
         scores["f1"] = metrics.f1_score(

@@ -99,7 +99,9 @@ def entities(words: Sequence[str], tags: Sequence[str], scheme: str) -> list[Ent
     from seqeval.metrics import sequence_labeling
 
     if scheme == "lenient":
-        found = sequence_labeling.get_entities(list(tags))
+        # seqeval takes any other name for an entity's, such as the X of later pieces.
+        named = [tag if re.fullmatch("[BIES]-.+", tag) else "O" for tag in tags]
+        found = sequence_labeling.get_entities(named)
         spans = [(kind, begin, last + 1) for kind, begin, last in found]
     else:
         tokens = seqeval_scheme.Tokens(list(tags), _seqeval(scheme))

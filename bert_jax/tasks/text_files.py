@@ -71,7 +71,7 @@ def _text(value: Any, name: str, where: str) -> str:
 
 def _label(value: Any, name: str, where: str) -> str:
     # JSON; bool is an int. Python writes a missing float as NaN.
-    if isinstance(value, int | float) and math.isfinite(value):
+    if isinstance(value, int) or (isinstance(value, float) and math.isfinite(value)):
         value = json.dumps(value)
     if not isinstance(value, str) or not value.strip():
         raise UserError(f"{where}: {name} is {json.dumps(value)}, not a label")

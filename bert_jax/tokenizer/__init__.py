@@ -251,12 +251,17 @@ class Tokenizer:
         for step in token_texts.parts(values["pre_tokenizer"]):
             if "add_prefix_space" in step:
                 step["add_prefix_space"] = False
+            if step.get("prepend_scheme") == "first":
+                step["prepend_scheme"] = "never"
         return plain_text.pipeline(values, self._special)
 
     @property
     def _adds_space(self) -> bool:
         steps = token_texts.parts(self._values["pre_tokenizer"])
-        return any(step.get("add_prefix_space") for step in steps)
+        return any(
+            step.get("add_prefix_space") or step.get("prepend_scheme") == "first"
+            for step in steps
+        )
 
     @property
     def _special(self) -> list[str]:
@@ -387,6 +392,8 @@ def make(
     # lack fields. Only the model stays as it is: scores change in their last digits.
     values = json.loads(built.to_str())
     model = values["model"] | given["model"]
+    if "dropout" in model:  # of BPE: a text would have other ids each time
+        model["dropout"] = None
     values |= {"model": model, "truncation": None, "padding": None}
     unk = model.get("unk_token")
     if model["type"] == "Unigram" and model["unk_id"] is not None:

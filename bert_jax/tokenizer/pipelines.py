@@ -150,7 +150,7 @@ def add_special_tokens(
     mask = tokenizers.AddedToken(special.mask, lstrip=is_byte_level)
     pipeline.add_special_tokens([*special[:-1], mask])
     pipeline.post_processor = join_texts(
-        special, pipeline.get_vocab(), separators=separators
+        special, pipeline.get_vocab(), separators=[special.sep] * separators
     )
 
 
@@ -158,17 +158,19 @@ def join_texts(
     special: SpecialTokens,
     ids: Mapping[str, int],
     *,
-    separators: int = 1,
+    separators: Sequence[str],
     cls_is_last: bool = False,
 ) -> processors.PostProcessor:
     """Return a step that adds special tokens to one text or two.
 
-    In XLNet [CLS] is last, in a third segment.
+    `separators` are the tokens between two texts. In XLNet [CLS] is last, in a third
+    segment.
     """
     cls, sep = special.cls, special.sep
-    between = " ".join([f"{sep}:0"] * separators)
+    between = " ".join(f"{token}:0" for token in separators)
+    used = dict.fromkeys([cls, sep, *separators])
     texts = f"$A:0 {sep}:0", f"$A:0 {between} $B:1 {sep}:1"
     single, pair = (f"{t} {cls}:2" if cls_is_last else f"{cls}:0 {t}" for t in texts)
     return processors.TemplateProcessing(
-        single=single, pair=pair, special_tokens=[(t, ids[t]) for t in (cls, sep)]
+        single=single, pair=pair, special_tokens=[(t, ids[t]) for t in used]
     )

@@ -126,10 +126,12 @@ def is_word_by_word(values: dict[str, Any]) -> bool:
 def _is_local(step: dict[str, Any]) -> bool:
     """Return whether a normaliser treats each word alike, whatever is around it."""
     if step["type"] == "Replace":
-        pattern = step["pattern"]
-        return pattern.get("Regex") in (" {2,}", r"\p{Mn}") or (
-            " " not in pattern.get("String", " ")
-        )
+        pattern, content = step["pattern"], step["content"]
+        if pattern.get("Regex") in (" {2,}", r"\p{Mn}"):
+            return True
+        # A word must not vanish, or become two.
+        is_word = content != "" and not any(map(str.isspace, content))
+        return is_word and " " not in pattern.get("String", " ")
     return step["type"] in _LOCAL
 
 
