@@ -123,11 +123,6 @@ def test_a_report_without_next_sentence(finished):
     assert expected in report.table(ordered)
 
 
-def test_a_task_with_numbers_is_refused(tmp_path):
-    flags = f"--workdir={tmp_path / 'run'}", "--config.finetune.task.target=number"
-    assert_refused(call("demo", *flags), "the demo's task has classes")
-
-
 def test_the_default_recipe_is_found_from_any_folder(tmp_path):
     flags = (f"--workdir={tmp_path / 'run'}", "--config.repeats=0")
     assert_refused(run("demo", *flags, cwd=tmp_path), "repeats=0 must be at least 1")
@@ -165,6 +160,11 @@ def test_blanks_and_curves_of_the_model(finished, tmp_path):
         ({"finetune": {"batch_size": 0}}, r"finetune\.batch_size=0 must"),
         ({"finetune": {"init_from": "x"}}, "init_from='x': the demo sets this field"),
         ({"finetune": {"repeats": 3}}, "finetune.repeats=3: set repeats instead"),
+        ({"finetune": {"keep_best": "acc"}}, "keep_best='acc' must be one of loss, ac"),
+        ({"finetune": {"reinit_layers": 3}}, "reinit_layers=3 is more than the 2 of"),
+        ({"finetune": {"task": {"length": 129}}}, "task.length=129 is more than the 1"),
+        ({"finetune": {"task": {"text_a": "x"}}}, "text_a='x': the demo sets this fie"),
+        ({"finetune": {"task": {"target": "number"}}}, "the demo's task has classes"),
     ],
 )
 def test_wrong_demo_configs_are_refused(change, message):

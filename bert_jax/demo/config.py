@@ -7,6 +7,9 @@ from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
+# Scores that can decide on the best parameters; "": the last ones are kept.
+_SCORES = ("", "loss", "accuracy", "macro_f1", "f1", "matthews")
+
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DemoConfig:
@@ -19,7 +22,7 @@ class DemoConfig:
     # Share of the documents that is held out.
     held_out: float = knob(0.1, at_least=0.01, at_most=0.5)
     # Training examples of the classifier, at most.
-    train_examples: int = knob(3000, at_least=1)
+    train_examples: int = knob(3000, at_least=2)
     # Repetitions of fine-tuning, with consecutive seeds.
     repeats: int = knob(3, at_least=1)
     pretrain: config_lib.PretrainConfig = config_lib.PretrainConfig()
@@ -34,6 +37,9 @@ class DemoConfig:
             "finetune.task.name",
             "finetune.task.train",
             "finetune.task.eval",
+            "finetune.task.text_a",
+            "finetune.task.text_b",
+            "finetune.task.label",
         ):
             if value := operator.attrgetter(name)(self):
                 raise UserError(
@@ -42,6 +48,21 @@ class DemoConfig:
         if (target := self.finetune.task.target) != "class":
             raise UserError(
                 f"{where}finetune.task.target={target!r}: the demo's task has classes"
+            )
+        # Mistakes that would be found after pretraining only.
+        for name, most in (
+            ("task.length", self.pretrain.encoder.max_position_embeddings),
+            ("reinit_layers", self.pretrain.encoder.num_layers),
+        ):
+            if (value := operator.attrgetter(name)(self.finetune)) > most:
+                raise UserError(
+                    f"{where}finetune.{name}={value} is more than the {most} of "
+                    f"{where}pretrain.encoder"
+                )
+        if (score := self.finetune.keep_best) not in _SCORES:
+            raise UserError(
+                f"{where}finetune.keep_best={score!r} must be one of "
+                f"{', '.join(_SCORES[1:])}"
             )
         if self.finetune.repeats != 1:
             raise UserError(
