@@ -105,7 +105,8 @@ def resolve(
         size = config.encoder.vocab_size or config_lib.BERT_VOCAB_SIZE
         return knobs.filled_in(config, "encoder.vocab_size", size, "")
     size = corpora[0].tokenizer.vocab_size
-    if not config.init_from:  # a published vocabulary may be padded
+    # A published vocabulary may be padded.
+    if not (config.init_from and config.encoder.vocab_size):
         config = knobs.filled_in(
             config,
             "encoder.vocab_size",

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
+from etils import epath
+
 from bert_jax import config as config_lib
 from bert_jax import knobs, storage, warm_start
 from bert_jax.corpus import shards
@@ -11,6 +13,7 @@ from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.objectives import distillation
+from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, restore, workdir
 
 
@@ -46,6 +49,17 @@ def adopt(
             f"but the teacher {path} has {metadata.tokenizer.fingerprint}; build the "
             "corpus with the teacher's tokenizer"
         )
+    return adopt_architecture(config, path, metadata, overrides)
+
+
+def adopt_architecture(
+    config: config_lib.PretrainConfig,
+    path: epath.Path,
+    metadata: metadata_lib.Metadata,
+    overrides: Collection[str],
+) -> config_lib.PretrainConfig:
+    """Return the config with the path and the encoder of a teacher's checkpoint."""
+    objective = config.objective
     encoder = warm_start.encoder(
         objective.teacher_encoder,
         path,

@@ -29,6 +29,8 @@ _ROWS = {
     )
 }
 
+PLACEHOLDER = "CHECKPOINT"  # value of init_from in configs/continued.py
+
 
 @dataclasses.dataclass(frozen=True)
 class Source:
@@ -46,7 +48,7 @@ def find(config: config_lib.PretrainConfig, folder: str) -> Source:
     the run's own checkpoint, with the encoder of the run: metadata has the encoder of
     one phase, which may have other rotary bases.
     """
-    if config.init_from == "CHECKPOINT":  # the placeholder of configs/continued.py
+    if config.init_from == PLACEHOLDER:
         raise UserError(
             "init_from is not set; pass --config.init_from=DIR: a workdir, a "
             "checkpoint in it, or a folder of another project"
@@ -79,10 +81,17 @@ def adopt(
             f"but {path} has {expected}; build the corpus with the tokenizer that "
             f"run.convert --input={path} --to=native writes"
         )
-    adopted = encoder(config.encoder, path, source.metadata, overrides)
+    return adopt_architecture(config, source, overrides)
+
+
+def adopt_architecture(
+    config: config_lib.PretrainConfig, source: Source, overrides: Collection[str]
+) -> config_lib.PretrainConfig:
+    """Return the config with the encoder of a checkpoint; see `encoder`."""
+    adopted = encoder(config.encoder, source.path, source.metadata, overrides)
     # A run may go on with another objective: left to right first, then masked tokens.
     adopted = dataclasses.replace(adopted, causal=config.objective.causal)
-    config = dataclasses.replace(config, encoder=adopted, init_from=str(path))
+    config = dataclasses.replace(config, encoder=adopted, init_from=str(source.path))
     knobs.check(config)
     return config
 

@@ -17,9 +17,11 @@ from recipes import load
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
 from bert_jax.errors import UserError
+from bert_jax.interop import checkpoints
 from bert_jax.model import cross_entropy, products
 from bert_jax.planning import collectives, cost, hlo, page, plan, search, topology
 from bert_jax.planning import phase as phase_lib
+from bert_jax.run import plan as run_plan
 from bert_jax.training import sharding
 
 # ---- parser of programs; the fixtures are hand-written in the compiler's forms
@@ -128,6 +130,25 @@ def test_replica_groups_in_all_forms(text, expected):
 def test_invalid_slice_names(name, message):
     with pytest.raises(UserError, match=message):
         topology.open_topology(name)
+
+
+def test_a_plan_has_the_encoders_of_checkpoints(pretrained, monkeypatch, capsys):
+    monkeypatch.setattr(run_plan.command_line, "overrides", list)
+    recipe = knobs.from_configdict(config_lib.PretrainConfig, load("continued"))
+    started = dataclasses.replace(recipe, init_from=str(pretrained))
+    planned = run_plan.with_checkpoints(started).encoder
+    has = checkpoints.read_metadata(checkpoints.find(pretrained)).encoder
+    assert (planned.hidden_size, planned.vocab_size) == (32, has.vocab_size)
+    recipe = knobs.from_configdict(config_lib.PretrainConfig, load("distillation"))
+    objective = dataclasses.replace(
+        recipe.objective, teacher=str(pretrained), hidden_weight=0.0
+    )
+    taught = dataclasses.replace(recipe, objective=objective)
+    planned = run_plan.with_checkpoints(taught).objective.teacher_encoder
+    assert planned.hidden_size == 32
+    assert not capsys.readouterr().err
+    run_plan.with_checkpoints(recipe)
+    assert "objective.teacher is not set" in capsys.readouterr().err
 
 
 @needs_compiler

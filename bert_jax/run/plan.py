@@ -47,6 +47,28 @@ def define_flags() -> None:
     flags.adopt_module_key_flags(command_line)
 
 
+def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainConfig:
+    """Return the config with the architectures of the checkpoints that it names."""
+    from bert_jax import teacher, warm_start
+    from bert_jax.interop import checkpoints
+
+    given = command_line.overrides()
+    if config.init_from == warm_start.PLACEHOLDER:
+        terminal.say("init_from is not set; the encoder is the recipe's")
+    elif config.init_from:
+        path = checkpoints.find(config.init_from)
+        source = warm_start.Source(path, checkpoints.read_metadata(path), "")
+        config = warm_start.adopt_architecture(config, source, given)
+    if isinstance(config.objective, config_lib.DistillationConfig):
+        if config.objective.teacher:
+            path = checkpoints.find(config.objective.teacher)
+            metadata = checkpoints.read_metadata(path)
+            config = teacher.adopt_architecture(config, path, metadata, given)
+        else:
+            terminal.say("objective.teacher is not set; its encoder is the recipe's")
+    return config
+
+
 def main() -> int:
     """Print the plan that the flags ask for."""
     values = flags.FLAGS
@@ -64,6 +86,7 @@ def main() -> int:
 
     folders = config.data.folders if config.data.corpus else ()
     corpora = mixture.open_corpora(folders)
+    config = with_checkpoints(config)
     config = pretraining.resolve(config, corpora)
     make_run = functools.partial(pretraining.make_run, corpora=())
     dump = Dump() if values.schedule else None  # before the compiler is loaded
