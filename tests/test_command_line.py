@@ -122,6 +122,7 @@ def test_errors_of_a_recipe_keep_their_traceback(recipe):
         ([BASE, "--config.phases[0].stepz=3"], "stepz: unknown config field; did you"),
         ([BASE, "--config.phases[9].steps=3"], "phases[9].steps: unknown config field"),
         ([BASE, "--config.phases.steps=3"], "a list needs an index, as in phases[0]"),
+        ([BASE, "--config.objective.kind=causal_lm"], "objective.kind cannot be set"),
         ([BASE, "--config.seed=abc"], "flag --config.seed=abc: expected an integer"),
         ([BASE, "--config.encoder=3"], "--config.encoder=3: expected a group, whose"),
         ([BASE, "--huge_pages=maybe"], "--huge_pages=maybe: expected True or False"),

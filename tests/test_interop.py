@@ -36,6 +36,7 @@ from bert_jax.tasks import choice_files
 from bert_jax.tasks import texts as task_texts
 from bert_jax.tasks.squad import windows
 from bert_jax.tokenizer import Tokenizer, sentencepiece_model
+from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS
 from bert_jax.training import sharding
 
 # ---- tokenizers
@@ -251,6 +252,10 @@ def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
         ("mask=[SEP]", "padding, separator and mask must be different tokens"),
     ):
         assert_refused(call("build_corpus", *flags, given), message)
+    (tmp_path / "vocab.txt").write_text("\n".join([*SPECIAL_TOKENS, "aa"]))
+    of_file = *flags[:-2], f"--tokenizer={tmp_path}/vocab.txt", flags[-1]
+    done = call("build_corpus", *of_file, "mask=aa")
+    assert_refused(done, "--special_tokens applies to a folder with a tokenizer.json")
     done = call("build_corpus", *flags, "mask=aa,cls=[SEP]", "--workers=1")
     assert done.returncode == 0, done.stderr
     special = Tokenizer.load(tmp_path / "y/tokenizer").special_tokens

@@ -214,7 +214,14 @@ def test_models_and_batches_that_do_not_fit_are_refused():
     mesh = sharding.make_mesh(config.MeshConfig(data=1, tensor=8))
     with pytest.raises(UserError, match=r"mesh\.tensor=8 .* encoder\.num_heads=4"):
         sharding.check_encoder(mesh, TINY)
+    odd = dataclasses.replace(TINY, num_heads=8, vocab_multiple=1, vocab_size=101)
+    with pytest.raises(UserError, match="padded vocabulary of 101 tokens; set encoder"):
+        sharding.check_encoder(mesh, odd)
+    head = config.PredictionHeadConfig(num_layers=1, width=10)
+    wide = dataclasses.replace(TINY, prediction_head=head)
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=4))
+    with pytest.raises(UserError, match=r"fsdp=4 .*prediction_head\.width=10"):
+        sharding.check_encoder(mesh, wide)
     with pytest.raises(UserError, match=r"phases\[0\]\.batch_size=12 .* 8 parts"):
         sharding.check_batch(mesh, "phases[0].", 12, 1)
     with pytest.raises(UserError, match=r"batch_size=8 .* times 2 micro-batches"):

@@ -188,7 +188,8 @@ class PretrainConfig:
             if value != getattr(_OPTIMIZER, name):
                 raise UserError(
                     f"{where}optimizer.{name}={value} has no effect beside "
-                    f"{where}phases[0].learning_rate; set {where}phases[0].{name}"
+                    f"{where}phases[0].learning_rate; set {where}phases[0].{name}, and "
+                    f"leave this at its default, {getattr(_OPTIMIZER, name)}"
                 )
 
     def _check_encoder(self, where: str) -> None:

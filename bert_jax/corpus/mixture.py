@@ -112,10 +112,12 @@ def rows_of_block(config: DataConfig, corpora: Sequence[shards.Corpus]) -> np.nd
     counts[by_remainder[: BLOCK - counts.sum()]] += 1
     for name, share, count in zip(names(corpora), shares, counts, strict=True):
         if not count:
+            remedy = "increase its weight"
+            if not config.weights:
+                remedy = "reduce data.weight_exponent"
             raise UserError(
                 f"the corpus {name} would have a share of {share:.2g}, less than one "
-                f"row in {BLOCK:,}; leave it out, increase its weight, or reduce "
-                "data.weight_exponent"
+                f"row in {BLOCK:,}; leave it out, or {remedy}"
             )
     return counts
 

@@ -45,6 +45,11 @@ def load_tokenizer(path: str) -> tokenizer_lib.Tokenizer:
         return vocabularies.read(storage.path(path), _special_tokens())
     if os.path.basename(path) == tokenizer_lib.PIPELINE_FILE:
         raise UserError(f"--tokenizer={path}: give the folder of this file")
+    if flags.FLAGS.special_tokens:
+        raise UserError(
+            "--special_tokens applies to a folder with a tokenizer.json only; a "
+            "vocab.txt has BERT's special tokens"
+        )
     lower_case, strip_accents = text_input.normalisation("wordpiece")
     return vocabularies.read_wordpiece(path, lower_case, strip_accents)
 

@@ -254,6 +254,12 @@ def config() -> ml_collections.ConfigDict:
     flag = flags.FLAGS["config"]
     if flag.value is None or not flag.config_filename:
         raise UserError("--config is missing; give a recipe, --config=configs/NAME.py")
+    for name in overrides():
+        if name.split(".")[-1] == "kind":
+            raise UserError(
+                f"--config.{name} cannot be set: other fields depend on it; give a "
+                "recipe with another kind"
+            )
     with _reported_flag_errors():
         return flag.value.copy_and_resolve_references()
 

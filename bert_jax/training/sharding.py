@@ -106,12 +106,18 @@ def check_encoder(
         ("num_heads", encoder.num_heads, "tensor"),
         ("num_key_value_heads", encoder.key_value_heads, "tensor"),
         ("intermediate_size", encoder.intermediate_size, "tensor"),
-        ("vocab_multiple", encoder.padded_vocab_size, "tensor"),
+        ("prediction_head.width", encoder.prediction_head.width, "fsdp"),
     ):
         if size % mesh.shape[axis]:
             raise UserError(
                 f"mesh.{axis}={mesh.shape[axis]} does not divide {name}{field}={size}"
             )
+    tensor, tokens = mesh.shape["tensor"], encoder.padded_vocab_size
+    if tokens % tensor:
+        raise UserError(
+            f"mesh.tensor={tensor} does not divide the padded vocabulary of {tokens} "
+            f"tokens; set {name}vocab_multiple to a multiple of {tensor}"
+        )
 
 
 def check_batch(mesh: Mesh, where: str, batch_size: int, micro_batches: int) -> None:
