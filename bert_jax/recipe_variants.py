@@ -24,7 +24,7 @@ def parse(arg: str, variants: Sequence[str] = ()) -> tuple[str, bool]:
     smoke = "smoke" in words
     chosen = [word for word in words if word != "smoke"]
     if smoke and not chosen:
-        chosen = list(variants[:1])  # small variants differ in little
+        chosen = list(variants[:1])  # the small forms of variants are nearly equal
     if len(chosen) == bool(variants) and set(chosen) <= set(variants):
         return "".join(chosen), smoke
     if variants:

@@ -13,13 +13,13 @@ Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dr
         whole_words     as bert, words are masked as a whole
         ngrams          as bert, 1 to 3 words are masked as a whole, sentence order
         full_sentences  masked tokens of text across documents, one segment
-        left_to_right   each token from those before it
+        left_to_right   each token from the tokens before it
         electra         which tokens a generator of half the size has replaced
         albert          as ngrams, with embeddings of 32 columns, one layer for both
         xlnet           tokens in any order, relative positions
 
-        All others have rotary positions: with absolute ones, a small encoder spends
-        most of such a budget on learning what a position is (docs/speedrun.md).
+        All other variants have rotary positions: with absolute positions, a small
+        encoder spends most of such a budget on learning them (docs/speedrun.md).
 
         Segments keep their embedding where there is one: fine-tuning needs it.
 Run:    python -m bert_jax.run.pretrain --config=configs/comparison.py:electra \

@@ -11,12 +11,12 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         is refused. The tables of positions and segments may change: with
         --config.encoder.max_position_embeddings=1024, positions that the checkpoint
         lacks begin with initial values.
-        The corpus is one of the checkpoint's tokenizer, or several:
+        The corpus must be built with the checkpoint's tokenizer. There may be several:
         --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
         the rows for the former kind of text. Use `run.extend_vocabulary` first to add
-        the words of a domain. Moments and schedule begin anew. The objective may be
-        another one, whose head begins anew: left to right first, then masked tokens
-        (arXiv 2507.00994).
+        the words of a domain. Moments and schedule start from scratch. The objective
+        may differ from the checkpoint's; its head then starts from random values: left
+        to right first, then masked tokens (arXiv 2507.00994).
 Cost:   not run yet.
 """
 

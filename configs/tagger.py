@@ -1,9 +1,10 @@
 r"""Fine-tune a pretrained encoder to tag words: named entities, parts of speech.
 
 Source: BERT paper, 5.3 and A.3: batches of 16 and 32, learning rates of 5e-5, 3e-5 and
-        2e-5, 2 to 4 epochs, and the best of them on the evaluation set; here 32, 3e-5
-        and 3. A tenth of the steps warmup, as google-research/bert has for its tasks.
-        In the paper a sentence of CoNLL-2003 has its document as context, here none.
+        2e-5, and 2 to 4 epochs, of which the best on the evaluation set is kept. Here:
+        32, 3e-5 and 3, and warmup in a tenth of the steps, as in google-research/bert.
+        The paper gives a sentence of CoNLL-2003 its document as context; this recipe
+        gives none.
 Expect: CoNLL-2003 (paper, table 7): BERT-Base F1 96.4 on the evaluation set and 92.4 on
         the test set, BERT-Large 96.6 and 92.8, cased. Compare `lenient_f1`, which
         decodes tags as conlleval does; `f1` is strict.

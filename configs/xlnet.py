@@ -1,10 +1,10 @@
-r"""XLNet: tokens predicted in a random order, each from those before it.
+r"""XLNet: tokens predicted in a random order, each from the tokens before it.
 
 Source: Yang et al. 2019 (2.2 to 2.5, 3.1 and A.4) and zihangdai/xlnet, train.py. Rows
         of 512 tokens, of which a sixth is predicted in spans of 1 to 5; large: 500,000
         steps of 8,192 rows, 40,000 of them warmup, learning rate 4e-4 (the authors'
-        repository has 2,048 rows). They say of base that its data and shape are those
-        of BERT-Base, and not how it was trained; here as BERT-Base is, at length 512.
+        repository has 2,048 rows). For base they give the data and shape of BERT-Base,
+        and no training; here it is trained as BERT-Base, at length 512.
 
         variant  layers  hidden  heads  batch  steps      rate  warmup
         base     12      768     12     256    1,000,000  1e-4  10,000

@@ -37,9 +37,10 @@ class FinetuneConfig:
     frozen: bool = False
     # Type of activations; "": as pretrained.
     dtype: str = knob("", choices=("", "bfloat16", "float32"), free=True)
-    # As in `EncoderConfig`. Not as pretrained, which may be on another machine.
+    # As in `EncoderConfig`. The checkpoint's value is ignored: it may have been set for
+    # another machine.
     kernels: str = knob("auto", choices=("auto", "off"), free=True)
-    # Of hidden states in encoder and head, and of attention probabilities.
+    # Dropout of hidden states in encoder and head, and of attention probabilities.
     dropout_rate: float = knob(0.1, at_least=0, less_than=1)
     attention_dropout_rate: float = knob(0.1, at_least=0, less_than=1)
     epochs: float = knob(3.0, more_than=0, at_most=10_000)

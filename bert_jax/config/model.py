@@ -108,13 +108,14 @@ class EncoderConfig:
 
     # ---- attention
     # "absolute": a table of position embeddings (BERT). "rotary": queries and keys are
-    # rotated by their position (Su et al. 2021; ModernBERT). "relative": XLNet, and
-    # "disentangled": DeBERTa, whose encoders are others (model/xlnet, model/deberta).
+    # rotated by their position (Su et al. 2021; ModernBERT). "relative" (XLNet) and
+    # "disentangled" (DeBERTa) have encoder classes of their own (model/xlnet,
+    # model/deberta).
     positions: str = knob(
         "absolute", choices=("absolute", "rotary", "relative", "disentangled")
     )
-    # Embeddings of distances in each direction (DeBERTa). Half of them are of one
-    # distance each, the others of growing ranges.
+    # Number of distance embeddings in each direction (DeBERTa). Half of them stand for
+    # one distance each, the other half for ranges of growing size.
     distance_buckets: int = knob(256, at_least=4)
     # From this distance on, tokens share a bucket (DeBERTa).
     max_distance: int = knob(512, at_least=4)

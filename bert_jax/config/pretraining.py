@@ -37,10 +37,9 @@ class DataConfig:
     corpus: str = knob("", free=True)
     fingerprint: str = ""  # of the corpus or the corpora; "": not checked
     # Relative numbers of rows from each of several corpora. Empty: the number of tokens
-    # of each corpus, to a power.
+    # of each corpus to the power `weight_exponent`.
     weights: tuple[float, ...] = knob((), more_than=0)
-    # This power: 1 to draw all rows equally often, 0 to draw all corpora equally often,
-    # 0.7 for multilingual BERT.
+    # 1: all rows are drawn equally often; 0: all corpora are; 0.7: multilingual BERT.
     weight_exponent: float = knob(1.0, at_least=0, at_most=1)
     # A process reads only the shards of its groups.
     shard_groups: int = knob(1, at_least=1)

@@ -33,11 +33,11 @@ class OptimizerConfig:
     # Not on biases and norms. It is multiplied by the learning rate. ModernBERT's 1e-5
     # is not: with its peak rate of 8e-4 it is 1e-5 / 8e-4 = 0.0125 here.
     weight_decay: float = knob(0.01, at_least=0)
-    # Of Adam's moments; the paper of "stable_adamw" has it.
+    # Whether Adam's moments are corrected for bias, as in the paper of "stable_adamw".
     bias_correction: bool = False
     # Factor of the learning rate from each layer to the one below it; 1: all alike.
     layer_decay: float = knob(1.0, more_than=0, at_most=1)
-    # Norm of the gradient over all parameters, at most; 0: no clipping.
+    # Largest norm of the gradient over all parameters; 0: no clipping.
     clip_norm: float = knob(1.0, at_least=0)
 
     def check(self, where: str) -> None:

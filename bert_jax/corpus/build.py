@@ -16,7 +16,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build_state, local, shard_writer, shards, sources, splits
 from bert_jax.errors import UserError
 
-# For callers of `build`.
+# An alias, so that callers of `build` need not import `splits`.
 Settings = splits.Settings
 
 # A runner calls `build_state.build_and_keep` for each numbered split, in any order and
@@ -44,7 +44,7 @@ def build(
 
     Args:
       source: Source of the text.
-      settings: How to treat the text.
+      settings: Fraction of held-out documents, and language of the text.
       tokenizer: Tokenizer for the text; the corpus gets a copy.
       output: Folder to write. It is new, empty, or holds the same build.
       runner: Runner for the splits; None for local processes.
@@ -111,7 +111,7 @@ def _build_splits(
 def _warn(
     result: splits.SplitResult, tokenizer: tokenizer_lib.Tokenizer, warned: set[str]
 ) -> None:
-    """Print a split's problems, and its hints of kinds that are not in `warned`."""
+    """Print a split's problems, and each hint whose kind is not in `warned` yet."""
     terminal.warn(result.problems.count, result.problems.lines)
     hints = {hint: hint for hint in result.problems.hints}
     share = result.train.unknown_tokens / max(1, result.train.tokens)

@@ -33,8 +33,8 @@ _MAX_LINES = 20  # of problems
 _MAX_DOCUMENT_CHARS = 1_000_000
 _MAX_LINE_BYTES = 1 << 24
 _BATCH_ROWS = 1000  # of a Parquet file
-# A line, in a text that also has carriage returns. Two of them before a line feed are
-# an accident of conversions.
+# A line, in a text that also has carriage returns. Faulty conversions put two of them
+# before a line feed.
 _LINE = re.compile(rb"[^\r\n]*(?:\r{0,2}\n|\r|\Z)")
 
 
@@ -43,9 +43,9 @@ class Problems:
     """Parts of the input that were left out, and hints about how to read it.
 
     Attributes:
-      count: Number of problems. Each cost a line, or the rest of a file.
+      count: Number of problems. For each, a line or the rest of a file is left out.
       lines: Messages about the first problems; each names the file.
-      hints: Possible mistakes in how the input is read. They cost nothing.
+      hints: Possible mistakes in the flags. Nothing is left out because of them.
     """
 
     count: int = 0
@@ -80,7 +80,8 @@ def documents(
       end: End of the range, exclusive.
       format: One of `FORMATS`.
       text_field: Field of a JSON object that holds the text.
-      problems: Collects bad input, which costs its line or the rest of the file.
+      problems: Collects messages about bad input. Its line, or the rest of the file,
+        is left out.
 
     Raises:
       UserError: The file does not exist, or has no such column.

@@ -71,7 +71,7 @@ def detect_format(pattern: str) -> str:
     name = next((file.name for file in storage.find(pattern) if file.size), None)
     beginning = b""
     if name is not None:
-        # Whatever is wrong with the file is reported when it is read.
+        # A damaged file is reported when it is read as a whole.
         with contextlib.suppress(*DAMAGE), unpacked(name) as stream:
             beginning = stream.read(_BEGINNING_BYTES)
     beginning = beginning.removeprefix(codecs.BOM_UTF8).lstrip()
@@ -88,7 +88,7 @@ def detect_format(pattern: str) -> str:
 
 
 def kind_of_binary(stream: io.BufferedIOBase, name: str, start: int) -> str:
-    """Return what a file is that is not text, from its first bytes; "" for text.
+    """Return the kind of a file that is not text, by its first bytes; "" for text.
 
     The stream is decompressed and not yet read. If reading will begin after 0, the
     first bytes are read apart from it.

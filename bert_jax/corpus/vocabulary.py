@@ -189,10 +189,11 @@ def train_wordpiece(
 def _alphabet(
     counts: collections.Counter[str], pipeline: tokenizers.Tokenizer, vocab_size: int
 ) -> tuple[list[str], set[str]]:
-    """Choose the characters of a vocabulary, and report those that are left out.
+    """Choose the characters of a vocabulary, and report the rare ones it leaves out.
 
-    Characters that are always words of their own, as Chinese ones are, come second.
-    They need no piece that continues a word.
+    Returns:
+      The chosen characters, sorted; and all characters that are always words of their
+      own, such as Chinese ones. These need no piece that continues a word.
     """
     characters = [c for c in counts if not c.isspace()]
     by_count = sorted(characters, key=lambda c: (-counts[c], c))

@@ -113,9 +113,9 @@ class PretrainingBatches(pipeline.Pipeline):
     def describe(self, steps: int) -> list[str]:
         """Return lines for the start of a run.
 
-        There is a line for each of several corpora, with its number of epochs in the
-        groups that this process reads. In the first phase, a line says if whole words
-        or n-grams are too long for the number of predictions.
+        If there are several corpora, each has a line with its number of epochs in the
+        groups that this process reads. In the first phase, another line warns if many
+        whole words or n-grams have more tokens than a row may predict.
         """
         lines = self._describe_masks() if self._phase == 0 else []
         if len(self._names) == 1:
@@ -237,8 +237,9 @@ class _Group:
     def _deal(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Divide the rows of a batch among the corpora.
 
-        For each corpus, there are indices of its rows among the rows of this process,
-        int32 [rows], and their positions in the order of the corpus, int64 [rows].
+        Returns two lists with an item for each corpus: the indices of its rows among
+        the rows of this process, int32 [rows], and the positions of these rows in the
+        order of the corpus, int64 [rows].
         """
         rows = tf.constant(self._rows, tf.int64)
         position = step * self.batch_rows + rows + self._begin

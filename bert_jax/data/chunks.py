@@ -129,9 +129,10 @@ def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> np.ndarr
     """Join pieces of one document to chunks that reach `target` tokens.
 
     As in the original, a chunk takes pieces until it has `target` tokens or the
-    document ends, so it may be longer by most of a piece; and it takes two if it can,
-    for two segments. One difference: sentences longer than `target` are cut into equal
-    parts first. The original would truncate them.
+    document ends, so it may exceed `target` by a part of its last piece. It takes at
+    least `min_pieces` if the document has so many left, as two segments need two. One
+    difference: sentences longer than `target` are cut into equal parts first. The
+    original would truncate them.
 
     Args:
       pieces: The documents.

@@ -47,8 +47,8 @@ class Examples(pipeline.Pipeline):
           arrays: Arrays with a row for each example, `weights` among them.
           batch_size: Rows of a batch over all processes.
           seed: Seed for the order.
-          steps: Batches in a run of training; with several sizes, the last window ends
-            there.
+          steps: Number of batches in training. With several sizes, the last window ends
+            with the last batch.
           held_out: Whether the examples are for evaluation.
           rows: Rows of each batch to make; all by default.
           sizes: int [rows]; the smallest size that holds each row, as an index of

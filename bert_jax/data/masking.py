@@ -41,7 +41,7 @@ class Masking:
     the token itself. Random ids are drawn from the whole vocabulary, special tokens
     included, as in the original; with "fairseq" special tokens are excluded.
 
-    Source: BERT paper, 3.1; RoBERTa, 2.3; and as named.
+    Source: BERT paper, 3.1; RoBERTa, 2.3; and the sources named above.
     """
 
     weights = "mlm_weights"  # name of the array of weights
@@ -87,8 +87,8 @@ class Masking:
         flat_positions = row * length + positions
         labels = tf.gather(flat_ids, flat_positions)
         replacement = self._replace(labels, positions, keys_for(Purpose.REPLACEMENTS))
-        # Slots without a prediction point at [CLS]. They write the token that position
-        # 0 has anyway: its own, or its replacement if the first slot predicts it.
+        # Slots without a prediction point at [CLS], position 0, and must not change it.
+        # They write its token, or its replacement if the first slot predicts it.
         replaces_first = is_chosen[:, :1] & (positions[:, :1] == 0)
         first = tf.where(replaces_first, replacement[:, :1], labels)
         replacement = tf.where(is_chosen, replacement, first)

@@ -1,12 +1,12 @@
-"""The mixture of several corpora: which corpus each row of a run is made from.
+"""The mixture of several corpora: a corpus for each row of a run.
 
 The positions of a run are cut into blocks. Each block has the same number of rows of a
 corpus, by its weight (`corpus/mixture.py`), in random order. So shares are exact in the
 long run, and a position determines the row of a corpus without counting earlier rows.
 
 A phase with other weights begins new blocks, mostly in the middle of a block of the
-phase before. The new phase takes the rows that are left of that block first. So no
-chunk is left out, and none comes twice.
+phase before. The new phase first takes the remaining rows of that block. So no chunk is
+left out, and none comes twice.
 """
 
 from typing import NamedTuple
@@ -23,7 +23,7 @@ class Rest(NamedTuple):
 
     Attributes:
       left: int64 [rows] for each corpus; rows to take first, in this order.
-      begin: For each corpus, the first of the rows to take after these.
+      begin: For each corpus, the first row to take after the rows in `left`.
     """
 
     left: list[np.ndarray]

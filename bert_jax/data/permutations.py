@@ -21,15 +21,15 @@ class Permutations:
     but at least 1, and none if n is 1. They come in spans. A span has 1 to 5 tokens,
     with probabilities as 1 : 1/2 : 1/3 : 1/4 : 1/5, and lies at a uniform place in a
     context of six times as many tokens; the last span is cut to what is left of g.
-    Contexts follow one another. Fewer than six tokens are in no context; they are at
-    the row's two ends, divided uniformly. (6 is `context`, 5 is `max_span`; paper,
-    3.1.)
+    Contexts follow one another. The remaining tokens, fewer than six, are in no
+    context: a uniformly random number of them comes before the first context, the rest
+    after the last. (6 is `context`, 5 is `max_span`; paper, 3.1.)
 
     **Order.** Targets and special tokens get ranks in a random order, from 0 on. All
     other tokens have the rank -1: all tokens see them, and they see one another only.
     So a special token is seen only by tokens with later ranks.
 
-    Source: as named; zihangdai/xlnet, data_utils.py, _sample_mask and _local_perm.
+    Source: zihangdai/xlnet, data_utils.py, _sample_mask and _local_perm.
     There, a span of n tokens has a context of 6 n further tokens and begins where a
     word begins. That chooses too few tokens, and single tokens are added. Each half of
     a row has its own order there, and the first half does not see the second, because

@@ -1,7 +1,7 @@
 """A stream of batches from a function of the step, with tf.data.
 
 The stages are range, map and prefetch. The state of the pipeline is the step, so a run
-resumes at any step at no cost.
+resumes at any step without making earlier batches.
 """
 
 from collections.abc import Callable, Iterator

@@ -128,9 +128,10 @@ class NextSentence(Consecutive):
     another document and may end with the same; here it is always another. A chunk of a
     single token always gets a random B.
 
-    In packed rows a random B is as long as the one that follows. It is from a document
-    that has enough tokens, or from the longest other one, and begins at a sentence with
-    enough tokens from there on, or at the first.
+    In packed rows a random B is as long as the B that follows A. Its document is drawn
+    from the documents with enough tokens; if no other document has enough, it is the
+    longest other one. B begins at a sentence that has enough tokens up to the end of
+    the document, or at the first sentence.
     """
 
     min_documents = 2

@@ -17,7 +17,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits
 
-# Words of a row's stream of random words; each kind continues from here.
+# Indices of words in a row's random stream. Each kind numbers its own from `NEXT_WORD`.
 _SHORT, _SHORT_LENGTH = 0, 1
 NEXT_WORD = _FRONT = 2
 
@@ -84,7 +84,7 @@ class Segments:
             index = tf.range(len(pieces.starts) - 1, dtype=tf.int64)
             aims = self._draw_aims(random_bits.word(aim_key, index)).numpy()
             chunks = chunks_lib.reach(pieces, aims, self._min_pieces)
-            # A row has a token in each segment at least: another document may give B.
+            # Each segment has at least one token; B may come from another document.
             tokens = np.diff(pieces.starts[chunks])
             tokens = np.clip(tokens, self._min_pieces, self._target)
             self.sizes = tokens + self._special_tokens

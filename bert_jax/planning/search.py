@@ -95,7 +95,7 @@ def alternatives(
         changes["--config.mesh.shard_optimizer=True"] = dataclasses.replace(
             config, mesh=dataclasses.replace(mesh, shard_optimizer=True)
         )
-    # Inside of a slice, and not more than pays (docs/sharding.md).
+    # fsdp must fit in a slice, and more than 8 parts do not pay (docs/sharding.md).
     topology = planner.topology
     parts = min(8, len(topology.devices) // topology.slices // mesh.tensor)
     if mesh.fsdp == 1 < parts:

@@ -33,8 +33,8 @@ def define_flags() -> None:
         "project.",
     )
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
-    flags.DEFINE_string("next", "", "Text whose probability to follow the given texts "
-                        "is printed; they must have no blanks.")  # fmt: skip
+    flags.DEFINE_string("next", "", "Second text: print the probability that it "
+                        "follows each text. All have no blanks.")  # fmt: skip
     flags.DEFINE_integer("top", 5, "Guesses for each blank.", lower_bound=1)
 
 

@@ -7,12 +7,12 @@ r"""Fine-tune a pretrained encoder to classify texts or pairs, or to predict num
       --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 
 GLUE's files are read as its download has them, or, with task.folder=tfds:DIR, as
-TensorFlow Datasets prepared them. Other files are TSV, CSV or JSON lines with columns
-`text`, or `text_a` and `text_b`, and `label`, or others that task.text_a, task.text_b
-and task.label name. With task.target=number, labels are numbers to predict. Shape and
-tokenizer come from the checkpoint. Leaves results.json, predictions.tsv and, for
-classes, confusion.png in the workdir; and predictions for test files, those of GLUE in
-the format for submission. The same command again continues a run that was stopped.
+TensorFlow Datasets prepared them. Other files are TSV, CSV or JSON lines with the
+columns `text`, or `text_a` and `text_b`, and `label`; task.text_a, task.text_b and
+task.label set other names. With task.target=number, labels are numbers to predict.
+Shape and tokenizer come from the checkpoint. Writes results.json, predictions.tsv and,
+for classes, confusion.png to the workdir; and predictions for test files, for GLUE in
+the format for submission. The same command resumes a run that was stopped.
 """
 
 from bert_jax.run import command_line, finetune_command

@@ -25,8 +25,9 @@ def define_flags() -> None:
     flags.DEFINE_string(
         "output",
         "",
-        "File or folder to write to: .png, .pdf, .svg. Default: WORKDIR/curves.png; "
-        "here, if the workdir is a URL, and compared.png here of several.",
+        "File (.png, .pdf or .svg) or folder to write to. Default: curves.png in the "
+        "workdir, or in the current folder if the workdir is a URL; for several "
+        "workdirs, compared.png in the current folder.",
     )
 
 

@@ -31,7 +31,8 @@ def one_by_one(tree: Any) -> jax.Array:
 def _of_each(tree: Any) -> list[jax.Array]:
     """Compute a uint32 per leaf that depends on each bit, but not on the sharding.
 
-    It is the sum modulo 2**32, in any order, of the bits times an odd factor per index.
+    It is the sum of the bits, read as a uint32, times an odd factor for each index. The
+    sum is modulo 2**32, so its order does not matter.
     """
 
     def checksum(x):

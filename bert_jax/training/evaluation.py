@@ -27,8 +27,8 @@ class Evaluator:
     ):
         """Prepare the evaluation step.
 
-        `signals` returns what this process sends with each batch, see
-        `programs.HostSignals`.
+        `signals` returns the `programs.HostSignals` that this process sends with each
+        batch, on the devices.
         """
         self._run, self._phase = run, phase
         self._losses = phase.objective.losses

@@ -46,7 +46,7 @@ class Ledger:
             self._seconds["lost"] += max(self._started - entry["unix_time"], 0.0)
 
     def entry(self) -> dict[str, Any]:
-        """Return what is saved with a checkpoint, in JSON's types."""
+        """Return the account as JSON values, to be saved with a checkpoint."""
         self._settle()
         return {"unix_time": time.time(), "seconds": dict(self._seconds)}
 

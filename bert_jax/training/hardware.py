@@ -1,7 +1,7 @@
 """Peak arithmetic throughput of devices."""
 
 # Peak of one JAX device for dense bfloat16 products, from the vendors' data sheets.
-# TPU v2 and v3 have two devices to a chip, TPU7x likewise.
+# A chip of TPU v2, v3 and TPU7x has two devices.
 _PEAK_FLOPS = {
     "TPU v2": 22.5e12,
     "TPU v3": 61.5e12,

@@ -3,8 +3,8 @@
 Sources: Jordan et al. 2024, Muon (kellerjordan.github.io/posts/muon); Liu et al. 2025
 (Moonlight, arXiv 2502.16982) for the size of the updates. Momentum and Newton-Schulz
 iteration come from `optax.contrib`. Matrices are divided by their Schatten-4 norm
-before the iteration, not by the Frobenius norm, which is larger. Four steps then do
-about as well as five, but for matrices of very low rank, and need a fifth fewer
+before the iteration, not by the Frobenius norm, which is larger. Four steps are then
+about as good as five, except for matrices of very low rank, with a fifth fewer
 operations (docs/log.md).
 """
 

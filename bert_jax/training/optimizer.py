@@ -133,7 +133,7 @@ def make_optimizer(
 def all_but(
     is_frozen: Callable[[str], bool], update: optax.GradientTransformation
 ) -> optax.GradientTransformation:
-    """Update all parameters but the frozen ones, which have no state.
+    """Return the optimizer without updates and state for frozen parameters.
 
     `optax.partition` does this, too, but not inside the boxes with names of dimensions.
     """
@@ -236,8 +236,8 @@ def clip_updates(
     """Turn AdamW into StableAdamW: divide each tensor's update by max(1, RMS).
 
     RMS is the root mean square of gradient / sqrt(square), over one layer of one
-    tensor. It is far above 1 when gradients grow faster than their running mean square
-    follows. The division amounts to a smaller learning rate, so that weight decay is
+    tensor. It is far above 1 when gradients grow faster than their running mean
+    square. The division amounts to a smaller learning rate, so that weight decay is
     divided, too (Wortsman et al. 2023, algorithm 2). `adamw` is a chain that begins
     with `scale_by_moments` and ends with weight decay.
     """

@@ -6,7 +6,7 @@ from bert_jax.training import metrics_file
 
 # The first evaluation after this share of the steps decides.
 _SHARE = 1 / 5
-# Nats below the baseline that are noise: a few thousand held-out tokens vary as much.
+# Nats. A smaller distance from the baseline is noise in a few thousand held-out tokens.
 _MARGIN = 0.05
 
 

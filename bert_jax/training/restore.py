@@ -230,12 +230,15 @@ def merge(params: Any, loaded: Loaded) -> Any:
 
 
 def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, str]:
-    """Read in all processes, and return the result and what is wrong with the files.
+    """Call a function that reads a checkpoint, in all processes.
 
     Args:
       name: Name of the checkpoint in messages.
       function: Function to call with the arguments; may wait for other processes.
       *arguments: Arguments of the function.
+
+    Returns:
+      The result, and a description of the damage that any process found; "" if none.
 
     Raises:
       Unavailable: In all processes, if a later attempt may succeed.

@@ -141,7 +141,7 @@ def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> N
 
 
 def _has_run(folder: storage.Path) -> bool:
-    """Return whether the folder has more than the files of a start."""
+    """Return whether a run wrote more than the files that each start writes first."""
     if storage.is_remote(folder):
         # Reports come before checkpoints.
         return (folder / "metrics.jsonl").exists() or had_checkpoint(folder)
