@@ -535,6 +535,21 @@ def write_tensorflow(folder, names, arrays, prefix):
     )
 
 
+@pytest.mark.parametrize("case", ["electra_generator", "roberta_masked_lm"])
+def test_a_head_has_the_activation_of_its_class(case, tmp_path):
+    """ELECTRA's and RoBERTa's heads compute GELU, whatever `hidden_act` says."""
+    source = published.write(case, tmp_path / "source")
+    path = source / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | {"hidden_act": "silu"}))
+    encoder = checkpoints.published(source).metadata.encoder
+    assert (encoder.activation, encoder.head_activation) == ("silu", "gelu_erf")
+    convert.convert(str(source), str(tmp_path / "native"), "native")
+    done = convert.convert(str(tmp_path / "native"), str(tmp_path / "out"))
+    assert not done.missing and not done.ignored
+    got = checkpoints.published(tmp_path / "out").metadata.encoder
+    assert (got.activation, got.head_activation) == ("silu", "gelu_erf")
+
+
 def test_a_checkpoint_of_albert_in_tensorflow(tmp_path, documents):
     """Parameters and config equal those of the same model in `transformers`."""
     source = published.folder("albert_pretraining")

@@ -252,6 +252,11 @@ class EncoderConfig:
         return layer % self.global_layer_every == self.first_global_layer
 
     @property
+    def head_activation(self) -> str:
+        """Activation of the prediction head, with the default filled in."""
+        return self.prediction_head.activation or self.activation
+
+    @property
     def padded_vocab_size(self) -> int:
         """Rows of the token embedding; the padding's logits are never predicted."""
         return math.ceil(self.vocab_size / self.vocab_multiple) * self.vocab_multiple

@@ -47,11 +47,10 @@ class Form:
                 f"the encoder is causal; {family.title} of transformers has no causal "
                 "class"
             )
-        activation = c.prediction_head.activation or c.activation
-        if self.model_class.head_activation not in ("", activation):
+        if self.model_class.head_activation not in ("", c.head_activation):
             raise UserError(
                 f"the head of {self.name} computes {self.model_class.head_activation}; "
-                f"the head of this encoder computes {activation}"
+                f"the head of this encoder computes {c.head_activation}"
             )
 
     @property

@@ -139,6 +139,10 @@ def make(
     purpose = model_classes.purpose_of_arrays(
         family, config.class_name, arrays.keys(), encoder
     )
+    activation = family.classes[purpose].head_activation
+    if activation not in ("", encoder.head_activation):  # whatever config.json says
+        head = dataclasses.replace(encoder.prediction_head, activation=activation)
+        encoder = dataclasses.replace(encoder, prediction_head=head)
     pad_id = 0
     if family.has_padding_positions:
         pad_id = configs.pad_id(config.file)

@@ -73,7 +73,7 @@ class PredictionHead(nn.Module):
                 head.bias,
                 name=name,
             )(x)
-            x = activations.activate(x, head.activation or c.activation)
+            x = activations.activate(x, c.head_activation)
         if head.norm:
             x = norms.Norm(c, name="layer_norm")(x)
         table = token_embedding

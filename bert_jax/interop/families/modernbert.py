@@ -56,7 +56,7 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
 def _write_fields(encoder: config_lib.EncoderConfig, purpose: str) -> dict[str, Any]:
     """Return the values that `_read_fields` reads, and the ids of special tokens."""
     head, pooler = encoder.prediction_head, encoder.pooler
-    activation, bias = head.activation or encoder.activation, head.bias
+    activation, bias = encoder.head_activation, head.bias
     if purpose in family.TASKS:
         activation, bias = pooler.activation, pooler.bias
     return {
