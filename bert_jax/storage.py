@@ -95,8 +95,11 @@ def path(name: str | os.PathLike) -> Path:
     """Return the path object for a path or URL.
 
     Raises:
-      UserError: The store is unknown, or the library for it is missing.
+      UserError: The store is unknown, or the library for it is missing; or the name of
+        a local path begins with file://.
     """
+    if os.fspath(name).startswith("file://"):
+        raise UserError(f"{name}: give a path without file://")
     if not is_remote(name):
         return pathlib.Path(name)
     url = os.fspath(name)

@@ -3,13 +3,17 @@
 import json
 import re
 
+import numpy as np
 import pytest
 import tokenizers
 from other_pipelines import BERT, BUILDERS, ROBERTA, hostile_texts, learn
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
+from bert_jax import config
 from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.data import masking
 from bert_jax.errors import UserError
+from bert_jax.prediction import filling
 from bert_jax.tokenizer import special_tokens
 
 
@@ -190,3 +194,22 @@ def test_pairs_are_joined_as_the_pipeline_joins_them(pipelines):
             special_tokens=ids,
         )
         assert tokenizer_lib.make(pipeline).pair_separators == expected
+
+
+def test_a_vocabulary_that_marks_the_ends_of_words(documents):
+    """Its whole words fill blanks; where words begin is unknown."""
+    pipeline = tokenizers.Tokenizer(
+        models.BPE(unk_token="<unk>", end_of_word_suffix="</w>")
+    )
+    pipeline.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    trainer = trainers.BpeTrainer(
+        vocab_size=600, special_tokens=[*ROBERTA], end_of_word_suffix="</w>"
+    )
+    pipeline.train_from_iterator(documents[:9], trainer)
+    tokenizer = check(pipeline, documents[:3])
+    assert tokenizer.texts[tokenizer.tokens.index("the</w>")] == "the"
+    words = [tokenizer.tokens[i] for i in np.flatnonzero(filling.is_word(tokenizer))]
+    assert "the</w>" in words and all(word.endswith("</w>") for word in words)
+    settings = config.MaskingConfig(unit="word")
+    with pytest.raises(UserError, match="unit='word' needs tokens that show where a w"):
+        masking.Masking(settings, 32, tokenizer, held_out=False)

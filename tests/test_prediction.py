@@ -119,6 +119,7 @@ def test_words_of_many_scripts_are_guessed(text, continues, kind, expected):
     tokenizer = types.SimpleNamespace(
         texts=[text],
         continues_word=[continues],
+        word_suffix="",
         space_marker={"wordpiece": "", "sentencepiece": "▁", "byte_bpe": "Ġ"}[kind],
         vocab_size=1,
     )

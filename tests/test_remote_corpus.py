@@ -176,6 +176,8 @@ def test_unwritable_store_is_one_line(text_file, wordpiece, monkeypatch, url):
 
 
 def test_unreachable_store_is_one_line(monkeypatch, url):
+    with pytest.raises(UserError, match="file:///b: give a path without file://"):
+        storage.path("file:///b")
     with pytest.raises(UserError, match="s4://b/c cannot be reached: Protocol not"):
         shards.open_corpus("s4://b/c")
     with monkeypatch.context() as patch:

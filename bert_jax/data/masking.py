@@ -13,6 +13,7 @@ from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.data import random_bits
 from bert_jax.data.random_bits import Purpose
+from bert_jax.errors import UserError
 
 
 class Masking:
@@ -54,6 +55,12 @@ class Masking:
         *,
         held_out: bool,
     ):
+        if tokenizer.word_suffix and config.unit != "token":
+            raise UserError(
+                f"objective.masking.unit={config.unit!r} needs tokens that show where "
+                f"a word begins; {tokenizer.word_suffix!r} of this tokenizer shows "
+                "where it ends; use unit='token'"
+            )
         self._config = config
         self._rate = config.eval_rate if held_out else config.rate
         self._length = length

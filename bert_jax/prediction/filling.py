@@ -108,6 +108,8 @@ def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
         kinds = {unicodedata.category(char)[0] for char in text}
         if not kinds & {"L", "N"} or not kinds <= set("LMN"):
             return False
+        if suffix := tokenizer.word_suffix:
+            return tokenizer.tokens[token].endswith(suffix)
         return not tokenizer.continues_word[token] or (
             tokenizer.space_marker != ""
             and all(_UNSPACED.match(unicodedata.name(char, "")) for char in text)

@@ -157,6 +157,11 @@ def score_pairs(
         raise UserError(
             f"within_word applies to masked tokens only; {model.description()}"
         )
+    if within_word and (suffix := model.tokenizer.word_suffix):
+        raise UserError(
+            "within_word needs tokens that show where a word begins; this tokenizer "
+            f"marks its end, {suffix!r}"
+        )
     engine = model.engine(question, "to score sentences", "give a pretraining run")
     remaining = enumerate(pairs)
     while window := list(itertools.islice(remaining, _WINDOW)):

@@ -177,6 +177,14 @@ class Tokenizer:
         continues = [self._texts.continues_word(token, unk) for token in self.tokens]
         return np.array(continues)
 
+    @property
+    def word_suffix(self) -> str:
+        """Suffix of tokens that end a word, as in HerBERT; "": words are not marked so.
+
+        Then no token tells whether it begins a word: `begins_word` is always True.
+        """
+        return self._texts.word_suffix
+
     @functools.cached_property
     def begins_word(self) -> np.ndarray:
         """bool[vocab_size]: whether a token begins a unit that is masked as a word.

@@ -20,6 +20,7 @@ class TokenTexts:
       space_marker: Character that stands for the space before a word, at the beginning
         of a token; "" if tokens do not include the space.
       continuation: Prefix of tokens that continue a word, such as `##`; "": none.
+      word_suffix: Suffix of tokens that end a word, such as `</w>`; "": none.
     """
 
     def __init__(self, pipeline: tokenizers.Tokenizer):
@@ -32,6 +33,7 @@ class TokenTexts:
         self.added = frozenset(token.content for token in added)
         self.space_marker = _space_marker(values)
         self.continuation = values["model"].get("continuing_subword_prefix") or ""
+        self.word_suffix = values["model"].get("end_of_word_suffix") or ""
         self._has_bytes = values["model"].get("byte_fallback", False)
 
     def bytes_of(self, token: str) -> bytes:
@@ -49,7 +51,8 @@ class TokenTexts:
             return bytes.fromhex(match[1])
         if self.space_marker:
             token = token.removeprefix(METASPACE).replace(METASPACE, " ")
-        return token.removeprefix(self.continuation).encode()
+        token = token.removeprefix(self.continuation)
+        return token.removesuffix(self.word_suffix).encode()
 
     def continues_word(self, token: str, unk: str) -> bool:
         """Return whether a token continues the word of the token before.
