@@ -535,6 +535,15 @@ def write_tensorflow(folder, names, arrays, prefix):
     )
 
 
+def test_a_head_without_arrays_is_not_missing():
+    """EuroBERT's head is the embedding alone, if it is tied."""
+    form = checkpoints.published(published.folder("eurobert_masked_lm")).form
+    assert form.heads == ["mlm_head"]
+    tied = dataclasses.replace(form.encoder.prediction_head, tied=True)
+    encoder = dataclasses.replace(form.encoder, prediction_head=tied)
+    assert dataclasses.replace(form, encoder=encoder).heads == []
+
+
 @pytest.mark.parametrize("case", ["electra_generator", "roberta_masked_lm"])
 def test_a_head_has_the_activation_of_its_class(case, tmp_path):
     """ELECTRA's and RoBERTa's heads compute GELU, whatever `hidden_act` says."""

@@ -68,12 +68,20 @@ class Form:
 
     @property
     def heads(self) -> list[str]:
-        """First parts of the paths of the class's heads and pooler."""
+        """First parts of the paths of the heads and the pooler that have arrays."""
+        absent = absent_parts(self.encoder.prediction_head)
         heads = [
             p if p.startswith("encoder/") else p.split("/")[0]
             for p in self.model_class.parts
+            if not p.endswith(absent)
         ]
         return list(dict.fromkeys(heads))
+
+
+def absent_parts(head: config_lib.PredictionHeadConfig) -> tuple[str, ...]:
+    """Return the ends of the paths of parameters that a prediction head lacks."""
+    lacks = {"output_embedding": head.tied, "output_bias": not head.output_bias}
+    return tuple(name for name, is_absent in lacks.items() if is_absent)
 
 
 def names(path: str, form: Form) -> list[str]:

@@ -86,11 +86,7 @@ def purpose_of_arrays(
     if named in family.encoder_only:
         return BARE
     head = encoder.prediction_head
-    absent = [
-        *(["output_embedding"] if head.tied else []),
-        *([] if head.output_bias else ["output_bias"]),
-        "encoder/pooler",
-    ]
+    absent = *huggingface.absent_parts(head), "encoder/pooler"
 
     def is_there(name):
         return name in names or f"{name}.weight" in names
@@ -107,7 +103,7 @@ def purpose_of_arrays(
         if all(
             is_there(name)
             for path, name in each.parts.items()
-            if not path.endswith(tuple(absent))
+            if not path.endswith(absent)
         ):
             return purpose
     return BARE
