@@ -130,7 +130,7 @@ def tokens_metric(record: dict) -> str:
 
 
 def result_cells(name: str, values: argparse.Namespace) -> list[str]:
-    """Return steps, loss, accuracy, accuracy of the second question, and BLiMP."""
+    """Return steps, loss, accuracy, accuracy of the second task, and BLiMP."""
     runs = finished(name, values)
     last = [records[-1] for _, records in runs]
     cells = [f"{last[0]['step']:,}"]
@@ -138,14 +138,14 @@ def result_cells(name: str, values: argparse.Namespace) -> list[str]:
         key = f"{tokens_metric(last[0])}_{what}"
         level = format(scale * last[0][key + metrics_file.WITHOUT_CONTEXT], form)
         cells.append(speedrun.cell(last, key, scale, form) + f" ({level})")
-    question = ""
-    for second in ("nsp", "sop", "disc"):
-        if f"{second}_accuracy" in last[0]:
+    second = ""
+    for task in ("nsp", "sop", "disc"):
+        if f"{task}_accuracy" in last[0]:
             never = 1 - last[0].get("replaced_fraction", 0.5)
-            cell = speedrun.cell(last, f"{second}_accuracy", 100, ".1f")
-            question = f"{cell} ({100 * never:.1f})"
+            cell = speedrun.cell(last, f"{task}_accuracy", 100, ".1f")
+            second = f"{cell} ({100 * never:.1f})"
     judged = [scores for scores, _ in runs]
-    return [*cells, question, speedrun.cell(judged, "blimp", 100, ".1f")]
+    return [*cells, second, speedrun.cell(judged, "blimp", 100, ".1f")]
 
 
 def print_table(header: list[str], rows: list[list[str]]) -> None:
@@ -166,7 +166,7 @@ def print_tables(values: argparse.Namespace) -> None:
     header = ["", "parameters", "of the encoder", "predicted in a row"]
     print_table([*header, "M operations a row", "ms a step, one core"], shapes)
     header = ["", "steps", "loss (without context)", "accuracy (without context)"]
-    print_table([*header, "question (majority)", "BLiMP"], results)
+    print_table([*header, "second task (majority)", "BLiMP"], results)
 
 
 def draw(values: argparse.Namespace) -> figure.Figure:
@@ -188,7 +188,7 @@ def draw(values: argparse.Namespace) -> figure.Figure:
     left.axhline(0, color="black", linewidth=1, linestyle=":")
     left.set_xlabel("processor seconds")
     left.set_ylabel("held-out loss above that without context")
-    left.legend(fontsize="small")
+    left.legend(fontsize="small", ncols=2)
     right.axvline(50, color="black", linewidth=1, linestyle=":")
     right.set_xlabel("BLiMP, per cent")
     right.set_yticks(range(len(shown)), shown)
