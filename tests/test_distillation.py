@@ -226,7 +226,7 @@ def test_a_mesh_gives_the_step_of_one_device():
 def make_config(corpus, teacher, **changes):
     cfg = recipes.load("distillation", "smoke")
     cfg.data.corpus = str(corpus.folder)
-    cfg.objective.teacher = str(teacher)
+    cfg.objective.update(teacher=str(teacher), hidden_weight=0.5)
     cfg.encoder.dtype = "float32"
     cfg.update_from_flattened_dict(changes)
     return knobs.from_configdict(config.PretrainConfig, cfg)

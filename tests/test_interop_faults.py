@@ -80,7 +80,6 @@ REFUSED_CONFIGS = {
         ({"embedding_size": 24}, "ALBERT of transformers projects them"),
         ({"is_decoder": True}, "causal; ALBERT of transformers has no"),
     ],
-    "electra_generator": [({"hidden_act": "gelu_new"}, "head of ElectraForMaskedLM")],
     "electra_tagging": [
         ({"embedding_size": None}, "embedding_size must be of type"),
         ({"embedding_size": 13}, r"expected \(24, 13\) from"),
@@ -92,7 +91,6 @@ REFUSED_CONFIGS = {
     "roberta_masked_lm": [
         ({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in"),
         ({"pad_token_id": None}, "pad_token_id must be of type int"),
-        ({"hidden_act": "gelu_new"}, "head of RobertaForMaskedLM"),
     ],
     "electra_choice": [
         ({"summary_activation": "relu"}, "summary_activation is 'relu'; .* 'gelu' only")
