@@ -7,14 +7,14 @@ from typing import Any
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, storage, warm_start
+from bert_jax import knobs, warm_start
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.objectives import distillation
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import processes, restore, workdir
+from bert_jax.training import processes, restore
 
 
 def adopt(
@@ -37,9 +37,12 @@ def adopt(
             "objective.teacher is not set; pass --config.objective.teacher=DIR: a "
             "workdir, a checkpoint in it, or a folder of another project"
         )
-    earlier = workdir.read_config(storage.path(folder), type(config))
-    known = earlier and (getattr(earlier.objective, "teacher", ""), "")
-    path, _ = checkpoints.of_run(objective.teacher, folder, known)
+    path, _ = checkpoints.of_run(
+        objective.teacher,
+        folder,
+        type(config),
+        lambda earlier: (getattr(earlier.objective, "teacher", ""), ""),
+    )
     if not checkpoints.exists(path):  # a student needs it in each step
         path = checkpoints.find(objective.teacher)
     metadata = checkpoints.read_metadata(path)

@@ -8,13 +8,13 @@ import jax
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, storage
+from bert_jax import knobs
 from bert_jax.corpus import shards
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.training import metadata as metadata_lib
-from bert_jax.training import processes, restore, sharding, workdir
+from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
@@ -53,9 +53,7 @@ def find(config: config_lib.PretrainConfig, folder: str) -> Source:
             "init_from is not set; pass --config.init_from=DIR: a workdir, a "
             "checkpoint in it, or a folder of another project"
         )
-    earlier = workdir.read_config(storage.path(folder), type(config))
-    known = earlier and (earlier.init_from, earlier.init_fingerprint)
-    path, fingerprint = checkpoints.of_run(config.init_from, folder, known)
+    path, fingerprint = checkpoints.of_run(config.init_from, folder, type(config))
     if checkpoints.exists(path):
         return Source(path, checkpoints.read_metadata(path), fingerprint)
     own = checkpoints.read_metadata(restore.find(folder))

@@ -159,12 +159,15 @@ def test_a_default_that_was_typed_is_refused_from_the_command_line(
     assert not (tmp_path / "run").exists()
 
 
-def test_a_run_keeps_its_source_once_it_has_a_checkpoint(pretrained, tmp_path):
+def test_a_run_keeps_its_source_once_it_has_a_checkpoint(corpus, pretrained, tmp_path):
     gone = str(pretrained / "checkpoints" / "77"), "hash of its parameters"
-    path, fingerprint = checkpoints.of_run(str(pretrained), str(tmp_path), gone)
-    assert (path, fingerprint) == (checkpoints.find(pretrained), "")
-    workdir.note_checkpoint(tmp_path)
-    path, fingerprint = checkpoints.of_run(str(pretrained), str(tmp_path), gone)
+    started = make_config(corpus, gone[0], init_fingerprint=gone[1])
+    with workdir.claim(tmp_path / "run", started, print):
+        pass
+    asked = str(pretrained), str(tmp_path / "run"), config.PretrainConfig
+    assert checkpoints.of_run(*asked) == (checkpoints.find(pretrained), "")
+    workdir.note_checkpoint(tmp_path / "run")
+    path, fingerprint = checkpoints.of_run(*asked)
     assert (str(path), fingerprint) == gone
 
 

@@ -9,11 +9,11 @@ import jax.numpy as jnp
 from etils import epath
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, storage
+from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
-from bert_jax.training import processes, restore, sharding, workdir
+from bert_jax.training import processes, restore, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
@@ -24,9 +24,7 @@ def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, 
         raise UserError(
             "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
         )
-    earlier = workdir.read_config(storage.path(folder), type(config))
-    known = earlier and (earlier.init_from, earlier.init_fingerprint)
-    return checkpoints.of_run(config.init_from, folder, known)
+    return checkpoints.of_run(config.init_from, folder, type(config))
 
 
 def encoder(

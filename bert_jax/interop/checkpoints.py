@@ -7,6 +7,7 @@ import atexit
 import dataclasses
 import functools
 import glob
+import operator
 import os
 import pathlib
 import re
@@ -24,6 +25,8 @@ from bert_jax.interop.published import Published
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, restore, workdir
 
+# Fields of a config with the checkpoint that a run starts from, and its fingerprint.
+_INIT = operator.attrgetter("init_from", "init_fingerprint")
 # Arrays in formats that bert_jax does not read.
 _UNREAD = re.compile(r"\.(bin|pt|pth|h5|msgpack|onnx|ot|gguf)$")
 
@@ -123,7 +126,10 @@ def exists(source: epath.Path) -> bool:
 
 
 def of_run(
-    given: str, folder: str, earlier: tuple[str, str] | None
+    given: str,
+    folder: str,
+    config_class: type,
+    known: Callable[[Any], tuple[str, str]] = _INIT,
 ) -> tuple[epath.Path, str]:
     """Return the checkpoint that a run starts from, and its fingerprint if known.
 
@@ -133,14 +139,18 @@ def of_run(
     Args:
       given: Checkpoint, or a folder with several, in the config of this start.
       folder: Workdir of the run.
-      earlier: Checkpoint and fingerprint in the config of an earlier start, if any.
+      config_class: Class of the run's config.
+      known: Function from the config of an earlier start to this checkpoint and its
+        fingerprint; "" where there is none.
     """
-    path = restore.absolute(given)
-    if earlier and earlier[0]:
-        source = restore.absolute(earlier[0])
-        has_begun = workdir.had_checkpoint(storage.path(folder))
-        if (path == source or path in source.parents) and (has_begun or exists(source)):
-            return source, earlier[1]
+    path, local = restore.absolute(given), storage.path(folder)
+    earlier = workdir.read_config(local, config_class)
+    started, fingerprint = known(earlier) if earlier else ("", "")
+    if started:
+        source = restore.absolute(started)
+        is_in_it = path == source or path in source.parents
+        if is_in_it and (workdir.had_checkpoint(local) or exists(source)):
+            return source, fingerprint
     return find(path), ""
 
 

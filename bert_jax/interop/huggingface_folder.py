@@ -51,8 +51,8 @@ def read(folder: pathlib.Path) -> published.Published:
     elif pickles := _pickles(folder):
         # Published DeBERTas name no class, and none of `transformers` reads their head.
         is_deberta = config.family.model_type == "deberta-v2"
-        auto = "AutoModel" if is_deberta else "AutoModelForPreTraining"
-        auto = config.class_name or auto
+        default = "AutoModel" if is_deberta else "AutoModelForPreTraining"
+        auto = config.class_name or default
         raise UserError(
             f"{pickles[0]} is a pickle, and reading a pickle can run code; save the "
             f"model as safetensors, in Python: from transformers import {auto} as M; "

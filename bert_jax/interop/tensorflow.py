@@ -19,7 +19,6 @@ from bert_jax.interop.families.family import ACTIVATIONS
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.tokenizer import Tokenizer, sentencepiece_model
 
-CONFIG = "bert_config.json"
 _ALBERT_CONFIG = "albert_config.json"
 # Purposes that google-research/bert has a model for.
 PURPOSES = (
@@ -68,8 +67,8 @@ _TRAINING = re.compile(r".*/adam_[mv]|global_step")
 
 def is_checkpoint(path: pathlib.Path) -> bool:
     """Return whether a path, a folder or a prefix of files, is a checkpoint."""
-    configs_there = ((path / name).exists() for name in (CONFIG, _ALBERT_CONFIG))
-    return _index(path) is not None or any(configs_there)
+    names = configs.GOOGLE_CONFIG, _ALBERT_CONFIG
+    return _index(path) is not None or any((path / name).exists() for name in names)
 
 
 def belongs_to_another(path: pathlib.Path, name: str) -> bool:
@@ -102,8 +101,8 @@ def read(path: pathlib.Path) -> published.Published:
     config = None
     if is_albert:
         config = configs.read_tensorflow(folder / _ALBERT_CONFIG, ALBERT)
-    elif (folder / CONFIG).exists():
-        config = configs.read_tensorflow(folder / CONFIG, BERT)
+    elif (folder / configs.GOOGLE_CONFIG).exists():
+        config = configs.read_tensorflow(folder / configs.GOOGLE_CONFIG, BERT)
     if not (index := _index(path)):
         raise UserError(f"{path} has no {PREFIX}{_INDEX}")
     prefix = index.with_suffix("")
@@ -114,7 +113,7 @@ def read(path: pathlib.Path) -> published.Published:
     return published.make(
         str(folder if path.is_dir() else index),
         (index, *files),
-        config or _config_of_electra(folder / CONFIG, arrays),
+        config or _config_of_electra(folder / configs.GOOGLE_CONFIG, arrays),
         _pieces(folder) if is_albert else vocabularies.read_google(folder),
         arrays,
     )

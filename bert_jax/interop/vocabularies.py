@@ -17,7 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import json_files
+from bert_jax.interop import configs, json_files
 from bert_jax.interop.families import BERT, FAMILIES
 from bert_jax.tokenizer import (
     PIPELINE_FILE,
@@ -41,7 +41,6 @@ _FIRST_TOKENS = {
 _FAIRSEQ_MASK = "<mask>"
 _BYTE_BPE = ("vocab.json", "merges.txt")
 _WORDPIECE = "vocab.txt"
-_GOOGLE = "bert_config.json"
 # Longest word of `transformers`' BERT tokenizers, in characters.
 _LONGEST_WORD = 100
 # Classes of `transformers` that split the texts of older folders as bert_jax does.
@@ -56,6 +55,7 @@ _REPLACED = {
     "tokenize_chinese_chars": "handle_chinese_chars",
     "add_prefix_space": "add_prefix_space",
 }
+# Settings that are true or false.
 _SWITCHES = (*_REPLACED, "do_basic_tokenize", "keep_accents", "split_by_punct")
 
 
@@ -73,9 +73,10 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
         tokenizer = Tokenizer.load(folder, named)
         _check_replaced(folder, tokenizer, settings)
         return tokenizer
-    if (folder / _GOOGLE).exists() and not (folder / "config.json").exists():
+    config = folder / "config.json"
+    if (folder / configs.GOOGLE_CONFIG).exists() and not config.exists():
         return read_google(folder)
-    model = json_files.read_if_there(folder / "config.json")
+    model = json_files.read_if_there(config)
     name = settings.get("tokenizer_class") or model.get("tokenizer_class")
     is_fairseq = (folder / _FAIRSEQ).exists()
     if name and not is_fairseq and not re.fullmatch(_CLASSES, str(name)):

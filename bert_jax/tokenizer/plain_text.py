@@ -35,7 +35,7 @@ def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Token
         if not model.get("ignore_merges"):
             return result  # no merge makes a special token
     # Other models emit every word or piece that is in the vocabulary, special tokens
-    # included. To prevent that, split their texts after the first character.
+    # included. To prevent that, split the text of each after its first character.
     whole = [re.escape(t[0]) + f"(?={re.escape(t[1:])})" for t in special]
     cut = pre_tokenizers.Split(
         tokenizers.Regex("|".join(whole)), "merged_with_previous"
