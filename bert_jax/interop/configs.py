@@ -46,7 +46,6 @@ FIELDS: dict[str, tuple[str, type, Any]] = {
 _NOT_COMPARED = {"vocab_multiple", "max_position_embeddings"}
 # Purposes of classes that read a pooled vector.
 _POOLED = {CLASSIFICATION, CHOICE, NEXT_SENTENCE, SENTENCE_ORDER}
-GOOGLE_CONFIG = "bert_config.json"  # file of google-research/bert
 _POSITIONS = "encoder/embeddings/position_embedding"
 
 

@@ -31,7 +31,10 @@ from bert_jax.training import checkpoint
 # Subfolder of an exported ELECTRA for its generator.
 GENERATOR = "generator"
 # File that marks a folder as one of a format.
-_LAST = {"huggingface": huggingface_folder.CONFIG, "tensorflow": configs.GOOGLE_CONFIG}
+_LAST = {
+    "huggingface": huggingface_folder.CONFIG,
+    "tensorflow": json_files.GOOGLE_CONFIG,
+}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -180,7 +183,7 @@ def _tensorflow(
     vocabularies.write_wordpiece(model.metadata.tokenizer, folder)
     values = configs.to_tensorflow(form.encoder)
     names = tensorflow.write(_arrays(model, form), folder)
-    json_files.write(folder / configs.GOOGLE_CONFIG, values)
+    json_files.write(folder / json_files.GOOGLE_CONFIG, values)
     return names
 
 

@@ -7,6 +7,8 @@ from typing import Any, NamedTuple
 
 from bert_jax.errors import UserError
 
+GOOGLE_CONFIG = "bert_config.json"  # config of google-research/bert
+
 
 def read(path: pathlib.Path) -> dict[str, Any]:
     """Return the object in a JSON file.

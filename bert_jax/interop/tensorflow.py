@@ -67,7 +67,7 @@ _TRAINING = re.compile(r".*/adam_[mv]|global_step")
 
 def is_checkpoint(path: pathlib.Path) -> bool:
     """Return whether a path, a folder or a prefix of files, is a checkpoint."""
-    names = configs.GOOGLE_CONFIG, _ALBERT_CONFIG
+    names = json_files.GOOGLE_CONFIG, _ALBERT_CONFIG
     return _index(path) is not None or any((path / name).exists() for name in names)
 
 
@@ -101,8 +101,8 @@ def read(path: pathlib.Path) -> published.Published:
     config = None
     if is_albert:
         config = configs.read_tensorflow(folder / _ALBERT_CONFIG, ALBERT)
-    elif (folder / configs.GOOGLE_CONFIG).exists():
-        config = configs.read_tensorflow(folder / configs.GOOGLE_CONFIG, BERT)
+    elif (folder / json_files.GOOGLE_CONFIG).exists():
+        config = configs.read_tensorflow(folder / json_files.GOOGLE_CONFIG, BERT)
     if not (index := _index(path)):
         raise UserError(f"{path} has no {PREFIX}{_INDEX}")
     prefix = index.with_suffix("")
@@ -113,7 +113,7 @@ def read(path: pathlib.Path) -> published.Published:
     return published.make(
         str(folder if path.is_dir() else index),
         (index, *files),
-        config or _config_of_electra(folder / configs.GOOGLE_CONFIG, arrays),
+        config or _config_of_electra(folder / json_files.GOOGLE_CONFIG, arrays),
         _pieces(folder) if is_albert else vocabularies.read_google(folder),
         arrays,
     )

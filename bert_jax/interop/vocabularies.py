@@ -17,7 +17,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
-from bert_jax.interop import configs, json_files
+from bert_jax.interop import json_files
 from bert_jax.interop.families import BERT, FAMILIES
 from bert_jax.tokenizer import (
     PIPELINE_FILE,
@@ -74,7 +74,7 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
         _check_replaced(folder, tokenizer, settings)
         return tokenizer
     config = folder / "config.json"
-    if (folder / configs.GOOGLE_CONFIG).exists() and not config.exists():
+    if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
         return read_google(folder)
     model = json_files.read_if_there(config)
     name = settings.get("tokenizer_class") or model.get("tokenizer_class")
