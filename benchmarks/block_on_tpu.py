@@ -28,7 +28,7 @@ def main() -> None:
     args = parser.parse_args()
     from bert_jax.planning import cost, hlo, schedule, topology
 
-    dump = schedule.Dump()  # before the compiler is loaded
+    dump = schedule.ScheduleFolder()  # before the compiler is loaded
     import flax.linen as nn
     import jax
     import jax.numpy as jnp

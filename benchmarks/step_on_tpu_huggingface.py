@@ -54,7 +54,7 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=128)
     parser.add_argument("--layers", type=int, default=12)
     args = parser.parse_args()
-    dump = schedule.Dump()  # before the compiler is loaded
+    dump = schedule.ScheduleFolder()  # before the compiler is loaded
     import transformers
 
     jax.config.update("jax_enable_compilation_cache", False)

@@ -38,7 +38,7 @@ class NewWord:
     pieces: tuple[int, ...]
 
     @property
-    def saved(self) -> int:
+    def tokens_saved(self) -> int:
         """Number of tokens that the word saves; an unknown word counts as two."""
         return self.count * max(1, len(self.pieces) - 1)
 
@@ -182,7 +182,7 @@ def find_words(
         NewWord(word, counts[word], tuple(ids))
         for word, ids in zip(candidates, pieces, strict=True)
     ]
-    return sorted(found, key=lambda new: (-new.saved, new.word))
+    return sorted(found, key=lambda new: (-new.tokens_saved, new.word))
 
 
 def extend_tokenizer(

@@ -286,7 +286,7 @@ def architecture(config: Any) -> list[dataclasses.Field]:
     ]
 
 
-def filled_in(config: T, path: str, value: Any, reason: str) -> T:
+def fill_in(config: T, path: str, value: Any, reason: str) -> T:
     """Return a config with a value in place of an open field.
 
     A field is open if its value counts as false: 0 or "".

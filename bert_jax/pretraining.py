@@ -73,7 +73,7 @@ def pretrain(
             config = teacher.adopt(config, folder, corpora[0], overrides)
         config = resolve(config, corpora)
     if source:
-        config = knobs.filled_in(
+        config = knobs.fill_in(
             config,
             "init_fingerprint",
             source.fingerprint or checkpoints.fingerprint(source.path),
@@ -87,8 +87,8 @@ def pretrain(
         if not source:
             return session.train(opened), config
         encoder = source.metadata.encoder
-        begin = functools.partial(warm_start.begin, run, source.path, encoder)
-        return session.train(opened, begin), config
+        change = functools.partial(warm_start.begin, run, source.path, encoder)
+        return session.train(opened, change), config
 
 
 def resolve(
@@ -103,17 +103,17 @@ def resolve(
     """
     if not corpora:
         size = config.encoder.vocab_size or config_lib.BERT_VOCAB_SIZE
-        return knobs.filled_in(config, "encoder.vocab_size", size, "")
+        return knobs.fill_in(config, "encoder.vocab_size", size, "")
     size = corpora[0].tokenizer.vocab_size
     # A published vocabulary may be padded.
     if not (config.init_from and config.encoder.vocab_size):
-        config = knobs.filled_in(
+        config = knobs.fill_in(
             config,
             "encoder.vocab_size",
             size,
             f"the tokenizer has {size} tokens; leave it 0 to follow the tokenizer",
         )
-    return knobs.filled_in(
+    return knobs.fill_in(
         config,
         "data.fingerprint",
         mixture.fingerprint(corpora),
@@ -191,8 +191,8 @@ def open_data(
     train = _batches(config, corpora, index, rows, held_out=False)
     for line in train.describe(config.phases[index].steps):
         processes.say(line)
-    held_out, levels = _held_out(config, corpora, index, rows)
-    return PhaseData(train.batches, held_out, train.row_names, levels)
+    held_out, baselines = _held_out(config, corpora, index, rows)
+    return PhaseData(train.batches, held_out, train.row_names, baselines)
 
 
 def _held_out(

@@ -185,7 +185,7 @@ def temporary_file(where: Path) -> pathlib.Path:
     return where.with_name(name)
 
 
-def put(temporary: pathlib.Path, where: Path) -> None:
+def move_into_place(temporary: pathlib.Path, where: Path) -> None:
     """Move a local file into place atomically."""
     if not is_remote(where):
         os.replace(temporary, where)
@@ -196,16 +196,16 @@ def put(temporary: pathlib.Path, where: Path) -> None:
         temporary.unlink()
 
 
-def get(where: Path, local: pathlib.Path) -> None:
+def download(where: Path, local: pathlib.Path) -> None:
     """Copy an object of a store to a local file."""
     _store(where.url).get_file(where.url, str(local))
 
 
 # Parts of libraries' messages about transient failures.
-_PASSING = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
+_TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed out")
 
 
-def is_passing(error: BaseException) -> bool:
+def is_transient(error: BaseException) -> bool:
     """Return whether an error is transient: a timeout is, a missing file is not."""
     for seen in _causes(error):
         code = getattr(seen, "code", 0)  # of gcsfs: HTTP status
@@ -218,14 +218,14 @@ def is_passing(error: BaseException) -> bool:
             return True
         if getattr(seen, "errno", 0) == errno.ESTALE:
             return True
-        if any(text in str(seen) for text in _PASSING):
+        if any(text in str(seen) for text in _TRANSIENT):
             return True
     return False
 
 
 def failure(error: BaseException) -> type[UserError] | type[Unavailable]:
     """Return the class of the exception to raise for an I/O error."""
-    return Unavailable if is_passing(error) else UserError
+    return Unavailable if is_transient(error) else UserError
 
 
 def reason(error: BaseException) -> str:

@@ -37,7 +37,7 @@ def adopt(
             "objective.teacher is not set; pass --config.objective.teacher=DIR: a "
             "workdir, a checkpoint in it, or a folder of another project"
         )
-    path, _ = checkpoints.of_run(
+    path, _ = checkpoints.initial_checkpoint(
         objective.teacher,
         folder,
         type(config),
@@ -85,7 +85,7 @@ def fill_in_fingerprint(
 ) -> config_lib.PretrainConfig:
     """Return the config with a hash of the teacher's parameters, from all processes."""
     path = restore.absolute(config.objective.teacher)
-    return knobs.filled_in(
+    return knobs.fill_in(
         config,
         "objective.teacher_fingerprint",
         checkpoints.fingerprint(path),

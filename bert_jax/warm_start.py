@@ -53,7 +53,9 @@ def find(config: config_lib.PretrainConfig, folder: str) -> Source:
             "init_from is not set; pass --config.init_from=DIR: a workdir, a "
             "checkpoint in it, or a folder of another project"
         )
-    path, fingerprint = checkpoints.of_run(config.init_from, folder, type(config))
+    path, fingerprint = checkpoints.initial_checkpoint(
+        config.init_from, folder, type(config)
+    )
     if checkpoints.exists(path):
         return Source(path, checkpoints.read_metadata(path), fingerprint)
     own = checkpoints.read_metadata(restore.find(folder))

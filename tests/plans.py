@@ -26,7 +26,7 @@ def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
     available = topology.GENERATIONS["v4"].hbm
     used = available - int(left * 2**30)
     memory = phase_lib.Memory(used // 4, used // 2, 0, 0, available)
-    rest = used - memory.parameters - memory.optimizer
+    other = used - memory.parameters - memory.optimizer
     return phase_lib.PhasePlan(
         name="phase 1/2, length 128",
         steps=steps,
@@ -36,8 +36,8 @@ def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
         micro_batches=1,
         flops=flops,
         flops_at_peak=1e15,
-        memory=dataclasses.replace(memory, rest=rest),
-        evaluation=dataclasses.replace(memory, rest=rest),
+        memory=dataclasses.replace(memory, other=other),
+        evaluation=dataclasses.replace(memory, other=other),
         cost=cost.Cost(1_050_000, 0, 0.0, None),
         clock=1.05e9,
         traffic=(collectives.Traffic("all-reduce", collectives.ICI, 2, 2**20, 2**21),),

@@ -41,7 +41,7 @@ def main(folder, output, *flags):
     huggingface_folder.safetensors = type(
         "Counted", (), {"read": staticmethod(counted)}
     )
-    source, _ = checkpoints.of_run(folder, output, config.PretrainConfig)
+    source, _ = checkpoints.initial_checkpoint(folder, output, config.PretrainConfig)
     encoder = checkpoints.read_metadata(source).encoder
     fingerprint = checkpoints.fingerprint(source)
     mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=4))

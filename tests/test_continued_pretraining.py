@@ -165,9 +165,9 @@ def test_a_run_keeps_its_source_once_it_has_a_checkpoint(corpus, pretrained, tmp
     with workdir.claim(tmp_path / "run", started, print):
         pass
     asked = str(pretrained), str(tmp_path / "run"), config.PretrainConfig
-    assert checkpoints.of_run(*asked) == (checkpoints.find(pretrained), "")
+    assert checkpoints.initial_checkpoint(*asked) == (checkpoints.find(pretrained), "")
     workdir.note_checkpoint(tmp_path / "run")
-    path, fingerprint = checkpoints.of_run(*asked)
+    path, fingerprint = checkpoints.initial_checkpoint(*asked)
     assert (str(path), fingerprint) == gone
 
 

@@ -250,7 +250,7 @@ def test_curves_show_the_records():
     picture = curves.draw(
         records,
         "T",
-        levels={"mlm_loss": (2.2, "known")},
+        baselines={"mlm_loss": (2.2, "known")},
         finetuned={"one": runs},
         baseline=("other", [record(3, "eval", mlm_loss=2.7, nsp_accuracy=0.5)]),
     )

@@ -40,8 +40,8 @@ def test_new_words_are_found_with_the_tokens_that_they_save(wordpiece):
     }
     for new in found:
         assert list(new.pieces) == wordpiece.encode(new.word)
-        assert new.saved == 3 * (len(new.pieces) - 1)
-    assert found[0].saved >= found[1].saved
+        assert new.tokens_saved == 3 * (len(new.pieces) - 1)
+    assert found[0].tokens_saved >= found[1].tokens_saved
 
 
 def test_counts_of_words_equal_counts_of_runs_of_letters(wordpiece, documents):
@@ -61,7 +61,7 @@ def test_counts_of_words_equal_counts_of_runs_of_letters(wordpiece, documents):
     assert len(expected) > 20
     found = extension.find_words(wordpiece, texts, min_count=5)
     assert {n.word: n.count for n in found if n.word.isalnum()} == expected
-    assert found == sorted(found, key=lambda n: (-n.saved, n.word))
+    assert found == sorted(found, key=lambda n: (-n.tokens_saved, n.word))
 
 
 def test_unused_tokens_are_replaced_first(wordpiece):

@@ -90,9 +90,11 @@ def test_exports_to_a_store_have_the_same_files(url, tmp_path, monkeypatch):
     folder = str(published.folder("masked_lm"))
     convert.convert(folder, str(tmp_path / "here"), "huggingface")
     order = []
-    put = storage.put
+    move = storage.move_into_place
     monkeypatch.setattr(
-        storage, "put", lambda file, where: (order.append(where.name), put(file, where))
+        storage,
+        "move_into_place",
+        lambda file, where: (order.append(where.name), move(file, where)),
     )
     convert.convert(folder, url, "huggingface")
     assert order[-1] == "config.json"

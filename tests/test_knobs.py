@@ -114,11 +114,11 @@ def test_differences_are_free_or_not():
 
 def test_open_fields_are_filled_in():
     album = Album(first=Drawing(shape=Circle()))
-    filled = knobs.filled_in(album, "first.bold", True, "")
+    filled = knobs.fill_in(album, "first.bold", True, "")
     assert filled.first.bold
-    assert knobs.filled_in(filled, "first.bold", True, "") == filled
+    assert knobs.fill_in(filled, "first.bold", True, "") == filled
     with pytest.raises(UserError, match=r"^first\.bold=True, but it is not$"):
-        knobs.filled_in(filled, "first.bold", False, "it is not")
+        knobs.fill_in(filled, "first.bold", False, "it is not")
 
 
 def test_required_values_of_other_fields():

@@ -335,7 +335,7 @@ def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
         (single,) = pretraining.open_data(alone, [corpus], 0, rows).held_out
         for a, b in zip(part.batches(), single.batches(), strict=True):
             assert all(np.array_equal(a[name], b[name]) for name in a)
-        assert part.levels == single.levels
+        assert part.baselines == single.levels
     # Baselines of the mixture weigh each corpus by its rows in training.
     frequencies = 0
     for corpus, weight in zip(
@@ -344,7 +344,7 @@ def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
         made = make([corpus], config, held_out=True)
         frequencies += weight * made.token_counts / made.num_rows
     entropy = unigram_baseline.entropy(frequencies / frequencies.sum())
-    assert data.levels["unigram_entropy"] == pytest.approx(entropy)
+    assert data.baselines["unigram_entropy"] == pytest.approx(entropy)
     assert metrics(workdir)[-1]["unigram_entropy"] == pytest.approx(entropy, rel=1e-6)
 
 

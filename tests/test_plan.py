@@ -221,7 +221,7 @@ def test_data_parallelism_sums_all_gradients_once():
     # The state of the optimizer stays on the chip during evaluation.
     evaluation = got.phases[0].evaluation
     assert evaluation.parameters == size and evaluation.optimizer == memory.optimizer
-    assert 0 < evaluation.rest < memory.rest + 2**20
+    assert 0 < evaluation.other < memory.other + 2**20
 
 
 @needs_compiler

@@ -45,12 +45,12 @@ def start(mesh, objective, name="adamw"):
     shapes = sharding.state_shapes(init, mesh)
     state = sharding.initialise(init, shapes, jax.random.key(0))
     shardings = sharding.shardings_of(shapes)
-    over_copies = functools.partial(
+    sum_over_copies = functools.partial(
         sharding.sum_over_copies, mesh=mesh, dtype=jnp.float32
     )
     train = jax.jit(
         step.make_train_step(
-            objective, tx, seed=1, micro_batches=2, over_copies=over_copies
+            objective, tx, seed=1, micro_batches=2, sum_over_copies=sum_over_copies
         ),
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
         out_shardings=(shardings, sharding.replicated(mesh)),

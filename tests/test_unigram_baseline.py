@@ -72,7 +72,7 @@ def config_of(corpus):
 
 
 def levels_of(config, corpus, rows):
-    return pretraining.open_data(config, [corpus], 0, np.array(rows)).levels
+    return pretraining.open_data(config, [corpus], 0, np.array(rows)).baselines
 
 
 @pytest.mark.parametrize("objective", ["masked_lm", "causal_lm"])

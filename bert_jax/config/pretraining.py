@@ -26,7 +26,7 @@ from bert_jax.knobs import knob
 # Fields of the encoder that a phase may set.
 _ROTARY_BASES = ("rotary_base", "local_rotary_base")
 # Shares of a schedule, which a phase with a learning rate sets for itself.
-_OF_SCHEDULE = ("warmup_fraction", "decay_fraction")
+_SCHEDULE_FRACTIONS = ("warmup_fraction", "decay_fraction")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -105,7 +105,7 @@ class PhaseConfig:
         """Check that micro-batches have equal sizes, and that a schedule has a rate."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
         if not self.learning_rate:  # no new schedule begins
-            required = [(name, 0.0, "learning_rate") for name in _OF_SCHEDULE]
+            required = [(name, 0.0, "learning_rate") for name in _SCHEDULE_FRACTIONS]
             knobs.require(self, where, required)
         check_shares(where, self)
 
@@ -182,7 +182,7 @@ class PretrainConfig:
             self.check_phases_fit(where)
         if not self.phases[0].learning_rate:
             return
-        for name in ("learning_rate", *_OF_SCHEDULE):
+        for name in ("learning_rate", *_SCHEDULE_FRACTIONS):
             value = getattr(self.optimizer, name)
             if value != getattr(_OPTIMIZER, name):
                 raise UserError(

@@ -80,7 +80,7 @@ class ShardWriter:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
             size = stream.tell()
         with storage.writing(self._path, CONTINUES):
-            storage.put(self._temporary, self._path)
+            storage.move_into_place(self._temporary, self._path)
         return shards.Shard(
             file=self._path.name, sha256=digest, size=size, **self._counts
         )

@@ -184,7 +184,7 @@ def _content(piece: Piece) -> str:
         for part in storage.read_ranges(piece.name, ranges):
             digest.update(part)
     except OSError as error:
-        if storage.is_passing(error):
+        if storage.is_transient(error):
             name = terminal.printable(piece.name)
             raise Unavailable(f"{name} cannot be read now: {error}") from error
         return ""  # reported when the file is read

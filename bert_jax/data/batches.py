@@ -202,9 +202,11 @@ class _Group:
             if len(corpora) > 1:
                 counts = mixture.rows_of_block(config.of_phase(i).data, corpora)
                 if self.mixing is None or (counts != self.mixing.counts).any():
-                    rest = self.mixing.rest(self._begin) if self.mixing else None
+                    remaining = (
+                        self.mixing.remaining(self._begin) if self.mixing else None
+                    )
                     key = random_bits.word(key_of(i), random_bits.Purpose.MIXING)
-                    self.mixing, self._begin = mixing.Mixing(counts, key, rest), 0
+                    self.mixing, self._begin = mixing.Mixing(counts, key, remaining), 0
             if i < phase:
                 shape = config.phases[i]
                 self._begin += shape.steps * shape.batch_size // num_groups

@@ -125,7 +125,9 @@ def cut_into_pieces(table: TokenTable, target: int) -> Pieces:
     return Pieces(starts, before[table.document_sentences])
 
 
-def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> np.ndarray:
+def of_at_least(
+    pieces: Pieces, target: int | np.ndarray, min_pieces: int
+) -> np.ndarray:
     """Join pieces of one document to chunks that reach `target` tokens.
 
     As in the original, a chunk takes pieces until it has `target` tokens or the
@@ -152,7 +154,7 @@ def reach(pieces: Pieces, target: int | np.ndarray, min_pieces: int) -> np.ndarr
     return _walk(ends, pieces.of_document)
 
 
-def fill(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
+def of_at_most(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
     """Join pieces to chunks of at most `target` tokens.
 
     Args:

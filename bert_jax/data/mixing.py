@@ -18,7 +18,7 @@ from bert_jax.corpus.mixture import BLOCK
 from bert_jax.data import random_bits
 
 
-class Rest(NamedTuple):
+class Remaining(NamedTuple):
     """Rows of each corpus that earlier phases have not taken.
 
     Attributes:
@@ -33,25 +33,27 @@ class Rest(NamedTuple):
 class Mixing:
     """Order of the rows of several corpora."""
 
-    def __init__(self, counts: np.ndarray, key: tf.Tensor, rest: Rest | None):
+    def __init__(self, counts: np.ndarray, key: tf.Tensor, remaining: Remaining | None):
         """Prepare what does not depend on the rows.
 
         Args:
           counts: int64 [corpora]; rows of each in a block, in sum `BLOCK`.
           key: uint64; key of the orders of the blocks.
-          rest: Rows that earlier phases have left; None: all rows.
+          remaining: Rows that earlier phases have left; None: all rows.
         """
         self.counts = counts
         self._ends = tf.constant(np.cumsum(counts))
         self._key = key
         empty = np.zeros(0, np.int64)
-        self._rest = rest or Rest([empty] * len(counts), [0] * len(counts))
+        self._remaining = remaining or Remaining(
+            [empty] * len(counts), [0] * len(counts)
+        )
         # One more element, because an empty array cannot be gathered from.
-        self._left = tf.constant(np.concatenate([*self._rest.left, [0]]))
-        sizes = np.array([len(left) for left in self._rest.left])
+        self._left = tf.constant(np.concatenate([*self._remaining.left, [0]]))
+        sizes = np.array([len(left) for left in self._remaining.left])
         self._sizes = tf.constant(sizes)
         self._before = tf.constant(np.cumsum(sizes) - sizes)
-        self._begin = tf.constant(self._rest.begin, tf.int64)
+        self._begin = tf.constant(self._remaining.begin, tf.int64)
 
     def at(self, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the corpus at each position, and the row of this corpus.
@@ -74,15 +76,15 @@ class Mixing:
         new = tf.gather(self._begin, corpus) + row - size
         return corpus, tf.where(row < size, tf.gather(self._left, left), new)
 
-    def rest(self, position: int) -> Rest:
+    def remaining(self, position: int) -> Remaining:
         """Return the rows that are left when all positions before this are taken."""
         end = (position // BLOCK + 1) * BLOCK
         corpus, row = (
             x.numpy() for x in self.at(tf.range(position, end, dtype=tf.int64))
         )
         left, begin = [], []
-        for i, (old, first) in enumerate(zip(*self._rest, strict=True)):
+        for i, (old, first) in enumerate(zip(*self._remaining, strict=True)):
             taken = end // BLOCK * int(self.counts[i])
             left.append(np.concatenate([row[corpus == i], old[taken:]]))
             begin.append(first + max(taken - len(old), 0))
-        return Rest(left, begin)
+        return Remaining(left, begin)

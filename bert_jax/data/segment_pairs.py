@@ -38,7 +38,7 @@ class Consecutive(segments.Segments):
     _min_pieces = 2
 
     def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
-        return chunks_lib.reach(pieces, self._target, self._min_pieces)
+        return chunks_lib.of_at_least(pieces, self._target, self._min_pieces)
 
     def _prepare(self, table, pieces, chunks):
         self._aim = None
@@ -113,7 +113,9 @@ class Consecutive(segments.Segments):
             )
         return trimmed[0], trimmed[1]
 
-    def _ask(self, a: Segment, b: Segment, label: tf.Tensor) -> dict[str, tf.Tensor]:
+    def _assemble_with_label(
+        self, a: Segment, b: Segment, label: tf.Tensor
+    ) -> dict[str, tf.Tensor]:
         """Assemble rows with the label of the pair task, bool [B]."""
         answer = {"labels": tf.cast(label, tf.int32), "is_pair": b.length > 0}
         return self._assemble(a, b) | answer
@@ -154,7 +156,7 @@ class NextSentence(Consecutive):
         is_random |= b.length == 0
         other = self._other_segment(chunk, aim - a.length, key)
         b = _select(is_random, other, b)
-        return self._ask(*self._trim(a, b, room, key), is_random)
+        return self._assemble_with_label(*self._trim(a, b, room, key), is_random)
 
     def _other_segment(
         self, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
@@ -210,7 +212,9 @@ class SentenceOrder(Consecutive):
         is_swapped = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
         is_swapped &= b.length > 0
         first, second = _select(is_swapped, b, a), _select(is_swapped, a, b)
-        return self._ask(*self._trim(first, second, room, key), is_swapped)
+        return self._assemble_with_label(
+            *self._trim(first, second, room, key), is_swapped
+        )
 
 
 def _select(condition: tf.Tensor, a: Segment, b: Segment) -> Segment:

@@ -83,7 +83,7 @@ class Segments:
         else:
             index = tf.range(len(pieces.starts) - 1, dtype=tf.int64)
             aims = self._draw_aims(random_bits.word(aim_key, index)).numpy()
-            chunks = chunks_lib.reach(pieces, aims, self._min_pieces)
+            chunks = chunks_lib.of_at_least(pieces, aims, self._min_pieces)
             # Each segment has at least one token; B may come from another document.
             tokens = np.diff(pieces.starts[chunks])
             tokens = np.clip(tokens, self._min_pieces, self._target)
@@ -142,7 +142,7 @@ class DocSentences(Segments):
     _separator: int | None = None  # tokens between two documents in a row
 
     def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
-        return chunks_lib.fill(pieces, self._target, self._separator)
+        return chunks_lib.of_at_most(pieces, self._target, self._separator)
 
     def _prepare(self, table, pieces, chunks):
         tokens, starts, stops = table.tokens, pieces.starts[:-1], pieces.starts[1:]

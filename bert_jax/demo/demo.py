@@ -67,11 +67,11 @@ def demo(config: DemoConfig, folder: str) -> str:
         text = f"{report.table(results)}\n\n{blanks}\n"
         bert = path / report.BERT / "pretrain"
         has_run = (bert / metrics_file.FILE).exists()
-        of_bert = metrics_file.read(bert) if has_run else ()
+        bert_records = metrics_file.read(bert) if has_run else ()
         with storage.writing(path):
             numbers = json.dumps(dataclasses.asdict(results), indent=2)
             storage.write_text(path / "results.json", f"{numbers}\n")
-            picture = report.draw(results, pretrained, finetuned, of_bert)
+            picture = report.draw(results, pretrained, finetuned, bert_records)
             picture.savefig(path / "curves.png")
             storage.write_text(path / "report.txt", text)
         return text

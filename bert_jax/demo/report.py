@@ -76,7 +76,7 @@ def draw(
     results: Results,
     pretrained: Sequence[dict[str, Any]],
     finetuned: dict[str, list[list[dict[str, Any]]]],
-    of_bert: Sequence[dict[str, Any]] = (),
+    bert_records: Sequence[dict[str, Any]] = (),
 ) -> figure.Figure:
     """Draw the curves of pretraining and fine-tuning from records of metrics.jsonl.
 
@@ -84,17 +84,17 @@ def draw(
       results: Numbers of the demo.
       pretrained: Records of pretraining.
       finetuned: Records of fine-tuning by seed, by initial weights.
-      of_bert: Records of pretraining with BERT's recipe, which are dashed lines.
+      bert_records: Records of pretraining with BERT's recipe, which are dashed lines.
     """
-    levels = dict.fromkeys(_PAIR_TASKS, (0.5, "chance")) | {
+    baselines = dict.fromkeys(_PAIR_TASKS, (0.5, "chance")) | {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),
     }
     return curves.draw(
         pretrained,
         "A small encoder on the documentation of Python packages",
-        levels=levels,
+        baselines=baselines,
         finetuned={f"{name} weights": runs for name, runs in finetuned.items()},
-        baseline=("BERT's recipe", of_bert) if of_bert else None,
+        baseline=("BERT's recipe", bert_records) if bert_records else None,
     )
 
 

@@ -123,13 +123,13 @@ def _finetune_once(
         )
         encoder = initialise.encoder(config, pretrained.encoder)
         task = TASKS[config.task.kind](config.task, pretrained.tokenizer)
-    config = knobs.filled_in(
+    config = knobs.fill_in(
         dataclasses.replace(config, init_from=str(source)),
         "task.fingerprint",
         task.fingerprint,
         f"the examples at hand have {task.fingerprint}",
     )
-    config = knobs.filled_in(
+    config = knobs.fill_in(
         config,
         "init_fingerprint",
         fingerprint or checkpoints.fingerprint(source),
@@ -140,8 +140,8 @@ def _finetune_once(
         config, run.objective, pretrained.tokenizer, task.settings
     )
     with session.open_session(run, folder, config, metadata, ledger) as opened:
-        begin = functools.partial(initialise.begin, config, run, source)
-        state = session.train(opened, begin)
+        change = functools.partial(initialise.begin, config, run, source)
+        state = session.train(opened, change)
         (phase,) = run.phases
         engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)
         rows_at_once = phase.batch_size // phase.micro_batches
@@ -170,7 +170,7 @@ def _finetune_once(
 def all_scores(task: tasks.Task, predictions: dict[str, Any]) -> dict[str, Any]:
     """Return the scores of all sets; names have a prefix for sets other than "eval"."""
     return {
-        task_files.in_set(name, metric): value
+        task_files.prefix_with_set(name, metric): value
         for name, of_set in predictions.items()
         for metric, value in task.scores(name, of_set).items()
     }

@@ -24,7 +24,7 @@ def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, 
         raise UserError(
             "init_from is empty; pass --config.init_from=WORKDIR of a pretraining run"
         )
-    return checkpoints.of_run(config.init_from, folder, type(config))
+    return checkpoints.initial_checkpoint(config.init_from, folder, type(config))
 
 
 def encoder(

@@ -111,7 +111,7 @@ def _read_remote(
 
 def _copy(file: storage.File, local: pathlib.Path) -> None:
     with storage.writing(local.parent, "set TMPDIR to another folder"):
-        storage.get(storage.path(file.name), local)
+        storage.download(storage.path(file.name), local)
 
 
 def find(path: str | os.PathLike) -> epath.Path:
@@ -125,7 +125,7 @@ def exists(source: epath.Path) -> bool:
     return published(source) is not None or source.exists()
 
 
-def of_run(
+def initial_checkpoint(
     given: str,
     folder: str,
     config_class: type,

@@ -84,7 +84,7 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
     else:
         generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
         model = lazy_checkpoint.with_sums(model)
-        paths, kept = set(model.params), _kept(model, form)
+        paths, kept = set(model.params), _exported_paths(model, form)
         write = _huggingface if to == "huggingface" else _tensorflow
         with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
             written = write(model, form, temporary)
@@ -108,20 +108,20 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
     return Converted(to, form.name, written, missing, ignored)
 
 
-def _kept(model: Model, form: huggingface.Form) -> set[str]:
+def _exported_paths(model: Model, form: huggingface.Form) -> set[str]:
     """Return the paths of the parameters that the output has arrays for."""
-    return {path for path in model.params if huggingface.has(path, form)}
+    return {path for path in model.params if huggingface.has_parameter(path, form)}
 
 
 def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays by name, sorted."""
     shapes = {
         name: huggingface.array_shape(path, model.params[path].shape, form)
-        for path in _kept(model, form)
+        for path in _exported_paths(model, form)
         for name in huggingface.names(path, form)
     }
     shapes = huggingface.always_present(form) | shapes
-    for name, second in huggingface.repeated(form).items():
+    for name, second in huggingface.duplicate_names(form).items():
         if name in shapes:
             shapes[second] = shapes[name]
     return dict(sorted(shapes.items()))
@@ -129,9 +129,11 @@ def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
 
 def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndarray]]:
     """Yield names and arrays. Memory holds the parameters of one array at a time."""
-    written, repeated = set(), huggingface.repeated(form)
+    written, repeated = set(), huggingface.duplicate_names(form)
     for name, array in huggingface.to_arrays(
-        sorted(_kept(model, form)), lambda path: model.params[path].read(), form
+        sorted(_exported_paths(model, form)),
+        lambda path: model.params[path].read(),
+        form,
     ):
         yield name, array
         if name in repeated:

@@ -97,12 +97,12 @@ def names(path: str, form: Form) -> list[str]:
     return [f"{form.family.layer_prefix.format(i)}.{name}" for i in layers]
 
 
-def has(path: str, form: Form) -> bool:
+def has_parameter(path: str, form: Form) -> bool:
     """Return whether a class has a parameter, even if no layer has an array of it."""
     return bool(_name(path, form))
 
 
-def stacked_with(path: str, form: Form) -> list[str]:
+def sharing_arrays(path: str, form: Form) -> list[str]:
     """Return the paths of the parameters that share this one's arrays, in order.
 
     Each array holds as many output rows of one parameter as of the next. Most arrays
@@ -139,7 +139,7 @@ def always_present(form: Form) -> dict[str, tuple[int, ...]]:
     }
 
 
-def repeated(form: Form) -> dict[str, str]:
+def duplicate_names(form: Form) -> dict[str, str]:
     """Return the second names of arrays that a model of the class has twice.
 
     Beside the output bias, the decoder has a bias of its own. `transformers` computes
@@ -175,7 +175,7 @@ def _first_layer(path: str, form: Form) -> int:
 def array_shape(path: str, shape: Sequence[int], form: Form) -> tuple[int, ...]:
     """Return the shape of each array of a parameter of the given path and shape."""
     part, *_ = _part_arrays(path, np.broadcast_to(np.float32(0), shape), form)
-    return len(part) * len(stacked_with(path, form)), *part.shape[1:]
+    return len(part) * len(sharing_arrays(path, form)), *part.shape[1:]
 
 
 def _views(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
@@ -220,7 +220,7 @@ def to_arrays(
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the names and arrays of parameters. One array is in memory at a time."""
     for path in paths:
-        together = stacked_with(path, form)
+        together = sharing_arrays(path, form)
         if path != together[0]:
             continue
         by_part = [_part_arrays(each, read(each), form) for each in together]
@@ -238,7 +238,7 @@ def to_parameter(
     value = np.zeros(shape, np.float32)
     if path.endswith("scale"):
         value[: _first_layer(path, form)] = 1  # initial value; layer 0 does not use it
-    together = stacked_with(path, form)
+    together = sharing_arrays(path, form)
     skipped = _skipped_rows(path, form)
     for view, array in zip(_views(path, value, form), arrays, strict=True):
         view[...] = np.split(array, len(together))[together.index(path)][skipped:]
@@ -248,5 +248,5 @@ def to_parameter(
 def to_huggingface(params: Any, form: Form) -> dict[str, np.ndarray]:
     """Convert a tree of parameters, or of their gradients, to a state dict."""
     by_path = parameters.flatten(params)
-    paths = [path for path in by_path if has(path, form)]
+    paths = [path for path in by_path if has_parameter(path, form)]
     return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), form))

@@ -68,7 +68,7 @@ def read(folder: pathlib.Path) -> published.Published:
             cls_is_last=config.family.cls_is_last,
             has_segments=config.encoder.type_vocab_size > 1,
         )
-    return published.make(str(folder), files, config, tokenizer, arrays)
+    return published.assemble(str(folder), files, config, tokenizer, arrays)
 
 
 def _read_shards(

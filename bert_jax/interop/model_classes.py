@@ -69,7 +69,7 @@ _SEGMENTS = {
     BARE: "next_sentence",  # has a pooler
 }
 # Purpose of a class with one head less, for families that lack the class itself.
-_INSTEAD = {NEXT_SENTENCE: MASKED_LM, SENTENCE_ORDER: MASKED_LM}
+_FALLBACKS = {NEXT_SENTENCE: MASKED_LM, SENTENCE_ORDER: MASKED_LM}
 
 
 def purpose_of_arrays(
@@ -122,7 +122,7 @@ def form_of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
         if family.exports(metadata.encoder, purpose, metadata.tokenizer)
     ]
     encoder, refusals = metadata.encoder, {}
-    for each in (purpose, _INSTEAD.get(purpose)):
+    for each in (purpose, _FALLBACKS.get(purpose)):
         for family in candidates:
             if each not in family.classes:
                 continue

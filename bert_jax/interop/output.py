@@ -86,7 +86,7 @@ def _upload(temporary: pathlib.Path, folder: storage.Path, last: str) -> None:
             place = folder
             for part in path.relative_to(temporary).parts:
                 place = place / part
-            storage.put(path, place)
+            storage.move_into_place(path, place)
     except BaseException:
         storage.remove_folder(folder)
         raise

@@ -112,7 +112,7 @@ class Published:
         )
 
 
-def make(
+def assemble(
     source: str,
     files: tuple[pathlib.Path, ...],
     config: ConfigFile,
@@ -227,7 +227,9 @@ def _shapes(
     shapes = {}
     for path, leaf in parameters.flatten(initial).items():
         names = huggingface.names(path, form)
-        if not huggingface.has(path, form):  # another class has this parameter
+        if not huggingface.has_parameter(
+            path, form
+        ):  # another class has this parameter
             continue
         missing = [name for name in names if name not in arrays]
         is_encoder = path.startswith("encoder/") and "/pooler/" not in path

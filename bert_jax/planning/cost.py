@@ -54,7 +54,7 @@ def measure(
 ) -> Cost:
     """Add up the cycles of a program.
 
-    `schedules` has the cycles by names of instructions, from `schedule.Dump`.
+    `schedules` has the cycles by names of instructions, from `schedule.ScheduleFolder`.
     """
     by_name = schedules or {}
     # The compiler writes one schedule for all instructions that differ in names only.

@@ -62,14 +62,14 @@ def _memory(plan: Plan) -> list[str]:
     memories = [phase.memory for phase in phases]
     evaluated = [phase.evaluation for phase in phases]
     available = gib(topology.devices_per_chip * topology.generation.hbm)
-    rest = ("included" if p.refused else gib(p.memory.rest) for p in phases)
+    other = ("included" if p.refused else gib(p.memory.other) for p in phases)
     return [
         "",
         f"memory of a chip, GiB (programs can use {available})",
         _row("  parameters", (gib(m.parameters) for m in memories)),
         _row("  optimizer", (gib(m.optimizer) for m in memories)),
         _row("  activations, gradients, ...", (gib(m.temporaries) for m in memories)),
-        _row("  batch, program, padding", rest),
+        _row("  batch, program, padding", other),
         _row("  free", (gib(m.left) for m in memories)),
         _row("  evaluation: activations, ...", (gib(m.temporaries) for m in evaluated)),
         _row("  evaluation: free", (gib(m.left) for m in evaluated)),

@@ -17,7 +17,7 @@ from jax.experimental.compilation_cache import compilation_cache
 from bert_jax.planning import cost as cost_lib
 from bert_jax.planning import hlo
 from bert_jax.planning.collectives import Traffic, traffic
-from bert_jax.planning.schedule import Dump
+from bert_jax.planning.schedule import ScheduleFolder
 from bert_jax.planning.topology import Topology
 from bert_jax.training import hardware, programs, sharding
 from bert_jax.training import step as step_lib
@@ -36,14 +36,14 @@ class Memory:
     parameters: int
     optimizer: int  # state of the optimizer, also during evaluation
     # Activations, gradients and other arrays of a step. If the compiler refused the
-    # program, the rest is included.
+    # program, `other` is included.
     temporaries: int
-    rest: int  # the batch, the program, and the padding of its arguments to tiles
+    other: int  # the batch, the program, and the padding of its arguments to tiles
     available: int  # memory that programs can use
 
     @property
     def left(self) -> int:
-        used = self.parameters + self.optimizer + self.temporaries + self.rest
+        used = self.parameters + self.optimizer + self.temporaries + self.other
         return self.available - used
 
 
@@ -103,7 +103,7 @@ class PhasePlan:
 
 
 def plan_phase(
-    run: Run, phase: Phase, topology: Topology, dump: Dump | None = None
+    run: Run, phase: Phase, topology: Topology, folder: ScheduleFolder | None = None
 ) -> PhasePlan:
     """Compile the training step and the evaluation step of a phase.
 
@@ -113,14 +113,14 @@ def plan_phase(
     begin = time.perf_counter()
     batch = run.batch_shapes(phase, phase.length)
     compiled = _compile(programs.lower_step(run, phase, state, batch))
-    schedules = dump.take() if dump and not isinstance(compiled, int) else None
+    schedules = folder.take() if folder and not isinstance(compiled, int) else None
     # A chip holds the constants beside the trained parameters.
     params = {**state.params, **run.constant_shapes()}
     state = dataclasses.replace(state, params=params)
     evaluation = _compile(programs.lower_eval(run, phase, state.params, batch))
     seconds = time.perf_counter() - begin
-    if dump:
-        dump.clear()
+    if folder:
+        folder.clear()
     peak = hardware.peak_flops(topology.device_kind)
     cost, collectives = None, ()
     if not isinstance(compiled, int):
@@ -198,17 +198,17 @@ def _memory(
     parameters = sharding.bytes_of_device(state.params)
     optimizer = sharding.bytes_of_device(state.opt_state)
     if isinstance(compiled, int):
-        temporaries, rest = compiled - arguments, 0
+        temporaries, other = compiled - arguments, 0
     else:
         analysis = compiled.memory_analysis()
         temporaries = analysis.temp_size_in_bytes
         # Outputs that alias inputs are counted with the inputs.
-        rest = (
+        other = (
             analysis.argument_size_in_bytes
             + analysis.output_size_in_bytes
             - analysis.alias_size_in_bytes
             + analysis.generated_code_size_in_bytes
             - arguments
         )
-    sizes = parameters, optimizer, temporaries, rest, topology.generation.hbm
+    sizes = parameters, optimizer, temporaries, other, topology.generation.hbm
     return Memory(*(topology.devices_per_chip * size for size in sizes))

@@ -8,7 +8,7 @@ import jax
 
 from bert_jax import config as config_lib
 from bert_jax.planning.phase import PhasePlan, plan_phase
-from bert_jax.planning.schedule import Dump
+from bert_jax.planning.schedule import ScheduleFolder
 from bert_jax.planning.topology import Topology
 from bert_jax.training import sharding
 from bert_jax.training.run import Run
@@ -59,7 +59,7 @@ class Planner:
     topology: Topology
     # Function from a resolved config and a mesh to the run. Its data are never opened.
     make_run: Callable[[config_lib.PretrainConfig, jax.sharding.Mesh], Run]
-    dump: Dump | None = None  # folder of the compiler's schedules, if requested
+    schedule_folder: ScheduleFolder | None = None  # if schedules are requested
 
     def plan(
         self,
@@ -73,7 +73,7 @@ class Planner:
         phases = []
         for i, phase in enumerate(run.phases):
             say(f"compiling phase {i + 1} of {len(run.phases)}, length {phase.length}")
-            phases.append(plan_phase(run, phase, self.topology, self.dump))
+            phases.append(plan_phase(run, phase, self.topology, self.schedule_folder))
         return Plan(
             recipe=recipe,
             topology=self.topology,
@@ -90,7 +90,7 @@ class Planner:
     def plan_phase(self, config: config_lib.PretrainConfig, index: int) -> PhasePlan:
         """Compile one phase of a recipe."""
         run = self.run(config)
-        return plan_phase(run, run.phases[index], self.topology, self.dump)
+        return plan_phase(run, run.phases[index], self.topology, self.schedule_folder)
 
     def run(self, config: config_lib.PretrainConfig) -> Run:
         """Return the run of a config on the devices of the topology."""

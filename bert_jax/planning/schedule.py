@@ -70,7 +70,7 @@ def scheduled_cycles(text: str) -> int:
     return outside + sum(loop.cycles() for loop in loops)
 
 
-class Dump:
+class ScheduleFolder:
     """Temporary folder that the compiler writes its schedules to."""
 
     def __init__(self) -> None:

@@ -76,7 +76,7 @@ def write(
         try:
             write_format = _FORMATS[where.name.rpartition(".")[2]]
             write_format(temporary, counted(), layers, pooled)
-            storage.put(temporary, where)
+            storage.move_into_place(temporary, where)
         finally:
             temporary.unlink(missing_ok=True)
     return counts.total(), counts[True]

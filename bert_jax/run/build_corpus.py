@@ -126,10 +126,10 @@ def define_flags() -> None:
 def main() -> None:
     """Run the program."""
     values = flags.FLAGS
-    path = command_line.required(
+    path = command_line.required_flag(
         "tokenizer", "give a folder from run.train_tokenizer or a vocab.txt"
     )
-    output = command_line.required("output", "give a folder, --output=DIR")
+    output = command_line.required_flag("output", "give a folder, --output=DIR")
     runner = None
     if values.runner == "beam":
         runner = beam_runner(values.beam_options)

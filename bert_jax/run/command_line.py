@@ -234,7 +234,7 @@ def define_processes() -> None:
 
 def start_training() -> str:
     """Return the workdir, after a restart with huge pages, before slow imports."""
-    folder = required("workdir", "give a folder, --workdir=DIR")
+    folder = required_flag("workdir", "give a folder, --workdir=DIR")
     if flags.FLAGS.huge_pages:
         huge_pages.restart()
     terminal.say("importing JAX")
@@ -269,7 +269,7 @@ def overrides() -> list[str]:
     return list(config_flags.get_override_values(flags.FLAGS["config"]))
 
 
-def required(name: str, hint: str) -> str:
+def required_flag(name: str, hint: str) -> str:
     """Return the value of a flag that must be given."""
     if not flags.FLAGS[name].value:
         raise UserError(f"--{name} is missing; {hint}")

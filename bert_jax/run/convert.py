@@ -31,8 +31,8 @@ def define_flags() -> None:
 
 def main() -> None:
     """Convert the checkpoint that the flags name."""
-    source = command_line.required("input", "give a checkpoint, --input=DIR")
-    output = command_line.required("output", "give a new folder, --output=DIR")
+    source = command_line.required_flag("input", "give a checkpoint, --input=DIR")
+    output = command_line.required_flag("output", "give a new folder, --output=DIR")
     terminal.say("importing JAX")
     from bert_jax.interop import convert
 

@@ -37,10 +37,10 @@ def define_flags() -> None:
 def main() -> None:
     """Run the program."""
     values = flags.FLAGS
-    checkpoint = command_line.required(
+    checkpoint = command_line.required_flag(
         "init_from", "give a checkpoint, --init_from=DIR"
     )
-    output = command_line.required("output", "give a new folder, --output=DIR")
+    output = command_line.required_flag("output", "give a new folder, --output=DIR")
     source = text_input.source()
     terminal.say("importing JAX")
     from bert_jax import extension

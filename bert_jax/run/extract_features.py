@@ -54,9 +54,9 @@ def define_flags() -> None:
 
 def main() -> None:
     """Write the features and print the number of texts."""
-    source = command_line.required("init_from", "give a workdir, --init_from=DIR")
-    name = command_line.required("input", "give a file of texts, --input=FILE")
-    output = command_line.required(
+    source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
+    name = command_line.required_flag("input", "give a file of texts, --input=FILE")
+    output = command_line.required_flag(
         "output", "give a file, --output=FILE.jsonl, .npz or .parquet"
     )
     if flags.FLAGS.text_b and not flags.FLAGS.text_a:

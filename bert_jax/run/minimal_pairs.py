@@ -47,8 +47,8 @@ def define_flags() -> None:
 
 def main() -> None:
     """Score the pairs, print the table, and write the files."""
-    source = command_line.required("init_from", "give a workdir, --init_from=DIR")
-    name = command_line.required("file", "give a file of pairs, --file=FILE.jsonl")
+    source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
+    name = command_line.required_flag("file", "give a file of pairs, --file=FILE.jsonl")
     output = flags.FLAGS.output
     if storage.is_remote(output):
         raise UserError(f"--output={output} must be a local folder")

@@ -73,7 +73,7 @@ def main() -> int:
     """Print the plan that the flags ask for."""
     values = flags.FLAGS
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
-    name = command_line.required(
+    name = command_line.required_flag(
         "topology", "give a slice, such as --topology=v4:4x4x4"
     )
     terminal.say("importing JAX")
@@ -81,7 +81,7 @@ def main() -> int:
     from bert_jax.corpus import mixture
     from bert_jax.planning import page, search
     from bert_jax.planning.plan import Planner
-    from bert_jax.planning.schedule import Dump
+    from bert_jax.planning.schedule import ScheduleFolder
     from bert_jax.planning.topology import open_topology
 
     folders = config.data.folders if config.data.corpus else ()
@@ -89,8 +89,9 @@ def main() -> int:
     config = with_checkpoints(config)
     config = pretraining.resolve(config, corpora)
     make_run = functools.partial(pretraining.make_run, corpora=())
-    dump = Dump() if values.schedule else None  # before the compiler is loaded
-    planner = Planner(open_topology(name, values.slices), make_run, dump)
+    # Before the compiler is loaded.
+    schedule_folder = ScheduleFolder() if values.schedule else None
+    planner = Planner(open_topology(name, values.slices), make_run, schedule_folder)
     path, _, variant = values["config"].config_filename.partition(":")
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
     plan = planner.plan(config, recipe, terminal.say)

@@ -34,7 +34,7 @@ def define_flags() -> None:
 def main(others: list[str]) -> None:
     """Draw the curves of one workdir, or compare several."""
     folder = storage.path(
-        command_line.required("workdir", "give the folder of a run, --workdir=DIR")
+        command_line.required_flag("workdir", "give the folder of a run, --workdir=DIR")
     )
     local = pathlib.Path() if storage.is_remote(folder) else folder
     default = pathlib.Path("compared.png") if others else local / "curves.png"

@@ -39,7 +39,7 @@ def define_flags() -> None:
 def main() -> None:
     """Run the program."""
     values = flags.FLAGS
-    output = command_line.required("output", "give a folder, --output=DIR")
+    output = command_line.required_flag("output", "give a folder, --output=DIR")
     text_input.check_new_folder(output)
     source = text_input.source()
     lower_case, strip_accents = text_input.normalisation(values.kind)

@@ -28,7 +28,7 @@ class Choice:
     def __init__(
         self, config: config_lib.ChoiceConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        paths = task_files.given(config, "FILE.csv or FILE.jsonl")
+        paths = task_files.paths_by_set(config, "FILE.csv or FILE.jsonl")
         self._files = {
             name: choice_files.read(path, needs_answers=name != "test")
             for name, path in paths.items()
@@ -85,7 +85,9 @@ class Choice:
                 "probabilities": [round(p, 6) for p in probabilities],
             }
             text += json.dumps(values, ensure_ascii=False) + "\n"
-        task_files.write(folder / task_files.in_set(name, "predictions.jsonl"), text)
+        task_files.write(
+            folder / task_files.prefix_with_set(name, "predictions.jsonl"), text
+        )
 
 
 def make_rows(

@@ -120,7 +120,7 @@ class Classification:
         Predictions for the test sets of GLUE have the names and format to submit.
         """
         numbers = self._config.predicts_numbers
-        file = task_files.in_set(name, "predictions.tsv")
+        file = task_files.prefix_with_set(name, "predictions.tsv")
         is_submission = self._glue and name not in self._labelled
         if is_submission:
             file = glue.submission(self._glue, name)
@@ -147,7 +147,7 @@ def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
     columns = (config.text_a, config.text_b, config.label)
     sets = {
         name: text_files.read(path, *columns, labelled=name != "test")
-        for name, path in task_files.given(config, advice).items()
+        for name, path in task_files.paths_by_set(config, advice).items()
     }
     kinds = {
         name: "pairs of texts" if any(e.text_b for e in examples) else "single texts"

@@ -34,7 +34,7 @@ class Tagging:
         columns = config.word_column, config.tag_column
         self._files = {
             name: conll.read(path, *columns, needs_tags=name != "test")
-            for name, path in task_files.given(config, "FILE.conll").items()
+            for name, path in task_files.paths_by_set(config, "FILE.conll").items()
         }
         train, evaluated = self._files["train"], self._files["eval"]
         self._scheme = config.scheme or entities.scheme_of(train)
@@ -100,7 +100,7 @@ class Tagging:
             known = [sentence.tags] if file.is_tagged else []
             rows = zip(sentence.words, *known, tags, strict=True)
             lines += [*map(file.separator.join, rows), ""]
-        path = folder / task_files.in_set(name, "predictions.conll")
+        path = folder / task_files.prefix_with_set(name, "predictions.conll")
         task_files.write(path, "\n".join([*lines, ""]))
 
 

@@ -25,7 +25,7 @@ LONE_SURROGATE = (
 )
 
 
-def given(config: Any, advice: str) -> dict[str, str]:
+def paths_by_set(config: Any, advice: str) -> dict[str, str]:
     """Return the files of a task by set: "train", "eval" and maybe "test"."""
     files = {name: getattr(config, name, "") for name in ("train", "eval", "test")}
     for name in ("train", "eval"):
@@ -44,7 +44,7 @@ def fingerprint(*sets: Iterable[Any]) -> str:
     return digest.hexdigest()[:16]
 
 
-def in_set(name: str, key: str) -> str:
+def prefix_with_set(name: str, key: str) -> str:
     """Prefix a metric or file name with a held-out set, unless that set is "eval"."""
     return key if name == "eval" else f"{name}_{key}"
 
@@ -119,8 +119,8 @@ def read_table(path: str | os.PathLike) -> Table:
         for line, fields in objects:
             if fields.keys() != set(header):
                 raise UserError(
-                    f"{path}, line {line}: columns {shown(fields)}, but the first "
-                    f"object has {shown(header)}"
+                    f"{path}, line {line}: columns {describe_columns(fields)}, but the "
+                    f"first object has {describe_columns(header)}"
                 )
         return header, [(line, [row[name] for name in header]) for line, row in objects]
     if ending == ".tsv":
@@ -194,7 +194,9 @@ def find_column(where: str, header: Sequence[str], name: str) -> int:
     """Return the index of a column, whose name must occur once."""
     if header.count(name) != 1:
         found = "two columns" if name in header else "no column"
-        raise UserError(f"{where}: {found} {name!r}; there are {shown(header)}")
+        raise UserError(
+            f"{where}: {found} {name!r}; there are {describe_columns(header)}"
+        )
     return header.index(name)
 
 
@@ -205,7 +207,7 @@ def check_row(where: str, row: Sequence[Any], header: Sequence[str]) -> None:
         raise UserError(f"{where}: {len(row)} fields, not {size} as in the header")
 
 
-def shown(names: Iterable[str]) -> str:
+def describe_columns(names: Iterable[str]) -> str:
     """Format column names for a message. Without a header, they may be sentences."""
     return ", ".join(map(shorten, names))
 

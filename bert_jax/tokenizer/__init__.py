@@ -91,7 +91,7 @@ class Tokenizer:
         """Encode texts; several times faster than `encode` for each text."""
         if self._words:
             return self._words.encode_batch(texts)
-        return plain_text.ids(self._pipeline, texts)
+        return plain_text.token_ids(self._pipeline, texts)
 
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts, and return the position of each token in its text.
@@ -121,8 +121,8 @@ class Tokenizer:
         if self.space_marker:
             # The space before a blank belongs to the word that fills the blank.
             parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
-        (ids,) = plain_text.ids(self._pipeline, parts[:1])
-        for part in plain_text.ids(self._pipeline_after_blank, parts[1:]):
+        (ids,) = plain_text.token_ids(self._pipeline, parts[:1])
+        for part in plain_text.token_ids(self._pipeline_after_blank, parts[1:]):
             ids = [*ids, self.mask_id, *part]
         return ids
 
@@ -321,7 +321,7 @@ class Tokenizer:
         """Read the result of `dumps`."""
         try:
             values = json.loads(text)
-            if former_formats.has_kind(values):
+            if former_formats.is_former(values):
                 return _from_former(values, former_formats.saved_model(values))
             tokenizer = make(values["pipeline"], values["settings"])
             if tokenizer.fingerprint != values["fingerprint"]:
@@ -363,7 +363,7 @@ class Tokenizer:
             )
         try:
             values = json.loads((folder / PIPELINE_FILE).read_text(encoding="utf-8"))
-            if former_formats.has_kind(values):
+            if former_formats.is_former(values):
                 return _from_former(values, former_formats.read_model(folder, values))
             fields: dict[str, Any] = {}
             for name in ("special_tokens_map.json", SETTINGS_FILE):

@@ -21,7 +21,7 @@ _MODEL_FILES = {
 }
 
 
-def has_kind(settings: Any) -> bool:
+def is_former(settings: Any) -> bool:
     """Return whether settings are in a former format."""
     return isinstance(settings, dict) and settings.get("kind") in _MODEL_FILES
 

@@ -45,7 +45,7 @@ def pipeline(values: dict[str, Any], special: Sequence[str]) -> tokenizers.Token
     return result
 
 
-def ids(pipeline: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
+def token_ids(pipeline: tokenizers.Tokenizer, texts: Sequence[str]) -> list[list[int]]:
     """Return the ids of texts, without special tokens around them."""
     encoded = pipeline.encode_batch_fast(texts, add_special_tokens=False)
     return [encoding.ids for encoding in encoded]
@@ -81,9 +81,9 @@ class WordCache:
         if len(known) + len(unknown) > self._MAX_WORDS:
             known.clear()
             unknown = list(set().union(*filter(None, split)))
-        known.update(zip(unknown, ids(self._pipeline, unknown), strict=True))
+        known.update(zip(unknown, token_ids(self._pipeline, unknown), strict=True))
         others = [text for text, words in zip(texts, split, strict=True) if not words]
-        encoded = iter(ids(self._pipeline, others))
+        encoded = iter(token_ids(self._pipeline, others))
         return [
             list(itertools.chain.from_iterable(map(known.__getitem__, words)))
             if words

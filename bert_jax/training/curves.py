@@ -35,19 +35,19 @@ def draw(
     records: Sequence[Record],
     title: str,
     *,
-    levels: dict[str, tuple[float, str]] | None = None,
+    baselines: dict[str, tuple[float, str]] | None = None,
     finetuned: dict[str, list[list[Record]]] | None = None,
     baseline: tuple[str, Sequence[Record]] | None = None,
 ) -> figure.Figure:
     """Plot the curves of a run: training as lines, held-out evaluation with dots.
 
-    The baselines of a metric (`PhaseData.levels`) are horizontal lines. The figure
+    The baselines of a metric (`PhaseData.baselines`) are horizontal lines. The figure
     belongs to no matplotlib backend, so that a notebook keeps its own.
 
     Args:
       records: Records of the run, from `metrics_file.read`.
       title: Title of the figure.
-      levels: An additional baseline of a metric, and its label, by metric.
+      baselines: An additional baseline of a metric, and its label, by metric.
       finetuned: Records of fine-tuning runs with different seeds, by label. They get
         another panel, with the mean and the range of their accuracy.
       baseline: Label and records of another run, whose held-out losses and accuracies
@@ -69,7 +69,7 @@ def draw(
     picture.suptitle(title)
     for axis, (label, drawn) in zip(grid, panels, strict=False):
         for name, color in zip(drawn, itertools.cycle(_COLORS), strict=False):
-            level = (levels or {}).get(name)
+            level = (baselines or {}).get(name)
             _draw_metric(axis, records, name, color, level, baseline)
         axis.set_ylabel(label)
         if label.startswith(("loss", "accuracy")):
@@ -96,10 +96,12 @@ def compare(runs: dict[str, Sequence[Record]]) -> figure.Figure:
             axis.plot([], [], color=colors[run], label=run)
             _plot(axis, records, name, "train", color=colors[run], alpha=0.4)
             _plot(axis, records, name, "eval", color=colors[run], marker=".")
-        levels = {run: _levels(records, name) for run, records in runs.items()}
-        for what in dict.fromkeys(what for known in levels.values() for what in known):
+        baselines = {run: _baselines(records, name) for run, records in runs.items()}
+        for what in dict.fromkeys(
+            what for known in baselines.values() for what in known
+        ):
             axis.plot([], [], color="black", label=what, **_style(what))
-            for run, known in levels.items():
+            for run, known in baselines.items():
                 if what in known:
                     axis.axhline(known[what], color=colors[run], **_style(what))
         axis.set_ylabel(_label(name) + (" (nats)" if name.endswith("loss") else ""))
@@ -151,14 +153,14 @@ def _draw_metric(
     level: tuple[float, str] | None,
     baseline: tuple[str, Sequence[Record]] | None,
 ) -> None:
-    """Draw a metric in training and evaluation, its levels, and another run's."""
+    """Draw a metric in training and evaluation, its baselines, and another run's."""
     label = _LABELS.get(name.rpartition("_")[0], name.replace("_", " "))
     plot = functools.partial(_plot, axis, name=name, color=color)
     plot(records, split="train", label=f"{label}, training", alpha=0.6)
     plot(records, split="eval", label=f"{label}, held out", marker=".")
     if baseline:
         plot(baseline[1], split="eval", label=f"{label}, {baseline[0]}", ls="--")
-    known = _levels(records, name)
+    known = _baselines(records, name)
     if level:
         known[level[1]] = level[0]
     for what, value in known.items():
@@ -173,18 +175,18 @@ def _plot(
         axis.plot(*zip(*series, strict=True), **style)
 
 
-def _levels(records: Sequence[Record], name: str) -> dict[str, float]:
+def _baselines(records: Sequence[Record], name: str) -> dict[str, float]:
     """Return the baselines of a metric in the newest evaluation, by label."""
     newest = {key: value for record in records for key, value in record.items()}
     if name + metrics_file.WITHOUT_CONTEXT not in newest:
         return {}
-    levels = {_WITHOUT_CONTEXT: newest[name + metrics_file.WITHOUT_CONTEXT]}
+    baselines = {_WITHOUT_CONTEXT: newest[name + metrics_file.WITHOUT_CONTEXT]}
     entropy = newest.get(metrics_file.UNIGRAM_ENTROPY)
     if name.endswith("loss") and entropy is not None:
-        if levels[_WITHOUT_CONTEXT] == entropy:  # equal for causal models
-            del levels[_WITHOUT_CONTEXT]
-        levels[_UNIGRAM_ENTROPY] = entropy
-    return levels
+        if baselines[_WITHOUT_CONTEXT] == entropy:  # equal for causal models
+            del baselines[_WITHOUT_CONTEXT]
+        baselines[_UNIGRAM_ENTROPY] = entropy
+    return baselines
 
 
 def _style(level: str) -> dict[str, Any]:

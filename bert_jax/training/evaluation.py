@@ -70,10 +70,10 @@ class Evaluator:
                 lambda *values: np.dot(weights, np.array(values, np.float64)),
                 *terms_of_parts,
             )
-        values = {**metric_sums.report(self._losses, together), **data.levels}
+        values = {**metric_sums.report(self._losses, together), **data.baselines}
         if len(terms_of_parts) > 1:
             for part, terms in zip(data.held_out, terms_of_parts, strict=True):
-                own = metric_sums.report(self._losses, terms) | part.levels
+                own = metric_sums.report(self._losses, terms) | part.baselines
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         if data.scores:
             values |= data.scores(params)

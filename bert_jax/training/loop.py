@@ -115,8 +115,10 @@ class Loop:
     def _train_phase(self, phase: Phase, begin: int, end: int) -> None:
         """Train the remaining steps of a phase, which goes from step begin to end."""
         self._phase, self._begin, self._end = phase, begin, end
-        owes_evaluation = begin < self._done <= end and self._owes_evaluation()
-        if self._done >= end and not owes_evaluation:
+        is_evaluation_missing = (
+            begin < self._done <= end and self._is_evaluation_missing()
+        )
+        if self._done >= end and not is_evaluation_missing:
             return
         self._window = throughput.Window(self._run, phase, self._totals)
         self._evaluator = evaluation.Evaluator(
@@ -130,7 +132,7 @@ class Loop:
         if self._data is None:
             self._data = open_data(self._run, phase)
         self._saver.heartbeat()
-        if owes_evaluation:
+        if is_evaluation_missing:
             self._evaluate()
             self._stop_if_asked()
         if self._done < end:
@@ -270,7 +272,7 @@ class Loop:
         at_multiple = every > 0 and self._done % every == 0
         return self._done == self._end or at_multiple
 
-    def _owes_evaluation(self) -> bool:
+    def _is_evaluation_missing(self) -> bool:
         """Return whether the newest checkpoint still has to be evaluated."""
         return self._is_due(self._run.config.eval_every) and not processes.on_main(
             lambda: self._done in self._reporter.records("eval")
@@ -319,7 +321,9 @@ class Loop:
             return
         self._saver.wait()
         total = self._run.total_steps
-        if self._done < total or (self._data.held_out and self._owes_evaluation()):
+        if self._done < total or (
+            self._data.held_out and self._is_evaluation_missing()
+        ):
             raise Interrupted(f"saved at step {self._done} of {total}")
 
     # ---- profile

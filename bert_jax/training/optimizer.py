@@ -21,7 +21,7 @@ from bert_jax.model import parameters
 from bert_jax.training import muon
 
 # Norms and biases: not decayed, and not rescaled by LAMB.
-_PLAIN = re.compile(r"norm/|bias$")
+_NORMS_AND_BIASES = re.compile(r"norm/|bias$")
 # Parameters with such a path are stacked over layers along their first dimension.
 _STACKED = re.compile(r"(^|/)layers/")
 
@@ -267,7 +267,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     """
 
     def rescale(path, update, parameter):
-        if _PLAIN.search(path):
+        if _NORMS_AND_BIASES.search(path):
             return update
         dims = _own_dims(path, update)
         weight = jnp.sqrt(jnp.sum(jnp.square(parameter), dims, keepdims=True))
@@ -288,4 +288,6 @@ def _own_dims(path: str, x: jax.Array) -> tuple[int, ...]:
 
 def is_decayed(params: Any) -> Any:
     """Return a tree of bools: True for parameters that weight decay applies to."""
-    return parameters.map_with_path(lambda path, _: not _PLAIN.search(path), params)
+    return parameters.map_with_path(
+        lambda path, _: not _NORMS_AND_BIASES.search(path), params
+    )

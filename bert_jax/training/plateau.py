@@ -20,7 +20,7 @@ def describe(
     Args:
       step: Step of an evaluation.
       total_steps: Steps of the run.
-      values: Metrics of the evaluation, with their baselines (`PhaseData.levels`).
+      values: Metrics of the evaluation, with their baselines (`PhaseData.baselines`).
       earlier: Steps of earlier evaluations.
     """
     first = total_steps * _SHARE

@@ -68,10 +68,10 @@ def lower_step(
       state: Arrays, or shapes with shardings.
       batch: Arrays, or shapes with shardings.
     """
-    over_copies = None
+    sum_over_copies = None
     # The compiler would all-reduce in float32, for each micro-batch.
     if phase.micro_batches > 1 or run.gradient_sum != "float32":
-        over_copies = functools.partial(
+        sum_over_copies = functools.partial(
             sharding.sum_over_copies, mesh=run.mesh, dtype=jnp.dtype(run.gradient_sum)
         )
 
@@ -82,7 +82,7 @@ def lower_step(
             seed=seed,
             micro_batches=phase.micro_batches,
             frozen=run.frozen,
-            over_copies=over_copies,
+            sum_over_copies=sum_over_copies,
             constants=constants,
         )
         rate = run.schedule(state.step - state.skipped)

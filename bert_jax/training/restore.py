@@ -248,7 +248,7 @@ def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, 
         result = function(*arguments)
     # Orbax, TensorStore and asyncio raise many kinds of errors for damaged files.
     except Exception as error:
-        if storage.is_passing(error):
+        if storage.is_transient(error):
             passing = _first_line(error)
         else:
             problem = _first_line(error)

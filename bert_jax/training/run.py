@@ -27,7 +27,7 @@ class HeldOut:
     # Factor of its sums and counts in the mean over several `HeldOut`s.
     weight: float = 1.0
     # Baselines of its metrics, reported with them.
-    levels: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +41,7 @@ class PhaseData:
     # Function from a step to a description of each row of its batch.
     row_names: Callable[[int], Sequence[str]]
     # Baselines of the mean over `held_out`, reported with each evaluation.
-    levels: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
     # Function from the parameters to further values of each evaluation; None for none.
     scores: Callable[[Any], Mapping[str, float]] | None = None
 

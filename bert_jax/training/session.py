@@ -87,12 +87,14 @@ def open_session(
 
 def train(
     saver: saving.Saver,
-    begin: Callable[[step_lib.TrainState], step_lib.TrainState] = lambda state: state,
+    change_initial: Callable[
+        [step_lib.TrainState], step_lib.TrainState
+    ] = lambda state: state,
 ) -> step_lib.TrainState:
     """Train to the last step, from the newest checkpoint if there is one.
 
-    `begin` changes the initial state; it is not called when a run resumes. The result
-    is the best state if it is kept, or else the last. Both are saved.
+    `change_initial` changes the initial state; it is not called when a run resumes.
+    The result is the best state if it is kept, or else the last. Both are saved.
 
     Raises:
       Interrupted: On SIGTERM or SIGINT, after saving. Before the first step, the
@@ -116,7 +118,7 @@ def train(
             saver.heartbeat()
             processes.say("initialising the parameters")
             key = jax.random.key(run.seed)
-            state = begin(sharding.initialise(run.init, shapes, key))
+            state = change_initial(sharding.initialise(run.init, shapes, key))
         constants = run.load_constants()
         step = int(state.step)
         if processes.is_main():

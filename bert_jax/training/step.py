@@ -59,7 +59,7 @@ def make_train_step(
     seed: int | jax.Array,
     micro_batches: int = 1,
     frozen: Callable[[str], bool] | None = None,
-    over_copies: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    sum_over_copies: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     constants: Mapping[str, Any] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
     """Return the function from a state and a batch to the next state.
@@ -76,7 +76,7 @@ def make_train_step(
         Losses are divided by the counts of the whole batch, so the result does not
         depend on it.
       frozen: Predicate of the paths of parameters without gradients; None for none.
-      over_copies: Transformation that all-reduces gradients of the replicas of the
+      sum_over_copies: Transformation that all-reduces gradients of the replicas of the
         model, see `sharding.sum_over_copies`; None: left to the compiler.
       constants: Parameters that the objective gets beside the trained ones; None for
         none. They have no gradient.
@@ -100,8 +100,8 @@ def make_train_step(
             lambda *rows: gradient(params, *rows, *shared), (batch, keys), micro_batches
         )
 
-    if over_copies:
-        differentiate = over_copies(differentiate)
+    if sum_over_copies:
+        differentiate = sum_over_copies(differentiate)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepResult]:
         counts = objective.counts(batch)

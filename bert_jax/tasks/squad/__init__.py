@@ -28,7 +28,7 @@ class Squad:
     def __init__(
         self, config: config_lib.SquadConfig, tokenizer: tokenizer_lib.Tokenizer
     ):
-        task_files.given(config, "FILE.json")
+        task_files.paths_by_set(config, "FILE.json")
         self._config = config
         read = reader.read(config.train, config.no_answers)
         train = [example for example in read if _has_place(example)]
