@@ -131,3 +131,23 @@ def test_roles_of_the_encoder_s_fields():
         assert {f.name for f in fields if f.metadata.get(role)} == names
     architecture = {f.name for f in knobs.architecture(PRETRAIN.encoder)}
     assert architecture == {f.name for f in fields} - computation - regularisation
+
+
+@pytest.mark.parametrize(
+    ("heads", "shared", "share", "expected"),
+    [(8, 4, 0.25, (2, 2)), (6, 2, 0.5, (3, 1)), (4, 0, 0.25, (1, 0))],
+)
+def test_a_generator_shares_keys_among_as_many_of_its_heads(
+    heads, shared, share, expected
+):
+    encoder = config.EncoderConfig(
+        hidden_size=8 * heads,
+        num_heads=heads,
+        num_key_value_heads=shared,
+        intermediate_size=1,
+    )
+    objective = config.ReplacedTokensConfig(generator_size=share)
+    config.PretrainConfig(encoder=encoder, objective=objective).check("")
+    generator = objective.generator(encoder)
+    assert (generator.num_heads, generator.num_key_value_heads) == expected
+    assert generator.intermediate_size == 1

@@ -200,13 +200,17 @@ class ReplacedTokensConfig:
         `PretrainConfig.check` refuses a `generator_size` that does not allow this.
         """
         hidden_size = round(encoder.hidden_size * self.generator_size)
+        intermediate_size = round(encoder.intermediate_size * self.generator_size)
+        num_heads = max(1, hidden_size // encoder.head_size)
+        shared = encoder.num_key_value_heads
         return dataclasses.replace(
             encoder,
             embedding_size=encoder.embedding_columns,
             hidden_size=hidden_size,
             num_layers=max(1, round(encoder.num_layers * self.generator_layers)),
-            num_heads=max(1, hidden_size // encoder.head_size),
-            intermediate_size=round(encoder.intermediate_size * self.generator_size),
+            num_heads=num_heads,
+            num_key_value_heads=shared and math.gcd(shared, num_heads),
+            intermediate_size=max(1, intermediate_size),
         )
 
 
