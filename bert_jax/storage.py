@@ -175,7 +175,7 @@ def write_bytes(where: Path, data: bytes) -> None:
 
 
 def temporary_file(where: Path) -> pathlib.Path:
-    """Return a new local path for a file that `put` will move into place.
+    """Return a new local path for a file that `move_into_place` will move.
 
     The path is unique: on a cluster, two workers may write the same split.
     """
