@@ -3,7 +3,8 @@ r"""A student of half a teacher's layers, which imitates its guesses of masked t
 Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers; the teacher's
         loss counts 5 for 2 of the loss of masked tokens and 1 of the cosine of the last
         hidden states; temperature 2; no next sentence. Its initial weights, every other
-        layer of the teacher, are not here. Batch and learning rate are from its
+        layer of the teacher, are not here, and the teacher is imitated at masked
+        tokens, not at all. Batch and learning rate are from its
         code; steps are BERT's.
 Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \

@@ -37,7 +37,7 @@ XLNET = dataclasses.replace(TINY, positions="relative")
 OBJECTIVES = {
     "next sentence": masked_lm.MaskedLm(TINY),
     "distillation": distillation.Distillation(
-        TINY, config_lib.DistillationConfig(teacher_encoder=DECIDED)
+        TINY, config_lib.DistillationConfig(teacher_encoder=DECIDED, hidden_weight=0.5)
     ),
     "causal, packed": causal_lm.CausalLm(
         LEFT_TO_RIGHT, config_lib.CausalLmConfig(examples_per_row=3)

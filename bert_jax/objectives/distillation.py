@@ -27,10 +27,11 @@ TEACHER = "teacher"
 class Distillation(masked_lm.MaskedLm):
     """The losses of `MaskedLm`, plus the divergence of the student from the teacher.
 
-    `teacher_loss` is `divergence`, averaged over masked tokens. `teacher_accuracy` is
+    `teacher_loss` is `divergence`, averaged over masked tokens; DistilBERT's code
+    averages over all tokens unless `restrict_ce_to_mask` is set. `teacher_accuracy` is
     the share of masked tokens for which both models have the same best guess.
     `hidden_loss`, if it has a weight, is 1 minus the cosine of two hidden states,
-    averaged over tokens and compared layers. TinyBERT has a squared distance, and
+    averaged over tokens and pairs of layers. TinyBERT has a squared distance, and
     projects hidden states of another size.
     """
 
@@ -74,7 +75,7 @@ class Distillation(masked_lm.MaskedLm):
         counts = super().counts(batch)
         counts["teacher_loss"] = counts["mlm_loss"]
         if self.config.hidden_weight:
-            counts["hidden_loss"] = jnp.sum(batch["attention_mask"], dtype=jnp.float32)
+            counts["hidden_loss"] = jnp.sum(metric_sums.token_weights(batch))
         return counts
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
@@ -83,7 +84,7 @@ class Distillation(masked_lm.MaskedLm):
         compares = self.config.hidden_weight > 0
         options = {"return_states": self.config.hidden_layers if compares else ""}
         logits = self.logits(student, batch, dropout_keys, **options)
-        taught = self.teacher.apply(
+        teacher_output = self.teacher.apply(
             {"params": params[TEACHER]},
             Inputs.of(batch),
             batch["mlm_positions"],
@@ -92,7 +93,7 @@ class Distillation(masked_lm.MaskedLm):
         # Tables may have different sizes: a published one may have more rows than there
         # are tokens, and each is padded. The tokens come first.
         student_mlm = logits.mlm.compute()  # [B, P, V]
-        teacher_mlm = taught.mlm.compute()  # [B, P, V]
+        teacher_mlm = teacher_output.mlm.compute()  # [B, P, V]
         terms = self.compare(student_mlm, logits.sentence, batch)
         size = min(self.encoder.vocab_size, self.config.teacher_encoder.vocab_size)
         student_mlm, teacher_mlm = student_mlm[..., :size], teacher_mlm[..., :size]
@@ -107,12 +108,11 @@ class Distillation(masked_lm.MaskedLm):
         if compares:
             pairs = self.config.compared_states(self.encoder)
             distances = [
-                1 - cosine(logits.hidden_states[i], taught.hidden_states[j])
+                1 - cosine(logits.hidden_states[i], teacher_output.hidden_states[j])
                 for i, j in pairs
             ]  # of [B, L]
-            is_text = batch["attention_mask"].astype(jnp.float32)
             terms["hidden_loss"] = metric_sums.weighted(
-                sum(distances) / len(pairs), is_text
+                sum(distances) / len(pairs), metric_sums.token_weights(batch)
             )
         return terms
 

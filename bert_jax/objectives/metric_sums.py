@@ -45,6 +45,12 @@ def predictions(
     }
 
 
+def token_weights(batch: Mapping[str, Any]) -> Float[Array, "B L"]:
+    """Return 1 for each token, padding excluded, of rows with a prediction."""
+    has_prediction = jnp.max(batch["mlm_weights"], axis=1, keepdims=True)
+    return batch["attention_mask"] * has_prediction
+
+
 def padding_fraction(attention_mask: Bool[Array, "*rows L"]) -> Term:
     """Return the term of the share of padding."""
     is_padding = 1.0 - attention_mask

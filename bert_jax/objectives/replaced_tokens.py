@@ -42,8 +42,8 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     @property
     def metrics(self) -> tuple[str, ...]:
         """Names of the terms; precision and recall refer to replaced tokens."""
-        more = "disc_precision", "disc_recall", "replaced_fraction"
-        return (*super().metrics, *more)
+        names = "disc_precision", "disc_recall", "replaced_fraction"
+        return (*super().metrics, *names)
 
     @property
     def generator(self) -> config_lib.EncoderConfig:
@@ -91,7 +91,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         return {
             "mlm_loss": jnp.sum(batch["mlm_weights"]),
-            "disc_loss": jnp.sum(_token_weights(batch)),
+            "disc_loss": jnp.sum(metric_sums.token_weights(batch)),
         }
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
@@ -105,14 +105,14 @@ class ReplacedTokens(pretraining.PretrainingObjective):
             method=model.generate,
         )  # [B, P, V]
         samples = sample(jax.lax.stop_gradient(logits), sampling_keys)
-        ids, is_replaced = filled(batch, samples)
+        ids, is_replaced = fill_in(batch, samples)
         scores = model.apply(
             {"params": self._discriminator_params(params)},
             Inputs.of(batch)._replace(input_ids=ids),
             dropout_keys=dropout_keys,
             method=model.discriminate,
         )  # [B, L]
-        weights, is_found = _token_weights(batch), scores > 0
+        weights, is_found = metric_sums.token_weights(batch), scores > 0
         hits = is_found & is_replaced
         loss = _binary_loss(scores, is_replaced)
         return {
@@ -148,7 +148,7 @@ def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
     return -jnp.log(-jnp.log(uniform))
 
 
-def filled(
+def fill_in(
     batch: Batch, samples: Int[Array, "B P"]
 ) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
     """Return the tokens with samples at predicted positions, and which were replaced.
@@ -170,9 +170,3 @@ def _binary_loss(
 ) -> Float[Array, "B L"]:
     """Return -log sigmoid(logits) for true labels, else -log(1 - sigmoid(logits))."""
     return jax.nn.softplus(jnp.where(labels, -logits, logits))
-
-
-def _token_weights(batch: Batch) -> Float[Array, "B L"]:
-    """Return 1 for each token, padding excluded, of rows with a prediction."""
-    counts = jnp.max(batch["mlm_weights"], axis=1, keepdims=True)
-    return batch["attention_mask"] * counts
