@@ -1,6 +1,7 @@
 """The TPU kernels of the cross entropy: equal to a restatement, and compiled."""
 
 import dataclasses
+import functools
 
 import jax
 import jax.numpy as jnp
@@ -37,29 +38,29 @@ def arrays_of(shape=SHAPE, size=PADDED_SIZE, columns=128):
     return x, table, bias, labels, gradient.astype(np.float32)
 
 
-def restated(x, table, bias, labels, gradient):
+def restated(x, table, bias, labels, gradient, vocab_size=VOCAB_SIZE):
     """Return loss, correctness and gradients in float64."""
     rows, table, bias = (
         array.astype(np.float64) for array in (x.reshape(-1, x.shape[-1]), table, bias)
     )
     at = np.arange(len(rows)), labels.reshape(-1)
-    logits = (rows @ table.T + bias)[:, :VOCAB_SIZE]
+    logits = (rows @ table.T + bias)[:, :vocab_size]
     odds = np.exp(logits - logits.max(1, keepdims=True))
     probabilities = odds / odds.sum(1, keepdims=True)
     d = probabilities.copy()
     d[at] -= 1.0
     d *= gradient.reshape(-1, 1)
-    d = np.pad(d, ((0, 0), (0, len(table) - VOCAB_SIZE)))
+    d = np.pad(d, ((0, 0), (0, len(table) - vocab_size)))
     is_correct = logits.argmax(1) == at[1]
     values = -np.log(probabilities[at]), is_correct
     values = [value.reshape(labels.shape) for value in values]
     return *values, (d @ table).reshape(x.shape), d.T @ rows, d.sum(0)
 
 
-def by_kernel(x, table, bias, labels, gradient, interpret=True):
+def by_kernel(x, table, bias, labels, gradient, interpret=True, vocab_size=VOCAB_SIZE):
     def run(*factors):
         return tpu_cross_entropy.cross_entropy(
-            *factors, labels, vocab_size=VOCAB_SIZE, interpret=interpret
+            *factors, labels, vocab_size=vocab_size, interpret=interpret
         )
 
     values, pullback = jax.vjp(run, x, table, bias)
@@ -78,6 +79,14 @@ def test_kernels_equal_a_restatement():
     expected = restated(*arrays)
     assert expected[1][0, :2].tolist() == [True, False]  # the first of equals
     assert_equals_the_restatement(jax.jit(by_kernel)(*arrays), expected)
+
+
+def test_a_table_of_less_than_a_block_equals_a_restatement():
+    """Its rows need not be a multiple of the 128 columns of a register."""
+    x, table, bias, labels, gradient = arrays_of()
+    arrays = x, table[:104], bias[:104], labels % 100, gradient
+    run = jax.jit(functools.partial(by_kernel, vocab_size=100))
+    assert_equals_the_restatement(run(*arrays), restated(*arrays, vocab_size=100))
 
 
 def test_kernels_round_factors_and_gradients_once():
@@ -170,6 +179,7 @@ def test_reasons_name_what_the_kernel_lacks():
         ("v6e:1x1", (9, 308), 50432, 1024),
         ("v5e:1x1", (8, 20), 30592, 768),
         ("v4:2x2x1", (2, 85), 8192, 128),
+        ("v5e:1x1", (2, 85), 104, 128),
     ],
 )
 def test_kernels_compile(name, shape, size, columns):

@@ -152,7 +152,8 @@ def _run(kernel, name, loops, arrays, results, num_states, interpret):
     """
     x, table, _, *values = arrays
     rows = min(_ROWS, pl.cdiv(x.shape[0], _CHUNK) * _CHUNK)
-    block = {_ROW: rows, _COLUMN: min(_COLUMNS, table.shape[0])}
+    columns = pl.cdiv(table.shape[0], LANES) * LANES
+    block = {_ROW: rows, _COLUMN: min(_COLUMNS, columns)}
     blocks = {_ROW: pl.cdiv(x.shape[0], rows)}
     blocks[_COLUMN] = pl.cdiv(table.shape[0], block[_COLUMN])
 
