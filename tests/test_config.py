@@ -8,13 +8,23 @@ from bert_jax import config, knobs
 from bert_jax.errors import UserError
 
 PRETRAIN = config.PretrainConfig()
+OBJECTIVES = {
+    objective.kind: objective
+    for objective in (
+        config.CausalLmConfig(),
+        config.DistillationConfig(),
+        config.PermutationLmConfig(),
+        config.ReplacedTokensConfig(),
+    )
+}
 
 
 def changed(**groups):
     """Return a recipe with other fields, as in `changed(encoder={"num_heads": 5})`."""
     cfg = knobs.to_configdict(PRETRAIN)
-    if groups.get("objective", {}).get("kind") == "causal_lm":
-        cfg.objective = knobs.to_configdict(config.CausalLmConfig())
+    kind = groups.get("objective", {}).get("kind", "masked_lm")
+    if kind != "masked_lm":
+        cfg.objective = knobs.to_configdict(OBJECTIVES[kind])
     for group, fields in groups.items():
         for name, value in fields.items():
             if group == "phases":
@@ -78,6 +88,35 @@ def changed(**groups):
             },
             r"phases\[0\].masking_rate=0.3, but .*'causal_lm' masks no",
         ),
+        (
+            {
+                "objective": {"kind": "causal_lm"},
+                "encoder": {"positions": "relative"},
+            },
+            "^encoder.positions='relative' does not go with objective.kind='causal_lm'",
+        ),
+        (
+            {
+                "objective": {"kind": "permutation_lm"},
+                "encoder": {"positions": "relative", "prediction_head.tied": False},
+            },
+            "head.tied=False does not go with objective.kind=permutation_lm",
+        ),
+        (
+            {
+                "objective": {"kind": "replaced_tokens"},
+                "encoder": {"prediction_head.num_layers": 0},
+            },
+            "^objective.generator_size=0.25 .*prediction_head.num_layers=0; .* be 1.0",
+        ),
+        (
+            {"objective": {"kind": "distillation", "hidden_layers": "all"}},
+            "hidden_layers=all does not go with objective.hidden_weight=0",
+        ),
+        (
+            {"objective": {"masking.max_ngram": 2}},
+            "max_ngram=2 does not go with objective.masking.unit=token; it must be 3",
+        ),
         ({"mesh": {"fsdp": -1}}, "mesh: only one of data, fsdp and tensor"),
         ({"mesh": {"fsdp": 0}}, "mesh.fsdp=0 must be at least 1, or -1"),
     ],
@@ -85,6 +124,13 @@ def changed(**groups):
 def test_contradicting_fields_are_refused(groups, message):
     with pytest.raises(UserError, match=message):
         knobs.from_configdict(config.PretrainConfig, changed(**groups))
+
+
+def test_new_layers_of_random_weights_are_refused():
+    cfg = knobs.to_configdict(config.FinetuneConfig())
+    cfg.update(random_init=True, reinit_layers=2)
+    with pytest.raises(UserError, match="reinit_layers=2 .*random_init=True"):
+        knobs.from_configdict(config.FinetuneConfig, cfg)
 
 
 @pytest.mark.parametrize("name", ["rotary_base", "local_rotary_base"])

@@ -330,6 +330,23 @@ def test_loops_and_recomputation_change_nothing(name, change):
         assert relative_distance(got, expected) < 0.02
 
 
+def test_layers_outside_of_the_loop_are_recomputed():
+    """With fewer layers than `global_layer_every`, no layer is in the loop."""
+
+    def products(scan_layers):
+        c = family("modernbert", num_layers=2, scan_layers=scan_layers, remat="layer")
+        assert c.global_layer_every > 2
+        encoder, inputs = heads.make_encoder(c), packed_rows()
+
+        def total(params):
+            return encoder.apply({"params": params}, inputs).hidden.sum()
+
+        program = jax.jit(jax.grad(total)).lower(random_params(c)["encoder"])
+        return program.compile().as_text().count(" dot(")
+
+    assert products(True) == products(False) > 0
+
+
 def test_a_loop_repeats_groups_of_layers():
     """Layer 0, three groups (local, local, global), and the last local layer."""
     c = family("modernbert", num_layers=11, scan_layers=True)
@@ -476,6 +493,10 @@ def test_flops_of_parts():
         ({"positions": "disentangled", "causal": True}, "causal=True .*disentangled"),
         ({"distance_buckets": 32}, "distance_buckets=32 .*positions=absolute"),
         ({"max_distance": 128}, "max_distance=128 must be at least .*buckets=256"),
+        (
+            {"positions": "relative", "pooler": config.PoolerConfig(pooling="mean")},
+            r"^pooler\.pooling=mean does not go with positions=relative; .* 'cls'",
+        ),
         ({"prediction_head": HEAD(width=8)}, r"head\.width=8 .*head\.num_layers=1"),
     ],
     ids=str,

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import operator
 from collections.abc import Iterator
 from typing import Any
 
@@ -11,20 +12,6 @@ from bert_jax.knobs import knob
 
 # The vocabulary of BERT uncased, used for `vocab_size=0` before a corpus is known.
 BERT_VOCAB_SIZE = 30_522
-
-# Fields that keep their defaults in DeBERTa's encoder, and in XLNet's.
-DEBERTA_REQUIREMENTS = (
-    "causal",
-    "feed_forward",
-    "norm",
-    "norm_bias",
-    "norm_placement",
-    "linear_bias",
-    "num_key_value_heads",
-    "attention_window",
-    "embedding_norm",
-)
-XLNET_REQUIREMENTS = (*DEBERTA_REQUIREMENTS, "embedding_size", "pooler")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -49,7 +36,7 @@ class PredictionHeadConfig:
     tied: bool = True
 
     def check(self, where: str) -> None:
-        """Check that no field is set without effect."""
+        """Check that `width` has an effect."""
         if self.num_layers < 2:
             knobs.require(self, where, [("width", 0, "num_layers")])
 
@@ -73,6 +60,25 @@ class PoolerConfig:
     norm: bool = False
     # Whether classifiers of tokens have these layers, too (ModernBERT).
     per_token: bool = False
+
+
+# Fields that keep their defaults in DeBERTa's encoder, and in XLNet's.
+DEBERTA_REQUIREMENTS = (
+    "causal",
+    "feed_forward",
+    "norm",
+    "norm_bias",
+    "norm_placement",
+    "linear_bias",
+    "num_key_value_heads",
+    "attention_window",
+    "embedding_norm",
+)
+XLNET_REQUIREMENTS = (
+    *DEBERTA_REQUIREMENTS,
+    "embedding_size",
+    *(f"pooler.{field.name}" for field in dataclasses.fields(PoolerConfig)),
+)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -145,8 +151,8 @@ class EncoderConfig:
     # "post": norm(x + f(x)) (BERT). "pre": x + f(norm(x)), and a norm after the last
     # layer (ModernBERT).
     norm_placement: str = knob("post", choices=("post", "pre"))
-    # Whether a pre-norm encoder has a norm before the attention of layer 0; ModernBERT
-    # has none, as its embeddings are normalised already.
+    # Whether a pre-norm encoder has a norm before the attention of layer 0. ModernBERT
+    # has none, since its embeddings are normalised.
     first_attention_norm: bool = True
     # Whether embeddings are normalised.
     embedding_norm: bool = True
@@ -157,13 +163,13 @@ class EncoderConfig:
     pooler: PoolerConfig = PoolerConfig()
 
     # ---- dropout and initialisation
-    # Dropout of embeddings and of what each attention and feed-forward network adds.
+    # Dropout of embeddings and of the outputs of attention and feed-forward network.
     dropout_rate: float = knob(0.1, at_least=0, less_than=1, regularisation=True)
     attention_dropout_rate: float = knob(
         0.1, at_least=0, less_than=1, regularisation=True
     )
-    # Standard deviation of initial values, from a normal distribution that is truncated
-    # at two of them.
+    # Standard deviation of initial values: a normal distribution, truncated at two
+    # standard deviations.
     initializer_range: float = knob(0.02, at_least=0, regularisation=True)
     # Whether kernels that write to the residual stream begin smaller, by a factor of
     # sqrt(2 num_layers) (ModernBERT).
@@ -238,7 +244,7 @@ class EncoderConfig:
             "disentangled": DEBERTA_REQUIREMENTS,
         }.get(self.positions, ())
         for name in required:
-            yield name, getattr(defaults, name), "positions"
+            yield name, operator.attrgetter(name)(defaults), "positions"
         if self.positions != "disentangled":
             yield "distance_buckets", defaults.distance_buckets, "positions"
             yield "max_distance", defaults.max_distance, "positions"

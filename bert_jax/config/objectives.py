@@ -4,6 +4,7 @@ import dataclasses
 import math
 from typing import ClassVar
 
+from bert_jax import knobs
 from bert_jax.config.model import EncoderConfig
 from bert_jax.errors import UserError
 from bert_jax.knobs import knob
@@ -31,8 +32,7 @@ class MaskingConfig:
     # Number of predictions, and whether special tokens are among them; see
     # data/masking.py.
     convention: str = knob("original", choices=("original", "fairseq"))
-    # Predictions in an example, at most; 0: as many as the higher of the two rates
-    # gives.
+    # Most predictions in an example; 0: as many as the higher of the two rates gives.
     max_predictions: int = knob(0, at_least=0)
     # Shares of the predicted tokens that become [MASK] and a random token; the rest
     # stay unchanged.
@@ -40,7 +40,9 @@ class MaskingConfig:
     random_token_rate: float = knob(0.1, at_least=0, at_most=1)
 
     def check(self, where: str) -> None:
-        """Check that the shares of replacements do not exceed 1."""
+        """Check the shares of replacements, and that `max_ngram` has an effect."""
+        if self.unit != "ngram":
+            knobs.require(self, where, [("max_ngram", 3, "unit")])
         if self.mask_token_rate + self.random_token_rate > 1:
             raise UserError(
                 f"{where}mask_token_rate={self.mask_token_rate} and "
@@ -78,8 +80,8 @@ class MaskedLmConfig:
     )
     # Share of the sequences that aim at a random shorter length (paper, A.2).
     short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
-    # Examples in a row, at most. 1: no packing. More: rows are packed with examples
-    # that have their own [CLS], positions and attention (data/packing.py).
+    # Most examples in a row. 1: no packing. In packed rows each example has its own
+    # [CLS], positions and attention (data/packing.py).
     examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
     masking: MaskingConfig = MaskingConfig()
 
@@ -111,6 +113,11 @@ class DistillationConfig(MaskedLmConfig):
     # "last": after the last layer. "all": of the embeddings and of all layers; layer m
     # of M imitates layer m N / M of the teacher's N.
     hidden_layers: str = knob("last", choices=("last", "all"))
+
+    def check(self, where: str) -> None:
+        super().check(where)
+        if not self.hidden_weight:
+            knobs.require(self, where, [("hidden_layers", "last", "hidden_weight")])
 
     def compared_states(self, encoder: EncoderConfig) -> list[tuple[int, int]]:
         """Return the hidden states to compare, by index in student and teacher.
@@ -151,7 +158,7 @@ class CausalLmConfig:
     segments: str = knob("consecutive", choices=("consecutive", *SINGLE_SEGMENTS))
     # Share of the sequences that aim at a random shorter length (paper, A.2).
     short_sequence_rate: float = knob(0.1, at_least=0, at_most=1)
-    # Examples in a row, at most, as for `MaskedLmConfig`.
+    # Most examples in a row, as for `MaskedLmConfig`.
     examples_per_row: int = knob(1, at_least=1, at_most=MAX_EXAMPLES_PER_ROW)
 
     def check(self, where: str) -> None:
@@ -231,7 +238,7 @@ class PermutationLmConfig:
     short_sequence_rate: float = knob(0.0, at_least=0, at_most=1)
     # One of this many tokens is predicted (the paper's K).
     context: int = knob(6, at_least=2)
-    # Tokens in a predicted span, at most.
+    # Most tokens in a predicted span.
     max_span: int = knob(5, at_least=1)
 
     def predictions(self, length: int) -> int:

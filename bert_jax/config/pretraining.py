@@ -3,7 +3,7 @@
 import dataclasses
 
 from bert_jax import knobs
-from bert_jax.config.model import EncoderConfig
+from bert_jax.config.model import EncoderConfig, PredictionHeadConfig
 from bert_jax.config.objectives import (
     PAIR_TASKS,
     SINGLE_SEGMENTS,
@@ -25,6 +25,11 @@ from bert_jax.knobs import knob
 
 # Fields of the encoder that a phase may set.
 _ROTARY_BASES = ("rotary_base", "local_rotary_base")
+# Positions that an objective does not work with.
+_REFUSED_POSITIONS = {
+    "causal_lm": ("relative", "disentangled"),
+    "replaced_tokens": ("relative",),
+}
 # Shares of a schedule, which a phase with a learning rate sets for itself.
 _SCHEDULE_FRACTIONS = ("warmup_fraction", "decay_fraction")
 
@@ -193,12 +198,15 @@ class PretrainConfig:
 
     def _check_encoder(self, where: str) -> None:
         objective, encoder = self.objective, self.encoder
+        if encoder.positions in _REFUSED_POSITIONS.get(objective.kind, ()):
+            raise UserError(
+                f"{where}encoder.positions={encoder.positions!r} does not go with "
+                f"{where}objective.kind={objective.kind!r}"
+            )
         if isinstance(objective, ReplacedTokensConfig):
-            if encoder.positions == "relative":
-                raise UserError(
-                    f"{where}encoder.positions='relative' does not go with "
-                    f"{where}objective.kind={objective.kind!r}"
-                )
+            if not encoder.prediction_head.num_layers:
+                head = "encoder.prediction_head.num_layers"
+                knobs.require(self, where, [("objective.generator_size", 1.0, head)])
             size = objective.generator(encoder).hidden_size
             if size % encoder.head_size or not size:
                 raise UserError(
@@ -220,6 +228,15 @@ class PretrainConfig:
             requirements += [("encoder.pooler.pooling", "cls", "objective.segments")]
         if isinstance(objective, PermutationLmConfig):
             requirements += [("encoder.positions", "relative", "objective.kind")]
+            # Its head is the token embedding and a bias.
+            requirements += [
+                (
+                    f"encoder.prediction_head.{field.name}",
+                    field.default,
+                    "objective.kind",
+                )
+                for field in dataclasses.fields(PredictionHeadConfig)
+            ]
         if encoder.positions == "relative":
             requirements += [("objective.examples_per_row", 1, "encoder.positions")]
         knobs.require(self, where, requirements)

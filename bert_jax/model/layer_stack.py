@@ -5,8 +5,8 @@ groups of blocks share their parameters. Neither looping nor unrolling changes
 parameter paths or results.
 
 Blocks may differ in kind: local or global attention, with or without attention norm.
-The stack of a parameter that some block lacks still has a row for it, which is not read
-and keeps its initial value.
+Where a block lacks a parameter, the stack still has a row for it, which is not read and
+keeps its initial value.
 """
 
 import dataclasses
@@ -77,9 +77,7 @@ def apply(
       Hidden states of the last block, and the trees of all blocks, stacked.
     """
     if config.remat == "layer":
-        apply_block = jax.checkpoint(
-            apply_block, prevent_cse=not config.scan_layers, static_argnums=2
-        )
+        apply_block = jax.checkpoint(apply_block, static_argnums=2)
     kinds = [
         Kind(config.is_global(i), i > 0 or config.first_attention_norm)
         for i in range(config.num_layers)

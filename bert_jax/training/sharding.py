@@ -116,7 +116,8 @@ def check_encoder(
     if tokens % tensor:
         raise UserError(
             f"mesh.tensor={tensor} does not divide the padded vocabulary of {tokens} "
-            f"tokens; set {name}vocab_multiple to a multiple of {tensor}"
+            f"tokens; {name}vocab_multiple, which pretraining sets, is not a multiple "
+            f"of {tensor}"
         )
 
 
