@@ -174,10 +174,10 @@ def stepped(objective, mesh=None, constants=None):
     """The state after a step, on one device or on a mesh in micro-batches."""
     options = {}
     if mesh:
-        sum_over_copies = functools.partial(
-            sharding.sum_over_copies, mesh=mesh, dtype=jnp.float32
+        sum_over_replicas = functools.partial(
+            sharding.sum_over_replicas, mesh=mesh, dtype=jnp.float32
         )
-        options = {"micro_batches": 2, "sum_over_copies": sum_over_copies}
+        options = {"micro_batches": 2, "sum_over_replicas": sum_over_replicas}
     mesh = mesh or sharding.make_mesh(config.MeshConfig(), jax.devices()[:1])
     init = functools.partial(step.init_state, objective, TX)
     state = sharding.initialise(

@@ -264,7 +264,7 @@ def test_both_halves_of_electra_agree(monkeypatch):
     at = predictions["positions"][..., None]
     expected = np.take_along_axis(expected, at, axis=1)
     assert_close(logits[..., : encoder.vocab_size], expected, 1e-5)
-    filled, is_replaced = replaced_tokens.filled(batch, samples)
+    filled, is_replaced = replaced_tokens.fill_in(batch, samples)
     inputs = published.inputs("electra_discriminator")
     np.testing.assert_array_equal(filled, inputs.input_ids)
     labels = published.arrays("electra_discriminator", "labels")["labels"]

@@ -165,7 +165,7 @@ def test_replaced_tokens_by_hand():
     # The second token of the first row stood there all the time, and is sampled anew;
     # the sample in the second row's first blank is what stood there.
     samples = jnp.array([[6, 8, 11], [9, 5, 11]])
-    ids, is_replaced = replaced_tokens.filled(batch, samples)
+    ids, is_replaced = replaced_tokens.fill_in(batch, samples)
     assert ids.tolist() == [[2, 6, 9, 8, 3, 0], [2, 9, 5, 8, 6, 3]]
     assert is_replaced.astype(int).tolist() == [[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0]]
 

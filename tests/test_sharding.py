@@ -45,12 +45,12 @@ def start(mesh, objective, name="adamw"):
     shapes = sharding.state_shapes(init, mesh)
     state = sharding.initialise(init, shapes, jax.random.key(0))
     shardings = sharding.shardings_of(shapes)
-    sum_over_copies = functools.partial(
-        sharding.sum_over_copies, mesh=mesh, dtype=jnp.float32
+    sum_over_replicas = functools.partial(
+        sharding.sum_over_replicas, mesh=mesh, dtype=jnp.float32
     )
     train = jax.jit(
         step.make_train_step(
-            objective, tx, seed=1, micro_batches=2, sum_over_copies=sum_over_copies
+            objective, tx, seed=1, micro_batches=2, sum_over_replicas=sum_over_replicas
         ),
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
         out_shardings=(shardings, sharding.replicated(mesh)),
@@ -158,7 +158,7 @@ def test_gradients_are_summed_in_bfloat16():
         return jax.value_and_grad(loss)(w)
 
     y = np.arange(16, dtype=np.float32)
-    summed = sharding.sum_over_copies(differentiate, mesh, jnp.bfloat16)
+    summed = sharding.sum_over_replicas(differentiate, mesh, jnp.bfloat16)
     with sharding.use(mesh):
         loss, got = jax.jit(summed)(w, {"x": x}, {"y": y}, np.float32(0.5))
     error = x @ w + y[:, None]

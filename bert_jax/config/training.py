@@ -35,7 +35,7 @@ class OptimizerConfig:
     weight_decay: float = knob(0.01, at_least=0)
     # Whether Adam's moments are corrected for bias, as in the paper of "stable_adamw".
     bias_correction: bool = False
-    # Factor of the learning rate from each layer to the one below it; 1: all alike.
+    # Factor of the learning rate from each layer to the one below it; 1: no decay.
     layer_decay: float = knob(1.0, more_than=0, at_most=1)
     # Largest norm of the gradient over all parameters; 0: no clipping.
     clip_norm: float = knob(1.0, at_least=0)

@@ -26,7 +26,7 @@ class FeedForward(nn.Module):
         """Return a float32 product and a bias, whose sum is the output."""
         c = self.config
         linear = functools.partial(Linear, dtype=c.dtype, has_bias=c.linear_bias)
-        wide = functools.partial(
+        expand = functools.partial(
             linear,
             ("embed",),
             (("mlp", c.intermediate_size),),
@@ -35,11 +35,11 @@ class FeedForward(nn.Module):
         # One dimension for all rows: between products of three dimensions, a TPU would
         # copy the activation's input and output to another layout, in float32.
         rows = x.reshape(-1, c.hidden_size)  # [B L, D]
-        y = wide(name="intermediate")(rows)  # [B L, F]
+        y = expand(name="intermediate")(rows)  # [B L, F]
         if c.feed_forward == "plain":
             y = activations.activate(y, c.activation)
         else:
-            y = activations.activate(wide(name="gate")(rows), c.activation) * y
+            y = activations.activate(expand(name="gate")(rows), c.activation) * y
         product, bias = linear(
             ("mlp",),
             (("embed", c.hidden_size),),

@@ -2,7 +2,7 @@
 
 Analytic, because a compiler's own count misses loops (JAX's cost analysis counts the
 body of a scan once). A product of [m, k] and [k, n] is 2 m k n operations. Only
-products count, and all functions but `training` count the forward pass only.
+products count. All functions except `training` count the forward pass alone.
 """
 
 from bert_jax import config as config_lib

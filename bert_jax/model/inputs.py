@@ -12,7 +12,7 @@ class Inputs(NamedTuple):
 
     Attributes:
       input_ids: Token ids, below `config.vocab_size`.
-      attention_mask: True at tokens, False at padding, which ends a row.
+      attention_mask: True at tokens, False at the padding after them.
       segment_ids: Segment of each token, 0 or 1; None: all 0.
       positions: Position of each token in its text; None: 0, 1, 2 and so on.
       documents: Document of each token of a packed row: tokens attend to their own

@@ -142,11 +142,11 @@ def all_but(
         return update.init(parameters.split(params, is_frozen)[1])
 
     def update_trained(updates, state, params):
-        still, trained = parameters.split(updates, is_frozen)
+        frozen, trained = parameters.split(updates, is_frozen)
         _, trained_params = parameters.split(params, is_frozen)
         trained, state = update.update(trained, state, trained_params)
-        still = jax.tree.map(jnp.zeros_like, still)
-        return parameters.join(still, trained), state
+        frozen = jax.tree.map(jnp.zeros_like, frozen)
+        return parameters.join(frozen, trained), state
 
     return optax.GradientTransformation(init, update_trained)
 
@@ -250,7 +250,9 @@ def clip_updates(
         def clip(path, scaled, gradient, square):
             square = jnp.maximum(square / correction, config.epsilon**2)
             ratio = jnp.square(gradient) / square
-            rms = jnp.sqrt(jnp.mean(ratio, _own_dims(path, ratio), keepdims=True))
+            rms = jnp.sqrt(
+                jnp.mean(ratio, _dims_of_one_layer(path, ratio), keepdims=True)
+            )
             return scaled / jnp.maximum(rms, 1.0)
 
         scaled = parameters.map_with_path(clip, scaled, updates, moments.square)
@@ -269,7 +271,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     def rescale(path, update, parameter):
         if _NORMS_AND_BIASES.search(path):
             return update
-        dims = _own_dims(path, update)
+        dims = _dims_of_one_layer(path, update)
         weight = jnp.sqrt(jnp.sum(jnp.square(parameter), dims, keepdims=True))
         size = jnp.sqrt(jnp.sum(jnp.square(update), dims, keepdims=True))
         ratio = jnp.where((weight > 0) & (size > 0), weight / size, 1.0)
@@ -281,7 +283,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
     return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
 
 
-def _own_dims(path: str, x: jax.Array) -> tuple[int, ...]:
+def _dims_of_one_layer(path: str, x: jax.Array) -> tuple[int, ...]:
     """Return all dimensions of a tensor but the one that stacks layers."""
     return tuple(range(1 if _STACKED.search(path) else 0, x.ndim))
 

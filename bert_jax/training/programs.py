@@ -68,11 +68,11 @@ def lower_step(
       state: Arrays, or shapes with shardings.
       batch: Arrays, or shapes with shardings.
     """
-    sum_over_copies = None
+    sum_over_replicas = None
     # The compiler would all-reduce in float32, for each micro-batch.
     if phase.micro_batches > 1 or run.gradient_sum != "float32":
-        sum_over_copies = functools.partial(
-            sharding.sum_over_copies, mesh=run.mesh, dtype=jnp.dtype(run.gradient_sum)
+        sum_over_replicas = functools.partial(
+            sharding.sum_over_replicas, mesh=run.mesh, dtype=jnp.dtype(run.gradient_sum)
         )
 
     def step_and_report(state, batch, signals, seed, constants):
@@ -82,7 +82,7 @@ def lower_step(
             seed=seed,
             micro_batches=phase.micro_batches,
             frozen=run.frozen,
-            sum_over_copies=sum_over_copies,
+            sum_over_replicas=sum_over_replicas,
             constants=constants,
         )
         rate = run.schedule(state.step - state.skipped)

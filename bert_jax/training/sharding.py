@@ -177,7 +177,7 @@ def state_shapes(init: Callable[[jax.Array], Any], mesh: Mesh) -> Any:
     )
 
 
-def sum_over_copies(
+def sum_over_replicas(
     differentiate: Callable[..., Any], mesh: Mesh, dtype: jnp.dtype
 ) -> Callable[..., Any]:
     """Differentiate on each replica of the model, and all-reduce gradients in a dtype.
@@ -197,12 +197,12 @@ def sum_over_copies(
     # Inside `shard_map`, a replica has only its own rows.
     rules = [(name, "fsdp" if axes == _BATCH else axes) for name, axes in RULES]
 
-    def of_copy(params, batch, rows, shared):
+    def of_replica(params, batch, rows, shared):
         with nn.logical_axis_rules(rules):
             sums, grads = differentiate(params, batch, rows, shared)
-        return jax.lax.psum(sums, "data"), jax.tree.map(add_up, grads)
+        return jax.lax.psum(sums, "data"), jax.tree.map(all_reduce, grads)
 
-    def add_up(gradient):
+    def all_reduce(gradient):
         addend = gradient.astype(dtype)
         if mesh.devices.flat[0].platform == "cpu":
             # XLA for CPUs all-reduces in float32 anyway, and crashes when it has to
@@ -210,11 +210,11 @@ def sum_over_copies(
             addend = addend.astype(jnp.float32)
         return jax.lax.psum(addend, "data").astype(dtype).astype(gradient.dtype)
 
-    copies = PartitionSpec("data")
+    replicas = PartitionSpec("data")
     return jax.shard_map(
-        of_copy,
+        of_replica,
         mesh=mesh,
-        in_specs=(PartitionSpec(), copies, copies, PartitionSpec()),
+        in_specs=(PartitionSpec(), replicas, replicas, PartitionSpec()),
         out_specs=PartitionSpec(),
         axis_names={"data"},
         check_vma=False,

@@ -59,7 +59,7 @@ def make_train_step(
     seed: int | jax.Array,
     micro_batches: int = 1,
     frozen: Callable[[str], bool] | None = None,
-    sum_over_copies: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
+    sum_over_replicas: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     constants: Mapping[str, Any] | None = None,
 ) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
     """Return the function from a state and a batch to the next state.
@@ -76,8 +76,8 @@ def make_train_step(
         Losses are divided by the counts of the whole batch, so the result does not
         depend on it.
       frozen: Predicate of the paths of parameters without gradients; None for none.
-      sum_over_copies: Transformation that all-reduces gradients of the replicas of the
-        model, see `sharding.sum_over_copies`; None: left to the compiler.
+      sum_over_replicas: Transformation that all-reduces the gradients of the replicas
+        of the model, see `sharding.sum_over_replicas`; None: left to the compiler.
       constants: Parameters that the objective gets beside the trained ones; None for
         none. They have no gradient.
     """
@@ -96,12 +96,12 @@ def make_train_step(
 
     def differentiate(params, batch, keys, shared):
         gradient = jax.value_and_grad(loss_of, has_aux=True)
-        return _add_up(
+        return _accumulate(
             lambda *rows: gradient(params, *rows, *shared), (batch, keys), micro_batches
         )
 
-    if sum_over_copies:
-        differentiate = sum_over_copies(differentiate)
+    if sum_over_replicas:
+        differentiate = sum_over_replicas(differentiate)
 
     def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepResult]:
         counts = objective.counts(batch)
@@ -157,7 +157,7 @@ def make_eval_step(
             return objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
 
         return jax.tree.map(
-            jnp.add, total, _add_up(terms, (batch, keys), micro_batches)
+            jnp.add, total, _accumulate(terms, (batch, keys), micro_batches)
         )
 
     return eval_step
@@ -168,7 +168,7 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
 
     On a TPU a select is free, and a conditional copies its outputs. On a CPU a
     conditional is free, and a select takes a tenth of a step of a small model
-    (docs/log.md, 2026-11-22). GPUs get the select; neither was timed there.
+    (docs/log.md, 2026-11-22). GPUs get the select, untimed.
     """
 
     def select(*old):
@@ -180,7 +180,7 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
     return jax.lax.platform_dependent(*old, cpu=branch, default=select)
 
 
-def _add_up(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
+def _accumulate(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
     """Return the sum of a function over micro-batches, computed one after another.
 
     Args:
@@ -190,7 +190,7 @@ def _add_up(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
     """
     if micro_batches == 1:
         return function(*rows)
-    pieces = jax.tree.map(lambda x: _cut(x, micro_batches), rows)
+    pieces = jax.tree.map(lambda x: _split(x, micro_batches), rows)
 
     def accumulate(total, piece):
         return jax.tree.map(jnp.add, total, function(*piece)), None
@@ -201,7 +201,7 @@ def _add_up(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
     return jax.lax.scan(accumulate, zeros, pieces)[0]
 
 
-def _cut(x: jax.Array, pieces: int) -> jax.Array:
+def _split(x: jax.Array, pieces: int) -> jax.Array:
     """Reshape [B, ...] to [pieces, B / pieces, ...].
 
     Row i goes to piece i % pieces, so that each piece has rows of every device, and no

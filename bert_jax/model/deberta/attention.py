@@ -145,12 +145,12 @@ def distance_scores(
 
     `buckets` holds r for each pair i, j.
     """
-    first, last = buckets.min(), buckets.max()
-    is_bucket = buckets[..., None] == jnp.arange(first, last + 1)  # [L, L, R]
+    lowest, highest = buckets.min(), buckets.max()
+    is_bucket = buckets[..., None] == jnp.arange(lowest, highest + 1)  # [L, L, R]
     dtype = query.dtype
 
     def pair_scores(content, distance, spec):
-        distance = distance[first : last + 1]
+        distance = distance[lowest : highest + 1]
         scores = products.einsum("blhk,rhk->bhlr", content, distance, dtype)
         return products.einsum(spec, scores, is_bucket.astype(dtype), dtype)
 

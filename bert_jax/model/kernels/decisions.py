@@ -32,7 +32,7 @@ ROW_CHUNK = 16
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The implementation of a part, and why it is not a kernel.
+    """The implementation of a part, and why no kernel is used.
 
     Attributes:
       implementation: One of the constants above.
