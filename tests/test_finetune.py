@@ -303,7 +303,7 @@ def test_frozen_encoder_does_not_change(pretrained, task, tmp_path):
     ("name", "best_of"),
     [("loss", min), pytest.param("matthews", max, marks=pytest.mark.slow)],
 )
-def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path):
+def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path, capsys):
     """A rate that is far too high after a good start: the end is not the best."""
     changes = {"epochs": 4.0, "keep_best": name, "loop": {"eval_every": 5}}
     config = make_config(pretrained, task, **changes)
@@ -318,6 +318,28 @@ def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path):
     # Later runs load it.
     assert restore.find(tmp_path) == tmp_path / "best" / str(best["step"])
     assert finetuning.finetune(config, str(tmp_path)) == results
+    assert f"best {name} so far: {best[name]:.4g}" in capsys.readouterr().err
+    shutil.rmtree(tmp_path / "best")
+    with pytest.raises(UserError, match="had a checkpoint in best/, and now there is"):
+        finetuning.finetune(config, str(tmp_path))
+    assert json.loads((tmp_path / "results.json").read_text()) == results
+
+
+@pytest.mark.parametrize(
+    ("repeats", "file", "message"),
+    [
+        (2, "config.json", "holds one run; with repeats=2, give another --workdir"),
+        (1, "seed-3/config.json", "holds several runs, of other seeds"),
+    ],
+)
+def test_one_run_and_several_need_folders_of_their_own(
+    repeats, file, message, pretrained, task, tmp_path
+):
+    (tmp_path / file).parent.mkdir(exist_ok=True)
+    (tmp_path / file).write_text("{}")
+    config = make_config(pretrained, task, repeats=repeats)
+    with pytest.raises(UserError, match=message):
+        finetuning.finetune(config, str(tmp_path))
 
 
 @pytest.mark.slow

@@ -51,6 +51,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
       UserError: Config, files, checkpoint, devices or workdir are invalid.
       Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
+    processes.on_main(lambda: _check_repeats(config.repeats, storage.path(folder)))
     if config.repeats == 1:
         return _finetune_once(config, folder)[1]
     scores = {}
@@ -64,6 +65,19 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
     if processes.is_main():
         _write_results(storage.path(folder), summary)
     return summary
+
+
+def _check_repeats(repeats: int, folder: storage.Path) -> None:
+    """Check that a folder does not hold one run where several are asked for."""
+    if repeats > 1 and (folder / "config.json").exists():
+        raise UserError(
+            f"{folder} holds one run; with repeats={repeats}, give another --workdir"
+        )
+    if repeats == 1 and any(folder.glob("seed-*/config.json")):
+        raise UserError(
+            f"{folder} holds several runs, of other seeds; give another --workdir, or "
+            "repeats"
+        )
 
 
 def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 r"""Convert checkpoints from and to the formats of other projects.
 
   python -m bert_jax.run.convert --input=WORKDIR --output=FOLDER --to=huggingface
-  python -m bert_jax.run.convert --input=FOLDER --output=WORKDIR --to=native
+  python -m bert_jax.run.convert --input=FOLDER --output=CHECKPOINT --to=native
 
 The input is the workdir of a run, one checkpoint in a workdir, a folder that
 `transformers` saved, or a folder of google-research/bert. The output is a new folder.

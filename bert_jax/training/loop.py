@@ -1,8 +1,8 @@
 """The training loop of pretraining and fine-tuning, for one process and for many.
 
-A step is followed by logging, evaluation and saving, in this order. The log of a step
-is on disk before its checkpoint begins, and a restart drops the log after its
-checkpoint. So a run that is killed at any moment resumes with the same result.
+Logging, evaluation and saving follow a step, in this order. The report of a step is on
+disk before its checkpoint begins. A restart drops the reports after its checkpoint.
+So a run that is killed at any moment resumes with the same result.
 
 Steps are dispatched ahead of their results. The report of a step is read a few steps
 later (`_observe`), so that nothing waits for it. All processes do the same things at
@@ -297,7 +297,8 @@ class Loop:
         earlier = self._reporter.records("eval")
         if line := plateau.describe(self._done, self._run.total_steps, values, earlier):
             self._reporter.say(line)
-        if self._run.best and self._is_best():
+        if (name := self._run.best) and self._is_best():
+            self._reporter.say(f"best {name} so far: {values[name]:.4g}")
             self._saver.save_best(self._done, self._state, self._phase)
 
     def _is_best(self) -> bool:

@@ -130,8 +130,14 @@ def train(
             state = training.train()
         if saver.best:
             # The result is the best state. The run itself resumes from its last.
-            state = saver.best.restore(shapes, processes.say) or state
+            state = saver.best.restore(shapes, processes.say)
             saver.best.close()
+            if state is None:
+                raise UserError(
+                    f"{saver.folder} had a checkpoint in best/, and now there is none; "
+                    "put it back, or give another --workdir",
+                    everywhere=True,
+                )
         saver.checkpoints.close()
         return state
 

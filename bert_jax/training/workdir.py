@@ -59,7 +59,7 @@ def claim(
 
 
 def _check_that_all_see(folder: storage.Path) -> None:
-    """Check that all processes see the same folder: a save would fail hours later."""
+    """Check that all processes see the same folder. Otherwise, the first save fails."""
     lock = folder / "lock"
     written = processes.on_main(lambda: lock.read_text(encoding="utf-8"))
     with processes.fail_together():
@@ -116,7 +116,7 @@ def _write_first_start(folder: storage.Path) -> None:
         with open(lock, "w", encoding="utf-8") as stream:
             stream.write(text)
             stream.flush()
-            os.fsync(stream.fileno())  # other hosts look at it
+            os.fsync(stream.fileno())  # other hosts read it
 
 
 def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> None:
@@ -124,12 +124,17 @@ def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> N
         return
     earlier = read_config(folder, type(config))
     if earlier is None:
-        if not had_checkpoint(folder):
-            return
-        raise UserError(
-            f"{folder} holds a run, but not its config.json; put it back (a checkpoint "
-            "has it in its metadata), or give another --workdir"
-        )
+        if had_checkpoint(folder):
+            raise UserError(
+                f"{folder} holds a run, but not its config.json; put it back (a "
+                "checkpoint has it in its metadata), or give another --workdir"
+            )
+        if restore.steps_of(restore.absolute(str(folder / "checkpoints"))):
+            raise UserError(
+                f"{folder} holds a checkpoint, but no run; pass it as init_from, and "
+                "give another --workdir"
+            )
+        return
     refused = knobs.differences(earlier, config, free=False)
     if refused:
         raise UserError(
