@@ -44,6 +44,21 @@ def test_a_request_during_a_long_call_ends_the_process():
     assert end(process) == (75, ["stopped; the same command continues"])
 
 
+def test_a_request_before_the_run_ends_the_process():
+    """While libraries are imported and files are read."""
+    process = start(
+        "import time\n"
+        "from bert_jax.run import command_line\n"
+        "def run():\n"
+        "    print('ready', flush=True)\n"
+        "    time.sleep(600)\n"
+        "command_line.main(run, lambda: None)\n"
+    )
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGTERM)
+    assert end(process) == (75, ["stopped"])
+
+
 ASKED = """
 import os, signal, sys, time
 from bert_jax.training import interrupts

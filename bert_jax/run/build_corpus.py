@@ -137,8 +137,6 @@ def main() -> None:
         raise UserError("--beam_options needs --runner=beam")
     source = text_input.source(values.shard_megabytes * 1_000_000)
     settings = build.Settings(values.held_out, values.language)
-    # SIGTERM, sent before a machine is preempted, stops the build like Ctrl-C.
-    signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
         corpus = build.build(
             source,

@@ -5,6 +5,7 @@ import inspect
 import os
 import re
 import select
+import signal
 import sys
 import traceback
 from collections.abc import Callable, Iterator
@@ -36,6 +37,8 @@ def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
 
     Flags are defined here and not at import, so that tests can call entry points.
     """
+    # SIGTERM, sent before a machine is preempted, stops a program like Ctrl-C.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     streams = sys.stdout, sys.stderr
     for stream in streams:
         # Escape characters that the terminal's encoding lacks.
@@ -178,19 +181,22 @@ _EXPECTED = {
 
 def _describe_flag_error(error: Exception) -> str:
     message = " ".join(str(error).split())
-    if isinstance(error, flags.UnrecognizedFlagError) and "." in error.flagname:
-        return f"{message}; fields of the recipe are set by --config.{error.flagname}"
+    if isinstance(error, flags.UnrecognizedFlagError) and "config" in flags.FLAGS:
+        field = error.flagname if "." in error.flagname else "GROUP.FIELD=VALUE"
+        return f"{message}; fields of the recipe are set by --config.{field}"
     if isinstance(error, flags.Error) and "Traceback" not in message:
         flag, _, reason = message.partition(": ")
         known = [wanted for part, wanted in _EXPECTED.items() if part in reason]
         return f"{flag}: expected {known[0]}" if known else message
-    # A recipe that cannot be read is an OSError, also where a field of it is set.
+    # An unreadable recipe raises an OSError, even while a field is set.
     is_about_field = not isinstance(error, OSError)
     for frame, _ in traceback.walk_tb(error.__traceback__):
         if is_about_field and frame.f_code.co_filename == config_path.__file__:
             path = frame.f_locals.get("config_path") or frame.f_locals.get("override")
             if isinstance(error, TypeError):
                 return f"--config.{path}: a list needs an index, as in phases[0].steps"
+            if isinstance(error, IndexError):
+                return f"--config.{path}: index out of range; the first entry is [0]"
             similar = re.search(r"Did you mean \W*(\w+)", message)
             hint = f"; did you mean {similar[1]}?" if similar else ""
             return f"--config.{path}: unknown config field{hint}"

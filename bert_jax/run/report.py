@@ -41,7 +41,7 @@ def main(others: list[str]) -> None:
     if "://" in flags.FLAGS.output:
         raise UserError(f"--output={flags.FLAGS.output} must be a local file")
     output = pathlib.Path(flags.FLAGS.output or default)
-    if output.is_dir():
+    if output.is_dir() or flags.FLAGS.output.endswith("/"):
         output /= default.name
     if not output.suffix:
         output = output.with_name(f"{output.name}.png")

@@ -39,6 +39,12 @@ def read(workdir: str | os.PathLike) -> list[Record]:
       UserError: There are no records.
     """
     path = storage.path(workdir) / FILE
+    runs = sorted(map(str, storage.path(workdir).glob(f"seed-*/{FILE}")))
+    if runs and not path.exists():
+        raise UserError(
+            f"{workdir} holds {len(runs)} runs; give some of them, such as "
+            f"{runs[0].removesuffix(f'/{FILE}')}"
+        )
     with storage.reading(path):
         lines = path.read_bytes().splitlines()
     records = [record for line in lines if (record := parse(line)) is not None]
