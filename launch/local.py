@@ -7,7 +7,7 @@ r"""Start a run as several processes on this machine, and restart it when one di
 Each process gets the command with --coordinator_address, --num_processes and
 --process_id added, and --devices emulated CPU devices. This is a small pod, with the
 restart rules of a pod (launch/README.md): status 0 means done, 2 means a mistake that
-another start would repeat, and after anything else all processes are started again.
+a restart would repeat; after anything else, all processes are restarted.
 There are at most --restarts restarts, none by default, and a stop (75) counts as one.
 SIGTERM is passed on to all processes. Only Python is needed.
 
@@ -26,7 +26,7 @@ import sys
 import threading
 import time
 
-# When one process dies, the others have this time to notice before they are killed.
+# Time for the other processes to notice that one has died, before they are killed.
 _GRACE_SECONDS = 5.0
 _MOST = 256
 _DONE, _CRASHED, _MISTAKE, _STOPPED = 0, 1, 2, 75

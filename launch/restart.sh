@@ -102,7 +102,7 @@ wait_for_child() {
 
 crashes=0
 while true; do
-  # There was a request to stop during the pause, and the command has not finished.
+  # A request to stop arrived during the pause.
   [[ -z $stopping ]] || exit 75
   began=$SECONDS
   "$@" &

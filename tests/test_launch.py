@@ -504,6 +504,7 @@ def render(*arguments) -> int:
         (["--topology=2x2", "--slices=2", "--", "python"], "each has several hosts"),
         (["--topology=1x1", "--", "python"], "has 1 chips, and a host has 4"),
         (["--name=Bert", "--", "python"], "lower-case letters"),
+        (["--accelerator=tpu-v6e", "--", "python"], "expected one of tpu-v4-podslice,"),
     ],
 )
 def test_mistakes_of_render(capsys, arguments, message):

@@ -121,6 +121,8 @@ def _parts(
 ) -> Iterator[tuple[str, Instruction, str]]:
     """Yield the collectives in an instruction: computation, instruction and kind."""
     kind = instruction.opcode.removesuffix("-start")
+    if "source_target_pairs={}" in instruction.rest:
+        return  # a permutation that moves nothing
     if kind in _KINDS:
         yield computation, instruction, kind
     elif kind == "send" and (transfer := _SLICES.search(instruction.rest)):

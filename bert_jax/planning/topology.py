@@ -42,6 +42,7 @@ def _gib(size: float) -> int:
     return int(size * 2**30)
 
 
+# All slices of v5e and v6e.
 _SQUARES = "1x1, 2x2, 2x4, 4x4, 4x8, 8x8, 8x16, 16x16"
 _CUBES = "2x2x1, 2x2x2, 2x2x4, 2x4x4, 4x4x4, 4x4x8, 4x8x8, 8x8x8, 8x8x16, 8x16x16"
 
@@ -70,7 +71,7 @@ GENERATIONS = {
 }
 
 
-# Far above any cluster; the compiler would list the devices of any number.
+# Far above any cluster. The compiler accepts any number.
 _MAX_SLICES = 256
 
 
@@ -165,6 +166,10 @@ def _parse(name: str) -> tuple[Generation, tuple[int, ...]]:
         raise UserError(
             f"--topology={name}: the largest {kind} slice has {generation.largest} "
             f"chips; use --slices=N for more; sizes are {_examples(name)}"
+        )
+    if generation.examples == _SQUARES and sides not in _SQUARES.split(", "):
+        raise UserError(
+            f"--topology={name}: no slice has this shape; sizes are {_examples(name)}"
         )
     return generation, shape
 

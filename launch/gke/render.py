@@ -20,8 +20,8 @@ import subprocess
 import sys
 
 TEMPLATE = pathlib.Path(__file__).with_name("jobset.yaml")
-# Number of sides of a topology (GKE's page "Plan TPUs in GKE"). With another number,
-# pods would wait forever.
+# Number of sides of a topology (GKE's page "Plan TPUs in GKE"). With another number or
+# accelerator, pods would wait forever.
 DIMENSIONS = {
     "tpu-v4-podslice": 3,
     "tpu-v5p-slice": 3,
@@ -50,7 +50,12 @@ def render(values: argparse.Namespace) -> str:
             f"--topology={values.topology}: expected a form such as 4x4 or 4x4x8"
         )
     sides = [int(side) for side in values.topology.split("x")]
-    dimensions = DIMENSIONS.get(values.accelerator, len(sides))
+    if values.accelerator not in DIMENSIONS:
+        raise ValueError(
+            f"--accelerator={values.accelerator}: expected one of "
+            f"{', '.join(DIMENSIONS)}"
+        )
+    dimensions = DIMENSIONS[values.accelerator]
     if len(sides) != dimensions:
         raise ValueError(
             f"--topology={values.topology}: {values.accelerator} has topologies of "
