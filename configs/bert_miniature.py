@@ -11,8 +11,8 @@ Source: the shapes are four of google-research/bert's miniatures (Turc et al. 20
 
 Run:    python -m bert_jax.run.pretrain --config=configs/bert_miniature.py:mini \
             --config.data.corpus=DIR --workdir=DIR
-Cost:   not run yet in full. docs/results.md has half an hour of Mini on two CPU
-        cores, with the overrides for it.
+Cost:   not run yet in full. docs/results.md has a short run of Tiny on two CPU cores,
+        with the overrides for it.
 """
 
 from bert_jax import config as config_lib

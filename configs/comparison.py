@@ -1,4 +1,4 @@
-r"""Nine objectives on one small encoder, compared in docs/comparison.md.
+r"""Objectives on one small encoder, compared in docs/comparison.md.
 
 Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dropout.
         All variants have one batch size, learning rate and schedule; the comparison

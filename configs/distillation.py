@@ -1,4 +1,4 @@
-r"""A student of half a teacher's layers, which imitates its guesses of masked tokens.
+r"""A student with half of BERT-Base's layers, which imitates a teacher's predictions.
 
 Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers; the teacher's
         loss counts 5 for 2 of the loss of masked tokens and 1 of the cosine of the last
@@ -25,7 +25,7 @@ def get_config(arg: str = ""):
     """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
     objective = config_lib.DistillationConfig(
-        segments="full_sentences", hidden_weight=0.5
+        segments="full_sentences", short_sequence_rate=0.0, hidden_weight=0.5
     )
     phases = (config_lib.PhaseConfig(steps=100_000, length=512, batch_size=2_000),)
     cfg = knobs.to_configdict(

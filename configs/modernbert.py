@@ -24,7 +24,8 @@ Differences: batches grow in three steps, from a quarter. There is no dropout; t
         stage 2; here it is the mean of that fall. Ettin's rows are not packed, and have
         7,999 tokens in stages 2 and 3.
 Not known to us: the batches of ModernBERT's stages 2 and 3, which have as many tokens
-        here as before; and the rates of large, which are Ettin's for that size.
+        here as before; and the rates of large: that of stage 1 is Ettin's for that
+        size, and the later ones are 3/8 of it, as in base.
 Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer

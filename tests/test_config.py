@@ -114,6 +114,16 @@ def changed(**groups):
             "hidden_layers=all does not go with objective.hidden_weight=0",
         ),
         (
+            {
+                "objective": {
+                    "kind": "distillation",
+                    "teacher_weight": 0.0,
+                    "temperature": 4.0,
+                }
+            },
+            "temperature=4.0 does not go with objective.teacher_weight=0",
+        ),
+        (
             {"objective": {"masking.max_ngram": 2}},
             "max_ngram=2 does not go with objective.masking.unit=token; it must be 3",
         ),
@@ -126,10 +136,23 @@ def test_contradicting_fields_are_refused(groups, message):
         knobs.from_configdict(config.PretrainConfig, changed(**groups))
 
 
-def test_new_layers_of_random_weights_are_refused():
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            {"random_init": True, "reinit_layers": 2},
+            "reinit_layers=2 does not go with random_init=True",
+        ),
+        (
+            {"loop": {"eval_batches": 5}},
+            "loop.eval_batches=5 does not go with kind=fine",
+        ),
+    ],
+)
+def test_fields_without_effect_in_fine_tuning_are_refused(fields, message):
     cfg = knobs.to_configdict(config.FinetuneConfig())
-    cfg.update(random_init=True, reinit_layers=2)
-    with pytest.raises(UserError, match="reinit_layers=2 .*random_init=True"):
+    cfg.update(fields)
+    with pytest.raises(UserError, match=message):
         knobs.from_configdict(config.FinetuneConfig, cfg)
 
 

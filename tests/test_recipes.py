@@ -7,6 +7,7 @@ import pytest
 from recipes import (
     ABLATIONS,
     FILES,
+    NAMES,
     build,
     differences,
     load,
@@ -89,6 +90,14 @@ def test_lamb_recipes_have_the_sequences_of_the_paper(variant, steps, sequences)
     seen = [phase.steps * phase.batch_size for phase in built.phases]
     assert sum(seen) == pytest.approx(sequences, rel=1e-2)
     assert seen[0] / sum(seen) == pytest.approx(0.9, abs=2e-3)
+
+
+def test_rows_of_one_segment_leave_out_no_text():
+    """A short row drops the rest of its chunk."""
+    for name in NAMES:
+        objective = load(name).get("objective", {})
+        if objective.get("segments") in config.SINGLE_SEGMENTS:
+            assert objective.short_sequence_rate == 0, name
 
 
 def test_ablations_change_their_objective_only():

@@ -171,8 +171,8 @@ class EncoderConfig:
     # Standard deviation of initial values: a normal distribution, truncated at two
     # standard deviations.
     initializer_range: float = knob(0.02, at_least=0, regularisation=True)
-    # Whether kernels that write to the residual stream begin smaller, by a factor of
-    # sqrt(2 num_layers) (ModernBERT).
+    # Whether kernels that write to the residual stream, and those of prediction head
+    # and pooler, begin smaller, by a factor of sqrt(2 num_layers) (ModernBERT).
     depth_scaled_init: bool = knob(False, regularisation=True)
 
     # ---- computation

@@ -110,7 +110,7 @@ class DistillationConfig(MaskedLmConfig):
     temperature: float = knob(2.0, more_than=0)
     # Weight of the loss of hidden states; 0: they are not compared.
     hidden_weight: float = knob(0.0, at_least=0)
-    # "last": after the last layer. "all": of the embeddings and of all layers; layer m
+    # "last": after the last layer. "all": the embeddings and all layers; layer m
     # of M imitates layer m N / M of the teacher's N.
     hidden_layers: str = knob("last", choices=("last", "all"))
 
@@ -118,6 +118,8 @@ class DistillationConfig(MaskedLmConfig):
         super().check(where)
         if not self.hidden_weight:
             knobs.require(self, where, [("hidden_layers", "last", "hidden_weight")])
+        if not self.teacher_weight:
+            knobs.require(self, where, [("temperature", 2.0, "teacher_weight")])
 
     def compared_states(self, encoder: EncoderConfig) -> list[tuple[int, int]]:
         """Return the hidden states to compare, by index in student and teacher.

@@ -21,7 +21,7 @@ class OptimizerConfig:
     name: str = knob("adamw", choices=("adamw", "stable_adamw", "lamb", "muon"))
     learning_rate: float = knob(1e-4, at_least=0)  # peak
     # Shape after the warmup. "linear" and "cosine" fall from the peak to 0. "original"
-    # falls linearly, too, but jumps down at the end of the warmup. "wsd" (warmup,
+    # falls linearly, but jumps down at the end of the warmup. "wsd" (warmup,
     # stable, decay) stays at the peak until the last `decay_fraction` of the steps.
     schedule: str = knob("original", choices=("original", "linear", "cosine", "wsd"))
     warmup_fraction: float = knob(0.01, at_least=0, at_most=1)  # of all steps
@@ -87,7 +87,7 @@ class LoopConfig:
     log_every: int = knob(100, at_least=1, free=True)  # steps
     # Steps; 0: only at the end of each phase.
     eval_every: int = knob(10_000, at_least=0, free=True)
-    # Batches of the held-out split in each evaluation; 0: all of them.
+    # Batches of the held-out split in each evaluation; 0: all, as in fine-tuning.
     eval_batches: int = knob(100, at_least=0, free=True)
     # Steps; 0: only at the end of each phase.
     checkpoint_every: int = knob(5_000, at_least=0, free=True)
