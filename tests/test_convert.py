@@ -375,6 +375,11 @@ def test_encoders_that_no_class_computes_are_refused():
         ),
         ({"positions": "relative"}, masked, "XLNet .* has no class for masked tokens"),
         (albert, replaced, "ALBERT .* has no class for replaced tokens that"),
+        (
+            {"causal": True},
+            classifier,
+            "is causal; .* pools the first token, and bert_j",
+        ),
         (albert | {"causal": True}, tagger, "is causal; ALBERT .* no causal class"),
         (
             NARROW | {"activation": "gelu_tanh"},

@@ -129,7 +129,10 @@ REFUSED_CONFIGS = {
         ({"pos_att_type": ["p2c|c2p"]}, r"pos_att_type is \['p2c\|c2p'\]; .* only"),
         ({"pos_att_type": "p2c,c2p"}, "pos_att_type is 'p2c,c2p'; .* 'p2c|c2p' only"),
         ({"position_buckets": -1}, "position_buckets is -1; .* buckets of distances"),
-        ({"max_relative_positions": 5}, "max_distance=5 must be at least .*buckets=6"),
+        (
+            {"max_relative_positions": 5},
+            "position_buckets is 6, more than the 5 of max",
+        ),
         ({"model_type": "deberta"}, "unknown model_type 'deberta'; expected"),
     ],
     "xlnet_bare": [({"n_layer": 1}, "has arrays of 2 layers; .* says 1")],
@@ -396,11 +399,11 @@ BERT = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
             json.loads(
                 tokenizers.processors.TemplateProcessing(
                     single="[CLS] $A [SEP]",
-                    pair="[CLS] $A [SEP] $B [SEP]",
+                    pair="[CLS] $A [SEP] $B:1 [SEP]",
                     special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
                 ).__getstate__()
             ),
-            r"the segments \[0, 0, 0, 0, 0\] to the pair .* \[0, 0, 0, 1, 1\] only",
+            r"the segments \[0, 0, 0, 1, 0\] to the pair .* \[0, 0, 0, 1, 1\] only",
         ),
     ],
 )
@@ -428,6 +431,41 @@ def test_settings_that_contradict_the_pipeline_are_refused(folder):
         refused(source, f"{name} is False in tokenizer_config.json, and ")
         edit(source / "tokenizer_config.json", **{name: None})
     checkpoints.find(source)
+
+
+def test_steps_that_contradict_the_settings_are_refused(folder):
+    source = folder("bare")
+    path = source / "tokenizer.json"
+    steps = [{"type": "Lowercase"}, {"type": "StripAccents"}]
+    edit(path, normalizer={"type": "Sequence", "normalizers": steps})
+    for name, value, step in (
+        ("do_lower_case", False, "Lowercase"),
+        ("keep_accents", True, "StripAccents"),
+    ):
+        edit(source / "tokenizer_config.json", **{name: value})
+        refused(source, f"{name} is {value} in .* has the step {step}; make them agree")
+        edit(source / "tokenizer_config.json", **{name: not value})
+    checkpoints.find(source)
+
+
+def test_a_model_whose_pairs_have_one_segment(folder):
+    """Its second row of the table is not read, as with both rows equal to the first."""
+    source = folder("classification")
+    arrays = published.arrays_of(source)
+    name = "bert.embeddings.token_type_embeddings.weight"
+    equal = arrays | {name: arrays[name][[0, 0]]}
+    safetensors.write(source / "model.safetensors", equal, equal.items())
+    pairs = [("aa ab", "ac"), ("b", "ba bb")]
+    expected = [each.probabilities for each in prediction.load(source).classify(pairs)]
+    safetensors.write(source / "model.safetensors", arrays, arrays.items())
+    two = [each.probabilities for each in prediction.load(source).classify(pairs)]
+    assert two != expected
+    settings = source / "tokenizer_config.json"
+    edit(settings, model_input_names=["input_ids", "attention_mask"])
+    one = prediction.load(source).classify(pairs)
+    assert checkpoints.read_metadata(source).encoder.type_vocab_size == 1
+    for got, probabilities in zip(one, expected, strict=True):
+        assert got.probabilities == pytest.approx(probabilities, abs=1e-6)
 
 
 def test_pipelines_may_pad_or_add_no_special_tokens(folder):

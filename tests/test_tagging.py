@@ -177,6 +177,13 @@ def test_an_imported_tagger_keeps_its_entities_in_both_schemes():
         assert [(e.begin, e.end) for e in got] == [(1, 2), (2, 3)]
 
 
+def test_an_imported_tagger_of_single_words_has_no_ends():
+    """B, I, S and other labels; BIOES decoded strictly would need an E."""
+    scheme = model_classes._scheme(["B-x", "I-x", "S-x", "O", "X"])
+    got = entities.entities("abcde", ["B-x", "I-x", "X", "S-x", "O"], scheme)
+    assert [(e.begin, e.end) for e in got] == [(0, 2), (3, 4)]
+
+
 # ---- scores
 
 

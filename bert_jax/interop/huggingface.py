@@ -13,12 +13,20 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop.families.family import CAUSAL_LM, Family, ModelClass
+from bert_jax.interop.families.family import (
+    CAUSAL_LM,
+    CHOICE,
+    CLASSIFICATION,
+    Family,
+    ModelClass,
+)
 from bert_jax.model import parameters
 
 # `transformers` stores a kernel with its output dimension first.
 _LEAF = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 _STACKED = "encoder/layers/"
+# Purposes of heads that read a pooled vector and that causal encoders may have.
+_POOLED = CLASSIFICATION, CHOICE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +54,11 @@ class Form:
             raise UserError(
                 f"the encoder is causal; {family.title} of transformers has no causal "
                 "class"
+            )
+        if c.causal and c.pooler.pooling == "cls" and self.purpose in _POOLED:
+            raise UserError(
+                f"the encoder is causal; {self.name} of transformers pools the first "
+                "token, and bert_jax the last"
             )
         if self.model_class.head_activation not in ("", c.head_activation):
             raise UserError(
@@ -203,7 +216,7 @@ def _views(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
 
 
 def _skipped_rows(path: str, form: Form) -> int:
-    """Return the number of an array's first rows that the parameter lacks."""
+    """Return how many leading rows of an array the parameter lacks."""
     return form.skipped_positions if path.endswith("position_embedding") else 0
 
 

@@ -1,5 +1,6 @@
 """Folders that `transformers` saved."""
 
+import dataclasses
 import pathlib
 
 from bert_jax.errors import UserError
@@ -18,6 +19,7 @@ CONFIG = "config.json"
 ARRAYS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLAX = "flax_model.msgpack"
+_SEGMENTS = "token_type_embeddings.weight"
 _PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth")
 
 
@@ -61,14 +63,25 @@ def read(folder: pathlib.Path) -> published.Published:
     else:
         raise UserError(f"{folder} has no {ARRAYS}, {INDEX} or {FLAX}")
     tokenizer = vocabularies.read(folder)
+    cls_is_last = config.family.cls_is_last
+    has_segments = config.encoder.type_vocab_size > 1
+    if has_segments and vocabularies.has_one_segment(folder, tokenizer, cls_is_last):
+        has_segments = False
+        encoder = dataclasses.replace(config.encoder, type_vocab_size=1)
+        config = config._replace(encoder=encoder)
+        arrays = {
+            name: _first_row(array) if name.endswith(_SEGMENTS) else array
+            for name, array in arrays.items()
+        }
     if (folder / PIPELINE_FILE).exists():
         vocabularies.check_rows(
-            str(folder),
-            tokenizer,
-            cls_is_last=config.family.cls_is_last,
-            has_segments=config.encoder.type_vocab_size > 1,
+            str(folder), tokenizer, cls_is_last=cls_is_last, has_segments=has_segments
         )
     return published.assemble(str(folder), files, config, tokenizer, arrays)
+
+
+def _first_row(array: LazyArray) -> LazyArray:
+    return LazyArray((1, *array.shape[1:]), lambda: array.read()[:1])
 
 
 def _read_shards(

@@ -62,7 +62,7 @@ _PRETRAINING: dict[str, tuple[Any, Any]] = {
         config_lib.ReplacedTokensConfig(generator_size=1.0),
     ),
 }
-# Segments of the objective that has the heads of a class.
+# `segments` of the objective with the heads of a class.
 _SEGMENTS = {
     NEXT_SENTENCE: "next_sentence",
     SENTENCE_ORDER: "sentence_order",
@@ -259,9 +259,8 @@ def _scheme(tags: list[str]) -> str:
     letters = {tag[0] for tag in tags if tag[1:2] == "-"}
     if not letters or letters - set("BIES") or not letters & set("BI"):
         return "none"
-    if letters & set("ES"):
-        return "BIOES"
-    return "lenient"  # IOB1 and IOB2 have the same tags
+    # IOB1 and IOB2 have the same tags, and BIOES without E is a scheme, too.
+    return "lenient"
 
 
 def _kind(values: Any) -> str:

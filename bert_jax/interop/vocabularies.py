@@ -32,8 +32,8 @@ from bert_jax.tokenizer.special_tokens import MASK, SPECIAL_TOKENS
 _SENTENCEPIECE = "spiece.model"
 _DEBERTA = "spm.model"
 _FAIRSEQ = "sentencepiece.bpe.model"
-# The first tokens of vocabularies of facebookresearch/fairseq, by the beginning of the
-# name of their classes in `transformers`, and their last token.
+# First tokens of the vocabularies of facebookresearch/fairseq, by the beginning of the
+# tokenizer's class name in `transformers`; and the last.
 _FIRST_TOKENS = {
     "Camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
     "XLMRoberta": ("<s>", "<pad>", "</s>", "<unk>"),
@@ -116,6 +116,16 @@ def _check_replaced(
 ) -> None:
     """Check that `transformers` would use the pipeline as it is."""
     values = tokenizer.steps()
+    kinds = {step["type"] for step in token_texts.parts(values["normalizer"])}
+    for name, kind, refused in (
+        ("do_lower_case", "Lowercase", False),
+        ("keep_accents", "StripAccents", True),
+    ):
+        if kind in kinds and settings.get(name) is refused:
+            raise UserError(
+                f"{folder}: {name} is {refused} in {SETTINGS_FILE}, and "
+                f"{PIPELINE_FILE} has the step {kind}; make them agree"
+            )
     for step in token_texts.parts([values["normalizer"], values["pre_tokenizer"]]):
         for name, in_step in _REPLACED.items():
             value = step.get(in_step)
@@ -210,6 +220,17 @@ def read_wordpiece(
     except UserError as error:
         raise UserError(f"{path}: {error}") from error
     return tokenizer_lib.make(pipeline)
+
+
+def has_one_segment(
+    folder: storage.Path, tokenizer: Tokenizer, cls_is_last: bool
+) -> bool:
+    """Return whether `transformers` gives segment 0 to both texts of a pair."""
+    names = _read_settings(folder).get("model_input_names")
+    if names is not None and "token_type_ids" not in names:
+        return True
+    given, _ = _joined_texts(tokenizer, cls_is_last, "a", "b")
+    return any(given.special_tokens_mask) and not any(given.type_ids)
 
 
 def check_rows(

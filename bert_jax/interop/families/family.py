@@ -128,7 +128,7 @@ class Family:
         the output dimension first.
       decoder: Name of the layer that may hold a copy of the token embedding.
       classes: Classes by purpose. The first whose arrays a folder has is read.
-      encoder_only: Names of further classes, of which only the encoder is read.
+      encoder_only: Names of further classes. Only their encoder is read.
       exports: Function of an encoder, its purpose and its tokenizer; returns
         whether an export tries this family.
       fields: Entries of `FIELDS` in `configs.py` that differ in this family, or that

@@ -86,7 +86,7 @@ def rank(
     spans = _best_spans(windows, start_logits, end_logits, config)
     row, start, end = spans.T
     scores = start_logits[row, start] + end_logits[row, end]
-    # By question, then by score from the best down, then by position.
+    # By question, then by descending score, then by position.
     order = np.lexsort((end, start, row, -scores, windows.question[row]))
     spans, question = spans[order], windows.question[row[order]]
     cuts = np.searchsorted(question, np.arange(len(windows.contexts) + 1))
@@ -161,7 +161,7 @@ def _characters(
 
 
 def _ranked(answers: dict[str, tuple[int, int, float, float]]) -> tuple[Answer, ...]:
-    """Sort answers from the best down, and compute their probabilities."""
+    """Sort answers by falling score; compute their probabilities."""
     items = sorted(answers.items(), key=lambda item: -sum(item[1][2:]))
     scores = np.array([sum(place[2:]) for _, place in items])
     weights = np.exp(scores - scores.max())
