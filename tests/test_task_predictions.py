@@ -273,6 +273,7 @@ def test_the_probabilities_of_choices(saved):
          " for squad; give a pretraining run with masked tokens"),
         ("squad", "fill", (["[MASK]"], 0), "top=0 must be at least 1"),
         ("choice", "features", ("a",), "'a' is one text; give a list"),
+        ("tagging", "tag", (iter(["ab"]),), "texts are an iterator; give a list"),
         ("classification", "classify", (["a\ud800"],), r"unpaired surrogate, '.ud800'"),
         ("classification", "classify", ([("a", "b", "c")],), "must have two texts"),
         ("choice", "choose", (["a"], [["\ud800", "b"]]), "has an unpaired surrogate"),

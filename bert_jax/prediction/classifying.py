@@ -51,23 +51,30 @@ def classify(
     labels = settings.get("labels")
     if not labels and not config.predicts_numbers:
         raise UserError(f"{model.source} has no class names; use another run")
-    pairs = rows_lib.pairs_of(texts)
-    rows, truncated = classification.new_rows(pairs, model.tokenizer, config)
     objective = classification.make_objective(config, model.encoder, len(labels or ()))
-    outputs = model.outputs(objective, rows)
-    if config.predicts_numbers:
-        return [
-            Measured(float(number), bool(lost))
-            for number, lost in zip(outputs["predictions"], truncated, strict=True)
+    answers = []
+    for pairs in rows_lib.windows(rows_lib.pairs_of(texts)):
+        rows, truncated = classification.new_rows(pairs, model.tokenizer, config)
+        outputs = model.outputs(objective, rows)
+        if config.predicts_numbers:
+            found = [
+                Measured(float(number), False) for number in outputs["predictions"]
+            ]
+        else:
+            found = [_classified(row, labels) for row in outputs["logits"]]
+        answers += [
+            dataclasses.replace(answer, truncated=bool(lost))
+            for answer, lost in zip(found, truncated, strict=True)
         ]
+    return answers
+
+
+def _classified(logits: np.ndarray, labels: Sequence[str]) -> Classified:
+    """Return the class of one row of logits."""
     from scipy import special  # takes a while
 
-    probabilities = special.softmax(outputs["logits"].astype(np.float64), axis=-1)
-    return [
-        Classified(
-            label=labels[int(row.argmax())],
-            probabilities=dict(zip(labels, row.tolist(), strict=True)),
-            truncated=bool(lost),
-        )
-        for row, lost in zip(probabilities, truncated, strict=True)
-    ]
+    probabilities = special.softmax(logits.astype(np.float64))
+    label = labels[int(probabilities.argmax())]
+    return Classified(
+        label, dict(zip(labels, probabilities.tolist(), strict=True)), False
+    )

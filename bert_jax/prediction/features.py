@@ -130,7 +130,7 @@ def extract(
 def _windows(
     asked: Hidden, texts: Iterable[rows_lib.Text], length: int, batch_size: int
 ) -> Iterator[list[tuple[str, str]]]:
-    """Yield lists of pairs to sort by length: whole batches, of bounded results."""
+    """Yield windows of pairs to sort by length: whole batches, bounded in size."""
     vector_bytes = 4 * len(asked.layers) * asked.encoder.hidden_size
     texts, window, size, read = iter(texts), [], 0, 0
     while batch := list(itertools.islice(texts, batch_size)):

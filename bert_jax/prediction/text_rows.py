@@ -1,8 +1,8 @@
 """Checks of the texts to ask a model about, and the rows of tokens that they become."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
-from typing import ClassVar
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any, ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,6 +11,7 @@ from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
+_WINDOW = 1024
 # A text, or two texts that become two segments.
 Text = str | tuple[str, str]
 
@@ -63,9 +64,11 @@ def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
 
     Raises:
       TextError: An item is not a text, or not one that UTF-8 can encode.
-      UserError: `texts` is one string.
+      UserError: `texts` is one string, or an iterator.
     """
     check_is_list(texts)
+    if isinstance(texts, Iterator):  # this function would use it up
+        raise UserError("the texts are an iterator; give a list, list(TEXTS)")
     for index, item in enumerate(texts, first):
         for text in [item] if isinstance(item, str) else item:
             try:
@@ -103,6 +106,12 @@ def pairs_of(texts: Sequence[Text], first: int = 0) -> list[tuple[str, str]]:
         if not isinstance(text, str) and len(text) != 2:
             raise TextError(index, f"a pair must have two texts, got {len(text)}")
     return [(text, "") if isinstance(text, str) else tuple(text) for text in texts]
+
+
+def windows(texts: Sequence[Any]) -> Iterator[Sequence[Any]]:
+    """Yield 1,024 texts at a time, whose rows fit in memory at any length."""
+    for start in range(0, len(texts), _WINDOW):
+        yield texts[start : start + _WINDOW]
 
 
 def check_fits(
