@@ -130,6 +130,13 @@ def test_sentences_of_a_document_have_the_ids_of_their_text(published, spaced):
         assert encoded[1] == []
 
 
+def test_long_runs_of_spaces_take_no_time():
+    """Hours, if each space of a run were tried as the first before a line break."""
+    spaces = " " * 1_000_000
+    got = splits.in_one_line([f"a{spaces}b", f"c{spaces}\n\td"])
+    assert "".join(got) == f"a{spaces}b c d"
+
+
 @pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
 def test_leading_spaces_change_no_ids_of_other_kinds(kind, request, documents):
     tokenizer = request.getfixturevalue(kind)

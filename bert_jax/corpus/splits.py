@@ -27,7 +27,8 @@ _BATCH_SENTENCES = 2000  # sentences that are tokenised together
 _ITEM = re.compile(
     r"^[ \t]*(?:(?:[•\u2043⁌⁍■□▪▫▶▸►◆◇○●◦★☆➢➣➤]|\(\w{1,6}\))[ \t]+)+", re.MULTILINE
 )
-_LINE_BREAK = re.compile(r"[ \t]*[\r\n][ \t\r\n]*")
+# From the first space only: a run of spaces would take time as its square.
+_LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*[\r\n][ \t\r\n]*")
 # The codes of ISO 639-1. `sentencex` takes any code, and silently falls back to a
 # related language or to English.
 _ISO_639_1 = """
@@ -126,7 +127,7 @@ def segment(language: str, text: str) -> list[str]:
 
 
 def in_one_line(segments: Sequence[str]) -> list[str]:
-    """Return the sentences of a document such that they concatenate to one line.
+    """Return the sentences of a document without line breaks, to be joined to one line.
 
     Line breaks become spaces. Each sentence but the first begins with a space, and none
     ends with one. WordPiece and SentencePiece give the same ids either way; in
