@@ -216,7 +216,10 @@ def _held_out(
         strict=True,
     ):
         if corpus.count(shards.HELD_OUT, "documents") < 2:
-            processes.say(f"the corpus {name} has no held-out documents to evaluate on")
+            processes.say(
+                f"the corpus {name} has fewer than two held-out documents; it is not "
+                "evaluated"
+            )
             continue
         made = _batches(config, [corpus], index, rows, held_out=True)
         batches = min(limit or made.num_batches, made.num_batches)

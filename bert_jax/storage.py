@@ -206,7 +206,7 @@ _TRANSIENT = ("DEADLINE_EXCEEDED", "UNAVAILABLE", "RESOURCE_EXHAUSTED", "timed o
 
 
 def is_transient(error: BaseException) -> bool:
-    """Return whether an error is transient: a timeout is, a missing file is not."""
+    """Return whether an error is transient, such as a timeout."""
     for seen in _causes(error):
         code = getattr(seen, "code", 0)  # of gcsfs: HTTP status
         if isinstance(code, int) and (code == 429 or 500 <= code < 600):

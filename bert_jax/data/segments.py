@@ -31,7 +31,7 @@ class Segment:
 
 
 class Segments:
-    """Base class of all kinds.
+    """Base class of all kinds of segments.
 
     A kind cuts pieces into chunks, for rows that are not packed (`_cut_into_chunks`),
     and keeps what it needs of the tables (`_prepare`). Called with chunks, int64 [B],

@@ -12,7 +12,7 @@ from bert_jax import config as config_lib
 from bert_jax import pretraining
 from bert_jax.corpus import build, shards, sources, vocabulary
 
-# Architecture, objective and optimizer are as in configs/speedrun.py. After 800
+# As in configs/speedrun.py, but with four heads. After 800
 # steps, heads attend to neighbours (docs/log.md, "Notebooks' model").
 CONFIG = config_lib.PretrainConfig(
     encoder=config_lib.EncoderConfig(

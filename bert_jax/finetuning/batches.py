@@ -19,8 +19,8 @@ def lengths(config: config_lib.FinetuneConfig, task: tasks.Task) -> tuple[int, .
     Candidates are multiples of 8 up to 128, then multiples of 128, which the TPU's
     attention kernel needs, and `task.length`. Of these, up to `config.lengths` are
     chosen that minimise the padding of training rows. If held-out rows are longer, one
-    more length follows. So held-out rows, which may change when a run continues, do not
-    change training batches.
+    more length is appended. So training batches do not depend on held-out rows, which
+    may change when a run resumes.
     """
     multiples = (*range(8, 128, 8), *range(128, task.length, 128))
     candidates = [*(n for n in multiples if n < task.length), task.length]
@@ -88,7 +88,7 @@ def open_data(
         of_task = task.scores("eval", task.decode("eval", outputs))
         return {config.keep_best: of_task[config.keep_best]}
 
-    # The objective computes the accuracy, too.
+    # The objective already reports the accuracy.
     needs_scores = config.keep_best in set(task.metrics) - {"accuracy"}
     return PhaseData(
         training.batches,

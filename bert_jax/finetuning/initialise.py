@@ -32,8 +32,8 @@ def encoder(
 ) -> config_lib.EncoderConfig:
     """Return the config of a pretrained encoder with the overrides of `FinetuneConfig`.
 
-    The architecture does not change. Other fields that are also in `FinetuneConfig` are
-    taken from it, unless they are "", which means "as pretrained".
+    The architecture does not change. Fields such as dropout and dtype come from
+    `FinetuneConfig`, unless they are "", which means "as pretrained".
     """
     fixed = {field.name for field in knobs.architecture(encoder)}
     others = vars(encoder).keys() - fixed

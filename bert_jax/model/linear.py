@@ -65,7 +65,7 @@ def initializer(stddev: float) -> nn.initializers.Initializer:
 
 
 def output_stddev(config: config_lib.EncoderConfig) -> float:
-    """Return the initial deviation of kernels whose output is added to a residual."""
+    """Return the initial deviation of kernels that `depth_scaled_init` scales."""
     if not config.depth_scaled_init:
         return config.initializer_range
     return config.initializer_range / (2 * config.num_layers) ** 0.5

@@ -34,7 +34,7 @@ def define_flags() -> None:
     )
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
     flags.DEFINE_string("next", "", "Second text: print the probability that it "
-                        "follows each text. All have no blanks.")  # fmt: skip
+                        "follows each text. Blanks are refused.")  # fmt: skip
     flags.DEFINE_integer("top", 5, "Guesses for each blank.", lower_bound=1)
 
 

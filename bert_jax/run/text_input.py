@@ -15,8 +15,8 @@ def define_input_flags() -> None:
     flags.DEFINE_string(
         "format",
         "",
-        "text, jsonl, wikiextractor, parquet, tfds:NAME or python_docs. Default: with "
-        "--input, as the first file begins; python_docs without.",
+        "text, jsonl, wikiextractor, parquet, tfds:NAME or python_docs. Default: "
+        "detected from the first file; without --input, python_docs.",
     )
     flags.DEFINE_string(
         "text_field", "text", "Field with the text, for jsonl, parquet and tfds."

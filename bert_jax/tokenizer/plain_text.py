@@ -129,7 +129,7 @@ def _is_local(step: dict[str, Any]) -> bool:
         pattern, content = step["pattern"], step["content"]
         if pattern.get("Regex") in (" {2,}", r"\p{Mn}"):
             return True
-        # A word must not vanish, or become two.
+        # No word may become empty, or two.
         is_word = content != "" and not any(map(str.isspace, content))
         return is_word and " " not in pattern.get("String", " ")
     return step["type"] in _LOCAL

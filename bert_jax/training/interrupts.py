@@ -1,8 +1,9 @@
 """Requests to stop: SIGTERM of a preempted machine, SIGINT from a keyboard.
 
 Python runs signal handlers between two bytecode instructions, and one of them may be a
-compilation of minutes. So until the first step, when nothing can be lost, a thread
-waits for signals and exits at once. From the first step on, the loop saves and exits.
+compilation of minutes. So until the first step, when there is nothing to save, a
+thread waits for signals and exits at once. From the first step on, the loop saves and
+exits.
 """
 
 import os

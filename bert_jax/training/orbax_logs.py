@@ -1,4 +1,4 @@
-"""Filters of log messages about errors that Orbax raises, too."""
+"""Filters for log messages that repeat an exception of Orbax."""
 
 import functools
 import inspect
@@ -24,7 +24,7 @@ def install() -> None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Return False for records of errors that Orbax raises, and of damaged metadata."""
+    """Return False for records that repeat an exception, or report damaged metadata."""
     if os.path.basename(record.pathname) == "orbax_layout.py":
         return not str(record.msg).startswith("Failed to get metadata")
     error = record.exc_info[1] if record.exc_info else None

@@ -166,7 +166,7 @@ def load_params(
     for path in loaded:
         if problem := other_shape(source[path], stored[source[path]], wanted[path]):
             raise UserError(f"{checkpoint}: {problem}")
-    # An encoder whose embeddings are stored as differences is loaded with the sums.
+    # Embeddings that are stored as differences are loaded as sums.
     asked = set(source.values())
     differences = {
         path: difference
@@ -199,7 +199,7 @@ def stored_arrays(checkpoint: epath.Path, part: str) -> dict[str, Any]:
 
 
 def other_shape(path: str, stored: Any, wanted: jax.ShapeDtypeStruct) -> str:
-    """Describe how the shape of a stored array differs from the model's; else ""."""
+    """Describe how a stored array's shape differs from the model's; "" if equal."""
     has, wants = tuple(stored.shape), tuple(wanted.shape)
     return f"{path} has shape {has}, the model wants {wants}" if has != wants else ""
 
@@ -209,7 +209,7 @@ def _load_some(
 ) -> dict[str, Any]:
     """Load parameters by path. Placeholders are not loaded."""
     params = parameters.unflatten(request)
-    # Checksums of parameters come first, as in `checkpoint.parts`.
+    # Checksums of parameters come first, as in `checkpoint._parts`.
     paths = parameters.paths(params)
     by_leaf = np.empty(checksums_shape, np.uint32)
     wanted = {"params": params, "checksums": {"by_leaf": by_leaf}}
