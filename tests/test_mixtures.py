@@ -335,7 +335,7 @@ def test_each_corpus_is_evaluated_as_if_it_were_alone(run, corpora):
         (single,) = pretraining.open_data(alone, [corpus], 0, rows).held_out
         for a, b in zip(part.batches(), single.batches(), strict=True):
             assert all(np.array_equal(a[name], b[name]) for name in a)
-        assert part.baselines == single.levels
+        assert part.baselines == single.baselines
     # Baselines of the mixture weigh each corpus by its rows in training.
     frequencies = 0
     for corpus, weight in zip(
