@@ -85,7 +85,6 @@ def beam_runner(options: str) -> build.Runner:
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
     text_input.define_flags()
-    flags.adopt_module_key_flags(text_input)
     flags.DEFINE_string(
         "tokenizer",
         "",

@@ -76,6 +76,10 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
     try:
         with _reported_flag_errors():
             define_flags()  # a recipe that is the default is read here
+        # `--help` lists the flags that are registered for the program itself.
+        for module, defined in flags.FLAGS.flags_by_module_dict().items():
+            for flag in defined if module.startswith("bert_jax.") else ():
+                flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
         app.run(call_run, flags_parser=_parse_flags)
     except (UserError, flags.CantOpenFlagFileError) as error:
         _report(f"error: {str(error).removeprefix('ERROR:: ')}")

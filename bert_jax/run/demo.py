@@ -9,8 +9,6 @@ a picture with the curves, and sentences with a blank. The same command again co
 what was stopped, or reports again.
 """
 
-from absl import flags
-
 from bert_jax import knobs
 from bert_jax.demo import recipe
 from bert_jax.demo.config import DemoConfig
@@ -20,7 +18,6 @@ from bert_jax.run import command_line
 def define_flags() -> None:
     """Define the flags of this entry point."""
     command_line.define_training(recipe.__file__, recipe.__file__)
-    flags.adopt_module_key_flags(command_line)
 
 
 def main() -> None:

@@ -20,7 +20,6 @@ from bert_jax.run import command_line, text_input
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
     text_input.define_input_flags()
-    flags.adopt_module_key_flags(text_input)
     flags.DEFINE_string("init_from", "", "Checkpoint whose vocabulary to extend.")
     flags.DEFINE_integer(
         "words", 1000, "Largest number of words to add.", lower_bound=1

@@ -2,10 +2,7 @@
 
 import functools
 import json
-import sys
 from collections.abc import Callable
-
-from absl import flags
 
 from bert_jax import config as config_lib
 from bert_jax import knobs
@@ -21,9 +18,6 @@ def program(kind: str, recipe: str) -> tuple[Callable[[], None], Callable[[], No
 def _define_flags(recipe: str) -> None:
     command_line.define_training(None, recipe)
     command_line.define_processes()
-    # `--help` lists the flags that are registered for the program itself.
-    for flag in flags.FLAGS.get_key_flags_for_module(command_line):
-        flags.FLAGS.register_key_flag_for_module(sys.argv[0], flag)
 
 
 def _main(kind: str) -> None:

@@ -44,7 +44,6 @@ def define_flags() -> None:
         "Also read the compiler's schedule, the second gauge beside its estimate, and "
         "the only one for kernels.",
     )
-    flags.adopt_module_key_flags(command_line)
 
 
 def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainConfig:

@@ -10,8 +10,6 @@ when the run was stopped and saved a checkpoint, 2 for an invalid flag or config
 anything else for a crash.
 """
 
-from absl import flags
-
 from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.run import command_line
@@ -21,7 +19,6 @@ def define_flags() -> None:
     """Define the flags of this entry point."""
     command_line.define_training(None, "configs/bert_base.py")
     command_line.define_processes()
-    flags.adopt_module_key_flags(command_line)
 
 
 def main() -> None:

@@ -21,7 +21,6 @@ from bert_jax.training import comparison, curves, metrics_file
 def define_flags() -> None:
     """Define the flags of this entry point."""
     flags.DEFINE_string("workdir", "", "Folder of a run.")
-    flags.adopt_module_key_flags(command_line)
     flags.DEFINE_string(
         "output",
         "",

@@ -21,7 +21,6 @@ from bert_jax.run import command_line, text_input
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
     text_input.define_flags()
-    flags.adopt_module_key_flags(text_input)
     flags.DEFINE_enum("kind", "wordpiece", vocabulary.KINDS, "Kind of tokenizer.")
     flags.DEFINE_integer(
         "vocab_size",
