@@ -234,6 +234,12 @@ def define_training(recipe: str | None, example: str) -> None:
     )
 
 
+def define_checkpoint(run: str) -> None:
+    """Define `--init_from`, a checkpoint of a kind of run."""
+    hint = "one checkpoint in it, or a folder of another project"
+    flags.DEFINE_string("init_from", "", f"Workdir of a {run}, {hint}.")
+
+
 def define_processes() -> None:
     """Define the flags that identify this process among the run's processes."""
     hint = "Not needed on TPU and Slurm, and for a single process."

@@ -18,11 +18,7 @@ from bert_jax.run import command_line
 
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
-    flags.DEFINE_string(
-        "init_from",
-        "",
-        "Workdir of a run, one checkpoint in it, or a folder of another project.",
-    )
+    command_line.define_checkpoint("run")
     flags.DEFINE_string(
         "input", "", "File of texts, plain, .gz or .zst, local or gs://; - reads stdin."
     )

@@ -26,12 +26,7 @@ _WINDOW = 256  # texts that are read ahead
 
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
-    flags.DEFINE_string(
-        "init_from",
-        "",
-        "Workdir of a pretraining run, one checkpoint in it, or a folder of another "
-        "project.",
-    )
+    command_line.define_checkpoint("pretraining run")
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
     flags.DEFINE_string("next", "", "Second text: print the probability that it "
                         "follows each text. Blanks are refused.")  # fmt: skip

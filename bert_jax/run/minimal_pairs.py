@@ -19,12 +19,7 @@ from bert_jax.run import command_line
 
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
-    flags.DEFINE_string(
-        "init_from",
-        "",
-        "Workdir of a pretraining run, one checkpoint in it, or a folder of another "
-        "project.",
-    )
+    command_line.define_checkpoint("pretraining run")
     flags.DEFINE_string("file", "", "File of JSON lines, plain, .gz or .zst.")
     flags.DEFINE_string("output", "", "Folder to write; by default, only print.")
     flags.DEFINE_string(
