@@ -9,40 +9,21 @@ import pathlib
 import pydoc_data.topics
 
 from bert_jax import config as config_lib
-from bert_jax import pretraining
+from bert_jax import knobs, pretraining
 from bert_jax.corpus import build, shards, sources, vocabulary
+from bert_jax.demo import recipe
+from bert_jax.demo.config import DemoConfig
 
-# As in configs/speedrun.py, but with four heads. After 800
+_DEMO = knobs.from_configdict(DemoConfig, recipe.get_config()).pretrain
+# The demo's encoder and optimizer, with the rows of configs/speedrun.py. After 800
 # steps, heads attend to neighbours (docs/log.md, "Notebooks' model").
 CONFIG = config_lib.PretrainConfig(
-    encoder=config_lib.EncoderConfig(
-        vocab_size=0,  # the corpus's
-        num_layers=2,
-        hidden_size=128,
-        num_heads=4,
-        intermediate_size=344,
-        max_position_embeddings=128,
-        positions="rotary",
-        norm_placement="pre",
-        feed_forward="gated",
-        linear_bias=False,
-        norm_bias=False,
-        dropout_rate=0.0,  # the text is seen too rarely to overfit
-        attention_dropout_rate=0.0,
-        initializer_range=0.05,
-        dtype="float32",
-    ),
+    encoder=_DEMO.encoder,
     objective=config_lib.MaskedLmConfig(
         segments="consecutive", short_sequence_rate=0.0
     ),
     phases=(config_lib.PhaseConfig(steps=800, length=64, batch_size=16),),
-    optimizer=config_lib.OptimizerConfig(
-        name="muon",
-        learning_rate=3e-3,
-        warmup_fraction=0.05,
-        schedule="linear",
-        bias_correction=True,
-    ),
+    optimizer=_DEMO.optimizer,
     loop=config_lib.LoopConfig(eval_batches=20),
 )
 
