@@ -47,6 +47,8 @@ def classify(
 
     A model that was fine-tuned to predict numbers returns a number for each.
     """
+    from scipy import special  # slow to import
+
     config, settings = model.task(config_lib.ClassificationConfig)
     labels = settings.get("labels")
     if not labels and not config.predicts_numbers:
@@ -57,24 +59,11 @@ def classify(
         rows, truncated = classification.new_rows(pairs, model.tokenizer, config)
         outputs = model.outputs(objective, rows)
         if config.predicts_numbers:
-            found = [
-                Measured(float(number), False) for number in outputs["predictions"]
-            ]
-        else:
-            found = [_classified(row, labels) for row in outputs["logits"]]
-        answers += [
-            dataclasses.replace(answer, truncated=bool(lost))
-            for answer, lost in zip(found, truncated, strict=True)
-        ]
+            numbers = outputs["predictions"].tolist()
+            answers += map(Measured, numbers, truncated.tolist())
+            continue
+        probabilities = special.softmax(outputs["logits"].astype(np.float64), axis=-1)
+        for row, lost in zip(probabilities.tolist(), truncated.tolist(), strict=True):
+            by_label = dict(zip(labels, row, strict=True))
+            answers.append(Classified(max(by_label, key=by_label.get), by_label, lost))
     return answers
-
-
-def _classified(logits: np.ndarray, labels: Sequence[str]) -> Classified:
-    """Return the class of one row of logits."""
-    from scipy import special  # takes a while
-
-    probabilities = special.softmax(logits.astype(np.float64))
-    label = labels[int(probabilities.argmax())]
-    return Classified(
-        label, dict(zip(labels, probabilities.tolist(), strict=True)), False
-    )
