@@ -21,8 +21,10 @@ from bert_jax.prediction import text_rows as rows_lib
 from bert_jax.prediction.trained import BATCH_SIZE, Trained
 from bert_jax.tasks import Arrays
 from bert_jax.tasks import texts as texts_lib
+from bert_jax.tokenizer.special_tokens import MASK
 
 _GROUP = 16  # blanks in a row
+_LIKE_A_BLANK = re.compile(r"[\[<({]\s*mask\s*[\])}>]|_{2,}", re.IGNORECASE)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,8 +159,10 @@ def _encode(model: Trained, index: int, text: str) -> list[int]:
     """Encode a text with blanks that fits the model."""
     ids = model.tokenizer.encode_with_blanks(text)
     if model.tokenizer.mask_id not in ids:
-        message = tokenizer_lib.describe_missing_blank(text)
-        raise rows_lib.TextError(index, message)
+        similar = _LIKE_A_BLANK.search(text)
+        hint = f"; write {MASK} instead of {similar[0]}" if similar else ""
+        quoted = rows_lib.shortened(text)
+        raise rows_lib.TextError(index, f"there is no {MASK} in {quoted}{hint}")
     rows_lib.check_fits(model.encoder, index, text, 2 + len(ids))
     return ids
 

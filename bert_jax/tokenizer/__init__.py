@@ -30,7 +30,6 @@ from bert_jax.tokenizer import (
     token_texts,
     unspaced,
 )
-from bert_jax.tokenizer.special_tokens import BLANKS as BLANKS
 from bert_jax.tokenizer.special_tokens import MASK, SpecialTokens
 from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS as SPECIAL_TOKENS
 
@@ -40,14 +39,6 @@ SETTINGS_FILE = "tokenizer_config.json"
 _NOT_IDS = ("version", "truncation", "padding", "post_processor", "decoder")
 # Errors of a damaged tokenizer.
 _DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, UserError)
-
-
-def describe_missing_blank(text: str) -> str:
-    """Describe, for a message, that a text has no blank, and how it may be written."""
-    similar = re.search(r"[\[<({]\s*mask\s*[\])}>]|_{2,}", text, re.IGNORECASE)
-    hint = f"; write {MASK} instead of {similar[0]}" if similar else ""
-    short = text if len(text) <= 60 else f"{text[:56]} ..."
-    return f"there is no {MASK} in {short!r}{hint}"
 
 
 @dataclasses.dataclass(frozen=True)

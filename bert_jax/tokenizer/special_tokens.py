@@ -44,8 +44,6 @@ _KNOWN = {
     "mask": (MASK, "<mask>", "<|mask|>"),
     "unk": (UNK, "<unk>"),
 }
-# Texts that mark a blank in a user's text. [MASK] works with every tokenizer.
-BLANKS = _KNOWN["mask"]
 # Roles that every vocabulary must have a token for.
 ROLES = ("pad", "cls", "sep", "mask")
 
