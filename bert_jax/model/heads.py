@@ -269,10 +269,13 @@ class SpanModel(TaggerModel):
     has_dropout = False
 
 
-def init(model: nn.Module, key: jax.Array, *arguments: jax.Array) -> Any:
+def init(
+    model: nn.Module, key: jax.Array, *arguments: jax.Array, method: str | None = None
+) -> Any:
     """Initialise the parameters of a model, boxed with names of their dimensions.
 
-    `arguments` are the model's arguments after `Inputs`, for one row of one token.
+    `arguments` are the arguments after `Inputs` of the model, or of one of its methods,
+    for one row of one token.
     """
     ids = jnp.zeros((1, 1), jnp.int32)
-    return model.init(key, Inputs(ids, ids == 0), *arguments)["params"]
+    return model.init(key, Inputs(ids, ids == 0), *arguments, method=method)["params"]

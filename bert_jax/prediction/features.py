@@ -51,7 +51,6 @@ class Hidden(rows_lib.TextQuestion):
     pool: str
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
         return {"encoder": heads.init(make_encoder(self.encoder), key)}
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:

@@ -55,12 +55,9 @@ class MaskedTokens(rows_lib.TextQuestion):
         return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
         ids = jnp.zeros((1, 1), jnp.int32)
-        if self.generator is None:
-            return heads.init(self._model, key, ids)
-        inputs = Inputs(ids, ids == 0)
-        return self._model.init(key, inputs, ids, method="generate")["params"]
+        method = "generate" if self.generator else None
+        return heads.init(self._model, key, ids, method=method)
 
     def logits(self, params: Any, batch: Batch) -> jax.Array:
         """Return the logits of all tokens at the positions, [B, P, V]."""

@@ -55,7 +55,6 @@ class PermutedToken(text_rows.TextQuestion):
         return PermutationModel(self.encoder)
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
         ids = jnp.zeros((1, 1), jnp.int32)
         return heads.init(self._model, key, ids, ids)
 
@@ -81,7 +80,6 @@ class LeftToRight(text_rows.TextQuestion):
         return heads.CausalModel(self.encoder)
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
         return heads.init(self._model, key)
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
@@ -108,10 +106,7 @@ class NothingReplaced(text_rows.TextQuestion):
         return replaced_tokens.ReplacedTokensModel(self.encoder, self.generator)
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters of the discriminator."""
-        ids = jnp.zeros((1, 1), jnp.int32)
-        made = self._model.init(key, Inputs(ids, ids == 0), method="discriminate")
-        return made["params"]
+        return heads.init(self._model, key, method="discriminate")
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return scores [B]."""

@@ -23,7 +23,6 @@ class NextSentence(rows_lib.TextQuestion):
         return heads.PretrainingModel(self.encoder, sentence_head="nsp_head")
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
         return heads.init(self._model, key, jnp.zeros((1, 1), jnp.int32))
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
