@@ -5,7 +5,7 @@ with sentencepiece needs a newer protobuf than TensorFlow allows.
 """
 
 import unicodedata
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import sentencepiece
@@ -108,11 +108,7 @@ def pipeline(
 
 def _fields(message: bytes) -> dict[int, Any]:
     """Decode the fields of a message by number. The last field of a number wins."""
-    return dict(_parts(message))
-
-
-def _parts(message: bytes) -> Iterator[tuple[int, Any]]:
-    """Yield number and value of each field of a message, in order."""
+    fields: dict[int, Any] = {}
     position = 0
 
     def varint():
@@ -135,4 +131,5 @@ def _parts(message: bytes) -> Iterator[tuple[int, Any]]:
             length = {1: 8, 5: 4}[kind] if kind in (1, 5) else varint()
             value = message[position : position + length]
             position += length
-        yield number, value
+        fields[number] = value
+    return fields
