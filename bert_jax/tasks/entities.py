@@ -143,7 +143,7 @@ def scores(
             actual, predicted, average=average, **options
         )
 
-    precision, recall, f1 = map(float, count("micro")[:3])
+    precision, recall, f1, _ = count("micro")
     names = ("precision", "recall", "f1", "entities")
     kinds = v1.unique_labels(actual, predicted, options["scheme"])
     by_kind = zip(*(values.tolist() for values in count(None)), strict=True)
@@ -152,19 +152,12 @@ def scores(
         for kind, values in zip(kinds, by_kind, strict=True)
     }
     # As conlleval, and so most published scores: I after O begins an entity, too.
-    lenient = sequence_labeling.precision_recall_fscore_support(
+    *lenient, lenient_f1, _ = sequence_labeling.precision_recall_fscore_support(
         actual, predicted, average="micro", zero_division=0
     )
-    # `finetuning/repeats.py` selects the best of several runs by the first score.
-    return {
-        "f1": f1,
-        "precision": precision,
-        "recall": recall,
-        "lenient_f1": float(lenient[2]),
-        "lenient_precision": float(lenient[0]),
-        "lenient_recall": float(lenient[1]),
-        "types": types,
-    }
+    # `finetuning.summarise` selects the best of several runs by the first score.
+    values = map(float, (f1, precision, recall, lenient_f1, *lenient))
+    return {**dict(zip(METRICS, values, strict=True)), "types": types}
 
 
 def _seqeval(scheme: str):
