@@ -52,14 +52,13 @@ def read(
         if not a.strip():
             raise UserError(f"{where}: {first} is empty")
         b = _text(fields[second], second, where) if second else ""
-        value = fields[target] if target else ""
-        if isinstance(value, dict):
-            probabilities = _probabilities(value, target, where)
+        c, probabilities = "", None
+        if target and isinstance(fields[target], dict):
+            probabilities = _probabilities(fields[target], target, where)
             c = json.dumps(probabilities, sort_keys=True)
-            examples.append(Example(a, b, c, where, probabilities))
-            continue
-        c = _label(value, target, where) if target else ""
-        examples.append(Example(a, b, c, where))
+        elif target:
+            c = _label(fields[target], target, where)
+        examples.append(Example(a, b, c, where, probabilities))
     return examples
 
 
