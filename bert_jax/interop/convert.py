@@ -42,14 +42,12 @@ class Converted:
     """Result of a conversion.
 
     Attributes:
-      to: Format of the output.
       name: Class of `transformers` that the checkpoint corresponds to; "" if unknown.
       written: Names of the arrays in the output.
       missing: Heads of the class that the checkpoint lacks.
       ignored: Names of the checkpoint's arrays that are not in the output.
     """
 
-    to: str
     name: str
     written: list[str]
     missing: list[str]
@@ -99,13 +97,13 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
                 kept |= set(filter(lazy_checkpoint.is_of_generator, paths))
     ignored = [*sorted(paths - kept), *model.ignored]
     if not form:
-        return Converted(to, "", written, [], ignored)
+        return Converted("", written, [], ignored)
     missing = [
         head
         for head in form.heads
         if not any(path.startswith(f"{head}/") for path in kept)
     ]
-    return Converted(to, form.name, written, missing, ignored)
+    return Converted(form.name, written, missing, ignored)
 
 
 def _exported_paths(model: Model, form: huggingface.Form) -> set[str]:
