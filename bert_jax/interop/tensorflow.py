@@ -204,11 +204,8 @@ def huggingface_name(name: str) -> str:
     parent, _, leaf = name.rpartition("/")
     if _EMBEDDING.fullmatch(name):
         parent, leaf = name, "weight"
-    return ".".join([*_split(parent), _LEAVES.get(leaf, leaf)])
-
-
-def _split(parent: str) -> list[str]:
-    return re.sub(r"/layer_(\d+)/", r"/layer/\1/", f"{parent}/").strip("/").split("/")
+    parts = re.sub(r"/layer_(\d+)/", r"/layer/\1/", f"{parent}/").strip("/").split("/")
+    return ".".join([*parts, _LEAVES.get(leaf, leaf)])
 
 
 def original_name(name: str) -> str:
