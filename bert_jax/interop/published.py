@@ -227,10 +227,8 @@ def _shapes(
     shapes = {}
     for path, leaf in parameters.flatten(initial).items():
         names = huggingface.names(path, form)
-        if not huggingface.has_parameter(
-            path, form
-        ):  # another class has this parameter
-            continue
+        if not huggingface.has_parameter(path, form):
+            continue  # another class has this parameter
         missing = [name for name in names if name not in arrays]
         is_encoder = path.startswith("encoder/") and "/pooler/" not in path
         if missing and (is_encoder or len(missing) < len(names)):
