@@ -7,23 +7,13 @@ import subprocess
 import sys
 import time
 
+import finetune_vs_huggingface
 import glue_files
+import interleaved_timing as timing
 import pytest
 from commands import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
-
-
-@pytest.fixture(autouse=True)
-def import_benchmarks(monkeypatch):
-    monkeypatch.syspath_prepend(str(BENCHMARKS))
-
-
-@pytest.fixture
-def timing():
-    import interleaved_timing
-
-    return interleaved_timing
 
 
 class Side:
@@ -43,7 +33,7 @@ class Side:
         pass
 
 
-def test_ready_sides_take_turns_until_the_deadline(timing, monkeypatch):
+def test_ready_sides_take_turns_until_the_deadline(monkeypatch):
     made = {}
     monkeypatch.setattr(timing, "Side", lambda s, _: made.setdefault(s, Side(s, _)))
     commands = {"fast": 0.01, "never": None, "slow": 5.0}
@@ -56,14 +46,14 @@ def test_ready_sides_take_turns_until_the_deadline(timing, monkeypatch):
     assert timing.medians({"one": 1.0}, {}, time.monotonic() - 1) == ({}, 0)
 
 
-def test_the_first_round_does_not_count(timing):
+def test_the_first_round_does_not_count():
     called = []
     sides = {n: lambda n=n: called.append(n) or len(called) for n in "ab"}
     assert timing.rounds(sides, 2) == {"a": [3, 5], "b": [4, 6]}
     assert called == ["a", "b"] * 3
 
 
-def test_side_process_reports_step_times_and_failures(timing):
+def test_side_process_reports_step_times_and_failures():
     script = (
         f"import sys, time; sys.path.append({str(BENCHMARKS)!r}); "
         "import interleaved_timing; "
@@ -105,15 +95,13 @@ def test_step_vs_huggingface(accelerator, tmp_path):
 def test_finetune_vs_huggingface(case, tmp_path):
     """Both sides load the same checkpoint, without the package accelerate."""
     pytest.importorskip("torch")
-    import finetune_vs_huggingface as script
-
     (tmp_path / "data").mkdir()
     glue_files.download(tmp_path / "data", "sst2")
     words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "a", "value"]
     (tmp_path / "vocab.txt").write_text("\n".join(words))
-    script.save_random(str(tmp_path / "vocab.txt"), tmp_path / "model")
+    finetune_vs_huggingface.save_random(str(tmp_path / "vocab.txt"), tmp_path / "model")
     values = argparse.Namespace(
         case=case, model=str(tmp_path / "model"), sst2=str(tmp_path / "data/SST-2")
     )
-    for prepare in script.SIDES.values():
+    for prepare in finetune_vs_huggingface.SIDES.values():
         prepare(values)(2)

@@ -1,24 +1,14 @@
 """The comparison of objectives: its recipe, and two of them from text to tables."""
 
 import json
-import pathlib
 import re
 
+import compare_objectives as comparison
 import pytest
 import recipes
 
-ROOT = pathlib.Path(__file__).parents[1]
 
-
-@pytest.fixture
-def comparison(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import compare_objectives
-
-    return compare_objectives
-
-
-def test_encoders_differ_only_where_the_objective_requires(comparison):
+def test_encoders_differ_only_where_the_objective_requires():
     assert set(comparison.OBJECTIVES) == set(recipes.COMPARED)
     bert = recipes.build("comparison:bert")
     assert bert.encoder.positions == "rotary"
@@ -37,9 +27,7 @@ def test_encoders_differ_only_where_the_objective_requires(comparison):
 
 @pytest.mark.runs
 @pytest.mark.slow
-def test_two_objectives_from_a_corpus_to_the_tables(
-    comparison, corpus, tmp_path, capsys
-):
+def test_two_objectives_from_a_corpus_to_the_tables(corpus, tmp_path, capsys):
     """A second call repeats nothing."""
     pair = {"sentence_good": "the cat sat", "sentence_bad": "the sat cat"}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")

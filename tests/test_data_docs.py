@@ -5,26 +5,19 @@ import re
 
 import pytest
 import recipes
+import show_batches
 
 ROOT = pathlib.Path(__file__).parents[1]
 TEXT = (ROOT / "docs/data.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def show_batches(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import show_batches
-
-    return show_batches
-
-
 @pytest.mark.runs
-def test_the_table_of_batches_equals_the_script_s_output(show_batches):
+def test_the_table_of_batches_equals_the_script_s_output():
     table = TEXT.split("<!-- batches-table -->\n")[1]
     assert table.split("<!-- /batches-table -->")[0] == show_batches.table()
 
 
-def test_the_table_has_every_kind_of_batch(show_batches):
+def test_the_table_has_every_kind_of_batch():
     ablations = [f"bert_ablations:{variant}" for variant in recipes.ABLATIONS]
     assert set(show_batches.RECIPES) == {"bert_base", *ablations, "xlnet:base"}
 

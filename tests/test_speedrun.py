@@ -2,27 +2,17 @@
 
 import dataclasses
 import json
-import pathlib
 
 import pytest
 import recipes
 import saved
+import speedrun
 
 from bert_jax import config, knobs
 from bert_jax.objectives import masked_lm
 
-ROOT = pathlib.Path(__file__).parents[1]
 
-
-@pytest.fixture
-def speedrun(monkeypatch):
-    monkeypatch.syspath_prepend(ROOT / "benchmarks")
-    import speedrun
-
-    return speedrun
-
-
-def test_each_row_has_its_change_only(speedrun, corpus, tmp_path):
+def test_each_row_has_its_change_only(corpus, tmp_path):
     """The recipe is a row of the table."""
     encoder = dataclasses.replace(
         recipes.build("speedrun").encoder, vocab_size=corpus.tokenizer.vocab_size
@@ -55,7 +45,7 @@ def test_each_row_has_its_change_only(speedrun, corpus, tmp_path):
 
 @pytest.mark.runs
 @pytest.mark.slow
-def test_two_rows_from_a_corpus_to_the_table(speedrun, corpus, tmp_path, capsys):
+def test_two_rows_from_a_corpus_to_the_table(corpus, tmp_path, capsys):
     """A second call repeats nothing."""
     pair = {"sentence_good": "the cat sat", "sentence_bad": "the sat cat"}
     (tmp_path / "pairs.jsonl").write_text(json.dumps(pair) + "\n")
