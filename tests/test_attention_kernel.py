@@ -12,7 +12,7 @@ import pytest
 from jax.sharding import SingleDeviceSharding
 
 from bert_jax import config
-from bert_jax.model import dropout, randomness, rotary
+from bert_jax.model import randomness, rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels_lib
 from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
@@ -210,20 +210,6 @@ def test_overlapping_pieces_are_whole_in_the_kernel(window):
     """In pieces of its own, the kernel would compute all scores of a piece."""
     length = overlapping_pieces.cut(jnp.zeros((1, 8192, 1)), window).shape[1]
     assert tpu_attention._piece_size(length, window) == length
-
-
-def test_kernel_draws_the_dropout_of_the_plain_path(interpreted_kernels):
-    # With an identity as values, outputs are probabilities. With equal scores these are
-    # equal, so zeros were dropped.
-    case = Case(3, 128, rows=2, rate=0.3)
-    zeros = jnp.zeros((2, 128, 3, 128))
-    eye = jnp.broadcast_to(jnp.eye(128)[:, None], zeros.shape)
-    pattern = AttentionPattern(jnp.ones((2, 128), bool))
-    context = by_kernel(
-        case.encoder, (zeros, zeros, eye), NO_BIASES, pattern, None, case.keys()
-    )
-    dropped = dropout.mask(case.keys(), (3, 128, 128), 0.3)
-    np.testing.assert_array_equal(context.swapaxes(1, 2) == 0, dropped)
 
 
 @pytest.mark.parametrize("attend", [by_kernel, by_kernel_of_long_rows, plain, by_cudnn])

@@ -13,7 +13,7 @@ from jax.sharding import NamedSharding, SingleDeviceSharding
 from jax.sharding import PartitionSpec as P
 
 from bert_jax import config
-from bert_jax.model import dropout, randomness
+from bert_jax.model import randomness
 from bert_jax.model.kernels import residual, tpu_residual
 from bert_jax.planning import topology
 from bert_jax.training import sharding
@@ -99,18 +99,6 @@ def test_kernel_equals_the_plain_path(shape, rate, dtype, fields, has_product):
         assert a.shape == b.shape and a.dtype == b.dtype
         a, b = (np.asarray(x.astype(jnp.float32)) for x in (a, b))
         assert np.abs(a - b).max() <= tolerance * np.abs(b).max()
-
-
-def test_kernel_draws_the_dropout_of_the_plain_path():
-    shape = 3, 32, 256
-    arrays = arrays_of(shape)
-    keys = keys_of(shape[0])
-    # Dropped values have no gradient.
-    _, _, _, dy, *_ = output_and_gradients(
-        by_kernel, encoder_of(256, 0.3), *arrays, dropout_keys=keys
-    )
-    dropped = dropout.mask(keys, shape[1:], 0.3)
-    np.testing.assert_array_equal(dy == 0, dropped)
 
 
 def test_kernel_runs_on_the_rows_of_a_device():
