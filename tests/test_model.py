@@ -13,7 +13,7 @@ import pytest
 from toy import TINY, assert_close, init, random_batch, relative_distance
 
 from bert_jax import config
-from bert_jax.model import cross_entropy, heads, randomness
+from bert_jax.model import heads, randomness
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.block import Block
 from bert_jax.model.heads import make_encoder
@@ -306,29 +306,6 @@ def test_logits_are_float32_and_not_rounded_to_less(dtype):
 
 
 # ---- losses
-
-
-def test_cross_entropy_and_its_gradient():
-    logits = jax.random.normal(jax.random.key(0), (6, 11)) * 3
-    labels = jnp.array([0, 10, 3, 3, 7, 2])
-
-    def plain(logits):
-        return -jax.nn.log_softmax(logits)[jnp.arange(6), labels]
-
-    got, pullback = jax.vjp(lambda x: cross_entropy.cross_entropy(x, labels), logits)
-    expected, expected_pullback = jax.vjp(plain, logits)
-    g = jnp.arange(6.0)
-    assert np.allclose(got, expected, atol=1e-6)
-    assert np.allclose(pullback(g)[0], expected_pullback(g)[0], atol=1e-6)
-
-
-def test_ties_predict_the_first_class():
-    logits = jax.random.randint(jax.random.key(0), (500, 7), 0, 3).astype(jnp.float32)
-    logits = logits.at[:, 5:].set(-1e9)  # as the padding of a vocabulary
-    labels = jnp.arange(500) % 7
-    correct = np.argmax(logits, axis=-1) == labels
-    assert 50 < correct.sum() < 150
-    assert np.array_equal(cross_entropy.is_correct(logits, labels), correct)
 
 
 def test_terms_are_sums_and_counts():
