@@ -195,13 +195,6 @@ def test_a_process_opens_only_the_shards_of_its_groups(corpus, monkeypatch):
     assert halves[0] | halves[1] == {s.file for s in corpus.shards["train"]}
 
 
-def test_resumed_batches_equal_straight_ones(corpus):
-    straight = list(make(corpus, configure()).batches(0, 12))
-    resumed = list(make(corpus, configure()).batches(7, 12))
-    for a, b in zip(straight[7:], resumed, strict=True):
-        jax.tree.map(np.testing.assert_array_equal, a, b)
-
-
 def test_the_batch_of_a_step_is_that_of_its_phase(corpus):
     config = with_phases(configure(), (4, 8, 32), (2, 16, 64))
     data = dataclasses.replace(config.data, corpus=str(corpus.folder))
