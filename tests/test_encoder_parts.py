@@ -371,23 +371,6 @@ def test_a_loop_repeats_groups_of_layers():
     assert attentions(jaxpr.eqns) == 1 + 3 + 1
 
 
-def test_a_norm_that_the_first_layer_lacks_has_no_gradient():
-    c = family("modernbert")
-    params, inputs = random_params(c), packed_rows()
-    encoder = heads.make_encoder(c)
-
-    @jax.jit
-    @jax.grad
-    def gradient(params):
-        hidden = encoder.apply({"params": params}, inputs).hidden
-        return jnp.sum(jnp.sin(hidden))
-
-    scale = gradient(params["encoder"])["layers"]["attention_norm"]["scale"]
-    assert scale.shape == (5, 32)
-    assert np.abs(scale[0]).max() == 0
-    assert np.abs(scale[1:]).max(axis=1).min() > 0
-
-
 def boxes(name):
     """Return the parameters of a family, boxed with the names of their dimensions."""
     objective = masked_lm.MaskedLm(
