@@ -46,6 +46,7 @@ def parameters(seed=0):
                 "output_layer_norm": {"scale": rng.normal(size=(3, 4))},
             },
             "final_norm": {"scale": rng.normal(size=4)},
+            "embedding_projection": {"kernel": rng.normal(size=(4, 4))},
         },
         "mlm_head": {"output_bias": rng.normal(size=7)},
     }
@@ -194,7 +195,7 @@ def test_lower_layers_learn_more_slowly():
     whole, scaled = updates
     for path in whole:
         factor = np.array(1.0)
-        if "embeddings" in path:
+        if "embedding" in path:
             factor = np.array(0.5**4)
         if "layers" in path:
             factor = np.array([0.5**3, 0.5**2, 0.5])

@@ -12,11 +12,10 @@ from toy import TINY, assert_trees_close, init, random_batch
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
-from bert_jax.model import parameters, randomness
+from bert_jax.model import randomness
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import metric_sums, replaced_tokens
-from bert_jax.training import optimizer
 
 ALBERT = dataclasses.replace(
     TINY, embedding_size=12, num_layers=4, num_layer_groups=2, type_vocab_size=2
@@ -65,21 +64,6 @@ def test_shared_layers_are_copies_of_one():
     assert_trees_close(grads["layers"], summed, 2e-5)
     projection = grads["embedding_projection"], of_copies["embedding_projection"]
     assert_trees_close(*projection, 1e-5)
-
-
-def test_lower_layers_of_albert_have_lower_learning_rates():
-    """Two groups with depths 2 and 1; embeddings and their projection 3; heads 0."""
-    params = init(ALBERT)
-    gradient = jax.tree.map(jnp.ones_like, params)
-    scale = optimizer.scale_by_depth(0.5, "encoder")
-    scaled, _ = scale.update(gradient, scale.init(params))
-    for path, values in parameters.flatten(scaled).items():
-        if path.startswith("encoder/embedding"):
-            assert np.all(values == 0.5**3), path
-        elif path.startswith("encoder/layers"):
-            assert np.all(values[0] == 0.25) and np.all(values[1] == 0.5), path
-        else:
-            assert np.all(values == 1), path
 
 
 # ---- ELECTRA
