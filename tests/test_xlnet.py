@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import pathlib
 
 import flax.linen as nn
@@ -18,7 +17,7 @@ from toy import TINY, assert_close, assert_trees_close, relative_distance
 from bert_jax import config as config_lib
 from bert_jax import knobs, prediction
 from bert_jax.errors import UserError
-from bert_jax.interop import convert, families, huggingface
+from bert_jax.interop import families, huggingface
 from bert_jax.model import randomness
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
@@ -287,22 +286,14 @@ def test_objectives_that_need_other_positions(positions, objective, message):
 # ---- checkpoints
 
 
-@pytest.fixture(scope="module")
-def workdir(corpus, tmp_path_factory):
-    """Return a checkpoint with two streams."""
-    folder = tmp_path_factory.mktemp("workdir")
+def test_features_are_those_of_rows_with_cls_last(corpus, tmp_path):
+    """The vector of [CLS] comes first; padding changes nothing."""
     cfg = recipes.load("xlnet:base", "smoke")
     cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
     built = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     objective = permutation_lm.PermutationLm(built.encoder, built.objective)
-    saved.save(folder, objective, built, corpus.tokenizer)
-    (folder / "config.json").write_text(json.dumps(knobs.to_dict(built)))
-    return folder
-
-
-def test_features_are_those_of_rows_with_cls_last(workdir, corpus):
-    """The vector of [CLS] comes first; padding changes nothing."""
-    model = prediction.load(str(workdir))
+    saved.save(tmp_path, objective, built, corpus.tokenizer)
+    model = prediction.load(str(tmp_path))
     texts = ["The value of a module.", "It returns an object. " * 3]
     short, long = model.features(texts)
     (alone,) = model.features(texts[:1], length=len(short.tokens))
@@ -310,17 +301,3 @@ def test_features_are_those_of_rows_with_cls_last(workdir, corpus):
     assert_close(short.values, alone.values, 1e-5)
     (pooled,) = model.features(texts[:1], pool="cls")
     assert_close(pooled.values[0], short.values[0, 0], 1e-5)
-
-
-def test_conversion_of_a_checkpoint(workdir, tmp_path):
-    with pytest.raises(UserError, match="corresponds to XLNetLMHeadModel"):
-        convert.convert(str(workdir), str(tmp_path / "original"), "tensorflow")
-    assert not (tmp_path / "original").exists()
-    done = convert.convert(str(workdir), str(tmp_path / "published"), "huggingface")
-    assert done.name == "XLNetLMHeadModel" and not done.ignored
-    assert "transformer.mask_emb" in done.written
-    done = convert.convert(str(workdir), str(tmp_path / "native"), "native")
-    assert "target_embedding" in done.written
-    message = "has no head to fill blanks: it was pretrained with permutation_lm on con"
-    with pytest.raises(UserError, match=message):
-        prediction.load(str(workdir)).fill(["The [MASK]."])
