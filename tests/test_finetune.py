@@ -406,20 +406,3 @@ def test_longer_held_out_rows_do_not_change_training_lengths():
 
     assert len(lengths(9)) == 6
     assert lengths(100) == (*lengths(9), 104) and lengths(128) == (*lengths(9), 128)
-
-
-@pytest.mark.slow
-@pytest.mark.runs
-def test_lengths_do_not_change_results(pretrained, tmp_path):
-    still = {"epochs": 0.01, "optimizer": {"learning_rate": 0.0}, "lengths": 1}
-    rows = [("the value " * (1 + i % 12), f"about {i % 2}") for i in range(60)]
-    path = write_tsv(tmp_path / "a.tsv", rows)
-    whole = make_config(pretrained, {"train": path, "eval": path}, **still)
-    outputs = []
-    for lengths in (1, 2):
-        folder = tmp_path / str(lengths)
-        finetuning.finetune(dataclasses.replace(whole, lengths=lengths), str(folder))
-        outputs.append(runs.metrics(folder)[-1])
-    assert outputs[0]["loss"] == pytest.approx(outputs[1]["loss"], rel=1e-6)
-    assert outputs[0]["accuracy"] == outputs[1]["accuracy"]
-    assert outputs[0]["padding_fraction"] > outputs[1]["padding_fraction"]

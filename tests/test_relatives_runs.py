@@ -1,11 +1,10 @@
 """Families of models from the recipe to a task, resumed and exported.
 
-The recipes are shrunk to seconds, and each has a corpus of its kind of tokenizer. If
-transformers is installed (extra `bench`), it reads the exported folders.
+The recipes are shrunk to seconds, and each has a corpus of its kind of tokenizer.
+`test_interop_live.py` has transformers read such folders.
 """
 
 import functools
-import importlib.util
 import json
 import shutil
 
@@ -31,7 +30,6 @@ each = pytest.mark.parametrize(
         for name in recipes.FAMILIES
     ],
 )
-HAS_TRANSFORMERS = importlib.util.find_spec("transformers") is not None
 TEXTS = ["The value of the expression.", "A class is an object, and a name is not."]
 
 
@@ -158,25 +156,7 @@ def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
         done = call("extract_features", f"--init_from={exported}", *flags)
         assert done.returncode == 0, done.stderr
         np.testing.assert_allclose(mean_vectors(output), vectors[workdir], atol=2e-5)
-        if HAS_TRANSFORMERS:
-            got = vectors_of_transformers(exported)
-            np.testing.assert_allclose(got, vectors[workdir], atol=2e-5)
     saved.assert_came_back(exported, saved.parameters_of(tuned))
-
-
-def vectors_of_transformers(folder):
-    """Return the mean of each text's last hidden states: [texts, D]."""
-    import torch
-    import transformers
-
-    tokenizer = transformers.AutoTokenizer.from_pretrained(folder)
-    model = transformers.AutoModel.from_pretrained(folder).eval()
-    vectors = []
-    with torch.no_grad():
-        for text in TEXTS:
-            rows = tokenizer(text, return_tensors="pt")
-            vectors.append(model(**rows).last_hidden_state[0].mean(0).numpy())
-    return np.array(vectors)
 
 
 def mean_vectors(path):
