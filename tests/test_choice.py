@@ -165,20 +165,14 @@ def test_labels_of_swag_may_have_spaces_or_be_unknown(tmp_path):
     assert [question.answer for question in file.questions] == [-1]
 
 
-def test_a_number_in_quotes_is_no_answer(tmp_path):
-    message = "the answer '1' is none .* number from 0 to 1 .without quotes., its l"
-    with pytest.raises(UserError, match=message):
-        read(
-            tmp_path / "a.jsonl",
-            '{"question": "x", "choices": ["a", "b"], "answer": "1"}',
-        )
-
-
-@pytest.mark.parametrize("answer", [2, -1, True, 1.0, "D"])
+@pytest.mark.parametrize("answer", [2, -1, True, 1.0, "D", "1"])
 def test_answers_that_are_no_choice_are_refused(answer, tmp_path):
     choices = ["same", "other"]
     line = json.dumps({"question": "x", "choices": choices, "answer": answer})
-    with pytest.raises(UserError, match=r"line 1: the answer .* is none of the 2 ch"):
+    hint = ".without quotes." * (answer == "1")
+    with pytest.raises(
+        UserError, match=f"line 1: the answer .* is none of the 2 .*{hint}"
+    ):
         read(tmp_path / "a.jsonl", line)
 
 
