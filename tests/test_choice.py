@@ -5,13 +5,12 @@ import dataclasses
 import gzip
 import json
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 from toy import TINY as TOY
-from toy import assert_close
+from toy import assert_close, params_of
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, storage
@@ -236,9 +235,7 @@ def batch():
 
 @pytest.fixture(scope="module")
 def params():
-    init = jax.jit(objective_lib.Choice(TINY, CHOICES).init)
-    made = nn.unbox(init(jax.random.key(0)))
-    return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, made)
+    return params_of(objective_lib.Choice(TINY, CHOICES).init)
 
 
 def test_loss_and_accuracy_by_hand(batch, params):

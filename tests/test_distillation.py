@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import shutil
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -12,7 +11,7 @@ import pytest
 import recipes
 import saved
 from runs import assert_same_end, metrics
-from toy import TINY, assert_trees_close, random_batch
+from toy import TINY, assert_trees_close, params_of, random_batch
 
 from bert_jax import config, knobs, pretraining
 from bert_jax import teacher as teacher_lib
@@ -43,12 +42,6 @@ TX = optimizer.make_optimizer(config.OptimizerConfig(), lambda step: 1e-2)
 
 def distilled(**changes):
     return distillation.Distillation(TINY, dataclasses.replace(SETTINGS, **changes))
-
-
-def params_of(init, key):
-    params = nn.unbox(jax.jit(init)(jax.random.key(key)))
-    # Larger than initial ones, so that the two models disagree.
-    return jax.tree.map(lambda x: 5 * x if x.ndim > 1 else x, params)
 
 
 @functools.cache

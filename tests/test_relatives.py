@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, assert_trees_close, init, random_batch
+from toy import TINY, assert_trees_close, init, params_of, random_batch
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
@@ -195,8 +195,7 @@ def test_terms_of_replaced_tokens_by_hand():
     objective = replaced_tokens.ReplacedTokens(
         TINY, config.ReplacedTokensConfig(generator_size=0.5)
     )
-    params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
-    params = jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
+    params = params_of(objective.init)
     batch = random_batch()
     rng = np.random.default_rng(0)
     distinct = [rng.permutation(np.arange(1, 10))[:4] for _ in range(8)]

@@ -83,8 +83,12 @@ def batch_of(objective, rows=8, length=24, seed=0):
 
 @functools.cache
 def init(encoder):
+    return params_of(masked_lm.MaskedLm(encoder).init)
+
+
+def params_of(init, seed=0):
     """Return parameters larger than usual, so that attention is not nearly uniform."""
-    params = nn.unbox(jax.jit(masked_lm.MaskedLm(encoder).init)(jax.random.key(0)))
+    params = nn.unbox(jax.jit(init)(jax.random.key(seed)))
     return jax.tree.map(lambda p: p * 5 if p.ndim > 1 else p, params)
 
 
