@@ -49,7 +49,7 @@ import saved
 from corpora import build_reference, with_prefix_space
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, shards, sources, vocabulary
+from bert_jax.corpus import shards, vocabulary
 from bert_jax.interop import vocabularies
 from bert_jax.model.kernels import attention, residual, tpu_attention, tpu_residual
 from bert_jax.training import sharding
@@ -159,24 +159,6 @@ def byte_bpe_corpus(text_file, byte_bpe, tmp_path_factory):
     folder = tmp_path_factory.mktemp("corpus") / "byte_bpe"
     build_reference(text_file, with_prefix_space(byte_bpe, False), folder)
     return shards.open_corpus(folder)
-
-
-@pytest.fixture(scope="session")
-def three_corpora(documents, wordpiece, tmp_path_factory):
-    """Three parts of the reference, of very different sizes; one has nothing held out.
-
-    Returns:
-      Corpora called "large", "small" and "tiny".
-    """
-    folder = tmp_path_factory.mktemp("corpora")
-    ends = {"large": (0, 50, 0.2), "small": (50, 61, 0.4), "tiny": (77, 79, 0.0)}
-    made = []
-    for name, (begin, end, held_out) in ends.items():
-        (folder / f"{name}.txt").write_text("\n\n".join(documents[begin:end]))
-        source = sources.Source(str(folder / f"{name}.txt"), "text", split_bytes=4_000)
-        settings = build.Settings(held_out=held_out)
-        made.append(build.build(source, settings, wordpiece, folder / name, workers=1))
-    return made
 
 
 @pytest.fixture(scope="session")

@@ -56,6 +56,14 @@ def build_reference(
     return indices
 
 
+def build_text(documents, tokenizer, folder, *, held_out=0.0, split_bytes=20_000):
+    """Write documents to a file next to a folder, and build the corpus of this file."""
+    path = folder.with_suffix(".txt")
+    path.write_text("\n\n".join(documents), encoding="utf-8")
+    source = sources.Source(str(path), "text", split_bytes=split_bytes)
+    return build.build(source, build.Settings(held_out), tokenizer, folder, workers=1)
+
+
 def documents_of(corpus, split):
     """Yield the documents of a local corpus: dicts of the columns of its shards."""
     for shard in corpus.shards[split]:

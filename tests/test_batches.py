@@ -7,12 +7,13 @@ import jax
 import numpy as np
 import pytest
 import tensorflow as tf
+from corpora import build_text
 from made_batches import assert_as_restated, configure, make
 from restatement import Reference, permute, word
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
-from bert_jax.corpus import build, shards, sources
+from bert_jax.corpus import shards
 from bert_jax.data import chunks, random_bits
 from bert_jax.errors import UserError
 
@@ -246,23 +247,17 @@ def test_each_token_is_in_exactly_one_chunk(corpus):
             assert cut[-1] == len(pieces.starts) - 1
 
 
-def build_corpus(text, wordpiece, folder):
-    (folder / "a.txt").write_text(text)
-    source = sources.Source(str(folder / "a.txt"), "text")
-    return build.build(source, build.Settings(0.0), wordpiece, folder / "c", workers=1)
-
-
 def test_short_documents_do_not_bias_next_sentence(tmp_path, wordpiece):
     """The original gives far more than half random pairs on such a corpus."""
-    text = "\n\n".join(f"This is all that document {i} says." for i in range(300))
-    corpus = build_corpus(text, wordpiece, tmp_path)
+    texts = [f"This is all that document {i} says." for i in range(300)]
+    corpus = build_text(texts, wordpiece, tmp_path / "c")
     batch = make(corpus, configure(batch_size=300)).batch(0)
     assert abs(batch["nsp_labels"].mean() - 0.5) < 4 * 0.5 / math.sqrt(300)
 
 
 def test_one_document_is_not_enough(tmp_path, wordpiece):
-    text = "One document. It has two sentences."
-    corpus = build_corpus(text, wordpiece, tmp_path)
+    texts = ["One document. It has two sentences."]
+    corpus = build_text(texts, wordpiece, tmp_path / "c")
     with pytest.raises(UserError, match="documents: 1, needed: 2; add documents$"):
         make(corpus, configure())
     with pytest.raises(UserError, match="group 0 of 4: 1, needed: 2; .* smaller data"):

@@ -8,7 +8,7 @@ import math
 import numpy as np
 import pytest
 from commands import assert_refused, call
-from corpora import documents_of
+from corpora import build_text, documents_of
 from made_batches import assert_rows_equal, configure, make
 from recipes import load
 from restatement import Mixture
@@ -16,7 +16,7 @@ from runs import metrics
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
-from bert_jax.corpus import build, mixture, shards, sources, vocabulary
+from bert_jax.corpus import mixture, shards, vocabulary
 from bert_jax.data import mixing
 from bert_jax.errors import UserError
 
@@ -29,9 +29,20 @@ OBJECTIVES = {
 
 
 @pytest.fixture(scope="module")
-def corpora(three_corpora):
-    """Return three corpora, called "large", "small" and "tiny"."""
-    return three_corpora
+def corpora(documents, wordpiece, tmp_path_factory):
+    """Return corpora "large", "small" and "tiny"; "tiny" has nothing held out."""
+    folder = tmp_path_factory.mktemp("corpora")
+    ends = {"large": (0, 50, 0.2), "small": (50, 61, 0.4), "tiny": (77, 79, 0.0)}
+    return [
+        build_text(
+            documents[begin:end],
+            wordpiece,
+            folder / name,
+            held_out=held_out,
+            split_bytes=4_000,
+        )
+        for name, (begin, end, held_out) in ends.items()
+    ]
 
 
 def mixed(config, **data):
@@ -146,9 +157,6 @@ def test_weights_are_sizes_to_a_power(corpora):
         assert np.abs(counts - expected * 2**16).max() < 1
 
 
-# ---- refused configs
-
-
 def test_shares_are_exact_in_a_block_and_random_within(corpora):
     """Counts in stretches are those of draws without replacement, to 4 sigma."""
     config = mixed(configure(batch_size=64), weights=(3.0, 2.0, 1.0))
@@ -197,12 +205,13 @@ def test_baselines_weigh_corpora_as_training_does(eval_batches, corpora):
     assert levels["unigram_entropy"] == pytest.approx(entropy)
 
 
+# ---- refused configs
+
+
 def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     folders = [str(corpus.folder) for corpus in corpora]
     other = vocabulary.train_wordpiece(documents, 500)
-    (tmp_path / "a.txt").write_text("\n\n".join(documents[:3]))
-    source = sources.Source(str(tmp_path / "a.txt"), "text")
-    unlike = build.build(source, build.Settings(0.0), other, tmp_path / "b", workers=1)
+    unlike = build_text(documents[:3], other, tmp_path / "b")
     with pytest.raises(UserError) as refused:
         mixture.open_corpora([folders[0], str(unlike.folder)])
     for text in ("large", str(unlike.folder), "tokenizers", other.fingerprint):

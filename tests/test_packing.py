@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from corpora import build_text
 from made_batches import (
     assert_as_restated,
     assert_parts_are_a_batch,
@@ -19,7 +20,6 @@ from toy import TINY, assert_close, params_of, relative_distance
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
-from bert_jax.corpus import build, sources
 from bert_jax.data import packing
 from bert_jax.errors import UserError
 from bert_jax.objectives import metric_sums
@@ -49,10 +49,7 @@ def corpus(documents, wordpiece, tmp_path_factory):
     """Return a corpus with paragraphs as documents, so that many examples are short."""
     folder = tmp_path_factory.mktemp("paragraphs")
     paragraphs = [p for d in documents for p in d.split("\n")]
-    (folder / "text.txt").write_text("\n\n".join(paragraphs[:600]), encoding="utf-8")
-    source = sources.Source(str(folder / "text.txt"), "text", split_bytes=20_000)
-    settings = build.Settings(held_out=0.1)
-    return build.build(source, settings, wordpiece, folder / "corpus", workers=1)
+    return build_text(paragraphs[:600], wordpiece, folder / "corpus", held_out=0.1)
 
 
 # ---- which examples share a row

@@ -4,10 +4,11 @@ import unicodedata
 
 import numpy as np
 import pytest
+from corpora import build_text
 from made_batches import configure, make
 
 from bert_jax import config as config_lib
-from bert_jax.corpus import build, sources, vocabulary
+from bert_jax.corpus import vocabulary
 from bert_jax.tokenizer import unspaced
 
 TRAIN = {
@@ -77,12 +78,6 @@ def test_a_cut_character_counts_if_it_may_be_of_a_script_without_spaces():
         assert not unspaced.begins_unspaced(text.encode()[:2])
 
 
-def build_corpus(texts, tokenizer, folder):
-    (folder / "a.txt").write_text("\n\n".join(texts), encoding="utf-8")
-    source = sources.Source(str(folder / "a.txt"), "text")
-    return build.build(source, build.Settings(0.0), tokenizer, folder / "c", workers=1)
-
-
 def masked(unit):
     masking = config_lib.MaskingConfig(unit=unit)
     return configure(config_lib.MaskedLmConfig(masking=masking))
@@ -90,7 +85,7 @@ def masked(unit):
 
 @pytest.mark.parametrize("kind", TRAIN)
 def test_rows_of_chinese_have_as_many_predictions_as_asked(kind, texts, tmp_path):
-    corpus = build_corpus(texts[:20], TRAIN[kind](texts, 600), tmp_path)
+    corpus = build_text(texts[:20], TRAIN[kind](texts, 600), tmp_path / "c")
     for unit in ("word", "ngram"):
         made = make(corpus, masked(unit))
         assert made.describe(1) == []
@@ -104,7 +99,7 @@ def test_a_run_says_if_units_are_too_long_for_the_predictions(tmp_path):
     rng = np.random.default_rng(0)
     words = ["".join(rng.choice(list("abcdefgh"), 40)) for _ in range(400)]
     texts = [" ".join(words[i : i + 10]) + "." for i in range(0, 400, 10)]
-    corpus = build_corpus(texts, vocabulary.train_wordpiece(texts, 60), tmp_path)
+    corpus = build_text(texts, vocabulary.train_wordpiece(texts, 60), tmp_path / "c")
     (line,) = make(corpus, masked("word")).describe(1)
     assert "of its tokens, less than half of objective.masking.rate=0.15: m" in line
     assert make(corpus, masked("token")).describe(1) == []
