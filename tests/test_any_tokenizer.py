@@ -6,7 +6,7 @@ import re
 import numpy as np
 import pytest
 import tokenizers
-from other_pipelines import BERT, BUILDERS, ROBERTA, hostile_texts, learn
+from other_pipelines import BERT, BUILDERS, ROBERTA, bpe, hostile_texts, learn, unigram
 from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from bert_jax import config
@@ -51,48 +51,34 @@ def check(pipeline, texts):
 
 def test_stripped_texts_keep_the_spaces_between_words(documents):
     """ByteLevel marks words by the space before them, which Strip would remove."""
-    pipeline = tokenizers.Tokenizer(models.BPE())
-    pipeline.normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
-    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[*ROBERTA])
-    pipeline.train_from_iterator(documents[:5], trainer)
+    normalizer = normalizers.Sequence([normalizers.NFC(), normalizers.Strip()])
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pipeline = bpe(documents[:5], ROBERTA, splitter, normalizer)
     check(pipeline, ["hello world again", " the  end ", *documents[:2]])
 
 
 @pytest.mark.parametrize("content", [" ", ""])
 def test_replaced_words_may_vanish_or_become_spaces(content, documents):
     """Then the spaces around them are one, which words alone do not show."""
-    pipeline = tokenizers.Tokenizer(models.Unigram())
     runs = normalizers.Replace(tokenizers.Regex(" {2,}"), " ")
-    pipeline.normalizer = normalizers.Sequence(
-        [normalizers.Replace("-", content), runs]
-    )
-    pipeline.pre_tokenizer = pre_tokenizers.Metaspace()
-    trainer = trainers.UnigramTrainer(
-        vocab_size=400, unk_token="<unk>", special_tokens=[*ROBERTA]
-    )
-    pipeline.train_from_iterator(documents[:5], trainer)
+    normalizer = normalizers.Sequence([normalizers.Replace("-", content), runs])
+    splitter = pre_tokenizers.Metaspace()
+    pipeline = unigram(documents[:5], ROBERTA, "<unk>", normalizer, splitter)
     check(pipeline, ["the cat - the mat", "a well-known - cat"])
 
 
 def test_dropout_of_pieces_is_off(documents):
     """A text would have other ids each time."""
-    pipeline = tokenizers.Tokenizer(models.BPE(dropout=0.5))
-    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    trainer = trainers.BpeTrainer(vocab_size=400, special_tokens=[*ROBERTA])
-    pipeline.train_from_iterator(documents[:5], trainer)
+    splitter = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pipeline = bpe(documents[:5], ROBERTA, splitter, dropout=0.5)
     tokenizer = tokenizer_lib.make(pipeline)
     assert len({tuple(tokenizer.encode(documents[0])) for _ in range(3)}) == 1
 
 
 @pytest.mark.parametrize("scheme", ["first", "always"])
 def test_the_text_after_a_blank_follows_the_prepend_scheme(scheme, documents):
-    pipeline = tokenizers.Tokenizer(models.Unigram())
-    pipeline.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme=scheme)
-    trainer = trainers.UnigramTrainer(
-        vocab_size=400, unk_token="<unk>", special_tokens=[*ROBERTA]
-    )
-    pipeline.train_from_iterator(documents[:5], trainer)
+    splitter = pre_tokenizers.Metaspace(prepend_scheme=scheme)
+    pipeline = unigram(documents[:5], ROBERTA, "<unk>", None, splitter)
     pipeline.add_special_tokens([*ROBERTA])
     expected = pipeline.encode("(<mask>)", add_special_tokens=False).ids
     assert tokenizer_lib.make(pipeline).encode_with_blanks("(<mask>)") == expected
