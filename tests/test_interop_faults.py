@@ -360,6 +360,12 @@ def test_vocabularies_that_do_not_fit_are_refused(folder):
 BERT = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
 
 
+def template(single, pair):
+    special = [*map(tuple, BERT.values())]
+    made = tokenizers.processors.TemplateProcessing(single, pair, special)
+    return json.loads(made.__getstate__())
+
+
 @pytest.mark.parametrize(
     ("case", "part", "values", "message"),
     [
@@ -384,25 +390,13 @@ BERT = {"cls": ["[CLS]", 2], "sep": ["[SEP]", 3]}
         (
             "bare",
             "post_processor",
-            json.loads(
-                tokenizers.processors.TemplateProcessing(
-                    single="[CLS] $A",
-                    pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-                    special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-                ).__getstate__()
-            ),
+            template("[CLS] $A", "[CLS] $A [SEP] $B:1 [SEP]:1"),
             r"surrounds a text as \[CLS\] A; bert_jax supports \[CLS\] A \[SEP\] only",
         ),
         (
             "pretraining",
             "post_processor",
-            json.loads(
-                tokenizers.processors.TemplateProcessing(
-                    single="[CLS] $A [SEP]",
-                    pair="[CLS] $A [SEP] $B:1 [SEP]",
-                    special_tokens=[("[CLS]", 2), ("[SEP]", 3)],
-                ).__getstate__()
-            ),
+            template("[CLS] $A [SEP]", "[CLS] $A [SEP] $B:1 [SEP]"),
             r"the segments \[0, 0, 0, 1, 0\] to the pair .* \[0, 0, 0, 1, 1\] only",
         ),
     ],
