@@ -15,6 +15,7 @@ import tempfile
 
 import numpy as np
 import recipes
+import runs
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, knobs, pretraining
@@ -26,8 +27,6 @@ from bert_jax.tokenizer import pipelines
 
 HERE = pathlib.Path(__file__).parent
 FOLDER = HERE / "fixtures" / "golden"
-# What two equal runs report differently.
-_TIMINGS = ("_per_sec", "_fraction_", "data_wait", "goodput", "mfu")
 
 
 def make_corpus(folder: pathlib.Path) -> shards.Corpus:
@@ -134,15 +133,7 @@ def smoke_reports(
     finetuned = folder / f"finetuning_{dtype}"
     config = knobs.from_configdict(config_lib.FinetuneConfig, cfg)
     finetuning.finetune(config, str(finetuned))
-    return {run.name: _records(run) for run in (pretrained, finetuned)}
-
-
-def _records(workdir: pathlib.Path) -> list[dict]:
-    lines = (workdir / "metrics.jsonl").read_text().splitlines()
-    return [
-        {k: v for k, v in json.loads(line).items() if not any(t in k for t in _TIMINGS)}
-        for line in lines
-    ]
+    return {run.name: runs.metrics(run) for run in (pretrained, finetuned)}
 
 
 def main(folder: pathlib.Path) -> None:
