@@ -17,6 +17,9 @@ from absl.testing import flagsaver
 from bert_jax.run import command_line
 
 ROOT = pathlib.Path(__file__).parents[1]
+# A machine without locales, and a terminal that shows nothing but ASCII.
+ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
+         "PYTHONIOENCODING": "ascii"}  # fmt: skip
 # A program that becomes another one, with a limit on the size of files.
 _LIMITED = """
 import os, resource, sys

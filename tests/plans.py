@@ -2,15 +2,12 @@
 
 import dataclasses
 import importlib.util
-import pathlib
 
 import jax
 import pytest
 
 from bert_jax.planning import collectives, cost, plan, topology
 from bert_jax.planning import phase as phase_lib
-
-ROOT = pathlib.Path(__file__).parents[1]
 
 
 def needs_compiler(test):

@@ -45,7 +45,6 @@ def names(file: str) -> list[str]:
 NAMES = tuple(name for file in sorted(FILES) for name in names(file))
 ABLATIONS = tuple(module("bert_ablations").VARIANTS)
 COMPARED = tuple(module("comparison").VARIANTS)
-MINIATURES = tuple(module("bert_miniature").VARIANTS)
 # The recipe of each family, the kind of its tokenizer, and fields of the encoder that
 # its classes in transformers require (docs/interop.md).
 FAMILIES = {

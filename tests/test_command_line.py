@@ -10,7 +10,7 @@ import commands
 import pytest
 from absl import app, flags
 from absl.testing import flagsaver
-from commands import ROOT
+from commands import ASCII, ROOT
 
 from bert_jax import terminal
 
@@ -19,9 +19,6 @@ ENTRYPOINTS = {
     for path in (ROOT / "bert_jax/run").glob("*.py")
     if 'if __name__ == "__main__":' in path.read_text(encoding="utf-8")
 }
-# A machine without locales, and a terminal that shows nothing but ASCII.
-ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
-         "PYTHONIOENCODING": "ascii"}  # fmt: skip
 
 
 def run(*arguments, variables=None, **options):

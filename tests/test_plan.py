@@ -12,7 +12,7 @@ import commands
 import jax
 import jax.numpy as jnp
 import pytest
-from plans import ROOT, fake_phase, fake_plan, needs_compiler
+from plans import fake_phase, fake_plan, needs_compiler
 from recipes import load
 
 from bert_jax import config as config_lib
@@ -27,7 +27,7 @@ from bert_jax.training import sharding
 
 # ---- parser of programs; the fixtures are hand-written in the compiler's forms
 
-FIXTURES = ROOT / "tests/fixtures/hlo"
+FIXTURES = commands.ROOT / "tests/fixtures/hlo"
 
 
 def test_loops_count_by_trip_count_and_fusions_once():

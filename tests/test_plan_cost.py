@@ -8,11 +8,11 @@ import json
 
 import commands
 import pytest
-from plans import ROOT, fake_phase, fake_plan, needs_compiler
+from plans import fake_phase, fake_plan, needs_compiler
 
 from bert_jax.planning import cost, hlo, page, schedule
 
-FIXTURES = ROOT / "tests/fixtures/hlo"
+FIXTURES = commands.ROOT / "tests/fixtures/hlo"
 COSTS = (FIXTURES / "costs.txt").read_text(encoding="utf-8")
 # A slice [128, 256] of float32.
 SLICE = 4 * 128 * 256

@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from commands import assert_refused, call
+from commands import ASCII, assert_refused, call
 from corpora import documents_of
 
 from bert_jax import tokenizer as tokenizer_lib
@@ -114,10 +114,6 @@ def test_too_little_text_for_the_vocabulary_is_reported(tmp_path):
     size = tokenizer_lib.Tokenizer.load(tmp_path / "v").vocab_size
     (warning,) = [x for x in done.stderr.splitlines() if x.startswith("warning: ")]
     assert f"only {size} tokens, fewer than vocab_size=30522" in warning
-
-
-ASCII = {"LC_ALL": "C", "PYTHONCOERCECLOCALE": "0", "PYTHONUTF8": "0",
-         "PYTHONIOENCODING": "ascii"}  # fmt: skip
 
 
 def test_file_names_and_terminals_that_are_not_utf_8(documents, tmp_path):
