@@ -7,6 +7,7 @@ shape: layers are stacked, so that a bias is a matrix, too.
 """
 
 import dataclasses
+import functools
 import itertools
 import re
 from collections.abc import Callable, Sequence
@@ -162,12 +163,10 @@ def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
     layers = re.compile(rf"^{encoder}/layers/")
     embeddings = re.compile(rf"^{encoder}/(embedding|distance_)")
 
-    def update(updates, state, params=None):
+    def rescale(updates, params):
         del params
-        by_path = dict(
-            zip(parameters.paths(updates), jax.tree.leaves(updates), strict=True)
-        )
-        (count,) = {len(x) for path, x in by_path.items() if layers.search(path)}
+        leaves = zip(parameters.paths(updates), jax.tree.leaves(updates), strict=True)
+        (count,) = {len(x) for path, x in leaves if layers.search(path)}
 
         def scale(path, x):
             if embeddings.search(path):
@@ -177,9 +176,9 @@ def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
                 return x * (decay**depth).reshape(-1, *[1] * (x.ndim - 1))
             return x
 
-        return parameters.map_with_path(scale, updates), state
+        return parameters.map_with_path(scale, updates)
 
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(rescale)
 
 
 class MomentsState(NamedTuple):
@@ -277,10 +276,7 @@ def scale_by_trust_ratio() -> optax.GradientTransformation:
         ratio = jnp.where((weight > 0) & (size > 0), weight / size, 1.0)
         return update * ratio
 
-    def update(updates, state, params=None):
-        return parameters.map_with_path(rescale, updates, params), state
-
-    return optax.GradientTransformation(lambda params: optax.EmptyState(), update)
+    return optax.stateless(functools.partial(parameters.map_with_path, rescale))
 
 
 def _dims_of_one_layer(path: str, x: jax.Array) -> tuple[int, ...]:
