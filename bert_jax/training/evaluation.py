@@ -6,9 +6,8 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from bert_jax.objectives import metric_sums
+from bert_jax.objectives import Batch, metric_sums
 from bert_jax.training import programs
-from bert_jax.training import step as step_lib
 from bert_jax.training.run import Batches, Phase, PhaseData, Run
 
 # Batches that may be in flight while the next one is made.
@@ -48,7 +47,7 @@ class Evaluator:
             self._heartbeat()
 
     def evaluate(
-        self, params, data: PhaseData, to_devices: Callable[..., step_lib.Batch]
+        self, params, data: PhaseData, to_devices: Callable[..., Batch]
     ) -> dict[str, float] | None:
         """Return the metrics to report; None if a process was asked to stop.
 
@@ -80,7 +79,7 @@ class Evaluator:
         return values
 
     def _add_up(
-        self, params, batches: Batches, to_devices: Callable[..., step_lib.Batch]
+        self, params, batches: Batches, to_devices: Callable[..., Batch]
     ) -> metric_sums.Terms | None:
         """Sum up metrics over batches; return None if a process was asked to stop."""
         terms = self._zeros()

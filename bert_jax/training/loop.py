@@ -21,7 +21,7 @@ import jax
 import numpy as np
 
 from bert_jax.errors import Interrupted
-from bert_jax.objectives import metric_sums
+from bert_jax.objectives import Batch, metric_sums
 from bert_jax.training import (
     evaluation,
     interrupts,
@@ -168,7 +168,7 @@ class Loop:
             self._stop_if_asked()
             ready = time.perf_counter()
 
-    def _batches(self) -> Iterator[tuple[int, step_lib.Batch]]:
+    def _batches(self) -> Iterator[tuple[int, Batch]]:
         """Yield length and batch of each step of the phase, on the devices."""
         steps = self._end - self._begin
         batches = self._data.batches(self._done - self._begin, steps)
@@ -177,7 +177,7 @@ class Loop:
                 batch = next(batches)
             yield batch["input_ids"].shape[-1], self._to_devices(batch)
 
-    def _to_devices(self, batch: dict[str, np.ndarray]) -> step_lib.Batch:
+    def _to_devices(self, batch: dict[str, np.ndarray]) -> Batch:
         return sharding.to_devices(
             self._run.mesh, batch, self._rows, self._phase.batch_size
         )

@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
 
-from bert_jax.objectives import metric_sums
+from bert_jax.objectives import Batch, metric_sums
 from bert_jax.objectives.metric_sums import Terms
 from bert_jax.training import sharding
 from bert_jax.training import step as step_lib
@@ -54,19 +54,13 @@ class StepReport:
 
 
 def lower_step(
-    run: Run, phase: Phase, state: step_lib.TrainState, batch: step_lib.Batch
+    run: Run, phase: Phase, state: step_lib.TrainState, batch: Batch
 ) -> jax.stages.Lowered:
     """Lower the training step, to (state, `StepReport`).
 
     Its arguments are (state, batch, signals, seed, constants). The state is donated.
     The seed is an argument, from `seed_array`, so that runs that differ in their seed
-    share a compiled program.
-
-    Args:
-      run: Run to train.
-      phase: Phase of the run.
-      state: Arrays, or shapes with shardings.
-      batch: Arrays, or shapes with shardings.
+    share a compiled program. State and batch are arrays, or shapes with shardings.
     """
     sum_over_replicas = None
     # The compiler would all-reduce in float32, for each micro-batch.
@@ -124,9 +118,7 @@ def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
     )
 
 
-def lower_eval(
-    run: Run, phase: Phase, params: Any, batch: step_lib.Batch
-) -> jax.stages.Lowered:
+def lower_eval(run: Run, phase: Phase, params: Any, batch: Batch) -> jax.stages.Lowered:
     """Lower the evaluation step, which runs in the phase's micro-batches.
 
     It maps (params, batch, index of the batch, terms, signals, seed) to the sum of

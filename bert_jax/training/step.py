@@ -10,10 +10,8 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.model import parameters, randomness
-from bert_jax.objectives import Objective, metric_sums
+from bert_jax.objectives import Batch, Objective, metric_sums
 from bert_jax.objectives.metric_sums import Term, Terms
-
-Batch = dict[str, jax.Array]
 
 
 @flax.struct.dataclass
