@@ -246,11 +246,8 @@ def require(
 def differences(old: Any, new: Any, *, free: bool) -> list[str]:
     """Return the fields that differ between two configs, as lines for a message.
 
-    Args:
-      old: Config in the workdir.
-      new: Config of the command.
-      free: Whether to list the fields that may change between a run and its
-        continuation, or the other fields.
+    With `free`, these are the fields that may change between a run and its
+    continuation; without, all other fields.
     """
     before, after = dict(_leaves(old, "")), dict(_leaves(new, ""))
     return [
@@ -289,13 +286,8 @@ def architecture(config: Any) -> list[dataclasses.Field]:
 def fill_in(config: T, path: str, value: Any, reason: str) -> T:
     """Return a config with a value in place of an open field.
 
-    A field is open if its value counts as false: 0 or "".
-
-    Args:
-      config: Config with the field.
-      path: Path of the field, such as "encoder.vocab_size".
-      value: Value to fill in.
-      reason: Why no other value is possible, for the message.
+    A field is open if its value counts as false: 0 or "". A path is, for example,
+    "encoder.vocab_size". The message gives the reason why no other value is possible.
 
     Raises:
       UserError: The field has another value.

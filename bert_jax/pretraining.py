@@ -128,10 +128,7 @@ def make_run(
 ) -> Run:
     """Build the description of a run that `training.loop` carries out.
 
-    Args:
-      config: Config with all fields filled in.
-      mesh: Devices to train on.
-      corpora: Corpora to train on; none for a run that is only planned.
+    The config has all fields filled in. A run that is only planned has no corpora.
 
     Raises:
       UserError: The model or a batch cannot be split over the mesh.

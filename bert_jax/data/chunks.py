@@ -136,14 +136,8 @@ def of_at_least(
     difference: sentences longer than `target` are cut into equal parts first. The
     original would truncate them.
 
-    Args:
-      pieces: The documents.
-      target: Tokens to reach, or int64 [pieces], the target of a chunk that begins at
-        each piece.
-      min_pieces: Pieces of a chunk, at least, if the document has so many left.
-
-    Returns:
-      The chunks, int64 [chunks + 1]; see `Pieces`.
+    `target` may also be int64 [pieces], the target of a chunk that begins at each
+    piece. The result is the chunks, int64 [chunks + 1]; see `Pieces`.
 
     Source: google-research/bert, create_pretraining_data.py,
     create_instances_from_document.
@@ -155,16 +149,10 @@ def of_at_least(
 
 
 def of_at_most(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
-    """Join pieces to chunks of at most `target` tokens.
+    """Join pieces of at most `target` tokens to chunks of at most `target` tokens.
 
-    Args:
-      pieces: Pieces of at most `target` tokens each.
-      target: Tokens in a chunk, at most.
-      separator: Tokens between two documents in a chunk; None: chunks do not cross
-        documents.
-
-    Returns:
-      The chunks, int64 [chunks + 1]; see `Pieces`.
+    `separator` is the number of tokens between two documents in a chunk; None: chunks
+    do not cross documents. The result is the chunks, int64 [chunks + 1]; see `Pieces`.
     """
     document = pieces.documents(np.arange(pieces.of_document[-1]))
     gaps = document * (separator or 0)

@@ -58,15 +58,9 @@ class CorpusRows:
     ):
         """Read the shards, and prepare what does not depend on the rows.
 
-        Args:
-          corpus: Source of the tokens.
-          config: Config of the phase (`PretrainConfig.of_phase`).
-          length: Tokens in a row.
-          split: Split of the corpus.
-          group: Index of the group of shards.
-          num_groups: Number of groups.
-          key: uint64; key of all draws.
-          name: Name of the corpus in the names of rows; "" to leave it out.
+        The config is that of the phase (`PretrainConfig.of_phase`), and `length` the
+        tokens in a row. `key` is the uint64 key of all draws. The names of rows begin
+        with `name`, the name of the corpus, unless it is "".
 
         Raises:
           UserError: There are too few documents, or a shard is damaged.

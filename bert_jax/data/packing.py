@@ -39,13 +39,10 @@ class Packing:
     ):
         """Choose the chunks that share a row.
 
-        Args:
-          sizes: int64 [chunks], tokens of each chunk's example, at most `length`.
-          length: Tokens in a row.
-          max_examples: Examples in a row, at most: S.
-          max_predictions: Predictions in a row, at most: P.
-          pad_id: The id of [PAD].
-          key: uint64; key of the order of chunks of equal size.
+        `sizes`, int64 [chunks], are the tokens of each chunk's example, at most
+        `length`, the tokens in a row. A row has at most S = `max_examples` examples and
+        P = `max_predictions` predictions. `key` is the uint64 key of the order of
+        chunks of equal size.
         """
         draws = random_bits.word(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
         falling = np.lexsort((draws, -sizes))

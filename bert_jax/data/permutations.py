@@ -54,11 +54,7 @@ class Permutations:
     def __call__(
         self, ids: tf.Tensor, keys_for: Callable[[Purpose], tf.Tensor]
     ) -> dict[str, tf.Tensor]:
-        """Choose targets and orders.
-
-        Args:
-          ids: int32 [B, L].
-          keys_for: Function from a purpose to the keys of the rows' draws, uint64 [B].
+        """Choose targets and orders, with arguments as in `Masking`.
 
         Returns:
           target_positions, target_labels and target_weights [B, P], and ranks [B, L],

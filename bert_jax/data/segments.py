@@ -62,15 +62,11 @@ class Segments:
         tokenizer: tokenizer_lib.Tokenizer,
         aim_key: tf.Tensor | None = None,
     ):
-        """Cut the documents into chunks.
+        """Cut the documents of a group of shards into chunks.
 
-        Args:
-          table: Documents of a group of shards.
-          length: Tokens in a row.
-          short_sequence_rate: Share of rows that aim at a random shorter length.
-          tokenizer: For the special tokens.
-          aim_key: For rows that are to be packed, uint64, key of the aims of all
-            epochs; None: each row draws its own.
+        Rows have `length` tokens; a share of them, `short_sequence_rate`, aims at a
+        random shorter length. `aim_key` is for rows that are to be packed, a uint64 key
+        of the aims of all epochs; None: each row draws its own.
         """
         self._length = length
         self._target = length - self._special_tokens

@@ -45,15 +45,10 @@ class Block(nn.Module):
         read_at: Int[Array, "B P"] | None = None,
         return_probabilities: bool = False,
     ) -> tuple[Float[Array, "B P D"], Float[Array, "B H P L"] | None]:
-        """Apply the block.
+        """Apply the block to the hidden states of the layer below.
 
-        Args:
-          x: Hidden states of the layer below.
-          pattern: Rules for which positions each position sees.
-          rotations: Rotations of all positions; None without rotary positions.
-          dropout_keys: Keys of the rows; None for no dropout.
-          read_at: Positions whose hidden states are computed; None: all, and P is L.
-          return_probabilities: Whether to return the attention probabilities.
+        `read_at` are the positions whose hidden states are computed; None: all, and P
+        is L. Other arguments are as in `SelfAttention`.
         """
         c = self.config
 

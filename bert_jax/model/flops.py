@@ -13,11 +13,9 @@ def encoder(
 ) -> float:
     """Return the operations of embedding projection and layers for one sequence.
 
-    Args:
-      config: Encoder.
-      length: Tokens of the sequence.
-      positions: Number of positions whose hidden states are wanted; None: all. The last
-        layer computes keys and values of all tokens, and the rest at these positions.
+    `positions` is the number of positions whose hidden states are wanted; None: all.
+    The last layer computes keys and values of all tokens, and the rest at these
+    positions.
     """
     last = config.num_layers - 1
     layers = sum(_layer(config, i, length, length) for i in range(last))

@@ -28,14 +28,7 @@ from bert_jax.model.xlnet.encoder import XLNetEncoder
 def make_encoder(
     config: config_lib.EncoderConfig, shared_embeddings: nn.Module | None = None
 ) -> Encoder:
-    """Return the encoder that a config describes.
-
-    XLNet and DeBERTa have classes of their own.
-
-    Args:
-      config: Encoder.
-      shared_embeddings: Embeddings of another encoder to use; None: its own.
-    """
+    """Return the encoder that a config describes, with arguments as in `Encoder`."""
     own = {"relative": XLNetEncoder, "disentangled": DebertaEncoder}
     return own.get(config.positions, Encoder)(config, shared_embeddings)
 
@@ -251,7 +244,6 @@ class TaggerModel(ClassifierModel):
     def read(
         self, inputs: Inputs, keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B L D"]:
-        """Return the vectors to classify."""
         hidden = self.encoder(inputs, dropout_keys=keys).hidden
         return self.encoder.pooler(hidden) if self.config.pooler.per_token else hidden
 

@@ -43,10 +43,7 @@ def init(
 ) -> Any:
     """Initialise blocks one by one, and stack their boxed parameters.
 
-    Args:
-      key: Key of all initial values.
-      init_block: Function from a key to the parameters of a block that has all of them.
-      config: Encoder.
+    `init_block` maps a key to the parameters of a block that has all of them.
     """
     keys = jax.random.split(key, config.num_distinct_layers)
     return jax.tree.map(

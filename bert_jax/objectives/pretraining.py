@@ -18,11 +18,8 @@ from bert_jax.objectives import Batch, metric_sums
 class PretrainingObjective:
     """Objective whose rows are made from a corpus.
 
-    A subclass has a field `config` with a default. It defines the members that raise
-    `NotImplementedError`, and adds to `batch_shapes` what it predicts.
-
-    Attributes:
-      encoder: Architecture of the encoder.
+    A subclass has a field `config` with a default, and adds to `batch_shapes` what it
+    predicts. It defines the rest of `Objective`, and `measure`, which `terms` calls.
     """
 
     encoder: config_lib.EncoderConfig

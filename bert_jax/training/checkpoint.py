@@ -164,13 +164,9 @@ class Checkpoints:
     ) -> None:
         """Start to write a checkpoint, which appears when it is complete.
 
-        The state may be donated or changed as soon as this returns.
-
-        Args:
-          step: Number of completed steps.
-          state: State to save.
-          encoder: Encoder of the current phase, which fine-tuning builds.
-          time: Time spent so far, from `goodput.Ledger.entry`.
+        The state may be donated or changed as soon as this returns. The step is the
+        number of completed steps, and the encoder that of the current phase, which
+        fine-tuning builds. The time spent so far comes from `goodput.Ledger.entry`.
 
         Raises:
           UserError: The disk is full or read-only.

@@ -46,12 +46,7 @@ class Engine:
     ):
         """Prepare to compile; each batch shape is compiled at its first use.
 
-        Args:
-          question: Question to answer.
-          params: Parameters of the question, on the mesh.
-          mesh: Devices.
-          lengths: Lengths that batches may have, ascending. The last one must hold
-            every row.
+        Batches may have these `lengths`, ascending. The last one must hold every row.
         """
         self.params, self._mesh, self._lengths = params, mesh, lengths
         self._compute = jax.jit(

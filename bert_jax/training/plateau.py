@@ -16,12 +16,8 @@ def describe(
     """Return a line about a run that has learned nothing from context; "" otherwise.
 
     The line depends on reported values only, so that a restart does not repeat it.
-
-    Args:
-      step: Step of an evaluation.
-      total_steps: Steps of the run.
-      values: Metrics of the evaluation, with their baselines (`PhaseData.baselines`).
-      earlier: Steps of earlier evaluations.
+    `values` are the metrics of the evaluation of a step, with their baselines
+    (`PhaseData.baselines`), and `earlier` the steps of earlier evaluations.
     """
     first = total_steps * _SHARE
     if step < first or any(first <= other < step for other in earlier):

@@ -54,12 +54,8 @@ def open_session(
 ) -> Iterator[saving.Saver]:
     """Claim a workdir for a run, and open its checkpoints.
 
-    Args:
-      run: Run to train.
-      folder: Workdir, created if needed.
-      config: Config of the run with all fields filled in; saved in the folder.
-      metadata: Metadata of each checkpoint.
-      ledger: Account from `prepare`.
+    The folder is created if needed, and gets the config, which has all fields filled
+    in. Each checkpoint gets the metadata. The ledger comes from `prepare`.
 
     Raises:
       UserError: The folder cannot be written, is in use, or holds another run.

@@ -21,12 +21,9 @@ class Totals:
         self._sums = np.zeros(3)
 
     def add(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
-        """Add the time of some steps, and return its shares.
+        """Add the duration of some steps and the model's FLOPs, and return shares.
 
-        Args:
-          seconds: Duration of the steps.
-          waited: Part of it spent on waiting for data.
-          flops: FLOPs of the model.
+        `waited` is the part of the duration that was spent on waiting for data.
         """
         self._sums += (seconds, waited, flops)
         return self._shares(seconds, waited, flops)

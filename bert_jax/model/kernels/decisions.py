@@ -207,13 +207,9 @@ def describe(
     Call it with the mesh in use. A last layer that computes some positions only may use
     plain operations even where this returns a kernel.
 
-    Args:
-      config: Encoder.
-      platform: Platform that the program is compiled for.
-      batch: Rows that are computed at once, over all devices.
-      length: Tokens of a row.
-      predicts_tokens: Whether the loss has a cross entropy over the vocabulary.
-      logits_reader: Another reader of these logits; "" if none.
+    `batch` is the number of rows that are computed at once, over all devices. The loss
+    has a cross entropy over the vocabulary if `predicts_tokens`. Other arguments are as
+    in `attention` and `cross_entropy`.
     """
     has_dropout = config.attention_dropout_rate > 0
     kinds = sorted({config.is_global(i) for i in range(config.num_layers)})
