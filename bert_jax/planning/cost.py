@@ -137,7 +137,7 @@ def traffic(program: Program, computation: str, instruction: Instruction) -> int
         total += size
     roots = []
     if called:
-        root = program.root(called)
+        root = program.roots[called]
         inner = program.computations[called]
         is_tuple = root.opcode == "tuple"
         roots = [inner[name] for name in root.operands] if is_tuple else [root]
@@ -188,5 +188,5 @@ def _bytes_written(program: Program, computation: str, root: Instruction) -> int
         return _bytes_written(program, computation, body[root.operands[0]])
     if root.opcode == "fusion" and not root.type.startswith("("):
         called = root.called("calls")
-        return _bytes_written(program, called, program.root(called))
+        return _bytes_written(program, called, program.roots[called])
     return hlo.type_bytes(root.type)

@@ -51,7 +51,7 @@ class Program:
     def __init__(self, text: str):
         """Parse the text of `jax.stages.Compiled.as_text`."""
         self.computations: dict[str, dict[str, Instruction]] = {}
-        self._roots: dict[str, Instruction] = {}
+        self.roots: dict[str, Instruction] = {}  # by computation
         self.entry = ""
         body: dict[str, Instruction] = {}
         name = ""
@@ -67,20 +67,14 @@ class Program:
                 instruction = _instruction(start[2], line[start.end() :])
                 body[instruction.name] = instruction
                 if start[1]:
-                    self._roots[name] = instruction
-
-    def root(self, computation: str) -> Instruction:
-        """Return the root instruction of a computation."""
-        return self._roots[computation]
+                    self.roots[name] = instruction
 
     def executed(self, *, beside: bool) -> Iterator[tuple[str, Instruction, int]]:
         """Yield computation, instruction and number of executions.
 
-        A fusion is one instruction. All branches of a conditional are included.
-
-        Args:
-          beside: Whether to include instructions that another unit of the chip executes
-            meanwhile, such as the SparseCore of a TPU7x.
+        A fusion is one instruction. All branches of a conditional are included, and
+        with `beside`, instructions that another unit of the chip executes meanwhile,
+        such as the SparseCore of a TPU7x.
         """
         yield from self._executed(self.entry, 1, beside)
 
@@ -117,10 +111,10 @@ class Program:
         if count:
             return int(count[1])
         condition = loop.called("condition")
-        root = self.root(condition)
+        root = self.roots[condition]
         if root.opcode == "fusion":
             # The comparison alone, of the fusion's operands.
-            inner = self.root(root.called("calls"))
+            inner = self.roots[root.called("calls")]
             root = dataclasses.replace(inner, operands=root.operands[:2])
         if root.opcode != "compare" or "direction=LT" not in root.rest:
             raise ValueError(f"the loop {loop.name} does not count up to a limit")

@@ -154,7 +154,11 @@ def _compile(lowered: jax.stages.Lowered) -> jax.stages.Compiled | int:
         with _no_cache():
             return lowered.compile()
     except jax.errors.JaxRuntimeError as error:
-        return _needed(error)
+        size = _NEEDED.search(str(error))
+        if "RESOURCE_EXHAUSTED" not in str(error) or not size:
+            raise
+        number, unit = size[1] or size[3], size[2] or size[4]
+        return int(float(number) * _UNITS[unit])
 
 
 @contextlib.contextmanager
@@ -168,15 +172,6 @@ def _no_cache() -> Iterator[None]:
     finally:
         jax.config.update("jax_enable_compilation_cache", before)
         compilation_cache.reset_cache()
-
-
-def _needed(error: jax.errors.JaxRuntimeError) -> int:
-    """Return the bytes that a refused program needs, or raise the error again."""
-    size = _NEEDED.search(str(error))
-    if "RESOURCE_EXHAUSTED" not in str(error) or not size:
-        raise error
-    number, unit = size[1] or size[3], size[2] or size[4]
-    return int(float(number) * _UNITS[unit])
 
 
 def _memory(
