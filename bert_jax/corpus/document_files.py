@@ -74,14 +74,9 @@ def documents(
 ) -> Iterator[str]:
     """Yield the texts of the documents that begin in a range of a file, in order.
 
-    Args:
-      name: Path or URL of the file.
-      start: First byte of the range.
-      end: End of the range, exclusive.
-      format: One of `FORMATS`.
-      text_field: Field of a JSON object that holds the text.
-      problems: Collects messages about bad input. Its line, or the rest of the file,
-        is left out.
+    The range has the bytes from `start` to `end`, exclusive. `text_field` is the field
+    of a JSON object, or the column, that holds the text. `problems` collects messages
+    about bad input; its line, or the rest of the file, is left out.
 
     Raises:
       UserError: The file does not exist, or has no such column.
@@ -139,7 +134,7 @@ class _Lines:
     ):
         self.stream = stream
         self.name = name
-        self._problems = problems
+        self.problems = problems
         self._number = self._offset = 0
         self.row = 0  # of a table; 0 in other files
         self.is_cut = False  # whether the last line is only the part of a longer one
@@ -187,10 +182,7 @@ class _Lines:
 
     def report(self, what: str) -> None:
         shown = terminal.printable(self.name)
-        self._problems.add(f"{shown}, {self.location}: {what}")
-
-    def hint(self, what: str) -> None:
-        self._problems.hint(what)
+        self.problems.add(f"{shown}, {self.location}: {what}")
 
 
 def _unescape(text: str) -> str:
@@ -206,12 +198,12 @@ def _text_lines(lines: _Lines) -> Iterator[str | None]:
     inside = lines.start == 0
     for offset, line in lines:
         if offset == 0 and line.startswith("<doc "):
-            lines.hint(
+            lines.problems.hint(
                 "the input looks like WikiExtractor output (a file begins with "
                 "'<doc '); use --format=wikiextractor to read it without the tags"
             )
         if offset == 0 and line.startswith('{"'):
-            lines.hint(
+            lines.problems.hint(
                 "the input looks like JSON lines (a file begins with '{'); use "
                 "--format=jsonl to read their texts alone"
             )

@@ -114,23 +114,14 @@ def _unique_docstrings(tree: ast.Module) -> Iterable[str]:
 
 
 def _docstrings(node: ast.AST) -> Iterator[str]:
-    """Yield the docstrings of a definition and of the definitions in it, in order."""
-    for child in [node, *_definitions(node)]:
-        if child is not node:
-            yield from _docstrings(child)
-        elif docstring := ast.get_docstring(child):
-            yield docstring
-
-
-def _definitions(node: ast.AST) -> list[ast.AST]:
-    """List the definitions directly below a node, or in its `if`, `try` or `with`."""
-    definitions = []
+    """Yield the docstrings of a node and of the definitions in it, in order."""
+    definitions = ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
+    statements = ast.If | ast.Try | ast.With
+    if not isinstance(node, statements) and (docstring := ast.get_docstring(node)):
+        yield docstring
     for child in ast.iter_child_nodes(node):
-        if isinstance(child, ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef):
-            definitions.append(child)
-        elif isinstance(child, ast.If | ast.Try | ast.With):
-            definitions += _definitions(child)
-    return definitions
+        if isinstance(child, definitions | statements):
+            yield from _docstrings(child)
 
 
 def _prose(docstring: str) -> str:
