@@ -230,12 +230,8 @@ class PretrainConfig:
             requirements += [("encoder.positions", "relative", "objective.kind")]
             # Its head is the token embedding and a bias.
             requirements += [
-                (
-                    f"encoder.prediction_head.{field.name}",
-                    field.default,
-                    "objective.kind",
-                )
-                for field in dataclasses.fields(PredictionHeadConfig)
+                (f"encoder.prediction_head.{f.name}", f.default, "objective.kind")
+                for f in dataclasses.fields(PredictionHeadConfig)
             ]
         if encoder.positions == "relative":
             requirements += [("objective.examples_per_row", 1, "encoder.positions")]

@@ -186,11 +186,8 @@ def sum_over_replicas(
     (docs/sharding.md). Here gradients are all-reduced once per step. The compiler still
     shards within a replica, over `fsdp` and `tensor`.
 
-    Args:
-      differentiate: Function of parameters, a batch, other arrays with the rows of the
-        batch, and values shared by all rows. It returns sums over rows, and gradients.
-      mesh: Mesh of the run.
-      dtype: Dtype in which gradients are all-reduced.
+    `differentiate` is a function of parameters, a batch, other arrays with the rows of
+    the batch, and values shared by all rows. It returns sums over rows, and gradients.
     """
     if mesh.shape["data"] == 1:
         return differentiate  # the compiler fails on an all-reduce over one replica
@@ -239,8 +236,7 @@ def split_over_data(shapes: Any) -> Any:
             if leaf.shape[i] % (parts[i] * mesh.shape["data"]) == 0:
                 spec[i] = (*axes[i], "data")
                 break
-        sharding = NamedSharding(mesh, PartitionSpec(*spec))
-        return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        return leaf.update(sharding=NamedSharding(mesh, PartitionSpec(*spec)))
 
     return jax.tree.map(split, shapes)
 
