@@ -277,9 +277,7 @@ def reading(where: str | os.PathLike) -> Iterator[None]:
 def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
     """Context that turns a failure to write into an error of one line.
 
-    Args:
-      where: File or folder that is written.
-      hint: Advice for the end of the message.
+    The message ends with `hint`, an advice.
 
     Raises:
       UserError: The disk is full, read-only, or fails in another way.
@@ -341,7 +339,6 @@ def find(pattern: str) -> list[File]:
 
     Brackets are taken literally if they match nothing as a glob.
     """
-    matched: list[File] = []
     for glob in dict.fromkeys((pattern, pattern.replace("[", "[[]"))):
         if is_remote(glob):
             check(path(glob))
@@ -351,8 +348,8 @@ def find(pattern: str) -> list[File]:
             files = [name for name in names if os.path.isfile(name)]
             matched = [File(name, os.path.getsize(name), "") for name in files]
         if matched:
-            break
-    return matched
+            return matched
+    return []
 
 
 def _listing(
