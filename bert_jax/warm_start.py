@@ -175,7 +175,7 @@ def begin(
     processes.say(loaded.describe(source))
     initial = parameters.flatten(state.params)
     with sharding.use(run.mesh):
-        for path in loaded.loaded:
+        for path in sorted(loaded.params):
             has, wanted = in_source[path].shape[0], shapes[path].shape[0]
             if has != wanted:
                 loaded.params[path] = _fitted(initial[path], loaded.params[path])

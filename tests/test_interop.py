@@ -499,7 +499,7 @@ def test_a_classifier_starts_with_the_encoder(case, new, ignored):
     assert loaded.ignored == ignored
     assert f"ignored: {len(ignored)} parameters" in loaded.describe(source)
     projection = "encoder/embedding_projection/kernel"
-    assert (projection in loaded.loaded) == (case == "albert_bare")
+    assert (projection in loaded.params) == (case == "albert_bare")
     expected = parameters.flatten(published.params(source))
     for path, array in loaded.params.items():
         np.testing.assert_array_equal(np.asarray(array), expected[path])

@@ -106,7 +106,6 @@ class Published:
                 used.update(huggingface.names(source, self.form))
         return restore.Loaded(
             params=params,
-            loaded=sorted(params),
             new=sorted(wanted.keys() - params.keys()),
             ignored=[*sorted(self.arrays.keys() - used), *self.ignored],
         )

@@ -123,15 +123,14 @@ class Loaded:
     """Parameters loaded from a checkpoint, and the paths that did not match."""
 
     params: dict[str, jax.Array]  # arrays that were loaded, by path
-    loaded: list[str]
     new: list[str]  # paths that were not loaded; they keep their initial values
     ignored: list[str]  # paths of the checkpoint that the model lacks
 
     def describe(self, source: epath.Path) -> str:
         """Describe how many parameters were loaded, are new, and were ignored."""
         lines = [f"from {source}:"]
-        for name in ("loaded", "new", "ignored"):
-            paths = getattr(self, name)
+        groups = {"loaded": self.params, "new": self.new, "ignored": self.ignored}
+        for name, paths in groups.items():
             parts = sorted({path.split("/")[0] for path in paths})
             where = f" ({', '.join(parts)})" if parts else ""
             lines.append(f"  {name}: {len(paths)} parameters{where}")
@@ -184,7 +183,6 @@ def load_params(
     return Loaded(
         params={path: params[source[path]] for path in loaded}
         | {path: params[source[path]] + params[d] for path, d in differences.items()},
-        loaded=loaded,
         new=sorted(wanted.keys() - set(loaded)),
         ignored=sorted(stored.keys() - used),
     )
