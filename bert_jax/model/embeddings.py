@@ -69,9 +69,7 @@ def table(
     default there are as many columns as the embeddings of tokens have.
     """
     c = module.config
-    init = nn.with_logical_partitioning(
-        linear.initializer(c.initializer_range), (dimension, "embed")
-    )
+    init = linear.initializer(c.initializer_range, (dimension, "embed"))
     return module.param(name, init, (size, columns or c.embedding_columns))
 
 

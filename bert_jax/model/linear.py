@@ -43,9 +43,7 @@ class Linear(nn.Module):
         rows, contracted = x.shape[:split], x.shape[split:]
         names = tuple(name for name, _ in self.outputs)
         sizes = tuple(size for _, size in self.outputs)
-        kernel_init = nn.with_logical_partitioning(
-            initializer(self.stddev), (*self.inputs, *names)
-        )
+        kernel_init = initializer(self.stddev, (*self.inputs, *names))
         kernel = self.param("kernel", kernel_init, (*contracted, *sizes))
         bias = None
         if self.has_bias:
@@ -59,9 +57,13 @@ class Linear(nn.Module):
         return y.reshape(*rows, *sizes), bias
 
 
-def initializer(stddev: float) -> nn.initializers.Initializer:
-    """Return a normal distribution truncated at two standard deviations, as in BERT."""
-    return nn.initializers.truncated_normal(stddev)
+def initializer(stddev: float, names: tuple[str, ...]) -> nn.initializers.Initializer:
+    """Return a normal distribution truncated at two standard deviations, as in BERT.
+
+    The values are boxed with the names of their dimensions.
+    """
+    init = nn.initializers.truncated_normal(stddev)
+    return nn.with_logical_partitioning(init, names)
 
 
 def output_stddev(config: config_lib.EncoderConfig) -> float:

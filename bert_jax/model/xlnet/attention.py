@@ -160,14 +160,12 @@ class RelativeAttention(nn.Module):
 
     def _parameters(self):
         c = self.config
-        names, shape = ("heads", "head"), (c.num_heads, c.head_size)
 
         def make(name, *dimensions):
-            init = nn.with_logical_partitioning(
-                linear.initializer(c.initializer_range),
-                (*(name for name, _ in dimensions), *names),
-            )
-            return self.param(name, init, (*(size for _, size in dimensions), *shape))
+            dimensions = *dimensions, ("heads", c.num_heads), ("head", c.head_size)
+            names, shape = zip(*dimensions, strict=True)
+            init = linear.initializer(c.initializer_range, names)
+            return self.param(name, init, shape)
 
         has_segments = bool(c.type_vocab_size)
         return _Relative(
@@ -233,14 +231,9 @@ def distance_scores(
     angles = positions[:, None, :, None] * frequencies  # [B, 1, Q, D / 2]
     sine, cosine = jnp.sin(angles), jnp.cos(angles)
     angles = jnp.arange(length)[:, None] * frequencies  # [L, D / 2]
-    return products.einsum(
-        "bhqd,ld->bhql",
-        of_sine * sine + of_cosine * cosine,
-        jnp.cos(angles),
-        query.dtype,
-    ) + products.einsum(
-        "bhqd,ld->bhql",
-        of_cosine * sine - of_sine * cosine,
-        jnp.sin(angles),
-        query.dtype,
-    )
+
+    def with_tokens(x, y):  # [B, H, Q, D / 2] and [L, D / 2] to [B, H, Q, L]
+        return products.einsum("bhqd,ld->bhql", x, y, query.dtype)
+
+    by_cosine = with_tokens(of_sine * sine + of_cosine * cosine, jnp.cos(angles))
+    return by_cosine + with_tokens(of_cosine * sine - of_sine * cosine, jnp.sin(angles))

@@ -21,9 +21,7 @@ class PermutationModel(nn.Module):
     def setup(self):
         c = self.config
         self.encoder = XLNetEncoder(c)
-        init = nn.with_logical_partitioning(
-            linear.initializer(c.initializer_range), ("hidden",)
-        )
+        init = linear.initializer(c.initializer_range, ("hidden",))
         self.target_embedding = self.param("target_embedding", init, (c.hidden_size,))
         head = config_lib.PredictionHeadConfig(num_layers=0, norm=False)
         self.lm_head = heads.PredictionHead(c, head)
