@@ -80,7 +80,7 @@ def bert_jax_side(values):
         ),
     )
     task = finetuning.TASKS[config.task.kind](config.task, model.tokenizer)
-    encoder = initialise.encoder(config, model.encoder)
+    encoder = initialise.encoder_config(config, model.encoder)
     mesh = sharding.make_mesh(config.mesh)
     train = steps.steps_of_run(finetuning.make_run(config, mesh, encoder, task))
     train(WARM_UP)

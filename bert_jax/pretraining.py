@@ -67,7 +67,7 @@ def pretrain(
         if len(corpora) > 1:
             processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:
-            source = warm_start.find(config, folder)
+            source = warm_start.find_source(config, folder)
             config = warm_start.adopt(config, source, corpora[0], overrides)
         if isinstance(config.objective, config_lib.DistillationConfig):
             config = teacher.adopt(config, folder, corpora[0], overrides)
@@ -87,7 +87,9 @@ def pretrain(
         if not source:
             return session.train(opened), config
         encoder = source.metadata.encoder
-        change = functools.partial(warm_start.begin, run, source.path, encoder)
+        change = functools.partial(
+            warm_start.load_initial_params, run, source.path, encoder
+        )
         return session.train(opened, change), config
 
 

@@ -111,7 +111,7 @@ def path(name: str | os.PathLike) -> Path:
     return RemotePath(url)
 
 
-def check(where: Path) -> None:
+def check_reachable(where: Path) -> None:
     """Send one request to a store, to fail early if the store does not answer.
 
     Raises:
@@ -124,7 +124,7 @@ def check(where: Path) -> None:
         # Errors of aiohttp, google.auth and gcsfs have no common base class.
         except Exception as error:
             text = " ".join(str(error).split()) or type(error).__name__
-            raise failure(error)(f"{where} cannot be reached: {text}") from error
+            raise error_class(error)(f"{where} cannot be reached: {text}") from error
 
 
 def _store(url: str) -> fsspec.AbstractFileSystem:
@@ -223,12 +223,12 @@ def is_transient(error: BaseException) -> bool:
     return False
 
 
-def failure(error: BaseException) -> type[UserError] | type[Unavailable]:
+def error_class(error: BaseException) -> type[UserError] | type[Unavailable]:
     """Return the class of the exception to raise for an I/O error."""
     return Unavailable if is_transient(error) else UserError
 
 
-def reason(error: BaseException) -> str:
+def error_message(error: BaseException) -> str:
     """Return the message of an I/O error, without its number and path."""
     return getattr(error, "strerror", None) or str(error)
 
@@ -270,7 +270,9 @@ def reading(where: str | os.PathLike) -> Iterator[None]:
     try:
         yield
     except (OSError, ValueError, UserError) as error:
-        raise failure(error)(f"cannot read {where}: {reason(error)}") from error
+        raise error_class(error)(
+            f"cannot read {where}: {error_message(error)}"
+        ) from error
 
 
 @contextlib.contextmanager
@@ -291,9 +293,9 @@ def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
         # Errors of stores have no common base class.
         if not isinstance(error, OSError) and not is_remote(where):
             raise
-        text = " ".join((disk_error(error) or reason(error)).split())
+        text = " ".join((disk_error(error) or error_message(error)).split())
         advice = f"; {hint}" if hint else ""
-        raise failure(error)(f"cannot write to {where}: {text}{advice}") from error
+        raise error_class(error)(f"cannot write to {where}: {text}{advice}") from error
 
 
 @contextlib.contextmanager
@@ -334,14 +336,14 @@ class File:
     checksum: str  # from the store's listing; "" if there is none
 
 
-def find(pattern: str) -> list[File]:
+def list_files(pattern: str) -> list[File]:
     """List the files that match a glob, sorted by name.
 
     Brackets are taken literally if they match nothing as a glob.
     """
     for glob in dict.fromkeys((pattern, pattern.replace("[", "[[]"))):
         if is_remote(glob):
-            check(path(glob))
+            check_reachable(path(glob))
             matched = _listing(_store(glob), glob)
         else:
             names = sorted(glob_lib.glob(glob, recursive=True))

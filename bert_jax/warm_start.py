@@ -41,7 +41,7 @@ class Source:
     fingerprint: str  # hash of its parameters; "" if it was not computed yet
 
 
-def find(config: config_lib.PretrainConfig, folder: str) -> Source:
+def find_source(config: config_lib.PretrainConfig, folder: str) -> Source:
     """Find the checkpoint `init_from` of a run.
 
     A run that resumes does not need it any more. If it is gone, the metadata comes from
@@ -155,7 +155,7 @@ def _adopt(
     return dataclasses.replace(config, **adopted)
 
 
-def begin(
+def load_initial_params(
     run: Run,
     source: epath.Path,
     pretrained: config_lib.EncoderConfig,

@@ -57,7 +57,7 @@ def main(folder, action, *flags):
     texts = processes.gather_text("é" * 3000 * process)
     assert texts == ["", "é" * 3000]
     many = list(range(10_000))
-    assert json.loads(processes.on_main(lambda: json.dumps(many))) == many
+    assert json.loads(processes.call_on_main(lambda: json.dumps(many))) == many
 
     mesh = sharding.make_mesh(config.MeshConfig(data=1, fsdp=2))
     first, shapes = make_state(mesh, 1)

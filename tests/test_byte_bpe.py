@@ -120,7 +120,7 @@ def test_words_are_separated_by_spaces(spaced):
 
 def test_sentences_of_a_document_have_the_ids_of_their_text(published, spaced):
     segments = ["One two.  ", " \n", "the three\n   four!\r\n", "\tfive?", "\u4e00."]
-    sentences = splits.in_one_line(segments)
+    sentences = splits.without_line_breaks(segments)
     line = "One two. the three four! five? \u4e00."
     assert "".join(sentences) == line
     assert [bool(s) for s in sentences] == [True, False, True, True, True]
@@ -133,7 +133,7 @@ def test_sentences_of_a_document_have_the_ids_of_their_text(published, spaced):
 def test_long_runs_of_spaces_take_no_time():
     """Hours, if each space of a run were tried as the first before a line break."""
     spaces = " " * 1_000_000
-    got = splits.in_one_line([f"a{spaces}b", f"c{spaces}\n\td"])
+    got = splits.without_line_breaks([f"a{spaces}b", f"c{spaces}\n\td"])
     assert "".join(got) == f"a{spaces}b c d"
 
 
@@ -142,7 +142,7 @@ def test_leading_spaces_change_no_ids_of_other_kinds(kind, request, documents):
     tokenizer = request.getfixturevalue(kind)
     for document in documents[:30]:
         segments = [part + "\n " for part in document.split(". ")]
-        joined = splits.in_one_line(segments)
+        joined = splits.without_line_breaks(segments)
         assert tokenizer.encode_batch(segments) == tokenizer.encode_batch(joined)
         words = document.split()
         spaced = [" " + word for word in words]

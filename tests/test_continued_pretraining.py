@@ -193,7 +193,7 @@ def test_phases_are_checked_when_the_architecture_is_known():
 def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     """The first rows are the checkpoint's; new rows keep their initial values."""
     asked = make_config(corpus, pretrained)
-    source = warm_start.find(asked, str(tmp_path))
+    source = warm_start.find_source(asked, str(tmp_path))
     encoder = dataclasses.replace(
         source.metadata.encoder, max_position_embeddings=96, type_vocab_size=1
     )
@@ -201,7 +201,9 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     asked = dataclasses.replace(asked, encoder=encoder, objective=objective)
     run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
     state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
-    begun = warm_start.begin(run, source.path, source.metadata.encoder, state)
+    begun = warm_start.load_initial_params(
+        run, source.path, source.metadata.encoder, state
+    )
     before = saved.parameters_of(pretrained)
     for name, size in (("position", 96), ("segment", 1)):
         path = f"encoder/embeddings/{name}_embedding"
@@ -229,8 +231,8 @@ def test_differences_of_embeddings_are_extended(corpus, tmp_path):
     asked = dataclasses.replace(asked, encoder=longer, objective=objective)
     run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
     state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
-    source = warm_start.find(asked, str(tmp_path))
-    begun = warm_start.begin(run, source.path, encoder, state)
+    source = warm_start.find_source(asked, str(tmp_path))
+    begun = warm_start.load_initial_params(run, source.path, encoder, state)
     path = "embedding_differences/position_embedding"
     got = parameters.flatten(begun.params)[path]
     rows = encoder.max_position_embeddings

@@ -75,7 +75,7 @@ def test_config_overrides_dropout_and_dtype_of_the_encoder():
     for more in ({}, {"dtype": "bfloat16", "kernels": "off"}):
         asked = config.FinetuneConfig(**changes, **more)
         expected = dataclasses.replace(pretrained, **changes, **more)
-        assert initialise.encoder(asked, pretrained) == expected
+        assert initialise.encoder_config(asked, pretrained) == expected
 
 
 def test_simple_task_is_learned_and_reported(finetuned, task):
@@ -194,7 +194,9 @@ def begin(finetuned, pretrained, task, wordpiece):
 
     def make(source=pretrained, **changes):
         changed = dataclasses.replace(config, **changes)
-        begun = initialise.begin(changed, run, restore.find(source), state)
+        begun = initialise.load_initial_params(
+            changed, run, restore.find(source), state
+        )
         return arrays(state), arrays(begun)
 
     return make

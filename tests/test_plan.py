@@ -320,7 +320,7 @@ def test_refused_step_has_a_memory_account():
 def test_page_and_json_agree():
     phase = fake_phase(steps=1000, flops=2e12, left=5.0)
     got = fake_plan(phase, dataclasses.replace(phase, name="phase 2/2, length 512"))
-    lines = page.page(got).splitlines()
+    lines = page.format_page(got).splitlines()
     rows = {line[:32].strip(): line[32:].split() for line in lines if line}
     # 2 TFLOP at 1000 TFLOP/s are 2 ms; 1.05 million cycles at 1.05 GHz are 1 ms.
     assert rows["at the chips' peak, ms"][:2] == ["2.00", "2.00"]
@@ -343,12 +343,12 @@ def test_page_reports_missing_memory():
     refused = dataclasses.replace(fake_phase(left=-1.5), cost=None, traffic=())
     got = fake_plan(refused, fake_phase(left=-0.25))
     assert not got.fits
-    text = page.page(got)
+    text = page.format_page(got)
     wanted = "1.50 GiB too much: a device needs 32.25 and has 30.75"
     assert f"DOES NOT FIT, {wanted}" in text
     assert "0.25 GiB too much" in text
     assert "included" in text  # the compiler reported no more than the sum
-    assert "unknown" in page.page(fake_plan(refused))
+    assert "unknown" in page.format_page(fake_plan(refused))
     reported = page.to_dict(got)
     assert reported["phases"][0]["memory_left"] == -3 * 2**29
     assert reported["phases"][0]["cycles"] is None
@@ -361,7 +361,7 @@ def test_a_phase_fits_if_its_evaluation_fits():
     larger = dataclasses.replace(phase.memory, temporaries=6 * 2**30)
     got = fake_plan(dataclasses.replace(phase, evaluation=larger))
     assert not got.fits
-    text = page.page(got)
+    text = page.format_page(got)
     assert "DOES NOT FIT, 1.00 GiB too much: a device needs 31.75" in text
     rows = {line[:32].strip(): line[32:].split() for line in text.splitlines()}
     assert rows["free"] == ["5.00"] and rows["evaluation: free"] == ["-1.00"]

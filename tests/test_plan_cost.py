@@ -67,7 +67,7 @@ def test_page_has_both_gauges():
         got = fake_plan(dataclasses.replace(fake_phase(), cost=gauges, clock=clock))
         generation = dataclasses.replace(got.topology.generation, clock=clock)
         shape = dataclasses.replace(got.topology, generation=generation)
-        text = page.page(dataclasses.replace(got, topology=shape))
+        text = page.format_page(dataclasses.replace(got, topology=shape))
         return {line[:32].strip(): line[32:].split() for line in text.splitlines()}
 
     estimate = rows(scheduled=None)

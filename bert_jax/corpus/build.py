@@ -58,7 +58,7 @@ def build(
     planned = sources.plan(source)
     job = splits.Job(source, settings, tokenizer, os.fspath(output))
     identity = build_state.identity(job, planned)
-    storage.check(folder)
+    storage.check_reachable(folder)
     if _is_complete(folder, identity):
         return shards.open_corpus(folder)
     runner = runner or functools.partial(local.run_locally, workers=workers)

@@ -82,7 +82,7 @@ def begin(
         try:
             settings = json.loads(path.read_text(encoding="utf-8"))
         except (OSError, ValueError) as error:
-            raise storage.failure(error)(
+            raise storage.error_class(error)(
                 f"cannot read {path}: {error}; delete {folder} and build again"
             ) from error
         check_same(folder, settings, identity)
@@ -155,7 +155,7 @@ def _read_result(folder: storage.Path, index: int) -> splits.SplitResult:
         problems = document_files.Problems(**values["problems"])
         return splits.SplitResult(train, held_out, problems)
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise storage.failure(error)(f"cannot read {path}: {error}") from error
+        raise storage.error_class(error)(f"cannot read {path}: {error}") from error
 
 
 def settings_path(folder: storage.Path) -> storage.Path:

@@ -68,7 +68,7 @@ def detect_format(pattern: str) -> str:
     Raises:
       UserError: The file is a JSON array, which no format reads.
     """
-    name = next((file.name for file in storage.find(pattern) if file.size), None)
+    name = next((file.name for file in storage.list_files(pattern) if file.size), None)
     beginning = b""
     if name is not None:
         # A damaged file is reported when it is read as a whole.

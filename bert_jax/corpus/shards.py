@@ -84,7 +84,7 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
         )
     folder = storage.path(folder)
     path = folder / MANIFEST
-    storage.check(path)
+    storage.check_reachable(path)
     try:
         manifest = json.loads(path.read_text(encoding="utf-8"))
         if manifest["format"] != _FORMAT:
@@ -101,7 +101,7 @@ def open_corpus(folder: str | os.PathLike) -> Corpus:
             f"no corpus in {folder}: {MANIFEST} is missing; run.build_corpus makes one"
         ) from error
     except (OSError, ValueError, TypeError, KeyError) as error:
-        raise storage.failure(error)(
+        raise storage.error_class(error)(
             f"{path} cannot be read as a corpus: {error}; restore the file or build "
             "the corpus again"
         ) from error
@@ -166,7 +166,7 @@ def check_sizes(corpus: Corpus) -> None:
     pattern = glob.escape(os.fspath(corpus.folder))
     sizes = {
         os.path.basename(file.name): file.size
-        for file in storage.find(f"{pattern}/*.arrow")
+        for file in storage.list_files(f"{pattern}/*.arrow")
     }
     for shard in itertools.chain.from_iterable(corpus.shards.values()):
         size = sizes.get(shard.file)
@@ -198,7 +198,7 @@ def _read_checked(path: storage.Path, shard: Shard) -> pyarrow.Buffer:
                 content = file.read_buffer()
     except OSError as error:
         reason = os.strerror(error.errno) if error.errno else error
-        kind = storage.failure(error)
+        kind = storage.error_class(error)
         raise kind(f"shard {path} cannot be read: {reason}") from error
     if hashlib.sha256(content).hexdigest() != shard.sha256:
         raise UserError(

@@ -104,7 +104,7 @@ def plan(source: Source) -> list[Split]:
     if source.format not in document_files.FORMATS:
         known = ", ".join([*document_files.FORMATS, "tfds:NAME", "python_docs"])
         raise UserError(f"unknown format {source.format!r}; known: {known}")
-    matched = storage.find(source.pattern)
+    matched = storage.list_files(source.pattern)
     if not matched and os.path.isdir(source.pattern):
         raise UserError(
             f"{source.pattern} is a folder; give a pattern for its files, such as "

@@ -126,7 +126,7 @@ def segment(language: str, text: str) -> list[str]:
     return segments
 
 
-def in_one_line(segments: Sequence[str]) -> list[str]:
+def without_line_breaks(segments: Sequence[str]) -> list[str]:
     """Return the sentences of a document without line breaks, to be joined to one line.
 
     Line breaks become spaces. Each sentence but the first begins with a space, and none
@@ -154,7 +154,7 @@ def _tokenised(
         if document is not None:
             segments = segment(settings.language, document.text)
             waiting.append((document, len(segments)))
-            sentences += in_one_line(segments)
+            sentences += without_line_breaks(segments)
         if document is None or len(sentences) >= _BATCH_SENTENCES:
             encoded = iter(tokenizer.encode_batch(sentences))
             for encoded_document, count in waiting:

@@ -213,7 +213,7 @@ class _Group:
 
     def make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make the rows of the batch of a step of the phase, int64 []."""
-        indices, positions = self._deal(step)
+        indices, positions = self._rows_by_corpus(step)
         parts = [
             corpus.make(position)
             for corpus, position in zip(self.corpora, positions, strict=True)
@@ -227,7 +227,7 @@ class _Group:
 
     def row_names(self, step: int) -> list[str]:
         """Name the sources of the rows of the batch of a step."""
-        indices, positions = self._deal(tf.constant(step, tf.int64))
+        indices, positions = self._rows_by_corpus(tf.constant(step, tf.int64))
         named = {}
         for corpus, index, position in zip(
             self.corpora, indices, positions, strict=True
@@ -236,7 +236,9 @@ class _Group:
             named |= zip(index.numpy().tolist(), names, strict=True)
         return [named[i] for i in range(len(named))]
 
-    def _deal(self, step: tf.Tensor) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+    def _rows_by_corpus(
+        self, step: tf.Tensor
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Divide the rows of a batch among the corpora.
 
         Returns two lists with an item for each corpus: the indices of its rows among

@@ -145,7 +145,7 @@ def of_at_least(
     starts = pieces.starts
     ends = np.searchsorted(starts, starts[:-1] + target)
     ends = np.maximum(ends, np.arange(len(ends)) + min_pieces)
-    return _walk(ends, pieces.of_document)
+    return _chunk_starts(ends, pieces.of_document)
 
 
 def of_at_most(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
@@ -159,10 +159,10 @@ def of_at_most(pieces: Pieces, target: int, separator: int | None) -> np.ndarray
     starts, stops = pieces.starts[:-1] + gaps, pieces.starts[1:] + gaps
     ends = np.searchsorted(stops, starts + target, side="right")
     parts = pieces.of_document if separator is None else pieces.of_document[[0, -1]]
-    return _walk(ends, parts)
+    return _chunk_starts(ends, parts)
 
 
-def _walk(ends: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
+def _chunk_starts(ends: np.ndarray, boundaries: np.ndarray) -> np.ndarray:
     """Cut each part of the pieces into chunks, one after the other.
 
     Args:

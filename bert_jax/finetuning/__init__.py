@@ -51,7 +51,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
       UserError: Config, files, checkpoint, devices or workdir are invalid.
       Interrupted: The run was asked to stop, and has saved a checkpoint.
     """
-    processes.on_main(lambda: _check_repeats(config.repeats, storage.path(folder)))
+    processes.call_on_main(lambda: _check_repeats(config.repeats, storage.path(folder)))
     if config.repeats == 1:
         return _finetune_once(config, folder)[1]
     scores = {}
@@ -130,12 +130,12 @@ def _finetune_once(
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Run once. Return the scores and the content of results.json."""
     with session.prepare(config.loop) as ledger:
-        source, fingerprint = initialise.source(config, folder)
+        source, fingerprint = initialise.find_source(config, folder)
         # A continuation does not need the source, which may be gone.
         pretrained = checkpoints.read_metadata(
             source if checkpoints.exists(source) else restore.find(folder)
         )
-        encoder = initialise.encoder(config, pretrained.encoder)
+        encoder = initialise.encoder_config(config, pretrained.encoder)
         task = TASKS[config.task.kind](config.task, pretrained.tokenizer)
     config = knobs.fill_in(
         dataclasses.replace(config, init_from=str(source)),
@@ -154,7 +154,7 @@ def _finetune_once(
         config, run.objective, pretrained.tokenizer, task.settings
     )
     with session.open_session(run, folder, config, metadata, ledger) as opened:
-        change = functools.partial(initialise.begin, config, run, source)
+        change = functools.partial(initialise.load_initial_params, config, run, source)
         state = session.train(opened, change)
         (phase,) = run.phases
         engine = inference.Engine(run.objective, state.params, run.mesh, phase.lengths)

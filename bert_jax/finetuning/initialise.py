@@ -18,7 +18,9 @@ from bert_jax.training import step as step_lib
 from bert_jax.training.run import Run
 
 
-def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, str]:
+def find_source(
+    config: config_lib.FinetuneConfig, folder: str
+) -> tuple[epath.Path, str]:
     """Return the initial checkpoint, and its fingerprint if that is known."""
     if not config.init_from:
         raise UserError(
@@ -27,7 +29,7 @@ def source(config: config_lib.FinetuneConfig, folder: str) -> tuple[epath.Path, 
     return checkpoints.initial_checkpoint(config.init_from, folder, type(config))
 
 
-def encoder(
+def encoder_config(
     config: config_lib.FinetuneConfig, encoder: config_lib.EncoderConfig
 ) -> config_lib.EncoderConfig:
     """Return the config of a pretrained encoder with the overrides of `FinetuneConfig`.
@@ -51,7 +53,7 @@ def is_frozen(encoder_path: str, path: str) -> bool:
     return path.startswith(f"{encoder_path}/") and not path.startswith(pooler)
 
 
-def begin(
+def load_initial_params(
     config: config_lib.FinetuneConfig,
     run: Run,
     source: epath.Path,

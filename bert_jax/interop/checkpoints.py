@@ -46,9 +46,9 @@ def published(path: str | os.PathLike) -> Published | None:
     """
     if storage.is_remote(path):
         folder, name = os.fspath(path).rstrip("/"), ""
-        if not (files := storage.find(f"{glob.escape(folder)}/*")):
+        if not (files := storage.list_files(f"{glob.escape(folder)}/*")):
             folder, _, name = folder.rpartition("/")
-            files = storage.find(f"{glob.escape(folder)}/*")
+            files = storage.list_files(f"{glob.escape(folder)}/*")
         return _read_remote(folder, name, tuple(files))
     local = pathlib.Path(path)
     return _read_local(local, *_state(local if local.is_dir() else local.parent))
@@ -164,7 +164,9 @@ def fingerprint(source: epath.Path) -> str:
     """See `restore.fingerprint`."""
     other = published(source)
     return (
-        processes.on_main(other.fingerprint) if other else restore.fingerprint(source)
+        processes.call_on_main(other.fingerprint)
+        if other
+        else restore.fingerprint(source)
     )
 
 

@@ -74,7 +74,7 @@ def read(folder: pathlib.Path) -> published.Published:
             for name, array in arrays.items()
         }
     if (folder / PIPELINE_FILE).exists():
-        vocabularies.check_rows(
+        vocabularies.check_special_token_layout(
             str(folder), tokenizer, cls_is_last=cls_is_last, has_segments=has_segments
         )
     return published.assemble(str(folder), files, config, tokenizer, arrays)

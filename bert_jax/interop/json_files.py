@@ -27,7 +27,7 @@ def read(path: pathlib.Path) -> dict[str, Any]:
     return values
 
 
-def read_if_there(path: pathlib.Path) -> dict[str, Any]:
+def read_or_empty(path: pathlib.Path) -> dict[str, Any]:
     """Return the object in a JSON file, or {} if the file is missing."""
     return read(path) if path.exists() else {}
 

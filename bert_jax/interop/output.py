@@ -28,7 +28,7 @@ def check(output: str, *, local: bool = False) -> storage.Path:
                 f"{output}: a checkpoint of bert_jax is written to a local folder "
                 "only; give one"
             )
-        if storage.find(f"{output.rstrip('/')}/**") or storage.find(output):
+        if storage.list_files(f"{output.rstrip('/')}/**") or storage.list_files(output):
             raise UserError(f"{output} is not empty; give a new folder")
         return storage.path(output.rstrip("/"))
     folder = pathlib.Path(os.path.abspath(output))

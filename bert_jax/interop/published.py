@@ -88,7 +88,7 @@ class Published:
         prefix, stored_prefix = (f"{p}/" if p else "" for p in (part, stored_part))
         params: dict[str, jax.Array] = {}
         used: set[str] = set()
-        with processes.fail_together():
+        with processes.raise_in_all():
             for path, leaf in wanted.items():
                 source = stored_prefix + path.removeprefix(prefix)
                 if not path.startswith(prefix) or source not in self.shapes:

@@ -114,7 +114,7 @@ def read(path: pathlib.Path) -> published.Published:
         str(folder if path.is_dir() else index),
         (index, *files),
         config or _config_of_electra(folder / json_files.GOOGLE_CONFIG, arrays),
-        _pieces(folder) if is_albert else vocabularies.read_google(folder),
+        _read_sentencepiece(folder) if is_albert else vocabularies.read_google(folder),
         arrays,
     )
 
@@ -146,7 +146,7 @@ def _config_of_electra(
     return configs.ConfigFile(file, ELECTRA, "", encoder)
 
 
-def _pieces(folder: pathlib.Path) -> Tokenizer:
+def _read_sentencepiece(folder: pathlib.Path) -> Tokenizer:
     models = sorted(folder.glob("*.model"))
     if len(models) != 1:
         raise UserError(f"{folder} has {len(models)} files *.model; expected one")

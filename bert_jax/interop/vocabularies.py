@@ -71,12 +71,12 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
     settings = _read_settings(folder)
     if (folder / PIPELINE_FILE).exists():
         tokenizer = Tokenizer.load(folder, named)
-        _check_replaced(folder, tokenizer, settings)
+        _check_settings_agree(folder, tokenizer, settings)
         return tokenizer
     config = folder / "config.json"
     if (folder / json_files.GOOGLE_CONFIG).exists() and not config.exists():
         return read_google(folder)
-    model = json_files.read_if_there(config)
+    model = json_files.read_or_empty(config)
     name = settings.get("tokenizer_class") or model.get("tokenizer_class")
     is_fairseq = (folder / _FAIRSEQ).exists()
     if name and not is_fairseq and not re.fullmatch(_CLASSES, str(name)):
@@ -91,8 +91,8 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
             pipeline = _older_pipeline(folder, settings, model.get("model_type"))
         tokenizer = tokenizer_lib.make(pipeline, settings | dict(named or {}))
     except (UserError, ValueError, OSError) as error:
-        raise storage.failure(error)(f"{folder}: {error}") from error
-    added = json_files.read_if_there(folder / "added_tokens.json")
+        raise storage.error_class(error)(f"{folder}: {error}") from error
+    added = json_files.read_or_empty(folder / "added_tokens.json")
     if unknown := sorted(added.keys() - {*tokenizer.tokens}):
         raise UserError(
             f"{folder}: the vocabulary lacks added tokens, such as {unknown[0]!r}; "
@@ -104,14 +104,14 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
 def _read_settings(folder: storage.Path) -> dict[str, Any]:
     """Return the settings of `transformers`, without those that are null."""
     path = folder / SETTINGS_FILE
-    values = json_files.read_if_there(path)
+    values = json_files.read_or_empty(path)
     settings = {name: value for name, value in values.items() if value is not None}
     for name in _SWITCHES:
         json_files.JsonFile(path, settings).value(name, bool, False)
     return settings
 
 
-def _check_replaced(
+def _check_settings_agree(
     folder: storage.Path, tokenizer: Tokenizer, settings: Mapping[str, Any]
 ) -> None:
     """Check that `transformers` would use the pipeline as it is."""
@@ -214,7 +214,7 @@ def read_wordpiece(
         tokens = pipelines.parse_wordpiece(storage.path(path).read_bytes())
         pipeline = pipelines.wordpiece(tokens, lower_case, strip_accents)
     except OSError as error:
-        raise storage.failure(error)(
+        raise storage.error_class(error)(
             f"cannot read the vocabulary {path}: {error.strerror or error}"
         ) from error
     except UserError as error:
@@ -233,7 +233,7 @@ def has_one_segment(
     return any(given.special_tokens_mask) and not any(given.type_ids)
 
 
-def check_rows(
+def check_special_token_layout(
     source: str, tokenizer: Tokenizer, *, cls_is_last: bool, has_segments: bool
 ) -> None:
     """Check that a pipeline joins texts as bert_jax does, if it adds special tokens."""

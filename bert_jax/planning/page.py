@@ -12,7 +12,7 @@ _UTILISATIONS = (0.3, 0.4, 0.5, 0.6)
 _GIB = 2**30
 
 
-def page(plan: Plan) -> str:
+def format_page(plan: Plan) -> str:
     """Return the page: a column for each phase."""
     seconds = " and ".join(f"{phase.compile_seconds:.0f}" for phase in plan.phases)
     lines = [

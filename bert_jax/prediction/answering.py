@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bert_jax import config as config_lib
 from bert_jax.objectives import spans
-from bert_jax.prediction import text_rows as rows_lib
+from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained import Trained
 from bert_jax.tasks.squad import answers, windows
 
@@ -49,7 +49,7 @@ def answer(
       null_threshold: Null odds above which a question has no answer, also where the
         model does not know that this is allowed; None: as in the fine-tuning run.
     """
-    rows_lib.check_as_many(questions, contexts, "questions and contexts")
+    text_rows.check_as_many(questions, contexts, "questions and contexts")
     config, _ = model.task(config_lib.SquadConfig)
     if null_threshold is None:
         null_threshold = config.null_threshold

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bert_jax import config as config_lib
 from bert_jax.objectives import choice as objectives_choice
-from bert_jax.prediction import text_rows as rows_lib
+from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained import BATCH_SIZE, Trained
 from bert_jax.tasks import choice, choice_files
 
@@ -31,15 +31,15 @@ def choose(
     model: Trained, questions: Sequence[str], choices: Sequence[Sequence[str]]
 ) -> list[Chosen]:
     """Choose among the two or more answers to each question."""
-    rows_lib.check_as_many(questions, choices, "questions and choices")
+    text_rows.check_as_many(questions, choices, "questions and choices")
     config, _ = model.task(config_lib.ChoiceConfig)
     asked = []
     for i, (question, texts) in enumerate(zip(questions, choices, strict=True)):
-        rows_lib.check_is_list(texts)
+        text_rows.check_is_list(texts)
         if len(texts) < 2:
-            raise rows_lib.TextError(
+            raise text_rows.TextError(
                 i,
-                f"{rows_lib.shortened(question)} has {len(texts)} choices; at least "
+                f"{text_rows.shortened(question)} has {len(texts)} choices; at least "
                 "two are required",
             )
         asked.append(

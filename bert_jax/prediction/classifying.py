@@ -7,7 +7,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.prediction import text_rows as rows_lib
+from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained import Trained
 from bert_jax.tasks import classification
 
@@ -41,7 +41,7 @@ class Measured:
 
 
 def classify(
-    model: Trained, texts: Sequence[rows_lib.Text]
+    model: Trained, texts: Sequence[text_rows.Text]
 ) -> list[Classified] | list[Measured]:
     """Classify texts or pairs.
 
@@ -55,7 +55,7 @@ def classify(
         raise UserError(f"{model.source} has no class names; use another run")
     objective = classification.make_objective(config, model.encoder, len(labels or ()))
     answers = []
-    for pairs in rows_lib.windows(rows_lib.pairs_of(texts)):
+    for pairs in text_rows.windows(text_rows.pairs_of(texts)):
         rows, truncated = classification.new_rows(pairs, model.tokenizer, config)
         outputs = model.outputs(objective, rows)
         if config.predicts_numbers:

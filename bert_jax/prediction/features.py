@@ -17,7 +17,7 @@ from bert_jax.model import heads
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
-from bert_jax.prediction import text_rows as rows_lib
+from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained import BATCH_SIZE, Trained
 from bert_jax.tasks import texts as texts_lib
 
@@ -44,7 +44,7 @@ class Features:
 
 
 @dataclasses.dataclass(frozen=True)
-class Hidden(rows_lib.TextQuestion):
+class Hidden(text_rows.TextQuestion):
     """Hidden states of some layers; see `extract`."""
 
     layers: tuple[int, ...]
@@ -98,7 +98,7 @@ def _check(asked: Hidden, length: int, least: int, batch_size: int) -> None:
 
 def extract(
     model: Trained,
-    texts: Iterable[rows_lib.Text],
+    texts: Iterable[text_rows.Text],
     layers: Sequence[int] = (-1,),
     pool: str = "none",
     length: int = 0,
@@ -118,7 +118,7 @@ def extract(
         truncated. 0: the number of positions of the model.
       batch_size: Largest number of texts in a batch.
     """
-    rows_lib.check_is_list(texts)
+    text_rows.check_is_list(texts)
     asked = Hidden(model.encoder, tuple(layers), pool)
     least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
     _check(asked, length, least, batch_size)
@@ -127,13 +127,13 @@ def extract(
 
 
 def _windows(
-    asked: Hidden, texts: Iterable[rows_lib.Text], length: int, batch_size: int
+    asked: Hidden, texts: Iterable[text_rows.Text], length: int, batch_size: int
 ) -> Iterator[list[tuple[str, str]]]:
     """Yield windows of pairs to sort by length: whole batches, bounded in size."""
     vector_bytes = 4 * len(asked.layers) * asked.encoder.hidden_size
     texts, window, size, read = iter(texts), [], 0, 0
     while batch := list(itertools.islice(texts, batch_size)):
-        pairs = rows_lib.pairs_of(batch, read)
+        pairs = text_rows.pairs_of(batch, read)
         window += pairs
         read += len(batch)
         # A text has rarely more tokens than characters.
@@ -151,7 +151,7 @@ def _windows(
 def _stream(
     model: Trained,
     asked: Hidden,
-    texts: Iterable[rows_lib.Text],
+    texts: Iterable[text_rows.Text],
     length: int,
     batch_size: int,
 ) -> Iterator[Features]:

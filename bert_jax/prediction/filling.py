@@ -17,7 +17,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
-from bert_jax.prediction import text_rows as rows_lib
+from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained import BATCH_SIZE, Trained
 from bert_jax.tasks import Arrays
 from bert_jax.tasks import texts as texts_lib
@@ -36,7 +36,7 @@ class Guess:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedTokens(rows_lib.TextQuestion):
+class MaskedTokens(text_rows.TextQuestion):
     """Base class of questions about the tokens at some positions.
 
     Attributes:
@@ -128,7 +128,7 @@ def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[G
       TextError: A text has no blank or is too long.
       UserError: The checkpoint has no head for blanks, or `top` is invalid.
     """
-    rows_lib.check_texts(texts)
+    text_rows.check_texts(texts)
     if top < 1:
         raise UserError(f"top={top} must be at least 1")
     tokenizer = model.tokenizer
@@ -158,9 +158,9 @@ def _encode(model: Trained, index: int, text: str) -> list[int]:
     if model.tokenizer.mask_id not in ids:
         similar = _LIKE_A_BLANK.search(text)
         hint = f"; write {MASK} instead of {similar[0]}" if similar else ""
-        quoted = rows_lib.shortened(text)
-        raise rows_lib.TextError(index, f"there is no {MASK} in {quoted}{hint}")
-    rows_lib.check_fits(model.encoder, index, text, 2 + len(ids))
+        quoted = text_rows.shortened(text)
+        raise text_rows.TextError(index, f"there is no {MASK} in {quoted}{hint}")
+    text_rows.check_fits(model.encoder, index, text, 2 + len(ids))
     return ids
 
 

@@ -47,8 +47,8 @@ def read_lines(name: str) -> Iterator[tuple[str, str]]:
     except UnicodeDecodeError as error:
         raise UserError(f"{where} is not UTF-8; convert the file") from error
     except file_kinds.DAMAGE as error:
-        reason = storage.reason(error)
-        raise storage.failure(error)(f"cannot read {shown}: {reason}") from error
+        reason = storage.error_message(error)
+        raise storage.error_class(error)(f"cannot read {shown}: {reason}") from error
     if not number:
         raise UserError(f"{shown} has no lines")
 

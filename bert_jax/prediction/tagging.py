@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from bert_jax import config as config_lib
 from bert_jax.objectives import tagging as objectives_tagging
-from bert_jax.prediction import text_rows as rows_lib
+from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained import Trained
 from bert_jax.tasks import entities, tagging
 
@@ -35,7 +35,7 @@ def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
     Texts are split into runs of letters and digits and into single other characters.
     Give lists of words if the training file has other words, such as "don't".
     """
-    rows_lib.check_texts(texts)
+    text_rows.check_texts(texts)
     config, settings = model.task(config_lib.TaggingConfig)
     names, scheme = settings["tags"], settings["scheme"]
     words, offsets = [], []

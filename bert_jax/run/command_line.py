@@ -56,7 +56,7 @@ def main(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
         nowhere = os.open(os.devnull, os.O_WRONLY)
         for stream in closed:
             os.dup2(nowhere, stream.fileno())
-        _leave(EXIT_CRASH, error)
+        _exit(EXIT_CRASH, error)
 
 
 def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> None:
@@ -83,16 +83,16 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
         app.run(call_run, flags_parser=_parse_flags)
     except (UserError, flags.CantOpenFlagFileError) as error:
         _report(f"error: {str(error).removeprefix('ERROR:: ')}")
-        _leave(EXIT_USER_ERROR, error)
+        _exit(EXIT_USER_ERROR, error)
     except Unavailable as error:
         _report(f"error: {error}")
-        _leave(EXIT_CRASH, error)
+        _exit(EXIT_CRASH, error)
     except Interrupted as stop:
         _report(f"{stop}; the same command continues")
         sys.exit(EXIT_CONTINUE)
     except KeyboardInterrupt as stop:
         _report("stopped")
-        _leave(EXIT_CONTINUE, stop)
+        _exit(EXIT_CONTINUE, stop)
     except BrokenPipeError:
         raise
     except SystemExit:
@@ -107,7 +107,7 @@ def _run(run: Callable[..., int | None], define_flags: Callable[[], None]) -> No
             f"error: JAX_PLATFORMS={platforms} is not installed here; unset it, or "
             "install the extra for that platform (README.md)"
         )
-        _leave(EXIT_USER_ERROR, error)
+        _exit(EXIT_USER_ERROR, error)
 
 
 def _is_missing_platform(error: Exception) -> bool:
@@ -124,7 +124,7 @@ def _crash(error: BaseException) -> None:
     if "jax" not in sys.modules:
         raise error
     traceback.print_exc()
-    _leave(EXIT_CRASH, error)
+    _exit(EXIT_CRASH, error)
 
 
 def _is_closed_pipe(stream: TextIO) -> bool:
@@ -138,11 +138,11 @@ def _report(line: str) -> None:
     print(terminal.printable(line), file=sys.stderr)
 
 
-def _leave(status: int, error: BaseException) -> None:
+def _exit(status: int, error: BaseException) -> None:
     if "jax" in sys.modules:  # not every program has it, and it takes a second
         from bert_jax.training import processes
 
-        processes.leave(status, error)
+        processes.exit_process(status, error)
     sys.exit(status)
 
 

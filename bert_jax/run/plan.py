@@ -97,7 +97,7 @@ def main() -> int:
     suggestions = search.suggestions(planner, config, plan)
     report = {**page.to_dict(plan), "suggestions": suggestions}
     if not values.json:
-        print(page.page(plan), flush=True)
+        print(page.format_page(plan), flush=True)
     if values.search:
         say = terminal.say if values.json else functools.partial(print, flush=True)
         trials = search.search(planner, config, plan, say)

@@ -54,7 +54,9 @@ def main(others: list[str]) -> None:
     try:
         picture.savefig(output)
     except (OSError, ValueError) as error:
-        raise UserError(f"cannot write {output}: {storage.reason(error)}") from error
+        raise UserError(
+            f"cannot write {output}: {storage.error_message(error)}"
+        ) from error
     terminal.say(f"wrote {output}")
 
 

@@ -80,7 +80,7 @@ def check_new_folder(path: str) -> None:
       UserError: The path is a file, or the folder is not empty or cannot be written.
     """
     folder = storage.path(path)
-    storage.check(folder)
+    storage.check_reachable(folder)
     with storage.writing(folder):
         if folder.is_dir() and any(folder.glob("*")):
             raise UserError(f"{folder} is not empty; give a new folder")

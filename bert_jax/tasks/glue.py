@@ -105,7 +105,7 @@ def read(name: str, folder: str) -> ExampleSets:
             f"task.folder is empty; pass --config.task.folder=DIR, {advice}"
         )
     above = storage.path(folder)
-    storage.check(above)
+    storage.check_reachable(above)
     folders = above / title, above
     # The diagnostic set, which models for MNLI predict, lies beside the tasks.
     beside = above / "diagnostic", above.parent / "diagnostic"

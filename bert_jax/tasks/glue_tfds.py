@@ -106,6 +106,6 @@ def _reading(where: Any) -> Iterator[None]:
     # TFDS and its dependencies raise many kinds of errors for damaged files.
     except Exception as error:
         reason = " ".join(str(error).split())
-        raise storage.failure(error)(
+        raise storage.error_class(error)(
             f"{where} cannot be read ({reason}); remove the folder and prepare it again"
         ) from error

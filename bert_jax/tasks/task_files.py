@@ -57,7 +57,7 @@ def read(path: str | os.PathLike) -> str:
       Unavailable: The store does not answer now.
     """
     path = storage.path(path)
-    storage.check(path)
+    storage.check_reachable(path)
     try:
         with file_kinds.unpacked(os.fspath(path)) as stream:
             data = stream.read()
@@ -65,13 +65,13 @@ def read(path: str | os.PathLike) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         is_utf_16 = data.startswith((b"\xff\xfe", b"\xfe\xff"))
-        raise storage.failure(error)(
+        raise storage.error_class(error)(
             f"{path}, line {line}: not UTF-8 ({error.reason} at byte {error.start} of "
             f"the file); iconv -f {'UTF-16' if is_utf_16 else 'LATIN1'} -t UTF-8 "
             "converts a file"
         ) from error
     except file_kinds.DAMAGE as error:
-        raise storage.failure(error)(f"cannot read {path}: {error}") from error
+        raise storage.error_class(error)(f"cannot read {path}: {error}") from error
     # Line ends stay as they are, except for a lone \r (old Macintoshes).
     return text if "\n" in text else text.replace("\r", "\n")
 

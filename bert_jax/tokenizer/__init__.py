@@ -346,7 +346,7 @@ class Tokenizer:
           UserError: A file is missing or damaged, or a special token is missing.
         """
         folder = storage.path(folder)
-        storage.check(folder)
+        storage.check_reachable(folder)
         if not (folder / PIPELINE_FILE).exists():
             raise UserError(
                 f"no tokenizer in {folder}: {PIPELINE_FILE} is missing; "
@@ -362,7 +362,7 @@ class Tokenizer:
                     fields |= json.loads((folder / name).read_text(encoding="utf-8"))
             return make(values, fields | dict(named or {}))
         except (OSError, *_DAMAGE) as error:
-            raise storage.failure(error)(
+            raise storage.error_class(error)(
                 f"the tokenizer in {folder} cannot be used: {error}"
             ) from error
 

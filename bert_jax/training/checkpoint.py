@@ -89,7 +89,7 @@ class Checkpoints:
           Unavailable: The newest may be readable later.
         """
         # Process 0 lists the steps: folders may look different on each host.
-        steps = processes.on_main(self._steps)
+        steps = processes.call_on_main(self._steps)
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
             state, problem = restore.read_together(
@@ -100,7 +100,9 @@ class Checkpoints:
                 unreadable.append(step)
                 continue
             for damaged in unreadable:
-                aside = processes.on_main(lambda step=damaged: self._set_aside(step))
+                aside = processes.call_on_main(
+                    lambda step=damaged: self._set_aside(step)
+                )
                 say(f"checkpoint {damaged} is set aside as {aside}")
             self._checkpointer.reload()
             return state
@@ -192,7 +194,7 @@ class Checkpoints:
     @contextlib.contextmanager
     def _agreed(self, step: int) -> Iterator[None]:
         """Raise an error of one process in all, as a `UserError` if a disk is full."""
-        with processes.fail_together():
+        with processes.raise_in_all():
             try:
                 yield
             except Exception as error:

@@ -98,13 +98,13 @@ class _Watcher:
     def _watch(self) -> None:
         while number := os.read(self._output, 1)[0]:
             if number in _SIGNALS:
-                _leave()
+                _exit()
 
 
-def _leave() -> None:
+def _exit() -> None:
     try:
         terminal.say("stopped; the same command continues")
         sys.stdout.flush()
-        processes.leave(EXIT_CONTINUE, KeyboardInterrupt())
+        processes.exit_process(EXIT_CONTINUE, KeyboardInterrupt())
     finally:
         os._exit(EXIT_CONTINUE)

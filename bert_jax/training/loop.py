@@ -48,7 +48,7 @@ def open_data(run: Run, phase: Phase) -> PhaseData:
     """
     processes.say(f"{phase.name}: opening data")
     rows = sharding.local_rows(run.mesh, phase.batch_size)
-    with processes.fail_together():
+    with processes.raise_in_all():
         return phase.open_data(rows)
 
 
@@ -260,7 +260,7 @@ class Loop:
         if self._skipped <= limit:
             self._reporter.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
             return
-        raise self._saver.refusal(
+        raise self._saver.error_with_last_checkpoint(
             f"{what}; loop.max_skipped_steps={limit} allows no more; a lower learning "
             "rate or a longer warmup may help"
         )
@@ -274,7 +274,7 @@ class Loop:
 
     def _is_evaluation_missing(self) -> bool:
         """Return whether the newest checkpoint still has to be evaluated."""
-        return self._is_due(self._run.config.eval_every) and not processes.on_main(
+        return self._is_due(self._run.config.eval_every) and not processes.call_on_main(
             lambda: self._done in self._reporter.records("eval")
         )
 
@@ -314,7 +314,7 @@ class Loop:
             now = values.pop(self._done)
             return all(now > value for value in values.values())
 
-        return processes.on_main(is_best)
+        return processes.call_on_main(is_best)
 
     def _stop_if_asked(self) -> None:
         """Stop if a process was asked to and steps remain. The newest step is saved."""

@@ -128,10 +128,10 @@ def make_optimizer(
         steps.append(scale_by_depth(config.layer_decay, encoder))
     steps.append(optax.scale_by_learning_rate(schedule))
     update = optax.chain(*steps)
-    return all_but(frozen, update) if frozen else update
+    return without_frozen(frozen, update) if frozen else update
 
 
-def all_but(
+def without_frozen(
     is_frozen: Callable[[str], bool], update: optax.GradientTransformation
 ) -> optax.GradientTransformation:
     """Return the optimizer without updates and state for frozen parameters.

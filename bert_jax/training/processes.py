@@ -2,7 +2,7 @@
 
 A pod runs the same program on each host. Processes do the same things in the same
 order, because collectives wait for all of them. An error of one process, such as a file
-that is missing on its host, must be raised in all of them: see `fail_together`.
+that is missing on its host, must be raised in all of them: see `raise_in_all`.
 """
 
 import contextlib
@@ -94,7 +94,7 @@ def say(line: str) -> None:
 
 
 @contextlib.contextmanager
-def fail_together() -> Iterator[None]:
+def raise_in_all() -> Iterator[None]:
     """Raise an error of one process in all processes, at the end of the block.
 
     Nothing inside may wait for other processes.
@@ -125,10 +125,10 @@ def fail_together() -> Iterator[None]:
             raise RuntimeError(f"process {process} failed: {crash}")
 
 
-def on_main(function: Callable[[], Any]) -> Any:
+def call_on_main(function: Callable[[], Any]) -> Any:
     """Call a function in process 0, and return its JSON result in all processes."""
     value = None
-    with fail_together():
+    with raise_in_all():
         if is_main():
             value = function()
     if jax.process_count() == 1:
@@ -170,7 +170,7 @@ def wait_for_all() -> None:
     barrier(key=f"bert_jax {next(_BARRIERS)}", timeout_ms=_DAY_MS)
 
 
-def leave(status: int, error: BaseException) -> None:
+def exit_process(status: int, error: BaseException) -> None:
     """Exit at once if this is one of several processes, so that the others notice.
 
     An orderly exit waits for all processes, and processes that wait for this one in a

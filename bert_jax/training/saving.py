@@ -46,7 +46,7 @@ class Saver:
         with self.ledger.counting("checkpoint"):
             # Gradients of skipped steps are dropped, but an update may still overflow.
             if not self._is_finite((state.params, state.opt_state)):
-                raise self.refusal(
+                raise self.error_with_last_checkpoint(
                     f"step {step}: the parameters are not finite and were not saved"
                 )
             self._finish_save()
@@ -60,7 +60,7 @@ class Saver:
         A run that was stopped between this save and its next checkpoint repeats the
         evaluation, but not the save.
         """
-        newest = processes.on_main(self.best.newest)
+        newest = processes.call_on_main(self.best.newest)
         if newest is None or newest < step:
             with self.ledger.counting("checkpoint"):
                 self.heartbeat()
@@ -81,7 +81,7 @@ class Saver:
         if processes.is_main() and self.checkpoints.newest() is not None:
             workdir.note_checkpoint(self.folder)
 
-    def refusal(self, what: str) -> UserError:
+    def error_with_last_checkpoint(self, what: str) -> UserError:
         """Build an error that all processes raise, with the last good checkpoint."""
         self.checkpoints.wait()
         newest = self.checkpoints.newest()

@@ -38,7 +38,7 @@ def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
     starts here.
     """
     ledger = goodput.Ledger()
-    with watchdog.watch(config.hang_seconds), processes.fail_together():
+    with watchdog.watch(config.hang_seconds), processes.raise_in_all():
         if config.compilation_cache:
             jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
         yield ledger
@@ -140,7 +140,7 @@ def train(
 
 def _check_new(folder: storage.Path) -> None:
     """Check that a run without a checkpoint never had one."""
-    if processes.on_main(lambda: workdir.had_checkpoint(folder)):
+    if processes.call_on_main(lambda: workdir.had_checkpoint(folder)):
         raise UserError(
             f"{folder} had checkpoints, and now there is none; put them back, or give "
             "another --workdir to start from step 0",

@@ -42,7 +42,7 @@ def claim(
     if not storage.is_remote(folder):
         folder = folder.absolute()
     with contextlib.ExitStack() as held:
-        with processes.fail_together():
+        with processes.raise_in_all():
             restore.check_name(folder)
             if processes.is_main():
                 with storage.writing(folder):
@@ -61,8 +61,8 @@ def claim(
 def _check_that_all_see(folder: storage.Path) -> None:
     """Check that all processes see the same folder. Otherwise, the first save fails."""
     lock = folder / "lock"
-    written = processes.on_main(lambda: lock.read_text(encoding="utf-8"))
-    with processes.fail_together():
+    written = processes.call_on_main(lambda: lock.read_text(encoding="utf-8"))
+    with processes.raise_in_all():
         if not lock.exists() or lock.read_text(encoding="utf-8") != written:
             raise UserError(
                 f"process {jax.process_index()} does not see the {folder} of process "
