@@ -65,7 +65,6 @@ class FinetuneConfig:
     def check(self, where: str) -> None:
         """Check that micro-batches have equal sizes, and fields of new layers."""
         check_micro_batches(where, self.batch_size, self.micro_batches)
-        knobs.require(self, where, [("loop.eval_batches", 0, "kind")])
         if self.frozen:  # new layers would keep their random values
             requirements = ("reinit_layers", 0), ("optimizer.layer_decay", 1.0)
             knobs.require(self, where, [(*each, "frozen") for each in requirements])

@@ -87,7 +87,8 @@ class LoopConfig:
     log_every: int = knob(100, at_least=1, free=True)  # steps
     # Steps; 0: only at the end of each phase.
     eval_every: int = knob(10_000, at_least=0, free=True)
-    # Batches of the held-out split in each evaluation; 0: all, as in fine-tuning.
+    # Batches of the held-out split in each evaluation; 0: all. Fine-tuning evaluates
+    # all of them whatever this says.
     eval_batches: int = knob(100, at_least=0, free=True)
     # Steps; 0: only at the end of each phase.
     checkpoint_every: int = knob(5_000, at_least=0, free=True)
