@@ -166,7 +166,7 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
 
     On a TPU a select is free, and a conditional copies its outputs. On a CPU a
     conditional is free, and a select takes a tenth of a step of a small model
-    (docs/log.md, 2026-11-22). GPUs get the select, untimed.
+    (docs/log.md, 2026-11-21). GPUs get the select, untimed.
     """
 
     def select(*old):
