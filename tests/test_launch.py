@@ -588,7 +588,6 @@ def test_jobset_action_by_exit_status(jobset):
     ("flags", "hosts"),
     [
         (["--accelerator=tpu-v5p-slice", "--topology=4x4x8"], 32),
-        (["--accelerator=of-another-kind", "--topology=2x2x1"], 1),
         (["--topology=2x4", "--chips_per_host=8"], 1),
     ],
 )

@@ -74,8 +74,9 @@ def test_processes_read_each_published_array_once(tmp_path):
         # For the header and to map each array; process 0 also for the fingerprint.
         opened = each["opened"].pop("model.safetensors")
         assert opened == 1 + len(names) + (process == 0)
-        # For the special tokens, and for settings that contradict the pipeline.
-        assert each["opened"].pop("tokenizer_config.json") == 2
+        # For the special tokens, for settings that contradict the pipeline, and for
+        # segments.
+        assert each["opened"].pop("tokenizer_config.json") == 3
         assert set(each["opened"].values()) == {1}
     expected = parameters.flatten(published.params(folder))
     pieces: dict[str, set[str]] = {}
