@@ -460,6 +460,8 @@ def test_a_model_whose_pairs_have_one_segment(folder):
     assert checkpoints.read_metadata(source).encoder.type_vocab_size == 1
     for got, probabilities in zip(one, expected, strict=True):
         assert got.probabilities == pytest.approx(probabilities, abs=1e-6)
+    edit(settings, model_input_names="input_ids")
+    refused(source, "model_input_names must be of type list, got 'input_ids'")
 
 
 def test_pipelines_may_pad_or_add_no_special_tokens(folder):

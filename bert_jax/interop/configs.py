@@ -13,10 +13,8 @@ from bert_jax.interop.families.family import (
     ACTIVATION_NAMES,
     ACTIVATIONS,
     ANSWERING,
-    CHOICE,
     CLASSIFICATION,
-    NEXT_SENTENCE,
-    SENTENCE_ORDER,
+    POOLED,
     TAGGING,
     Family,
 )
@@ -44,8 +42,6 @@ FIELDS: dict[str, tuple[str, type, Any]] = {
 # Fields that an export may change: the padding of the vocabulary is dropped, and XLNet
 # has no limit on the length of a row.
 _NOT_COMPARED = {"vocab_multiple", "max_position_embeddings"}
-# Purposes of classes that read a pooled vector.
-_POOLED = {CLASSIFICATION, CHOICE, NEXT_SENTENCE, SENTENCE_ORDER}
 _POSITIONS = "encoder/embeddings/position_embedding"
 
 
@@ -217,7 +213,7 @@ def _architecture(config: config_lib.EncoderConfig, form: Form) -> dict[str, Any
     if form.purpose in (TAGGING, ANSWERING):
         fields["pooler.per_token"] = per_token
         del pooler["pooling"]
-    if per_token or form.purpose in _POOLED:
+    if per_token or form.purpose in POOLED:
         fields |= {f"pooler.{name}": pooler[name] for name in pooler}
     return fields
 

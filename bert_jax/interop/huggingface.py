@@ -13,20 +13,12 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
-from bert_jax.interop.families.family import (
-    CAUSAL_LM,
-    CHOICE,
-    CLASSIFICATION,
-    Family,
-    ModelClass,
-)
+from bert_jax.interop.families.family import CAUSAL_LM, POOLED, Family, ModelClass
 from bert_jax.model import parameters
 
 # `transformers` stores a kernel with its output dimension first.
 _LEAF = {"kernel": "weight", "scale": "weight", "bias": "bias"}
 _STACKED = "encoder/layers/"
-# Purposes of heads that read a pooled vector and that causal encoders may have.
-_POOLED = CLASSIFICATION, CHOICE
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +47,7 @@ class Form:
                 f"the encoder is causal; {family.title} of transformers has no causal "
                 "class"
             )
-        if c.causal and c.pooler.pooling == "cls" and self.purpose in _POOLED:
+        if c.causal and c.pooler.pooling == "cls" and self.purpose in POOLED:
             raise UserError(
                 f"the encoder is causal; {self.name} of transformers pools the first "
                 "token, and bert_jax the last"

@@ -226,8 +226,9 @@ def has_one_segment(
     folder: storage.Path, tokenizer: Tokenizer, cls_is_last: bool
 ) -> bool:
     """Return whether `transformers` gives segment 0 to both texts of a pair."""
-    names = _read_settings(folder).get("model_input_names")
-    if names is not None and "token_type_ids" not in names:
+    settings = json_files.JsonFile(folder / SETTINGS_FILE, _read_settings(folder))
+    default = ["token_type_ids"]
+    if "token_type_ids" not in settings.value("model_input_names", list, default):
         return True
     given, _ = _joined_texts(tokenizer, cls_is_last, "a", "b")
     return any(given.special_tokens_mask) and not any(given.type_ids)

@@ -28,6 +28,8 @@ TAGGING = "tagging"
 ANSWERING = "answering"
 CHOICE = "multiple choice"
 TASKS = CLASSIFICATION, TAGGING, ANSWERING, CHOICE
+# Purposes of classes that read a pooled vector.
+POOLED = CLASSIFICATION, CHOICE, NEXT_SENTENCE, SENTENCE_ORDER
 # Projections that attention begins with.
 INPUTS = "query", "key", "value"
 # Ends of the names of model classes.

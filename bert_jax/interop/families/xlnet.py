@@ -3,7 +3,7 @@
 from bert_jax.interop.families import family
 from bert_jax.interop.families.family import ModelClass
 
-_POOLED = {
+_POOLED_HEAD = {
     "encoder/pooler": "sequence_summary.summary",
     "classifier": "logits_proj",
 }
@@ -41,9 +41,9 @@ XLNET = family.Family(
         **family.classes(
             "XLNet",
             {
-                family.CLASSIFICATION: _POOLED,
+                family.CLASSIFICATION: _POOLED_HEAD,
                 family.TAGGING: {"tagger": "classifier"},
-                family.CHOICE: _POOLED,
+                family.CHOICE: _POOLED_HEAD,
                 family.PERMUTATION_LM: {"lm_head/output_bias": "lm_loss.bias"},
                 family.BARE: {},
             },
