@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import pathlib
+import re
 
 import flax.linen as nn
 import flax.traverse_util
@@ -18,6 +19,7 @@ from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.block import Block
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
+from bert_jax.model.kernels import attention
 from bert_jax.objectives import masked_lm, metric_sums, permutation_lm, replaced_tokens
 
 SAMPLING_KEYS = jnp.zeros(8, jnp.uint32)
@@ -235,15 +237,16 @@ def test_a_causal_encoder_does_not_look_ahead():
 
 
 @pytest.mark.parametrize(
-    "changes",
+    "changes, count",
     [
-        {},
-        {"causal": True, "remat": "attention"},
-        {"positions": "disentangled", "remat": "attention"},
+        ({}, 4),
+        ({}, 1),
+        ({"causal": True, "remat": "attention"}, 4),
+        ({"positions": "disentangled", "remat": "attention"}, 4),
     ],
     ids=str,
 )
-def test_read_at_gives_the_states_of_the_full_row(changes):
+def test_read_at_gives_the_states_of_the_full_row(changes, count):
     """With dropout and documents: values, and gradients of all parameters."""
     config = dataclasses.replace(TINY, **changes)
     params, inputs = init(config)["encoder"], Inputs.of(random_batch())
@@ -252,9 +255,11 @@ def test_read_at_gives_the_states_of_the_full_row(changes):
         documents=jnp.broadcast_to(jnp.arange(length) // 5, (rows, length))
     )
     rng = np.random.default_rng(0)
-    positions = jnp.asarray(rng.integers(0, length, (rows, 4)), jnp.int32)
+    positions = jnp.asarray(rng.integers(0, length, (rows, count)), jnp.int32)
     keys = randomness.row_keys(3, "dropout", jnp.int32(0), jnp.arange(rows))
-    weights = jnp.asarray(rng.normal(size=(rows, 4, config.hidden_size)), jnp.float32)
+    weights = jnp.asarray(
+        rng.normal(size=(rows, count, config.hidden_size)), jnp.float32
+    )
 
     def gathered(params, asked):
         encoded = make_encoder(config).apply(
@@ -268,9 +273,26 @@ def test_read_at_gives_the_states_of_the_full_row(changes):
     of = jax.jit(jax.value_and_grad(gathered, has_aux=True))
     (_, some), some_grads = of(params, positions)
     (_, whole), whole_grads = of(params, None)
-    assert some.shape == (rows, 4, config.hidden_size)
+    assert some.shape == (rows, count, config.hidden_size)
     assert_close(some, whole, 1e-5)
     assert relative_distance(some_grads, whole_grads) < 1e-6
+
+
+def test_no_product_of_the_plain_attention_sums_over_one_query():
+    """XLA would fuse it with dropout; see `attention`."""
+    query, keys = jnp.ones((2, 2, 1, 4)), jnp.ones((2, 2, 24, 4))
+
+    def total(query, key, value):
+        is_seen, dropout_keys = jnp.ones((2, 1, 1, 24), bool), jnp.ones(2, jnp.uint32)
+        return attention.dot_product_attention(
+            query, key, value, is_seen, dropout_keys, 0.1
+        ).sum()
+
+    text = jax.jit(jax.grad(total, (0, 1, 2))).lower(query, keys, keys).as_text()
+    product = r"contracting_dims = \[(\d)\] x .*\(tensor<(.+?)xf32>,"
+    found = re.findall(product, text)
+    assert len(found) == text.count("stablehlo.dot_general") >= 5
+    assert all(shape.split("x")[int(dim)] != "1" for dim, shape in found)
 
 
 def test_read_at_excludes_all_states():

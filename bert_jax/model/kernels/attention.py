@@ -291,7 +291,6 @@ def _forward(query, key, value, mask, dropout_keys, rate, added_scores):
 def _backward(rate, residuals, g):
     query, key, value, probabilities, dropout_keys, like_added = residuals
     dropped = dropout.dropout(probabilities, rate, dropout_keys)
-    d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
     d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)  # [B, H, L, M]
     d_probabilities = dropout.dropout(d_dropped, rate, dropout_keys)
     # The derivative of softmax, p (dp - sum(p dp)), is 0 where p is 0.
@@ -301,6 +300,14 @@ def _backward(rate, residuals, g):
     d_added = None if like_added is None else d_scores
     d_scores = d_scores.astype(query.dtype)
     d_query = products.dot("bhlm,bhmk->bhlk", d_scores, key)
+    if query.shape[2] == 1:
+        # XLA fuses a product over one query with what makes its factors, and would
+        # compute mask and softmax anew for each column of keys and values. On
+        # processors, that loop can take minutes to compile.
+        padding = (0, 0), (0, 0), (0, 1), (0, 0)
+        factors = dropped, g, d_scores, query
+        dropped, g, d_scores, query = (jnp.pad(x, padding) for x in factors)
+    d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
     d_key = products.dot("bhml,bhlk->bhmk", products.transpose(d_scores), query)
     return (
         d_query.astype(query.dtype),
