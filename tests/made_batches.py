@@ -17,8 +17,7 @@ def configure(objective=MASKED, *, length=64, seed=3, groups=1, batch_size=32, s
         seed=seed,
         objective=objective,
         encoder=config_lib.EncoderConfig(
-            causal=objective.causal,
-            positions="relative" if is_permuted else "absolute",
+            causal=objective.causal, positions="relative" if is_permuted else "absolute"
         ),
         data=config_lib.DataConfig(shard_groups=groups),
         phases=(phase, phase),

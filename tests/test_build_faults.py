@@ -234,11 +234,7 @@ def test_full_disk_ends_a_build_in_one_line(
 
 def test_full_disk_ends_learning_in_one_line(text_file, tmp_path):
     """The same command works when there is room."""
-    flags = [
-        f"--input={text_file}",
-        "--vocab_size=500",
-        f"--output={tmp_path / 'v'}",
-    ]
+    flags = [f"--input={text_file}", "--vocab_size=500", f"--output={tmp_path / 'v'}"]
     done = run("train_tokenizer", *flags, largest_file=400)
     assert_refused(done, f"cannot write to {tmp_path / 'v'}: File too large")
     with pytest.raises(UserError):

@@ -89,10 +89,7 @@ def changed(**groups):
             r"phases\[0\].masking_rate=0.3, but .*'causal_lm' masks no",
         ),
         (
-            {
-                "objective": {"kind": "causal_lm"},
-                "encoder": {"positions": "relative"},
-            },
+            {"objective": {"kind": "causal_lm"}, "encoder": {"positions": "relative"}},
             "^encoder.positions='relative' does not go with objective.kind='causal_lm'",
         ),
         (

@@ -20,12 +20,7 @@ from bert_jax.interop import convert
 from bert_jax.model import heads, parameters
 from bert_jax.model.encoder import Encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import (
-    classification,
-    distillation,
-    masked_lm,
-    metric_sums,
-)
+from bert_jax.objectives import classification, distillation, masked_lm, metric_sums
 from bert_jax.training import optimizer, sharding, step, workdir
 
 # One head less wide than the student, another position table, a padded vocabulary.

@@ -10,12 +10,7 @@ import toy
 
 from bert_jax import config, prediction
 from bert_jax.errors import UserError
-from bert_jax.training import (
-    curves,
-    metrics_file,
-    restore,
-    workdir,
-)
+from bert_jax.training import curves, metrics_file, restore, workdir
 from bert_jax.training import metadata as metadata_lib
 
 CONFIG = config.PretrainConfig()

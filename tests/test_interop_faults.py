@@ -34,10 +34,7 @@ GLOBAL, LOCAL = "full_attention", "sliding_attention"
 SCALED = {"rope_type": "yarn", "rope_theta": 1e4, "factor": 2.0}
 REFUSED_CONFIGS = {
     "pretraining": [
-        (
-            {"model_type": "gpt2"},
-            "unknown model_type 'gpt2'; expected 'albert'",
-        ),
+        ({"model_type": "gpt2"}, "unknown model_type 'gpt2'; expected 'albert'"),
         ({"model_type": ["bert"]}, r"unknown model_type \['bert'\]; expected"),
         ({"hidden_act": "relu"}, "is 'relu'; bert_jax supports 'gelu'"),
         (
@@ -83,10 +80,7 @@ REFUSED_CONFIGS = {
     "electra_tagging": [
         ({"embedding_size": None}, "embedding_size must be of type"),
         ({"embedding_size": 13}, r"expected \(24, 13\) from"),
-        (
-            {"model_type": "bert", "architectures": None},
-            "arrays of 0 layers; .* says",
-        ),
+        ({"model_type": "bert", "architectures": None}, "arrays of 0 layers; .* says"),
     ],
     "roberta_masked_lm": [
         ({"pad_token_id": 0}, "pad_token_id, from which .* is 0 in"),
@@ -138,10 +132,7 @@ REFUSED_CONFIGS = {
     "xlnet_bare": [({"n_layer": 1}, "has arrays of 2 layers; .* says 1")],
     "modernbert": [
         ({"mlp_bias": True}, "attention_bias is False and mlp_bias is True; .* equal"),
-        (
-            {"rope_parameters": {LOCAL: SCALED}},
-            "rope_type is 'yarn'; .* 'default'",
-        ),
+        ({"rope_parameters": {LOCAL: SCALED}}, "rope_type is 'yarn'; .* 'default'"),
         ({"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'; .* 'default'"),
         ({"rope_parameters": 3}, "rope_parameters must be of type dict, got 3"),
         ({"rope_parameters": {"rope_theta": 3.0}}, "must have the keys full_attention"),

@@ -655,11 +655,7 @@ def test_xpk_is_signalled_through(launched):
 
 
 @pytest.mark.parametrize(
-    ("statuses", "calls", "requeued"),
-    [
-        ("1,0", 2, False),
-        ("137,1,75", 3, True),
-    ],
+    ("statuses", "calls", "requeued"), [("1,0", 2, False), ("137,1,75", 3, True)]
 )
 def test_slurm(launched, statuses, calls, requeued):
     command = slurm("--max_restarts=2", "--pause=0", "--", "python", "a b")

@@ -9,12 +9,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpora import build_text
-from made_batches import (
-    assert_as_restated,
-    assert_parts_are_a_batch,
-    configure,
-    make,
-)
+from made_batches import assert_as_restated, assert_parts_are_a_batch, configure, make
 from restatement import Reference
 from toy import TINY, assert_close, params_of, relative_distance
 

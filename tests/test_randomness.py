@@ -57,8 +57,7 @@ def mixed(word):
 
 
 @pytest.mark.parametrize(
-    ("shape", "rate"),
-    [((40,), 0.1), ((2, 3, 77), 1 / 3), ((3, 16), 0.9)],
+    ("shape", "rate"), [((40,), 0.1), ((2, 3, 77), 1 / 3), ((3, 16), 0.9)]
 )
 def test_two_positions_share_a_word(shape, rate):
     """The first position has the whole word, as a signed number, the second its half.

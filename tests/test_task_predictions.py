@@ -63,14 +63,7 @@ def saved(tmp_path_factory):
 
 # ---- classes and numbers
 
-TEXTS = [
-    "ab ac",
-    ("ab ac", "ad ae af"),
-    "",
-    ("ab", ""),
-    words(11),
-    ("ab", words(9)),
-]
+TEXTS = ["ab ac", ("ab ac", "ad ae af"), "", ("ab", ""), words(11), ("ab", words(9))]
 ROWS = [
     (["ab", "ac"], []),
     (["ab", "ac"], ["ad", "ae", "af"]),

@@ -126,14 +126,8 @@ def test_columns_can_be_named(tmp_path):
         ({"name": "glue/rte", "train": "a"}, "task.train=a does not go with task.name"),
         ({"name": "glue/rte", "target": "number"}, "but glue/rte has classes"),
         ({"name": "glue/imdb"}, "task.name='glue/imdb' must be one of"),
-        (
-            {"target": "number", "label_smoothing": 0.1},
-            "=0.1 does not go with",
-        ),
-        (
-            {"name": "glue/stsb", "class_weights": "balanced"},
-            "balanced does not go",
-        ),
+        ({"target": "number", "label_smoothing": 0.1}, "=0.1 does not go with"),
+        ({"name": "glue/stsb", "class_weights": "balanced"}, "balanced does not go"),
     ],
 )
 def test_contradicting_settings_are_refused(changes, message):
