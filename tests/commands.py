@@ -83,6 +83,13 @@ def call(name, *flags):
     )
 
 
+def succeed(name, *flags):
+    """Run an entrypoint in this process, and check that it succeeds."""
+    done = call(name, *flags)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
 class _Kept(io.TextIOWrapper):
     """What is written is kept, and can be reconfigured as a process's streams can."""
 

@@ -110,6 +110,13 @@ def run(command, devices=1):
     return watched
 
 
+def succeed(command, devices=1):
+    """Run a command to its end, and check that it succeeds."""
+    done = run(command, devices)
+    assert done.process.returncode == 0, done.text
+    return done
+
+
 def metrics(workdir):
     """Records of metrics.jsonl without what differs between equal runs."""
     lines = (workdir / "metrics.jsonl").read_text().splitlines(keepends=True)

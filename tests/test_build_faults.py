@@ -9,7 +9,7 @@ import subprocess
 import time
 
 import pytest
-from commands import assert_refused, call, command, run
+from commands import assert_refused, call, command, run, succeed
 from corpora import content
 
 from bert_jax import tokenizer as tokenizer_lib
@@ -87,8 +87,7 @@ class LongBuild:
         return self.process.returncode
 
     def finish(self):
-        done = call("build_corpus", *self.flags)
-        assert done.returncode == 0, done.stderr
+        succeed("build_corpus", *self.flags)
         return content(self.output)
 
 
@@ -227,8 +226,7 @@ def test_full_disk_ends_a_build_in_one_line(
     assert_refused(done, f"cannot write to {tmp_path / 'c'}")
     assert "File too large" in done.stderr
     for other in ("c", "whole"):
-        done = call("build_corpus", *flags, f"--output={tmp_path / other}")
-        assert done.returncode == 0, done.stderr
+        succeed("build_corpus", *flags, f"--output={tmp_path / other}")
     assert content(tmp_path / "c") == content(tmp_path / "whole")
 
 
@@ -239,7 +237,6 @@ def test_full_disk_ends_learning_in_one_line(text_file, tmp_path):
     assert_refused(done, f"cannot write to {tmp_path / 'v'}: File too large")
     with pytest.raises(UserError):
         tokenizer_lib.Tokenizer.load(tmp_path / "v")
-    done = call("train_tokenizer", *flags)
-    assert done.returncode == 0, done.stderr
+    succeed("train_tokenizer", *flags)
     assert tokenizer_lib.Tokenizer.load(tmp_path / "v").vocab_size == 500
     assert_refused(call("train_tokenizer", *flags), "v is not empty; give a new folder")

@@ -6,7 +6,7 @@ import shutil
 
 import numpy as np
 import pytest
-from commands import ROOT, assert_refused, call, run
+from commands import ROOT, assert_refused, call, run, succeed
 from recipes import load
 
 from bert_jax import knobs, prediction
@@ -100,8 +100,7 @@ def test_a_finished_demo_only_reports(finished, tmp_path):
         (moved / "bert/pretrain").mkdir(parents=True)
         shutil.copy(moved / "pretrain/metrics.jsonl", moved / "bert/pretrain")
         before = {p: p.stat().st_mtime_ns for p in made(moved)}
-        done = call("demo", *recipe, f"--workdir={moved}")
-        assert done.returncode == 0, done.stderr
+        done = succeed("demo", *recipe, f"--workdir={moved}")
         assert text in done.stdout and "next sentence, accuracy" in text
         assert {p: p.stat().st_mtime_ns for p in made(moved)} == before
         assert (moved / "curves.png").read_bytes() != picture  # dashed lines
@@ -137,14 +136,13 @@ def test_blanks_and_curves_of_the_model(finished, tmp_path):
     described = report.describe_blanks(texts, filled)
     assert described.count("\n    ") == 3
     workdir = f"--workdir={folder / 'pretrain'}"
-    done = call("report", workdir, f"--output={tmp_path / 'a'}")
-    assert done.returncode == 0, done.stderr
+    done = succeed("report", workdir, f"--output={tmp_path / 'a'}")
     assert f"{tmp_path / 'a.png'}" in done.stdout + done.stderr
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes().startswith(PNG)
     folder = tmp_path / "pictures"
     folder.mkdir()
-    assert call("report", workdir, f"--output={folder}").returncode == 0
+    succeed("report", workdir, f"--output={folder}")
     assert [path.name for path in folder.iterdir()] == ["curves.png"]
     done = call("report", workdir, "--output=gs://bucket/a.png")
     assert_refused(done, "--output=gs://bucket/a.png must be a local file")

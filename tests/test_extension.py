@@ -5,7 +5,7 @@ import collections
 import numpy as np
 import pytest
 import recipes
-from commands import assert_refused, call
+from commands import assert_refused, call, succeed
 
 from bert_jax import config, extension, knobs, pretraining
 from bert_jax import tokenizer as tokenizer_lib
@@ -95,8 +95,7 @@ def test_new_rows_are_means_of_pieces(pretrained, text, tmp_path):
     done = call("extend_vocabulary", *flags, "--min_count=2")
     assert_refused(done, "--output is missing")
     flags += ["--min_count=2", f"--output={tmp_path / 'e'}"]
-    done = call("extend_vocabulary", *flags)
-    assert done.returncode == 0, done.stderr
+    done = succeed("extend_vocabulary", *flags)
     words = {"haemoglobin", "thrombocytopenia"}
     assert {line.split("\t")[0] for line in done.stdout.splitlines()} == words
     before = lazy_checkpoint.read(str(pretrained))

@@ -39,11 +39,9 @@ def undisturbed(corpus, tmp_path_factory):
         workdir = tmp_path_factory.mktemp(f"undisturbed-{processes}x{devices}")
         command = runs.pretrain(corpus, workdir, *flags)
         if processes == devices == 1:
-            done = commands.call("pretrain", *command[3:])
-            assert done.returncode == 0, done.stderr
+            commands.succeed("pretrain", *command[3:])
         else:
-            done = runs.run(runs.launch(processes, devices, command))
-            assert done.process.returncode == 0, done.text
+            runs.succeed(runs.launch(processes, devices, command))
         return workdir
 
     return run
@@ -118,8 +116,7 @@ def test_killed_five_times_ends_like_undisturbed(
         # What was meant to be hit may just have been over: then once more.
         if was_inside(kinds[0], workdir):
             kinds.pop(0)
-    ended = runs.run(command)
-    assert ended.process.returncode == 0, ended.text
+    runs.succeed(command)
     runs.assert_same_end(workdir, undisturbed(processes, 2, *LONG))
 
 
@@ -145,8 +142,7 @@ def test_sigterm_to_one_of_four_saves_all_at_one_step(undisturbed, corpus, tmp_p
     assert 9 <= step_saved < 120
     for index in range(4):
         assert f"[{index}] saved at step {step_saved} of 120" in watched.text
-    ended = runs.run(command)
-    assert ended.process.returncode == 0, ended.text
+    ended = runs.succeed(command)
     assert f"continuing at step {step_saved} of 120" in ended.text
     runs.assert_same_end(workdir, undisturbed(4, 2, *LONG))
 
@@ -161,8 +157,7 @@ def test_sigterm_during_evaluation_saves_at_once(undisturbed, corpus, tmp_path):
         assert watched.wait_for(f"train step {after}/"), watched.text
         os.kill(watched.pid(0), signal.SIGTERM)
         assert watched.end() == 75, watched.text
-    ended = runs.run(command)
-    assert ended.process.returncode == 0, ended.text
+    runs.succeed(command)
     runs.assert_same_end(workdir, undisturbed(1, 2, *LONG))
 
 
@@ -326,9 +321,7 @@ def test_a_flipped_bit_is_noticed_or_harmless(two_checkpoints, tmp_path):
 def checkpoints_of_two(folder, action):
     script = runs.ROOT / "tests" / "pod_checkpoints.py"
     command = [sys.executable, str(script), str(folder), action]
-    done = runs.run(runs.launch(2, 1, command))
-    assert done.process.returncode == 0, done.text
-    return done
+    return runs.succeed(runs.launch(2, 1, command))
 
 
 @pytest.mark.slow
@@ -463,8 +456,7 @@ def test_a_disk_that_is_full_while_saving(undisturbed, corpus, tmp_path):
     assert "Traceback" not in watched.text, watched.text
     kept = runs.newest_step(workdir)
     assert f"the last complete one is {kept}" in watched.text
-    ended = commands.call("pretrain", *command[3:])
-    assert ended.returncode == 0, ended.stderr
+    ended = commands.succeed("pretrain", *command[3:])
     assert f"continuing at step {kept} of 40" in ended.stderr
     runs.assert_same_end(workdir, undisturbed(1, 1))
 
@@ -528,5 +520,4 @@ def test_a_process_that_hangs_ends_all_with_stacks(corpus, tmp_path):
     assert watched.end() == 1, watched.text
     assert "Timeout (0:01:00)!" in watched.text
     assert "loop.py" in watched.text.split("Timeout")[1]
-    ended = runs.run(runs.launch(2, 1, command))
-    assert ended.process.returncode == 0, ended.text
+    runs.succeed(runs.launch(2, 1, command))

@@ -10,7 +10,7 @@ import numpy as np
 import published
 import pyarrow.parquet
 import pytest
-from commands import assert_refused, call
+from commands import assert_refused, call, succeed
 from reference_logits import TOKENIZER, logits_of
 from saved import save
 from toy import TINY
@@ -308,10 +308,9 @@ def test_truncated_gzip_file_is_refused(tmp_path):
 def test_command_writes_and_counts(model, expected, tmp_path):
     (tmp_path / "a.txt").write_text("ab ac ad\nab ||| ad ae\n\n" + "ab " * 90)
     files = f"--input={tmp_path}/a.txt", f"--output={tmp_path}/a.npz"
-    done = call(
+    done = succeed(
         "extract_features", f"--init_from={model.source}", *files, "--pool=mean"
     )
-    assert done.returncode == 0, done.stderr
     assert done.stderr.splitlines()[-1] == (
         f"4 texts to {tmp_path}/a.npz; truncated because they were too long: 1"
     )

@@ -12,7 +12,7 @@ import jax
 import numpy as np
 import pytest
 import runs
-from commands import ROOT, assert_refused, call
+from commands import ROOT, assert_refused, call, succeed
 
 from bert_jax import config, finetuning, knobs, prediction
 from bert_jax.errors import UserError
@@ -267,8 +267,7 @@ def test_from_the_command_line(pretrained, task, tmp_path):
         "--config.random_init=True",
         f"--workdir={tmp_path / 'run'}",
     ]
-    done = call("finetune_classifier", *flags)
-    assert done.returncode == 0, done.stderr
+    done = succeed("finetune_classifier", *flags)
     results = json.loads(done.stdout)
     assert (results["examples"], results["init_from"]) == (40, "random")
     missing = [flag for flag in flags if "train=" not in flag]

@@ -60,8 +60,7 @@ def test_run_killed_three_times_ends_like_undisturbed(task, pretrained, tmp_path
     def program(workdir):
         return command(f"finetune_{task}", *flags, f"--workdir={workdir}")
 
-    undisturbed = runs.run(program(tmp_path / "undisturbed"))
-    assert undisturbed.process.returncode == 0, undisturbed.text
+    runs.succeed(program(tmp_path / "undisturbed"))
     rng = random.Random(time.time_ns())
     kills = 0
     while kills < 3:
@@ -73,8 +72,7 @@ def test_run_killed_three_times_ends_like_undisturbed(task, pretrained, tmp_path
         if (tmp_path / "killed/results.json").exists():
             break
     assert kills
-    ended = runs.run(program(tmp_path / "killed"))
-    assert ended.process.returncode == 0, ended.text
+    runs.succeed(program(tmp_path / "killed"))
     runs.assert_same_end(tmp_path / "killed", tmp_path / "undisturbed")
     expected = left_behind(tmp_path / "undisturbed")
     assert left_behind(tmp_path / "killed") == expected

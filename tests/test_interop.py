@@ -14,7 +14,7 @@ import published
 import pytest
 import sentencepiece
 import tokenizers
-from commands import assert_refused, call
+from commands import assert_refused, call, succeed
 from toy import TINY
 
 from bert_jax import config, prediction
@@ -238,8 +238,7 @@ def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
         (folder / "model.safetensors").unlink()
         output = tmp_path / f"corpus_of_{case}"
         flags = f"--input={tmp_path}/text.txt", "--format=text", f"--output={output}"
-        done = call("build_corpus", *flags, f"--tokenizer={folder}", "--workers=1")
-        assert done.returncode == 0, done.stderr
+        succeed("build_corpus", *flags, f"--tokenizer={folder}", "--workers=1")
         built = Tokenizer.load(output / "tokenizer")
         assert built == vocabularies.read(folder)
     path = tmp_path / "pretraining/tokenizer.json"
@@ -256,8 +255,7 @@ def test_a_corpus_is_built_with_the_tokenizer_of_a_folder(tmp_path):
     of_file = *flags[:-2], f"--tokenizer={tmp_path}/vocab.txt", flags[-1]
     done = call("build_corpus", *of_file, "mask=aa")
     assert_refused(done, "--special_tokens applies to a folder with a tokenizer.json")
-    done = call("build_corpus", *flags, "mask=aa,cls=[SEP]", "--workers=1")
-    assert done.returncode == 0, done.stderr
+    succeed("build_corpus", *flags, "mask=aa,cls=[SEP]", "--workers=1")
     special = Tokenizer.load(tmp_path / "y/tokenizer").special_tokens
     assert (special.mask, special.cls, special.sep) == ("aa", "[SEP]", "[SEP]")
     assert path.read_text() == text

@@ -31,8 +31,7 @@ def read_by_two(corpus, tmp_path_factory):
     place = tmp_path_factory.mktemp("read")
     script = runs.ROOT / "tests" / "pod_batches.py"
     command = [sys.executable, str(script), str(place), str(corpus.folder)]
-    done = runs.run(runs.launch(2, 4, command))
-    assert done.process.returncode == 0, done.text
+    runs.succeed(runs.launch(2, 4, command))
     return place
 
 
@@ -63,8 +62,7 @@ def test_processes_read_each_published_array_once(tmp_path):
     folder = published.write("pretraining", tmp_path / "theirs")
     script = runs.ROOT / "tests" / "pod_interop.py"
     command = [sys.executable, str(script), str(folder), str(tmp_path)]
-    done = runs.run(runs.launch(2, 2, command))
-    assert done.process.returncode == 0, done.text
+    runs.succeed(runs.launch(2, 2, command))
     about = [json.loads((tmp_path / f"{p}.json").read_text()) for p in range(2)]
     names = checkpoints.published(folder).arrays
     assert not any(each["new"] for each in about)
@@ -107,8 +105,7 @@ STEPS = "--config.phases[0].steps=16"
 def one_process(corpus, tmp_path_factory):
     """The run in one process with one device."""
     workdir = tmp_path_factory.mktemp("one")
-    done = commands.call("pretrain", *runs.pretrain(corpus, workdir, STEPS)[3:])
-    assert done.returncode == 0, done.stderr
+    commands.succeed("pretrain", *runs.pretrain(corpus, workdir, STEPS)[3:])
     return workdir
 
 
@@ -128,8 +125,7 @@ def test_many_processes_train_as_one_does(
     processes, devices, flags, one_process, corpus, tmp_path
 ):
     command = runs.pretrain(corpus, tmp_path / "run", STEPS, *flags)
-    done = runs.run(runs.launch(processes, devices, command))
-    assert done.process.returncode == 0, done.text
+    done = runs.succeed(runs.launch(processes, devices, command))
     runs.assert_same_curve(tmp_path / "run", one_process, 1e-5)
     # One process speaks and writes.
     assert "[0] train step 3/16" in done.text
@@ -153,8 +149,7 @@ def test_checkpoints_move_between_numbers_of_processes(one_process, corpus, tmp_
     assert 3 <= step < 16
     other_mesh = ["--config.mesh.data=2", "--config.mesh.tensor=2"]
     command = runs.pretrain(corpus, tmp_path / "run", STEPS, *other_mesh)
-    done = runs.run(runs.launch(1, 4, command))
-    assert done.process.returncode == 0, done.text
+    done = runs.succeed(runs.launch(1, 4, command))
     assert f"continuing at step {step} of 16" in done.text
     runs.assert_same_curve(tmp_path / "run", one_process, 1e-5)
 
@@ -171,8 +166,7 @@ def test_a_slow_host_shows(corpus, tmp_path):
         "command_line.main(pretrain.main, pretrain.define_flags)"
     )
     flags = runs.pretrain(corpus, tmp_path / "run", STEPS)[3:]
-    done = runs.run(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
-    assert done.process.returncode == 0, done.text
+    runs.succeed(runs.launch(2, 1, [sys.executable, "-c", wrapper, *flags]))
     text = (tmp_path / "run" / "metrics.jsonl").read_text()
     last = [r for r in map(json.loads, text.splitlines()) if r["split"] == "train"][-1]
     assert last["slowest_process"] == 1
@@ -194,8 +188,7 @@ def test_a_process_may_compile_for_longer_than_gloo_waits(slow, corpus, tmp_path
     flags = runs.pretrain(
         corpus, tmp_path / "run", "--config.phases[0].steps=2", "--config.mesh.fsdp=2"
     )[3:]
-    done = runs.run(runs.launch(2, 2, [sys.executable, "-c", wrapper, *flags]))
-    assert done.process.returncode == 0, done.text
+    done = runs.succeed(runs.launch(2, 2, [sys.executable, "-c", wrapper, *flags]))
     assert "[0] train step 2/2" in done.text
 
 
@@ -223,8 +216,7 @@ def test_fine_tuning_in_two_processes(one_process, tmp_path):
     for count, devices in ((1, 1), (2, 2)):
         workdir = tmp_path / f"run{count}"
         launched = runs.launch(count, devices, [*command, f"--workdir={workdir}"])
-        done = runs.run(launched)
-        assert done.process.returncode == 0, done.text
+        runs.succeed(launched)
         results.append(json.loads((workdir / "results.json").read_text()))
     assert results[0] == results[1]
     one, two = tmp_path / "run1", tmp_path / "run2"

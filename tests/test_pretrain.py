@@ -50,8 +50,7 @@ def call(*arguments):
 def undisturbed(corpus, tmp_path_factory):
     """The workdir of a long run that nothing happened to."""
     workdir = tmp_path_factory.mktemp("undisturbed")
-    done = call(corpus, workdir, *LONG_RUN)
-    assert done.returncode == 0, done.stderr
+    commands.succeed("pretrain", *flags_of(corpus, workdir, *LONG_RUN))
     return workdir
 
 
@@ -93,8 +92,7 @@ def test_killed_run_ends_like_an_undisturbed_one(undisturbed, corpus, tmp_path):
     time.sleep(random.Random(time.time_ns()).uniform(0, 1))
     watched.process.kill()
     assert watched.end() == -signal.SIGKILL
-    done = call(corpus, workdir, *LONG_RUN)
-    assert done.returncode == 0, done.stderr
+    commands.succeed("pretrain", *flags_of(corpus, workdir, *LONG_RUN))
     assert_same_end(workdir, undisturbed)
 
 

@@ -13,7 +13,7 @@ import pytest
 import recipes
 import runs
 import saved
-from commands import assert_refused, call
+from commands import assert_refused, call, succeed
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, prediction, pretraining
@@ -116,7 +116,7 @@ def labelled(tmp_path_factory):
 def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
     """Each by its program; and the task is asked again as a user would."""
     source, tuned = pretrained(name), tmp_path / "tuned"
-    done = call(
+    succeed(
         "finetune_classifier",
         "--config=configs/classifier.py:smoke",
         f"--config.init_from={source}",
@@ -125,7 +125,6 @@ def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
         f"--workdir={tuned}",
         "--nohuge_pages",
     )
-    assert done.returncode == 0, done.stderr
     results = json.loads((tuned / "results.json").read_text())
     assert results["examples"] == 8 and results["truncated"]["eval"] == 0
     lines = (labelled / "eval.tsv").read_text().splitlines()[1:]
@@ -140,21 +139,18 @@ def test_a_task_features_and_export(name, pretrained, labelled, tmp_path):
     for workdir in (source, tuned):
         output = tmp_path / f"{workdir.name}.jsonl"
         flags = [f"--input={tmp_path}/lines.txt", f"--output={output}", *pooled]
-        done = call("extract_features", f"--init_from={workdir}", *flags)
-        assert done.returncode == 0, done.stderr
+        succeed("extract_features", f"--init_from={workdir}", *flags)
         vectors[workdir] = mean_vectors(output)
         assert vectors[workdir].shape[0] == len(TEXTS)
     assert np.abs(vectors[source] - vectors[tuned]).max() > 0
 
     for workdir in vectors:
         exported = tmp_path / f"{workdir.name}-exported"
-        done = call("convert", f"--input={workdir}", f"--output={exported}")
-        assert done.returncode == 0, done.stderr
+        done = succeed("convert", f"--input={workdir}", f"--output={exported}")
         assert "missing: 0" in done.stderr
         output = tmp_path / f"{workdir.name}-again.jsonl"
         flags = [f"--input={tmp_path}/lines.txt", f"--output={output}", *pooled]
-        done = call("extract_features", f"--init_from={exported}", *flags)
-        assert done.returncode == 0, done.stderr
+        succeed("extract_features", f"--init_from={exported}", *flags)
         np.testing.assert_allclose(mean_vectors(output), vectors[workdir], atol=2e-5)
     saved.assert_came_back(exported, saved.parameters_of(tuned))
 

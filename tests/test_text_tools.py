@@ -8,7 +8,7 @@ import subprocess
 import sys
 
 import pytest
-from commands import ASCII, assert_refused, call
+from commands import ASCII, assert_refused, call, succeed
 from corpora import documents_of
 
 from bert_jax import tokenizer as tokenizer_lib
@@ -21,15 +21,13 @@ HERE = pathlib.Path(__file__).parent
 def test_from_text_to_corpus(text_file, tmp_path):
     given = f"--input={text_file}"
     flags = ["--kind=sentencepiece", "--vocab_size=900", f"--output={tmp_path / 't'}"]
-    done = call("train_tokenizer", given, *flags)
-    assert done.returncode == 0, done.stderr
+    succeed("train_tokenizer", given, *flags)
     tokenizer = tokenizer_lib.Tokenizer.load(tmp_path / "t")
     assert tokenizer.vocab_size == 900
     assert tokenizer.model_type == "Unigram"
     flags = [f"--tokenizer={tmp_path / 't'}", f"--output={tmp_path / 'c'}"]
     for _ in range(2):
-        done = call("build_corpus", given, "--format=text", "--held_out=0.1", *flags)
-        assert done.returncode == 0, done.stderr
+        done = succeed("build_corpus", given, "--format=text", "--held_out=0.1", *flags)
         corpus = shards.open_corpus(f"{tmp_path / 'c'}")
         assert corpus.tokenizer == tokenizer
         documents = corpus.count("train", "documents")
@@ -40,8 +38,7 @@ def test_published_vocabulary(text_file, wordpiece, tmp_path):
     vocabulary = tmp_path / "vocab.txt"
     vocabulary.write_text("\n".join(wordpiece.tokens), encoding="utf-8")
     flags = [f"--input={text_file}", f"--tokenizer={vocabulary}"]
-    done = call("build_corpus", *flags, "--nolower_case", f"--output={tmp_path / 'c'}")
-    assert done.returncode == 0, done.stderr
+    succeed("build_corpus", *flags, "--nolower_case", f"--output={tmp_path / 'c'}")
     tokenizer = shards.open_corpus(tmp_path / "c").tokenizer
     normaliser = tokenizer.steps()["normalizer"]
     assert not normaliser["lowercase"] and not normaliser["strip_accents"]
@@ -56,8 +53,7 @@ def test_bad_text_is_reported_and_the_rest_is_kept(tmp_path, wordpiece):
     done = call("train_tokenizer", *flags, f"--output={tmp_path / 'v'}")
     assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in done.stderr
     flags += [f"--tokenizer={tmp_path / 't'}", f"--output={tmp_path / 'c'}"]
-    done = call("build_corpus", *flags, "--held_out=0")
-    assert done.returncode == 0
+    done = succeed("build_corpus", *flags, "--held_out=0")
     assert f"warning: {tmp_path}/a.txt, line 3: not UTF-8" in done.stderr
     assert f"warning: {tmp_path}/b.txt: empty file" in done.stderr
     assert "fewer than two documents are held out" in done.stderr
@@ -80,8 +76,7 @@ def test_wikiextractor_output_read_as_text_is_reported(tmp_path):
 def test_json_lines_are_recognised(tmp_path):
     (tmp_path / "a").write_text('{"id": 1, "body": "Some text of it."}\n' * 9)
     train = ["train_tokenizer", f"--input={tmp_path}/a", "--vocab_size=100"]
-    done = call(*train, "--text_field=body", f"--output={tmp_path / 't'}")
-    assert done.returncode == 0, done.stderr
+    done = succeed(*train, "--text_field=body", f"--output={tmp_path / 't'}")
     assert "looks like --format=jsonl" in done.stderr
     assert "{" not in tokenizer_lib.Tokenizer.load(tmp_path / "t").tokens
     (tmp_path / "a").write_text('[\n  {"body": "Some text of it."}\n]\n')
@@ -95,8 +90,7 @@ def test_vocabulary_that_does_not_cover_the_text_is_reported(wordpiece, tmp_path
         (tmp_path / f"{i}.txt").write_text("One \N{SNOWMAN} two.\n\n" * 60_000)
     flags = [f"--input={tmp_path}/*.txt", f"--tokenizer={tmp_path / 't'}"]
     flags += ["--shard_megabytes=1", "--workers=1"]
-    done = call("build_corpus", *flags, f"--output={tmp_path / 'c'}", "--held_out=0")
-    assert done.returncode == 0, done.stderr
+    done = succeed("build_corpus", *flags, f"--output={tmp_path / 'c'}", "--held_out=0")
     warning = "warning: 25.0% of the tokens of train-00000.arrow are [UNK]: the vocabul"
     assert done.stderr.count(warning) == done.stderr.count("25.0%") == 1
     assert "480,000 tokens (25.00% [UNK])" in done.stderr
@@ -109,8 +103,7 @@ def test_vocabulary_that_does_not_cover_the_text_is_reported(wordpiece, tmp_path
 def test_too_little_text_for_the_vocabulary_is_reported(tmp_path):
     (tmp_path / "a.txt").write_text("A few words, a few words more.\n" * 50)
     flags = [f"--input={tmp_path}/a.txt", f"--output={tmp_path / 'v'}"]
-    done = call("train_tokenizer", *flags)
-    assert done.returncode == 0, done.stderr
+    done = succeed("train_tokenizer", *flags)
     size = tokenizer_lib.Tokenizer.load(tmp_path / "v").vocab_size
     (warning,) = [x for x in done.stderr.splitlines() if x.startswith("warning: ")]
     assert f"only {size} tokens, fewer than vocab_size=30522" in warning
