@@ -9,8 +9,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY as TOY
-from toy import assert_close, params_of
+from toy import TINY, assert_close, batch_of, params_of
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning, storage
@@ -215,33 +214,24 @@ def test_a_row_for_each_choice(wordpiece):
 # ---- the objective
 
 LENGTH, ROWS, CHOICES = 12, 4, 3
-TINY = dataclasses.replace(TOY, num_layers=1)
+OBJECTIVE = objective_lib.Choice(dataclasses.replace(TINY, num_layers=1), CHOICES)
 
 
 @pytest.fixture(scope="module")
 def batch():
-    rng = np.random.default_rng(0)
-    shape = (ROWS, CHOICES, LENGTH)
-    mask = np.arange(LENGTH) < rng.integers(5, LENGTH + 1, shape[:2])[..., None]
-    mask[1, 2] = mask[3, 1:] = False
-    return {
-        "input_ids": jnp.asarray(rng.integers(5, 101, shape), jnp.int32),
-        "segment_ids": jnp.asarray((np.arange(LENGTH) > 4) & mask, jnp.int32),
-        "attention_mask": jnp.asarray(mask),
-        "labels": jnp.array([2, 1, 0, 0], jnp.int32),
-        "weights": jnp.array([1, 1, 1, 0], jnp.float32),
-    }
+    """Return a batch in which every other question lacks the last choice."""
+    labels, weights = jnp.array([1, 2, 0, 0]), jnp.array([1.0, 1.0, 1.0, 0.0])
+    return batch_of(OBJECTIVE, ROWS, LENGTH) | {"labels": labels, "weights": weights}
 
 
 @pytest.fixture(scope="module")
 def params():
-    return params_of(objective_lib.Choice(TINY, CHOICES).init)
+    return params_of(OBJECTIVE.init)
 
 
 def test_loss_and_accuracy_by_hand(batch, params):
     """From the scores of the choices, one sequence at a time."""
-    objective = objective_lib.Choice(TINY, CHOICES)
-    score = jax.jit(lambda inputs: objective.model.apply({"params": params}, inputs))
+    score = jax.jit(lambda inputs: OBJECTIVE.model.apply({"params": params}, inputs))
     logits = np.full((ROWS, CHOICES), -np.inf)
     for row in range(ROWS):
         for column in range(CHOICES):
@@ -249,16 +239,16 @@ def test_loss_and_accuracy_by_hand(batch, params):
             inputs = Inputs(*(batch[name][row, column][None] for name in names))
             if inputs.attention_mask.any():
                 logits[row, column] = score(inputs)[0, 0]
-    outputs = np.asarray(jax.jit(objective.outputs)(params, batch)["logits"])
+    outputs = np.asarray(jax.jit(OBJECTIVE.outputs)(params, batch)["logits"])
     is_there = np.isfinite(logits)
     assert_close(outputs[is_there], logits[is_there], 1e-5)
     assert (outputs[~is_there] == -1e9).all()
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     losses = -np.log(probabilities[np.arange(ROWS), batch["labels"]])
-    got = jax.jit(objective.terms)(
+    got = jax.jit(OBJECTIVE.terms)(
         params, batch, dropout_keys=None, sampling_keys=jnp.zeros(ROWS, jnp.uint32)
     )
-    assert got["choice_loss"].count == objective.counts(batch)["choice_loss"] == 3
+    assert got["choice_loss"].count == OBJECTIVE.counts(batch)["choice_loss"] == 3
     assert float(got["choice_loss"].sum) == pytest.approx(losses[:3].sum(), rel=1e-5)
     correct = (logits.argmax(1) == np.asarray(batch["labels"]))[:3].sum()
     assert float(got["accuracy"].sum) == correct
@@ -269,7 +259,7 @@ def test_loss_and_accuracy_by_hand(batch, params):
 
 def test_dropout_depends_on_row_and_choice(batch, params):
     """Equal choices get different masks; the order of rows changes nothing."""
-    logits = jax.jit(objective_lib.Choice(TINY, CHOICES).logits)
+    logits = jax.jit(OBJECTIVE.logits)
     keys = randomness.row_keys(0, "dropout", jnp.int32(0), jnp.arange(ROWS))
     same = {
         name: batch[name][:1, :1].repeat(CHOICES, 1).repeat(ROWS, 0)

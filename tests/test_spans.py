@@ -3,51 +3,30 @@
 import functools
 import json
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 import questions
 from commands import ROOT, assert_refused, call, run
-from toy import TINY
+from toy import TINY, batch_of, params_of
 
 from bert_jax import prediction
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import metric_sums, spans
 
 
-@pytest.fixture(scope="module")
-def batch():
-    rng = np.random.default_rng(0)
-    rows, length = 6, 16
-    mask = np.arange(length) < rng.integers(8, length, rows)[:, None]
-    return {
-        "input_ids": rng.integers(5, TINY.vocab_size, (rows, length)).astype(np.int32),
-        "segment_ids": rng.integers(0, 2, (rows, length)).astype(np.int32),
-        "attention_mask": mask,
-        "start_positions": rng.integers(0, 8, rows).astype(np.int32),
-        "end_positions": rng.integers(0, 8, rows).astype(np.int32),
-        "weights": np.array([1, 1, 0, 1, 1, 1], np.float32),
-    }
-
-
-@pytest.fixture(scope="module")
-def params():
-    return nn.unbox(jax.jit(spans.Spans(TINY).init)(jax.random.key(3)))
-
-
-def measure(params, batch):
-    keys = jnp.zeros(len(batch["weights"]), jnp.uint32)
-    terms = jax.jit(functools.partial(spans.Spans(TINY).terms, dropout_keys=None))
-    got = terms(params, batch, sampling_keys=keys)
-    return {name: metric_sums.ratio(term) for name, term in got.items()}
-
-
-def test_loss_and_accuracies_in_numpy(params, batch):
+def test_loss_and_accuracies_in_numpy():
     objective = spans.Spans(TINY)
-    inputs = Inputs.of(jax.tree.map(jnp.asarray, batch))
-    logits = jax.jit(objective.model.apply)({"params": params}, inputs)
+    params, batch = params_of(objective.init), batch_of(objective, 6, 16)
+    batch["weights"] = np.array([1, 1, 0, 1, 1, 1], np.float32)
+    terms = jax.jit(functools.partial(objective.terms, dropout_keys=None))
+
+    def measure(batch):
+        got = terms(params, batch, sampling_keys=jnp.zeros(6, jnp.uint32))
+        return {name: metric_sums.ratio(term) for name, term in got.items()}
+
+    logits = jax.jit(objective.model.apply)({"params": params}, Inputs.of(batch))
     logits = np.asarray(logits, np.float64)
     losses, hits = [], []
     for row in np.flatnonzero(batch["weights"]):
@@ -58,14 +37,14 @@ def test_loss_and_accuracies_in_numpy(params, batch):
             for i, label in enumerate(labels)
         ]
         hits.append([valid[:, i].argmax() == label for i, label in enumerate(labels)])
-    got = measure(params, batch)
+    got = measure(batch)
     assert got["span_loss"] == pytest.approx(np.mean(losses), rel=1e-5)
     outputs = jax.jit(objective.outputs)(params, batch)
     for i, name in enumerate(("start", "end")):
         values = np.asarray(outputs[f"{name}_logits"])
         assert got[f"{name}_accuracy"] == pytest.approx(np.mean(hits, axis=0)[i])
         assert values.dtype == np.float32
-        mask = batch["attention_mask"]
+        mask = np.asarray(batch["attention_mask"])
         assert np.allclose(values[mask], logits[..., i][mask], atol=1e-6)
         assert (values[~mask] < -1e8).all()
     assert got["exact"] == pytest.approx(np.mean(np.all(hits, axis=1)))
@@ -74,7 +53,7 @@ def test_loss_and_accuracies_in_numpy(params, batch):
         for name in ("start", "end")
     }
     predicted["end_positions"][0] = (predicted["end_positions"][0] + 1) % 8
-    some = measure(params, batch | jax.tree.map(np.int32, predicted))
+    some = measure(batch | jax.tree.map(np.int32, predicted))
     assert some["start_accuracy"] == 1.0
     assert some["exact"] == some["end_accuracy"] == pytest.approx(4 / 5)
 

@@ -73,7 +73,7 @@ def batch_of(objective, rows=8, length=24, seed=0):
             values = np.maximum(values, -1)
         elif name in ("input_ids", "mlm_labels", "target_labels"):
             values = rng.integers(5, TINY.vocab_size, shape.shape)
-        elif name in ("mlm_positions", "target_positions"):
+        elif name.endswith("_positions"):
             values = rng.integers(0, 10, shape.shape)
         else:
             values = rng.integers(0, 2, shape.shape)
