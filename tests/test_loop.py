@@ -77,11 +77,12 @@ def test_a_ledger_adds_up_over_starts(clock):
 # ---- a run inside of this process
 
 
-def small_config(corpus, **run):
+def small_config(corpus, steps=10, optimizer=None, **run):
     cfg = pod_recipe.get_config()
     cfg.data.corpus = str(corpus.folder)
-    cfg.phases[0].steps = 10
-    cfg.loop.update(**run)
+    cfg.phases[0].steps = steps
+    cfg.optimizer.update(optimizer or {})
+    cfg.loop.update(run)
     return knobs.from_configdict(config.PretrainConfig, cfg)
 
 
@@ -286,13 +287,9 @@ def test_a_full_disk_is_reported_and_loses_one_report(tmp_path):
 
 def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     """Their loss is not 0: there is none."""
-    values = small_config(corpus, eval_batches=0)
-    optimizer = dataclasses.replace(
-        values.optimizer, learning_rate=1e30, schedule="linear"
-    )
-    run = dataclasses.replace(values.loop, log_every=1, max_skipped_steps=1000)
-    phase = dataclasses.replace(values.phases[0], steps=6)
-    values = dataclasses.replace(values, optimizer=optimizer, loop=run, phases=(phase,))
+    loop = {"eval_batches": 0, "log_every": 1, "max_skipped_steps": 1000}
+    optimizer = {"learning_rate": 1e30, "schedule": "linear"}
+    values = small_config(corpus, 6, optimizer, **loop)
     try:
         pretraining.pretrain(values, str(tmp_path))
     except UserError as error:  # parameters of 1e30 are finite, or are not saved
