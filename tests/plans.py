@@ -1,4 +1,4 @@
-"""Shared helpers of the tests of plans."""
+"""Shared helpers of the tests of plans and of kernels for TPUs."""
 
 import dataclasses
 import importlib.util
@@ -17,6 +17,16 @@ def needs_compiler(test):
         reason="the TPU compiler is missing: pip install -e '.[tpu]'",
     )
     return pytest.mark.plans(without(test))
+
+
+def count_kernels(traced):
+    """Count the kernels in a traced program for TPUs; for CPUs it has none."""
+    on_cpus, on_tpus = (
+        traced.lower(lowering_platforms=(name,)).as_text().count("tpu_custom_call")
+        for name in ("cpu", "tpu")
+    )
+    assert on_cpus == 0
+    return on_tpus
 
 
 def fake_phase(steps=1, flops=1e12, left=1.0, batch_size=256):
