@@ -13,7 +13,7 @@ from plans import count_kernels
 
 from bert_jax import config
 from bert_jax.model import cross_entropy
-from bert_jax.model.kernels import decisions, tpu_cross_entropy
+from bert_jax.model.kernels import tpu_cross_entropy
 from bert_jax.objectives import metric_sums
 from bert_jax.planning import topology
 from bert_jax.training import sharding
@@ -156,15 +156,6 @@ def test_tpus_use_the_kernels_where_shapes_allow():
     assert kernels(tensor=2) == 0
     assert kernels(dtype="float32") == 0
     assert kernels(kernels="off") == 0
-
-
-def test_reasons_name_what_the_kernel_lacks():
-    encoder = config.EncoderConfig(hidden_size=192)
-    decision = decisions.cross_entropy(encoder, "tpu", 8)
-    assert str(decision) == (
-        "plain operations (embeddings of 192 columns; the kernel takes multiples of "
-        "128)"
-    )
 
 
 @pytest.mark.plans

@@ -141,20 +141,6 @@ def test_bfloat16_is_close_to_float32():
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(half_grads))
 
 
-def test_padding_has_no_influence():
-    params, batch = init(TINY), random_batch()
-    (loss, _), _ = loss_and_grads(TINY, params, batch)
-    noise = jnp.where(batch["attention_mask"], batch["input_ids"], 77)
-    (noisy, _), _ = loss_and_grads(TINY, params, batch | {"input_ids": noise})
-    assert noisy == loss
-    longer = {
-        name: jnp.pad(batch[name], ((0, 0), (0, 8)))
-        for name in ("input_ids", "segment_ids", "attention_mask")
-    }
-    (padded, _), _ = loss_and_grads(TINY, params, batch | longer)
-    assert padded == pytest.approx(float(loss), rel=1e-6)
-
-
 def test_padding_of_the_vocabulary_is_never_predicted():
     params, batch = init(TINY), random_batch()
     params["mlm_head"]["output_bias"] = (
