@@ -88,19 +88,11 @@ class ShardWriter:
     def _flush(self) -> None:
         if not self._rows:
             return
-        tokens, starts, sources = zip(*self._rows, strict=True)
+        columns = zip(*self._rows, strict=True)
         arrays = [
-            _list_array(tokens, self._schema.field("tokens").type),
-            _list_array(starts, self._schema.field("sentence_starts").type),
-            pyarrow.array(sources, pyarrow.string()),
+            pyarrow.array(values, field.type)
+            for values, field in zip(columns, self._schema, strict=True)
         ]
         with storage.writing(self._where, CONTINUES):
             self._writer.write(pyarrow.record_batch(arrays, schema=self._schema))
         self._rows, self._pending = [], 0
-
-
-def _list_array(values: Sequence[np.ndarray], kind: pyarrow.DataType):
-    offsets = np.cumsum([0, *map(len, values)], dtype=np.int32)
-    return pyarrow.ListArray.from_arrays(
-        pyarrow.array(offsets), pyarrow.array(np.concatenate(values)), type=kind
-    )
