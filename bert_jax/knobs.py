@@ -79,7 +79,9 @@ def knob(
 
 def to_configdict(config: Any) -> ml_collections.ConfigDict:
     """Return a mutable, typed copy for recipes and the command line."""
-    return ml_collections.ConfigDict(_convert(config, ml_collections.ConfigDict))
+    return dataclasses.asdict(
+        config, dict_factory=lambda fields: ml_collections.ConfigDict(dict(fields))
+    )
 
 
 def from_configdict(cls: type[T], cfg: ml_collections.ConfigDict) -> T:
@@ -88,8 +90,8 @@ def from_configdict(cls: type[T], cfg: ml_collections.ConfigDict) -> T:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Convert a config to plain dicts, lists and scalars, as in `config.json`."""
-    return _convert(config, dict)
+    """Convert a config to plain dicts, tuples and scalars, as in `config.json`."""
+    return dataclasses.asdict(config)
 
 
 def from_dict(cls: type[T], values: Any) -> T:
@@ -104,18 +106,6 @@ def from_dict(cls: type[T], values: Any) -> T:
     config = _rebuild(cls, values, "")
     check(config)
     return config
-
-
-def _convert(value: Any, mapping: type) -> Any:
-    if dataclasses.is_dataclass(value):
-        fields = dataclasses.fields(value)
-        return mapping(
-            {f.name: _convert(getattr(value, f.name), mapping) for f in fields}
-        )
-    if isinstance(value, tuple):
-        items = [_convert(item, mapping) for item in value]
-        return items if mapping is dict else tuple(items)
-    return value
 
 
 def _rebuild(expected: Any, value: Any, where: str) -> Any:

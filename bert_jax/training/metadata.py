@@ -49,7 +49,7 @@ def of_run(
     `tasks.Task.settings`.
     """
     return Metadata(
-        config=knobs.to_dict(config),
+        config=config if isinstance(config, dict) else knobs.to_dict(config),
         encoder=objective.encoder,
         encoder_path=objective.encoder_path,
         tokenizer=tokenizer,
