@@ -141,24 +141,18 @@ def _rebuild_dataclass(cls: type, value: Any, where: str) -> Any:
         raise UserError(f"{name}{value!r}: expected a group of fields")
     fields = {f.name: f for f in dataclasses.fields(cls)}
     prefix = f"{where}." if where else ""
-    if "kind" in fields and value.get("kind", kind_of(cls)) != kind_of(cls):
+    if "kind" in fields and value.get("kind", cls.kind) != cls.kind:
         what = f"{where} is" if where else "this is a config for"
-        raise UserError(f"{what} {value['kind']!r}, not {kind_of(cls)!r}")
+        raise UserError(f"{what} {value['kind']!r}, not {cls.kind!r}")
     for name in sorted(map(str, value.keys() - fields.keys())):
         known = ", ".join(sorted(fields))
         raise UserError(f"unknown config field {prefix}{name}; known here: {known}")
     return cls(**{n: _rebuild(fields[n].type, v, prefix + n) for n, v in value.items()})
 
 
-def kind_of(cls: type) -> str:
-    """Return the `kind` of a dataclass that has this field."""
-    (field,) = (f for f in dataclasses.fields(cls) if f.name == "kind")
-    return field.default
-
-
 def _union_member(classes: tuple[type, ...], value: Any, where: str) -> type:
     """Return the dataclass of a union that a dict belongs to."""
-    by_kind = {kind_of(cls): cls for cls in classes}
+    by_kind = {cls.kind: cls for cls in classes}
     kind = value.get("kind") if isinstance(value, dict) else None
     if kind not in by_kind:
         known = " or ".join(map(repr, by_kind))

@@ -114,7 +114,7 @@ def build(name, *more):
 def resolved(name: str) -> typing.Any:
     """Return the frozen config of any recipe."""
     cfg = load(name)
-    cls = {knobs.kind_of(cls): cls for cls in _PROGRAMS}[cfg.kind]
+    cls = {cls.kind: cls for cls in _PROGRAMS}[cfg.kind]
     return knobs.from_dict(cls, json.loads(cfg.to_json_best_effort()))
 
 
@@ -144,7 +144,7 @@ def write_record() -> None:
 def differences(config: typing.Any) -> list[str]:
     """Return `path: value` for the fields that differ from the defaults."""
     cls = type(config)
-    return [f"kind: {knobs.kind_of(cls)!r}", *_differences(config, cls(), "")]
+    return [f"kind: {cls.kind!r}", *_differences(config, cls(), "")]
 
 
 def defaults(cls: type) -> list[str]:

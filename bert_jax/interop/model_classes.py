@@ -47,9 +47,9 @@ _TASKS = {
     "choice": CHOICE,
 }
 _OBJECTIVES = {
-    knobs.kind_of(config_lib.CausalLmConfig): CAUSAL_LM,
-    knobs.kind_of(config_lib.PermutationLmConfig): PERMUTATION_LM,
-    knobs.kind_of(config_lib.ReplacedTokensConfig): REPLACED_TOKENS,
+    config_lib.CausalLmConfig.kind: CAUSAL_LM,
+    config_lib.PermutationLmConfig.kind: PERMUTATION_LM,
+    config_lib.ReplacedTokensConfig.kind: REPLACED_TOKENS,
 }
 _QUESTIONS = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
 # Objectives and their configs; all other purposes have masked tokens.

@@ -68,7 +68,7 @@ class Trained:
     def saved_config(self, section: str, config_class: type) -> Any | None:
         """Return a section of the run's config, or None if it is of another class."""
         saved = self.metadata.config.get(section, {})
-        if saved.get("kind") != knobs.kind_of(config_class):
+        if saved.get("kind") != config_class.kind:
             return None
         try:
             return knobs.from_dict(config_class, saved)
@@ -79,7 +79,7 @@ class Trained:
         """Return config and settings of the fine-tuning task of the checkpoint."""
         config = self.saved_config("task", config_class)
         if config is None:
-            kind = knobs.kind_of(config_class)
+            kind = config_class.kind
             raise UserError(
                 f"{self.source} is not a checkpoint of {kind}: {self.description()}; "
                 f"use a workdir of {_PROGRAMS[kind]}"
