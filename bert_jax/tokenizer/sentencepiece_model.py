@@ -1,7 +1,7 @@
 """SentencePiece models (`spm.model`, `spiece.model`) as pipelines.
 
-A model is protobuf in its wire format, read without a schema: the schema that comes
-with sentencepiece needs a newer protobuf than TensorFlow allows.
+A model is a message of protobuf, read without a schema: the schema that comes with
+sentencepiece needs a newer protobuf than TensorFlow allows.
 """
 
 import unicodedata
@@ -10,6 +10,8 @@ from typing import Any
 
 import sentencepiece
 import tokenizers
+from google.protobuf import empty_pb2, unknown_fields
+from google.protobuf.message import DecodeError
 from tokenizers import decoders, models, normalizers, pre_tokenizers
 
 from bert_jax.errors import UserError
@@ -59,7 +61,7 @@ def pipeline(
         # with the type of the model in its field 3, and NormalizerSpec is field 3.
         kind = _fields(message.get(2, b"")).get(3, _UNIGRAM)
         spec = _fields(message.get(3, b""))
-    except (RuntimeError, IndexError, KeyError) as error:
+    except (RuntimeError, DecodeError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"the SentencePiece model is damaged: {reason}") from error
     if not model:
@@ -108,28 +110,5 @@ def pipeline(
 
 def _fields(message: bytes) -> dict[int, Any]:
     """Decode the fields of a message by number. The last field of a number wins."""
-    fields: dict[int, Any] = {}
-    position = 0
-
-    def varint():
-        nonlocal position
-        value = shift = 0
-        while True:
-            byte = message[position]
-            position += 1
-            value |= (byte & 0x7F) << shift
-            shift += 7
-            if byte < 0x80:
-                return value
-
-    while position < len(message):
-        tag = varint()
-        number, kind = tag >> 3, tag & 7
-        if kind == 0:
-            value = varint()
-        else:
-            length = {1: 8, 5: 4}[kind] if kind in (1, 5) else varint()
-            value = message[position : position + length]
-            position += length
-        fields[number] = value
-    return fields
+    fields = unknown_fields.UnknownFieldSet(empty_pb2.Empty.FromString(message))
+    return {field.field_number: field.data for field in fields}
