@@ -134,20 +134,21 @@ class Tokenizer:
         """Class of the model: "WordPiece", "BPE", "Unigram" or "WordLevel"."""
         return self._values["model"]["type"]
 
-    @property
+    @functools.cached_property
     def tokens(self) -> list[str]:
         """Token of each id; "" for an id that the vocabulary skips."""
-        return self._texts.tokens
+        by_id = {i: token for token, i in self._pipeline.get_vocab().items()}
+        return [by_id.get(i, "") for i in range(max(by_id) + 1)]
 
     @functools.cached_property
     def texts(self) -> list[str]:
         """Text of each token, without markers such as `##` and without spaces."""
         return [each.decode("utf-8", "replace") for each in self._token_bytes]
 
-    @property
+    @functools.cached_property
     def space_marker(self) -> str:
         """First character of tokens that include the space before a word; "": none."""
-        return self._texts.space_marker
+        return token_texts.space_marker(self._values)
 
     @property
     def vocab_size(self) -> int:
@@ -164,9 +165,13 @@ class Tokenizer:
         part of a word and continues it. In a vocabulary without markers, each token is
         a word.
         """
-        unk = self.special_tokens.unk
-        continues = [self._texts.continues_word(token, unk) for token in self.tokens]
-        return np.array(continues)
+        if marker := self.space_marker:
+            added = {token["content"] for token in self._values["added_tokens"]}
+            begins = [t.startswith(marker) or t in added for t in self.tokens]
+            begins[self.unk_id] = False
+            return ~np.array(begins)
+        prefix = self._values["model"].get("continuing_subword_prefix")
+        return np.array([bool(prefix) and t.startswith(prefix) for t in self.tokens])
 
     @property
     def word_suffix(self) -> str:
@@ -174,7 +179,7 @@ class Tokenizer:
 
         Then no token tells whether it begins a word: `begins_word` is always True.
         """
-        return self._texts.word_suffix
+        return self._values["model"].get("end_of_word_suffix") or ""
 
     @functools.cached_property
     def begins_word(self) -> np.ndarray:
@@ -230,12 +235,8 @@ class Tokenizer:
         return json.loads(self.pipeline)
 
     @functools.cached_property
-    def _texts(self) -> token_texts.TokenTexts:
-        return token_texts.TokenTexts(self._pipeline)
-
-    @functools.cached_property
     def _token_bytes(self) -> list[bytes]:
-        return [self._texts.bytes_of(token) for token in self.tokens]
+        return token_texts.token_bytes(self.tokens, self._values)
 
     @functools.cached_property
     def _pipeline(self) -> tokenizers.Tokenizer:

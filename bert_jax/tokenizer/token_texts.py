@@ -1,8 +1,11 @@
-"""Texts of single tokens, and how a vocabulary marks the beginnings of words."""
+"""Texts of single tokens, and how a vocabulary marks the beginnings of words.
+
+`values` is the JSON of a pipeline.
+"""
 
 import functools
-import json
 import re
+from collections.abc import Iterable
 from typing import Any
 
 import tokenizers
@@ -11,58 +14,30 @@ BYTE_SPACE, METASPACE = "Ġ", "▁"
 _BYTE = re.compile("<0x([0-9A-F]{2})>")
 
 
-class TokenTexts:
-    """Texts of the tokens of a pipeline.
+def token_bytes(tokens: Iterable[str], values: dict[str, Any]) -> list[bytes]:
+    """Return the UTF-8 texts of tokens of a pipeline, without markers.
 
-    Attributes:
-      tokens: Token of each id; "" where the vocabulary has none.
-      added: Tokens that the pipeline finds before its model sees a text.
-      space_marker: Character that stands for the space before a word, at the beginning
-        of a token; "" if tokens do not include the space.
-      continuation: Prefix of tokens that continue a word, such as `##`; "": none.
-      word_suffix: Suffix of tokens that end a word, such as `</w>`; "": none.
+    The bytes of one token may be a part of a character.
     """
+    model, marker = values["model"], space_marker(values)
+    added = {token["content"] for token in values["added_tokens"]}
+    prefix = model.get("continuing_subword_prefix") or ""
+    suffix = model.get("end_of_word_suffix") or ""
 
-    def __init__(self, pipeline: tokenizers.Tokenizer):
-        values = json.loads(pipeline.to_str())
-        ids = pipeline.get_vocab()
-        self.tokens = [""] * (max(ids.values()) + 1)
-        for token, i in ids.items():
-            self.tokens[i] = token
-        added = pipeline.get_added_tokens_decoder().values()
-        self.added = frozenset(token.content for token in added)
-        self.space_marker = _space_marker(values)
-        self.continuation = values["model"].get("continuing_subword_prefix") or ""
-        self.word_suffix = values["model"].get("end_of_word_suffix") or ""
-        self._has_bytes = values["model"].get("byte_fallback", False)
-
-    def bytes_of(self, token: str) -> bytes:
-        """Return the UTF-8 text of a token, without markers.
-
-        The bytes of one token may be a part of a character.
-        """
-        if token in self.added:
+    def bytes_of(token: str) -> bytes:
+        if token in added:
             return token.encode()
-        if self.space_marker == BYTE_SPACE:
+        if marker == BYTE_SPACE:
             known = _byte_of_character()
             content = bytes(known[c] for c in token if c in known)
             return content.removeprefix(b" ")
-        if self._has_bytes and (match := _BYTE.fullmatch(token)):
+        if model.get("byte_fallback") and (match := _BYTE.fullmatch(token)):
             return bytes.fromhex(match[1])
-        if self.space_marker:
+        if marker:
             token = token.removeprefix(METASPACE).replace(METASPACE, " ")
-        token = token.removeprefix(self.continuation)
-        return token.removesuffix(self.word_suffix).encode()
+        return token.removeprefix(prefix).removesuffix(suffix).encode()
 
-    def continues_word(self, token: str, unk: str) -> bool:
-        """Return whether a token continues the word of the token before.
-
-        Where tokens include spaces, unknown text is a part of a word.
-        """
-        if self.space_marker:
-            is_begin = token.startswith(self.space_marker) or token in self.added
-            return token == unk or not is_begin
-        return bool(self.continuation) and token.startswith(self.continuation)
+    return [bytes_of(token) for token in tokens]
 
 
 def parts(values: Any) -> list[dict[str, Any]]:
@@ -75,7 +50,8 @@ def parts(values: Any) -> list[dict[str, Any]]:
     return [values, *inner] if "type" in values else inner
 
 
-def _space_marker(values: dict[str, Any]) -> str:
+def space_marker(values: dict[str, Any]) -> str:
+    """Return the first character of tokens that include a space; "": none."""
     kinds = {step["type"] for step in parts(values["pre_tokenizer"])}
     if "ByteLevel" in kinds:
         return BYTE_SPACE
