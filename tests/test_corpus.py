@@ -96,7 +96,7 @@ def test_documents_do_not_depend_on_where_a_file_is_cut(
             " ".join(text.split())
             for begin, end in ((0, cut), (cut, size))
             for text in document_files.documents(
-                str(path), begin, end, format, "text", Problems()
+                sources.Piece(str(path), begin, end), format, "text", Problems()
             )
         ]
         assert got == ["One. Two.", "Three.", "\u00e9."]

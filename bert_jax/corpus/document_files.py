@@ -64,35 +64,48 @@ class Problems:
             self.hints.append(line)
 
 
-def documents(
-    name: str,
-    start: int,
-    end: int,
-    format: str,
-    text_field: str,
-    problems: Problems,
-) -> Iterator[str]:
-    """Yield the texts of the documents that begin in a range of a file, in order.
+@dataclasses.dataclass(frozen=True)
+class Piece:
+    """Range of one input: bytes of a file, or examples of a dataset.
 
-    The range has the bytes from `start` to `end`, exclusive. `text_field` is the field
-    of a JSON object, or the column, that holds the text. `problems` collects messages
-    about bad input; its line, or the rest of the file, is left out.
+    Attributes:
+      name: Path of the file, or name of the dataset.
+      start: First byte or example.
+      end: End of the range, exclusive. A document belongs to the piece in which it
+        begins.
+      checksum: Checksum of the file from a store's listing; "" if there is none.
+    """
+
+    name: str
+    start: int
+    end: int
+    checksum: str = ""
+
+
+def documents(
+    piece: Piece, format: str, text_field: str, problems: Problems
+) -> Iterator[str]:
+    """Yield the texts of the documents that begin in a piece of a file, in order.
+
+    `text_field` is the field of a JSON object, or the column, that holds the text.
+    `problems` collects messages about bad input; its line, or the rest of the file, is
+    left out.
 
     Raises:
       UserError: The file does not exist, or has no such column.
     """
-    shown = terminal.printable(name)
-    if not end:
+    shown = terminal.printable(piece.name)
+    if not piece.end:
         problems.add(f"{shown}: empty file")
         return
     kept, until = 0, ""
     try:
-        with file_kinds.unpacked(name) as stream:
-            lines = _Lines(stream, name, start, end, problems)
+        with file_kinds.unpacked(piece.name) as stream:
+            lines = _Lines(stream, piece, problems)
             if format != "parquet" and (
-                kind := file_kinds.kind_of_binary(stream, name, start)
+                kind := file_kinds.kind_of_binary(stream, piece.name, piece.start)
             ):
-                if start == 0:
+                if piece.start == 0:
                     problems.add(f"{shown}: no text; the file is {kind}; left out")
                 return
             parse = {
@@ -124,22 +137,15 @@ class _Lines:
     end of the file: the reader decides where to stop. A compressed file is one range.
     """
 
-    def __init__(
-        self,
-        stream: io.BufferedIOBase,
-        name: str,
-        start: int,
-        end: int,
-        problems: Problems,
-    ):
+    def __init__(self, stream: io.BufferedIOBase, piece: Piece, problems: Problems):
         self.stream = stream
-        self.name = name
+        self.name = piece.name
         self.problems = problems
         self._number = self._offset = 0
         self.row = 0  # of a table; 0 in other files
         self.is_cut = False  # whether the last line is only the part of a longer one
-        self.start = start
-        self.end = math.inf if file_kinds.is_compressed(name) else end
+        self.start = piece.start
+        self.end = math.inf if file_kinds.is_compressed(piece.name) else piece.end
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         offset = 0

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from bert_jax import storage, terminal
 from bert_jax.corpus import document_files, file_kinds, python_docs
-from bert_jax.corpus.document_files import Problems
+from bert_jax.corpus.document_files import Piece, Problems
 from bert_jax.errors import Unavailable, UserError
 
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
@@ -49,24 +49,6 @@ class Source:
     format: str
     text_field: str = "text"
     split_bytes: int = 8_000_000
-
-
-@dataclasses.dataclass(frozen=True)
-class Piece:
-    """Range of one input: bytes of a file, or examples of a dataset.
-
-    Attributes:
-      name: Path of the file, or name of the dataset.
-      start: First byte or example.
-      end: End of the range, exclusive. A document belongs to the piece in which it
-        begins.
-      checksum: Checksum of the file from a store's listing; "" if there is none.
-    """
-
-    name: str
-    start: int
-    end: int
-    checksum: str = ""
 
 
 Split = tuple[Piece, ...]
@@ -206,12 +188,7 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
                 yield Document(text, terminal.printable(module))
         else:
             texts = document_files.documents(
-                piece.name,
-                piece.start,
-                piece.end,
-                source.format,
-                source.text_field,
-                problems,
+                piece, source.format, source.text_field, problems
             )
             for number, text in enumerate(texts, 1):
                 yield Document(text, f"{shown}:{number}")
