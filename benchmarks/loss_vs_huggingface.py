@@ -44,16 +44,12 @@ ENCODER = config_lib.EncoderConfig(
     attention_dropout_rate=0.0,
     dtype="float32",
 )
-# By case: the class of Hugging Face, and the names of both heads; pretraining exports
-# its heads with the encoder.
-MODELS = {
-    "pretraining": (transformers.BertForPreTraining, None),
-    "classes": (
-        transformers.BertForSequenceClassification,
-        ("classifier", "classifier"),
-    ),
-    "spans": (transformers.BertForQuestionAnswering, ("span_classifier", "qa_outputs")),
-    "tags": (transformers.BertForTokenClassification, ("tagger", "classifier")),
+# Purpose of the class of Hugging Face, by case.
+PURPOSES = {
+    "pretraining": family.NEXT_SENTENCE,
+    "classes": family.CLASSIFICATION,
+    "spans": family.ANSWERING,
+    "tags": family.TAGGING,
 }
 
 
@@ -105,8 +101,8 @@ def bert_jax_losses(objective, settings, batches):
 
 def huggingface_model(case, encoder, initial):
     """Return Hugging Face's model with bert_jax's initial parameters."""
-    model_class, heads = MODELS[case]
-    model = model_class(
+    form = huggingface.Form(bert.BERT, PURPOSES[case], encoder, pad_id=0)
+    model = getattr(transformers, form.name)(
         transformers.BertConfig(
             vocab_size=encoder.vocab_size,
             hidden_size=encoder.hidden_size,
@@ -119,20 +115,12 @@ def huggingface_model(case, encoder, initial):
             num_labels=2 if case == "spans" else CLASSES,
         )
     )
-    head = family.BARE if heads else family.NEXT_SENTENCE
-    form = huggingface.Form(bert.BERT, head, encoder, pad_id=0)
-    exported = {"encoder": initial["encoder"]} if heads else initial
-    arrays = huggingface.to_huggingface(exported, form)
+    arrays = huggingface.to_huggingface(initial, form)
     state = {name: torch.tensor(np.array(value)) for name, value in arrays.items()}
-    if heads:
-        trained = initial[heads[0]]
-        state[f"{heads[1]}.weight"] = torch.tensor(np.array(trained["kernel"]).T)
-        state[f"{heads[1]}.bias"] = torch.tensor(np.array(trained["bias"]))
     missing, extra = model.load_state_dict(state, strict=False)
     # Second names of tied tensors are missing.
     assert all("decoder" in n or "position_ids" in n for n in missing), missing
-    # Hugging Face's models of spans and tags have no pooler.
-    assert all("pooler" in name for name in extra), extra
+    assert not extra, extra
     return model
 
 
