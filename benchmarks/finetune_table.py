@@ -14,12 +14,12 @@ deviation over seeds.
 """
 
 import argparse
-import gzip
 import json
 import pathlib
 
 from bert_jax import config as config_lib
 from bert_jax import finetuning
+from bert_jax.tasks import task_files
 
 SQUAD_TRAIN_ARTICLES = 38
 RANDOM = "random weights"
@@ -39,9 +39,7 @@ TASKS = {
 def split_squad(source: pathlib.Path, folder: pathlib.Path) -> None:
     """Write the articles of dev-v1.1 as a file to train on and one to evaluate."""
     folder.mkdir(parents=True, exist_ok=True)
-    path = pathlib.Path(existing(source / "dev-v1.1.json"))
-    data = path.read_bytes()
-    text = gzip.decompress(data) if path.suffix == ".gz" else data
+    text = task_files.read(existing(source / "dev-v1.1.json"))
     articles = json.loads(text)["data"]
     for part, chosen in (
         ("train", articles[:SQUAD_TRAIN_ARTICLES]),
