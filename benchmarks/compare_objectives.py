@@ -61,7 +61,6 @@ def recipe_of(
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
     """Return the processor seconds of a step, by name of the objective."""
     measured = speedrun.measure(
-        pathlib.Path(values.output) / "seconds.json",
         [name for name in OBJECTIVES if name in values.objectives],
         lambda name: [recipe_of(name, 1000, 0, values)],
         values,

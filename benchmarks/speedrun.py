@@ -168,24 +168,20 @@ def seconds_of_steps(values: argparse.Namespace) -> dict[str, list[float]]:
         full = recipe_of(name, [1000] * len(ROWS[name].phases), 0, values)
         return [dataclasses.replace(full, phases=(phase,)) for phase in full.phases]
 
-    file = pathlib.Path(values.output) / "seconds.json"
-    return measure(file, ["BERT", *values.rows], phases_of, values)
+    return measure(["BERT", *values.rows], phases_of, values)
 
 
 def measure(
-    file: pathlib.Path,
     names: Iterable[str],
     phases_of: Callable[[str], list[config_lib.PretrainConfig]],
     values: argparse.Namespace,
 ) -> dict[str, list[float]]:
     """Return the processor seconds of a step, medians of rounds.
 
-    Args:
-      file: Stored result. If it lacks a name, all are measured again, in turns.
-      names: Names of models.
-      phases_of: Function from a name to configs of one phase each.
-      values: Flags, with `rounds` and `timed_steps`.
+    The result is stored. If it lacks a name, all are measured again, in turns.
+    `phases_of` is a function from the name of a model to configs of one phase each.
     """
+    file = pathlib.Path(values.output) / "seconds.json"
     known = json.loads(file.read_text()) if file.exists() else {}
     names = list(dict.fromkeys([*known, *names]))
     if set(names) <= known.keys():
