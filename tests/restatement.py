@@ -70,11 +70,11 @@ def read_documents(corpus, split, group=0, groups=1):
     documents, offset = [], 0
     for shard in (s for i in range(groups) for s in every[i::groups]):
         for rows in shards.read_shard(corpus.folder, shard):
-            starts = [*rows.sentence_starts, len(rows.tokens)]
+            starts = rows.sentence_starts
             sentences = [
                 rows.tokens[a:b].tolist() for a, b in itertools.pairwise(starts)
             ]
-            for first, last in itertools.pairwise(rows.sentences_before):
+            for first, last in itertools.pairwise(rows.document_sentences):
                 document = []
                 for sentence in sentences[first:last]:
                     own = sentence[max(begin - offset, 0) : max(end - offset, 0)]

@@ -143,18 +143,20 @@ def _fingerprint(tokenizer: str, shards: Mapping[str, Sequence[Shard]]) -> str:
 
 
 @dataclasses.dataclass(frozen=True)
-class Rows:
-    """Documents of one record batch, flattened.
+class TokenTable:
+    """Documents, end to end.
 
     Attributes:
       tokens: uint16 or int32 [tokens].
-      sentence_starts: int64 [sentences], into `tokens`.
-      sentences_before: int64 [documents + 1], into `sentence_starts`.
+      sentence_starts: int64 [sentences + 1], index of each sentence's first token, and
+        the number of tokens.
+      document_sentences: int64 [documents + 1], index of each document's first
+        sentence, and the number of sentences.
     """
 
     tokens: np.ndarray
     sentence_starts: np.ndarray
-    sentences_before: np.ndarray
+    document_sentences: np.ndarray
 
 
 def check_sizes(corpus: Corpus) -> None:
@@ -208,7 +210,7 @@ def _read_checked(path: storage.Path, shard: Shard) -> pyarrow.Buffer:
     return content
 
 
-def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
+def read_shard(folder: storage.Path, shard: Shard) -> Iterator[TokenTable]:
     """Check one shard, and yield the documents of each of its record batches.
 
     Raises:
@@ -219,9 +221,8 @@ def read_shard(folder: storage.Path, shard: Shard) -> Iterator[Rows]:
         tokens, starts, _ = batch.columns
         documents = tokens.offsets.to_numpy().astype(np.int64)
         sentences = starts.offsets.to_numpy().astype(np.int64)
-        starts_in_document = starts.values.to_numpy().astype(np.int64)
+        starts_in_document = starts.values.to_numpy()
         # [sentences]: start of the document that each sentence is in
         document_of = np.repeat(documents[:-1], np.diff(sentences))
-        yield Rows(
-            tokens.values.to_numpy(), starts_in_document + document_of, sentences
-        )
+        starts = np.append(starts_in_document + document_of, documents[-1:])
+        yield TokenTable(tokens.values.to_numpy(), starts, sentences)

@@ -14,26 +14,9 @@ import numpy as np
 from bert_jax.corpus import shards
 
 
-@dataclasses.dataclass(frozen=True)
-class TokenTable:
-    """Documents of a group, end to end.
-
-    Attributes:
-      tokens: uint16 or int32 [tokens].
-      sentence_starts: int64 [sentences + 1], index of each sentence's first token, and
-        the number of tokens.
-      document_sentences: int64 [documents + 1], index of each document's first
-        sentence, and the number of sentences.
-    """
-
-    tokens: np.ndarray
-    sentence_starts: np.ndarray
-    document_sentences: np.ndarray
-
-
 def load_tokens(
     corpus: shards.Corpus, split: str, group: int = 0, num_groups: int = 1
-) -> TokenTable:
+) -> shards.TokenTable:
     """Read one group of the tokens of a split into memory, and verify checksums.
 
     Groups have equal numbers of tokens, so that a token of any group comes equally
@@ -70,7 +53,7 @@ def load_tokens(
             first = np.searchsorted(rows.sentence_starts, lo, side="right") - 1
             last = np.searchsorted(rows.sentence_starts, hi)
             own = np.maximum(rows.sentence_starts[first:last], lo) - lo
-            before, after = rows.sentences_before[:-1], rows.sentences_before[1:]
+            before, after = rows.document_sentences[:-1], rows.document_sentences[1:]
             of_documents = np.maximum(before[(after > first) & (before < last)], first)
             starts[s : s + len(own)] = t + own
             documents[d : d + len(of_documents)] = s + of_documents - first
@@ -79,10 +62,10 @@ def load_tokens(
             s += len(own)
             d += len(of_documents)
     starts[s], documents[d] = t, s
-    return TokenTable(tokens[:t], starts[: s + 1], documents[: d + 1])
+    return shards.TokenTable(tokens[:t], starts[: s + 1], documents[: d + 1])
 
 
-def count_tokens(table: TokenTable, vocab_size: int) -> np.ndarray:
+def count_tokens(table: shards.TokenTable, vocab_size: int) -> np.ndarray:
     """Count the occurrences of each token: int64 [vocab_size]."""
     # `np.bincount` copies its argument to int64, so it gets a part at a time.
     parts = np.array_split(table.tokens, len(table.tokens) // 2**22 + 1)
@@ -111,7 +94,7 @@ class Pieces:
         return np.searchsorted(self.of_document, pieces, side="right") - 1
 
 
-def cut_into_pieces(table: TokenTable, target: int) -> Pieces:
+def cut_into_pieces(table: shards.TokenTable, target: int) -> Pieces:
     """Cut sentences longer than `target` tokens into equal parts."""
     lengths = np.diff(table.sentence_starts)
     parts = -(-lengths // target)

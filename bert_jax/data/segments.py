@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import shards
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits
 
@@ -55,7 +56,7 @@ class Segments:
 
     def __init__(
         self,
-        table: chunks_lib.TokenTable,
+        table: shards.TokenTable,
         *,
         length: int,
         short_sequence_rate: float,
