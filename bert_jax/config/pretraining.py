@@ -115,9 +115,6 @@ class PhaseConfig:
         check_shares(where, self)
 
 
-_OPTIMIZER = OptimizerConfig()
-
-
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class PretrainConfig:
     """Config of `run.pretrain`."""
@@ -141,7 +138,7 @@ class PretrainConfig:
         PhaseConfig(),
         PhaseConfig(steps=100_000, length=512),
     )
-    optimizer: OptimizerConfig = _OPTIMIZER
+    optimizer: OptimizerConfig = OptimizerConfig()
     mesh: MeshConfig = MeshConfig()
     loop: LoopConfig = LoopConfig()
 
@@ -189,11 +186,12 @@ class PretrainConfig:
             return
         for name in ("learning_rate", *_SCHEDULE_FRACTIONS):
             value = getattr(self.optimizer, name)
-            if value != getattr(_OPTIMIZER, name):
+            default = getattr(OptimizerConfig, name)
+            if value != default:
                 raise UserError(
                     f"{where}optimizer.{name}={value} has no effect beside "
                     f"{where}phases[0].learning_rate; set {where}phases[0].{name}, and "
-                    f"leave this at its default, {getattr(_OPTIMIZER, name)}"
+                    f"leave this at its default, {default}"
                 )
 
     def _check_encoder(self, where: str) -> None:
