@@ -28,15 +28,9 @@ SPECIAL_TOKENS = SpecialTokens("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]")
 PAD, UNK, CLS, SEP, MASK = SPECIAL_TOKENS
 BYTE_BPE_SPECIAL_TOKENS = SpecialTokens("<pad>", "<unk>", "<s>", "</s>", "<mask>")
 
-# Fields of `tokenizer_config.json` that name the token of a role, the first one first;
-# and tokens that have this role in published vocabularies.
-_FIELDS = {
-    "pad": ("pad_token",),
-    "cls": ("cls_token", "bos_token"),
-    "sep": ("sep_token", "eos_token"),
-    "mask": ("mask_token",),
-    "unk": ("unk_token",),
-}
+# Fields of `tokenizer_config.json` that name the token of a role if `ROLE_token` does
+# not; and tokens that have a role in published vocabularies.
+_SECOND_FIELDS = {"cls": "bos_token", "sep": "eos_token"}
 _KNOWN = {
     "pad": (PAD, "<pad>", "<|pad|>"),
     "cls": (CLS, "<cls>", "<s>", "<bos>", "<|begin_of_text|>"),
@@ -62,15 +56,16 @@ def find(
       UserError: A token is missing, or two roles have the same token.
     """
     found: dict[str, str] = {} if unk is None else {"unk": unk}
-    for role, fields in _FIELDS.items():
+    for role, usual in _KNOWN.items():
         if role in found:
             continue
+        fields = f"{role}_token", _SECOND_FIELDS.get(role)
         given = [_text(named[field]) for field in fields if named.get(field)]
-        known = [token for token in _KNOWN[role] if token in tokens]
+        known = [token for token in usual if token in tokens]
         if not (given or known) and role in ROLES:
             raise UserError(
-                f"the vocabulary has no {' or '.join(_KNOWN[role])}; name its "
-                f"{role} token as {fields[0]} in tokenizer_config.json"
+                f"the vocabulary has no {' or '.join(usual)}; name its {role} token as "
+                f"{role}_token in tokenizer_config.json"
             )
         if given or known:
             found[role] = (given + known)[0]
