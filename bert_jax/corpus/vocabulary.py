@@ -26,10 +26,6 @@ from bert_jax.errors import UserError
 from bert_jax.tokenizer import Tokenizer, pipelines, sentencepiece_model
 from bert_jax.tokenizer.special_tokens import (
     BYTE_BPE_SPECIAL_TOKENS,
-    CLS,
-    MASK,
-    PAD,
-    SEP,
     SPECIAL_TOKENS,
     UNK,
 )
@@ -257,6 +253,7 @@ def _sentencepiece_model(
     texts: Iterable[str], vocab_size: int, lower_case: bool, strip_accents: bool
 ) -> bytes:
     buffer = io.BytesIO()
+    pad, unk, *controls = SPECIAL_TOKENS
     sentencepiece.SentencePieceTrainer.train(
         sentence_iterator=(
             sentencepiece_model.normalise(t, lower_case, strip_accents) for t in texts
@@ -268,9 +265,9 @@ def _sentencepiece_model(
         unk_id=1,
         bos_id=-1,
         eos_id=-1,
-        pad_piece=PAD,
-        unk_piece=UNK,
-        control_symbols=[CLS, SEP, MASK],
+        pad_piece=pad,
+        unk_piece=unk,
+        control_symbols=controls,
         # Of more lines, a random sample of this size is enough.
         input_sentence_size=2_000_000,
         # Longer lines are left out. The default would leave out whole paragraphs.
