@@ -61,14 +61,26 @@ def adopt_architecture(
     metadata: metadata_lib.Metadata,
     overrides: Collection[str],
 ) -> config_lib.PretrainConfig:
-    """Return the config with the path and the encoder of a teacher's checkpoint."""
-    objective = config.objective
+    """Return the config with the path and the encoder of a teacher's checkpoint.
+
+    The teacher computes as the student does, in the same type for example, except for
+    fields that are set.
+    """
+    objective, where = config.objective, "objective.teacher_encoder"
+    given = objective.teacher_encoder
+    computation = {
+        field.name: getattr(config.encoder, field.name)
+        for field in dataclasses.fields(given)
+        if field.metadata.get("free")
+        and getattr(given, field.name) == field.default
+        and f"{where}.{field.name}" not in overrides
+    }
     encoder = warm_start.encoder(
-        objective.teacher_encoder,
+        dataclasses.replace(given, **computation),
         path,
         metadata,
         overrides,
-        where="objective.teacher_encoder",
+        where=where,
     )
     objective = dataclasses.replace(
         objective, teacher=str(path), teacher_encoder=encoder

@@ -236,7 +236,8 @@ def test_a_run_resumes_bit_for_bit_with_a_teacher_of_any_format(
     published, runs = tmp_path / "published", [tmp_path / name for name in "abc"]
     convert.convert(str(pretrained), str(published))
     _, resolved = pretraining.pretrain(make_config(corpus, pretrained), str(runs[0]))
-    assert resolved.objective.teacher_encoder.hidden_size == 32
+    teacher = resolved.objective.teacher_encoder
+    assert (teacher.hidden_size, teacher.dtype) == (32, resolved.encoder.dtype)
     shutil.copytree(runs[0], runs[1])
     shutil.rmtree(runs[1] / "checkpoints" / "3")
     pretraining.pretrain(make_config(corpus, pretrained), str(runs[1]))
