@@ -50,7 +50,8 @@ def pretrain(
       config: Config of the run. Fields left open are filled in from the corpora.
       folder: Workdir.
       overrides: Paths of the fields that were given on the command line. The checkpoint
-        `init_from` must agree with them, even if they are at their defaults.
+        `init_from` must agree with them, and phases may not replace them, even if they
+        are at their defaults.
 
     Returns:
       The final state, and the config with all fields filled in.
@@ -71,6 +72,7 @@ def pretrain(
             config = warm_start.adopt(config, source, corpora[0], overrides)
         if isinstance(config.objective, config_lib.DistillationConfig):
             config = teacher.adopt(config, folder, corpora[0], overrides)
+        config.check_rates(overrides)
         config = resolve(config, corpora)
     if source:
         config = knobs.fill_in(

@@ -21,8 +21,8 @@ Not known to us: how rows were cut from the text; here they are full of sentence
         other rates.
 Run:    python -m bert_jax.run.pretrain --config=configs/deberta_v3.py:base \
             --config.data.corpus=DIR --workdir=DIR
-        with a corpus whose tokenizer is SentencePiece (run.train_tokenizer
-        --kind=sentencepiece).
+        with a corpus whose tokenizer is SentencePiece and cased (run.train_tokenizer
+        --kind=sentencepiece --nolower_case --vocab_size=128000).
         run.convert writes the discriminator as a DebertaV2Model, and the generator as a
         DebertaV2ForMaskedLM in a folder within.
 Cost:   the compiler's estimate for base on 64 chips of TPU v4 is 14 days, with a loop

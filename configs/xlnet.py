@@ -12,9 +12,10 @@ Source: Yang et al. 2019 (2.2 to 2.5, 3.1 and A.4) and zihangdai/xlnet, train.py
 
         The authors' rows have memory of the rows before, 384 tokens, and a second
         segment that is random in half of them. Here there is no memory, and the second
-        segment follows the first.
+        segment follows the first. In their code dropout also follows the activation
+        of the feed-forward network; here it does not.
 Run:    python -m bert_jax.run.train_tokenizer --kind=sentencepiece \
-            --vocab_size=32000 --input=TEXT --output=TOKENIZER
+            --nolower_case --vocab_size=32000 --input=TEXT --output=TOKENIZER
         python -m bert_jax.run.build_corpus --tokenizer=TOKENIZER \
             --input=TEXT --output=CORPUS
         python -m bert_jax.run.pretrain --config=configs/xlnet.py:base \

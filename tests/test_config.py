@@ -107,6 +107,27 @@ def changed(**groups):
             "^objective.generator_size=0.25 .*prediction_head.num_layers=0; .* be 1.0",
         ),
         (
+            {
+                "encoder": {
+                    "attention_window": 8,
+                    "global_layer_every": 2,
+                    "local_rotary_base": 1000.0,
+                }
+            },
+            "local_rotary_base=1000.0 does not go with encoder.positions=absolute",
+        ),
+        (
+            {
+                "objective": {
+                    "kind": "distillation",
+                    "segments": "doc_sentences",
+                    "examples_per_row": 4,
+                    "teacher_encoder.positions": "relative",
+                }
+            },
+            "examples_per_row=4 .* objective.teacher_encoder.positions=relative",
+        ),
+        (
             {"objective": {"kind": "distillation", "hidden_layers": "all"}},
             "hidden_layers=all does not go with objective.hidden_weight=0",
         ),
@@ -162,6 +183,10 @@ def test_a_rate_that_no_phase_would_have_is_refused(name):
     )
     with pytest.raises(UserError, match=message):
         knobs.from_configdict(config.PretrainConfig, cfg)
+    cfg.optimizer[name] = getattr(config.OptimizerConfig, name)  # on the command line
+    built = knobs.from_configdict(config.PretrainConfig, cfg)
+    with pytest.raises(UserError, match=rf"optimizer.{name}=0.0\d* has no effect"):
+        built.check_rates(["data.corpus", f"optimizer.{name}"])
 
 
 def test_roles_of_the_encoder_s_fields():

@@ -168,8 +168,8 @@ class EncoderConfig:
     attention_dropout_rate: float = knob(
         0.1, at_least=0, less_than=1, regularisation=True
     )
-    # Standard deviation of initial values: a normal distribution, truncated at two
-    # standard deviations.
+    # Standard deviation of a normal distribution that is truncated at two of them;
+    # that of initial values is 0.88 times as large.
     initializer_range: float = knob(0.02, at_least=0, regularisation=True)
     # Whether kernels that write to the residual stream, and those of prediction head
     # and pooler, begin smaller, by a factor of sqrt(2 num_layers) (ModernBERT).
@@ -224,6 +224,7 @@ class EncoderConfig:
         defaults = type(self)()
         if self.positions != "rotary":
             yield "rotary_base", defaults.rotary_base, "positions"
+            yield "local_rotary_base", 0.0, "positions"
         if not self.attention_window:
             yield "local_rotary_base", 0.0, "attention_window"
             yield "global_layer_every", 1, "attention_window"

@@ -120,6 +120,9 @@ class DistillationConfig(MaskedLmConfig):
             knobs.require(self, where, [("hidden_layers", "last", "hidden_weight")])
         if not self.teacher_weight:
             knobs.require(self, where, [("temperature", 2.0, "teacher_weight")])
+        if self.teacher_encoder.positions == "relative":
+            path = "teacher_encoder.positions"
+            knobs.require(self, where, [("examples_per_row", 1, path)])
 
     def compared_states(self, encoder: EncoderConfig) -> list[tuple[int, int]]:
         """Return the hidden states to compare, by index in student and teacher.

@@ -1,6 +1,7 @@
 """Config of `run.pretrain`."""
 
 import dataclasses
+from collections.abc import Collection
 
 from bert_jax import knobs
 from bert_jax.config.model import EncoderConfig, PredictionHeadConfig
@@ -32,6 +33,7 @@ _REFUSED_POSITIONS = {
 }
 # Shares of a schedule, which a phase with a learning rate sets for itself.
 _SCHEDULE_FRACTIONS = ("warmup_fraction", "decay_fraction")
+_RATES = ("learning_rate", *_SCHEDULE_FRACTIONS)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -182,16 +184,23 @@ class PretrainConfig:
         # Checkpoints that are still to be read decide on the other architectures.
         if not self.init_from and not getattr(self.objective, "teacher", ""):
             self.check_phases_fit(where)
+        changed = [
+            f"optimizer.{name}"
+            for name in _RATES
+            if getattr(self.optimizer, name) != getattr(OptimizerConfig, name)
+        ]
+        self.check_rates(changed, where)
+
+    def check_rates(self, given: Collection[str], where: str = "") -> None:
+        """Check that phases do not replace a field whose path is in `given`."""
         if not self.phases[0].learning_rate:
             return
-        for name in ("learning_rate", *_SCHEDULE_FRACTIONS):
-            value = getattr(self.optimizer, name)
-            default = getattr(OptimizerConfig, name)
-            if value != default:
+        for name in _RATES:
+            if f"optimizer.{name}" in given:
                 raise UserError(
-                    f"{where}optimizer.{name}={value} has no effect beside "
-                    f"{where}phases[0].learning_rate; set {where}phases[0].{name}, and "
-                    f"leave this at its default, {default}"
+                    f"{where}optimizer.{name}={getattr(self.optimizer, name)} has no "
+                    f"effect beside {where}phases[0].learning_rate; set "
+                    f"{where}phases[0].{name} instead"
                 )
 
     def _check_encoder(self, where: str) -> None:
