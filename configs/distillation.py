@@ -2,9 +2,9 @@ r"""A student with half of BERT-Base's layers, which imitates a teacher's predic
 
 Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers; the teacher's
         loss counts 5 for 2 of the loss of masked tokens and 1 of the cosine of the last
-        hidden states; temperature 2; no next sentence. Its initial weights, every other
-        layer of the teacher, are not here, and the teacher is imitated at masked
-        tokens, not at all. Batch and learning rate are from its
+        hidden states; temperature 2; no next sentence. Here, weights do not begin as
+        every other layer of the teacher, and the student imitates the teacher at
+        masked tokens only. Batch and learning rate are from its
         code; steps are BERT's.
 Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \

@@ -1,4 +1,4 @@
-"""Config of the `run.finetune_*`."""
+"""Config of fine-tuning."""
 
 import dataclasses
 

@@ -87,7 +87,7 @@ class SquadConfig:
     no_answers: bool = False
     # Tokens in a window of question and context.
     length: int = knob(384, at_least=16)
-    # Tokens from the begin of a window of the context to the begin of the next.
+    # Tokens from the start of a window of the context to the start of the next.
     stride: int = knob(128, at_least=1)
     # Tokens of a question. Longer questions are truncated.
     max_question: int = knob(64, at_least=1)

@@ -19,10 +19,10 @@ def load_tokens(
 ) -> shards.TokenTable:
     """Read one group of the tokens of a split into memory, and verify checksums.
 
-    Groups have equal numbers of tokens, so that a token of any group comes equally
-    often. The shards are laid end to end, every `num_groups`-th first, so that groups
-    are alike where text changes from shard to shard, and cut into equal parts. A
-    document or a sentence that is cut counts as two.
+    Groups have equal numbers of tokens, so that every token comes equally often. The
+    shards are laid end to end, every `num_groups`-th first, so that groups are alike
+    where text changes from shard to shard, and cut into equal parts. A document or a
+    sentence that is cut counts as two.
 
     Only the shards that have tokens of the group are read.
 

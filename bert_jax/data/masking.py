@@ -1,7 +1,7 @@
 """Masking: the choice of predicted tokens, and of their replacements (paper, 3.1).
 
-It works on rows of any kind. Special tokens are recognised by their ids, because no
-text is tokenised to the id of a special token.
+Rows may be of any kind. Special tokens are recognised by their ids, which no text is
+tokenised to.
 """
 
 from collections.abc import Callable

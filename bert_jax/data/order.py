@@ -4,7 +4,7 @@ Row *r* of batch *s* of a phase has the position `s * batch_size + r`, after the
 positions of all earlier phases of its length. A position is an index in an epoch: each
 epoch visits all indices once, in another order. So a phase that is split into several,
 with growing batches, sees the same rows in the same order. The order is a keyed
-permutation. So a run can begin at any step, and a process can make any rows alone.
+permutation. So a run can begin at any step, and a process can make its rows alone.
 With several corpora, each has an order of its own, and `mixing.py` maps positions of
 the run to positions in these orders.
 """

@@ -31,7 +31,7 @@ class Permutations:
 
     Source: zihangdai/xlnet, data_utils.py, _sample_mask and _local_perm.
     There, a span of n tokens has a context of 6 n further tokens and begins where a
-    word begins. That chooses too few tokens, and single tokens are added. Each half of
+    word begins. This chooses too few tokens, so single tokens are added. Each half of
     a row has its own order there, and the first half does not see the second, because
     it becomes the memory of the next row; here there is no memory, and one order. Half
     of the rows are reversed there.

@@ -18,7 +18,7 @@ class Consecutive(segments.Segments):
 
     Rows as in the original (google-research/bert, create_pretraining_data.py), for the
     paper's "No NSP" (5.1) and, with changes, for `NextSentence` and `SentenceOrder`.
-    Rows are made as follows, with these differences to the original:
+    Differences from the original:
 
     * Chunks are fixed stretches of a document that reach L - 3 tokens, each visited
       once an epoch. In the original, the next chunk also has the tokens that a random

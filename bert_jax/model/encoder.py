@@ -40,10 +40,10 @@ class Encoded:
 class Encoder(nn.Module):
     """The encoder without heads.
 
-    The config decides which of the families it is; the encoders of XLNet and DeBERTa
-    are subclasses (`heads.make_encoder` chooses). Embeddings with fewer columns than
-    hidden states are projected (Lan et al. 2019, ALBERT, 3.1), after their norm and
-    dropout as in google-research/albert and electra.
+    The config selects the parts; the encoders of XLNet and DeBERTa are subclasses
+    (`heads.make_encoder` chooses). Embeddings with fewer columns than hidden states are
+    projected (Lan et al. 2019, ALBERT, 3.1), after their norm and dropout as in google-
+    research/albert and electra.
 
     Attributes:
       config: Encoder.

@@ -40,8 +40,8 @@ class MaskedTokens(text_rows.TextQuestion):
     """Base class of questions about the tokens at some positions.
 
     Attributes:
-      generator: Generator of an ELECTRA checkpoint, which is asked in place of
-        `encoder`, its discriminator; None for other checkpoints.
+      generator: Generator of an ELECTRA checkpoint, which predicts in place of
+        its discriminator, `encoder`; None for other checkpoints.
     """
 
     generator: config_lib.EncoderConfig | None = None

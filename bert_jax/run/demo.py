@@ -5,8 +5,8 @@ r"""Pretrain and fine-tune a small BERT on the documentation of the packages at 
 Needs no download, and ten to thirty minutes on two cores. Learns a vocabulary, builds a
 corpus with a held-out part, pretrains with masked tokens and next sentences, then
 fine-tunes a classifier from the checkpoint and from random weights. Ends with a table,
-a picture with the curves, and sentences with a blank. The same command again continues
-what was stopped, or reports again.
+a picture with the curves, and sentences with a blank. The same command resumes a
+stopped demo, or reports again.
 """
 
 from bert_jax import knobs

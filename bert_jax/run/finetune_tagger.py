@@ -6,8 +6,8 @@ r"""Fine-tune a pretrained encoder to tag words: named entities, parts of speech
 
 The files have a word and its tag in each line, with a tab or a space between them, and
 a blank line after each sentence. Shape and tokenizer come from the checkpoint. Leaves
-results.json and predictions.conll in the workdir. The same command again continues a
-run that was stopped.
+results.json and predictions.conll in the workdir. The same command resumes a run
+that was stopped.
 """
 
 from bert_jax.run import command_line, finetune_command

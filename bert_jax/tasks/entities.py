@@ -99,7 +99,7 @@ def entities(words: Sequence[str], tags: Sequence[str], scheme: str) -> list[Ent
     from seqeval.metrics import sequence_labeling
 
     if scheme == "lenient":
-        # seqeval takes any other name for an entity's, such as the X of later pieces.
+        # seqeval takes any other tag for an entity, such as X of later pieces.
         named = [tag if re.fullmatch("[BIES]-.+", tag) else "O" for tag in tags]
         found = sequence_labeling.get_entities(named)
         spans = [(kind, begin, last + 1) for kind, begin, last in found]

@@ -6,7 +6,7 @@ So a run that is killed at any moment resumes with the same result.
 
 Steps are dispatched ahead of their results. The report of a step is read a few steps
 later (`_observe`), so that nothing waits for it. All processes do the same things at
-the same step. What only one of them knows, such as a request to stop, is sent to all
+the same step. What one process knows, such as a request to stop, reaches all
 with the step itself (`programs.HostSignals`).
 """
 

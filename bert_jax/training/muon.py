@@ -36,9 +36,8 @@ def scale_by_muon(
     0.2 sqrt(max(rows, columns)) U V^T, from the singular vectors of its momentum
     (0.95, Nesterov). The rest is embeddings, heads, norms and biases.
 
-    `optax.contrib.muon` would do all of this, but not inside the boxes with names of
-    dimensions, and with another Adam: its Adam has Nesterov momentum, too, and always
-    corrects for bias.
+    `optax.contrib.muon` does not work inside the boxes with names of dimensions, and
+    its Adam has Nesterov momentum and always corrects for bias.
     """
     muon = optax.contrib.scale_by_muon(
         ns_steps=4,

@@ -155,10 +155,10 @@ def without_frozen(
 def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
     """Multiply updates by decay ** depth below the top.
 
-    Heads, pooler and final norm have depth 0, the top layer 1, and the lowest of N
-    layers N. All embeddings, of distances too, and their projection have depth N + 1
-    (as in BEiT and DeBERTa; ELECTRA counts one more for the encoder). Layers that share
-    parameters count as one.
+    Heads, pooler and final norm have depth 0, and layers 1 (top) to N (bottom). All
+    embeddings, of distances too, and their projection have depth N + 1 (as in BEiT and
+    DeBERTa; ELECTRA counts one more for the encoder). Layers that share parameters
+    count as one.
     """
     layers = re.compile(rf"^{encoder}/layers/")
     embeddings = re.compile(rf"^{encoder}/(embedding|distance_)")

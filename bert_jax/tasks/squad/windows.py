@@ -52,7 +52,7 @@ def make(
     config: config_lib.SquadConfig,
 ) -> Windows:
     """Make the windows of questions with their contexts."""
-    # Some questions begin with blanks, which are tokens in byte-level BPE.
+    # Some questions begin with spaces, which are tokens in byte-level BPE.
     encoded_questions = tokenizer.encode_batch([text.lstrip() for text in questions])
     unique = list(dict.fromkeys(contexts))  # several questions share a context
     encodings = tokenizer.encode_with_offsets(unique)
