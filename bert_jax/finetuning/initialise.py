@@ -72,11 +72,11 @@ def load_initial_params(
     params = restore.merge(state.params, loaded)
     if config.reinit_layers:
         processes.say(f"  reinitialised: pooler and top {config.reinit_layers} layers")
-        params = _with_new_top(config, run, state.params, params)
+        params = _reinit_top_layers(config, run, state.params, params)
     return dataclasses.replace(state, params=params)
 
 
-def _with_new_top(
+def _reinit_top_layers(
     config: config_lib.FinetuneConfig, run: Run, initial: Any, loaded: Any
 ) -> Any:
     """Return loaded parameters with initial ones in the pooler and the top layers.

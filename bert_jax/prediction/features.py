@@ -44,7 +44,7 @@ class Features:
 
 
 @dataclasses.dataclass(frozen=True)
-class Hidden(text_rows.TextQuestion):
+class HiddenStates(text_rows.TextQuestion):
     """Hidden states of some layers; see `extract`."""
 
     layers: tuple[int, ...]
@@ -70,7 +70,7 @@ class Hidden(text_rows.TextQuestion):
         return {"values": values}
 
 
-def _check(asked: Hidden, length: int, least: int, batch_size: int) -> None:
+def _check(asked: HiddenStates, length: int, least: int, batch_size: int) -> None:
     depth, positions = asked.encoder.num_layers, asked.encoder.max_position_embeddings
     if batch_size < 1:
         raise UserError(f"batch_size={batch_size} must be at least 1")
@@ -119,7 +119,7 @@ def extract(
       batch_size: Largest number of texts in a batch.
     """
     text_rows.check_is_list(texts)
-    asked = Hidden(model.encoder, tuple(layers), pool)
+    asked = HiddenStates(model.encoder, tuple(layers), pool)
     least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
     _check(asked, length, least, batch_size)
     length = length or model.encoder.max_position_embeddings
@@ -127,7 +127,7 @@ def extract(
 
 
 def _windows(
-    asked: Hidden, texts: Iterable[text_rows.Text], length: int, batch_size: int
+    asked: HiddenStates, texts: Iterable[text_rows.Text], length: int, batch_size: int
 ) -> Iterator[list[tuple[str, str]]]:
     """Yield windows of pairs to sort by length: whole batches, bounded in size."""
     vector_bytes = 4 * len(asked.layers) * asked.encoder.hidden_size
@@ -150,7 +150,7 @@ def _windows(
 
 def _stream(
     model: Trained,
-    asked: Hidden,
+    asked: HiddenStates,
     texts: Iterable[text_rows.Text],
     length: int,
     batch_size: int,

@@ -105,8 +105,8 @@ class Engine:
         order = np.argsort(buckets, kind="stable")
         # A power of two where all rows fit in one batch, so that few are compiled.
         parts = sharding.batch_parts(self._mesh)
-        enough = 1 << max(len(order) - 1, 0).bit_length()
-        size = min(batch_size, -(-enough // parts) * parts)
+        rounded = 1 << max(len(order) - 1, 0).bit_length()
+        size = min(batch_size, -(-rounded // parts) * parts)
         local = sharding.local_rows(self._mesh, size)
         for start in range(0, len(order), size):
             indices = order[start : start + size]

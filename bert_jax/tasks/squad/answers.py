@@ -15,8 +15,8 @@ from bert_jax import config as config_lib
 from bert_jax.tasks import Arrays
 from bert_jax.tasks.squad import windows as windows_lib
 
-# Null odds of a context without tokens. JSON has no infinity.
-_CERTAIN = 1e9
+# JSON has no infinity.
+_NULL_ODDS_OF_EMPTY_CONTEXT = 1e9
 
 
 @dataclasses.dataclass(frozen=True)
@@ -105,7 +105,7 @@ def rank(
         odds = None
         if config.no_answers or not answers:
             null = start_logits[nulls[i], 0], end_logits[nulls[i], 0]
-            odds = _CERTAIN
+            odds = _NULL_ODDS_OF_EMPTY_CONTEXT
             if answers:
                 odds = float(sum(null) - sum(next(iter(answers.values()))[2:]))
             answers[""] = 0, 0, *map(float, null)
