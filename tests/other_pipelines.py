@@ -90,6 +90,14 @@ def mmbert(texts):
     return tokenizers.Tokenizer.from_str(json.dumps(values))
 
 
+def llama2(texts):
+    normalizer = normalizers.Sequence(
+        [normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")]
+    )
+    words = [word for text in texts for word in text.split()]
+    return bpe(words, ROBERTA, None, normalizer, unk_token="<unk>", fuse_unk=True)
+
+
 def xlm_roberta(texts):
     return unigram(
         texts,
@@ -147,6 +155,7 @@ BUILDERS = {
     "modernbert": modernbert,
     "eurobert": eurobert,
     "mmbert": mmbert,
+    "llama2": llama2,
     "xlm_roberta": xlm_roberta,
     "deberta_v3": deberta_v3,
 }

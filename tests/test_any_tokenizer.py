@@ -11,9 +11,11 @@ from tokenizers import models, normalizers, pre_tokenizers, processors, trainers
 
 from bert_jax import config
 from bert_jax import tokenizer as tokenizer_lib
+from bert_jax.corpus import splits
 from bert_jax.data import masking
 from bert_jax.errors import UserError
 from bert_jax.prediction import filling
+from bert_jax.tasks import tagging
 from bert_jax.tokenizer import special_tokens
 
 
@@ -108,7 +110,7 @@ def test_words_begin_where_the_text_has_spaces(name, pipelines):
     """A vocabulary without markers has a word for each token."""
     tokenizer = tokenizer_lib.make(pipelines[name])
     text = "the attributes of unparenthesised objects"
-    ids = tokenizer.encode(f" {text}" if tokenizer.space_marker else text)
+    (ids,) = tokenizer.encode_continuations([f" {text}"])
     starts = [not tokenizer.continues_word[i] for i in ids]
     assert sum(starts) == len(text.split())
     words = []
@@ -118,6 +120,22 @@ def test_words_begin_where_the_text_has_spaces(name, pipelines):
         words[-1] += tokenizer.texts[i]
     if tokenizer.unk_id not in ids:
         assert words == text.split()
+
+
+@pytest.mark.parametrize("name", [name for name in BUILDERS if name != "word_level"])
+def test_sentences_and_words_have_the_ids_of_their_line(name, pipelines):
+    """In "word_level", words end at spaces only."""
+    tokenizer = tokenizer_lib.make(pipelines[name])
+    line = "The object is left. It is the end.The value is set (the end)."
+    expected = pipelines[name].encode(line, add_special_tokens=False).ids
+    first, *others = splits.without_line_breaks(splits.segment("en", line))
+    assert len(others) == 2
+    ids = [tokenizer.encode(first), *tokenizer.encode_continuations(others)]
+    assert sum(ids, []) == expected
+    rows = tagging.make_rows([line.split()], tokenizer, 64)
+    ids = rows.arrays["input_ids"][0][rows.arrays["attention_mask"][0]]
+    first = tokenizer.encode("The")  # in a list, its space is a part of it
+    assert ids[rows.words[1, 1] : -1].tolist() == expected[len(first) :]
 
 
 def test_blanks_of_other_pipelines(pipelines):

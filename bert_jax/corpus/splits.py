@@ -27,6 +27,7 @@ _BATCH_SENTENCES = 2000  # sentences that are tokenised together
 _ITEM = re.compile(
     r"^[ \t]*(?:(?:[•\u2043⁌⁍■□▪▫▶▸►◆◇○●◦★☆➢➣➤]|\(\w{1,6}\))[ \t]+)+", re.MULTILINE
 )
+_SPACES = " \t\r\n"
 # From the first space only: a run of spaces would take time as its square.
 _LINE_BREAK = re.compile(r"(?<![ \t])[ \t]*[\r\n][ \t\r\n]*")
 # The codes of ISO 639-1. `sentencex` takes any code, and silently falls back to a
@@ -127,18 +128,21 @@ def segment(language: str, text: str) -> list[str]:
 
 
 def without_line_breaks(segments: Sequence[str]) -> list[str]:
-    """Return the sentences of a document without line breaks, to be joined to one line.
+    """Return the sentences of a document without line breaks, which join to one line.
 
-    Line breaks become spaces. Each sentence but the first begins with a space, and none
-    ends with one. WordPiece and SentencePiece give the same ids either way; in
-    byte-level BPE, the leading space is a part of the first word.
+    Line breaks become spaces. White space between two sentences becomes a space before
+    the second, where vocabularies such as byte-level BPE have it. Between sentences of
+    Chinese, for example, there is none.
     """
     sentences: list[str] = []
-    begun = False
+    spaced = False  # whether there is white space after the last sentence
     for segment in segments:
-        text = _LINE_BREAK.sub(" ", segment.strip(" \t\r\n"))
-        sentences.append(" " + text if text and begun else text)
-        begun |= bool(text)
+        text = segment.strip(_SPACES)
+        spaced |= segment.lstrip(_SPACES) != segment
+        if text:
+            space = " " if spaced and sentences else ""
+            sentences.append(space + _LINE_BREAK.sub(" ", text))
+            spaced = segment.rstrip(_SPACES) != segment
     return sentences
 
 
@@ -148,16 +152,19 @@ def _tokenised(
     tokenizer: tokenizer_lib.Tokenizer,
 ) -> Iterator[tuple[sources.Document, list[list[int]]]]:
     """Yield documents with the ids of their non-empty sentences."""
-    waiting: list[tuple[sources.Document, int]] = []
-    sentences: list[str] = []
+    waiting: list[tuple[sources.Document, list[str]]] = []
+    count = 0
     for document in itertools.chain(documents, [None]):
         if document is not None:
             segments = segment(settings.language, document.text)
-            waiting.append((document, len(segments)))
-            sentences += without_line_breaks(segments)
-        if document is None or len(sentences) >= _BATCH_SENTENCES:
-            encoded = iter(tokenizer.encode_batch(sentences))
-            for encoded_document, count in waiting:
-                ids = [next(encoded) for _ in range(count)]
+            waiting.append((document, without_line_breaks(segments) or [""]))
+            count += len(segments)
+        if document is None or count >= _BATCH_SENTENCES:
+            firsts = [sentences[0] for _, sentences in waiting]
+            others = [text for _, sentences in waiting for text in sentences[1:]]
+            begins = iter(tokenizer.encode_batch(firsts))
+            continuations = iter(tokenizer.encode_continuations(others))
+            for encoded_document, sentences in waiting:
+                ids = [next(begins), *(next(continuations) for _ in sentences[1:])]
                 yield encoded_document, [sentence for sentence in ids if sentence]
-            waiting, sentences = [], []
+            waiting, count = [], 0

@@ -174,9 +174,8 @@ def make_rows(
     """
     capacity = length - 2
     # Byte-level BPE makes the space a part of the word; other tokenizers ignore it.
-    encoded = iter(
-        tokenizer.encode_batch([" " + word for word in itertools.chain(*sentences)])
-    )
+    spaced = [" " + word for word in itertools.chain(*sentences)]
+    encoded = iter(tokenizer.encode_continuations(spaced))
     rows, words = [], []
     in_windows = 0
     truncated = np.zeros(len(sentences), np.int32)

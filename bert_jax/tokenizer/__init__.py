@@ -84,6 +84,13 @@ class Tokenizer:
             return self._words.encode_batch(texts)
         return plain_text.token_ids(self._pipeline, texts)
 
+    def encode_continuations(self, texts: Sequence[str]) -> list[list[int]]:
+        """Encode texts as parts of a line that begins before them.
+
+        The pipeline adds no space before them, and keeps the space that they have.
+        """
+        return self._inside_line.encode_batch(texts)
+
     def encode_with_offsets(self, texts: Sequence[str]) -> list[Encoding]:
         """Encode texts, and return the position of each token in its text.
 
@@ -112,8 +119,12 @@ class Tokenizer:
         if self.space_marker:
             # The space before a blank belongs to the word that fills the blank.
             parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
-        (ids,) = plain_text.token_ids(self._pipeline, parts[:1])
-        for part in plain_text.token_ids(self._pipeline_after_blank, parts[1:]):
+        ids = self.encode(parts[0])
+        steps = token_texts.parts(self._values["pre_tokenizer"])
+        # A space after special tokens, too, as in `transformers`.
+        is_always = any(step.get("prepend_scheme") == "always" for step in steps)
+        after_blank = self if is_always else self._inside_line
+        for part in after_blank.encode_batch(parts[1:]):
             ids = [*ids, self.mask_id, *part]
         return ids
 
@@ -243,17 +254,21 @@ class Tokenizer:
         return plain_text.pipeline(self._values, self._special)
 
     @functools.cached_property
-    def _pipeline_after_blank(self) -> tokenizers.Tokenizer:
-        """Pipeline for the text after a blank: it adds no space before the text."""
-        if not self._adds_space:
-            return self._pipeline
+    def _inside_line(self) -> "Tokenizer":
+        """Tokenizer that neither adds nor removes a space at the beginning of a text.
+
+        A splitter behind another one marks each word, and stays as it is.
+        """
         values = json.loads(self.pipeline)
-        for step in token_texts.parts(values["pre_tokenizer"]):
-            if "add_prefix_space" in step:
-                step["add_prefix_space"] = False
-            if step.get("prepend_scheme") == "first":
-                step["prepend_scheme"] = "never"
-        return plain_text.pipeline(values, self._special)
+        splitters = token_texts.parts(values["pre_tokenizer"])
+        splitters = [step for step in splitters if step["type"] != "Sequence"]
+        replaced = {"add_prefix_space": False, "prepend_scheme": "never"}
+        replaced |= {"prepend": "", "strip_left": False}
+        for step in [*token_texts.parts(values["normalizer"]), *splitters[:1]]:
+            step.update({k: v for k, v in replaced.items() if k in step})
+        if values == self._values:
+            return self
+        return dataclasses.replace(self, pipeline=json.dumps(values))
 
     @property
     def _adds_space(self) -> bool:

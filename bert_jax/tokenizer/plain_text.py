@@ -118,7 +118,7 @@ def is_word_by_word(values: dict[str, Any]) -> bool:
         splits
         and all(map(_is_local, normalizers))
         # It would remove the space before a word that is encoded alone.
-        and (is_marked or all(step["type"] != "Strip" for step in normalizers))
+        and (is_marked or not any(step.get("strip_left") for step in normalizers))
         and all(map(_is_within_words, values["added_tokens"]))
     )
 
