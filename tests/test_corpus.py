@@ -202,6 +202,14 @@ def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     assert "".join(d.text for d in got) == "a" + "ä" * 200
     assert max(len(d.text) for d in got) <= 50
     assert problems.count == 0
+    lines = ['{"text": "' + "a" * 70 + '"}', '{"text": "b"}', '{"txt": "c"}']
+    (tmp_path / "b.jsonl").write_text("\n".join(lines))
+    got, problems = read_all(sources.Source(str(tmp_path / "b.jsonl"), "jsonl"))
+    assert [d.text for d in got] == ["b"]
+    assert problems.lines == [
+        f"{tmp_path}/b.jsonl, line 1: longer than 20 bytes; left out",
+        f"{tmp_path}/b.jsonl, line 3: no JSON object with a text in 'text'; left out",
+    ]
 
 
 @pytest.mark.parametrize(

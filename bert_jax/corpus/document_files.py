@@ -143,7 +143,8 @@ class _Lines:
         self.problems = problems
         self._number = self._offset = 0
         self.row = 0  # of a table; 0 in other files
-        self.is_cut = False  # whether the last line is only the part of a longer one
+        self.is_cut = False  # whether more of the last line comes next
+        self.continues = False  # whether its beginning came before
         self.start = piece.start
         self.end = math.inf if file_kinds.is_compressed(piece.name) else piece.end
 
@@ -158,7 +159,9 @@ class _Lines:
                     break
             self.stream.seek(offset)
         for line in self._lines():
-            self._number, self._offset = self._number + 1, offset
+            self.continues = self.is_cut
+            self._number += not self.continues
+            self._offset = offset
             offset += len(line)
             self.is_cut = len(line) >= _MAX_LINE_BYTES and line[-1:] not in b"\r\n"
             try:
@@ -249,7 +252,7 @@ def _jsonl_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
     for offset, line in lines:
         if offset >= lines.end:
             return
-        if not line.strip():
+        if lines.continues or not line.strip():
             continue
         try:
             text = json.loads(line)[text_field]
