@@ -1,4 +1,5 @@
 import bz2
+import contextlib
 import dataclasses
 import gzip
 import io
@@ -102,6 +103,31 @@ def test_documents_do_not_depend_on_where_a_file_is_cut(
         assert got == ["One. Two.", "Three.", "\u00e9."]
 
 
+@pytest.mark.parametrize("format", WRITERS)
+@pytest.mark.parametrize("text", ["One sentence.\n" * 500, "word " * 1000])
+def test_splits_in_which_nothing_begins_end_with_their_range(
+    format, text, tmp_path, monkeypatch
+):
+    """If each read to the end of the file, n splits of it would read it n / 2 times."""
+    ends = []
+
+    @contextlib.contextmanager
+    def unpacked(name):
+        with open(name, "rb") as stream:
+            yield stream
+            ends.append(stream.tell())
+
+    monkeypatch.setattr(file_kinds, "unpacked", unpacked)
+    monkeypatch.setattr(document_files, "_MAX_LINE_BYTES", 50)
+    path = tmp_path / "a.txt"
+    path.write_text(text)
+    ranges = [(begin, begin + 200) for begin in range(200, len(text), 200)]
+    for begin, end in ranges:
+        piece = sources.Piece(str(path), begin, end)
+        assert not list(document_files.documents(piece, format, "text", Problems()))
+    assert all(at <= end + 50 for at, (_, end) in zip(ends, ranges, strict=True))
+
+
 def test_deleted_file_is_refused(tmp_path):
     for name in ("a.txt", "b.txt"):
         (tmp_path / name).write_text("text")
@@ -202,6 +228,8 @@ def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     assert "".join(d.text for d in got) == "a" + "ä" * 200
     assert max(len(d.text) for d in got) <= 50
     assert problems.count == 0
+    (hint,) = problems.hints
+    assert "has documents of more than 50 characters, which are cut; put blank" in hint
     lines = ['{"text": "' + "a" * 70 + '"}', '{"text": "b"}', '{"txt": "c"}']
     (tmp_path / "b.jsonl").write_text("\n".join(lines))
     got, problems = read_all(sources.Source(str(tmp_path / "b.jsonl"), "jsonl"))

@@ -155,6 +155,8 @@ class _Lines:
             offset = self.stream.seek(self.start - 1)
             for line in self._lines():
                 offset += len(line)
+                if offset >= self.end:  # no line begins in the range
+                    return
                 if line.endswith((b"\n", b"\r")):
                     break
             self.stream.seek(offset)
@@ -204,8 +206,10 @@ def _unescape(text: str) -> str:
 
 def _text_lines(lines: _Lines) -> Iterator[str | None]:
     # A document belongs to the range with the blank line before it.
-    inside = lines.start == 0
+    inside, size = lines.start == 0, 0
     for offset, line in lines:
+        if not inside and offset >= lines.end:
+            return
         if offset == 0 and line.startswith("<doc "):
             lines.problems.hint(
                 "the input looks like WikiExtractor output (a file begins with "
@@ -219,9 +223,16 @@ def _text_lines(lines: _Lines) -> Iterator[str | None]:
         if line.strip():
             if inside:
                 yield line
+                size += len(line)
+            if size > _MAX_DOCUMENT_CHARS:
+                lines.problems.hint(
+                    f"the input has documents of more than {_MAX_DOCUMENT_CHARS:,} "
+                    "characters, which are cut; put blank lines between documents, or "
+                    "use --format=jsonl"
+                )
             continue
         yield None
-        inside = True
+        inside, size = True, 0
         if offset >= lines.end:
             return
 
@@ -230,9 +241,9 @@ def _wikiextractor_lines(lines: _Lines) -> Iterator[str | None]:
     # A document belongs to the range with its `<doc` line.
     inside, title = False, ""
     for offset, line in lines:
+        if offset >= lines.end and (not inside or line.startswith("<doc ")):
+            return
         if line.startswith("<doc "):
-            if offset >= lines.end:
-                return
             if inside:  # a document without its end
                 yield None
             attribute = re.search(r'title="(.*?)">?\s*$', line)
