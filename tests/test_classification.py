@@ -94,7 +94,7 @@ def test_classes_are_no_numbers_to_predict():
     numbers = classification.to_numbers(labelled("3.800", "-1e3", "7"))
     assert numbers.dtype == np.float32
     assert numbers.tolist() == [np.float32(3.8), -1000, 7]
-    for wrong in ("yes", "nan", "inf", "1e39", "1,5"):
+    for wrong in ("yes", "nan", "inf", "1e39", "1,5", "1_5"):
         with pytest.raises(
             UserError, match=f"line 1: the label '{wrong}' is not a fin"
         ):

@@ -150,6 +150,8 @@ def test_integer_labels_are_sorted_by_value(wordpiece, tmp_path):
     examples = text_files.read(tmp_path / "a.tsv")
     # A run whose checkpoint has the classes sorted as text must not continue.
     assert task.fingerprint != task_files.fingerprint(examples, examples)
+    ages = task_of(tmp_path, wordpiece, ["10_20", "0_10", "1_000"])
+    assert ages.settings == {"labels": ["0_10", "10_20", "1_000"]}
     task = task_of(tmp_path, wordpiece, ["b", "2", "10"])
     assert task.settings == {"labels": ["10", "2", "b"]}
     examples = text_files.read(tmp_path / "a.tsv")

@@ -199,7 +199,7 @@ def label_names(train: Sequence[Example]) -> list[str]:
     """Return the sorted labels of the training examples, integers by value."""
     names = sorted({n for each in train for n in each.probabilities or [each.label]})
     try:
-        numbers = [float(name) for name in names]
+        numbers = [_number(name) for name in names]
     except ValueError:
         numbers = []
     if not all(abs(n) < _MAX_CLASS and n.is_integer() for n in numbers):
@@ -219,6 +219,13 @@ def label_names(train: Sequence[Example]) -> list[str]:
     if all(map(_INTEGER.fullmatch, names)):
         names.sort(key=int)
     return names
+
+
+def _number(label: str) -> float:
+    """Return a label as a number. Python would read the class 10_20 as 1020."""
+    if "_" in label:
+        raise ValueError(label)
+    return float(label)
 
 
 def to_classes(examples: Sequence[Example], labels: Sequence[str]) -> np.ndarray:
@@ -248,7 +255,7 @@ def to_numbers(examples: Sequence[Example]) -> np.ndarray:
     numbers = np.zeros(len(examples), np.float32)
     for i, example in enumerate(examples):
         try:
-            number = float(example.label)
+            number = _number(example.label)
         except ValueError:
             number = math.nan
         if not abs(number) < float(np.finfo(np.float32).max):
