@@ -3,6 +3,7 @@
 import gzip
 import json
 
+import numpy as np
 import pytest
 import zstandard
 
@@ -156,6 +157,19 @@ def test_integer_labels_are_sorted_by_value(wordpiece, tmp_path):
     assert task.settings == {"labels": ["10", "2", "b"]}
     examples = text_files.read(tmp_path / "a.tsv")
     assert task.fingerprint == task_files.fingerprint(examples, examples)
+
+
+def test_predictions_have_a_line_each(wordpiece, tmp_path):
+    labels = ["a\tb\nc", "two  words"]
+    path = tmp_path / "a.jsonl"
+    lines = [json.dumps({"text": "x", "label": label}) for label in labels]
+    path.write_text("\n".join(lines))
+    files = {"train": str(path), "eval": str(path)}
+    config = config_lib.ClassificationConfig(length=12, **files)
+    task = classification.Classification(config, wordpiece)
+    task.write(tmp_path, "eval", np.array([1, 0]))
+    text = (tmp_path / "predictions.tsv").read_text()
+    assert text == "index\tprediction\n0\ttwo  words\n1\ta b c\n"
 
 
 def test_files_must_be_given(wordpiece):

@@ -129,7 +129,9 @@ class Classification:
         elif numbers:
             words = [str(value) for value in predictions]  # all digits of a float32
         else:
-            words = [self._labels[c] for c in predictions]
+            # Labels from CSV and JSON may have tabs and line breaks.
+            names = [re.sub(r"[\t\r\n]", " ", label) for label in self._labels]
+            words = [names[c] for c in predictions]
         rows = [f"{i}\t{word}\n" for i, word in enumerate(words)]
         task_files.write(folder / file, "index\tprediction\n" + "".join(rows))
         if name == "eval" and not numbers:
