@@ -49,6 +49,16 @@ def test_swag(tmp_path):
     assert not file.is_answered
 
 
+def test_the_label_of_swag_is_the_number_in_a_columns_name(tmp_path):
+    names = ["label", *sorted(f"ending{i}" for i in range(11)), "sent2", "sent1"]
+    row = [name.replace("ending", "e") for name in names]  # under ending10 is e10
+    row[0] = "2"
+    text = "".join(",".join(fields) + "\n" for fields in (names, row))
+    (question,) = read(tmp_path / "a.csv", text).questions
+    assert question.choices == tuple(f"sent2 e{i}" for i in range(11))
+    assert question.answer == 2
+
+
 def test_arc(tmp_path):
     text = (
         '"Which, of\nthese?",one,two,three,four,D\n'
@@ -129,6 +139,8 @@ def test_json_lines(answer, index, tmp_path):
         ("a.csv", "x,a,,A\n", "line 1: there are fewer than two answers"),
         ("a.csv", "x,a,b,A\nx,a,b,\n", "line 2: there is no answer"),
         ("a.csv", "sent1,ending0,label\n", "SWAG's columns are .*: no column 'sent2'"),
+        ("a.csv", SWAG.replace("g1", "g4"), "SWAG's .*: no column 'ending1'"),
+        ("a.csv", SWAG.replace("g1", "g2"), "SWAG's .*: no column 'ending1'"),
         ("a.csv", SWAG + "0,,,,x,y,,a,b,c,d,4\n", "the answer 4 is .* from 0 to 3"),
         ("a.csv", SWAG + "0,,,,x,y,,a,,c,d,1\n", "line 2: an answer is empty"),
         ("a.csv", SWAG.replace("l\n", "x\n") + "0,,,,x,y,,a,b,c,d,1\n", "no answer"),

@@ -22,7 +22,7 @@ files were made. They are skipped and counted.
 import dataclasses
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from bert_jax.errors import UserError
@@ -116,7 +116,8 @@ def _read_csv(path: str, text: str) -> Iterator[tuple[int, dict[str, Any] | None
     header = rows[0][1] if rows else [""]
     if _SWAG_NEEDS & set(header):
         convert = _from_swag
-        for name in sorted(_SWAG_NEEDS):
+        endings = {f"ending{i}" for i in range(len(_endings(header)))}
+        for name in sorted(_SWAG_NEEDS | endings):
             task_files.find_column(f"{path} ({_SWAG_COLUMNS})", header, name)
     elif {"question", "AnswerKey"} <= set(header):
         convert = _from_ai2_csv
@@ -129,8 +130,14 @@ def _read_csv(path: str, text: str) -> Iterator[tuple[int, dict[str, Any] | None
         yield line, convert(dict(zip(header, row, strict=True)))
 
 
+def _endings(header: Iterable[str]) -> list[str]:
+    """Return the columns ending0, ending1 and so on, in any order, by number."""
+    names = [name for name in header if re.fullmatch("ending[0-9]+", name)]
+    return sorted(names, key=lambda name: int(name.removeprefix("ending")))
+
+
 def _from_swag(fields: dict[str, str]) -> dict[str, Any]:
-    endings = [x for name, x in fields.items() if re.fullmatch("ending[0-9]+", name)]
+    endings = [fields[name] for name in _endings(fields)]
     choices = [x.strip() and f"{fields['sent2']} {x}".strip() for x in endings]
     asked: dict[str, Any] = {"question": fields["sent1"], "choices": choices}
     if label := fields.get("label", "").strip():
