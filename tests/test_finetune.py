@@ -367,6 +367,31 @@ def test_several_seeds(pretrained, task, tmp_path):
     runs.assert_same_end(tmp_path / "seed-6", tmp_path / "alone")
 
 
+def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch):
+    (old,) = (pretrained / "checkpoints").iterdir()
+    begun = []
+
+    def begin(config, folder):
+        """Write the config as a run does, and let pretraining save a checkpoint."""
+        source, _ = initialise.find_source(config, folder)
+        begun.append((pathlib.Path(folder).name, pathlib.Path(source).name))
+        started = knobs.to_dict(dataclasses.replace(config, init_from=str(source)))
+        pathlib.Path(folder).mkdir(parents=True, exist_ok=True)
+        (pathlib.Path(folder) / "config.json").write_text(json.dumps(started))
+        steps = tmp_path / "pretraining/checkpoints"
+        shutil.copytree(old, steps / str(len(begun)), dirs_exist_ok=True)
+        return {"accuracy": 1.0}, {}
+
+    monkeypatch.setattr(finetuning, "_finetune_once", begin)
+    shutil.copytree(old, tmp_path / "pretraining/checkpoints/0")
+    for repeats in (2, 3):
+        changes = {"repeats": repeats, "seed": 7}
+        config = make_config(tmp_path / "pretraining", task, **changes)
+        finetuning.finetune(config, str(tmp_path / "runs"))
+    seeds = ["seed-7", "seed-8", "seed-7", "seed-8", "seed-9"]
+    assert begun == [(seed, "0") for seed in seeds]
+
+
 def test_folder_of_several_seeds_is_not_a_checkpoint(tmp_path):
     for seed in (9, 10):
         (tmp_path / f"seed-{seed}/checkpoints").mkdir(parents=True)

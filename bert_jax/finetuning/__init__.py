@@ -55,6 +55,11 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
     if config.repeats == 1:
         return _finetune_once(config, folder)[1]
     scores = {}
+    # Later seeds begin with the same checkpoint, even if there is a newer one by then.
+    with processes.raise_in_all():
+        first = str(storage.path(folder) / f"seed-{config.seed}")
+        source, _ = initialise.find_source(config, first)
+    config = dataclasses.replace(config, init_from=str(source))
     with _compiling_once():
         for seed in range(config.seed, config.seed + config.repeats):
             name = f"seed-{seed}"
