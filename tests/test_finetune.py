@@ -3,6 +3,7 @@
 import dataclasses
 import itertools
 import json
+import math
 import pathlib
 import shutil
 import statistics
@@ -390,6 +391,35 @@ def test_seeds_begin_with_one_checkpoint(pretrained, task, tmp_path, monkeypatch
         finetuning.finetune(config, str(tmp_path / "runs"))
     seeds = ["seed-7", "seed-8", "seed-7", "seed-8", "seed-9"]
     assert begun == [(seed, "0") for seed in seeds]
+
+
+def test_undefined_scores(pretrained, task, tmp_path, monkeypatch):
+    """They are left out of the statistics and counted, and null in JSON."""
+    given = {"seed-0": math.nan, "seed-1": 0.5, "seed-2": 0.75}
+
+    def run(config, folder):
+        return {"pearson": given[pathlib.Path(folder).name], "other": math.nan}, {}
+
+    monkeypatch.setattr(finetuning, "_finetune_once", run)
+    config = make_config(pretrained, task, repeats=3)
+    results = finetuning.finetune(config, str(tmp_path))
+    defined = [0.5, 0.75]
+    assert results["scores"]["pearson"] == {
+        "median": statistics.median(defined),
+        "mean": statistics.mean(defined),
+        "standard_deviation": pytest.approx(statistics.stdev(defined)),
+        "least": 0.5,
+        "greatest": 0.75,
+        "undefined": 1,
+    }
+    assert results["scores"]["other"].pop("undefined") == 3
+    assert set(results["scores"]["other"].values()) == {None}
+    text = (tmp_path / "results.json").read_text()
+    assert json.loads(text, parse_constant=pytest.fail)["runs"] == {
+        "seed-0": {"pearson": None, "other": None},
+        "seed-1": {"pearson": 0.5, "other": None},
+        "seed-2": {"pearson": 0.75, "other": None},
+    }
 
 
 def test_folder_of_several_seeds_is_not_a_checkpoint(tmp_path):

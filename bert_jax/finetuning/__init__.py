@@ -66,7 +66,7 @@ def finetune(config: config_lib.FinetuneConfig, folder: str) -> dict[str, Any]:
             once = dataclasses.replace(config, seed=seed, repeats=1)
             processes.say(f"run {name}")
             scores[name], _ = _finetune_once(once, str(storage.path(folder) / name))
-    summary = summarise(scores)
+    summary = _as_json(summarise(scores))
     if processes.is_main():
         _write_results(storage.path(folder), summary)
     return summary
@@ -88,7 +88,8 @@ def _check_repeats(repeats: int, folder: storage.Path) -> None:
 def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
     """Return the scores of several runs by name, their statistics, and the best run.
 
-    The standard deviation is a sample's (N - 1). The first score decides on the best.
+    Statistics are of the defined values: a correlation may be NaN. The standard
+    deviation is a sample's (N - 1). The first score decides on the best.
     """
     values = {
         name: [run[name] for run in scores.values()]
@@ -96,21 +97,25 @@ def summarise(scores: dict[str, dict[str, float]]) -> dict[str, Any]:
         if isinstance(value, int | float)
     }
     first = next(iter(values))
-    # A correlation may be NaN, which compares False with everything.
+    # NaN compares False with everything.
     best = max(scores, key=lambda run: np.nan_to_num(scores[run][first], nan=-np.inf))
     return {
         "runs": scores,
-        "scores": {
-            name: {
-                "median": float(np.median(x)),
-                "mean": float(np.mean(x)),
-                "standard_deviation": float(np.std(x, ddof=1)),
-                "least": float(np.min(x)),
-                "greatest": float(np.max(x)),
-            }
-            for name, x in values.items()
-        },
+        "scores": {name: _statistics(x) for name, x in values.items()},
         "best": {"run": best, "by": first},
+    }
+
+
+def _statistics(values: list[float]) -> dict[str, float]:
+    defined = [x for x in values if not math.isnan(x)]
+    x = defined or [math.nan]
+    return {
+        "median": float(np.median(x)),
+        "mean": float(np.mean(x)),
+        "standard_deviation": float(np.std(x, ddof=1)) if len(x) > 1 else math.nan,
+        "least": float(np.min(x)),
+        "greatest": float(np.max(x)),
+        "undefined": len(values) - len(defined),
     }
 
 
@@ -171,14 +176,16 @@ def _finetune_once(
             for name, rows in task.held_out.items()
         }
         scores = all_scores(task, predictions)
-        results = {
-            **scores,
-            **task.description,
-            "init_from": "random" if config.random_init else str(source),
-            "step": int(state.step),
-            "steps": run.total_steps,
-            "seed": config.seed,
-        }
+        results = _as_json(
+            {
+                **scores,
+                **task.description,
+                "init_from": "random" if config.random_init else str(source),
+                "step": int(state.step),
+                "steps": run.total_steps,
+                "seed": config.seed,
+            }
+        )
         if processes.is_main():
             for name, of_set in predictions.items():
                 task.write(opened.folder, name, of_set)
@@ -193,6 +200,11 @@ def all_scores(task: tasks.Task, predictions: dict[str, Any]) -> dict[str, Any]:
         for name, of_set in predictions.items()
         for metric, value in task.scores(name, of_set).items()
     }
+
+
+def _as_json(results: dict[str, Any]) -> dict[str, Any]:
+    """Return results with None for NaN, which JSON lacks."""
+    return json.loads(json.dumps(results), parse_constant=lambda _: None)
 
 
 def _write_results(folder: storage.Path, results: dict[str, Any]) -> None:
