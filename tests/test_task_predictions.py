@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import itertools
+import math
 
 import jax
 import numpy as np
@@ -282,3 +283,22 @@ def test_other_checkpoints_and_invalid_arguments_are_refused(
 ):
     with pytest.raises(UserError, match=message):
         getattr(saved(kind)[0], method)(*arguments)
+
+
+@pytest.mark.parametrize("item", [None, math.nan, b"ab", ("ab", None)])
+@pytest.mark.parametrize(
+    ("kind", "method"),
+    [
+        ("classification", "classify"),
+        ("classification", "features"),
+        ("squad", "answer"),
+        ("tagging", "tag"),
+        ("choice", "choose"),
+    ],
+)
+def test_items_that_are_no_texts_are_refused(kind, method, item, saved):
+    more = (["ab", "ab"],) if method in ("answer", "choose") else ()
+    with pytest.raises(prediction.TextError, match="a text .*, got ") as error:
+        list(getattr(saved(kind)[0], method)(["ab", item], *more))
+    assert error.value.index == 1
+    assert repr(item) in str(error.value)

@@ -70,7 +70,13 @@ def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
     if isinstance(texts, Iterator):  # this function would use it up
         raise UserError("the texts are an iterator; give a list, list(TEXTS)")
     for index, item in enumerate(texts, first):
-        for text in [item] if isinstance(item, str) else item:
+        parts = [item] if isinstance(item, str) else item
+        if not isinstance(parts, Iterable) or not all(
+            isinstance(text, str) for text in parts
+        ):
+            shown = task_files.shorten(item, 60)
+            raise TextError(index, f"expected a text or a list of texts, got {shown}")
+        for text in parts:
             try:
                 text.encode("utf-8")
             except UnicodeEncodeError as error:
