@@ -228,6 +228,24 @@ def test_the_program_prints_and_writes_accuracies(trained, tmp_path):
     assert (out / "accuracy.png").read_bytes().startswith(b"\x89PNG")
 
 
+def test_names_and_titles_may_have_any_letters(tmp_path):
+    groups = ["$a_$b", "\u4e2d"]
+    pair = {"sentence_good": "au", "sentence_bad": "av"}
+    pairs = [pair | {"group": group} for group in groups]
+    scores = [(1.0, 0.0), (0.0, 1.0)]
+    measured = files.accuracies(pairs, scores, "group")
+    files.write(tmp_path, pairs, scores, measured, "of /data/$a_$b/\u4e2d")
+    drawn = files.draw(measured, "of /data/$a_$b/run")
+    (axis,) = drawn.axes
+    places = {x.get_text(): x.get_position()[1] for x in axis.get_yticklabels()}
+    bars = {bar.get_y() + bar.get_height() / 2: bar.get_width() for bar in axis.patches}
+    assert {name: bars[at] for name, at in places.items()} == {
+        "$a_$b": 100,
+        "\u4e2d": 0,
+        files.ALL: 50,
+    }
+
+
 @pytest.mark.parametrize("trained", ["masked"], indirect=True)
 @pytest.mark.parametrize(
     "line, message",
@@ -239,8 +257,8 @@ def test_the_program_prints_and_writes_accuracies(trained, tmp_path):
             "pairs.jsonl, line 2: '' has no tokens",
         ),
         (
-            json.dumps({"sentence_good": "au", "sentence_bad": "a\ud800"}),
-            "has an unpaired surrogate, '\\ud800'; decode it again, or remove it",
+            json.dumps({"sentence_good": "a", "sentence_bad": "b", "x": "\ud800"}),
+            "pairs.jsonl, line 2: a text has half of a character: a lone surrogate",
         ),
     ],
 )

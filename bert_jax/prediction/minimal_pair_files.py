@@ -3,6 +3,7 @@
 import dataclasses
 import json
 import pathlib
+import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from matplotlib import figure
 from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.prediction import input_files
+from bert_jax.tasks import task_files
 
 GOOD, BAD = "sentence_good", "sentence_bad"  # fields of BLiMP's files
 ALL = "all pairs"
@@ -50,6 +52,9 @@ def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except ValueError as error:
             raise UserError(f"{where} is not JSON: {error}") from error
         fields = pair if isinstance(pair, dict) else {}
+        # UTF-8 and pictures could not have it.
+        if task_files.has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
+            raise UserError(f"{where}: {task_files.LONE_SURROGATE}")
         for field in (GOOD, BAD):
             if not isinstance(fields.get(field), str):
                 raise UserError(f"{where} has no text {field!r}")
@@ -94,9 +99,13 @@ def draw(measured: dict[str, Accuracy], title: str) -> figure.Figure:
     errors = [100 * measured[name].standard_error for name in names]
     drawn = figure.Figure(figsize=(7, 1.2 + 0.28 * len(names)), layout="constrained")
     axis = drawn.subplots()
-    axis.barh(names, values, xerr=errors, color="tab:blue", ecolor="black")
+    places = range(len(names))
+    axis.barh(places, values, xerr=errors, color="tab:blue", ecolor="black")
     axis.axvline(50, color="gray", linestyle="--", label="chance")
-    axis.set(xlim=(0, 100), xlabel="accuracy (%)", title=title)
+    axis.set(xlim=(0, 100), xlabel="accuracy (%)")
+    # Without parse_math, because names and paths may have dollar signs.
+    axis.set_yticks(places, names, parse_math=False)
+    axis.set_title(title, parse_math=False)
     axis.legend(loc="lower right")
     return drawn
 
@@ -120,4 +129,7 @@ def write(
         for name, x in measured.items()
     }
     (folder / "accuracy.json").write_text(json.dumps(results, indent=2) + "\n")
-    draw(measured, title).savefig(folder / "accuracy.png", dpi=120)
+    with warnings.catch_warnings():
+        # Letters that the font lacks are drawn as boxes.
+        warnings.filterwarnings("ignore", "Glyph .* missing from", UserWarning)
+        draw(measured, title).savefig(folder / "accuracy.png", dpi=120)
