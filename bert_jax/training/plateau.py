@@ -27,9 +27,9 @@ def describe(
         if level is not None and name.endswith("loss") and value >= level - _MARGIN:
             return (
                 f"step {step:,} of {total_steps:,}: the held-out {name}, {value:.2f}, "
-                f"is not clearly below {level:.2f}, the loss of predicting tokens by "
-                "frequency alone. More steps may help. Otherwise check the learning "
-                "rate and warmup, attention, positions and mask, tokenizer and token "
-                "ids (docs/what_to_expect.md)"
+                f"is not clearly below {level:.2f}, the loss of a model that sees no "
+                "context. More steps may help. Otherwise check the learning rate and "
+                "warmup, attention, positions and mask, tokenizer and token ids "
+                "(docs/what_to_expect.md)"
             )
     return ""
