@@ -92,7 +92,7 @@ def is_remote(name: str | os.PathLike) -> bool:
 
 
 def path(name: str | os.PathLike) -> Path:
-    """Return the path object for a path or URL.
+    """Return the path object for a path or URL; ~ is the user's folder.
 
     Raises:
       UserError: The store is unknown, or the library for it is missing; or the name of
@@ -101,7 +101,8 @@ def path(name: str | os.PathLike) -> Path:
     if os.fspath(name).startswith("file://"):
         raise UserError(f"{name}: give a path without file://")
     if not is_remote(name):
-        return pathlib.Path(name)
+        # Shells expand ~ only at the beginning of a word, not in --flag=~/run.
+        return pathlib.Path(os.path.expanduser(name))
     url = os.fspath(name)
     try:
         _store(url)
@@ -346,7 +347,7 @@ def list_files(pattern: str) -> list[File]:
             check_reachable(path(glob))
             matched = _listing(_store(glob), glob)
         else:
-            names = sorted(glob_lib.glob(glob, recursive=True))
+            names = sorted(glob_lib.glob(os.path.expanduser(glob), recursive=True))
             files = [name for name in names if os.path.isfile(name)]
             matched = [File(name, os.path.getsize(name), "") for name in files]
         if matched:

@@ -7,12 +7,15 @@ import subprocess
 import sys
 
 import commands
+import published
 import pytest
 from absl import app, flags
 from absl.testing import flagsaver
 from commands import ASCII, ROOT
 
-from bert_jax import terminal
+from bert_jax import storage, terminal
+from bert_jax.interop import checkpoints, output
+from bert_jax.training import restore
 
 ENTRYPOINTS = {
     path.stem
@@ -252,3 +255,16 @@ def test_wrong_flags_are_reported_before_the_slow_imports():
     lines = with_imports("pretrain", *flags)
     first = min(lines.index(package) for package in HEAVY if package in lines)
     assert "importing JAX" in lines[:first]
+
+
+def test_the_users_folder_in_the_value_of_a_flag(monkeypatch, tmp_path):
+    """Shells leave the tilde of --flag=~/run as it is."""
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "model").symlink_to(published.folder("masked_lm"))
+    (tmp_path / "a.txt").write_text("")
+    assert storage.path("~/a") == tmp_path / "a"
+    assert os.fspath(restore.absolute("~/a")) == str(tmp_path / "a")
+    assert os.fspath(checkpoints.find("~/model")) == str(tmp_path / "model")
+    assert output.check("~/new") == tmp_path / "new"
+    assert [f.name for f in storage.list_files("~/*.txt")] == [str(tmp_path / "a.txt")]
+    assert os.fspath(storage.path("memory://~/a")) == "memory://~/a"

@@ -50,7 +50,7 @@ def published(path: str | os.PathLike) -> Published | None:
             folder, _, name = folder.rpartition("/")
             files = storage.list_files(f"{glob.escape(folder)}/*")
         return _read_remote(folder, name, tuple(files))
-    local = pathlib.Path(path)
+    local = storage.path(path)
     return _read_local(local, *_state(local if local.is_dir() else local.parent))
 
 

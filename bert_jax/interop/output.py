@@ -31,7 +31,7 @@ def check(output: str, *, local: bool = False) -> storage.Path:
         if storage.list_files(f"{output.rstrip('/')}/**") or storage.list_files(output):
             raise UserError(f"{output} is not empty; give a new folder")
         return storage.path(output.rstrip("/"))
-    folder = pathlib.Path(os.path.abspath(output))
+    folder = pathlib.Path(os.path.abspath(storage.path(output)))
     if folder.is_dir() and any(folder.iterdir()):
         raise UserError(f"{folder} is not empty; give a new folder")
     if folder.exists() and not folder.is_dir():

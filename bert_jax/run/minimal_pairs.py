@@ -8,8 +8,6 @@ BLiMP. The table has the accuracy by phenomenon (--group_by) and its standard er
 FOLDER gets the scores of all sentences, the table as JSON, and a picture.
 """
 
-import pathlib
-
 from absl import flags
 
 from bert_jax import storage, terminal
@@ -48,8 +46,9 @@ def main() -> None:
     if storage.is_remote(output):
         raise UserError(f"--output={output} must be a local folder")
     if output:  # an error after scoring would lose the scores
-        with storage.writing(pathlib.Path(output)):
-            pathlib.Path(output).mkdir(parents=True, exist_ok=True)
+        folder = storage.path(output)
+        with storage.writing(folder):
+            storage.make_folder(folder)
     terminal.say("importing JAX")
     from bert_jax import prediction
     from bert_jax.prediction import minimal_pair_files as files
@@ -80,7 +79,6 @@ def main() -> None:
     measured = files.accuracies(pairs, scores, flags.FLAGS.group_by)
     print(files.table(measured))
     if output:
-        folder = pathlib.Path(output)
         with storage.writing(folder):
             files.write(folder, pairs, scores, measured, f"Minimal pairs, {source}")
         terminal.say(f"scores and picture in {folder}")

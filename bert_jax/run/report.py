@@ -39,7 +39,7 @@ def main(others: list[str]) -> None:
     default = pathlib.Path("compared.png") if others else local / "curves.png"
     if "://" in flags.FLAGS.output:
         raise UserError(f"--output={flags.FLAGS.output} must be a local file")
-    output = pathlib.Path(flags.FLAGS.output or default)
+    output = storage.path(flags.FLAGS.output or default)
     if output.is_dir() or flags.FLAGS.output.endswith("/"):
         output /= default.name
     if not output.suffix:

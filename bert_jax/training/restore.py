@@ -27,7 +27,9 @@ orbax_logs.install()
 
 def absolute(path: str | os.PathLike) -> epath.Path:
     """Make a local path absolute, and return a URL as it is."""
-    name = os.fspath(path) if storage.is_remote(path) else os.path.abspath(path)
+    if not storage.is_remote(path):
+        path = os.path.abspath(storage.path(path))
+    name = os.fspath(path)
     check_name(name)
     return epath.Path(name)
 
