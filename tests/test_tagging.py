@@ -65,13 +65,18 @@ def test_columns_are_chosen(tmp_path):
         ("-DOCSTART- O\n\n", (), "a has no words"),
         ("a O\nb\n", (), "line 2: 1 column, not 2 as in the first line with a word"),
         ("a\tO\n\tO\n", (), "line 2: the word is empty"),
+        (
+            "a O\nb O\n\nc\tO\n",
+            (),
+            "line 1: 1 column separated by tabs, as in line 4, and none for tags",
+        ),
         ("a\nb\n", (), "line 1: 1 column, and none for tags beside task.word_column=0"),
         (
             "\na O\n",
             (0, 9),
             "line 2: 2 columns, but task.tag_column=9, counted from 0; colum",
         ),
-        ("1\ta\tO\n# text = b\n", (), r"line 2: 1 column, .*grep -P '\^\(\\d\+\\t\|\$"),
+        ("1\ta\tO\n# text = b\n", (), r"line 2: 1 column .*grep -P '\^\(\\d\+\\t\|\$"),
     ],
 )
 def test_invalid_files_are_refused(text, columns, message, tmp_path):

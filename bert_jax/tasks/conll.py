@@ -53,7 +53,10 @@ def read(
       Unavailable: The store does not answer now.
     """
     lines = [line.removesuffix("\r") for line in task_files.read(path).split("\n")]
-    separator = "\t" if any("\t" in line for line in lines if line.strip()) else " "
+    with_tabs = [i for i, x in enumerate(lines, 1) if "\t" in x and x.strip()]
+    separator, reason = " ", ""
+    if with_tabs:
+        separator, reason = "\t", f" separated by tabs, as in line {with_tabs[0]}"
     columns, is_tagged = 0, False
     sentences: list[Sentence] = []
     current = None
@@ -65,7 +68,7 @@ def read(
         fields = line.split(separator)
         if separator == " ":
             fields = [field for field in fields if field]
-        found = f"{len(fields)} column{'s' * (len(fields) != 1)}"
+        found = f"{len(fields)} column{'s' * (len(fields) != 1)}{reason}"
         if not columns:
             columns = len(fields)
             if tag_column == -1:
