@@ -328,6 +328,28 @@ def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path, caps
 
 
 @pytest.mark.parametrize(
+    ("keep_best", "eval_every", "says"),
+    [
+        ("accuracy", 0, True),
+        ("accuracy", 50, True),
+        ("loss", 49, False),
+        ("", 0, False),
+    ],
+)
+def test_a_single_evaluation_is_announced_with_keep_best(
+    keep_best, eval_every, says, pretrained, task, wordpiece, capsys
+):
+    """The run has 50 steps."""
+    changes = {"keep_best": keep_best, "loop": {"eval_every": eval_every}}
+    config = make_config(pretrained, task, **changes)
+    encoder = restore.read_metadata(restore.find(pretrained)).encoder
+    made = classification.Classification(config.task, wordpiece)
+    finetuning.make_run(config, sharding.make_mesh(config.mesh), encoder, made)
+    line = "keep_best='accuracy' has only the evaluation of the last step, 50, to"
+    assert (line in capsys.readouterr().err) == says
+
+
+@pytest.mark.parametrize(
     ("repeats", "file", "message"),
     [
         (2, "config.json", "holds one run; with repeats=2, give another --workdir"),

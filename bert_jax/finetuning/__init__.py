@@ -239,6 +239,13 @@ def make_run(
     sharding.check_encoder(mesh, encoder)
     sharding.check_batch(mesh, "", config.batch_size, config.micro_batches)
     steps = math.ceil(config.epochs * len(task.train["weights"]) / config.batch_size)
+    # No error, because runs that began with it must resume.
+    if config.keep_best and not 0 < config.loop.eval_every < steps:
+        processes.say(
+            f"keep_best={config.keep_best!r} has only the evaluation of the last step, "
+            f"{steps:,}, to choose from; pass --config.loop.eval_every="
+            f"{math.ceil(steps / 5)}, for example, to evaluate earlier, too"
+        )
     frozen = None
     if config.frozen:
         frozen = functools.partial(initialise.is_frozen, objective.encoder_path)
