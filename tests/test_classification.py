@@ -53,7 +53,9 @@ def test_labels_become_classes():
         assert classification.label_names(labelled(*names)) == names
     with pytest.raises(UserError, match="the same number: 1, 1.0, 2; write it in one"):
         classification.label_names(labelled("1", "2", "1.0"))
-    with pytest.raises(UserError, match="all training examples have the label 'x'"):
+    with pytest.raises(
+        UserError, match="have the label 'x', from a.tsv, line 1 on; give"
+    ):
         classification.label_names(examples[1:])
     message = "a.tsv, line 2: the label 'z' is not among .* which are 'x', 'y'"
     with pytest.raises(UserError, match=message):

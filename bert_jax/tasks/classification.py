@@ -217,7 +217,10 @@ def label_names(train: Sequence[Example]) -> list[str]:
             f"{', '.join(names[:20])}; write it in one way"
         )
     if len(names) < 2:
-        raise UserError(f"all training examples have the label {names[0]!r}")
+        raise UserError(
+            f"all training examples have the label {names[0]!r}, from "
+            f"{train[0].where} on; give examples of two labels or more"
+        )
     if all(map(_INTEGER.fullmatch, names)):
         names.sort(key=int)
     return names
