@@ -40,6 +40,8 @@ def main(texts: list[str]) -> None:
     if not texts and not file:
         wanted = "a sentence" if following else "a sentence with [MASK] in it"
         raise UserError(f"there is no text; give {wanted}, in quotes, or --file=FILE")
+    if following and flags.FLAGS["top"].present:
+        raise UserError("--top does not go with --next, which prints no guesses")
     terminal.say("importing JAX")
     from bert_jax import prediction
     from bert_jax.prediction import filling, input_files
