@@ -15,6 +15,7 @@ deviation over seeds.
 
 import argparse
 import json
+import math
 import pathlib
 
 from bert_jax import config as config_lib
@@ -93,7 +94,7 @@ def run(name: str, model: str, values: argparse.Namespace) -> dict:
     results = folder / "results.json"
     if results.exists():
         return json.loads(results.read_text())
-    summary = finetuning.finetune(
+    return finetuning.finetune(
         config_lib.FinetuneConfig(
             init_from=values.pretrained[0] if model == RANDOM else model,
             random_init=model == RANDOM,
@@ -110,8 +111,6 @@ def run(name: str, model: str, values: argparse.Namespace) -> dict:
         ),
         str(folder),
     )
-    results.write_text(json.dumps(summary, indent=2) + "\n")
-    return summary
 
 
 def main() -> None:
@@ -138,7 +137,11 @@ def main() -> None:
         for name in tasks:
             _, score, percent = TASKS[name]
             of_seeds = run(name, model, values)["scores"][score]
-            mean, deviation = of_seeds["mean"], of_seeds["standard_deviation"]
+            # None: undefined, as the correlation of constant predictions is.
+            mean, deviation = (
+                math.nan if of_seeds[key] is None else of_seeds[key]
+                for key in ("mean", "standard_deviation")
+            )
             cells.append(f"{percent * mean:.1f} ± {percent * deviation:.1f}")
         print(f"| {' | '.join(cells)} |", flush=True)
 
