@@ -42,7 +42,7 @@ def get_config(arg: str = ""):
         cfg.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
     cfg.objective.segments = "sentence_order"
     cfg.objective.masking.update(unit="ngram", max_ngram=3)
-    cfg.optimizer.update(name="lamb", schedule="linear", learning_rate=1.76e-3)
+    cfg.optimizer.update(name="lamb", learning_rate=1.76e-3)
     cfg.optimizer.warmup_fraction = 3_125 / 125_000
     if smoke:
         recipe_variants.shrink_pretraining(cfg)

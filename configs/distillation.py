@@ -4,8 +4,9 @@ Source: DistilBERT (Sanh et al. 2019): BERT-Base's width with 6 layers; the teac
         loss counts 5 for 2 of the loss of masked tokens and 1 of the cosine of the last
         hidden states; temperature 2; no next sentence. Here, weights do not begin as
         every other layer of the teacher, and the student imitates the teacher at
-        masked tokens only. Batch and learning rate are from its
-        code; steps are BERT's.
+        masked tokens only, which are drawn at one rate, not by rarity. Batch and
+        learning rate are from its code, whose weight decay (0), clipping (5) and second
+        beta (0.98) differ from those here. The number of steps is our choice.
 Run:    python -m bert_jax.run.pretrain --config=configs/distillation.py \
             --config.objective.teacher=CHECKPOINT --config.data.corpus=DIR \
             --workdir=DIR
