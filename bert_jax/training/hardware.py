@@ -10,15 +10,16 @@ _PEAK_FLOPS = {
     "TPU v5": 459e12,
     "TPU v6 lite": 918e12,
     "TPU7x": 1153e12,
-    "NVIDIA A100": 312e12,
-    "NVIDIA H100": 989e12,
+    "NVIDIA A100-SXM4-40GB": 312e12,
+    "NVIDIA A100-SXM4-80GB": 312e12,
+    "NVIDIA H100 80GB HBM3": 989e12,
     "NVIDIA H200": 989e12,
 }
 
 
 def peak_flops(device_kind: str) -> float:
-    """Return the peak FLOP/s of a device, or 0 if it is unknown."""
-    exact = _PEAK_FLOPS.get(device_kind)
-    if exact or not device_kind.startswith("NVIDIA"):
-        return exact or 0.0
-    return next((f for n, f in _PEAK_FLOPS.items() if device_kind.startswith(n)), 0.0)
+    """Return the peak FLOP/s of a device, or 0 if it is unknown.
+
+    Other GPUs of one name have other peaks: "NVIDIA H100 PCIe", or parts of a card.
+    """
+    return _PEAK_FLOPS.get(device_kind, 0.0)
