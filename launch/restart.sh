@@ -11,7 +11,7 @@
 #   other  a crash: repeated, a limited number of times
 #
 # SIGTERM and SIGUSR1 are passed on to the command; after SIGTERM it is not repeated.
-# Every worker of a run has a loop of its own. The loops need not communicate: when one
+# Every worker of a run has its own loop. The loops need not communicate: when one
 # process dies, the others fail too, and all of them start again.
 #
 #   --max_restarts=10      restarts after crashes in a row, at most
@@ -35,6 +35,8 @@ signal=""
 parse "max_restarts steady_seconds pause log signal" "return_75 detach" "$@"
 shift "$parsed"
 required_number max_restarts steady_seconds pause
+[[ -z $log || -n $detach$signal ]] || fail "--log goes with --detach or --signal"
+[[ -z $signal ]] || (($# == 0)) || fail "--signal takes no command"
 [[ -z $log || -d $(dirname -- "$log") ]] || fail "there is no folder for --log=$log"
 
 # All processes of a detached run, its children included, hold FILE.lock open and locked.

@@ -228,6 +228,11 @@ MISTAKES = [
     (slurm("--nodes=4", "--", "python"), "unknown argument '--nodes=4'"),
     (["bash", "launch/restart.sh", "--detach", "--", "true"], "--log is missing"),
     (["bash", "launch/restart.sh"], "there is no command"),
+    (["bash", "launch/restart.sh", "--log=a", "--", "true"], "--log goes with"),
+    (
+        ["bash", "launch/restart.sh", "--signal=TERM", "--log=a", "--", "true"],
+        "--signal takes no command",
+    ),
 ]
 
 
