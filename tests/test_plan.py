@@ -152,6 +152,7 @@ def test_a_plan_has_the_encoders_of_checkpoints(pretrained, monkeypatch, capsys)
     planned = run_plan.with_checkpoints(started).encoder
     has = checkpoints.read_metadata(checkpoints.find(pretrained)).encoder
     assert (planned.hidden_size, planned.vocab_size) == (32, has.vocab_size)
+    assert not capsys.readouterr().err
     recipe = knobs.from_configdict(config_lib.PretrainConfig, load("distillation"))
     objective = dataclasses.replace(
         recipe.objective, teacher=str(pretrained), hidden_weight=0.0
@@ -159,7 +160,8 @@ def test_a_plan_has_the_encoders_of_checkpoints(pretrained, monkeypatch, capsys)
     taught = dataclasses.replace(recipe, objective=objective)
     planned = run_plan.with_checkpoints(taught).objective.teacher_encoder
     assert planned.hidden_size == 32
-    assert not capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert "teacher" not in said and "the vocabulary has BERT's 30,522 tokens" in said
     run_plan.with_checkpoints(recipe)
     assert "objective.teacher is not set" in capsys.readouterr().err
 

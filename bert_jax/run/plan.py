@@ -65,6 +65,12 @@ def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainCo
             config = teacher.adopt_architecture(config, path, metadata, given)
         else:
             terminal.say("objective.teacher is not set; its encoder is the recipe's")
+    if not config.data.corpus and not config.encoder.vocab_size:
+        terminal.say(
+            "data.corpus is not set; the vocabulary has BERT's "
+            f"{config_lib.BERT_VOCAB_SIZE:,} tokens; pass "
+            "--config.encoder.vocab_size=N for another size"
+        )
     return config
 
 
