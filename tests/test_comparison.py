@@ -1,5 +1,6 @@
 """Pictures and tables of runs."""
 
+import io
 import json
 
 import pytest
@@ -65,6 +66,12 @@ def test_the_picture_has_the_curves_of_all(workdirs):
     assert drawn == [[[1, 9.0], [2, 8.0]], [[2, 8.5]], [[1, 7.25]]]
     with pytest.raises(UserError, match="one have no losses or accuracies to plot"):
         curves.compare({"one": [{"step": 1, "split": "train", "goodput": 0.5}]})
+
+
+def test_names_of_folders_with_dollar_signs_are_drawn_as_they_are(workdirs):
+    (records,) = (run.records for run in comparison.read(workdirs[:1]))
+    for picture in (curves.compare({"a$1^$": records}), curves.draw(records, "a$1^$")):
+        picture.savefig(io.BytesIO())
 
 
 def test_runs_of_one_name_are_told_apart_by_their_folders(workdirs, tmp_path):

@@ -33,7 +33,7 @@ tags:
 - {form.family.model_type}
 ---
 
-# {"An" if title[0] in "AEX" else "A"} {title} encoder
+# {title} encoder
 
 Trained or converted with bert_jax.
 

@@ -66,7 +66,7 @@ def draw(
     if not count:
         raise UserError(f"{title} has no metrics to plot")
     picture, grid = _grid(count, columns=2 if count <= 4 else 3)
-    picture.suptitle(title)
+    picture.suptitle(title, parse_math=False)
     for axis, (label, drawn) in zip(grid, panels, strict=False):
         for name, color in zip(drawn, itertools.cycle(_COLORS), strict=False):
             level = (baselines or {}).get(name)
@@ -119,13 +119,15 @@ def _grid(count: int, columns: int) -> tuple[figure.Figure, list[axes.Axes]]:
 
 def _add_legend(axis: axes.Axes) -> None:
     """Add a legend above the panel, where it hides no curve."""
-    axis.legend(
+    legend = axis.legend(
         fontsize="x-small",
         frameon=False,
         ncols=2,
         loc="lower center",
         bbox_to_anchor=(0.5, 1.0),
     )
+    for text in legend.get_texts():  # names of folders may have dollar signs
+        text.set_parse_math(False)
 
 
 def _finish(picture: figure.Figure) -> None:
