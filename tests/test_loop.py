@@ -1,9 +1,11 @@
 """The training loop: its account of time, its order, and its reports."""
 
 import dataclasses
+import errno
 import json
 import resource
 import shutil
+import sys
 import types
 
 import jax
@@ -18,6 +20,7 @@ from bert_jax.objectives import masked_lm
 from bert_jax.training import (
     checkpoint,
     goodput,
+    hardware,
     metrics_file,
     programs,
     reporting,
@@ -182,10 +185,11 @@ def test_evaluation_loops_over_the_micro_batches_of_its_phase(corpus):
 
 
 def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setattr(throughput.hardware, "peak_flops", lambda kind: 1e10)
     before = jax.config.jax_compilation_cache_dir
     folder, cache = tmp_path / "run", tmp_path / "cache"
-    options = {"profile_step": 4, "profile_steps": 2, "compilation_cache": str(cache)}
+    options = {"profile_step": 4, "profile_steps": 2, "compilation_cache": "~/cache"}
     options["eval_batches"] = 0
     asked = small_config(corpus, **options)
     asked = dataclasses.replace(asked, mesh=config.MeshConfig(data=4, tensor=2))
@@ -283,6 +287,29 @@ def test_a_full_disk_is_reported_and_loses_one_report(tmp_path):
             resource.setrlimit(resource.RLIMIT_FSIZE, before)
     with reporting.Reporter(tmp_path, 10, 1) as reporter:
         assert 1 in reporter.records("train") and 2 not in reporter.records("train")
+
+
+def test_a_full_disk_of_tensorboard_ends_no_run(tmp_path, monkeypatch):
+    class Writer:
+        def __init__(self, folder, purge_step, max_queue):
+            assert max_queue == 0  # no limit: nothing waits for a thread that ended
+
+        def add_scalar(self, name, value, step):
+            pass
+
+        def close(self):
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    stand_in = types.SimpleNamespace(SummaryWriter=Writer)
+    monkeypatch.setitem(sys.modules, "tensorboardX", stand_in)
+    with reporting.Reporter(tmp_path, 10, 0) as reporter:
+        reporter.write(1, "train", {"loss": 2.0})
+
+
+@pytest.mark.parametrize("kind", ["PCIe", "80GB HBM3 MIG 1g.10gb"])
+def test_the_peak_of_a_part_or_another_card_is_unknown(kind):
+    assert hardware.peak_flops("NVIDIA H100 80GB HBM3") == 989e12
+    assert hardware.peak_flops(f"NVIDIA H100 {kind}") == 0
 
 
 def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):

@@ -130,7 +130,8 @@ class Reporter(contextlib.AbstractContextManager):
         self._bar.close()
         self.flush()
         if self._tensorboard:
-            self._tensorboard.close()
+            with contextlib.suppress(OSError):  # metrics.jsonl has everything
+                self._tensorboard.close()
 
 
 def describe_not_finite(
@@ -179,4 +180,7 @@ def _tensorboard_writer(folder: storage.Path, step: int) -> Any:
         import tensorboardX
     except ImportError:  # an extra; metrics.jsonl has everything
         return None
-    return tensorboardX.SummaryWriter(str(folder / "tensorboard"), purge_step=step + 1)
+    path = folder / "tensorboard"
+    with storage.writing(path):
+        # A queue without a limit (0): its thread may have ended at a full disk.
+        return tensorboardX.SummaryWriter(str(path), purge_step=step + 1, max_queue=0)

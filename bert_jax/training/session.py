@@ -5,6 +5,7 @@ workdir with `open_session`, and call `train`.
 """
 
 import contextlib
+import os
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -40,7 +41,8 @@ def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
     ledger = goodput.Ledger()
     with watchdog.watch(config.hang_seconds), processes.raise_in_all():
         if config.compilation_cache:
-            jax.config.update("jax_compilation_cache_dir", config.compilation_cache)
+            cache = os.fspath(storage.path(config.compilation_cache))
+            jax.config.update("jax_compilation_cache_dir", cache)
         yield ledger
 
 
