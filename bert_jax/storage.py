@@ -280,7 +280,7 @@ def reading(where: str | os.PathLike) -> Iterator[None]:
 def writing(where: str | os.PathLike, hint: str = "") -> Iterator[None]:
     """Context that turns a failure to write into an error of one line.
 
-    The message ends with `hint`, an advice.
+    The message ends with `hint`.
 
     Raises:
       UserError: The disk is full, read-only, or fails in another way.

@@ -18,7 +18,7 @@ Source: the encoder is BERT-Tiny (Turc et al. 2019) for 64 positions, without dr
         albert          as ngrams, with embeddings of 32 columns, one layer for both
         xlnet           tokens in any order, relative positions
 
-        All other variants have rotary positions: with absolute positions, a small
+        All but absolute and xlnet are rotary: with absolute positions, a small
         encoder spends most of such a budget on learning them (docs/speedrun.md).
 
         Segments keep their embedding where there is one: fine-tuning needs it.

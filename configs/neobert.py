@@ -16,7 +16,7 @@ Run:    python -m bert_jax.run.pretrain --config=configs/neobert.py \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus that is built with BERT's uncased vocabulary:
         run.build_corpus --tokenizer=vocab.txt --lower_case. `transformers` has no class
-        for it: run.convert writes a EuroBERT only if each token has no bias
+        for it: run.convert writes a EuroBERT only if tokens have no biases
         (--config.encoder.prediction_head.output_bias=False).
 Cost:   the compiler's estimate for the first stage on 64 chips of TPU v4 is 9 days
         (docs/log.md). Not run yet.

@@ -28,8 +28,8 @@ def define_flags() -> None:
     """Define the flags of this entrypoint."""
     command_line.define_checkpoint("pretraining run")
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
-    flags.DEFINE_string("next", "", "Second text: print the probability that it "
-                        "follows each text. Blanks are refused.")  # fmt: skip
+    flags.DEFINE_string("next", "", "Print the probability that this text follows "
+                        "each text. Blanks are refused.")  # fmt: skip
     flags.DEFINE_integer("top", 5, "Guesses for each blank.", lower_bound=1)
 
 

@@ -27,8 +27,8 @@ from bert_jax.training import checksums, processes, restore
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import step as step_lib
 
-# A save that takes longer has failed, in this process or in another one: some seconds,
-# and the time to write its part at the rate of slow storage.
+# Time limit of a save, in this process or another one: some seconds, and the time to
+# write the process's part to slow storage.
 _SAVE_SECONDS = 300
 _SLOW_BYTES_PER_SECOND = 10e6
 

@@ -23,7 +23,7 @@ class StopRequests:
     """Context in which SIGTERM and SIGINT are requests to stop.
 
     Until `wait_for_saves` is called, a request ends this process at once, with the exit
-    status of a run to resume. Processes that got no signal fail as when a host dies,
+    status of a run to resume. Processes without a signal fail as when a host dies,
     and the launcher restarts all. After the call, a request only sets `is_set`.
 
     More SIGTERMs change nothing, since the save is in progress. A second SIGINT has its

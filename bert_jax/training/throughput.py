@@ -117,7 +117,7 @@ class Window:
         """Return mean and maximum over processes of the host time per step.
 
         All processes take equally long for a step, because each waits for the slowest.
-        The slowest one is the one with the largest host time.
+        The slowest process has the largest host time.
         """
         processes = np.unique(self._process_of_device)
         if len(processes) == 1:

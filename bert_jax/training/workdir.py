@@ -146,7 +146,7 @@ def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> N
 
 
 def _has_run(folder: storage.Path) -> bool:
-    """Return whether a run wrote more than the files that each start writes first."""
+    """Return whether a folder has more than the files that each start writes."""
     if storage.is_remote(folder):
         # Reports come before checkpoints.
         return (folder / "metrics.jsonl").exists() or had_checkpoint(folder)

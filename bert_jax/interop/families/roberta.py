@@ -43,6 +43,6 @@ ROBERTA = _family(
     "Roberta",
     lambda encoder, purpose, tokenizer: len(tokenizer.pair_separators) == 2,
 )
-# They are read, and written as a RoBERTa or a BERT, which compute the same.
+# Read only: an export writes a RoBERTa or a BERT, which compute the same.
 XLM_R = _family("xlm-roberta", "XLM-R", "XLMRoberta", lambda *_: False)
 CAMEMBERT = _family("camembert", "CamemBERT", "Camembert", lambda *_: False)
