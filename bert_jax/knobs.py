@@ -11,6 +11,7 @@ tells their dicts apart.
 
 import dataclasses
 import functools
+import json
 import math
 import operator
 import types
@@ -90,8 +91,8 @@ def from_configdict(cls: type[T], cfg: ml_collections.ConfigDict) -> T:
 
 
 def to_dict(config: Any) -> dict[str, Any]:
-    """Convert a config to plain dicts, tuples and scalars, as in `config.json`."""
-    return dataclasses.asdict(config)
+    """Convert a config to plain dicts, lists and scalars, as in `config.json`."""
+    return json.loads(json.dumps(dataclasses.asdict(config)))
 
 
 def from_dict(cls: type[T], values: Any) -> T:
