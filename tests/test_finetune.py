@@ -349,6 +349,20 @@ def test_a_single_evaluation_is_announced_with_keep_best(
     assert (line in capsys.readouterr().err) == says
 
 
+def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task, wordpiece):
+    """Scoring may take longer than the watchdog waits."""
+    config = make_config(pretrained, task, keep_best="macro_f1", batch_size=16)
+    encoder = restore.read_metadata(restore.find(pretrained)).encoder
+    made = classification.Classification(config.task, wordpiece)
+    mesh = sharding.make_mesh(config.mesh)
+    run = finetuning.make_run(config, mesh, encoder, made)
+    data = run.phases[0].open_data(np.arange(16))
+    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(0))
+    beats = []
+    data.scores(state.params, lambda: beats.append(1))
+    assert len(beats) == math.ceil(40 / 16)
+
+
 @pytest.mark.parametrize(
     ("repeats", "file", "message"),
     [

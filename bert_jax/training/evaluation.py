@@ -75,7 +75,7 @@ class Evaluator:
                 own = metric_sums.report(self._losses, terms) | part.baselines
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         if data.scores:
-            values |= data.scores(params)
+            values |= data.scores(params, self._heartbeat)
         return values
 
     def _add_up(

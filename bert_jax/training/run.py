@@ -42,8 +42,9 @@ class PhaseData:
     row_names: Callable[[int], Sequence[str]]
     # Baselines of the mean over `held_out`, reported with each evaluation.
     baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    # Function from the parameters to further values of each evaluation; None for none.
-    scores: Callable[[Any], Mapping[str, float]] | None = None
+    # Function from the parameters, and a heartbeat to call after each batch, to further
+    # values of each evaluation; None for none.
+    scores: Callable[[Any, Callable[[], None]], Mapping[str, float]] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
