@@ -67,7 +67,9 @@ def main(folder, action, *flags):
         print("RESTORED", int(state.step), flush=True)
         return
     checkpoints.save(1, first, toy.TINY, {})
+    checkpoints.save(3, first, toy.TINY, {})
     checkpoints.wait()
+    checkpoints.delete_from(2)
     if action == "full" and process == 1:
         signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
         resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))

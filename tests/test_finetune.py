@@ -1,6 +1,7 @@
 """Fine-tuning: initial parameters, options, lengths of batches, whole runs."""
 
 import dataclasses
+import functools
 import itertools
 import json
 import math
@@ -19,7 +20,7 @@ from bert_jax import config, finetuning, knobs, prediction
 from bert_jax.errors import UserError
 from bert_jax.finetuning import batches, initialise
 from bert_jax.tasks import classification
-from bert_jax.training import restore, sharding
+from bert_jax.training import evaluation, loop, restore, sharding
 
 WORDS = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
 
@@ -325,6 +326,40 @@ def test_best_checkpoint_is_kept(name, best_of, pretrained, task, tmp_path, caps
     with pytest.raises(UserError, match="had a checkpoint in best/, and now there is"):
         finetuning.finetune(config, str(tmp_path))
     assert json.loads((tmp_path / "results.json").read_text()) == results
+
+
+def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
+    pretrained, task, tmp_path, monkeypatch
+):
+    """The second start begins at step 0 and evaluates a step that the first did not."""
+    losses = {2: 0.1, 4: 0.5, 6: 0.6, 7: 0.7}
+    evaluate = loop.Loop._evaluate
+
+    def evaluate_as_given(training, killed_at):
+        step = training._done
+        values = {"loss": losses[step]}
+        monkeypatch.setattr(evaluation.Evaluator, "evaluate", lambda *_: values)
+        evaluate(training)
+        if step == killed_at:
+            raise KeyboardInterrupt
+
+    def start(eval_every, killed_at):
+        stub = functools.partialmethod(evaluate_as_given, killed_at)
+        monkeypatch.setattr(loop.Loop, "_evaluate", stub)
+        every = {"eval_every": eval_every, "checkpoint_every": 0}
+        changes = {"epochs": 1.0, "keep_best": "loss", "loop": every}
+        return finetuning.finetune(
+            make_config(pretrained, task, **changes), str(tmp_path)
+        )
+
+    with pytest.raises(KeyboardInterrupt):
+        start(eval_every=4, killed_at=4)
+    assert [p.name for p in (tmp_path / "best").iterdir()] == ["4"]
+    results = start(eval_every=2, killed_at=None)
+    records = [r for r in runs.metrics(tmp_path) if r["split"] == "eval"]
+    assert {r["step"]: r["loss"] for r in records} == losses
+    assert [p.name for p in (tmp_path / "best").iterdir()] == ["2"]
+    assert results["step"] == 2
 
 
 @pytest.mark.parametrize(

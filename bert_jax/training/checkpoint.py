@@ -184,6 +184,15 @@ class Checkpoints:
             )
         self._pending = step, response
 
+    def delete_from(self, step: int) -> None:
+        """Delete the checkpoints of this step and of later ones."""
+        with self._agreed(step):
+            steps = restore.steps_of(self._folder) if processes.is_main() else []
+            for path in steps:
+                if int(path.name) >= step:
+                    path.rmtree()
+        self._checkpointer.reload()
+
     def wait(self) -> None:
         """Wait for the last checkpoint to be complete, or raise as `save` does."""
         if self._pending is not None:

@@ -57,18 +57,15 @@ class Saver:
     def save_best(self, step: int, state: step_lib.TrainState, phase: Phase) -> None:
         """Write the state that evaluates best so far, and delete the previous one.
 
-        A run that was stopped between this save and its next checkpoint repeats the
-        evaluation, but not the save.
+        A start that was killed may have left the state of this step or a later one.
+        It goes first, because Orbax takes the highest step for the newest.
         """
-        newest = processes.call_on_main(self.best.newest)
-        if newest is None or newest < step:
-            with self.ledger.counting("checkpoint"):
-                self.heartbeat()
-                self.best.save(
-                    step, state, phase.objective.encoder, self.ledger.entry()
-                )
-                self.best.wait()
-                self.heartbeat()
+        with self.ledger.counting("checkpoint"):
+            self.heartbeat()
+            self.best.delete_from(step)
+            self.best.save(step, state, phase.objective.encoder, self.ledger.entry())
+            self.best.wait()
+            self.heartbeat()
 
     def wait(self) -> None:
         """Wait for the last checkpoint to be complete."""
