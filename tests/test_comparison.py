@@ -8,7 +8,7 @@ from commands import assert_refused, call
 
 from bert_jax import storage
 from bert_jax.errors import UserError
-from bert_jax.training import comparison, curves
+from bert_jax.training import comparison, curves, reporting
 
 
 def write_run(folder, rate, phases, records):
@@ -20,8 +20,9 @@ def write_run(folder, rate, phases, records):
         "phases": [{"steps": steps} for steps in phases],
     }
     (folder / "config.json").write_text(json.dumps(config))
+    more = {"train": {"goodput": 0.5}, "eval": {"padding_fraction": 0.5}}
     lines = [
-        {"step": step, "split": split, "loss": loss, "mlm_loss": loss, "goodput": 0.5}
+        {"step": step, "split": split, "loss": loss, "mlm_loss": loss, **more[split]}
         for step, split, loss in records
     ]
     text = "".join(json.dumps(line) + "\n" for line in lines)
@@ -55,6 +56,19 @@ def test_the_table_has_what_differs_and_the_last_numbers(workdirs):
     ]
     # Columns are flush right.
     assert {len(line) for line in lines if line} == {len(lines[0])}
+
+
+def test_table_and_terminal_have_the_score_of_keep_best(tmp_path, capsys):
+    for name, score in (("a", 0.5), ("b", 0.625)):
+        folder = write_run(tmp_path / name, 1e-3, [2], [])
+        values = {"loss": 1.0, "macro_f1": score, "padding_fraction": 0.25}
+        with reporting.Reporter(folder, 5, 0) as reporter:
+            reporter.write(5, "eval", values)
+        said = capsys.readouterr().err
+        assert f"eval step 5/5  loss 1  macro_f1 {score}\n" in said
+    runs = comparison.read([tmp_path / "a", tmp_path / "b"])
+    lines = [line.split() for line in comparison.table(runs).splitlines()]
+    assert lines[-1] == ["held", "out,", "macro_f1", "0.5", "0.625"]
 
 
 def test_the_picture_has_the_curves_of_all(workdirs):

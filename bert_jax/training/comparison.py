@@ -12,8 +12,8 @@ from bert_jax.training.metrics_file import Record
 
 # Value of a field that a config lacks.
 _NONE = "-"
-# The table has the loss, and the metrics whose names end in one of these.
-_SHOWN = ("_loss", "accuracy", "exact", "_entropy", metrics_file.WITHOUT_CONTEXT)
+# Ends of the names of metrics that the table has of a training report.
+_SHOWN_IN_TRAINING = ("loss", "accuracy", "exact")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,14 +71,21 @@ def table(runs: Sequence[Compared]) -> str:
 
 
 def _last(records: Sequence[Record]) -> dict[str, str]:
-    """Return step, losses and accuracies of the last evaluation or training report."""
+    """Return step and metrics of the last evaluation, or of the last training report.
+
+    An evaluation has losses, scores and baselines. A report has rates and times, too.
+    """
     last = {record["split"]: record for record in records}
-    chosen = last.get("eval", records[-1])
-    what = "held out" if "eval" in last else "training"
+    if "eval" in last:
+        what, chosen = "held out", last["eval"]
+        shown = [name for name in chosen if not name.endswith("padding_fraction")]
+    else:
+        what, chosen = "training", records[-1]
+        shown = [name for name in chosen if name.endswith(_SHOWN_IN_TRAINING)]
     values = {f"{what}, step": str(chosen["step"])}
-    for name, value in chosen.items():
-        if name == "loss" or name.endswith(_SHOWN):
-            values[f"{what}, {name}"] = f"{value:.4g}"
+    for name in shown:
+        if name not in ("step", "split"):
+            values[f"{what}, {name}"] = f"{chosen[name]:.4g}"
     return values
 
 

@@ -15,9 +15,17 @@ from bert_jax.training import metrics_file, processes, programs
 # Interval between writes to an object store, besides the one before each checkpoint.
 _FLUSH_SECONDS = 30.0
 
-# Ends of the names of metrics that the terminal shows, and more for training.
-_SHOWN = ("loss", "accuracy", "entropy")
-_SHOWN_IN_TRAINING = ("learning_rate", "sequences_per_sec", "tokens_per_sec", "mfu")
+# Ends of the names of metrics: those of training that the terminal shows, and those of
+# evaluations that it does not show.
+_SHOWN_IN_TRAINING = (
+    "loss",
+    "accuracy",
+    "learning_rate",
+    "sequences_per_sec",
+    "tokens_per_sec",
+    "mfu",
+)
+_HIDDEN_IN_EVALUATION = ("padding_fraction", metrics_file.WITHOUT_CONTEXT)
 
 
 class Reporter(contextlib.AbstractContextManager):
@@ -78,11 +86,10 @@ class Reporter(contextlib.AbstractContextManager):
         if self._tensorboard:
             for name, value in values.items():
                 self._tensorboard.add_scalar(f"{split}/{name}", value, step)
-        more = _SHOWN_IN_TRAINING if split == "train" else ()
         shown = [
             f"{name} {value:.4g}"
             for name, value in values.items()
-            if name.endswith(_SHOWN) or name in more
+            if _is_shown(split, name)
         ]
         if split == "train" and not self._bar.disable:
             self._bar.set_postfix_str("  ".join(shown))
@@ -171,6 +178,13 @@ def _drop_lines_after(path: storage.Path, step: int) -> int:
 def _is_kept(line: bytes, step: int) -> bool:
     record = metrics_file.parse(line)
     return record is not None and line.endswith(b"\n") and record["step"] <= step
+
+
+def _is_shown(split: str, name: str) -> bool:
+    """Return whether the terminal shows a metric."""
+    if split == "train":
+        return name.endswith(_SHOWN_IN_TRAINING)
+    return not name.endswith(_HIDDEN_IN_EVALUATION)
 
 
 def _tensorboard_writer(folder: storage.Path, step: int) -> Any:
