@@ -427,6 +427,24 @@ def test_search_needs_few_compilations(start, most, monkeypatch):
     assert len(said) == len(trials) + 2
 
 
+def test_search_ends_where_the_config_does(monkeypatch):
+    """The fake program needs the same memory for any batch."""
+
+    def compiled(self, config, index):
+        return fake_phase(left=29.75, batch_size=config.phases[index].batch_size)
+
+    monkeypatch.setattr(plan.Planner, "plan_phase", compiled)
+    shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
+    config = tiny()
+    phase = dataclasses.replace(config.phases[0], batch_size=2**18)
+    config = dataclasses.replace(config, phases=(phase,))
+    trials = search.search_batch(planner(shape), config, 0)
+    assert [t.phase.batch_size for t in trials] == [2**18, 2**19, 2**20]
+    too_large = dataclasses.replace(phase, batch_size=2**20 + 8)
+    with pytest.raises(UserError, match="at most 1048576"):
+        knobs.check(dataclasses.replace(config, phases=(too_large,)))
+
+
 def test_alternatives_can_be_sharded():
     config = tiny()
     shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))

@@ -31,7 +31,7 @@ def search_batch(
 
     Compile the given size and its double or half, then extrapolate the memory of two
     sizes that fit, then bisect until the sizes that fit and do not fit are a sixteenth
-    apart, or until `_SEARCH_COMPILATIONS`.
+    apart, or until `_SEARCH_COMPILATIONS`, or at a size that the config does not allow.
     """
     phase = config.phases[index]
     pieces = sharding.batch_parts(planner.run(config).mesh) * phase.micro_batches
@@ -42,6 +42,8 @@ def search_batch(
     units = max(1, phase.batch_size // unit)
     for _ in range(_SEARCH_COMPILATIONS):
         changed = _with_phase(config, index, batch_size=units * unit)
+        if not _can_run(planner, changed):
+            return
         change = f"--config.phases[{index}].batch_size={units * unit}"
         trial = Trial(change, planner.plan_phase(changed, index))
         yield trial
