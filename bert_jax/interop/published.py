@@ -126,6 +126,9 @@ def assemble(
     family, encoder = config.family, config.encoder
     arrays, ignored = _with_current_names(arrays, family)
     decoder, embedding = f"{family.decoder}.weight", family.encoder[_EMBEDDING]
+    if encoder.prediction_head.tied and embedding not in arrays and decoder in arrays:
+        # `save_model` of safetensors writes a tied array under its first name only.
+        arrays[embedding] = arrays.pop(decoder)
     if decoder in arrays:
         is_copy = embedding in arrays and np.array_equal(
             arrays[decoder].read(), arrays[embedding].read()
