@@ -190,19 +190,22 @@ def extend_tokenizer(
 ) -> tuple[Tokenizer, list[int]]:
     """Return the tokenizer with words added, and the id of each word.
 
-    Words replace `[unused...]` tokens first, then extend the vocabulary. All other
-    tokens keep their ids. Longer words that begin with a new word may be split
-    differently than before: WordPiece takes the longest piece first.
+    Words replace `[unused...]` tokens first, except those that the pipeline declares as
+    added tokens, and then extend the vocabulary. All other tokens keep their ids.
+    Longer words that begin with a new word may be split differently than before:
+    WordPiece takes the longest piece first.
     """
+    values = json.loads(tokenizer.pipeline)
+    declared = {token["content"] for token in values["added_tokens"]}
     tokens = list(tokenizer.tokens)
-    free = [i for i, token in enumerate(tokens) if _UNUSED.fullmatch(token)]
+    free = [
+        i
+        for i, token in enumerate(tokens)
+        if _UNUSED.fullmatch(token) and token not in declared
+    ]
     ids = [*free, *range(len(tokens), len(tokens) + len(words))][: len(words)]
     tokens += [""] * (len(words) - len(free))
     for i, word in zip(ids, words, strict=True):
         tokens[i] = word
-    values = json.loads(tokenizer.pipeline)
     values["model"]["vocab"] = {t: i for i, t in enumerate(tokens) if t}
-    values["added_tokens"] = [
-        token for token in values["added_tokens"] if token["content"] in tokens
-    ]
     return tokenizer_lib.make(values, tokenizer.settings()), ids

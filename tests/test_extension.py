@@ -5,6 +5,7 @@ import collections
 import numpy as np
 import pytest
 import recipes
+import tokenizers
 from commands import assert_refused, call, succeed
 
 from bert_jax import config, extension, knobs, pretraining
@@ -66,17 +67,24 @@ def test_counts_of_words_equal_counts_of_runs_of_letters(wordpiece, documents):
 
 def test_unused_tokens_are_replaced_first(wordpiece):
     """Then new rows are added. All other tokens keep their ids."""
-    tokens = [*wordpiece.tokens, "[unused1]", "[unused99]"]
+    tokens = [*wordpiece.tokens, "[unused1]", "[unused99]", "[unused2]", "[unused3]"]
     tokens.insert(7, "[unused0]")
-    roomy = tokenizer_lib.make(pipelines.wordpiece(tokens, True, True))
+    pipeline = pipelines.wordpiece(tokens, True, True)
+    pipeline.add_special_tokens(["[unused2]"])
+    pipeline.add_tokens(["[unused3]"])
+    roomy = tokenizer_lib.make(pipeline)
     words = ["haemoglobin", "patient", "thrombocytopenia", "leukocyte"]
     extended, ids = extension.extend_tokenizer(roomy, words)
-    assert ids == [7, len(tokens) - 2, len(tokens) - 1, len(tokens)]
+    assert ids == [7, len(tokens) - 4, len(tokens) - 3, len(tokens)]
     assert [extended.tokens[i] for i in ids] == words
     kept = [i for i in range(len(tokens)) if i not in ids]
     assert [extended.tokens[i] for i in kept] == [tokens[i] for i in kept]
     assert extended.encode("Leukocyte haemoglobin") == [ids[3], ids[0]]
     assert extended.encode("PATI\u00cbNT") == [ids[1]]
+    # Declared tokens are in use, whatever their name.
+    library = tokenizers.Tokenizer.from_str(extended.pipeline)
+    encoded = library.encode("[unused2] patient [unused3]", add_special_tokens=False)
+    assert encoded.ids == [len(tokens) - 2, ids[1], len(tokens) - 1]
 
 
 def extend(pretrained, text, output, words, min_count):
