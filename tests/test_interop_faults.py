@@ -341,8 +341,12 @@ def test_vocabularies_that_do_not_fit_are_refused(folder):
     refused(source, "vocabulary lacks added tokens, such as 'covid'; ")
     (source / "added_tokens.json").unlink()
     settings = source / "tokenizer_config.json"
-    edit(settings, tokenizer_class="BertJapaneseTokenizer")
+    edit(settings, added_tokens_decoder={"40": {"content": "covid"}})
+    refused(source, "vocabulary lacks added tokens, such as 'covid'; ")
     (source / "vocab.txt").write_text("\n".join(tokens))
+    edit(settings, added_tokens_decoder={"4": {"content": tokens[4]}})
+    checkpoints.find(source)
+    edit(settings, tokenizer_class="BertJapaneseTokenizer")
     refused(source, "tokenizer_class 'BertJapaneseTokenizer' splits texts in its own")
     edit(settings, tokenize_chinese_chars=False, tokenizer_class="BertTokenizer")
     refused(source, "tokenize_chinese_chars is false in tokenizer_config.json")

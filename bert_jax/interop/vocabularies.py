@@ -92,8 +92,11 @@ def read(folder: storage.Path, named: Mapping[str, str] | None = None) -> Tokeni
         tokenizer = tokenizer_lib.make(pipeline, settings | dict(named or {}))
     except (UserError, ValueError, OSError) as error:
         raise storage.error_class(error)(f"{folder}: {error}") from error
-    added = json_files.read_or_empty(folder / "added_tokens.json")
-    if unknown := sorted(added.keys() - {*tokenizer.tokens}):
+    # Since 4.34, `transformers` lists added tokens in its settings.
+    listed = settings.get("added_tokens_decoder", {}).values()
+    added = {*json_files.read_or_empty(folder / "added_tokens.json")}
+    added |= {token["content"] for token in listed}
+    if unknown := sorted(added - {*tokenizer.tokens}):
         raise UserError(
             f"{folder}: the vocabulary lacks added tokens, such as {unknown[0]!r}; "
             f"bert_jax reads them from a {PIPELINE_FILE} only"
