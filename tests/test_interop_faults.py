@@ -254,6 +254,14 @@ def test_missing_and_damaged_files_are_refused(folder):
     for named in ("BertForTokenClassification", "BertForPreTraining"):
         edit(source / "config.json", architectures=[named])
         refused(source, f"import {named} as M; M.from_pretrained")
+    # The first configs had neither of these fields.
+    config = json.loads((source / "config.json").read_text())
+    del config["model_type"], config["architectures"]
+    (source / "config.json").write_text(json.dumps(config))
+    refused(source, "pytorch_model.bin is a pickle")
+    (source / "bert_config.json").write_text(json.dumps(config))
+    refused(source, "has no bert_model.ckpt.index")  # TensorFlow's files come first
+    (source / "bert_config.json").unlink()
     deberta = folder("deberta_bare")
     (deberta / "model.safetensors").rename(deberta / "pytorch_model.bin")
     edit(deberta / "config.json", architectures=None)

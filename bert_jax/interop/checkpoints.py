@@ -68,7 +68,11 @@ def _reader(local: pathlib.Path) -> Callable[[pathlib.Path], Published] | None:
     """Return the function that reads a folder or a prefix of files, or None."""
     if local.is_dir() and huggingface_folder.is_checkpoint(local):
         return huggingface_folder.read
-    return tensorflow.read if tensorflow.is_checkpoint(local) else None
+    if tensorflow.is_checkpoint(local):
+        return tensorflow.read
+    # The config of an old BERT has no `model_type`. The reader refuses its pickle.
+    has_pickle = any(local.glob(huggingface_folder.PICKLE))
+    return huggingface_folder.read if has_pickle else None
 
 
 @functools.lru_cache(maxsize=2)

@@ -19,17 +19,16 @@ CONFIG = "config.json"
 ARRAYS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
 FLAX = "flax_model.msgpack"
+PICKLE = "pytorch_model*.bin"
 _SEGMENTS = "token_type_embeddings.weight"
-_PICKLES = ("pytorch_model*.bin", "*.pt", "*.pth")
+_PICKLES = (PICKLE, "*.pt", "*.pth")
 
 
 def is_checkpoint(folder: pathlib.Path) -> bool:
     """Return whether `transformers` saved a folder, damaged or not."""
     if any((folder / name).exists() for name in (ARRAYS, INDEX, FLAX)):
         return True
-    if not (folder / CONFIG).exists():
-        return bool(_pickles(folder))
-    values = json_files.read(folder / CONFIG)
+    values = json_files.read_or_empty(folder / CONFIG)
     return "model_type" in values or "architectures" in values
 
 
