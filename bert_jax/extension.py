@@ -147,7 +147,8 @@ def find_words(
     """Find words that consist of several pieces or are unknown, the most useful first.
 
     The most useful words save the most tokens: count times saved tokens per occurrence.
-    Numbers and words that are too long for the tokenizer are left out.
+    Numbers and words that are too long for the tokenizer are left out, and so are words
+    around an added token: it is cut out of the text before the text has words.
 
     Raises:
       UserError: The tokenizer is not a WordPiece tokenizer.
@@ -178,9 +179,11 @@ def find_words(
         and word not in known
     ]
     pieces = tokenizer.encode_batch(candidates)
+    added = pipeline.get_added_tokens_decoder().keys() - {tokenizer.unk_id}
     found = [
         NewWord(word, counts[word], tuple(ids))
         for word, ids in zip(candidates, pieces, strict=True)
+        if added.isdisjoint(ids)
     ]
     return sorted(found, key=lambda new: (-new.tokens_saved, new.word))
 

@@ -65,6 +65,19 @@ def test_counts_of_words_equal_counts_of_runs_of_letters(wordpiece, documents):
     assert found == sorted(found, key=lambda n: (-n.tokens_saved, n.word))
 
 
+def test_words_around_an_added_token_are_left_out(wordpiece):
+    """The library cuts the token out of them, so that no text has them."""
+    pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
+    pipeline.add_tokens(["globin"])
+    tokenizer = tokenizer_lib.make(pipeline)
+    texts = ["haemoglobin globins thrombocytopenia \u2603"]
+    found = extension.find_words(tokenizer, texts, min_count=1)
+    words = [new.word for new in found]
+    assert sorted(words) == ["thrombocytopenia", "\u2603"]
+    extended, ids = extension.extend_tokenizer(tokenizer, words)
+    assert extended.encode(" ".join(words)) == ids
+
+
 def test_unused_tokens_are_replaced_first(wordpiece):
     """Then new rows are added. All other tokens keep their ids."""
     tokens = [*wordpiece.tokens, "[unused1]", "[unused99]", "[unused2]", "[unused3]"]
