@@ -289,6 +289,13 @@ def test_a_full_disk_is_reported_and_loses_one_report(tmp_path):
         assert 1 in reporter.records("train") and 2 not in reporter.records("train")
 
 
+def test_a_batch_that_is_not_finite_cannot_be_written(tmp_path):
+    (tmp_path / "run").touch()
+    report = types.SimpleNamespace(loss=np.nan, grad_norm=np.inf)
+    with pytest.raises(UserError, match="cannot write to .*not_finite_step_3_process"):
+        reporting.describe_not_finite(tmp_path / "run", 3, report, ["a"])
+
+
 def test_a_full_disk_of_tensorboard_ends_no_run(tmp_path, monkeypatch):
     class Writer:
         def __init__(self, folder, purge_step, max_queue):

@@ -155,7 +155,8 @@ def describe_not_finite(
     path = folder / f"not_finite_step_{step}_process_{jax.process_index()}.json"
     details = {"step": step, "loss": str(loss), "grad_norm": str(grad_norm)}
     text = json.dumps({**details, "rows": list(rows)}, indent=1) + "\n"
-    storage.write_text(path, text)
+    with storage.writing(path):
+        storage.write_text(path, text)
     first = "; ".join(rows[:4]) + (f"; {len(rows) - 4} more" if rows[4:] else "")
     return (
         f"step {step}: loss {loss}, gradient norm {grad_norm}; {path} lists the rows "
