@@ -17,10 +17,10 @@ import runs
 from commands import ROOT, assert_refused, call, succeed
 
 from bert_jax import config, finetuning, knobs, prediction
-from bert_jax.errors import UserError
+from bert_jax.errors import Interrupted, UserError
 from bert_jax.finetuning import batches, initialise
 from bert_jax.tasks import classification
-from bert_jax.training import evaluation, loop, restore, sharding
+from bert_jax.training import checkpoint, evaluation, loop, restore, sharding
 
 WORDS = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
 
@@ -360,6 +360,30 @@ def test_the_best_state_may_be_earlier_than_that_of_a_killed_start(
     assert {r["step"]: r["loss"] for r in records} == losses
     assert [p.name for p in (tmp_path / "best").iterdir()] == ["2"]
     assert results["step"] == 2
+
+
+def test_a_run_killed_while_it_saves_the_best_state_saves_it_again(
+    pretrained, task, tmp_path, monkeypatch
+):
+    """It was stopped before the only evaluation, and killed in the next start."""
+    changes = {"epochs": 1.0, "keep_best": "loss"}
+    config = make_config(pretrained, task, **changes)
+
+    def kill(*_):
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch:
+        patch.setattr(evaluation.Evaluator, "evaluate", lambda *_: None)
+        with pytest.raises(Interrupted):
+            finetuning.finetune(config, str(tmp_path))
+    with monkeypatch.context() as patch:
+        patch.setattr(checkpoint.Checkpoints, "delete_from", kill)
+        with pytest.raises(KeyboardInterrupt):
+            finetuning.finetune(config, str(tmp_path))
+    results = finetuning.finetune(config, str(tmp_path))
+    (record,) = [r for r in runs.metrics(tmp_path) if r["split"] == "eval"]
+    assert [p.name for p in (tmp_path / "best").iterdir()] == [str(record["step"])]
+    assert results["step"] == record["step"]
 
 
 @pytest.mark.parametrize(

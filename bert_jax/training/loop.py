@@ -293,26 +293,29 @@ class Loop:
             if values is None:
                 self._stopping = True
                 return
-            self._reporter.write(self._done, "eval", values)
+        # Before the report, without which a restart evaluates again.
+        name = self._run.best
+        is_best = name and self._is_best(values[name])
+        if is_best:
+            self._saver.save_best(self._done, self._state, self._phase)
+        self._reporter.write(self._done, "eval", values)
         earlier = self._reporter.records("eval")
         if line := plateau.describe(self._done, self._run.total_steps, values, earlier):
             self._reporter.say(line)
-        if (name := self._run.best) and self._is_best():
+        if is_best:
             self._reporter.say(f"best {name} so far: {values[name]:.4g}")
-            self._saver.save_best(self._done, self._state, self._phase)
 
-    def _is_best(self) -> bool:
+    def _is_best(self, value: float) -> bool:
         """Return whether this evaluation is better than all earlier ones."""
         name = self._run.best
         sign = -1.0 if name.endswith("loss") else 1.0
 
         def is_best() -> bool:
-            records = self._reporter.records("eval")
-            values = {step: sign * record[name] for step, record in records.items()}
+            records = self._reporter.records("eval").values()
+            values = [sign * x for x in (value, *(record[name] for record in records))]
             # An undefined correlation is worse than any other.
-            values = {n: -math.inf if math.isnan(x) else x for n, x in values.items()}
-            now = values.pop(self._done)
-            return all(now > value for value in values.values())
+            now, *earlier = [-math.inf if math.isnan(x) else x for x in values]
+            return all(now > x for x in earlier)
 
         return processes.call_on_main(is_best)
 
