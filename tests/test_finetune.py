@@ -20,7 +20,15 @@ from bert_jax import config, finetuning, knobs, prediction
 from bert_jax.errors import Interrupted, UserError
 from bert_jax.finetuning import batches, initialise
 from bert_jax.tasks import classification
-from bert_jax.training import checkpoint, evaluation, loop, restore, sharding
+from bert_jax.training import (
+    checkpoint,
+    evaluation,
+    inference,
+    interrupts,
+    loop,
+    restore,
+    sharding,
+)
 
 WORDS = ["the", "a", "object", "value", "name", "module", "is", "of", "to", "in"]
 
@@ -406,6 +414,27 @@ def test_a_single_evaluation_is_announced_with_keep_best(
     finetuning.make_run(config, sharding.make_mesh(config.mesh), encoder, made)
     line = "keep_best='accuracy' has only the evaluation of the last step, 50, to"
     assert (line in capsys.readouterr().err) == says
+
+
+def test_a_request_to_stop_ends_the_scoring(pretrained, task, tmp_path, monkeypatch):
+    """The request comes with the first of three batches to score."""
+    changes = {"epochs": 1.0, "keep_best": "macro_f1", "batch_size": 16}
+    config = make_config(pretrained, task, **changes)
+    expected = finetuning.finetune(config, str(tmp_path / "whole"))
+    compute, asked = inference.Engine.batches, []
+
+    def batches(engine, *arguments):
+        for batch in compute(engine, *arguments):
+            asked.append(batch)
+            yield batch
+
+    with monkeypatch.context() as patch:
+        patch.setattr(inference.Engine, "batches", batches)
+        patch.setattr(interrupts.StopRequests, "is_set", lambda _: bool(asked))
+        with pytest.raises(Interrupted, match="saved at step 13 of 13"):
+            finetuning.finetune(config, str(tmp_path / "run"))
+    assert len(asked) == 1
+    assert finetuning.finetune(config, str(tmp_path / "run")) == expected
 
 
 def test_scoring_sends_a_heartbeat_after_each_batch(pretrained, task, wordpiece):

@@ -81,10 +81,10 @@ def open_data(
     evaluation = examples_of(task.held_out["eval"], rows, held_out=True)
     engine = inference.Engine(objective, None, mesh, lengths(config, task))
 
-    def scores(params: Any, heartbeat: Callable[[], None]) -> dict[str, float]:
+    def scores(params: Any, after_batch: Callable[[], None]) -> dict[str, float]:
         engine.params = params
         rows_at_once = config.batch_size // config.micro_batches
-        outputs = engine.outputs(task.held_out["eval"], rows_at_once, heartbeat)
+        outputs = engine.outputs(task.held_out["eval"], rows_at_once, after_batch)
         of_task = task.scores("eval", task.decode("eval", outputs))
         return {config.keep_best: of_task[config.keep_best]}
 

@@ -7,11 +7,15 @@ import jax
 import numpy as np
 
 from bert_jax.objectives import Batch, metric_sums
-from bert_jax.training import programs
+from bert_jax.training import programs, sharding
 from bert_jax.training.run import Batches, Phase, PhaseData, Run
 
 # Batches that may be in flight while the next one is made.
 _BATCHES_AHEAD = 2
+
+
+class _Stopped(Exception):
+    """A process was asked to stop."""
 
 
 class Evaluator:
@@ -36,6 +40,9 @@ class Evaluator:
         self._signals = signals
         self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat
+        self._to_all = jax.jit(
+            lambda signals: signals, out_shardings=sharding.replicated(run.mesh)
+        )
 
     def compile(self, params, shapes: dict[str, jax.ShapeDtypeStruct]) -> None:
         """Compile the program for batches of one shape, once."""
@@ -55,12 +62,15 @@ class Evaluator:
         with the prefix "NAME/". `to_devices` puts a batch of this process on the
         devices.
         """
-        terms_of_parts = []
-        for part in data.held_out:
-            terms = self._add_up(params, part.batches(), to_devices)
-            if terms is None:
-                return None
-            terms_of_parts.append(terms)
+        try:
+            return self._evaluate(params, data, to_devices)
+        except _Stopped:
+            return None
+
+    def _evaluate(self, params, data, to_devices):
+        terms_of_parts = [
+            self._add_up(params, part.batches(), to_devices) for part in data.held_out
+        ]
         together = terms_of_parts[0]
         if len(terms_of_parts) > 1:
             weights = [part.weight for part in data.held_out]
@@ -75,13 +85,21 @@ class Evaluator:
                 own = metric_sums.report(self._losses, terms) | part.baselines
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         if data.scores:
-            values |= data.scores(params, self._heartbeat)
+            values |= data.scores(
+                params, lambda: self._proceed(self._to_all(self._signals()))
+            )
         return values
+
+    def _proceed(self, signals: jax.Array) -> None:
+        """Report progress, or raise `_Stopped` if a process was asked to stop."""
+        self._heartbeat()
+        if programs.stop_requested(jax.device_get(signals)):
+            raise _Stopped
 
     def _add_up(
         self, params, batches: Batches, to_devices: Callable[..., Batch]
-    ) -> metric_sums.Terms | None:
-        """Sum up metrics over batches; return None if a process was asked to stop."""
+    ) -> metric_sums.Terms:
+        """Sum up metrics over batches."""
         terms = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
@@ -94,8 +112,5 @@ class Evaluator:
             )
             waiting.append(signals)
             if len(waiting) > _BATCHES_AHEAD:
-                signals = jax.device_get(waiting.popleft())
-                self._heartbeat()
-                if programs.stop_requested(signals):
-                    return None
+                self._proceed(waiting.popleft())
         return jax.device_get(terms)

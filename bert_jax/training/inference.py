@@ -63,7 +63,7 @@ class Engine:
         self,
         rows: Mapping[str, np.ndarray],
         batch_size: int,
-        heartbeat: Callable[[], None] = lambda: None,
+        after_batch: Callable[[], None] = lambda: None,
     ) -> dict[str, np.ndarray]:
         """Return the outputs of all rows, in the order of the rows.
 
@@ -73,7 +73,7 @@ class Engine:
         Args:
           rows: Arrays with a row for each; `attention_mask` [R, ..., L] is required.
           batch_size: Largest number of rows in a batch, over all devices.
-          heartbeat: Called after each batch.
+          after_batch: Called after each batch.
         """
         whole = {
             name: jax.ShapeDtypeStruct((batch_size, *values.shape[1:]), values.dtype)
@@ -93,7 +93,7 @@ class Engine:
                 missing = np.subtract(shape, values.shape[1:])
                 padding = [(0, 0), *((0, n) for n in missing)]
                 results[name][indices] = np.pad(values, padding)
-            heartbeat()
+            after_batch()
         return results
 
     def batches(

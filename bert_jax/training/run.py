@@ -42,8 +42,8 @@ class PhaseData:
     row_names: Callable[[int], Sequence[str]]
     # Baselines of the mean over `held_out`, reported with each evaluation.
     baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    # Function from the parameters, and a heartbeat to call after each batch, to further
-    # values of each evaluation; None for none.
+    # Function from the parameters, and a function to call after each batch, to further
+    # values of each evaluation; None for none. The call may raise, to stop the run.
     scores: Callable[[Any, Callable[[], None]], Mapping[str, float]] | None = None
 
 
