@@ -42,7 +42,6 @@ def published(path: str | os.PathLike) -> Published | None:
 
     Raises:
       UserError: The checkpoint is damaged, or of an unknown family.
-      Unavailable: A store does not answer; try again later.
     """
     if storage.is_remote(path):
         folder, name = os.fspath(path).rstrip("/"), ""

@@ -65,7 +65,6 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
     Raises:
       UserError: The checkpoint is unusable or has no equivalent in that format, or the
         folder cannot be written.
-      Unavailable: A store does not answer; try again later.
     """
     output.check(folder)
     return export(lazy_checkpoint.read(source), folder, to)

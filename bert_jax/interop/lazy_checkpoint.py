@@ -44,7 +44,6 @@ def read(source: str) -> Model:
 
     Raises:
       UserError: The checkpoint is unusable.
-      Unavailable: A store does not answer; try again later.
     """
     if other := checkpoints.published(source):
         params = {

@@ -20,7 +20,6 @@ def check(output: str, *, local: bool = False) -> storage.Path:
 
     Raises:
       UserError: It is a file, not empty, or remote.
-      Unavailable: A store does not answer; try again later.
     """
     if storage.is_remote(output):
         if local:
@@ -57,7 +56,6 @@ def complete_or_not_at_all(folder: storage.Path, last: str) -> Iterator[pathlib.
 
     Raises:
       UserError: The folder cannot be written.
-      Unavailable: A store does not answer; try again later.
     """
     is_remote, temporary = storage.is_remote(folder), storage.temporary_file(folder)
     try:

@@ -63,7 +63,6 @@ def read(path: str | os.PathLike, *, needs_answers: bool) -> File:
     Raises:
       UserError: The file cannot be read, a question is incomplete, or correct answers
         are missing and needed.
-      Unavailable: The store does not answer now.
     """
     path = os.fspath(path)
     ending = task_files.check_ending(path, (".csv", ".jsonl", ".json"))

@@ -50,7 +50,6 @@ def read(
 
     Raises:
       UserError: The file cannot be read, has no words, or has lines with other columns.
-      Unavailable: The store does not answer now.
     """
     lines = [line.removesuffix("\r") for line in task_files.read(path).split("\n")]
     with_tabs = [i for i, x in enumerate(lines, 1) if "\t" in x and x.strip()]

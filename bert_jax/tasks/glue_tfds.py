@@ -31,7 +31,6 @@ def read(name: str, folder: str) -> ExampleSets:
 
     Raises:
       UserError: The task is not prepared in this folder, or is damaged.
-      Unavailable: The store does not answer now.
     """
     folder = os.path.expanduser(folder)
     builder = _builder(name, folder)

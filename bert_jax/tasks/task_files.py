@@ -54,7 +54,6 @@ def read(path: str | os.PathLike) -> str:
 
     Raises:
       UserError: The file is missing, damaged, or not UTF-8.
-      Unavailable: The store does not answer now.
     """
     path = storage.path(path)
     storage.check_reachable(path)
@@ -109,7 +108,6 @@ def read_table(path: str | os.PathLike) -> Table:
     Raises:
       UserError: The file cannot be read or parsed, or a row has other columns than the
         first line.
-      Unavailable: The store does not answer now.
     """
     ending = check_ending(path, (".tsv", ".csv", ".jsonl"))
     text = read(path)

@@ -25,7 +25,6 @@ def read(
 
     Raises:
       UserError: The file cannot be read, lacks a column, or a row is incomplete.
-      Unavailable: The store does not answer now.
     """
     path = os.fspath(path)
     header, rows = task_files.read_table(path)

@@ -42,7 +42,6 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
 
     Raises:
       UserError: The file cannot be read or has an invalid question.
-      Unavailable: The store does not answer now.
     """
     examples: dict[str, Example] = {}
     where = os.fspath(path)
