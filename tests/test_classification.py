@@ -41,7 +41,8 @@ def labelled(*labels):
 def test_labels_become_classes():
     examples = labelled("y", "x", "x")
     assert classification.label_names(examples) == ["x", "y"]
-    assert classification.to_classes(examples, ["x", "y"]).tolist() == [1, 0, 0]
+    probabilities = classification.to_probabilities(examples, ["x", "y"])
+    assert probabilities.tolist() == [[0, 1], [1, 0], [1, 0]]
     for names in (
         ["0", "1"],
         ["-1", "1"],
@@ -59,7 +60,7 @@ def test_labels_become_classes():
         classification.label_names(examples[1:])
     message = "a.tsv, line 2: the label 'z' is not among .* which are 'x', 'y'"
     with pytest.raises(UserError, match=message):
-        classification.to_classes(labelled("x", "y", "z"), ["x", "y"])
+        classification.to_probabilities(labelled("x", "y", "z"), ["x", "y"])
 
 
 def test_labels_may_be_distributions(tmp_path):
@@ -70,7 +71,6 @@ def test_labels_may_be_distributions(tmp_path):
     examples = text_files.read(path)
     labels = classification.label_names(examples)
     assert labels == ["x", "y", "z"]
-    assert classification.to_classes(examples, labels).tolist() == [0, 2, 1]
     expected = [[0.75, 0.25, 0], [0, 0, 1], [0, 1, 0]]
     assert classification.to_probabilities(examples, labels).tolist() == expected
     # A run does not continue with other probabilities.

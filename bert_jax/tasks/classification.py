@@ -64,13 +64,12 @@ class Classification:
             truncated[name] = int(is_truncated.sum())
             if name in labelled:
                 rows[name]["weights"] += 1
-                rows[name]["labels"] = (
-                    to_numbers(examples)
-                    if config.predicts_numbers
-                    else to_classes(examples, self._labels)
-                )
+                if config.predicts_numbers:
+                    rows[name]["labels"] = to_numbers(examples)
+                    continue
+                probabilities = to_probabilities(examples, self._labels)
+                rows[name]["labels"] = probabilities.argmax(-1).astype(np.int32)
                 if self._has_probabilities:
-                    probabilities = to_probabilities(examples, self._labels)
                     rows[name]["probabilities"] = probabilities
         self.train = rows.pop("train")
         self.held_out = rows
@@ -231,11 +230,6 @@ def _number(label: str) -> float:
     if "_" in label:
         raise ValueError(label)
     return float(label)
-
-
-def to_classes(examples: Sequence[Example], labels: Sequence[str]) -> np.ndarray:
-    """Return the class of each example, the most probable one, int32 [E]."""
-    return to_probabilities(examples, labels).argmax(-1).astype(np.int32)
 
 
 def to_probabilities(examples: Sequence[Example], labels: Sequence[str]) -> np.ndarray:
