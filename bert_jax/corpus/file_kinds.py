@@ -54,12 +54,9 @@ def is_compressed(path: str) -> bool:
 def unpacked(name: str) -> Iterator[io.BufferedIOBase]:
     """Open a local or remote file, and decompress it while it is read."""
     with storage.path(name).open("rb") as stream:
-        unpack = next((_UNPACK[s] for s in _UNPACK if name.endswith(s)), None)
-        if unpack:
-            with unpack(stream) as content:
-                yield content
-        else:
-            yield stream
+        functions = (_UNPACK[ending] for ending in _UNPACK if name.endswith(ending))
+        with next(functions, contextlib.nullcontext)(stream) as content:
+            yield content
 
 
 def detect_format(pattern: str) -> str:

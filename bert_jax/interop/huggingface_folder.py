@@ -32,10 +32,6 @@ def is_checkpoint(folder: pathlib.Path) -> bool:
     return "model_type" in values or "architectures" in values
 
 
-def _pickles(folder: pathlib.Path) -> list[pathlib.Path]:
-    return [path for pattern in _PICKLES for path in sorted(folder.glob(pattern))]
-
-
 def read(folder: pathlib.Path) -> published.Published:
     """Read the checkpoint in a folder.
 
@@ -49,7 +45,7 @@ def read(folder: pathlib.Path) -> published.Published:
         files, arrays = _read_shards(folder)
     elif (folder / FLAX).exists():
         files, arrays = (folder / FLAX,), flax_msgpack.read(folder / FLAX)
-    elif pickles := _pickles(folder):
+    elif pickles := [path for name in _PICKLES for path in sorted(folder.glob(name))]:
         # Published DeBERTas name no class, and none of `transformers` reads their head.
         is_deberta = config.family.model_type == "deberta-v2"
         default = "AutoModel" if is_deberta else "AutoModelForPreTraining"

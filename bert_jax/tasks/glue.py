@@ -9,7 +9,6 @@ Columns and names of files: the GLUE download and its submission format
 """
 
 import dataclasses
-from collections.abc import Sequence
 
 from bert_jax import config as config_lib
 from bert_jax import storage
@@ -96,7 +95,6 @@ def read(name: str, folder: str) -> ExampleSets:
 
     Raises:
       UserError: A file is missing or does not belong to the task.
-      Unavailable: The store does not answer now.
     """
     task, title = TASKS[name], config_lib.GLUE[name]
     advice = f"the folder {title} of GLUE's download or its parent folder"
@@ -112,7 +110,12 @@ def read(name: str, folder: str) -> ExampleSets:
     about: dict[str, dict] = {"files": {}, "incomplete": {}}
 
     def examples(set_name: str, file: str, *, labelled: bool) -> list[Example]:
-        path = _find((*folders, *beside), f"{file}.tsv")
+        paths = (
+            folder / f"{file}.tsv{compression}"
+            for folder in (*folders, *beside)
+            for compression in ("", *task_files.COMPRESSIONS)
+        )
+        path = next((path for path in paths if path.exists()), None)
         if path is None:
             if labelled:
                 raise UserError(
@@ -131,15 +134,6 @@ def read(name: str, folder: str) -> ExampleSets:
     tests = {n: examples(n, file, labelled=False) for n, file in task.tests}
     tests = {name: found for name, found in tests.items() if found}
     return ExampleSets(train, held_out, tests, about)
-
-
-def _find(folders: Sequence[storage.Path], file: str) -> storage.Path | None:
-    """Return the path of a file, plain or compressed, or None."""
-    for folder in folders:
-        for compression in ("", *task_files.COMPRESSIONS):
-            if (path := folder / f"{file}{compression}").exists():
-                return path
-    return None
 
 
 def _examples(

@@ -136,7 +136,11 @@ class Tokenizer:
         """
         shown = [i for i in ids if i != self.pad_id]
         text = self._pipeline.decode(shown, skip_special_tokens=False)
-        return text.removeprefix(" ") if self._adds_space else text
+        adds_space = any(
+            step.get("add_prefix_space") or step.get("prepend_scheme") == "first"
+            for step in token_texts.parts(self._values["pre_tokenizer"])
+        )
+        return text.removeprefix(" ") if adds_space else text
 
     # ---- the vocabulary
 
@@ -251,7 +255,9 @@ class Tokenizer:
 
     @functools.cached_property
     def _pipeline(self) -> tokenizers.Tokenizer:
-        return plain_text.pipeline(self._values, self._special)
+        added = [t["content"] for t in self._values["added_tokens"] if t["special"]]
+        special = sorted({*self.special_tokens, *added}, key=lambda t: (-len(t), t))
+        return plain_text.pipeline(self._values, special)
 
     @functools.cached_property
     def _inside_line(self) -> "Tokenizer":
@@ -269,20 +275,6 @@ class Tokenizer:
         if values == self._values:
             return self
         return dataclasses.replace(self, pipeline=json.dumps(values))
-
-    @property
-    def _adds_space(self) -> bool:
-        steps = token_texts.parts(self._values["pre_tokenizer"])
-        return any(
-            step.get("add_prefix_space") or step.get("prepend_scheme") == "first"
-            for step in steps
-        )
-
-    @property
-    def _special(self) -> list[str]:
-        """Texts of all special tokens, including those without a role in bert_jax."""
-        added = [t["content"] for t in self._values["added_tokens"] if t["special"]]
-        return sorted({*self.special_tokens, *added}, key=lambda t: (-len(t), t))
 
     @functools.cached_property
     def _words(self) -> plain_text.WordCache | None:
