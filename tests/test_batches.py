@@ -225,7 +225,7 @@ def test_held_out_batches_are_one_epoch(corpus):
 
 @pytest.mark.parametrize("size", [1, 2, 3, 97, 1025])
 def test_permute_is_a_permutation(size):
-    key = random_bits.stream(7)
+    key = random_bits.key(7)
     got = random_bits.permute(tf.range(size, dtype=tf.int64), size, key).numpy()
     assert got.tolist() == [permute(i, size, word(0, 7)) for i in range(size)]
     assert sorted(got.tolist()) == list(range(size))

@@ -115,7 +115,7 @@ DRAWS = 2**16
 @pytest.fixture(scope="module")
 def words():
     """Return uint64 [DRAWS], words of one stream."""
-    return random_bits.word(random_bits.stream(3, 1), tf.range(DRAWS))
+    return random_bits.fold_in(random_bits.key(3, 1), tf.range(DRAWS))
 
 
 def test_bits_of_words_are_independent(words):

@@ -172,7 +172,7 @@ class _Group:
         def key_of(phase: int, corpus: int = 0) -> tf.Tensor:
             # Groups are numbered through all corpora.
             number = corpus * num_groups + group
-            return random_bits.stream(
+            return random_bits.key(
                 config.seed, shards.SPLITS.index(split), phase, number
             )
 
@@ -205,7 +205,7 @@ class _Group:
                     remaining = (
                         self.mixing.remaining(self._begin) if self.mixing else None
                     )
-                    key = random_bits.word(key_of(i), random_bits.Purpose.MIXING)
+                    key = random_bits.fold_in(key_of(i), random_bits.Purpose.MIXING)
                     self.mixing, self._begin = mixing.Mixing(counts, key, remaining), 0
             if i < phase:
                 shape = config.phases[i]

@@ -90,7 +90,7 @@ class CorpusRows:
             length=length,
             short_sequence_rate=objective.short_sequence_rate,
             tokenizer=corpus.tokenizer,
-            aim_key=random_bits.word(key, Purpose.CHUNK_AIMS) if is_packed else None,
+            aim_key=random_bits.fold_in(key, Purpose.CHUNK_AIMS) if is_packed else None,
         )
         self._pair_task = config_lib.PAIR_TASKS.get(objective.segments)
         self._targets = None
@@ -115,14 +115,14 @@ class CorpusRows:
                 max_examples=max_examples,
                 max_predictions=mask.predictions(length, max_examples) if mask else 0,
                 pad_id=corpus.tokenizer.pad_id,
-                key=random_bits.word(key, Purpose.PACKING),
+                key=random_bits.fold_in(key, Purpose.PACKING),
             )
             count = self._packing.num_rows
         self._name = f"{name} group {group}" if name else f"group {group}"
         self._key = key
         self.order = order.Order(
             count=count,
-            key=random_bits.word(key, Purpose.ORDER),
+            key=random_bits.fold_in(key, Purpose.ORDER),
             once=split == shards.HELD_OUT,
         )
 
@@ -152,8 +152,10 @@ class CorpusRows:
 
     def _row_keys(self, items: order.Items, purpose: Purpose) -> tf.Tensor:
         """Return the keys of the draws for one purpose: uint64 [B]."""
-        purpose_key = random_bits.word(self._key, purpose)
-        return random_bits.word(random_bits.word(purpose_key, items.epoch), items.index)
+        purpose_key = random_bits.fold_in(self._key, purpose)
+        return random_bits.fold_in(
+            random_bits.fold_in(purpose_key, items.epoch), items.index
+        )
 
     def row_names(self, position: tf.Tensor) -> list[str]:
         """Name the sources of the rows at positions in the order, for messages."""

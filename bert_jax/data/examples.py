@@ -74,7 +74,7 @@ class Examples(pipeline.Pipeline):
         self._arrays = {name: tf.constant(values) for name, values in arrays.items()}
         self._steps = steps
         self._held_out = held_out
-        self._key = random_bits.stream(seed)
+        self._key = random_bits.key(seed)
         self._order = order.Order(
             count=count,
             key=None if held_out else self._key,
@@ -117,7 +117,9 @@ class Examples(pipeline.Pipeline):
         positions = first + tf.range(batches * self._batch_size)
         everything = self._order.at(positions)
         by_size = tf.argsort(tf.gather(self._sizes, everything.index), stable=True)
-        keys = random_bits.word(random_bits.word(self._key, window), tf.range(batches))
+        keys = random_bits.fold_in(
+            random_bits.fold_in(self._key, window), tf.range(batches)
+        )
         shuffled = tf.argsort(tf.bitcast(keys, tf.int64), stable=True)
         begin = tf.cast(shuffled[step % _WINDOW], tf.int64) * self._batch_size
         chosen = tf.gather(by_size, begin + tf.constant(self._rows, tf.int64))

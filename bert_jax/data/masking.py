@@ -117,7 +117,7 @@ class Masking:
         """Return the number of predictions in rows of `num_tokens`: int64 [B]."""
         wanted = self._rate * tf.cast(num_tokens, tf.float64)
         if self._config.convention == "fairseq":
-            draw = random_bits.word(keys_for(Purpose.MASK_COUNT), 0)
+            draw = random_bits.fold_in(keys_for(Purpose.MASK_COUNT), 0)
             wanted = tf.floor(wanted + random_bits.fraction(draw))
         else:
             # Halves are rounded to even, like Python's `round`, as in the original.
@@ -210,7 +210,7 @@ class Masking:
         end = column + _distance_to_next(~is_candidate, column)
         before = tf.cumsum(tf.cast(tf.pad(begins, [[0, 0], [1, 0]]), tf.int32), axis=1)
         words_left = tf.gather(before, end, batch_dims=1) - before[:, :-1]
-        draws = random_bits.word(key[:, None], column)
+        draws = random_bits.fold_in(key[:, None], column)
         limit = tf.clip_by_value(words_left, 1, maximum)
         size = random_bits.harmonic(draws, limit, maximum)  # [B, L]
         # The beginning of a span depends on the spans before it, so this loops over
@@ -233,7 +233,7 @@ class Masking:
     ) -> tf.Tensor:
         """Draw the replacement of each label: int32 [B, P]."""
         config = self._config
-        random = random_bits.word(key[:, None], positions)
+        random = random_bits.fold_in(key[:, None], positions)
         index = random_bits.below(
             random_bits.lower_half(random), self._replacements.shape[0]
         )

@@ -67,7 +67,7 @@ class Mixing:
           int64 [B] twice: the corpus, and the position in the order of this corpus.
         """
         block, place = position // BLOCK, position % BLOCK
-        place = random_bits.permute(place, BLOCK, random_bits.word(self._key, block))
+        place = random_bits.permute(place, BLOCK, random_bits.fold_in(self._key, block))
         corpus = tf.searchsorted(self._ends, place, side="right", out_type=tf.int64)
         count = tf.gather(self.counts, corpus)
         row = block * count + place - (tf.gather(self._ends, corpus) - count)

@@ -57,6 +57,6 @@ class Order:
             position = tf.minimum(position, self.count - 1)
         epoch, index = position // self.count, position % self.count
         if self.key is not None:
-            epoch_key = random_bits.word(self.key, epoch)
+            epoch_key = random_bits.fold_in(self.key, epoch)
             index = random_bits.permute(index, self.count, epoch_key)
         return Items(epoch, index, is_real)

@@ -44,7 +44,7 @@ class Packing:
         P = `max_predictions` predictions. `key` is the uint64 key of the order of
         chunks of equal size.
         """
-        draws = random_bits.word(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
+        draws = random_bits.fold_in(key, tf.range(len(sizes), dtype=tf.int64)).numpy()
         falling = np.lexsort((draws, -sizes))
         row = _best_fit(sizes[falling], length, max_examples)
         starts = np.concatenate([[0], np.cumsum(np.bincount(row))])

@@ -93,7 +93,7 @@ class Permutations:
     ) -> tuple[tf.Tensor, tf.Tensor]:
         """Choose targets among the tokens that are not special.
 
-        The stream's word 0 draws the tokens before the first context. Then two words
+        Index 0 of the key draws the tokens before the first context. Then two indices
         for each context draw its size and the place of its span.
 
         Args:
@@ -108,16 +108,16 @@ class Permutations:
         goal = tf.minimum(tf.maximum(count // context, 1), count - 1)
         goal = tf.clip_by_value(goal, 0, slots)[:, None]
         number = tf.range(slots, dtype=tf.int64)[None, :]
-        draws = random_bits.word(key[:, None], 1 + 2 * number)
+        draws = random_bits.fold_in(key[:, None], 1 + 2 * number)
         max_span = self._config.max_span
         drawn = random_bits.harmonic(draws, tf.constant(max_span, tf.int64), max_span)
         end = tf.minimum(tf.cumsum(drawn, axis=1), goal)
         begin = tf.concat([tf.zeros_like(end[:, :1]), end[:, :-1]], axis=1)
         size = end - begin
         spare = tf.maximum(count[:, None] - context * goal, 0)
-        before = random_bits.below(random_bits.word(key[:, None], 0), spare + 1)
+        before = random_bits.below(random_bits.fold_in(key[:, None], 0), spare + 1)
         room = tf.minimum(context * size, count[:, None]) - size
-        draws = random_bits.word(key[:, None], 2 + 2 * number)
+        draws = random_bits.fold_in(key[:, None], 2 + 2 * number)
         first = before + context * begin + random_bits.below(draws, room + 1)
         # Spans fill the slots from the left.
         slot = tf.tile(number, [tf.shape(is_text)[0], 1])

@@ -17,7 +17,7 @@ _ROUNDS = 6
 
 
 class Purpose(enum.IntEnum):
-    """Index of the substream for each purpose of the draws of pretraining batches."""
+    """Index that is folded into the key, by purpose of the draw, in pretraining."""
 
     ORDER = 0
     SEGMENTS = 1
@@ -32,15 +32,19 @@ class Purpose(enum.IntEnum):
     MIXING = 10
 
 
-def word(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Return the `index`-th random word of stream `key`, also the key of a substream.
+def key(*path: int) -> tf.Tensor:
+    """Return the key at a path of indices, such as (seed, split, phase)."""
+    result = _uint64(0)
+    for index in path:
+        result = fold_in(result, index)
+    return result
 
-    Args:
-      key: uint64 [...].
-      index: any integer type, broadcast against `key`.
 
-    Returns:
-      uint64, uniform over all 64-bit words.
+def fold_in(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
+    """Fold an index into a key. The result is 64 random bits, or another key.
+
+    The key is uint64 [...], and the index of any integer type is broadcast against it.
+    Results are uniform over all uint64.
     """
     z = key + (tf.cast(index, tf.uint64) + 1) * _uint64(_GOLDEN)
     z = (z ^ _shift(z, 30)) * _uint64(0xBF58476D1CE4E5B9)
@@ -48,55 +52,42 @@ def word(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
     return z ^ _shift(z, 31)
 
 
-def stream(*path: int) -> tf.Tensor:
-    """Return the key at a path of indices, such as (seed, split, phase)."""
-    key = _uint64(0)
-    for index in path:
-        key = word(key, index)
-    return key
+def below(bits: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
+    """Map random bits to integers in [0, bound).
 
-
-def below(random: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
-    """Map words to integers in [0, bound).
-
-    Only the upper half of the words is used. The bound is positive, below 2**32, and of
-    any integer type.
+    Only the upper 32 bits are used. The bound is positive, below 2**32, and of any
+    integer type.
 
     Returns:
       int64. Probabilities differ by a factor of less than 1 + bound / 2**32.
     """
-    product = _shift(random, 32) * tf.cast(bound, tf.uint64)
+    product = _shift(bits, 32) * tf.cast(bound, tf.uint64)
     return tf.cast(_shift(product, 32), tf.int64)
 
 
-def chance(random: tf.Tensor, probability: float) -> tf.Tensor:
-    """Map words to bools that are True with a probability."""
-    return _shift(random, 32) < _uint64(math.floor(probability * 2**32))
+def chance(bits: tf.Tensor, probability: float) -> tf.Tensor:
+    """Map random bits to bools that are True with a probability."""
+    return _shift(bits, 32) < _uint64(math.floor(probability * 2**32))
 
 
-def fraction(random: tf.Tensor) -> tf.Tensor:
-    """Map words to float64 in [0, 1)."""
-    return tf.cast(_shift(random, 32), tf.float64) / 2.0**32
+def fraction(bits: tf.Tensor) -> tf.Tensor:
+    """Map random bits to float64 in [0, 1)."""
+    return tf.cast(_shift(bits, 32), tf.float64) / 2.0**32
 
 
-def lower_half(random: tf.Tensor) -> tf.Tensor:
-    """Move the lower half of words, which `below` and `chance` ignore, to the upper."""
-    return tf.bitwise.left_shift(random, _uint64(32))
+def lower_half(bits: tf.Tensor) -> tf.Tensor:
+    """Move the lower 32 bits, which `below` and `chance` ignore, to the upper half."""
+    return tf.bitwise.left_shift(bits, _uint64(32))
 
 
-def harmonic(random: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
-    """Map words to integers n in [1, limit], with probabilities proportional to 1 / n.
+def harmonic(bits: tf.Tensor, limit: tf.Tensor, maximum: int) -> tf.Tensor:
+    """Map random bits to integers n in [1, limit], with weights 1 / n.
 
-    Args:
-      random: uint64, from `word`.
-      limit: int32 or int64 in [1, maximum], broadcast against `random`.
-      maximum: Largest limit.
-
-    Returns:
-      Integers of the type of `limit`.
+    The limit is int32 or int64 in [1, maximum], broadcast against the bits. The result
+    has its type.
     """
     totals = np.cumsum([1 / n for n in range(1, maximum + 1)])
-    reached = fraction(random) * tf.gather(tf.constant(totals), limit - 1)
+    reached = fraction(bits) * tf.gather(tf.constant(totals), limit - 1)
     size = tf.ones_like(reached, limit.dtype)
     for total in totals[:-1]:
         size += tf.cast(reached >= total, limit.dtype)
@@ -108,10 +99,10 @@ def column_ranks(key: tf.Tensor, length: int) -> tf.Tensor:
 
     The lowest bits of a rank are its column: rank % 2**(length - 1).bit_length().
     """
-    bits = (length - 1).bit_length()
+    column_bits = (length - 1).bit_length()
     column = tf.range(length, dtype=tf.int64)[None, :]
-    random = _shift(word(key[:, None], column), bits + 1)
-    return tf.cast(random, tf.int64) * 2**bits + column
+    bits = _shift(fold_in(key[:, None], column), column_bits + 1)
+    return tf.cast(bits, tf.int64) * 2**column_bits + column
 
 
 def permute(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
@@ -133,11 +124,11 @@ def permute(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
     def once(x):
         left, right = x // width, x % width
         for i in range(_ROUNDS):
-            round_key = word(key, i)
+            round_key = fold_in(key, i)
             if i % 2 == 0:
-                left = (left + below(word(round_key, right), height)) % height
+                left = (left + below(fold_in(round_key, right), height)) % height
             else:
-                right = (right + below(word(round_key, left), width)) % width
+                right = (right + below(fold_in(round_key, left), width)) % width
         return left * width + right
 
     return tf.while_loop(

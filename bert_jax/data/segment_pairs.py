@@ -7,10 +7,12 @@ from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits, segments
 from bert_jax.data.segments import Segment
 
-# Words of a row's stream of random words.
-_CUT, _IS_CHANGED, _OTHER_DOCUMENT, _OTHER_START, _TRIM = range(
-    segments.NEXT_WORD, segments.NEXT_WORD + 5
-)
+# Indices that are folded into the key of a row, as in `segments.py`.
+_CUT_DRAW = segments.NEXT_DRAW
+_IS_CHANGED_DRAW = segments.NEXT_DRAW + 1
+_OTHER_DOCUMENT_DRAW = segments.NEXT_DRAW + 2
+_OTHER_START_DRAW = segments.NEXT_DRAW + 3
+_TRIM_DRAWS = segments.NEXT_DRAW + 4  # and on
 
 
 class Consecutive(segments.Segments):
@@ -75,7 +77,7 @@ class Consecutive(segments.Segments):
         count = end - first
         stop = tf.gather(self._piece_starts, end)
         # A takes some of several pieces, or a part of the only piece.
-        draw = random_bits.word(key, _CUT)
+        draw = random_bits.fold_in(key, _CUT_DRAW)
         cut = first + 1 + random_bits.below(draw, tf.maximum(count - 1, 1))
         inside = start + 1 + random_bits.below(draw, tf.maximum(stop - start - 1, 1))
         middle = tf.where(count > 1, tf.gather(self._piece_starts, cut), inside)
@@ -106,8 +108,10 @@ class Consecutive(segments.Segments):
         words = -(-self._target // 64)
         trimmed = []
         for i, (segment, dropped) in enumerate(((a, from_a), (b, from_b))):
-            indices = _TRIM + i * words + np.arange(words)
-            from_front = _count_bits(random_bits.word(key[:, None], indices), dropped)
+            indices = _TRIM_DRAWS + i * words + np.arange(words)
+            from_front = _count_bits(
+                random_bits.fold_in(key[:, None], indices), dropped
+            )
             trimmed.append(
                 Segment(segment.start + from_front, segment.length - dropped)
             )
@@ -152,7 +156,7 @@ class NextSentence(Consecutive):
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         aim, room = self._aim_and_room(chunk, key)
         a, b = self._cut(chunk, aim, key)
-        is_random = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
+        is_random = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
         is_random |= b.length == 0
         other = self._other_segment(chunk, aim - a.length, key)
         b = _select(is_random, other, b)
@@ -172,7 +176,7 @@ class NextSentence(Consecutive):
                 self._piece_starts, end - aim, side="right", out_type=tf.int64
             )
             choices = tf.clip_by_value(have_enough - first, 1, choices)
-        draw = random_bits.word(key, _OTHER_START)
+        draw = random_bits.fold_in(key, _OTHER_START_DRAW)
         piece = first + random_bits.below(draw, choices)
         start = tf.gather(self._piece_starts, piece)
         end = self._reach(start + aim, piece + 1, limit)
@@ -182,7 +186,7 @@ class NextSentence(Consecutive):
         self, document: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
     ) -> tf.Tensor:
         """Draw another document; for packed rows, one with enough tokens."""
-        draw = random_bits.word(key, _OTHER_DOCUMENT)
+        draw = random_bits.fold_in(key, _OTHER_DOCUMENT_DRAW)
         if self._aim is None:
             other = random_bits.below(draw, self._num_documents - 1)
             return other + tf.cast(other >= document, tf.int64)
@@ -209,7 +213,7 @@ class SentenceOrder(Consecutive):
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
         aim, room = self._aim_and_room(chunk, key)
         a, b = self._cut(chunk, aim, key)
-        is_swapped = random_bits.chance(random_bits.word(key, _IS_CHANGED), 0.5)
+        is_swapped = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
         is_swapped &= b.length > 0
         first, second = _select(is_swapped, b, a), _select(is_swapped, a, b)
         return self._assemble_with_label(

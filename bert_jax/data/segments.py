@@ -18,9 +18,10 @@ from bert_jax.corpus import shards
 from bert_jax.data import chunks as chunks_lib
 from bert_jax.data import random_bits
 
-# Indices of words in a row's random stream. Each kind numbers its own from `NEXT_WORD`.
-_SHORT, _SHORT_LENGTH = 0, 1
-NEXT_WORD = _FRONT = 2
+# Indices that are folded into the key of a row, one for each random draw. Each kind of
+# segments numbers its own from `NEXT_DRAW`.
+_IS_SHORT_DRAW, _SHORT_LENGTH_DRAW = 0, 1
+NEXT_DRAW = _FRONT_DRAW = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,7 +80,7 @@ class Segments:
             chunks = self._cut_into_chunks(pieces)
         else:
             index = tf.range(len(pieces.starts) - 1, dtype=tf.int64)
-            aims = self._draw_aims(random_bits.word(aim_key, index)).numpy()
+            aims = self._draw_aims(random_bits.fold_in(aim_key, index)).numpy()
             chunks = chunks_lib.of_at_least(pieces, aims, self._min_pieces)
             # Each segment has at least one token; B may come from another document.
             tokens = np.diff(pieces.starts[chunks])
@@ -90,9 +91,9 @@ class Segments:
 
     def _draw_aims(self, key: tf.Tensor) -> tf.Tensor:
         """Draw the tokens that each row aims at: the target, or, at a rate, fewer."""
-        draw = random_bits.word(key, _SHORT)
+        draw = random_bits.fold_in(key, _IS_SHORT_DRAW)
         is_short = random_bits.chance(draw, self._short_sequence_rate)
-        draw = random_bits.word(key, _SHORT_LENGTH)
+        draw = random_bits.fold_in(key, _SHORT_LENGTH_DRAW)
         short = 2 + random_bits.below(draw, self._target - 1)
         return tf.where(is_short, short, self._target)
 
@@ -162,7 +163,9 @@ class DocSentences(Segments):
         else:
             aim = tf.constant(self._target, tf.int64)
             excess = tf.maximum(tokens - aim, 0)
-            start += random_bits.below(random_bits.word(key, _FRONT), excess + 1)
+            start += random_bits.below(
+                random_bits.fold_in(key, _FRONT_DRAW), excess + 1
+            )
         return self._assemble(Segment(start, tf.minimum(tokens, aim)))
 
 
