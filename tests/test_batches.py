@@ -238,9 +238,9 @@ def test_each_token_is_in_exactly_one_chunk(corpus):
         assert pieces.starts[-1] == len(table.tokens)
         assert np.diff(pieces.starts).max() <= target
         for cut in (
-            chunks.of_at_least(pieces, target, min_pieces=2),
-            chunks.of_at_most(pieces, target, separator=None),
-            chunks.of_at_most(pieces, target, separator=1),
+            chunks.join_to_reach(pieces, target, min_pieces=2),
+            chunks.join_to_fit(pieces, target, separator=None),
+            chunks.join_to_fit(pieces, target, separator=1),
         ):
             assert cut[0] == 0
             assert (np.diff(cut) > 0).all()

@@ -202,11 +202,9 @@ class _Group:
             if len(corpora) > 1:
                 counts = mixture.rows_of_block(config.of_phase(i).data, corpora)
                 if self.mixing is None or (counts != self.mixing.counts).any():
-                    remaining = (
-                        self.mixing.remaining(self._begin) if self.mixing else None
-                    )
+                    left = self.mixing.leftover(self._begin) if self.mixing else None
                     key = random_bits.fold_in(key_of(i), random_bits.Purpose.MIXING)
-                    self.mixing, self._begin = mixing.Mixing(counts, key, remaining), 0
+                    self.mixing, self._begin = mixing.Mixing(counts, key, left), 0
             if i < phase:
                 shape = config.phases[i]
                 self._begin += shape.steps * shape.batch_size // num_groups

@@ -82,16 +82,16 @@ class Pieces:
     Attributes:
       starts: int64 [pieces + 1], index of each piece's first token, and the number of
         tokens.
-      of_document: int64 [documents + 1], index of each document's first piece, and the
-        number of pieces.
+      document_starts: int64 [documents + 1], index of each document's first piece, and
+        the number of pieces.
     """
 
     starts: np.ndarray
-    of_document: np.ndarray
+    document_starts: np.ndarray
 
     def documents(self, pieces: np.ndarray) -> np.ndarray:
         """Return the document of each of some pieces."""
-        return np.searchsorted(self.of_document, pieces, side="right") - 1
+        return np.searchsorted(self.document_starts, pieces, side="right") - 1
 
 
 def cut_into_pieces(table: shards.TokenTable, target: int) -> Pieces:
@@ -108,7 +108,7 @@ def cut_into_pieces(table: shards.TokenTable, target: int) -> Pieces:
     return Pieces(starts, before[table.document_sentences])
 
 
-def of_at_least(
+def join_to_reach(
     pieces: Pieces, target: int | np.ndarray, min_pieces: int
 ) -> np.ndarray:
     """Join pieces of one document to chunks that reach `target` tokens.
@@ -128,21 +128,23 @@ def of_at_least(
     starts = pieces.starts
     ends = np.searchsorted(starts, starts[:-1] + target)
     ends = np.maximum(ends, np.arange(len(ends)) + min_pieces)
-    return _chunk_starts(ends, pieces.of_document)
+    return _chunk_starts(ends, pieces.document_starts)
 
 
-def of_at_most(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
+def join_to_fit(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
     """Join pieces of at most `target` tokens to chunks of at most `target` tokens.
 
     `separator` is the number of tokens between two documents in a chunk; None: chunks
     do not cross documents. The result is the chunks, int64 [chunks + 1]; see `Pieces`.
     """
-    document = pieces.documents(np.arange(pieces.of_document[-1]))
+    document = pieces.documents(np.arange(pieces.document_starts[-1]))
     gaps = document * (separator or 0)
     starts, stops = pieces.starts[:-1] + gaps, pieces.starts[1:] + gaps
     ends = np.searchsorted(stops, starts + target, side="right")
-    parts = pieces.of_document if separator is None else pieces.of_document[[0, -1]]
-    return _chunk_starts(ends, parts)
+    boundaries = pieces.document_starts
+    if separator is not None:
+        boundaries = boundaries[[0, -1]]
+    return _chunk_starts(ends, boundaries)
 
 
 def _chunk_starts(ends: np.ndarray, boundaries: np.ndarray) -> np.ndarray:

@@ -128,17 +128,17 @@ class CorpusRows:
 
     def make(self, position: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make the rows at positions in the order, int64 [B]."""
-        items = self.order.at(position)
+        visits = self.order.at(position)
         if not self._packing:
-            return self._examples(items)
-        chunks, count = self._packing.examples(items)
+            return self._examples(visits)
+        chunks, count = self._packing.examples(visits)
         return self._packing.lay_out(self._examples(chunks), count)
 
-    def _examples(self, items: order.Items) -> dict[str, tf.Tensor]:
+    def _examples(self, visits: order.Visits) -> dict[str, tf.Tensor]:
         """Make rows of one chunk each."""
-        keys_for = functools.partial(self._row_keys, items)
-        features = self._segments(items.index, keys_for(Purpose.SEGMENTS))
-        weights = tf.cast(items.is_real, tf.float32)
+        keys_for = functools.partial(self._row_keys, visits)
+        features = self._segments(visits.index, keys_for(Purpose.SEGMENTS))
+        weights = tf.cast(visits.is_real, tf.float32)
         if self._pair_task:
             is_pair = tf.cast(features.pop("is_pair"), tf.float32)
             features[f"{self._pair_task}_labels"] = features.pop("labels")
@@ -150,20 +150,20 @@ class CorpusRows:
             features["weights"] = weights
         return features
 
-    def _row_keys(self, items: order.Items, purpose: Purpose) -> tf.Tensor:
+    def _row_keys(self, visits: order.Visits, purpose: Purpose) -> tf.Tensor:
         """Return the keys of the draws for one purpose: uint64 [B]."""
         purpose_key = random_bits.fold_in(self._key, purpose)
         return random_bits.fold_in(
-            random_bits.fold_in(purpose_key, items.epoch), items.index
+            random_bits.fold_in(purpose_key, visits.epoch), visits.index
         )
 
     def row_names(self, position: tf.Tensor) -> list[str]:
         """Name the sources of the rows at positions in the order, for messages."""
-        items = self.order.at(position)
-        count = np.ones(len(items.index), np.int64)
+        visits = self.order.at(position)
+        count = np.ones(len(visits.index), np.int64)
         if self._packing:
-            items, count = self._packing.examples(items)
-        epochs, chunks = items.epoch.numpy(), items.index.numpy()
+            visits, count = self._packing.examples(visits)
+        epochs, chunks = visits.epoch.numpy(), visits.index.numpy()
         documents = self._segments.chunk_documents[chunks]
         examples = (
             f"{self._name} document {d} chunk {c} epoch {e}"

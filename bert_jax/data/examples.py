@@ -85,16 +85,16 @@ class Examples(pipeline.Pipeline):
 
     def row_names(self, step: int) -> list[str]:
         """Name the rows of a batch, for messages."""
-        items, _ = self._items(tf.constant(step, tf.int64))
-        return [f"example {self.index[i]}" for i in items.index.numpy()]
+        visits, _ = self._visits(tf.constant(step, tf.int64))
+        return [f"example {self.index[i]}" for i in visits.index.numpy()]
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        items, size = self._items(step)
+        visits, size = self._visits(step)
         batch = {
-            name: tf.gather(values, items.index)
+            name: tf.gather(values, visits.index)
             for name, values in self._arrays.items()
         }
-        batch["weights"] *= tf.cast(items.is_real, tf.float32)
+        batch["weights"] *= tf.cast(visits.is_real, tf.float32)
         if self._sorts:
             batch = {
                 name: _trim(values, self._shapes[name][size])
@@ -102,15 +102,15 @@ class Examples(pipeline.Pipeline):
             }
         return batch
 
-    def _items(self, step: tf.Tensor) -> tuple[order.Items, tf.Tensor | None]:
+    def _visits(self, step: tf.Tensor) -> tuple[order.Visits, tf.Tensor | None]:
         """Return a batch's rows for this process, and the index of its size."""
         if not self._sorts or self._held_out:
             positions = step * self._batch_size + tf.constant(self._rows, tf.int64)
-            items = self._order.at(positions)
+            visits = self._order.at(positions)
             if not self._sorts:
-                return items, None
+                return visits, None
             last = tf.minimum((step + 1) * self._batch_size, self._order.count) - 1
-            return items, self._sizes[last]  # the longest, as rows are sorted
+            return visits, self._sizes[last]  # the longest, as rows are sorted
         window = step // _WINDOW
         batches = tf.minimum(self._steps - window * _WINDOW, _WINDOW)
         first = window * _WINDOW * self._batch_size
@@ -124,8 +124,8 @@ class Examples(pipeline.Pipeline):
         begin = tf.cast(shuffled[step % _WINDOW], tf.int64) * self._batch_size
         chosen = tf.gather(by_size, begin + tf.constant(self._rows, tf.int64))
         longest = by_size[begin + self._batch_size - 1]
-        items = order.Items(*(tf.gather(x, chosen) for x in everything))
-        return items, self._sizes[everything.index[longest]]
+        visits = order.Visits(*(tf.gather(x, chosen) for x in everything))
+        return visits, self._sizes[everything.index[longest]]
 
 
 def _trim(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:

@@ -18,42 +18,41 @@ from bert_jax.corpus.mixture import BLOCK
 from bert_jax.data import random_bits
 
 
-class Remaining(NamedTuple):
-    """Rows of each corpus that earlier phases have not taken.
+class Leftover(NamedTuple):
+    """Rows that earlier phases have not taken.
 
     Attributes:
-      left: int64 [rows] for each corpus; rows to take first, in this order.
-      begin: For each corpus, the first row to take after the rows in `left`.
+      rows: int64 [rows] for each corpus; rows to take first, in this order.
+      next_row: For each corpus, the first row to take after `rows`.
     """
 
-    left: list[np.ndarray]
-    begin: list[int]
+    rows: list[np.ndarray]
+    next_row: list[int]
 
 
 class Mixing:
     """Order of the rows of several corpora."""
 
-    def __init__(self, counts: np.ndarray, key: tf.Tensor, remaining: Remaining | None):
+    def __init__(self, counts: np.ndarray, key: tf.Tensor, leftover: Leftover | None):
         """Prepare what does not depend on the rows.
 
         Args:
           counts: int64 [corpora]; rows of each in a block, in sum `BLOCK`.
           key: uint64; key of the orders of the blocks.
-          remaining: Rows that earlier phases have left; None: all rows.
+          leftover: Rows that earlier phases have left; None: all rows.
         """
         self.counts = counts
         self._ends = tf.constant(np.cumsum(counts))
         self._key = key
         empty = np.zeros(0, np.int64)
-        self._remaining = remaining or Remaining(
-            [empty] * len(counts), [0] * len(counts)
-        )
+        leftover = leftover or Leftover([empty] * len(counts), [0] * len(counts))
+        self._leftover = leftover
         # One more element, because an empty array cannot be gathered from.
-        self._left = tf.constant(np.concatenate([*self._remaining.left, [0]]))
-        sizes = np.array([len(left) for left in self._remaining.left])
+        self._left = tf.constant(np.concatenate([*leftover.rows, [0]]))
+        sizes = np.array([len(rows) for rows in leftover.rows])
         self._sizes = tf.constant(sizes)
         self._before = tf.constant(np.cumsum(sizes) - sizes)
-        self._begin = tf.constant(self._remaining.begin, tf.int64)
+        self._next_row = tf.constant(leftover.next_row, tf.int64)
 
     def at(self, position: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Return the corpus at each position, and the row of this corpus.
@@ -73,18 +72,18 @@ class Mixing:
         row = block * count + place - (tf.gather(self._ends, corpus) - count)
         size = tf.gather(self._sizes, corpus)
         left = tf.gather(self._before, corpus) + tf.minimum(row, size)
-        new = tf.gather(self._begin, corpus) + row - size
+        new = tf.gather(self._next_row, corpus) + row - size
         return corpus, tf.where(row < size, tf.gather(self._left, left), new)
 
-    def remaining(self, position: int) -> Remaining:
+    def leftover(self, position: int) -> Leftover:
         """Return the rows that are left when all positions before this are taken."""
         end = (position // BLOCK + 1) * BLOCK
         corpus, row = (
             x.numpy() for x in self.at(tf.range(position, end, dtype=tf.int64))
         )
-        left, begin = [], []
-        for i, (old, first) in enumerate(zip(*self._remaining, strict=True)):
+        rows, next_row = [], []
+        for i, (old, first) in enumerate(zip(*self._leftover, strict=True)):
             taken = end // BLOCK * int(self.counts[i])
-            left.append(np.concatenate([row[corpus == i], old[taken:]]))
-            begin.append(first + max(taken - len(old), 0))
-        return Remaining(left, begin)
+            rows.append(np.concatenate([row[corpus == i], old[taken:]]))
+            next_row.append(first + max(taken - len(old), 0))
+        return Leftover(rows, next_row)

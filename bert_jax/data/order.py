@@ -17,12 +17,12 @@ import tensorflow as tf
 from bert_jax.data import random_bits
 
 
-class Items(NamedTuple):
-    """The items that the rows of a batch are made from.
+class Visits(NamedTuple):
+    """Visits of items: one for each row of a batch, which is made from the item.
 
     Attributes:
-      epoch: int64 [B]; how many times each item came before.
-      index: int64 [B]; index of each item.
+      epoch: int64 [B]; number of earlier visits of the item.
+      index: int64 [B]; index of the item.
       is_real: bool [B]; False where a row only fills up the last held-out batch.
     """
 
@@ -49,8 +49,8 @@ class Order:
         """Return the number of batches in an epoch, the last one filled up."""
         return -(-self.count // batch_size)
 
-    def at(self, position: tf.Tensor) -> Items:
-        """Return the items at positions in the order, int64 [...]."""
+    def at(self, position: tf.Tensor) -> Visits:
+        """Return the visits at positions in the order, int64 [...]."""
         is_real = tf.ones_like(position, tf.bool)
         if self.once:
             is_real = position < self.count
@@ -59,4 +59,4 @@ class Order:
         if self.key is not None:
             epoch_key = random_bits.fold_in(self.key, epoch)
             index = random_bits.permute(index, self.count, epoch_key)
-        return Items(epoch, index, is_real)
+        return Visits(epoch, index, is_real)

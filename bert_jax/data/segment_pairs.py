@@ -40,7 +40,7 @@ class Consecutive(segments.Segments):
     _min_pieces = 2
 
     def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
-        return chunks_lib.of_at_least(pieces, self._target, self._min_pieces)
+        return chunks_lib.join_to_reach(pieces, self._target, self._min_pieces)
 
     def _prepare(self, table, pieces, chunks):
         self._aim = None
@@ -49,7 +49,7 @@ class Consecutive(segments.Segments):
         self._tokens = tf.constant(table.tokens)
         self._num_documents = len(table.document_sentences) - 1
         self._piece_starts = tf.constant(pieces.starts)
-        self._document_pieces = tf.constant(pieces.of_document)
+        self._document_pieces = tf.constant(pieces.document_starts)
         self._chunks = tf.constant(chunks)
         self._document = tf.constant(self.chunk_documents)
 

@@ -81,7 +81,7 @@ class Segments:
         else:
             index = tf.range(len(pieces.starts) - 1, dtype=tf.int64)
             aims = self._draw_aims(random_bits.fold_in(aim_key, index)).numpy()
-            chunks = chunks_lib.of_at_least(pieces, aims, self._min_pieces)
+            chunks = chunks_lib.join_to_reach(pieces, aims, self._min_pieces)
             # Each segment has at least one token; B may come from another document.
             tokens = np.diff(pieces.starts[chunks])
             tokens = np.clip(tokens, self._min_pieces, self._target)
@@ -140,13 +140,13 @@ class DocSentences(Segments):
     _separator: int | None = None  # tokens between two documents in a row
 
     def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
-        return chunks_lib.of_at_most(pieces, self._target, self._separator)
+        return chunks_lib.join_to_fit(pieces, self._target, self._separator)
 
     def _prepare(self, table, pieces, chunks):
         tokens, starts, stops = table.tokens, pieces.starts[:-1], pieces.starts[1:]
         if self._separator:
             # Insert a [SEP] after each document, so that a row is one slice.
-            document_ends = pieces.starts[pieces.of_document[1:]]
+            document_ends = pieces.starts[pieces.document_starts[1:]]
             tokens = np.insert(tokens, document_ends, self._tokenizer.sep_id)
             separators = pieces.documents(np.arange(len(starts)))
             starts, stops = starts + separators, stops + separators
