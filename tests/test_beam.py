@@ -57,14 +57,14 @@ ERRORS = """
 show_error("'--runner=DirectRunner")
 show_error("--runner=Nonesuch")
 
-begin, run = build_state.begin, apache_beam.Pipeline.run
+begin, run = build_state.begin_or_continue, apache_beam.Pipeline.run
 def begin_elsewhere(folder, *arguments):
     results = begin(folder, *arguments)
     build_state.settings_path(folder).unlink()
     return results
-build_state.begin = begin_elsewhere
+build_state.begin_or_continue = begin_elsewhere
 show_error()
-build_state.begin = begin
+build_state.begin_or_continue = begin
 
 class Cancelled:
     def wait_until_finish(self):

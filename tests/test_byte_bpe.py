@@ -117,7 +117,7 @@ def test_words_are_separated_by_spaces(spaced):
 
 def test_sentences_of_a_document_have_the_ids_of_their_text(published, spaced):
     segments = ["One two.  ", " \n", "the three\n   four!\r\n", "\tfive?", "\u4e00."]
-    sentences = splits.without_line_breaks(segments)
+    sentences = splits.normalise_spaces(segments)
     assert sentences == ["One two.", " the three four!", " five?", "\u4e00."]
     for tokenizer in (published, spaced):
         encoded = tokenizer.encode_continuations(sentences[1:])
@@ -136,7 +136,7 @@ def test_a_corpus_has_no_spaces_that_its_text_has_not(byte_bpe, tmp_path):
 def test_long_runs_of_spaces_take_no_time():
     """Hours, if each space of a run were tried as the first before a line break."""
     spaces = " " * 1_000_000
-    got = splits.without_line_breaks([f"a{spaces}b ", f"c{spaces}\n\td"])
+    got = splits.normalise_spaces([f"a{spaces}b ", f"c{spaces}\n\td"])
     assert "".join(got) == f"a{spaces}b c d"
 
 
@@ -145,7 +145,7 @@ def test_leading_spaces_change_no_ids_of_other_kinds(kind, request, documents):
     tokenizer = request.getfixturevalue(kind)
     for document in documents[:30]:
         segments = [part + "\n " for part in document.split(". ") if part.strip()]
-        first, *others = splits.without_line_breaks(segments)
+        first, *others = splits.normalise_spaces(segments)
         expected = [tokenizer.encode(first), *tokenizer.encode_continuations(others)]
         assert tokenizer.encode_batch(segments) == expected
         words = document.split()

@@ -90,7 +90,7 @@ def test_invalid_questions_are_refused(content, message, tmp_path):
 # ---- windows
 
 
-@pytest.mark.parametrize("kind", vocabulary.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_windows_match_a_loop_over_tokens(kind, request):
     tokenizer = request.getfixturevalue(kind)
     between = [tokenizer.sep_id] * (2 if kind == "byte_bpe" else 1)
@@ -312,7 +312,7 @@ def test_logits_outside_of_the_context_are_ignored(wordpiece):
     assert answers.rank(made, changed, SMALL) == answers.rank(made, outputs, SMALL)
 
 
-@pytest.mark.parametrize("kind", vocabulary.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_answers_keep_the_characters_of_the_context(kind, request):
     tokenizer = request.getfixturevalue(kind)
     context = "The  VALUE of\u00a0a Cafe\u0301 (naïve)  is 1854-object."

@@ -23,7 +23,7 @@ from bert_jax.tokenizer import pipelines, sentencepiece_model
 VOCABULARIES = pathlib.Path(__file__).parents[2] / "shared/data/vocab"
 
 
-@pytest.fixture(params=vocabulary.KINDS)
+@pytest.fixture(params=vocabulary.TRAINERS)
 def tokenizer(request):
     return request.getfixturevalue(request.param)
 
@@ -185,9 +185,9 @@ def test_training_is_the_same_in_every_process(
     assert other.stdout.split() == [wordpiece.fingerprint, byte_bpe.fingerprint]
 
 
-@pytest.mark.parametrize("kind", vocabulary.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_too_little_text_gives_a_smaller_vocabulary(kind):
-    train = vocabulary.KINDS[kind]
+    train = vocabulary.TRAINERS[kind]
     texts = ["a few words, a few words more", "and a few words again"] * 5
     tokenizer = train(texts, 5000)
     least = 5 + 256 if kind == "byte_bpe" else 15
@@ -251,9 +251,9 @@ def test_long_words_are_cut_in_a_sample(tmp_path):
     assert [len(text) for text in got] == [1000] * 9 + [502]
 
 
-@pytest.mark.parametrize("kind", vocabulary.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_impossible_sizes_and_texts_are_refused(kind):
-    train = vocabulary.KINDS[kind]
+    train = vocabulary.TRAINERS[kind]
     with pytest.raises(UserError, match="vocab_size=9 is too small .* be at least"):
         train(["a few words"], 9)
     nothing = ["  ", "\n"] if kind == "byte_bpe" else ["\u200b", "\x00"]
@@ -262,7 +262,7 @@ def test_impossible_sizes_and_texts_are_refused(kind):
             train(texts, 100)
 
 
-@pytest.mark.parametrize("kind", vocabulary.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_learning_can_be_interrupted(kind):
     class Stopped(list):
         def __iter__(self):
@@ -270,7 +270,7 @@ def test_learning_can_be_interrupted(kind):
             raise KeyboardInterrupt
 
     with pytest.raises(KeyboardInterrupt):
-        vocabulary.KINDS[kind](Stopped(), 300)
+        vocabulary.TRAINERS[kind](Stopped(), 300)
 
 
 def test_sentencepiece_learns_from_one_long_line():

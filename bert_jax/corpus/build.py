@@ -91,7 +91,9 @@ def _build_splits(
     runner: Runner,
 ) -> list[splits.SplitResult]:
     """Build the splits that are not done, and return all results in order."""
-    results = build_state.begin(storage.path(job.output), identity, len(planned))
+    results = build_state.begin_or_continue(
+        storage.path(job.output), identity, len(planned)
+    )
     todo = [(i, split) for i, split in enumerate(planned) if i not in results]
     total, warned = len(planned), set()
     bar = terminal.progress_bar(

@@ -69,7 +69,7 @@ def claimed(folder: storage.Path) -> Iterator[None]:
         yield
 
 
-def begin(
+def begin_or_continue(
     folder: storage.Path, identity: dict[str, Any], count: int
 ) -> dict[int, splits.SplitResult]:
     """Begin a build, or continue it.

@@ -114,7 +114,7 @@ def documents(
                 "wikiextractor": _wikiextractor_lines,
                 "parquet": functools.partial(_parquet_lines, text_field=text_field),
             }[format]
-            for text in join(parse(lines)):
+            for text in join_lines(parse(lines)):
                 yield text
                 kept, until = kept + 1, f", up to {lines.location}"
     except FileNotFoundError as error:
@@ -316,7 +316,7 @@ def _is_text(kind: pyarrow.DataType) -> bool:
     return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
 
 
-def join(lines: Iterable[str | None]) -> Iterator[str]:
+def join_lines(lines: Iterable[str | None]) -> Iterator[str]:
     """Join lines into documents, which end at None or at `_MAX_DOCUMENT_CHARS`."""
     document: list[str] = []
     size = 0

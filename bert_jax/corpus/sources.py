@@ -143,13 +143,15 @@ def fingerprint(source: Source, planned: list[Split]) -> str:
         # The last piece of a file ends at the size of the file.
         last = {piece.name: piece for split in planned for piece in split}
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-            content = dict(zip(last, pool.map(_content, last.values()), strict=True))
+            content = dict(
+                zip(last, pool.map(_content_hash, last.values()), strict=True)
+            )
         for piece in itertools.chain.from_iterable(pieces):
             piece[0], piece[3] = os.path.basename(piece[0]), content[piece[0]]
     return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
 
 
-def _content(piece: Piece) -> str:
+def _content_hash(piece: Piece) -> str:
     """Return the checksum of a file, or of samples of it, given its last piece."""
     if piece.checksum:
         return piece.checksum
@@ -227,7 +229,7 @@ def _read_tfds(piece: Piece, source: Source, problems: Problems) -> Iterator[Doc
     try:
         for example in tfds.as_numpy(dataset):
             text = example[source.text_field].decode("utf-8", errors="replace")
-            for part in document_files.join(text.splitlines(keepends=True)):
+            for part in document_files.join_lines(text.splitlines(keepends=True)):
                 yield Document(part, f"{piece.name}:{following}")
             following += 1
     except Exception as error:

@@ -127,8 +127,8 @@ def segment(language: str, text: str) -> list[str]:
     return segments
 
 
-def without_line_breaks(segments: Sequence[str]) -> list[str]:
-    """Return the sentences of a document without line breaks, which join to one line.
+def normalise_spaces(segments: Sequence[str]) -> list[str]:
+    """Normalise white space: return sentences that concatenate to one line.
 
     Line breaks become spaces. White space between two sentences becomes a space before
     the second, where vocabularies such as byte-level BPE have it. Between sentences of
@@ -157,7 +157,7 @@ def _tokenised(
     for document in itertools.chain(documents, [None]):
         if document is not None:
             segments = segment(settings.language, document.text)
-            waiting.append((document, without_line_breaks(segments) or [""]))
+            waiting.append((document, normalise_spaces(segments) or [""]))
             count += len(segments)
         if document is None or count >= _BATCH_SENTENCES:
             firsts = [sentences[0] for _, sentences in waiting]

@@ -67,7 +67,7 @@ def learn(
         _report_lost_marks(texts)
     megabytes = sum(len(text.encode("utf-8")) for text in texts) / 1e6
     terminal.say(f"learning {vocab_size:,} tokens from {megabytes:,.1f} MB of text")
-    tokenizer = KINDS[kind](
+    tokenizer = TRAINERS[kind](
         texts, vocab_size, lower_case=lower_case, strip_accents=strip_accents
     )
     if tokenizer.vocab_size < vocab_size:
@@ -321,7 +321,7 @@ def _check_room(needed: int, vocab_size: int) -> None:
 
 
 # Trainers by the kind of tokenizer that they learn.
-KINDS = {
+TRAINERS = {
     "wordpiece": train_wordpiece,
     "sentencepiece": train_sentencepiece,
     "byte_bpe": train_byte_bpe,

@@ -80,7 +80,7 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
         written, kept = write_native(model, folder), paths
     else:
         generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
-        model = lazy_checkpoint.with_sums(model)
+        model = lazy_checkpoint.with_summed_embeddings(model)
         paths, kept = set(model.params), _exported_paths(model, form)
         write = _huggingface if to == "huggingface" else _tensorflow
         with output.complete_or_not_at_all(new, _LAST[to]) as temporary:

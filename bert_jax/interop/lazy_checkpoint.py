@@ -76,7 +76,7 @@ def _parameter(where: epath.Path, path: str) -> np.ndarray:
     return np.asarray(restore.load_params(where, shapes).params[path])
 
 
-def with_sums(model: Model) -> Model:
+def with_summed_embeddings(model: Model) -> Model:
     """Return a checkpoint with the encoder's embeddings in place of differences."""
     params = dict(model.params)
     for path, shared in model.params.items():

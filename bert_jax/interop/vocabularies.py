@@ -119,7 +119,7 @@ def _check_settings_agree(
 ) -> None:
     """Check that `transformers` would use the pipeline as it is."""
     values = tokenizer.steps()
-    kinds = {step["type"] for step in token_texts.parts(values["normalizer"])}
+    kinds = {step["type"] for step in token_texts.all_steps(values["normalizer"])}
     for name, kind, refused in (
         ("do_lower_case", "Lowercase", False),
         ("keep_accents", "StripAccents", True),
@@ -129,7 +129,7 @@ def _check_settings_agree(
                 f"{folder}: {name} is {refused} in {SETTINGS_FILE}, and "
                 f"{PIPELINE_FILE} has the step {kind}; make them agree"
             )
-    for step in token_texts.parts([values["normalizer"], values["pre_tokenizer"]]):
+    for step in token_texts.all_steps([values["normalizer"], values["pre_tokenizer"]]):
         for name, in_step in _REPLACED.items():
             value = step.get(in_step)
             if in_step == "strip_accents" and value is None:

@@ -21,7 +21,7 @@ from bert_jax.run import command_line, text_input
 def define_flags() -> None:
     """Define the flags of this entrypoint."""
     text_input.define_flags()
-    flags.DEFINE_enum("kind", "wordpiece", vocabulary.KINDS, "Kind of tokenizer.")
+    flags.DEFINE_enum("kind", "wordpiece", vocabulary.TRAINERS, "Kind of tokenizer.")
     flags.DEFINE_integer(
         "vocab_size",
         30_522,

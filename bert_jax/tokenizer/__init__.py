@@ -120,7 +120,7 @@ class Tokenizer:
             # The space before a blank belongs to the word that fills the blank.
             parts = [*(part.rstrip() for part in parts[:-1]), parts[-1]]
         ids = self.encode(parts[0])
-        steps = token_texts.parts(self._values["pre_tokenizer"])
+        steps = token_texts.all_steps(self._values["pre_tokenizer"])
         # A space after special tokens, too, as in `transformers`.
         is_always = any(step.get("prepend_scheme") == "always" for step in steps)
         after_blank = self if is_always else self._inside_line
@@ -138,7 +138,7 @@ class Tokenizer:
         text = self._pipeline.decode(shown, skip_special_tokens=False)
         adds_space = any(
             step.get("add_prefix_space") or step.get("prepend_scheme") == "first"
-            for step in token_texts.parts(self._values["pre_tokenizer"])
+            for step in token_texts.all_steps(self._values["pre_tokenizer"])
         )
         return text.removeprefix(" ") if adds_space else text
 
@@ -266,11 +266,11 @@ class Tokenizer:
         A splitter behind another one marks each word, and stays as it is.
         """
         values = json.loads(self.pipeline)
-        splitters = token_texts.parts(values["pre_tokenizer"])
+        splitters = token_texts.all_steps(values["pre_tokenizer"])
         splitters = [step for step in splitters if step["type"] != "Sequence"]
         replaced = {"add_prefix_space": False, "prepend_scheme": "never"}
         replaced |= {"prepend": "", "strip_left": False}
-        for step in [*token_texts.parts(values["normalizer"]), *splitters[:1]]:
+        for step in [*token_texts.all_steps(values["normalizer"]), *splitters[:1]]:
             step.update({k: v for k, v in replaced.items() if k in step})
         if values == self._values:
             return self

@@ -113,7 +113,7 @@ def is_word_by_word(values: dict[str, Any]) -> bool:
         or splitter.get("prepend_scheme") == "always"  # Metaspace
         or splitter.get("add_prefix_space")  # ByteLevel
     )
-    normalizers = token_texts.parts(values["normalizer"])
+    normalizers = token_texts.all_steps(values["normalizer"])
     return (
         splits
         and all(map(_is_local, normalizers))

@@ -40,22 +40,22 @@ def token_bytes(tokens: Iterable[str], values: dict[str, Any]) -> list[bytes]:
     return [bytes_of(token) for token in tokens]
 
 
-def parts(values: Any) -> list[dict[str, Any]]:
+def all_steps(values: Any) -> list[dict[str, Any]]:
     """Return all steps in a part of a pipeline, whose steps may be nested."""
     if isinstance(values, list):
-        return [step for value in values for step in parts(value)]
+        return [step for value in values for step in all_steps(value)]
     if not isinstance(values, dict):
         return []
-    inner = [step for value in values.values() for step in parts(value)]
+    inner = [step for value in values.values() for step in all_steps(value)]
     return [values, *inner] if "type" in values else inner
 
 
 def space_marker(values: dict[str, Any]) -> str:
     """Return the first character of tokens that include a space; "": none."""
-    kinds = {step["type"] for step in parts(values["pre_tokenizer"])}
+    kinds = {step["type"] for step in all_steps(values["pre_tokenizer"])}
     if "ByteLevel" in kinds:
         return BYTE_SPACE
-    replaced = [step.get("content") for step in parts(values["normalizer"])]
+    replaced = [step.get("content") for step in all_steps(values["normalizer"])]
     return METASPACE if "Metaspace" in kinds or METASPACE in replaced else ""
 
 
