@@ -101,8 +101,8 @@ def bert_jax_losses(objective, settings, batches):
 
 def huggingface_model(case, encoder, initial):
     """Return Hugging Face's model with bert_jax's initial parameters."""
-    form = huggingface.Form(bert.BERT, PURPOSES[case], encoder, pad_id=0)
-    model = getattr(transformers, form.name)(
+    spec = huggingface.ModelSpec(bert.BERT, PURPOSES[case], encoder, pad_id=0)
+    model = getattr(transformers, spec.name)(
         transformers.BertConfig(
             vocab_size=encoder.vocab_size,
             hidden_size=encoder.hidden_size,
@@ -115,7 +115,7 @@ def huggingface_model(case, encoder, initial):
             num_labels=2 if case == "spans" else CLASSES,
         )
     )
-    arrays = huggingface.to_huggingface(initial, form)
+    arrays = huggingface.to_huggingface(initial, spec)
     state = {name: torch.tensor(np.array(value)) for name, value in arrays.items()}
     missing, extra = model.load_state_dict(state, strict=False)
     # Second names of tied tensors are missing.

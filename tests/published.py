@@ -197,11 +197,11 @@ def span_loss(case, expected):
     return np.mean(losses)
 
 
-def from_state(state, template, form):
+def from_state(state, template, spec):
     """A tree of parameters like the template, from arrays by name."""
 
     def parameter(path, leaf):
-        arrays = [np.asarray(state[name]) for name in huggingface.names(path, form)]
-        return huggingface.to_parameter(path, arrays, leaf.shape, form)
+        arrays = [np.asarray(state[name]) for name in huggingface.names(path, spec)]
+        return huggingface.to_parameter(path, arrays, leaf.shape, spec)
 
     return parameters.map_with_path(parameter, template)

@@ -223,7 +223,7 @@ def test_fewer_layers_than_a_period_are_exported():
     made = masked_lm.MaskedLm(encoder, WITHOUT_PAIRS)
     about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
     model = lazy_checkpoint.Model("run", about, {})
-    assert lazy_checkpoint.form_of(model).name == "ModernBertForMaskedLM"
+    assert lazy_checkpoint.spec_of(model).name == "ModernBertForMaskedLM"
 
 
 def read_all(model):
@@ -404,7 +404,7 @@ def test_encoders_that_no_class_computes_are_refused():
         about = metadata_lib.of_run(run_of(made), made, TOKENIZER)
         model = lazy_checkpoint.Model("run", about, {})
         with pytest.raises(UserError, match=f"run cannot be exported: .*{message}"):
-            lazy_checkpoint.form_of(model)
+            lazy_checkpoint.spec_of(model)
 
 
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):
@@ -542,11 +542,11 @@ def write_tensorflow(folder, names, arrays, prefix):
 
 def test_a_head_without_arrays_is_not_missing():
     """EuroBERT's head is the embedding alone, if it is tied."""
-    form = checkpoints.published(published.folder("eurobert_masked_lm")).form
-    assert form.heads == ["mlm_head"]
-    tied = dataclasses.replace(form.encoder.prediction_head, tied=True)
-    encoder = dataclasses.replace(form.encoder, prediction_head=tied)
-    assert dataclasses.replace(form, encoder=encoder).heads == []
+    spec = checkpoints.published(published.folder("eurobert_masked_lm")).spec
+    assert spec.heads == ["mlm_head"]
+    tied = dataclasses.replace(spec.encoder.prediction_head, tied=True)
+    encoder = dataclasses.replace(spec.encoder, prediction_head=tied)
+    assert dataclasses.replace(spec, encoder=encoder).heads == []
 
 
 @pytest.mark.parametrize("case", ["electra_generator", "roberta_masked_lm"])
@@ -579,9 +579,9 @@ def test_a_checkpoint_of_albert_in_tensorflow(tmp_path, documents):
         arrays[name] = np.resize(arrays[name], (300, *columns))
     write_tensorflow(folder, ALBERT_NAMES, arrays, "model.ckpt-best")
     got = checkpoints.published(folder)
-    assert got.form.name == "AlbertForPreTraining"
-    assert got.form.encoder == dataclasses.replace(
-        expected.form.encoder, vocab_size=300
+    assert got.spec.name == "AlbertForPreTraining"
+    assert got.spec.encoder == dataclasses.replace(
+        expected.spec.encoder, vocab_size=300
     )
     assert not got.ignored
     assert got.metadata.tokenizer.mask_id == 4
@@ -607,7 +607,7 @@ def test_a_checkpoint_of_electra_in_tensorflow(tmp_path, monkeypatch):
     (folder / "vocab.txt").write_text(vocabulary)
     monkeypatch.setattr(tensorflow, "_ELECTRA_HEAD", 8)
     got = checkpoints.published(folder)
-    assert got.form == expected.form
+    assert got.spec == expected.spec
     assert got.shapes == expected.shapes
     for path in expected.shapes:
         np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))

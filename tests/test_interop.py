@@ -412,7 +412,7 @@ def test_families_with_the_arrays_of_roberta_are_read(model_type, begin, tmp_pat
         values["model_type"] = model_type
         (folder / "config.json").write_text(json.dumps(values))
         read = checkpoints.published(folder)
-        assert read.form.family.model_type == model_type
+        assert read.spec.family.model_type == model_type
         assert (read.metadata, read.shapes) == (expected.metadata, expected.shapes)
         done = convert.convert(str(folder), str(tmp_path / f"{case}2"), "huggingface")
         assert done.name == name
@@ -448,7 +448,7 @@ def test_old_flax_checkpoints_are_read(tmp_path):
         content = flax.serialization.msgpack_serialize(tree)
         (folder / "flax_model.msgpack").write_bytes(content)
         got = checkpoints.published(folder)
-        assert (got.shapes, got.form) == (expected.shapes, expected.form)
+        assert (got.shapes, got.spec) == (expected.shapes, expected.spec)
         (folder / "kept").rename(folder / "model.safetensors")
         for path in expected.shapes:
             np.testing.assert_array_equal(got.parameter(path), expected.parameter(path))

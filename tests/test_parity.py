@@ -54,9 +54,9 @@ def objective_of(stored, encoder, case):
 
     `test_xlnet.py` compares the logits of an XLNet.
     """
-    if stored.form.purpose in (family.BARE, family.PERMUTATION_LM):
+    if stored.spec.purpose in (family.BARE, family.PERMUTATION_LM):
         return None
-    if stored.form.purpose == family.CAUSAL_LM:
+    if stored.spec.purpose == family.CAUSAL_LM:
         return causal_lm.CausalLm(encoder)
     if case.endswith(("pretraining", "masked_lm")):
         settings = stored.metadata.config["objective"]
@@ -137,13 +137,13 @@ def losses_of(params, objective, batch):
 loss_and_gradients = jax.value_and_grad(losses_of, has_aux=True)
 
 
-def assert_gradients_agree(got, form, expected):
+def assert_gradients_agree(got, spec, expected):
     """Compare all gradients by name.
 
     Some are rounding errors only, such as those of biases that shift all logits of a
     softmax.
     """
-    got = huggingface.to_huggingface(got, form)
+    got = huggingface.to_huggingface(got, spec)
     assert got.keys() == expected.keys()
     largest = max(np.abs(value).max() for value in expected.values())
     for name, gradient in expected.items():
@@ -229,7 +229,7 @@ def test_each_class_agrees_with_transformers(case):
         expected["loss"] = published.span_loss(case, expected)
     assert_close(loss, expected["loss"], 1e-5)
     if expected_gradients:
-        assert_gradients_agree(gradients, stored.form, expected_gradients)
+        assert_gradients_agree(gradients, stored.spec, expected_gradients)
 
 
 def test_both_halves_of_electra_agree(monkeypatch):
@@ -285,14 +285,14 @@ def test_both_halves_of_electra_agree(monkeypatch):
         expected = published.arrays(f"electra_{case}", "out")["loss"]
         assert_close(losses[f"{name}_loss"], expected, 1e-5)
     expected = published.arrays("electra_discriminator", "grad")
-    assert_gradients_agree(gradients, stored.form, expected)
+    assert_gradients_agree(gradients, stored.spec, expected)
     embeddings = {"embeddings": gradients["encoder"]["embeddings"]}
     of_generator = {
         "encoder": gradients["generator"] | embeddings,
         "mlm_head": gradients["generator_head"],
     }
     expected = published.arrays("electra_generator", "grad")
-    assert_gradients_agree(of_generator, other.form, expected)
+    assert_gradients_agree(of_generator, other.spec, expected)
 
 
 # ---- ModernBERT: windows and packed rows
@@ -319,7 +319,7 @@ def assert_modernbert_agrees(inputs, labels, case, suffix, row, column, scan_lay
     assert_close(logits[row, column], expected["logits"], 1e-5)
     assert_close(loss, expected["loss"], 1e-5)
     expected = published.arrays(case, f"grad{suffix}")
-    assert_gradients_agree(gradients, stored.form, expected)
+    assert_gradients_agree(gradients, stored.spec, expected)
 
 
 @pytest.mark.parametrize(

@@ -170,7 +170,7 @@ def test_the_files_of_a_nomicbert(tmp_path):
     jax.tree.map(np.testing.assert_array_equal, published.params(folder), expected)
     read = checkpoints.published(folder)
     encoder = read.metadata.encoder
-    assert read.form.name == "NomicBertForMaskedLM"
+    assert read.spec.name == "NomicBertForMaskedLM"
     assert not (encoder.prediction_head.bias or encoder.prediction_head.output_bias)
     native = checkpoints.published(published.folder("nomicbert_masked_lm"))
     same = native.metadata.encoder.prediction_head

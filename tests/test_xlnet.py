@@ -26,7 +26,9 @@ from bert_jax.objectives import permutation_lm
 
 FIXTURE = pathlib.Path(__file__).parent / "fixtures/xlnet.npz"
 XLNET = dataclasses.replace(TINY, positions="relative")
-FORM = huggingface.Form(families.XLNET, families.family.PERMUTATION_LM, XLNET, pad_id=0)
+SPEC = huggingface.ModelSpec(
+    families.XLNET, families.family.PERMUTATION_LM, XLNET, pad_id=0
+)
 
 
 @functools.cache
@@ -46,7 +48,7 @@ def with_prefix(prefix):
 def stored_params():
     init = permutation_lm.PermutationLm(XLNET).init
     template = nn.unbox(jax.eval_shape(init, jax.random.key(0)))
-    params = published.from_state(with_prefix("state/"), template, FORM)
+    params = published.from_state(with_prefix("state/"), template, SPEC)
     return jax.tree.map(jnp.asarray, params)
 
 
@@ -75,7 +77,7 @@ def inputs():
 
 
 def assert_same_gradients(got, prefix):
-    got, expected = huggingface.to_huggingface(got, FORM), with_prefix(prefix)
+    got, expected = huggingface.to_huggingface(got, SPEC), with_prefix(prefix)
     assert expected.keys() <= got.keys()
     for name, value in expected.items():
         assert_close(got[name], value, 1e-5)

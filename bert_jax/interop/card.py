@@ -7,17 +7,17 @@ from typing import Any
 
 from bert_jax import storage
 from bert_jax.errors import Unavailable, UserError
-from bert_jax.interop import huggingface
+from bert_jax.interop.huggingface import ModelSpec
 from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import metrics_file
 
 
-def text(source: str, metadata: metadata_lib.Metadata, form: huggingface.Form) -> str:
+def text(source: str, metadata: metadata_lib.Metadata, spec: ModelSpec) -> str:
     """Return the model card of a checkpoint."""
     encoder, tokenizer = metadata.encoder, metadata.tokenizer
-    title = form.family.title
+    title = spec.family.title
     rows = [
-        ("class", f"`{form.name}`"),
+        ("class", f"`{spec.name}`"),
         ("layers", encoder.num_layers),
         ("hidden size", encoder.hidden_size),
         ("attention heads", encoder.num_heads),
@@ -30,7 +30,7 @@ def text(source: str, metadata: metadata_lib.Metadata, form: huggingface.Form) -
     return f"""---
 library_name: transformers
 tags:
-- {form.family.model_type}
+- {spec.family.model_type}
 ---
 
 # {title} encoder
@@ -42,10 +42,10 @@ Trained or converted with bert_jax.
 {table}
 
 ```python
-from transformers import AutoTokenizer, {form.name}
+from transformers import AutoTokenizer, {spec.name}
 
 tokenizer = AutoTokenizer.from_pretrained("FOLDER")
-model = {form.name}.from_pretrained("FOLDER")
+model = {spec.name}.from_pretrained("FOLDER")
 ```
 """
 

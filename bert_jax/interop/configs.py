@@ -18,7 +18,7 @@ from bert_jax.interop.families.family import (
     TAGGING,
     Family,
 )
-from bert_jax.interop.huggingface import Form
+from bert_jax.interop.huggingface import ModelSpec
 from bert_jax.interop.json_files import JsonFile
 
 # In google-research/bert and albert, "gelu" is the approximation by tanh.
@@ -144,13 +144,13 @@ def fields_of(family: Family) -> dict[str, tuple[str, type, Any]]:
     return {name: fields[name] for name in fields if name not in family.settings}
 
 
-def to_huggingface(form: Form) -> dict[str, Any]:
+def to_huggingface(spec: ModelSpec) -> dict[str, Any]:
     """Return the values of a `config.json`."""
-    config, family = form.encoder, form.family
+    config, family = spec.encoder, spec.family
     computed = {
         "embedding_size": config.embedding_columns,
         "max_position_embeddings": (
-            config.max_position_embeddings + form.skipped_positions
+            config.max_position_embeddings + spec.skipped_positions
         ),
     }
     fields = {
@@ -161,33 +161,33 @@ def to_huggingface(form: Form) -> dict[str, Any]:
         "model_type": family.model_type,
         **fields,
         **family.constants,
-        **family.write_fields(config, form.purpose),
+        **family.write_fields(config, spec.purpose),
         family.activation: ACTIVATION_NAMES[config.activation],
         "is_decoder": config.causal,
         "tie_word_embeddings": config.prediction_head.tied,
         "dtype": "float32",
-        "pad_token_id": form.pad_id,
+        "pad_token_id": spec.pad_id,
     }
 
 
-def check_export(form: Form) -> None:
+def check_export(spec: ModelSpec) -> None:
     """Check that a `config.json` can describe the encoder.
 
     Raises:
       UserError: Reading the file back would give another encoder.
     """
-    file = JsonFile(pathlib.Path("config.json"), to_huggingface(form))
-    read = encoder(file, ACTIVATIONS, form.family)
-    written = _architecture(form.encoder, form)
-    for name, value in _architecture(read, form).items():
+    file = JsonFile(pathlib.Path("config.json"), to_huggingface(spec))
+    read = encoder(file, ACTIVATIONS, spec.family)
+    written = _architecture(spec.encoder, spec)
+    for name, value in _architecture(read, spec).items():
         if written[name] != value:
             raise UserError(
-                f"{form.family.title} of transformers supports encoder.{name}={value!r}"
+                f"{spec.family.title} of transformers supports encoder.{name}={value!r}"
                 f" only, got {written[name]!r}"
             )
 
 
-def _architecture(config: config_lib.EncoderConfig, form: Form) -> dict[str, Any]:
+def _architecture(config: config_lib.EncoderConfig, spec: ModelSpec) -> dict[str, Any]:
     """Return the fields that affect the class's outputs, with defaults filled in."""
     fields = {
         field.name: getattr(config, field.name)
@@ -203,17 +203,17 @@ def _architecture(config: config_lib.EncoderConfig, form: Form) -> dict[str, Any
     }
     del fields["first_global_layer"]
     head = dataclasses.asdict(fields.pop("prediction_head"))
-    if any(path.endswith("/output_embedding") for path in form.model_class.parts):
+    if any(path.endswith("/output_embedding") for path in spec.model_class.parts):
         activation = head["activation"] or config.activation
-        head["activation"] = form.model_class.head_activation or activation
+        head["activation"] = spec.model_class.head_activation or activation
         head["width"] = head["width"] or config.embedding_columns
         fields |= {f"prediction_head.{name}": head[name] for name in head}
     pooler = dataclasses.asdict(fields.pop("pooler"))
     per_token = pooler.pop("per_token")
-    if form.purpose in (TAGGING, ANSWERING):
+    if spec.purpose in (TAGGING, ANSWERING):
         fields["pooler.per_token"] = per_token
         del pooler["pooling"]
-    if per_token or form.purpose in POOLED:
+    if per_token or spec.purpose in POOLED:
         fields |= {f"pooler.{name}": pooler[name] for name in pooler}
     return fields
 

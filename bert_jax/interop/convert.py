@@ -24,6 +24,7 @@ from bert_jax.interop import (
 )
 from bert_jax.interop.families import BERT
 from bert_jax.interop.families.family import BARE
+from bert_jax.interop.huggingface import ModelSpec
 from bert_jax.interop.lazy_checkpoint import Model
 from bert_jax.model import parameters
 from bert_jax.training import checkpoint
@@ -73,87 +74,85 @@ def convert(source: str, folder: str, to: str = "") -> Converted:
 def export(model: Model, folder: str, to: str = "") -> Converted:
     """Convert a checkpoint that is open; see `convert`."""
     new = output.check(folder)
-    to = to or ("native" if model.form else "huggingface")
-    form = model.form if to == "native" else lazy_checkpoint.form_of(model)
+    to = to or ("native" if model.spec else "huggingface")
+    spec = model.spec if to == "native" else lazy_checkpoint.spec_of(model)
     if to == "native":
         paths = set(model.params)
         written, kept = write_native(model, folder), paths
     else:
         generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
         model = lazy_checkpoint.with_summed_embeddings(model)
-        paths, kept = set(model.params), _exported_paths(model, form)
+        paths, kept = set(model.params), _exported_paths(model, spec)
         write = _huggingface if to == "huggingface" else _tensorflow
         with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
-            written = write(model, form, temporary)
+            written = write(model, spec, temporary)
             if generator:
                 (temporary / GENERATOR).mkdir()
                 names = write(
                     generator,
-                    lazy_checkpoint.form_of(generator),
+                    lazy_checkpoint.spec_of(generator),
                     temporary / GENERATOR,
                 )
                 written += [f"{GENERATOR}/{name}" for name in names]
                 kept |= set(filter(lazy_checkpoint.is_of_generator, paths))
     ignored = [*sorted(paths - kept), *model.ignored]
-    if not form:
+    if not spec:
         return Converted("", written, [], ignored)
     missing = [
         head
-        for head in form.heads
+        for head in spec.heads
         if not any(path.startswith(f"{head}/") for path in kept)
     ]
-    return Converted(form.name, written, missing, ignored)
+    return Converted(spec.name, written, missing, ignored)
 
 
-def _exported_paths(model: Model, form: huggingface.Form) -> set[str]:
+def _exported_paths(model: Model, spec: ModelSpec) -> set[str]:
     """Return the paths of the parameters that the output has arrays for."""
-    return {path for path in model.params if huggingface.has_parameter(path, form)}
+    return {path for path in model.params if huggingface.has_parameter(path, spec)}
 
 
-def _shapes(model: Model, form: huggingface.Form) -> dict[str, tuple[int, ...]]:
+def _shapes(model: Model, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the arrays by name, sorted."""
     shapes = {
-        name: huggingface.array_shape(path, model.params[path].shape, form)
-        for path in _exported_paths(model, form)
-        for name in huggingface.names(path, form)
+        name: huggingface.array_shape(path, model.params[path].shape, spec)
+        for path in _exported_paths(model, spec)
+        for name in huggingface.names(path, spec)
     }
-    shapes = huggingface.always_present(form) | shapes
-    for name, second in huggingface.duplicate_names(form).items():
+    shapes = huggingface.always_present(spec) | shapes
+    for name, second in huggingface.duplicate_names(spec).items():
         if name in shapes:
             shapes[second] = shapes[name]
     return dict(sorted(shapes.items()))
 
 
-def _arrays(model: Model, form: huggingface.Form) -> Iterator[tuple[str, np.ndarray]]:
+def _arrays(model: Model, spec: ModelSpec) -> Iterator[tuple[str, np.ndarray]]:
     """Yield names and arrays. Memory holds the parameters of one array at a time."""
-    written, repeated = set(), huggingface.duplicate_names(form)
+    written, repeated = set(), huggingface.duplicate_names(spec)
     for name, array in huggingface.to_arrays(
-        sorted(_exported_paths(model, form)),
+        sorted(_exported_paths(model, spec)),
         lambda path: model.params[path].read(),
-        form,
+        spec,
     ):
         yield name, array
         if name in repeated:
             yield repeated[name], array
         written.add(name)
-    for name, shape in huggingface.always_present(form).items():
+    for name, shape in huggingface.always_present(spec).items():
         if name not in written:
             yield name, np.zeros(shape, np.float32)
 
 
-def _huggingface(
-    model: Model, form: huggingface.Form, folder: pathlib.Path
-) -> list[str]:
-    is_bare = form.name == form.family.classes[BARE].name
-    prefix = form.family.prefix if is_bare else ""
+def _huggingface(model: Model, spec: ModelSpec, folder: pathlib.Path) -> list[str]:
+    is_bare = spec.name == spec.family.classes[BARE].name
+    prefix = spec.family.prefix if is_bare else ""
     types = {
         name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
-        for name, shape in _shapes(model, form).items()
+        for name, shape in _shapes(model, spec).items()
     }
-    arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(model, form))
+    arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(model, spec))
     values = {
-        "architectures": [form.name],
-        **configs.to_huggingface(form),
+        "architectures": [spec.name],
+        **configs.to_huggingface(spec),
         # EuroBERT's default is the id of its published vocabulary.
         "mask_token_id": model.metadata.tokenizer.mask_id,
         **model_classes.labels(model.metadata),
@@ -163,25 +162,23 @@ def _huggingface(
     vocabularies.write(
         model.metadata.tokenizer,
         folder,
-        form.encoder,
-        cls_is_last=form.family.cls_is_last,
+        spec.encoder,
+        cls_is_last=spec.family.cls_is_last,
     )
-    text = card.text(model.source, model.metadata, form)
+    text = card.text(model.source, model.metadata, spec)
     (folder / "README.md").write_text(text, encoding="utf-8")
     return list(types)
 
 
-def _tensorflow(
-    model: Model, form: huggingface.Form, folder: pathlib.Path
-) -> list[str]:
-    if form.family is not BERT or form.purpose not in tensorflow.PURPOSES:
+def _tensorflow(model: Model, spec: ModelSpec, folder: pathlib.Path) -> list[str]:
+    if spec.family is not BERT or spec.purpose not in tensorflow.PURPOSES:
         raise UserError(
-            f"{model.source} corresponds to {form.name}, which google-research/bert "
+            f"{model.source} corresponds to {spec.name}, which google-research/bert "
             "does not have; convert --to=huggingface"
         )
     vocabularies.write_wordpiece(model.metadata.tokenizer, folder)
-    values = configs.to_tensorflow(form.encoder)
-    names = tensorflow.write(_arrays(model, form), folder)
+    values = configs.to_tensorflow(spec.encoder)
+    names = tensorflow.write(_arrays(model, spec), folder)
     json_files.write(folder / json_files.GOOGLE_CONFIG, values)
     return names
 

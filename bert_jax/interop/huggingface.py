@@ -22,7 +22,7 @@ _STACKED = "encoder/layers/"
 
 
 @dataclasses.dataclass(frozen=True)
-class Form:
+class ModelSpec:
     """A model class of `transformers` with a config.
 
     Raises:
@@ -89,25 +89,25 @@ def absent_parts(head: config_lib.PredictionHeadConfig) -> tuple[str, ...]:
     return tuple(name for name, is_absent in lacks.items() if is_absent)
 
 
-def names(path: str, form: Form) -> list[str]:
+def names(path: str, spec: ModelSpec) -> list[str]:
     """Return the names of a parameter's arrays.
 
     There is one name, or one for each layer that has the array. The list is empty if
     the class has no such parameter.
     """
-    name = _name(path, form)
+    name = _name(path, spec)
     if not path.startswith(_STACKED) or not name:
         return [name] if name else []
-    layers = range(_first_layer(path, form), form.encoder.num_distinct_layers)
-    return [f"{form.family.layer_prefix.format(i)}.{name}" for i in layers]
+    layers = range(_first_layer(path, spec), spec.encoder.num_distinct_layers)
+    return [f"{spec.family.layer_prefix.format(i)}.{name}" for i in layers]
 
 
-def has_parameter(path: str, form: Form) -> bool:
+def has_parameter(path: str, spec: ModelSpec) -> bool:
     """Return whether a class has a parameter, even if no layer has an array of it."""
-    return bool(_name(path, form))
+    return bool(_name(path, spec))
 
 
-def sharing_arrays(path: str, form: Form) -> list[str]:
+def sharing_arrays(path: str, spec: ModelSpec) -> list[str]:
     """Return the paths of the parameters that share this one's arrays, in order.
 
     Each array holds as many output rows of one parameter as of the next. Most arrays
@@ -116,19 +116,19 @@ def sharing_arrays(path: str, form: Form) -> list[str]:
     if not path.startswith(_STACKED):
         return [path]
     within = path.removeprefix(_STACKED)
-    table = form.family.layer
+    table = spec.family.layer
     key = within if within in table else within.rpartition("/")[0]
     leaf = within.removeprefix(key)
     return [f"{_STACKED}{k}{leaf}" for k in table if table[k] == table.get(key)]
 
 
-def always_present(form: Form) -> dict[str, tuple[int, ...]]:
+def always_present(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
     """Return the shapes of arrays that every model of the class has.
 
     An encoder of bert_jax may lack them; they are zeros then. These are the segment
     embeddings, and XLNet's target embedding.
     """
-    c = form.encoder
+    c = spec.encoder
     types, heads = c.type_vocab_size, (c.num_heads, c.head_size)
     shapes = {
         "encoder/embeddings/segment_embedding": (types, c.embedding_columns),
@@ -137,67 +137,67 @@ def always_present(form: Form) -> dict[str, tuple[int, ...]]:
         "target_embedding": (c.hidden_size,),
     }
     return {
-        name: array_shape(path, parameter_shape, form)
+        name: array_shape(path, parameter_shape, spec)
         for path, parameter_shape in shapes.items()
-        for name in names(path, form)
+        for name in names(path, spec)
         if 0 not in parameter_shape
     }
 
 
-def duplicate_names(form: Form) -> dict[str, str]:
+def duplicate_names(spec: ModelSpec) -> dict[str, str]:
     """Return the second names of arrays that a model of the class has twice.
 
     Beside the output bias, the decoder has a bias of its own. `transformers` computes
     with that one, and makes it a copy of the other only if the embeddings are tied.
     """
-    if form.encoder.prediction_head.tied:
+    if spec.encoder.prediction_head.tied:
         return {}
-    parts, decoder_bias = form.model_class.parts, f"{form.family.decoder}.bias"
+    parts, decoder_bias = spec.model_class.parts, f"{spec.family.decoder}.bias"
     biases = {name for path, name in parts.items() if path.endswith("/output_bias")}
     return dict.fromkeys(biases - {decoder_bias}, decoder_bias)
 
 
-def _name(path: str, form: Form) -> str:
+def _name(path: str, spec: ModelSpec) -> str:
     """Return the name of a parameter's array, within a layer if it is in one; or ""."""
-    table = {**form.family.encoder, **form.model_class.parts}
+    table = {**spec.family.encoder, **spec.model_class.parts}
     if path.startswith(_STACKED):
-        path, table = path.removeprefix(_STACKED), form.family.layer
+        path, table = path.removeprefix(_STACKED), spec.family.layer
     if path in table:
         return table[path]
     parent, _, leaf = path.rpartition("/")
     return f"{table[parent]}.{_LEAF[leaf]}" if parent in table else ""
 
 
-def _first_layer(path: str, form: Form) -> int:
+def _first_layer(path: str, spec: ModelSpec) -> int:
     """Return the first layer that has a parameter's array.
 
     Parameters are stacked over all layers, even where layer 0 has no attention norm.
     """
     is_missing = path.startswith(f"{_STACKED}attention_norm/")
-    return int(is_missing and not form.encoder.first_attention_norm)
+    return int(is_missing and not spec.encoder.first_attention_norm)
 
 
-def array_shape(path: str, shape: Sequence[int], form: Form) -> tuple[int, ...]:
+def array_shape(path: str, shape: Sequence[int], spec: ModelSpec) -> tuple[int, ...]:
     """Return the shape of each array of a parameter of the given path and shape."""
-    part, *_ = _part_arrays(path, np.broadcast_to(np.float32(0), shape), form)
-    return len(part) * len(sharing_arrays(path, form)), *part.shape[1:]
+    part, *_ = _part_arrays(path, np.broadcast_to(np.float32(0), shape), spec)
+    return len(part) * len(sharing_arrays(path, spec)), *part.shape[1:]
 
 
-def _views(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
+def _views(path: str, value: np.ndarray, spec: ModelSpec) -> list[np.ndarray]:
     """Return views of a parameter with the shapes of its arrays, one for each layer.
 
     Rows that pad the vocabulary are left out.
     """
     stacked = path.startswith(_STACKED)
-    layers = list(value[_first_layer(path, form) :]) if stacked else [value]
+    layers = list(value[_first_layer(path, spec) :]) if stacked else [value]
     is_output = path.endswith("attention/output/kernel")
-    if path.removeprefix(_STACKED) in form.family.layer:
+    if path.removeprefix(_STACKED) in spec.family.layer:
         # The array has the dimensions of the parameter, the output dimension first.
         return [np.moveaxis(x, -1, 0) for x in layers] if is_output else layers
     if path == "target_embedding":
         return [value[None, None]]  # [1, 1, D]
     if parameters.has_row_for_each_token(path):
-        return [value[: form.encoder.vocab_size]]
+        return [value[: spec.encoder.vocab_size]]
     if is_output:
         return [x.reshape(-1, x.shape[-1]).T for x in layers]  # [D, H K]
     if path.endswith("kernel"):
@@ -207,34 +207,34 @@ def _views(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
     return layers
 
 
-def _skipped_rows(path: str, form: Form) -> int:
+def _skipped_rows(path: str, spec: ModelSpec) -> int:
     """Return how many leading rows of an array the parameter lacks."""
-    return form.skipped_positions if path.endswith("position_embedding") else 0
+    return spec.skipped_positions if path.endswith("position_embedding") else 0
 
 
-def _part_arrays(path: str, value: np.ndarray, form: Form) -> list[np.ndarray]:
+def _part_arrays(path: str, value: np.ndarray, spec: ModelSpec) -> list[np.ndarray]:
     """Return the part of each array that is one parameter; views if possible."""
-    views = _views(path, value, form)
-    if not (skipped := _skipped_rows(path, form)):
+    views = _views(path, value, spec)
+    if not (skipped := _skipped_rows(path, spec)):
         return views
     return [np.pad(view, ((skipped, 0), (0, 0))) for view in views]
 
 
 def to_arrays(
-    paths: Iterable[str], read: Callable[[str], np.ndarray], form: Form
+    paths: Iterable[str], read: Callable[[str], np.ndarray], spec: ModelSpec
 ) -> Iterator[tuple[str, np.ndarray]]:
     """Yield the names and arrays of parameters. One array is in memory at a time."""
     for path in paths:
-        together = sharing_arrays(path, form)
+        together = sharing_arrays(path, spec)
         if path != together[0]:
             continue
-        by_part = [_part_arrays(each, read(each), form) for each in together]
-        for name, *arrays in zip(names(path, form), *by_part, strict=True):
+        by_part = [_part_arrays(each, read(each), spec) for each in together]
+        for name, *arrays in zip(names(path, spec), *by_part, strict=True):
             yield name, np.concatenate(arrays) if arrays[1:] else arrays[0]
 
 
 def to_parameter(
-    path: str, arrays: Iterable[np.ndarray], shape: Sequence[int], form: Form
+    path: str, arrays: Iterable[np.ndarray], shape: Sequence[int], spec: ModelSpec
 ) -> np.ndarray:
     """Return a parameter, in float32, from its arrays in the order of `names`.
 
@@ -242,16 +242,16 @@ def to_parameter(
     """
     value = np.zeros(shape, np.float32)
     if path.endswith("scale"):
-        value[: _first_layer(path, form)] = 1  # initial value; layer 0 does not use it
-    together = sharing_arrays(path, form)
-    skipped = _skipped_rows(path, form)
-    for view, array in zip(_views(path, value, form), arrays, strict=True):
+        value[: _first_layer(path, spec)] = 1  # initial value; layer 0 does not use it
+    together = sharing_arrays(path, spec)
+    skipped = _skipped_rows(path, spec)
+    for view, array in zip(_views(path, value, spec), arrays, strict=True):
         view[...] = np.split(array, len(together))[together.index(path)][skipped:]
     return value
 
 
-def to_huggingface(params: Any, form: Form) -> dict[str, np.ndarray]:
+def to_huggingface(params: Any, spec: ModelSpec) -> dict[str, np.ndarray]:
     """Convert a tree of parameters, or of their gradients, to a state dict."""
     by_path = parameters.flatten(params)
-    paths = [path for path in by_path if has_parameter(path, form)]
-    return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), form))
+    paths = [path for path in by_path if has_parameter(path, spec)]
+    return dict(to_arrays(paths, lambda path: np.asarray(by_path[path]), spec))

@@ -29,14 +29,14 @@ class Model:
       params: Parameters by path. Each is read from disk at every access, so that memory
         need not hold all of them.
       ignored: Names of its arrays that are no parameters.
-      form: Class of `transformers`, if it is a published checkpoint.
+      spec: Class of `transformers`, if it is a published checkpoint.
     """
 
     source: str
     metadata: metadata_lib.Metadata
     params: dict[str, LazyArray]
     ignored: tuple[str, ...] = ()
-    form: huggingface.Form | None = None
+    spec: huggingface.ModelSpec | None = None
 
 
 def read(source: str) -> Model:
@@ -50,9 +50,9 @@ def read(source: str) -> Model:
             path: LazyArray(shape, functools.partial(other.parameter, path))
             for path, shape in sorted(other.shapes.items())
         }
-        used = {name for path in params for name in huggingface.names(path, other.form)}
+        used = {name for path in params for name in huggingface.names(path, other.spec)}
         unused = (*sorted(other.arrays.keys() - used), *other.ignored)
-        return Model(other.source, other.metadata, params, unused, other.form)
+        return Model(other.source, other.metadata, params, unused, other.spec)
     where = restore.find(source)
     metadata = restore.read_metadata(where)
     if metadata.encoder_path != "encoder":
@@ -118,19 +118,19 @@ def generator(model: Model) -> Model | None:
     )
     generator = Model(model.source, metadata, params)
     try:
-        form_of(generator)
+        spec_of(generator)
     except UserError:
         return None
     return generator
 
 
-def form_of(model: Model) -> huggingface.Form:
+def spec_of(model: Model) -> huggingface.ModelSpec:
     """Return the class of `transformers` that a checkpoint is exported as.
 
     Raises:
       UserError: No class computes the same.
     """
     try:
-        return model_classes.form_of_metadata(model.metadata)
+        return model_classes.spec_of_metadata(model.metadata)
     except UserError as error:
         raise UserError(f"{model.source} cannot be exported: {error}") from error

@@ -23,6 +23,7 @@ from bert_jax.interop.families.family import (
     TAGGING,
     Family,
 )
+from bert_jax.interop.huggingface import ModelSpec
 from bert_jax.interop.json_files import JsonFile
 from bert_jax.interop.safetensors import LazyArray
 from bert_jax.objectives import (
@@ -109,7 +110,7 @@ def purpose_of_arrays(
     return BARE
 
 
-def form_of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
+def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
     """Return the class that a native checkpoint is exported as.
 
     Raises:
@@ -129,9 +130,9 @@ def form_of_metadata(metadata: metadata_lib.Metadata) -> huggingface.Form:
             segments = max(family.min_segments, encoder.type_vocab_size)
             padded = dataclasses.replace(encoder, type_vocab_size=segments)
             try:
-                form = huggingface.Form(family, each, padded, metadata.tokenizer.pad_id)
-                configs.check_export(form)
-                return form
+                spec = ModelSpec(family, each, padded, metadata.tokenizer.pad_id)
+                configs.check_export(spec)
+                return spec
             except UserError as error:
                 refusals.setdefault(family.title, error)
     title = candidates[0].title
@@ -156,7 +157,7 @@ def _purpose(metadata: metadata_lib.Metadata) -> str:
 
 
 def metadata(
-    form: huggingface.Form,
+    spec: ModelSpec,
     config: configs.ConfigFile,
     tokenizer: Tokenizer,
     arrays: dict[str, LazyArray],
@@ -169,10 +170,10 @@ def metadata(
       UserError: Config and arrays contradict each other.
     """
     settings: dict[str, Any] = {}
-    if form.purpose in _TASKS.values():
-        known, objective, settings = _finetuning(form, config, arrays)
+    if spec.purpose in _TASKS.values():
+        known, objective, settings = _finetuning(spec, config, arrays)
     else:
-        known, objective = _pretraining(form.purpose, form.encoder)
+        known, objective = _pretraining(spec.purpose, spec.encoder)
     return metadata_lib.of_run(known, objective, tokenizer, settings), objective
 
 
@@ -192,10 +193,12 @@ def _pretraining(
 
 
 def _finetuning(
-    form: huggingface.Form, config: configs.ConfigFile, arrays: dict[str, LazyArray]
+    spec: ModelSpec,
+    config: configs.ConfigFile,
+    arrays: dict[str, LazyArray],
 ) -> tuple[dict[str, Any], Objective, dict[str, Any]]:
     """Return the known part of a run's config, its objective and its task's labels."""
-    purpose, encoder, file = form.purpose, form.encoder, config.file
+    purpose, encoder, file = spec.purpose, spec.encoder, config.file
     length = encoder.max_position_embeddings
     settings: dict[str, Any] = {}
     objective: Objective
@@ -209,7 +212,7 @@ def _finetuning(
         objective = spans.Spans(encoder)
     else:
         head = "tagger" if purpose == TAGGING else "classifier"
-        (classifier,) = huggingface.names(f"{head}/kernel", form)
+        (classifier,) = huggingface.names(f"{head}/kernel", spec)
         count = arrays[classifier].shape[0]
         labels = _labels(file, classifier, count)
         problem = file.values.get("problem_type")
@@ -220,7 +223,7 @@ def _finetuning(
         elif problem == "multi_label_classification" or (
             problem == "regression" and count > 1
         ):
-            bare = form.family.classes[BARE].name
+            bare = spec.family.classes[BARE].name
             raise UserError(
                 f"{file.path}: problem_type is {problem!r}, with {count} outputs; "
                 "bert_jax predicts one class or one number for each text. To read only "

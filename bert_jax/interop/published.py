@@ -39,7 +39,7 @@ class Published:
     Attributes:
       source: Folder or file that the user named.
       files: Files with the arrays.
-      form: Class of `transformers`.
+      spec: Class of `transformers`.
       metadata: Its metadata, in the form of native checkpoints.
       arrays: Arrays by Hugging Face's names.
       ignored: Names of arrays that are not parameters, with the reason.
@@ -48,7 +48,7 @@ class Published:
 
     source: str
     files: tuple[pathlib.Path, ...]
-    form: huggingface.Form
+    spec: huggingface.ModelSpec
     metadata: metadata_lib.Metadata
     arrays: dict[str, LazyArray]
     ignored: tuple[str, ...]
@@ -68,9 +68,9 @@ class Published:
         Raises:
           UserError: An array is not of floating-point numbers, or is not finite.
         """
-        names = huggingface.names(path, self.form)
+        names = huggingface.names(path, self.spec)
         arrays = map(self._weights, names)
-        return huggingface.to_parameter(path, arrays, self.shapes[path], self.form)
+        return huggingface.to_parameter(path, arrays, self.shapes[path], self.spec)
 
     def _weights(self, name: str) -> np.ndarray:
         array = self.arrays[name].read()
@@ -103,7 +103,7 @@ class Published:
                 params[path] = jax.make_array_from_callback(
                     value.shape, leaf.sharding, value.__getitem__
                 )
-                used.update(huggingface.names(source, self.form))
+                used.update(huggingface.names(source, self.spec))
         return restore.Loaded(
             params=params,
             new=sorted(wanted.keys() - params.keys()),
@@ -155,14 +155,14 @@ def assemble(
                 "vocabulary"
             )
     try:
-        form = huggingface.Form(family, purpose, encoder, pad_id)
+        spec = huggingface.ModelSpec(family, purpose, encoder, pad_id)
     except UserError as error:
         raise UserError(f"{config.file.path}: {error}") from error
-    metadata, objective = model_classes.metadata(form, config, tokenizer, arrays)
+    metadata, objective = model_classes.metadata(spec, config, tokenizer, arrays)
     name = config.file.path.name
     _check_vocabulary(source, name, tokenizer.vocab_size, encoder.vocab_size)
-    shapes = _shapes(source, name, form, objective, arrays)
-    return Published(source, files, form, metadata, arrays, tuple(ignored), shapes)
+    shapes = _shapes(source, name, spec, objective, arrays)
+    return Published(source, files, spec, metadata, arrays, tuple(ignored), shapes)
 
 
 def _check_vocabulary(source: str, config_name: str, tokens: int, rows: int) -> None:
@@ -210,12 +210,12 @@ def _with_current_names(
 def _shapes(
     source: str,
     config_name: str,
-    form: huggingface.Form,
+    spec: huggingface.ModelSpec,
     objective: Objective,
     arrays: dict[str, LazyArray],
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of the parameters that there are arrays for, by path."""
-    encoder, family = form.encoder, form.family
+    encoder, family = spec.encoder, spec.family
     pattern = re.escape(family.layer_prefix).replace(r"\{\}", r"(\d+)") + r"\."
     matches = [re.match(pattern, name) for name in arrays]
     count = 1 + max((int(match[1]) for match in matches if match), default=-1)
@@ -228,8 +228,8 @@ def _shapes(
     initial = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     shapes = {}
     for path, leaf in parameters.flatten(initial).items():
-        names = huggingface.names(path, form)
-        if not huggingface.has_parameter(path, form):
+        names = huggingface.names(path, spec)
+        if not huggingface.has_parameter(path, spec):
             continue  # another class has this parameter
         missing = [name for name in names if name not in arrays]
         is_encoder = path.startswith("encoder/") and "/pooler/" not in path
@@ -237,7 +237,7 @@ def _shapes(
             raise UserError(f"{source} has no array {missing[0]}")
         if missing:
             continue
-        wanted = huggingface.array_shape(path, leaf.shape, form) if names else ()
+        wanted = huggingface.array_shape(path, leaf.shape, spec) if names else ()
         for name in names:
             if arrays[name].shape != wanted:
                 raise UserError(
