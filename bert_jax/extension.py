@@ -25,17 +25,11 @@ _UNUSED = re.compile(r"\[unused\d+\]")
 
 @dataclasses.dataclass(frozen=True)
 class NewWord:
-    """Word that is not in a vocabulary.
+    """Word that is not in a vocabulary."""
 
-    Attributes:
-      word: Normalised word.
-      count: Number of occurrences in the text.
-      pieces: Ids of its pieces in the current vocabulary.
-    """
-
-    word: str
-    count: int
-    pieces: tuple[int, ...]
+    word: str  # normalised
+    count: int  # occurrences in the text
+    pieces: tuple[int, ...]  # ids in the current vocabulary
 
     @property
     def tokens_saved(self) -> int:

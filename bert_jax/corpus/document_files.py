@@ -40,16 +40,12 @@ _LINE = re.compile(rb"[^\r\n]*(?:\r{0,2}\n|\r|\Z)")
 
 @dataclasses.dataclass
 class Problems:
-    """Parts of the input that were left out, and hints about how to read it.
+    """Parts of the input that were left out, and hints about how to read it."""
 
-    Attributes:
-      count: Number of problems. For each, a line or the rest of a file is left out.
-      lines: Messages about the first problems; each names the file.
-      hints: Possible mistakes in the flags. Nothing is left out because of them.
-    """
-
-    count: int = 0
+    count: int = 0  # of problems; for each, a line or the rest of a file is left out
+    # Messages about the first problems; each names the file.
     lines: list[str] = dataclasses.field(default_factory=list)
+    # Possible mistakes in the flags. Nothing is left out because of them.
     hints: list[str] = dataclasses.field(default_factory=list)
 
     def add(self, line: str) -> None:
@@ -68,18 +64,13 @@ class Problems:
 class Piece:
     """Range of one input: bytes of a file, or examples of a dataset.
 
-    Attributes:
-      name: Path of the file, or name of the dataset.
-      start: First byte or example.
-      end: End of the range, exclusive. A document belongs to the piece in which it
-        begins.
-      checksum: Checksum of the file from a store's listing; "" if there is none.
+    A document belongs to the piece in which it begins.
     """
 
-    name: str
+    name: str  # path of the file, or name of the dataset
     start: int
-    end: int
-    checksum: str = ""
+    end: int  # exclusive
+    checksum: str = ""  # of the file, from a store's listing; "" if there is none
 
 
 def documents(

@@ -188,17 +188,11 @@ def _is_prose(text: str) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Parameter:
-    """Parameter of a function, from its numpydoc section.
+    """Parameter of a function, from its numpydoc section."""
 
-    Attributes:
-      description: Paragraph below the parameter's declaration, as one line of prose.
-      summary: First paragraph of the docstring, as one line of prose.
-      module: Path of the module.
-    """
-
-    description: str
-    summary: str
-    module: str
+    description: str  # paragraph below its declaration, as one line of prose
+    summary: str  # first paragraph of the docstring, as one line of prose
+    module: str  # path of the module
 
 
 def parameters(path: str | pathlib.Path) -> Iterator[Parameter]:

@@ -34,26 +34,16 @@ _FORMAT = "bert_jax corpus 1"
 
 @dataclasses.dataclass(frozen=True)
 class Shard:
-    """One shard, as `corpus.json` describes it.
+    """One shard, as `corpus.json` describes it."""
 
-    Attributes:
-      file: Name of the file in the folder of the corpus.
-      documents: Number of documents, which are rows.
-      sentences: Number of sentences.
-      tokens: Number of tokens.
-      sha256: Checksum of the file, in hexadecimal.
-      unknown_tokens: Number of `[UNK]` tokens.
-      size: Number of bytes of the file.
-    """
-
-    file: str
+    file: str  # in the folder of the corpus
     documents: int
     sentences: int
     tokens: int
-    sha256: str
+    sha256: str  # in hexadecimal
     # Not counted in corpora of early versions.
     unknown_tokens: int = 0
-    size: int = 0
+    size: int = 0  # bytes
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,18 +134,12 @@ def _fingerprint(tokenizer: str, shards: Mapping[str, Sequence[Shard]]) -> str:
 
 @dataclasses.dataclass(frozen=True)
 class TokenTable:
-    """Documents, end to end.
+    """Documents, end to end."""
 
-    Attributes:
-      tokens: uint16 or int32 [tokens].
-      sentence_starts: int64 [sentences + 1], index of each sentence's first token, and
-        the number of tokens.
-      document_sentences: int64 [documents + 1], index of each document's first
-        sentence, and the number of sentences.
-    """
-
-    tokens: np.ndarray
+    tokens: np.ndarray  # uint16 or int32 [tokens]
+    # int64 [sentences + 1]; first token of each sentence, and the number of tokens.
     sentence_starts: np.ndarray
+    # int64 [documents + 1]; first sentence of each, and the number of sentences.
     document_sentences: np.ndarray
 
 

@@ -35,20 +35,13 @@ _COMPRESSION = 3
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Input of a build and its format.
+    """Input of a build and its format."""
 
-    Attributes:
-      pattern: Glob of files; not used by `tfds:` and `python_docs`.
-      format: One of the formats in the module's docstring.
-      text_field: Field of a JSON object or TFDS example, or column of a Parquet file,
-        that holds the text.
-      split_bytes: Approximate size of a split, and so of the text in a shard.
-    """
-
-    pattern: str
-    format: str
+    pattern: str  # glob of files; not used by `tfds:` and `python_docs`
+    format: str  # one of the formats in the module's docstring
+    # Field of a JSON object or TFDS example, or column of a Parquet file.
     text_field: str = "text"
-    split_bytes: int = 8_000_000
+    split_bytes: int = 8_000_000  # of text in a split, and so in a shard; approximate
 
 
 Split = tuple[Piece, ...]

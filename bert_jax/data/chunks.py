@@ -78,15 +78,10 @@ class Pieces:
 
     A chunk is a run of pieces. Chunks are given by the index of the first piece of
     each, and the number of pieces: int64 [chunks + 1].
-
-    Attributes:
-      starts: int64 [pieces + 1], index of each piece's first token, and the number of
-        tokens.
-      document_starts: int64 [documents + 1], index of each document's first piece, and
-        the number of pieces.
     """
 
-    starts: np.ndarray
+    starts: np.ndarray  # int64 [pieces + 1]; first token of each, and number of tokens
+    # int64 [documents + 1]; first piece of each document, and the number of pieces.
     document_starts: np.ndarray
 
     def documents(self, pieces: np.ndarray) -> np.ndarray:

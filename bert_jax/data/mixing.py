@@ -19,15 +19,10 @@ from bert_jax.data import random_bits
 
 
 class Leftover(NamedTuple):
-    """Rows that earlier phases have not taken.
+    """Rows of each corpus that earlier phases have not taken."""
 
-    Attributes:
-      rows: int64 [rows] for each corpus; rows to take first, in this order.
-      next_row: For each corpus, the first row to take after `rows`.
-    """
-
-    rows: list[np.ndarray]
-    next_row: list[int]
+    rows: list[np.ndarray]  # int64 [rows] each; to take first, in this order
+    next_row: list[int]  # first row to take after these
 
 
 class Mixing:

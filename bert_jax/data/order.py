@@ -18,32 +18,20 @@ from bert_jax.data import random_bits
 
 
 class Visits(NamedTuple):
-    """Visits of items: one for each row of a batch, which is made from the item.
+    """Visits of items: one for each row of a batch, which is made from the item."""
 
-    Attributes:
-      epoch: int64 [B]; number of earlier visits of the item.
-      index: int64 [B]; index of the item.
-      is_real: bool [B]; False where a row only fills up the last held-out batch.
-    """
-
-    epoch: tf.Tensor
-    index: tf.Tensor
-    is_real: tf.Tensor
+    epoch: tf.Tensor  # int64 [B]; number of earlier visits of the item
+    index: tf.Tensor  # int64 [B]; index of the item
+    is_real: tf.Tensor  # bool [B]; False for rows that fill up the last held-out batch
 
 
 @dataclasses.dataclass(frozen=True)
 class Order:
-    """The order of `count` items.
-
-    Attributes:
-      count: Number of items.
-      key: Key of the permutations, uint64; None to leave the items in place.
-      once: Whether there is one epoch only, for evaluation.
-    """
+    """The order of `count` items."""
 
     count: int
-    key: tf.Tensor | None
-    once: bool
+    key: tf.Tensor | None  # uint64, of the permutations; None: items stay in place
+    once: bool  # whether there is one epoch only, for evaluation
 
     def num_batches(self, batch_size: int) -> int:
         """Return the number of batches in an epoch, the last one filled up."""

@@ -40,19 +40,12 @@ _LAST = {
 
 @dataclasses.dataclass(frozen=True)
 class Converted:
-    """Result of a conversion.
+    """Result of a conversion."""
 
-    Attributes:
-      name: Class of `transformers` that the checkpoint corresponds to; "" if unknown.
-      written: Names of the arrays in the output.
-      missing: Heads of the class that the checkpoint lacks.
-      ignored: Names of the checkpoint's arrays that are not in the output.
-    """
-
-    name: str
-    written: list[str]
-    missing: list[str]
-    ignored: list[str]
+    name: str  # class of `transformers` that the checkpoint corresponds to, or ""
+    written: list[str]  # names of the arrays in the output
+    missing: list[str]  # heads of the class that the checkpoint lacks
+    ignored: list[str]  # names of the checkpoint's arrays that are not in the output
 
 
 def convert(source: str, folder: str, to: str = "") -> Converted:

@@ -21,22 +21,14 @@ _GENERATOR = {"generator_head/": "mlm_head/", "generator/": "encoder/"}
 
 @dataclasses.dataclass(frozen=True)
 class Model:
-    """A checkpoint of any format.
+    """A checkpoint of any format."""
 
-    Attributes:
-      source: Workdir, checkpoint or folder.
-      metadata: Its metadata, in the form of native checkpoints.
-      params: Parameters by path. Each is read from disk at every access, so that memory
-        need not hold all of them.
-      ignored: Names of its arrays that are no parameters.
-      spec: Class of `transformers`, if it is a published checkpoint.
-    """
-
-    source: str
-    metadata: metadata_lib.Metadata
+    source: str  # workdir, checkpoint or folder
+    metadata: metadata_lib.Metadata  # in the form of native checkpoints
+    # By path. Each is read from disk at every access: memory need not hold all of them.
     params: dict[str, LazyArray]
-    ignored: tuple[str, ...] = ()
-    spec: huggingface.ModelSpec | None = None
+    ignored: tuple[str, ...] = ()  # names of its arrays that are no parameters
+    spec: huggingface.ModelSpec | None = None  # if it is a published checkpoint
 
 
 def read(source: str) -> Model:

@@ -34,25 +34,15 @@ _FLOATS = "float16", "bfloat16", "float32", "float64"
 
 @dataclasses.dataclass(frozen=True)
 class Published:
-    """A checkpoint of another project.
+    """A checkpoint of another project."""
 
-    Attributes:
-      source: Folder or file that the user named.
-      files: Files with the arrays.
-      spec: Class of `transformers`.
-      metadata: Its metadata, in the form of native checkpoints.
-      arrays: Arrays by Hugging Face's names.
-      ignored: Names of arrays that are not parameters, with the reason.
-      shapes: Shapes of the parameters, by path.
-    """
-
-    source: str
-    files: tuple[pathlib.Path, ...]
+    source: str  # folder or file that the user named
+    files: tuple[pathlib.Path, ...]  # with the arrays
     spec: huggingface.ModelSpec
-    metadata: metadata_lib.Metadata
-    arrays: dict[str, LazyArray]
-    ignored: tuple[str, ...]
-    shapes: dict[str, tuple[int, ...]]
+    metadata: metadata_lib.Metadata  # in the form of native checkpoints
+    arrays: dict[str, LazyArray]  # by Hugging Face's names
+    ignored: tuple[str, ...]  # arrays that are not parameters, with the reason
+    shapes: dict[str, tuple[int, ...]]  # of the parameters, by path
 
     def fingerprint(self) -> str:
         """Return a hash of the files with the arrays."""

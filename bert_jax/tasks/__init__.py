@@ -28,25 +28,17 @@ class Task(Protocol):
     A class is constructed from its config and the tokenizer of the encoder. A row is
     what goes through the model at once; an example may have several. The arrays include
     `weights`, and `attention_mask`, to which batches are trimmed.
-
-    Attributes:
-      train: Rows to train on, with all arrays of the objective's `batch_shapes`.
-      held_out: Rows to predict for, by name of the set: "eval", on which the loop
-        evaluates, and further sets such as "test". A row without a label has weight 0.
-      length: Tokens in a row.
-      fingerprint: Hash of all labelled examples.
-      metrics: Names of the scores of "eval" that may select the best parameters.
-      description: Facts about the examples, for results.json.
-      settings: What a checkpoint stores for predictions, such as class names; JSON.
     """
 
-    train: Arrays
+    train: Arrays  # rows to train on, with all arrays of the objective's `batch_shapes`
+    # Rows to predict for, by name of the set: "eval", on which the loop evaluates, and
+    # further sets such as "test". A row without a label has weight 0.
     held_out: dict[str, Arrays]
-    length: int
-    fingerprint: str
-    metrics: tuple[str, ...]
-    description: dict[str, Any]
-    settings: dict[str, Any]
+    length: int  # tokens in a row
+    fingerprint: str  # hash of all labelled examples
+    metrics: tuple[str, ...]  # scores of "eval" that may select the best parameters
+    description: dict[str, Any]  # facts about the examples, for results.json
+    settings: dict[str, Any]  # JSON stored for predictions, such as names of classes
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
         """Return the objective for an encoder of this shape."""

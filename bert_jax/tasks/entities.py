@@ -78,19 +78,12 @@ def check(file: conll.File, scheme: str) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Entity:
-    """An entity in a sentence.
+    """An entity in a sentence: the words from `begin` to `end`, exclusive."""
 
-    Attributes:
-      kind: Type of the entity.
-      begin: Index of its first word.
-      end: Index of its last word, plus 1.
-      text: Its words, separated by spaces.
-    """
-
-    kind: str
+    kind: str  # its type
     begin: int
     end: int
-    text: str
+    text: str  # its words, separated by spaces
 
 
 def entities(words: Sequence[str], tags: Sequence[str], scheme: str) -> list[Entity]:

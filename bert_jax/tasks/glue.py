@@ -19,25 +19,16 @@ from bert_jax.tasks.texts import Example, ExampleSets
 
 @dataclasses.dataclass(frozen=True)
 class GlueTask:
-    """Files, columns and metrics of a task.
+    """Columns, metrics and files of a task."""
 
-    Attributes:
-      text_a: Column of the text, or of the first of a pair.
-      text_b: Column of the second of a pair; "" for single texts.
-      label: Column of the label.
-      labels: All labels, sorted; () for numbers from 0 to 5.
-      metrics: Metrics that GLUE reports, by the names of `classification_scores`.
-      header: Columns of labelled files without a header.
-      held_out: Labelled sets and their files.
-      tests: Unlabelled sets and their files.
-    """
-
-    text_a: str
-    text_b: str = ""
-    label: str = "label"
-    labels: tuple[str, ...] = ("0", "1")
+    text_a: str  # column of the text, or of the first of a pair
+    text_b: str = ""  # column of the second of a pair; "" for single texts
+    label: str = "label"  # column of the label
+    labels: tuple[str, ...] = ("0", "1")  # sorted; () for numbers from 0 to 5
+    # Metrics that GLUE reports, by the names of `classification_scores`.
     metrics: tuple[str, ...] = ("accuracy",)
-    header: tuple[str, ...] = ()
+    header: tuple[str, ...] = ()  # columns of labelled files without a header
+    # Labelled held-out sets, and sets without labels, with their files.
     held_out: tuple[tuple[str, str], ...] = (("eval", "dev"),)
     tests: tuple[tuple[str, str], ...] = (("test", "test"),)
 

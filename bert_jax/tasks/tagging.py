@@ -132,23 +132,17 @@ def labels_of(file: conll.File, names: Sequence[str]) -> list[list[int]]:
 
 @dataclasses.dataclass(frozen=True)
 class Rows:
-    """Sentences as rows for the model, with the position of each word.
+    """Sentences as rows for the model, with the position of each word."""
 
-    Attributes:
-      arrays: input_ids int32, attention_mask bool, labels int32 [R, L], where -1 is no
-        label, and weights float32 [R].
-      words: Row and position of the first token of each word, for the words of all
-        sentences, int32 [W, 2]. The row is the window with most context for the word.
-      lengths: Number of words of each sentence.
-      in_windows: Number of sentences that have more than one row.
-      truncated: Number of words of each sentence that are longer than a row, int [S].
-    """
-
+    # input_ids int32, attention_mask bool, labels int32 [R, L], where -1 is no label,
+    # and weights float32 [R].
     arrays: Arrays
+    # Row and position of the first token of each word, for the words of all sentences,
+    # int32 [W, 2]. The row is the window with most context for the word.
     words: np.ndarray
-    lengths: list[int]
-    in_windows: int
-    truncated: np.ndarray
+    lengths: list[int]  # number of words of each sentence
+    in_windows: int  # number of sentences that have more than one row
+    truncated: np.ndarray  # int [S]; words of each sentence that are longer than a row
 
     def decode(self, predictions: np.ndarray, names: Sequence[str]) -> list[list[str]]:
         """Return the tag of each word of each sentence.

@@ -12,21 +12,14 @@ from bert_jax.tasks import Arrays
 
 @dataclasses.dataclass(frozen=True)
 class Example:
-    """A text or a pair of texts.
+    """A text or a pair of texts."""
 
-    Attributes:
-      text_a: The text, or the first of a pair.
-      text_b: The second of a pair; "" for a single text.
-      label: Label as in the file; "" if unknown.
-      where: File and line, for messages.
-      probabilities: Probability of each label, if the label is a distribution. `label`
-        is then its JSON.
-    """
-
-    text_a: str
-    text_b: str
-    label: str
+    text_a: str  # the text, or the first of a pair
+    text_b: str  # the second of a pair; "" for a single text
+    label: str  # as in the file, or the JSON of `probabilities`; "" if unknown
+    # File and line, for messages.
     where: str = dataclasses.field(default="", compare=False, repr=False)
+    # Probability of each label, if the label is a distribution.
     probabilities: dict[str, float] | None = dataclasses.field(
         default=None, compare=False, repr=False
     )

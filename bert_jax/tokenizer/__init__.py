@@ -43,12 +43,10 @@ _DAMAGE = (ValueError, TypeError, KeyError, AttributeError, RecursionError, User
 
 @dataclasses.dataclass(frozen=True)
 class Encoding:
-    """Tokens of a text.
+    """Tokens of a text: their ids, and where their characters begin and end in it.
 
-    Attributes:
-      ids: Id of each token.
-      offsets: Start and end of each token's characters in the text, without leading
-        white space. A token may have no characters, and several tokens may share one.
+    Offsets leave out leading white space. A token may have no characters, and several
+    tokens may share one.
     """
 
     ids: list[int]

@@ -7,20 +7,12 @@ from bert_jax.errors import UserError
 
 
 class SpecialTokens(NamedTuple):
-    """Texts of the special tokens in a vocabulary.
-
-    Attributes:
-      pad: Padding.
-      unk: Unknown text. A vocabulary without one has `mask` here.
-      cls: First token of a row.
-      sep: Last token of a row, and separator of texts.
-      mask: Blank.
-    """
+    """Texts of the special tokens in a vocabulary."""
 
     pad: str
-    unk: str
-    cls: str
-    sep: str
+    unk: str  # unknown text; `mask` in a vocabulary without a token for it
+    cls: str  # first token of a row
+    sep: str  # last token of a row, and separator of texts
     mask: str
 
 

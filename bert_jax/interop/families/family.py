@@ -74,20 +74,13 @@ def read_linear_bias(file: JsonFile) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class ModelClass:
-    """A model class of `transformers`.
-
-    Attributes:
-      name: Name of the class.
-      parts: Names of its heads and its pooler, by parameter path.
-      head_activation: Activation of its head, whatever the config says, by its name in
-        bert_jax; "": as in the encoder.
-      is_named: Whether `config.json` must name the class, because another class has
-        arrays of the same names.
-    """
+    """A model class of `transformers`."""
 
     name: str
-    parts: Mapping[str, str]
+    parts: Mapping[str, str]  # names of its heads and its pooler, by parameter path
+    # Activation of its head in bert_jax, whatever the config says; "": the encoder's.
     head_activation: str = ""
+    # Whether `config.json` must name it: another class has arrays of the same names.
     is_named: bool = False
 
 
@@ -115,73 +108,54 @@ def classes(
 
 @dataclasses.dataclass(frozen=True)
 class Family:
-    """The classes of one `model_type`.
+    """The classes of one `model_type`, and what their encoders have in common."""
 
-    Attributes:
-      model_type: `model_type` in `config.json`.
-      title: Name of the family in messages and model cards.
-      prefix: Prefix of the encoder's arrays; a class of the encoder alone omits it.
-      older_prefix: Another prefix of the encoder's arrays, in older files; "": none.
-      encoder: Names of the encoder's arrays outside its layers, by parameter path.
-      layer_prefix: Prefix of a layer's arrays, with {} for its number.
-      layer: Names within a layer, by path within a layer. Paths with the same name are
-        parts of one array, in order, stacked along its output dimension. If the path of
-        a kernel itself is listed, its array keeps the dimensions of the parameter, with
-        the output dimension first.
-      decoder: Name of the layer that may hold a copy of the token embedding.
-      classes: Classes by purpose. The first whose arrays a folder has is read.
-      encoder_only: Names of further classes. Only their encoder is read.
-      exports: Function of an encoder, its purpose and its tokenizer; returns
-        whether an export tries this family.
-      fields: Entries of `FIELDS` in `configs.py` that differ in this family, or that
-        only this family has.
-      synonyms: Names of values in `config.json` by their aliases. If a file has both,
-        `transformers` uses the alias.
-      constants: Values of `config.json` that are required if they are present.
-      settings: Fields of `EncoderConfig` that all encoders of the family share.
-      read_older: Function of a `config.json`; returns it with the names of values that
-        `transformers` uses now.
-      read_fields: Function of a `config.json`; returns fields of `EncoderConfig` that
-        do not correspond to one value each.
-      write_fields: Its inverse, a function of an encoder and the purpose of its class.
-      activation: Name of the activation in `config.json`.
-      is_projected: Whether embeddings are projected even if they are as wide as hidden
-        states.
-      has_padding_positions: Whether positions start at `pad_token_id` + 1. The first
-        rows of the position embedding are then unused.
-      cls_is_last: Whether [CLS] follows the text, and padding precedes it.
-      min_segments: Smallest `type_vocab_size` of the family's encoders.
-      lower_case: Whether tokenizers lower-case text by default.
-    """
-
-    model_type: str
-    title: str
-    prefix: str
-    encoder: Mapping[str, str]
-    layer_prefix: str
+    model_type: str  # in `config.json`
+    title: str  # in messages and model cards
+    prefix: str  # of the encoder's arrays; a class of the encoder alone omits it
+    encoder: Mapping[str, str]  # names of arrays outside its layers, by parameter path
+    layer_prefix: str  # of a layer's arrays, with {} for its number
+    # Names within a layer, by path within a layer. Paths with the same name are parts
+    # of one array, in order, stacked along its output dimension. If the path of a
+    # kernel itself is listed, its array keeps the dimensions of the parameter, with the
+    # output dimension first.
     layer: Mapping[str, str]
-    decoder: str
+    decoder: str  # name of the layer that may hold a copy of the token embedding
+    # By purpose. The first whose arrays a folder has is read.
     classes: Mapping[str, ModelClass]
+    # Whether an export of an encoder, its purpose and its tokenizer tries this family.
     exports: Callable[[config_lib.EncoderConfig, str, Tokenizer], bool]
-    older_prefix: str = ""
+    older_prefix: str = ""  # of the encoder's arrays in older files; "": none
+    # Names of further classes. Only their encoder is read.
     encoder_only: tuple[str, ...] = ()
+    # Entries of `FIELDS` in `configs.py` that differ, or that only this family has.
     fields: Mapping[str, tuple[str, type, Any]] = dataclasses.field(
         default_factory=dict
     )
+    # Names of values in `config.json` by their aliases. If a file has both,
+    # `transformers` uses the alias.
     synonyms: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    # Values of `config.json` that are required if they are present.
     constants: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Fields of `EncoderConfig` that all encoders of the family share.
     settings: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    # Returns a `config.json` with the names that `transformers` uses now.
     read_older: Callable[[JsonFile], JsonFile] = lambda file: file
+    # Returns fields of `EncoderConfig` that do not correspond to one value each.
     read_fields: Callable[[JsonFile], dict[str, Any]] = lambda file: {}
+    # The inverse, for an encoder and the purpose of its class.
     write_fields: Callable[[config_lib.EncoderConfig, str], dict[str, Any]] = (
         lambda encoder, purpose: {}
     )
-    activation: str = "hidden_act"
+    activation: str = "hidden_act"  # its name in `config.json`
+    # Whether embeddings are projected even if they are as wide as hidden states.
     is_projected: bool = False
+    # Whether positions start at `pad_token_id` + 1. The first rows of the position
+    # embedding are then unused.
     has_padding_positions: bool = False
-    cls_is_last: bool = False
-    min_segments: int = 1
-    lower_case: bool = True
+    cls_is_last: bool = False  # whether [CLS] follows the text, and padding precedes it
+    min_segments: int = 1  # smallest `type_vocab_size` of the family's encoders
+    lower_case: bool = True  # whether tokenizers lower-case text by default
 
     @property
     def bare_prefixes(self) -> set[str]:

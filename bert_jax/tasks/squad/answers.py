@@ -21,37 +21,23 @@ _NULL_ODDS_OF_EMPTY_CONTEXT = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """A part of a context; empty for no answer.
+    """A part of a context; empty for no answer."""
 
-    Attributes:
-      text: `context[begin:end]`.
-      begin: Index of its first character.
-      end: Index of its last character plus 1.
-      probability: Softmax over the answers of a ranking.
-      start_logit: Start logit of its first token.
-      end_logit: End logit of its last token.
-    """
-
-    text: str
+    text: str  # `context[begin:end]`
     begin: int
     end: int
-    probability: float
-    start_logit: float
-    end_logit: float
+    probability: float  # softmax over the answers of a ranking
+    start_logit: float  # of its first token
+    end_logit: float  # of its last token
 
 
 @dataclasses.dataclass(frozen=True)
 class Ranking:
-    """Answers to one question.
+    """Answers to one question."""
 
-    Attributes:
-      answers: Answers, the best first, with different texts. One is "" if the question
-        may have no answer.
-      null_odds: Logit of no answer minus logit of the best answer; None if the question
-        must have an answer.
-    """
-
+    # The best first, with different texts. One is "" if there may be no answer.
     answers: tuple[Answer, ...]
+    # Logit of no answer minus logit of the best one; None if there must be an answer.
     null_odds: float | None
 
     def best(self, null_threshold: float) -> Answer:

@@ -18,31 +18,21 @@ from bert_jax.tasks import Arrays, texts
 
 @dataclasses.dataclass(frozen=True)
 class Windows:
-    """Windows of several questions, in the order of the questions.
+    """Windows of several questions, in the order of the questions."""
 
-    Attributes:
-      rows: input_ids, segment_ids int32 [W, L], attention_mask bool [W, L].
-      question: Index of the question of each window, int [W].
-      first: Position in the row of the window's first context token, int [W].
-      token: Index of that token in the context, int [W].
-      count: Number of context tokens in the window, int [W].
-      has_most_context: Whether a position holds a context token that has more context
-        on its two sides than in any other window, bool [W, L].
-      contexts: Context of each question.
-      offsets: For each question, begin and end of the characters of each token of its
-        context, int [T, 2].
-      truncated: Whether each question was too long and lost tokens, bool [Q].
-    """
-
-    rows: Arrays
-    question: np.ndarray
-    first: np.ndarray
-    token: np.ndarray
-    count: np.ndarray
+    rows: Arrays  # input_ids, segment_ids int32 [W, L], attention_mask bool [W, L]
+    question: np.ndarray  # int [W]; index of the question of each window
+    first: np.ndarray  # int [W]; position in the row of the first context token
+    token: np.ndarray  # int [W]; index of that token in the context
+    count: np.ndarray  # int [W]; number of context tokens in the window
+    # Whether a position holds a context token that has more context on its two sides
+    # than in any other window, bool [W, L].
     has_most_context: np.ndarray
-    contexts: list[str]
+    contexts: list[str]  # of each question
+    # For each question, begin and end of the characters of each token of its context,
+    # int [T, 2].
     offsets: list[np.ndarray]
-    truncated: np.ndarray
+    truncated: np.ndarray  # bool [Q]; whether a question was too long and lost tokens
 
 
 def make(
