@@ -251,12 +251,7 @@ class Masking:
 def _distance_to_next(marks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:
     """Return the distance from each column to the next mark or the row's end.
 
-    Args:
-      marks: bool [B, L].
-      column: int64 [B, K].
-
-    Returns:
-      int64 [B, K], at least 1.
+    Marks are bool [B, L], columns int64 [B, K], and distances int64 [B, K], at least 1.
     """
     before = tf.cumsum(tf.cast(marks, tf.int32), axis=1)
     here = tf.gather(before, tf.maximum(column, 0), batch_dims=1)

@@ -58,9 +58,8 @@ def read(folder: pathlib.Path) -> published.Published:
     else:
         raise UserError(f"{folder} has no {ARRAYS}, {INDEX} or {FLAX}")
     tokenizer = vocabularies.read(folder)
-    cls_is_last = config.family.cls_is_last
     has_segments = config.encoder.type_vocab_size > 1
-    if has_segments and vocabularies.has_one_segment(folder, tokenizer, cls_is_last):
+    if has_segments and vocabularies.has_one_segment(folder, tokenizer):
         has_segments = False
         encoder = dataclasses.replace(config.encoder, type_vocab_size=1)
         config = config._replace(encoder=encoder)
@@ -70,7 +69,10 @@ def read(folder: pathlib.Path) -> published.Published:
         }
     if (folder / PIPELINE_FILE).exists():
         vocabularies.check_special_token_layout(
-            str(folder), tokenizer, cls_is_last=cls_is_last, has_segments=has_segments
+            str(folder),
+            tokenizer,
+            cls_is_last=config.family.cls_is_last,
+            has_segments=has_segments,
         )
     return published.assemble(str(folder), files, config, tokenizer, arrays)
 

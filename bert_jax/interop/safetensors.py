@@ -99,10 +99,8 @@ def write(
 ) -> None:
     """Write a file. At most one array is copied at a time.
 
-    Args:
-      path: File.
-      types: Objects with the shape and dtype of each array, by name, in file order.
-      arrays: Names and arrays, in any order.
+    `types` has an object with shape and dtype for each array, by name, in the order of
+    the file. The arrays come in any order.
     """
     # `transformers` requires the name of the library whose layout the arrays have.
     header: dict[str, Any] = {"__metadata__": {"format": "pt"}}

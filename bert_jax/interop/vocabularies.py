@@ -33,12 +33,11 @@ _SENTENCEPIECE = "spiece.model"
 _DEBERTA = "spm.model"
 _FAIRSEQ = "sentencepiece.bpe.model"
 # First tokens of the vocabularies of facebookresearch/fairseq, by the beginning of the
-# tokenizer's class name in `transformers`; and the last.
+# tokenizer's class name in `transformers`. The last is `<mask>`.
 _FIRST_TOKENS = {
     "Camembert": ("<s>NOTUSED", "<pad>", "</s>NOTUSED", "<unk>", "<unk>NOTUSED"),
     "XLMRoberta": ("<s>", "<pad>", "</s>", "<unk>"),
 }
-_FAIRSEQ_MASK = "<mask>"
 _BYTE_BPE = ("vocab.json", "merges.txt")
 _WORDPIECE = "vocab.txt"
 # Longest word of `transformers`' BERT tokenizers, in characters.
@@ -186,7 +185,7 @@ def _fairseq_pipeline(folder: storage.Path, name: str) -> tokenizers.Tokenizer:
         if name.replace("-", "").lower().startswith(begin.lower()):
             content = (folder / _FAIRSEQ).read_bytes()
             return sentencepiece_model.pipeline(
-                content, False, False, [_FAIRSEQ_MASK], first, separators=2
+                content, False, False, ["<mask>"], first, separators=2
             )
     raise UserError(
         f"the ids of {_FAIRSEQ} depend on tokenizer_class in {SETTINGS_FILE}; expected "
@@ -225,15 +224,13 @@ def read_wordpiece(
     return tokenizer_lib.make(pipeline)
 
 
-def has_one_segment(
-    folder: storage.Path, tokenizer: Tokenizer, cls_is_last: bool
-) -> bool:
+def has_one_segment(folder: storage.Path, tokenizer: Tokenizer) -> bool:
     """Return whether `transformers` gives segment 0 to both texts of a pair."""
     settings = json_files.JsonFile(folder / SETTINGS_FILE, _read_settings(folder))
     default = ["token_type_ids"]
     if "token_type_ids" not in settings.value("model_input_names", list, default):
         return True
-    given, _ = _joined_texts(tokenizer, cls_is_last, "a", "b")
+    given = tokenizers.Tokenizer.from_str(tokenizer.pipeline).encode("a", "b")
     return any(given.special_tokens_mask) and not any(given.type_ids)
 
 
