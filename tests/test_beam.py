@@ -84,7 +84,7 @@ from bert_jax.corpus import splits
 beam._wait = lambda pipeline: print(len(pipeline.to_runner_api().SerializeToString()))
 job = splits.Job(sources.Source("*", "text"), build.Settings(), None, sys.argv[3])
 name = "gs://bucket/a/longer/name/of/a/file/" + "x" * 60
-todo = [(i, (sources.Piece(name, i, i + 1),)) for i in range(30_000)]
+todo = [(i, (sources.Section(name, i, i + 1),)) for i in range(30_000)]
 try:
     next(beam.runner("--runner=FnApiRunner")(job, todo))
 except Exception:

@@ -97,7 +97,7 @@ def test_documents_do_not_depend_on_where_a_file_is_cut(
             " ".join(text.split())
             for begin, end in ((0, cut), (cut, size))
             for text in document_files.documents(
-                sources.Piece(str(path), begin, end), format, "text", Problems()
+                sources.Section(str(path), begin, end), format, "text", Problems()
             )
         ]
         assert got == ["One. Two.", "Three.", "\u00e9."]
@@ -123,8 +123,8 @@ def test_splits_in_which_nothing_begins_end_with_their_range(
     path.write_text(text)
     ranges = [(begin, begin + 200) for begin in range(200, len(text), 200)]
     for begin, end in ranges:
-        piece = sources.Piece(str(path), begin, end)
-        assert not list(document_files.documents(piece, format, "text", Problems()))
+        section = sources.Section(str(path), begin, end)
+        assert not list(document_files.documents(section, format, "text", Problems()))
     assert all(at <= end + 50 for at, (_, end) in zip(ends, ranges, strict=True))
 
 

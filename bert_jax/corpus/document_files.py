@@ -61,10 +61,10 @@ class Problems:
 
 
 @dataclasses.dataclass(frozen=True)
-class Piece:
+class Section:
     """Range of one input: bytes of a file, or examples of a dataset.
 
-    A document belongs to the piece in which it begins.
+    A document belongs to the section in which it begins.
     """
 
     name: str  # path of the file, or name of the dataset
@@ -74,9 +74,9 @@ class Piece:
 
 
 def documents(
-    piece: Piece, format: str, text_field: str, problems: Problems
+    section: Section, format: str, text_field: str, problems: Problems
 ) -> Iterator[str]:
-    """Yield the texts of the documents that begin in a piece of a file, in order.
+    """Yield the texts of the documents that begin in a section of a file, in order.
 
     `text_field` is the field of a JSON object, or the column, that holds the text.
     `problems` collects messages about bad input; its line, or the rest of the file, is
@@ -85,18 +85,18 @@ def documents(
     Raises:
       UserError: The file does not exist, or has no such column.
     """
-    shown = terminal.printable(piece.name)
-    if not piece.end:
+    shown = terminal.printable(section.name)
+    if not section.end:
         problems.add(f"{shown}: empty file")
         return
     kept, until = 0, ""
     try:
-        with file_kinds.unpacked(piece.name) as stream:
-            lines = _Lines(stream, piece, problems)
+        with file_kinds.unpacked(section.name) as stream:
+            lines = _Lines(stream, section, problems)
             if format != "parquet" and (
-                kind := file_kinds.kind_of_binary(stream, piece.name, piece.start)
+                kind := file_kinds.kind_of_binary(stream, section.name, section.start)
             ):
-                if piece.start == 0:
+                if section.start == 0:
                     problems.add(f"{shown}: no text; the file is {kind}; left out")
                 return
             parse = {
@@ -128,16 +128,16 @@ class _Lines:
     end of the file: the reader decides where to stop. A compressed file is one range.
     """
 
-    def __init__(self, stream: io.BufferedIOBase, piece: Piece, problems: Problems):
+    def __init__(self, stream: io.BufferedIOBase, section: Section, problems: Problems):
         self.stream = stream
-        self.name = piece.name
+        self.name = section.name
         self.problems = problems
         self._number = self._offset = 0
         self.row = 0  # of a table; 0 in other files
         self.is_cut = False  # whether more of the last line comes next
         self.continues = False  # whether its beginning came before
-        self.start = piece.start
-        self.end = math.inf if file_kinds.is_compressed(piece.name) else piece.end
+        self.start = section.start
+        self.end = math.inf if file_kinds.is_compressed(section.name) else section.end
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         offset = 0

@@ -22,7 +22,7 @@ from collections.abc import Iterator
 
 from bert_jax import storage, terminal
 from bert_jax.corpus import document_files, file_kinds, python_docs
-from bert_jax.corpus.document_files import Piece, Problems
+from bert_jax.corpus.document_files import Problems, Section
 from bert_jax.errors import Unavailable, UserError
 
 # Number of bytes of a file that its fingerprint covers, in evenly spread samples.
@@ -44,7 +44,7 @@ class Source:
     split_bytes: int = 8_000_000  # of text in a split, and so in a shard; approximate
 
 
-Split = tuple[Piece, ...]
+Split = tuple[Section, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,7 +72,7 @@ def plan(source: Source) -> list[Split]:
     if source.format == "python_docs":
         paths = python_docs.source_files()
         return _group(
-            [Piece(str(p), 0, p.stat().st_size) for p in paths],
+            [Section(str(p), 0, p.stat().st_size) for p in paths],
             # Docstrings are about a sixth of the source text.
             source.split_bytes * 6,
         )
@@ -87,21 +87,24 @@ def plan(source: Source) -> list[Split]:
         )
     if not matched:
         raise UserError(f"no file matches {source.pattern!r}")
-    pieces = []
+    sections = []
     for file in matched:
         is_whole = file_kinds.is_compressed(file.name)
         size = _unpacked_size(file.name, file.size)
         count = 1 if is_whole else max(1, round(size / source.split_bytes))
         cuts = [file.size * i // count for i in range(count + 1)]
-        pieces += [
-            Piece(file.name, cuts[i], cuts[i + 1], file.checksum) for i in range(count)
+        sections += [
+            Section(file.name, cuts[i], cuts[i + 1], file.checksum)
+            for i in range(count)
         ]
-    return _group(pieces, source.split_bytes)
+    return _group(sections, source.split_bytes)
 
 
 def text_bytes(split: Split) -> int:
     """Estimate the amount of text in a split of files."""
-    return sum(_unpacked_size(piece.name, piece.end - piece.start) for piece in split)
+    return sum(
+        _unpacked_size(section.name, section.end - section.start) for section in split
+    )
 
 
 def _unpacked_size(name: str, size: int) -> int:
@@ -110,15 +113,15 @@ def _unpacked_size(name: str, size: int) -> int:
     return size * _COMPRESSION if is_packed else size
 
 
-def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
-    sizes = [text_bytes((piece,)) for piece in pieces]
+def _group(sections: list[Section], split_bytes: int) -> list[Split]:
+    sizes = [text_bytes((section,)) for section in sections]
     count = max(1, round(sum(sizes) / split_bytes))
-    groups: list[list[Piece]] = [[] for _ in range(count)]
+    groups: list[list[Section]] = [[] for _ in range(count)]
     before = 0
-    for piece, size in zip(pieces, sizes, strict=True):
+    for section, size in zip(sections, sizes, strict=True):
         middle = before + size / 2
         index = int(middle * count / max(1, sum(sizes)))
-        groups[min(index, count - 1)].append(piece)
+        groups[min(index, count - 1)].append(section)
         before += size
     return [tuple(group) for group in groups if group]
 
@@ -126,31 +129,31 @@ def _group(pieces: list[Piece], split_bytes: int) -> list[Split]:
 def fingerprint(source: Source, planned: list[Split]) -> str:
     """Return a hash of the input.
 
-    For files, it covers names (without folders), sizes, pieces, and content: the
+    For files, it covers names (without folders), sizes, sections, and content: the
     checksum from a store's listing, or else up to 1 MiB of evenly spread samples.
     Moving, copying or touching a file does not change it. For datasets and packages, it
     covers names and sizes.
     """
-    pieces = [[[p.name, p.start, p.end, ""] for p in split] for split in planned]
+    sections = [[[p.name, p.start, p.end, ""] for p in split] for split in planned]
     if source.format in document_files.FORMATS:
-        # The last piece of a file ends at the size of the file.
-        last = {piece.name: piece for split in planned for piece in split}
+        # The last section of a file ends at the size of the file.
+        last = {section.name: section for split in planned for section in split}
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
             content = dict(
                 zip(last, pool.map(_content_hash, last.values()), strict=True)
             )
-        for piece in itertools.chain.from_iterable(pieces):
-            piece[0], piece[3] = os.path.basename(piece[0]), content[piece[0]]
-    return hashlib.sha256(json.dumps(pieces).encode()).hexdigest()[:16]
+        for section in itertools.chain.from_iterable(sections):
+            section[0], section[3] = os.path.basename(section[0]), content[section[0]]
+    return hashlib.sha256(json.dumps(sections).encode()).hexdigest()[:16]
 
 
-def _content_hash(piece: Piece) -> str:
-    """Return the checksum of a file, or of samples of it, given its last piece."""
-    if piece.checksum:
-        return piece.checksum
-    size = piece.end
+def _content_hash(section: Section) -> str:
+    """Return the checksum of a file, or of samples of it, given its last section."""
+    if section.checksum:
+        return section.checksum
+    size = section.end
     # Read few large samples from a store, because each is a request.
-    number = 2 if storage.is_remote(piece.name) else _SAMPLES
+    number = 2 if storage.is_remote(section.name) else _SAMPLES
     sample = _SAMPLED_BYTES // number
     starts = [(size - sample) * i // (number - 1) for i in range(number)]
     ranges = [(start, start + sample) for start in starts]
@@ -158,11 +161,11 @@ def _content_hash(piece: Piece) -> str:
         ranges = [(0, size)]
     digest = hashlib.sha256()
     try:
-        for part in storage.read_ranges(piece.name, ranges):
+        for part in storage.read_ranges(section.name, ranges):
             digest.update(part)
     except OSError as error:
         if storage.is_transient(error):
-            name = terminal.printable(piece.name)
+            name = terminal.printable(section.name)
             raise Unavailable(f"{name} cannot be read now: {error}") from error
         return ""  # reported when the file is read
     return digest.hexdigest()
@@ -173,17 +176,17 @@ def _content_hash(piece: Piece) -> str:
 
 def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]:
     """Read the documents of a split, in order."""
-    for piece in split:
-        shown = terminal.printable(piece.name)
+    for section in split:
+        shown = terminal.printable(section.name)
         if source.format.startswith("tfds:"):
-            yield from _read_tfds(piece, source, problems)
+            yield from _read_tfds(section, source, problems)
         elif source.format == "python_docs":
-            module = python_docs.module_name(piece.name)
-            for text in python_docs.read_module(piece.name, problems.add):
+            module = python_docs.module_name(section.name)
+            for text in python_docs.read_module(section.name, problems.add):
                 yield Document(text, terminal.printable(module))
         else:
             texts = document_files.documents(
-                piece, source.format, source.text_field, problems
+                section, source.format, source.text_field, problems
             )
             for number, text in enumerate(texts, 1):
                 yield Document(text, f"{shown}:{number}")
@@ -208,29 +211,31 @@ def _plan_tfds(source: Source) -> list[Split]:
     split = builder.info.splits["train"]
     count = max(1, round(split.num_bytes / source.split_bytes))
     cuts = [split.num_examples * i // count for i in range(count + 1)]
-    return [(Piece(name, cuts[i], cuts[i + 1]),) for i in range(count)]
+    return [(Section(name, cuts[i], cuts[i + 1]),) for i in range(count)]
 
 
-def _read_tfds(piece: Piece, source: Source, problems: Problems) -> Iterator[Document]:
+def _read_tfds(
+    section: Section, source: Source, problems: Problems
+) -> Iterator[Document]:
     import tensorflow_datasets as tfds  # slow to import
 
-    dataset = _tfds_builder(piece.name).as_dataset(
-        split=f"train[{piece.start}:{piece.end}]",
+    dataset = _tfds_builder(section.name).as_dataset(
+        split=f"train[{section.start}:{section.end}]",
         read_config=tfds.ReadConfig(interleave_cycle_length=1),
     )
-    following = piece.start
+    following = section.start
     try:
         for example in tfds.as_numpy(dataset):
             text = example[source.text_field].decode("utf-8", errors="replace")
             for part in document_files.join_lines(text.splitlines(keepends=True)):
-                yield Document(part, f"{piece.name}:{following}")
+                yield Document(part, f"{section.name}:{following}")
             following += 1
     except Exception as error:
         if not type(error).__module__.startswith("tensorflow"):
             raise
         reason = " ".join(str(error).split())
         problems.add(
-            f"{piece.name}: examples {following} to {piece.end} cannot be read "
+            f"{section.name}: examples {following} to {section.end} cannot be read "
             f"({reason})"
         )
 
