@@ -115,7 +115,7 @@ def huggingface_model(case, encoder, initial):
             num_labels=2 if case == "spans" else CLASSES,
         )
     )
-    arrays = huggingface.to_huggingface(initial, spec)
+    arrays = huggingface.state_dict(initial, spec)
     state = {name: torch.tensor(np.array(value)) for name, value in arrays.items()}
     missing, extra = model.load_state_dict(state, strict=False)
     # Second names of tied tensors are missing.

@@ -143,7 +143,7 @@ def assert_gradients_agree(got, spec, expected):
     Some are rounding errors only, such as those of biases that shift all logits of a
     softmax.
     """
-    got = huggingface.to_huggingface(got, spec)
+    got = huggingface.state_dict(got, spec)
     assert got.keys() == expected.keys()
     largest = max(np.abs(value).max() for value in expected.values())
     for name, gradient in expected.items():

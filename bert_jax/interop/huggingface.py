@@ -250,7 +250,7 @@ def to_parameter(
     return value
 
 
-def to_huggingface(params: Any, spec: ModelSpec) -> dict[str, np.ndarray]:
+def state_dict(params: Any, spec: ModelSpec) -> dict[str, np.ndarray]:
     """Convert a tree of parameters, or of their gradients, to a state dict."""
     by_path = parameters.flatten(params)
     paths = [path for path in by_path if has_parameter(path, spec)]

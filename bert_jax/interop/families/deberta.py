@@ -68,7 +68,6 @@ def _read_fields(file: JsonFile) -> dict[str, Any]:
 
 
 def _write_fields(encoder: config_lib.EncoderConfig, purpose: str) -> dict[str, Any]:
-    del purpose
     is_row = encoder.max_distance == encoder.max_position_embeddings
     activation = encoder.pooler.activation
     return {
