@@ -34,26 +34,18 @@ from bert_jax import knobs, recipe_variants
 
 _WORDS = config_lib.MaskingConfig(unit="word")
 _NGRAMS = config_lib.MaskedLmConfig(
-    segments="sentence_order",
-    short_sequence_rate=0.0,
-    masking=config_lib.MaskingConfig(unit="ngram"),
+    segments="sentence_order", masking=config_lib.MaskingConfig(unit="ngram")
 )
 VARIANTS = {
-    "bert": config_lib.MaskedLmConfig(short_sequence_rate=0.0),
-    "absolute": config_lib.MaskedLmConfig(short_sequence_rate=0.0),
-    "no_nsp": config_lib.MaskedLmConfig(
-        segments="consecutive", short_sequence_rate=0.0
-    ),
-    "whole_words": config_lib.MaskedLmConfig(short_sequence_rate=0.0, masking=_WORDS),
+    "bert": config_lib.MaskedLmConfig(),
+    "absolute": config_lib.MaskedLmConfig(),
+    "no_nsp": config_lib.MaskedLmConfig(segments="consecutive"),
+    "whole_words": config_lib.MaskedLmConfig(masking=_WORDS),
     "ngrams": _NGRAMS,
-    "full_sentences": config_lib.MaskedLmConfig(
-        segments="full_sentences", short_sequence_rate=0.0
-    ),
-    "left_to_right": config_lib.CausalLmConfig(short_sequence_rate=0.0),
+    "full_sentences": config_lib.MaskedLmConfig(segments="full_sentences"),
+    "left_to_right": config_lib.CausalLmConfig(),
     # Heads of the generator have the encoder's size: half of it is one head.
-    "electra": config_lib.ReplacedTokensConfig(
-        short_sequence_rate=0.0, generator_size=0.5
-    ),
+    "electra": config_lib.ReplacedTokensConfig(generator_size=0.5),
     "albert": _NGRAMS,
     "xlnet": config_lib.PermutationLmConfig(),
 }
@@ -75,6 +67,7 @@ def get_config(arg: str = ""):
             phases=(phase,),
         )
     )
+    cfg.objective.short_sequence_rate = 0.0
     recipe_variants.set_size(cfg, num_layers=2, hidden_size=128, num_heads=2)
     cfg.encoder.max_position_embeddings = phase.length
     cfg.encoder.update(dtype="float32", initializer_range=0.05)
