@@ -5,7 +5,6 @@ key, the purpose of the draw, the epoch and the chunk. A packed row is made from
 chunks in the same way (`packing.py`).
 """
 
-import functools
 import itertools
 
 import numpy as np
@@ -136,7 +135,10 @@ class CorpusRows:
 
     def _examples(self, visits: order.Visits) -> dict[str, tf.Tensor]:
         """Make rows of one chunk each."""
-        keys_for = functools.partial(self._row_keys, visits)
+
+        def keys_for(purpose: Purpose) -> tf.Tensor:
+            return random_bits.fold_in(self._key, purpose, visits.epoch, visits.index)
+
         features = self._segments(visits.index, keys_for(Purpose.SEGMENTS))
         weights = tf.cast(visits.is_real, tf.float32)
         if self._pair_task:
@@ -149,13 +151,6 @@ class CorpusRows:
         else:
             features["weights"] = weights
         return features
-
-    def _row_keys(self, visits: order.Visits, purpose: Purpose) -> tf.Tensor:
-        """Return the keys of the draws for one purpose: uint64 [B]."""
-        purpose_key = random_bits.fold_in(self._key, purpose)
-        return random_bits.fold_in(
-            random_bits.fold_in(purpose_key, visits.epoch), visits.index
-        )
 
     def row_names(self, position: tf.Tensor) -> list[str]:
         """Name the sources of the rows at positions in the order, for messages."""

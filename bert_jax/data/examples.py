@@ -117,9 +117,7 @@ class Examples(pipeline.Pipeline):
         positions = first + tf.range(batches * self._batch_size)
         everything = self._order.at(positions)
         by_size = tf.argsort(tf.gather(self._sizes, everything.index), stable=True)
-        keys = random_bits.fold_in(
-            random_bits.fold_in(self._key, window), tf.range(batches)
-        )
+        keys = random_bits.fold_in(self._key, window, tf.range(batches))
         shuffled = tf.argsort(tf.bitcast(keys, tf.int64), stable=True)
         begin = tf.cast(shuffled[step % _WINDOW], tf.int64) * self._batch_size
         chosen = tf.gather(by_size, begin + tf.constant(self._rows, tf.int64))

@@ -34,22 +34,21 @@ class Purpose(enum.IntEnum):
 
 def key(*path: int) -> tf.Tensor:
     """Return the key at a path of indices, such as (seed, split, phase)."""
-    result = _uint64(0)
-    for index in path:
-        result = fold_in(result, index)
-    return result
+    return fold_in(_uint64(0), *path)
 
 
-def fold_in(key: tf.Tensor, index: tf.Tensor) -> tf.Tensor:
-    """Fold an index into a key. The result is 64 random bits, or another key.
+def fold_in(key: tf.Tensor, *indices: tf.Tensor) -> tf.Tensor:
+    """Fold indices into a key, one by one. The result is random bits, or another key.
 
-    The key is uint64 [...], and the index of any integer type is broadcast against it.
-    Results are uniform over all uint64.
+    The key is uint64 [...]. The indices, of any integer type, are broadcast against it.
+    The bits are uniform over all uint64.
     """
-    z = key + (tf.cast(index, tf.uint64) + 1) * _uint64(_GOLDEN)
-    z = (z ^ _shift(z, 30)) * _uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ _shift(z, 27)) * _uint64(0x94D049BB133111EB)
-    return z ^ _shift(z, 31)
+    for index in indices:
+        z = key + (tf.cast(index, tf.uint64) + 1) * _uint64(_GOLDEN)
+        z = (z ^ _shift(z, 30)) * _uint64(0xBF58476D1CE4E5B9)
+        z = (z ^ _shift(z, 27)) * _uint64(0x94D049BB133111EB)
+        key = z ^ _shift(z, 31)
+    return key
 
 
 def below(bits: tf.Tensor, bound: tf.Tensor) -> tf.Tensor:
@@ -124,11 +123,10 @@ def permute(index: tf.Tensor, size: int, key: tf.Tensor) -> tf.Tensor:
     def once(x):
         left, right = x // width, x % width
         for i in range(_ROUNDS):
-            round_key = fold_in(key, i)
             if i % 2 == 0:
-                left = (left + below(fold_in(round_key, right), height)) % height
+                left = (left + below(fold_in(key, i, right), height)) % height
             else:
-                right = (right + below(fold_in(round_key, left), width)) % width
+                right = (right + below(fold_in(key, i, left), width)) % width
         return left * width + right
 
     return tf.while_loop(
