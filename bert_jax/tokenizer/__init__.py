@@ -58,16 +58,13 @@ class Tokenizer:
     """A pipeline from text to ids, and its special tokens.
 
     Use `make` to build one, which checks the pipeline.
-
-    Attributes:
-      pipeline: JSON of a `tokenizers.Tokenizer`, without truncation and padding.
-      special_tokens: Special tokens in its vocabulary.
-      former_fingerprint: Fingerprint of the same tokenizer in versions of bert_jax that
-        had formats of their own; "": none.
     """
 
+    # JSON of a `tokenizers.Tokenizer`, without truncation and padding.
     pipeline: str = dataclasses.field(repr=False)
     special_tokens: SpecialTokens
+    # Fingerprint of the same tokenizer in versions of bert_jax that had formats of
+    # their own; "": none.
     former_fingerprint: str = dataclasses.field(default="", compare=False)
 
     # ---- text and ids
