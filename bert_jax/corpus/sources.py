@@ -102,9 +102,7 @@ def plan(source: Source) -> list[Split]:
 
 def text_bytes(split: Split) -> int:
     """Estimate the amount of text in a split of files."""
-    return sum(
-        _unpacked_size(section.name, section.end - section.start) for section in split
-    )
+    return sum(_unpacked_size(s.name, s.end - s.start) for s in split)
 
 
 def _unpacked_size(name: str, size: int) -> int:
@@ -139,15 +137,13 @@ def fingerprint(source: Source, planned: list[Split]) -> str:
         # The last section of a file ends at the size of the file.
         last = {section.name: section for split in planned for section in split}
         with concurrent.futures.ThreadPoolExecutor(_READERS) as pool:
-            content = dict(
-                zip(last, pool.map(_content_hash, last.values()), strict=True)
-            )
+            content = dict(zip(last, pool.map(_checksum, last.values()), strict=True))
         for section in itertools.chain.from_iterable(sections):
             section[0], section[3] = os.path.basename(section[0]), content[section[0]]
     return hashlib.sha256(json.dumps(sections).encode()).hexdigest()[:16]
 
 
-def _content_hash(section: Section) -> str:
+def _checksum(section: Section) -> str:
     """Return the checksum of a file, or of samples of it, given its last section."""
     if section.checksum:
         return section.checksum
