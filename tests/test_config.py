@@ -117,6 +117,10 @@ def changed(**groups):
             "local_rotary_base=1000.0 does not go with encoder.positions=absolute",
         ),
         (
+            {"encoder": {"attention_window": 8}},
+            "window=8 is for .*global_layer_every to",
+        ),
+        (
             {
                 "objective": {
                     "kind": "distillation",

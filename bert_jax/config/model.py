@@ -212,6 +212,11 @@ class EncoderConfig:
                 f"{where}max_distance={self.max_distance} must be at least "
                 f"{where}distance_buckets={self.distance_buckets}"
             )
+        if self.attention_window and self.global_layer_every == 1:
+            raise UserError(
+                f"{where}attention_window={self.attention_window} is for local layers, "
+                f"and all are global; set {where}global_layer_every to 2 or more"
+            )
         if self.first_global_layer >= self.global_layer_every:
             raise UserError(
                 f"{where}first_global_layer={self.first_global_layer} must be less "
@@ -228,8 +233,6 @@ class EncoderConfig:
         if not self.attention_window:
             yield "local_rotary_base", 0.0, "attention_window"
             yield "global_layer_every", 1, "attention_window"
-        elif self.global_layer_every == 1:
-            yield "attention_window", 0, "global_layer_every"
         if self.norm_placement == "post":
             yield "first_attention_norm", True, "norm_placement"
         if (
