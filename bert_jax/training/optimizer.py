@@ -124,6 +124,8 @@ def make_optimizer(
             steps += [moments, decay, scale_by_trust_ratio()]
         case "muon":
             steps += [muon.scale_by_muon(moments), decay]
+        case name:
+            raise NotImplementedError(name)
     if config.layer_decay < 1:
         steps.append(scale_by_depth(config.layer_decay, encoder))
     steps.append(optax.scale_by_learning_rate(schedule))
