@@ -11,6 +11,7 @@ import numpy as np
 import published
 import pytest
 import saved
+import toy_objective
 from commands import assert_refused, call, succeed
 from saved import native_model, run_of
 from toy import TINY as WITH_LOOP
@@ -390,6 +391,7 @@ def test_encoders_that_no_class_computes_are_refused():
             classifier,
             "ELECTRA .* encoder.pooler.activation='gelu_erf' only, got 'tanh'",
         ),
+        ({"activation": "relu_squared"}, masked, "activation='gelu_erf' only, got 're"),
         ({"feed_forward": "gated"}, masked, "BERT .*.feed_forward='plain' only"),
         ({"prediction_head": no_norm}, masked, "BERT .*_head.norm=True only"),
         (rotary, without_pairs, "NomicBERT .* encoder.feed_forward='gated' only"),
@@ -405,6 +407,16 @@ def test_encoders_that_no_class_computes_are_refused():
         model = lazy_checkpoint.Model("run", about, {})
         with pytest.raises(UserError, match=f"run cannot be exported: .*{message}"):
             lazy_checkpoint.spec_of(model)
+
+
+def test_an_objective_without_a_class_is_exported_as_the_bare_encoder():
+    about = metadata_lib.of_run(
+        toy_objective.ToyPretrainConfig(),
+        toy_objective.Replaced(TINY, toy_objective.ReplacedConfig()),
+        TOKENIZER,
+    )
+    spec = lazy_checkpoint.spec_of(lazy_checkpoint.Model("run", about, {}))
+    assert spec.name == "BertModel"
 
 
 def test_refusals_leave_nothing_behind(tmp_path, monkeypatch):

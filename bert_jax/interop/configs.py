@@ -162,7 +162,7 @@ def to_huggingface(spec: ModelSpec) -> dict[str, Any]:
         **fields,
         **family.constants,
         **family.write_fields(config, spec.purpose),
-        family.activation: ACTIVATION_NAMES[config.activation],
+        family.activation: ACTIVATION_NAMES.get(config.activation, "gelu"),
         "is_decoder": config.causal,
         "tie_word_embeddings": config.prediction_head.tied,
         "dtype": "float32",

@@ -48,6 +48,8 @@ _TASKS = {
     "choice": CHOICE,
 }
 _OBJECTIVES = {
+    config_lib.MaskedLmConfig.kind: MASKED_LM,
+    config_lib.DistillationConfig.kind: MASKED_LM,
     config_lib.CausalLmConfig.kind: CAUSAL_LM,
     config_lib.PermutationLmConfig.kind: PERMUTATION_LM,
     config_lib.ReplacedTokensConfig.kind: REPLACED_TOKENS,
@@ -152,8 +154,10 @@ def _purpose(metadata: metadata_lib.Metadata) -> str:
     if saved.get("kind") != "pretraining":
         return BARE
     objective = saved.get("objective")
-    other = _QUESTIONS.get(objective.get("segments"), MASKED_LM)
-    return _OBJECTIVES.get(_kind(objective), other)
+    purpose = _OBJECTIVES.get(_kind(objective), BARE)
+    if purpose == MASKED_LM:
+        return _QUESTIONS.get(objective.get("segments"), MASKED_LM)
+    return purpose
 
 
 def metadata(
