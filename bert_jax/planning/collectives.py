@@ -101,45 +101,44 @@ def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, .
 def find(program: Program) -> list[Collective]:
     """Return all collectives of a program, fused ones included, each once."""
     found: dict[tuple, Collective] = {}
-    for computation, instruction, times in program.executed(beside=True):
-        for inside, part, kind in _parts(program, computation, instruction):
+    for instruction, times in program.executed(beside=True):
+        for part, kind in _parts(program, instruction):
             # A collective that goes on in the background of several fusions is in
             # each of them, with the same channel. Others may share a channel, too.
             channel = _CHANNEL.search(part.rest)
-            where = inside, part.name
+            where = part.computation, part.name
             is_background = part is not instruction and kind != "reduce-scatter"
             if channel and is_background:
                 where = channel[1], _LAYOUT.sub("", part.type)
             key = part.opcode, where  # a send has channels of its own
             if key not in found or found[key].times < times:
-                found[key] = _collective(program, inside, part, kind, times)
+                found[key] = _collective(program, part, kind, times)
     return list(found.values())
 
 
 def _parts(
-    program: Program, computation: str, instruction: Instruction
-) -> Iterator[tuple[str, Instruction, str]]:
-    """Yield the collectives in an instruction: computation, instruction and kind."""
+    program: Program, instruction: Instruction
+) -> Iterator[tuple[Instruction, str]]:
+    """Yield the collectives in an instruction, with the kind of each."""
     kind = instruction.opcode.removesuffix("-start")
     if "source_target_pairs={}" in instruction.rest:
         return  # a permutation that moves nothing
     if kind in _KINDS:
-        yield computation, instruction, kind
+        yield instruction, kind
     elif kind == "send" and (transfer := _SLICES.search(instruction.rest)):
-        yield computation, instruction, transfer[1].lower().replace("_", "-")
+        yield instruction, transfer[1].lower().replace("_", "-")
     elif kind == "fusion":
         name = instruction.called("calls")
         scatters = name.startswith(_FUSED_REDUCE_SCATTER)
         for part in program.computations[name].values():
-            for inside, inner, kind in _parts(program, name, part):
-                yield inside, inner, "reduce-scatter" if scatters else kind
+            for inner, kind in _parts(program, part):
+                yield inner, "reduce-scatter" if scatters else kind
 
 
 def _collective(
-    program: Program, computation: str, instruction: Instruction, kind: str, times: int
+    program: Program, instruction: Instruction, kind: str, times: int
 ) -> Collective:
-    body = program.computations[computation]
-    sizes = [type_bytes(body[name].type) for name in instruction.operands]
+    sizes = [type_bytes(operand.type) for operand in program.operands(instruction)]
     if instruction.opcode == "send":
         return Collective(kind, sizes[0], times, None)  # the other operand is a token
     groups = replica_groups(instruction.rest)

@@ -59,24 +59,24 @@ def measure(
     by_name = schedules or {}
     # The compiler writes one schedule for all instructions that differ in names only.
     by_form = {
-        _form(program, name, instruction): by_name[instruction.name]
-        for name, body in program.computations.items()
+        _form(program, instruction): by_name[instruction.name]
+        for body in program.computations.values()
         for instruction in body.values()
         if instruction.name in by_name
     }
     estimated = kernels = 0
     kernel_cycles = scheduled = 0.0
-    for computation, instruction, times in program.executed(beside=False):
+    for instruction, times in program.executed(beside=False):
         is_kernel = hlo.is_kernel(instruction)
         estimate = hlo.estimated_cycles(instruction)
         if not is_kernel and not estimate:
             continue
-        memory = rates.memory_cycles(traffic(program, computation, instruction))
+        memory = rates.memory_cycles(traffic(program, instruction))
         issued = _at_peak(instruction, rates) if is_kernel else estimate
         if instruction.name in by_name:
             issued = by_name[instruction.name]
         elif by_form:
-            issued = by_form.get(_form(program, computation, instruction), issued)
+            issued = by_form.get(_form(program, instruction), issued)
         cycles = times * max(issued, memory)
         scheduled += cycles
         estimated += times * estimate
@@ -93,10 +93,9 @@ def _at_peak(kernel: Instruction, rates: Rates) -> float:
     return int(flops[1]) / rates.flops if flops and rates.flops else 0.0
 
 
-def _form(program: Program, computation: str, instruction: Instruction) -> str:
+def _form(program: Program, instruction: Instruction) -> str:
     """Return an instruction without names: equal forms have equal schedules."""
-    body = program.computations[computation]
-    types = " ".join(body[name].type for name in instruction.operands)
+    types = " ".join(operand.type for operand in program.operands(instruction))
     attributes, _, config = instruction.rest.partition(", backend_config=")
     attributes = _NAMES_AND_NOTES.sub("", attributes)
     called = instruction.called("calls")
@@ -115,37 +114,33 @@ def _body_form(program: Program, computation: str) -> str:
     for instruction in body.values():
         operands = [numbers[name] for name in instruction.operands]
         constant = "" if operands else instruction.arguments
-        form = _form(program, computation, instruction)
+        form = _form(program, instruction)
         lines.append(f"{' '.join(operands)} {constant} {form}")
     return "\n".join(lines)
 
 
-def traffic(program: Program, computation: str, instruction: Instruction) -> int:
+def traffic(program: Program, instruction: Instruction) -> int:
     """Return the bytes that an instruction reads from HBM and writes to it.
 
     Arrays that are sliced or updated in place count by their slices. Arrays on the chip
     count as nothing. Padding to tiles is not included.
     """
-    body = program.computations[computation]
     called = instruction.called("calls")
     total = 0
-    for i, name in enumerate(instruction.operands):
-        size = hlo.hbm_bytes(body[name].type)
+    for i, operand in enumerate(program.operands(instruction)):
+        size = hlo.hbm_bytes(operand.type)
         if size and called:
-            parameter = _parameter(program, called, i)
-            size = min(size, _bytes_read(program, called, parameter))
+            size = min(size, _bytes_read(program, _parameter(program, called, i)))
         total += size
     roots = []
     if called:
         root = program.roots[called]
-        inner = program.computations[called]
-        is_tuple = root.opcode == "tuple"
-        roots = [inner[name] for name in root.operands] if is_tuple else [root]
+        roots = program.operands(root) if root.opcode == "tuple" else [root]
     arrays = hlo.arrays(instruction.type)
     if len(roots) != len(arrays):
         return total + hlo.hbm_bytes(instruction.type)
     for (size, in_hbm), root in zip(arrays, roots, strict=True):
-        total += min(size, _bytes_written(program, called, root)) if in_hbm else 0
+        total += min(size, _bytes_written(program, root)) if in_hbm else 0
     return total
 
 
@@ -157,9 +152,9 @@ def _parameter(program: Program, computation: str, index: int) -> Instruction:
     )
 
 
-def _bytes_read(program: Program, computation: str, array: Instruction) -> int:
+def _bytes_read(program: Program, array: Instruction) -> int:
     total = 0
-    for user in program.computations[computation].values():
+    for user in program.computations[array.computation].values():
         if array.name not in user.operands:
             continue
         first = user.operands[0] == array.name
@@ -168,25 +163,22 @@ def _bytes_read(program: Program, computation: str, array: Instruction) -> int:
         elif user.opcode == "dynamic-update-slice" and first:
             continue  # updated in place
         elif user.opcode in _VIEWS:
-            total += _bytes_read(program, computation, user)
+            total += _bytes_read(program, user)
         elif user.opcode == "fusion":
             called = user.called("calls")
             for i, name in enumerate(user.operands):
                 if name == array.name:
-                    inner = _parameter(program, called, i)
-                    total += _bytes_read(program, called, inner)
+                    total += _bytes_read(program, _parameter(program, called, i))
         else:
             return hlo.type_bytes(array.type)
     return min(total, hlo.type_bytes(array.type))
 
 
-def _bytes_written(program: Program, computation: str, root: Instruction) -> int:
-    body = program.computations[computation]
+def _bytes_written(program: Program, root: Instruction) -> int:
     if root.opcode == "dynamic-update-slice":
-        return hlo.type_bytes(body[root.operands[1]].type)
+        return hlo.type_bytes(program.operands(root)[1].type)
     if root.opcode in _VIEWS:
-        return _bytes_written(program, computation, body[root.operands[0]])
+        return _bytes_written(program, program.operands(root)[0])
     if root.opcode == "fusion" and not root.type.startswith("("):
-        called = root.called("calls")
-        return _bytes_written(program, called, program.roots[called])
+        return _bytes_written(program, program.roots[root.called("calls")])
     return hlo.type_bytes(root.type)

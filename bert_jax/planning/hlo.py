@@ -34,9 +34,10 @@ class Instruction:
     """One line of a program."""
 
     name: str  # name of the result
+    computation: str  # name of the computation that it belongs to
     opcode: str  # kind of operation
     type: str  # type of the result, as text
-    operands: tuple[str, ...]  # names of instructions of the same computation
+    operands: tuple[str, ...]  # names, in the same computation
     arguments: str  # text between the parentheses
     rest: str  # text after the parentheses
 
@@ -64,13 +65,18 @@ class Program:
                 continue
             start = _INSTRUCTION.match(line)
             if start:
-                instruction = _instruction(start[2], line[start.end() :])
+                instruction = _instruction(start[2], name, line[start.end() :])
                 body[instruction.name] = instruction
                 if start[1]:
                     self.roots[name] = instruction
 
-    def executed(self, *, beside: bool) -> Iterator[tuple[str, Instruction, int]]:
-        """Yield computation, instruction and number of executions.
+    def operands(self, instruction: Instruction) -> list[Instruction]:
+        """Return the operands of an instruction."""
+        body = self.computations[instruction.computation]
+        return [body[name] for name in instruction.operands]
+
+    def executed(self, *, beside: bool) -> Iterator[tuple[Instruction, int]]:
+        """Yield each instruction and its number of executions.
 
         A fusion is one instruction. All branches of a conditional are included, and
         with `beside`, instructions that another unit of the chip executes meanwhile,
@@ -80,13 +86,13 @@ class Program:
 
     def _executed(
         self, computation: str, times: int, beside: bool
-    ) -> Iterator[tuple[str, Instruction, int]]:
+    ) -> Iterator[tuple[Instruction, int]]:
         for instruction in self.computations[computation].values():
-            yield computation, instruction, times
+            yield instruction, times
             called, repeats = [], 1
             if instruction.opcode == "while":
                 called = [instruction.called("body")]
-                repeats = self.trip_count(computation, instruction)
+                repeats = self.trip_count(instruction)
             elif instruction.opcode == "call" or (
                 beside and instruction.opcode in ("call-start", "async-start")
             ):
@@ -98,7 +104,7 @@ class Program:
             for name in called:
                 yield from self._executed(name, times * repeats, beside)
 
-    def trip_count(self, computation: str, loop: Instruction) -> int:
+    def trip_count(self, loop: Instruction) -> int:
         """Return the trip count of a while loop.
 
         The program states it, or the loop comes from jax.lax.scan: while counter <
@@ -115,29 +121,31 @@ class Program:
         if root.opcode == "fusion":
             # The comparison alone, of the fusion's operands.
             inner = self.roots[root.called("calls")]
-            root = dataclasses.replace(inner, operands=root.operands[:2])
+            root = dataclasses.replace(
+                inner, computation=condition, operands=root.operands[:2]
+            )
         if root.opcode != "compare" or "direction=LT" not in root.rest:
             raise ValueError(f"the loop {loop.name} does not count up to a limit")
 
-        def value(name: str, where: str) -> int:
-            instruction = self.computations[where][name]
+        def value(instruction: Instruction) -> int:
             if instruction.opcode == "constant":
                 return int(instruction.arguments)
             if instruction.opcode in _COPIES:
-                return value(instruction.operands[0], where)
-            if instruction.opcode == "get-tuple-element" and where == condition:
+                return value(self.operands(instruction)[0])
+            is_inside = instruction.computation == condition
+            if instruction.opcode == "get-tuple-element" and is_inside:
                 index = int(re.search(r"index=(\d+)", instruction.rest)[1])
-                initial = self.computations[computation][loop.operands[0]]
-                return value(initial.operands[index], computation)
+                (initial,) = self.operands(loop)
+                return value(self.operands(initial)[index])
             raise ValueError(
                 f"the limit of the loop {loop.name} is a {instruction.opcode}"
             )
 
-        start, limit = (value(name, condition) for name in root.operands)
+        start, limit = map(value, self.operands(root))
         return limit - start
 
 
-def _instruction(name: str, text: str) -> Instruction:
+def _instruction(name: str, computation: str, text: str) -> Instruction:
     """Parse the text after `name = `: type, opcode, operands, attributes."""
     end = _closing(text, 0) if text.startswith("(") else text.index(" ")
     kind, text = text[:end], text[end:].lstrip()
@@ -145,7 +153,8 @@ def _instruction(name: str, text: str) -> Instruction:
     end = _closing(text, start)
     arguments = text[start + 1 : end - 1]
     operands = tuple(_OPERAND.findall(arguments))
-    return Instruction(name, text[:start], kind, operands, arguments, text[end:])
+    opcode, rest = text[:start], text[end:]
+    return Instruction(name, computation, opcode, kind, operands, arguments, rest)
 
 
 def _closing(text: str, start: int) -> int:
