@@ -37,7 +37,6 @@ def main() -> None:
     from bert_jax import knobs
     from bert_jax.model import attention, block, rotary
     from bert_jax.model.attention_pattern import AttentionPattern
-    from bert_jax.training import hardware
 
     jax.config.update("jax_enable_compilation_cache", False)
     file, _, variant = args.recipe.partition(":")
@@ -78,8 +77,7 @@ def main() -> None:
     params = jax.tree.map(lambda p: like(p.shape, p.dtype), shapes)
     compiled = jax.jit(run).lower(params, x, x, *others).compile()
     schedules = dump.take()
-    rates = place.generation.rates(hardware.peak_flops(place.device_kind))
-    found = cost.measure(hlo.Program(compiled.as_text()), rates, schedules)
+    found = cost.measure(hlo.Program(compiled.as_text()), place.rates, schedules)
     estimate = found.estimated + found.kernel_cycles
     temporaries = compiled.memory_analysis().temp_size_in_bytes
     print(

@@ -18,7 +18,6 @@ import jax.numpy as jnp
 import optax
 
 from bert_jax.planning import cost, hlo, schedule, topology
-from bert_jax.training import hardware
 
 
 def train_step(model, optimizer):
@@ -78,8 +77,7 @@ def main() -> None:
     )
     step = jax.jit(train_step(model, optimizer), donate_argnums=(0, 1))
     text = step.lower(*arguments).compile().as_text()
-    rates = opened.generation.rates(hardware.peak_flops(opened.device_kind))
-    measured = cost.measure(hlo.Program(text), rates, dump.take())
+    measured = cost.measure(hlo.Program(text), opened.rates, dump.take())
     print(
         f"{args.rows} of {args.length}, {args.layers} layers, {args.topology}: "
         f"{measured.estimated / 1e6:.1f} million cycles by the compiler's estimate, "

@@ -181,7 +181,7 @@ def test_sizes_of_slices(name, slices, chips, hosts, per_chip):
     got = topology.open_topology(name, slices)
     assert (got.chips, got.hosts, got.devices_per_chip) == (chips, hosts, per_chip)
     assert sharding.num_slices(got.devices) == slices
-    assert phase_lib.hardware.peak_flops(got.device_kind)
+    assert got.peak_flops
 
 
 @needs_compiler

@@ -19,7 +19,7 @@ from bert_jax.planning import hlo
 from bert_jax.planning.collectives import Traffic, traffic
 from bert_jax.planning.schedule import ScheduleFolder
 from bert_jax.planning.topology import Topology
-from bert_jax.training import hardware, programs, sharding
+from bert_jax.training import programs, sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, Run
 
@@ -121,12 +121,10 @@ def plan_phase(
     seconds = time.perf_counter() - begin
     if folder:
         folder.clear()
-    peak = hardware.peak_flops(topology.device_kind)
     cost, collectives = None, ()
     if not isinstance(compiled, int):
         program = hlo.Program(compiled.as_text())
-        rates = topology.generation.rates(peak)
-        cost = cost_lib.measure(program, rates, schedules)
+        cost = cost_lib.measure(program, topology.rates, schedules)
         collectives = traffic(program, run.mesh.devices.flatten())
     return PhasePlan(
         name=phase.name,
@@ -136,7 +134,7 @@ def plan_phase(
         batch_per_chip=phase.batch_size / topology.chips,
         micro_batches=phase.micro_batches,
         flops=run.flops(phase, phase.length),
-        flops_at_peak=peak * len(topology.devices),
+        flops_at_peak=topology.peak_flops * len(topology.devices),
         memory=_memory(
             compiled, state, topology, arguments=(state.params, state.opt_state)
         ),

@@ -16,6 +16,7 @@ from jax.experimental import topologies
 
 from bert_jax.errors import UserError
 from bert_jax.planning.cost import Rates
+from bert_jax.training import hardware
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,12 +31,6 @@ class Generation:
     clock: float  # cycles in a second; 0 if unknown
     # Option of the compiler that gives the devices of a real slice; "" for the default.
     chip_config: str = ""
-
-    def rates(self, peak_flops: float) -> Rates:
-        """Return the rates of a device, given its peak operations in a second."""
-        if not self.clock:
-            return Rates(0.0, 0.0)
-        return Rates(peak_flops / self.clock, self.bandwidth / self.clock)
 
 
 def _gib(size: float) -> int:
@@ -101,6 +96,18 @@ class Topology:
     @property
     def device_kind(self) -> str:
         return self.devices[0].device_kind
+
+    @property
+    def peak_flops(self) -> float:
+        """Peak operations of a device in a second."""
+        return hardware.peak_flops(self.device_kind)
+
+    @property
+    def rates(self) -> Rates:
+        """Peak rates of a device in a cycle."""
+        if not (clock := self.generation.clock):
+            return Rates(0.0, 0.0)
+        return Rates(self.peak_flops / clock, self.generation.bandwidth / clock)
 
 
 def open_topology(name: str, slices: int = 1) -> Topology:
