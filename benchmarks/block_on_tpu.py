@@ -1,4 +1,4 @@
-r"""Cycles of one block of an encoder on a TPU, forward and backward, by both gauges.
+r"""Cycles of one block of an encoder on a TPU, forward and backward, by both measures.
 
     pip install -e '.[tpu]' -c constraints.txt
     python benchmarks/block_on_tpu.py configs/modernbert.py:base --local \

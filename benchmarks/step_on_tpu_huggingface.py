@@ -1,4 +1,4 @@
-r"""Cycles of a training step of Hugging Face's Flax BERT, by both gauges of a plan.
+r"""Cycles of a training step of Hugging Face's Flax BERT, by both measures of a plan.
 
     pip install -e '.[tpu]' 'transformers==4.51.3'    # the last with Flax models
     python benchmarks/step_on_tpu_huggingface.py --rows=64 --length=128

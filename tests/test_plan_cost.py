@@ -1,4 +1,4 @@
-"""Both gauges of a plan: the compiler's estimate, and its schedule.
+"""Both measures of a plan: the compiler's estimate, and its schedule.
 
 The fixtures are hand-written in the compiler's forms.
 """
@@ -61,10 +61,10 @@ def test_schedule_or_bytes_whichever_is_more():
     assert got.scheduled - changed.scheduled == 3000 - SLICE / 128
 
 
-def test_page_has_both_gauges():
+def test_page_has_both_measures():
     def rows(clock=1.05e9, **fields):
-        gauges = cost.Cost(1_050_000, 2, 525_000.0, **fields)
-        got = fake_plan(dataclasses.replace(fake_phase(), cost=gauges, clock=clock))
+        cycles = cost.Cost(1_050_000, 2, 525_000.0, **fields)
+        got = fake_plan(dataclasses.replace(fake_phase(), cost=cycles, clock=clock))
         generation = dataclasses.replace(got.topology.generation, clock=clock)
         shape = dataclasses.replace(got.topology, generation=generation)
         text = page.format_page(dataclasses.replace(got, topology=shape))

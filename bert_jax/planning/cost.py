@@ -1,4 +1,4 @@
-"""Cycles of a compiled program by two gauges, neither compared with a real device.
+"""Cycles of a compiled program by two measures, neither compared with a real device.
 
 - Estimate: the compiler's estimate of each operation. The compiler has none for
   kernels. They count by their schedule, or without a dump as their products at the

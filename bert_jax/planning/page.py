@@ -82,7 +82,7 @@ def _memory(plan: Plan) -> list[str]:
 
 
 def _arithmetic(plan: Plan) -> list[str]:
-    """Return both gauges, in cycles and, if the clock is known, in time."""
+    """Return both measures, in cycles and, if the clock is known, in time."""
     clock = plan.topology.generation.clock
     costs = [phase.cost for phase in plan.phases if phase.cost]
     scheduled = any(cost.scheduled for cost in costs)
@@ -163,14 +163,14 @@ def _collectives(plan: Plan) -> list[str]:
 
 def _times(plan: Plan) -> list[str]:
     shares = [f"{share:.0%}" for share in _UTILISATIONS]
-    gauges = {"estimated": plan.estimated_seconds, "scheduled": plan.scheduled_seconds}
-    gauges = {name: seconds for name, seconds in gauges.items() if seconds}
+    known = {"estimated": plan.estimated_seconds, "scheduled": plan.scheduled_seconds}
+    known = {name: seconds for name, seconds in known.items() if seconds}
     seconds = [plan.seconds_at_peak / share for share in _UTILISATIONS]
-    seconds += gauges.values()
-    lines = ["", "time by utilisation", _row("", [*shares, *gauges])]
+    seconds += known.values()
+    lines = ["", "time by utilisation", _row("", [*shares, *known])]
     for i, phase in enumerate(plan.phases):
         times = [phase.seconds_at_peak / share for share in _UTILISATIONS]
-        times += [getattr(phase, f"{name}_seconds") for name in gauges]
+        times += [getattr(phase, f"{name}_seconds") for name in known]
         cells = (f"{1e3 * t:,.1f}" for t in times)
         lines.append(_row(f"  a step of phase {i + 1}, ms", cells))
     unit, name = (3600, "hours") if max(seconds) < 3 * 86400 else (86400, "days")
@@ -178,7 +178,7 @@ def _times(plan: Plan) -> list[str]:
     chips = plan.topology.chips
     cells = (f"{s / 3600 * chips:,.0f}" for s in seconds)
     lines.append(_row("  all phases, chip-hours", cells))
-    if gauges:
+    if known:
         lines.append("  Estimated and scheduled times do not include collectives.")
     return lines
 

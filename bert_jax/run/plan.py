@@ -41,8 +41,8 @@ def define_flags() -> None:
     flags.DEFINE_bool(
         "schedule",
         False,
-        "Also read the compiler's schedule, the second gauge beside its estimate, and "
-        "the only one for kernels.",
+        "Also read the compiler's schedule, the second measure beside its estimate, "
+        "and the only one for kernels.",
     )
 
 
