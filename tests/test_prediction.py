@@ -18,7 +18,7 @@ from bert_jax.errors import UserError
 from bert_jax.model import heads
 from bert_jax.objectives import masked_lm, replaced_tokens
 from bert_jax.prediction import filling, text_rows
-from bert_jax.prediction.trained import BATCH_SIZE
+from bert_jax.prediction.trained_model import BATCH_SIZE
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ from bert_jax import config, prediction
 from bert_jax.errors import UserError
 from bert_jax.model import heads
 from bert_jax.objectives import choice, classification, regression, spans, tagging
-from bert_jax.prediction.trained import BATCH_SIZE
+from bert_jax.prediction.trained_model import BATCH_SIZE
 from bert_jax.tasks import entities
 from bert_jax.tasks.squad import answers, windows
 

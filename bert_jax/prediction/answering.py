@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from bert_jax import config as config_lib
 from bert_jax.objectives import spans
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks.squad import answers, windows
 
 
 @dataclasses.dataclass(frozen=True)
-class Answered:
+class AnswerPrediction:
     """Answer to a question.
 
     Attributes:
@@ -33,11 +33,11 @@ class Answered:
 
 
 def answer(
-    model: Trained,
+    model: TrainedModel,
     questions: Sequence[str],
     contexts: Sequence[str],
     null_threshold: float | None = None,
-) -> list[Answered]:
+) -> list[AnswerPrediction]:
     """Find the answer to each question in its context.
 
     Answers are chosen as in the prediction files of the fine-tuning run.
@@ -62,5 +62,5 @@ def answer(
     for ranking, truncated in zip(ranked, made.truncated, strict=True):
         best = ranking.best(null_threshold)
         place = best.text, best.begin, best.end, best.probability
-        answered.append(Answered(*place, ranking.answers, bool(truncated)))
+        answered.append(AnswerPrediction(*place, ranking.answers, bool(truncated)))
     return answered

@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from bert_jax import config as config_lib
 from bert_jax.objectives import choice as objectives_choice
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained import BATCH_SIZE, Trained
+from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import choice, choice_files
 
 
 @dataclasses.dataclass(frozen=True)
-class Chosen:
+class ChoicePrediction:
     """Choice among the answers to a question.
 
     Attributes:
@@ -28,8 +28,8 @@ class Chosen:
 
 
 def choose(
-    model: Trained, questions: Sequence[str], choices: Sequence[Sequence[str]]
-) -> list[Chosen]:
+    model: TrainedModel, questions: Sequence[str], choices: Sequence[Sequence[str]]
+) -> list[ChoicePrediction]:
     """Choose among the two or more answers to each question."""
     text_rows.check_as_many(questions, choices, "questions and choices")
     config, _ = model.task(config_lib.ChoiceConfig)
@@ -54,5 +54,7 @@ def choose(
         asked, choice.decode(asked, outputs["logits"]), truncated, strict=True
     ):
         index = probabilities.index(max(probabilities))
-        chosen.append(Chosen(index, each.choices[index], probabilities, bool(lost)))
+        chosen.append(
+            ChoicePrediction(index, each.choices[index], probabilities, bool(lost))
+        )
     return chosen

@@ -8,12 +8,12 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import classification
 
 
 @dataclasses.dataclass(frozen=True)
-class Classified:
+class ClassPrediction:
     """Class of a text or pair.
 
     Attributes:
@@ -28,12 +28,12 @@ class Classified:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measured:
+class NumberPrediction:
     """Number that a regression model predicts for a text or pair.
 
     Attributes:
       number: The number.
-      truncated: See `Classified`.
+      truncated: See `ClassPrediction`.
     """
 
     number: float
@@ -41,8 +41,8 @@ class Measured:
 
 
 def classify(
-    model: Trained, texts: Sequence[text_rows.Text]
-) -> list[Classified] | list[Measured]:
+    model: TrainedModel, texts: Sequence[text_rows.Text]
+) -> list[ClassPrediction] | list[NumberPrediction]:
     """Classify texts or pairs.
 
     A model that was fine-tuned to predict numbers returns a number for each.
@@ -60,10 +60,11 @@ def classify(
         outputs = model.outputs(objective, rows)
         if config.predicts_numbers:
             numbers = outputs["predictions"].tolist()
-            answers += map(Measured, numbers, truncated.tolist())
+            answers += map(NumberPrediction, numbers, truncated.tolist())
             continue
         probabilities = special.softmax(outputs["logits"].astype(np.float64), axis=-1)
         for row, lost in zip(probabilities.tolist(), truncated.tolist(), strict=True):
             by_label = dict(zip(labels, row, strict=True))
-            answers.append(Classified(max(by_label, key=by_label.get), by_label, lost))
+            label = max(by_label, key=by_label.get)
+            answers.append(ClassPrediction(label, by_label, lost))
     return answers

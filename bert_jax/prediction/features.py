@@ -18,7 +18,7 @@ from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained import BATCH_SIZE, Trained
+from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import texts as texts_lib
 
 POOLS = ("none", "cls", "mean", "max")
@@ -97,7 +97,7 @@ def _check(asked: HiddenStates, length: int, least: int, batch_size: int) -> Non
 
 
 def extract(
-    model: Trained,
+    model: TrainedModel,
     texts: Iterable[text_rows.Text],
     layers: Sequence[int] = (-1,),
     pool: str = "none",
@@ -149,7 +149,7 @@ def _windows(
 
 
 def _stream(
-    model: Trained,
+    model: TrainedModel,
     asked: HiddenStates,
     texts: Iterable[text_rows.Text],
     length: int,

@@ -18,7 +18,7 @@ from bert_jax.model import heads, replaced_tokens
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained import BATCH_SIZE, Trained
+from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import Arrays
 from bert_jax.tasks import texts as texts_lib
 from bert_jax.tokenizer.special_tokens import MASK
@@ -117,7 +117,9 @@ def is_word(tokenizer: tokenizer_lib.Tokenizer) -> np.ndarray:
     return np.array([consists_of_words(i) for i in range(tokenizer.vocab_size)])
 
 
-def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[Guess]]]:
+def fill(
+    model: TrainedModel, texts: Sequence[str], top: int = 5
+) -> list[list[list[Guess]]]:
     """Predict the most probable words for each `[MASK]` of each text.
 
     Only words that are one token of the vocabulary are predicted (`is_word`), not word
@@ -152,7 +154,7 @@ def fill(model: Trained, texts: Sequence[str], top: int = 5) -> list[list[list[G
     return filled
 
 
-def _encode(model: Trained, index: int, text: str) -> list[int]:
+def _encode(model: TrainedModel, index: int, text: str) -> list[int]:
     """Encode a text with blanks that fits the model."""
     ids = model.tokenizer.encode_with_blanks(text)
     if model.tokenizer.mask_id not in ids:

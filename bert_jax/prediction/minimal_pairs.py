@@ -23,7 +23,7 @@ from bert_jax.model.xlnet.permutation_model import PermutationModel
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.filling import MaskedTokens
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import Arrays
 from bert_jax.tasks import texts as texts_lib
 
@@ -123,7 +123,7 @@ def _is_inside(mask: jax.Array | np.ndarray) -> jax.Array | np.ndarray:
 
 
 def score_pairs(
-    model: Trained,
+    model: TrainedModel,
     pairs: Iterable[tuple[str, str]],
     *,
     within_word: bool = False,
@@ -173,7 +173,7 @@ def score_pairs(
         yield from map(tuple, scores.reshape(-1, 2).tolist())
 
 
-def _question(model: Trained, generator: bool) -> text_rows.TextQuestion:
+def _question(model: TrainedModel, generator: bool) -> text_rows.TextQuestion:
     """Return the question that suits the objective of a checkpoint."""
     electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
     if generator and not electra:
@@ -189,7 +189,9 @@ def _question(model: Trained, generator: bool) -> text_rows.TextQuestion:
     return MaskedToken(model.encoder)
 
 
-def _encode(model: Trained, window: Sequence[tuple[int, tuple[str, str]]]) -> Arrays:
+def _encode(
+    model: TrainedModel, window: Sequence[tuple[int, tuple[str, str]]]
+) -> Arrays:
     """Return rows of tokens: both sentences of the first pair, of the second, ..."""
     pairs = text_rows.pairs_of([pair for _, pair in window], first=window[0][0])
     sentences = [sentence for pair in pairs for sentence in pair]

@@ -11,10 +11,10 @@ from bert_jax.prediction import (
     next_sentence,
     tagging,
 )
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained_model import TrainedModel
 
 
-class Model(Trained):
+class Model(TrainedModel):
     """A trained model on one device.
 
     Each method needs a checkpoint of the right kind and raises `UserError` otherwise.

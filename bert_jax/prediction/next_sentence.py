@@ -10,7 +10,7 @@ from bert_jax.model import heads
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import texts
 
 
@@ -34,7 +34,7 @@ class NextSentence(text_rows.TextQuestion):
         return {"probability": jax.nn.softmax(logits.sentence)[:, 0]}
 
 
-def next_probability(model: Trained, first: str, second: str) -> float:
+def next_probability(model: TrainedModel, first: str, second: str) -> float:
     """Return the probability that the second text follows the first."""
     text_rows.check_texts([first, second])
     engine = model.engine(

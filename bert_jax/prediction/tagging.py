@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from bert_jax import config as config_lib
 from bert_jax.objectives import tagging as objectives_tagging
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained import Trained
+from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import entities, tagging
 
 
 @dataclasses.dataclass(frozen=True)
-class Tagged:
+class TagPrediction:
     """Tags and entities of a text.
 
     Attributes:
@@ -29,7 +29,9 @@ class Tagged:
     truncated: bool
 
 
-def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
+def tag(
+    model: TrainedModel, texts: Sequence[str | Sequence[str]]
+) -> list[TagPrediction]:
     """Tag the words of each text.
 
     Texts are split into runs of letters and digits and into single other characters.
@@ -59,5 +61,5 @@ def tag(model: Trained, texts: Sequence[str | Sequence[str]]) -> list[Tagged]:
                 dataclasses.replace(entity, text=text[span])
                 for entity, span in zip(found, spans, strict=True)
             ]
-        tagged.append(Tagged(*each, found, where, bool(truncated)))
+        tagged.append(TagPrediction(*each, found, where, bool(truncated)))
     return tagged

@@ -27,7 +27,7 @@ _PROGRAMS = {
 BATCH_SIZE = 32
 
 
-class Trained:
+class TrainedModel:
     """A checkpoint on one device.
 
     Parameters are loaded when a question first needs them, and kept.
