@@ -157,7 +157,7 @@ def recipe_of(
     corpus = shards.open_corpus(values.corpus)
     if row.has_teacher:
         folder = str(workdir(name, seed, values))
-        config = teacher.adopt(config, folder, corpus, ())
+        config = teacher.resolve(config, folder, corpus, ())
     return pretraining.resolve(config, [corpus])
 
 

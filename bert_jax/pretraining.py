@@ -69,9 +69,9 @@ def pretrain(
             processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:
             source = warm_start.find_source(config, folder)
-            config = warm_start.adopt(config, source, corpora[0], overrides)
+            config = warm_start.resolve(config, source, corpora[0], overrides)
         if isinstance(config.objective, config_lib.DistillationConfig):
-            config = teacher.adopt(config, folder, corpora[0], overrides)
+            config = teacher.resolve(config, folder, corpora[0], overrides)
         config.check_rates(overrides)
         config = resolve(config, corpora)
     if source:
@@ -88,10 +88,7 @@ def pretrain(
     with session.open_session(run, folder, config, metadata, ledger) as opened:
         if not source:
             return session.train(opened), config
-        encoder = source.metadata.encoder
-        change = functools.partial(
-            warm_start.load_initial_params, run, source.path, encoder
-        )
+        change = functools.partial(warm_start.load_initial_params, run, source)
         return session.train(opened, change), config
 
 

@@ -4,8 +4,6 @@ import dataclasses
 from collections.abc import Collection
 from typing import Any
 
-from etils import epath
-
 from bert_jax import config as config_lib
 from bert_jax import knobs, warm_start
 from bert_jax.corpus import shards
@@ -13,11 +11,10 @@ from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import parameters
 from bert_jax.objectives import distillation
-from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import processes, restore
 
 
-def adopt(
+def resolve(
     config: config_lib.PretrainConfig,
     folder: str,
     corpus: shards.Corpus,
@@ -45,20 +42,20 @@ def adopt(
     )
     if not checkpoints.exists(path):  # a student needs it in each step
         path = checkpoints.find(objective.teacher)
-    metadata = checkpoints.read_metadata(path)
-    if metadata.tokenizer.fingerprint != corpus.tokenizer.fingerprint:
+    source = warm_start.read_source(path)
+    expected = source.metadata.tokenizer.fingerprint
+    if expected != corpus.tokenizer.fingerprint:
         raise UserError(
             f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
-            f"but the teacher {path} has {metadata.tokenizer.fingerprint}; build the "
-            "corpus with the teacher's tokenizer"
+            f"but the teacher {path} has {expected}; build the corpus with the "
+            "teacher's tokenizer"
         )
-    return adopt_architecture(config, path, metadata, overrides)
+    return with_checkpoint(config, source, overrides)
 
 
-def adopt_architecture(
+def with_checkpoint(
     config: config_lib.PretrainConfig,
-    path: epath.Path,
-    metadata: metadata_lib.Metadata,
+    source: warm_start.Source,
     overrides: Collection[str],
 ) -> config_lib.PretrainConfig:
     """Return the config with the path and the encoder of a teacher's checkpoint.
@@ -76,14 +73,10 @@ def adopt_architecture(
         and f"{where}.{field.name}" not in overrides
     }
     encoder = warm_start.encoder(
-        dataclasses.replace(given, **computation),
-        path,
-        metadata,
-        overrides,
-        where=where,
+        dataclasses.replace(given, **computation), source, overrides, where
     )
     objective = dataclasses.replace(
-        objective, teacher=str(path), teacher_encoder=encoder
+        objective, teacher=str(source.path), teacher_encoder=encoder
     )
     if objective.hidden_weight:
         objective.compared_states(config.encoder)

@@ -34,11 +34,16 @@ PLACEHOLDER = "CHECKPOINT"  # value of init_from in configs/continued.py
 
 @dataclasses.dataclass(frozen=True)
 class Source:
-    """Checkpoint that pretraining begins with."""
+    """Checkpoint that gives its encoder to a run."""
 
     path: epath.Path
     metadata: metadata_lib.Metadata
-    fingerprint: str  # hash of its parameters; "" if it was not computed yet
+    fingerprint: str = ""  # hash of its parameters; "" if it was not computed yet
+
+
+def read_source(path: epath.Path, fingerprint: str = "") -> Source:
+    """Read the metadata of a checkpoint."""
+    return Source(path, checkpoints.read_metadata(path), fingerprint)
 
 
 def find_source(config: config_lib.PretrainConfig, folder: str) -> Source:
@@ -57,13 +62,13 @@ def find_source(config: config_lib.PretrainConfig, folder: str) -> Source:
         config.init_from, folder, type(config)
     )
     if checkpoints.exists(path):
-        return Source(path, checkpoints.read_metadata(path), fingerprint)
+        return read_source(path, fingerprint)
     own = checkpoints.read_metadata(restore.find(folder))
     of_run = knobs.from_dict(config_lib.EncoderConfig, own.config["encoder"])
     return Source(path, dataclasses.replace(own, encoder=of_run), fingerprint)
 
 
-def adopt(
+def resolve(
     config: config_lib.PretrainConfig,
     source: Source,
     corpus: shards.Corpus,
@@ -81,25 +86,24 @@ def adopt(
             f"but {path} has {expected}; build the corpus with the tokenizer that "
             f"run.convert --input={path} --to=native writes"
         )
-    return adopt_architecture(config, source, overrides)
+    return with_checkpoint(config, source, overrides)
 
 
-def adopt_architecture(
+def with_checkpoint(
     config: config_lib.PretrainConfig, source: Source, overrides: Collection[str]
 ) -> config_lib.PretrainConfig:
     """Return the config with the encoder of a checkpoint; see `encoder`."""
-    adopted = encoder(config.encoder, source.path, source.metadata, overrides)
+    changed = encoder(config.encoder, source, overrides)
     # A run may go on with another objective: left to right first, then masked tokens.
-    adopted = dataclasses.replace(adopted, causal=config.objective.causal)
-    config = dataclasses.replace(config, encoder=adopted, init_from=str(source.path))
+    changed = dataclasses.replace(changed, causal=config.objective.causal)
+    config = dataclasses.replace(config, encoder=changed, init_from=str(source.path))
     knobs.check(config)
     return config
 
 
 def encoder(
     config: config_lib.EncoderConfig,
-    source: epath.Path,
-    pretrained: metadata_lib.Metadata,
+    source: Source,
     overrides: Collection[str],
     where: str = "encoder",
 ) -> config_lib.EncoderConfig:
@@ -113,7 +117,6 @@ def encoder(
     Args:
       config: Encoder of the run's config.
       source: The checkpoint.
-      pretrained: Its metadata.
       overrides: Paths of the fields that were given on the command line, such as
         "encoder.num_layers".
       where: Path of the encoder in the run's config.
@@ -121,15 +124,14 @@ def encoder(
     Raises:
       UserError: A field that is set contradicts the checkpoint.
     """
-    tokens = pretrained.tokenizer.vocab_size
+    pretrained = source.metadata.encoder
     # The table of a published checkpoint may have more rows than the tokenizer.
-    if config.vocab_size in (0, tokens):
-        size = pretrained.encoder.vocab_size
-        config = dataclasses.replace(config, vocab_size=size)
-    return _adopt(config, pretrained.encoder, where, source, overrides)
+    if config.vocab_size in (0, source.metadata.tokenizer.vocab_size):
+        config = dataclasses.replace(config, vocab_size=pretrained.vocab_size)
+    return _with_architecture(config, pretrained, where, source.path, overrides)
 
 
-def _adopt(
+def _with_architecture(
     config: Any,
     pretrained: Any,
     where: str,
@@ -137,13 +139,13 @@ def _adopt(
     overrides: Collection[str],
 ) -> Any:
     """Return a config with the architecture of a checkpoint, group by group."""
-    adopted, defaults = {}, type(config)()
+    fields, defaults = {}, type(config)()
     for field in knobs.architecture(config):
         path = f"{where}.{field.name}"
         given, value = getattr(config, field.name), getattr(pretrained, field.name)
         is_set = path in overrides or given != getattr(defaults, field.name)
         if dataclasses.is_dataclass(given):
-            value = _adopt(given, value, path, source, overrides)
+            value = _with_architecture(given, value, path, source, overrides)
         elif is_set and field.metadata.get("adaptable"):
             value = given
         elif is_set and given != value:
@@ -151,15 +153,12 @@ def _adopt(
                 f"{path}={given}, but the checkpoint {source} has {value}; pass "
                 f"--config.{path}={value}, or use another checkpoint"
             )
-        adopted[field.name] = value
-    return dataclasses.replace(config, **adopted)
+        fields[field.name] = value
+    return dataclasses.replace(config, **fields)
 
 
 def load_initial_params(
-    run: Run,
-    source: epath.Path,
-    pretrained: config_lib.EncoderConfig,
-    state: step_lib.TrainState,
+    run: Run, source: Source, state: step_lib.TrainState
 ) -> step_lib.TrainState:
     """Return the initial state with its parameters replaced by those of a checkpoint.
 
@@ -169,10 +168,10 @@ def load_initial_params(
     in_source = dict(shapes)
     for path, leaf in shapes.items():
         if path in _ROWS:
-            rows = getattr(pretrained, _ROWS[path])
+            rows = getattr(source.metadata.encoder, _ROWS[path])
             in_source[path] = leaf.update(shape=(rows, *leaf.shape[1:]))
-    loaded = checkpoints.load_params(source, parameters.unflatten(in_source))
-    processes.say(loaded.describe(source))
+    loaded = checkpoints.load_params(source.path, parameters.unflatten(in_source))
+    processes.say(loaded.describe(source.path))
     initial = parameters.flatten(state.params)
     with sharding.use(run.mesh):
         for path in sorted(loaded.params):

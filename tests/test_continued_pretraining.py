@@ -57,7 +57,8 @@ def metadata(pretrained):
 def adopted(metadata, overrides=(), **fields):
     """The encoder of a run whose config has these fields away from their defaults."""
     asked = config.EncoderConfig(**fields)
-    return warm_start.encoder(asked, "SOURCE", metadata, overrides)
+    source = warm_start.Source("SOURCE", metadata)
+    return warm_start.encoder(asked, source, overrides)
 
 
 def test_the_architecture_is_the_checkpoints_and_the_rest_the_configs(metadata):
@@ -123,8 +124,8 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
             objective=then,
             encoder=dataclasses.replace(asked.encoder, causal=then.causal),
         )
-        source = warm_start.Source("SOURCE", saved_by, "")
-        got = warm_start.adopt(asked, source, corpus, ())
+        source = warm_start.Source("SOURCE", saved_by)
+        got = warm_start.resolve(asked, source, corpus, ())
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
         objective = pretraining.OBJECTIVES[then.kind](got.encoder, then)
         initial = jax.eval_shape(objective.init, jax.random.key(0))
@@ -201,9 +202,7 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     asked = dataclasses.replace(asked, encoder=encoder, objective=objective)
     run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
     state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
-    begun = warm_start.load_initial_params(
-        run, source.path, source.metadata.encoder, state
-    )
+    begun = warm_start.load_initial_params(run, source, state)
     before = saved.parameters_of(pretrained)
     for name, size in (("position", 96), ("segment", 1)):
         path = f"encoder/embeddings/{name}_embedding"
@@ -232,7 +231,7 @@ def test_differences_of_embeddings_are_extended(corpus, tmp_path):
     run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
     state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
     source = warm_start.find_source(asked, str(tmp_path))
-    begun = warm_start.load_initial_params(run, source.path, encoder, state)
+    begun = warm_start.load_initial_params(run, source, state)
     path = "embedding_differences/position_embedding"
     got = parameters.flatten(begun.params)[path]
     rows = encoder.max_position_embeddings

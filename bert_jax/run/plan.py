@@ -55,14 +55,12 @@ def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainCo
     if config.init_from == warm_start.PLACEHOLDER:
         terminal.say("init_from is not set; the encoder is the recipe's")
     elif config.init_from:
-        path = checkpoints.find(config.init_from)
-        source = warm_start.Source(path, checkpoints.read_metadata(path), "")
-        config = warm_start.adopt_architecture(config, source, given)
+        source = warm_start.read_source(checkpoints.find(config.init_from))
+        config = warm_start.with_checkpoint(config, source, given)
     if isinstance(config.objective, config_lib.DistillationConfig):
         if config.objective.teacher:
-            path = checkpoints.find(config.objective.teacher)
-            metadata = checkpoints.read_metadata(path)
-            config = teacher.adopt_architecture(config, path, metadata, given)
+            source = warm_start.read_source(checkpoints.find(config.objective.teacher))
+            config = teacher.with_checkpoint(config, source, given)
         else:
             terminal.say("objective.teacher is not set; its encoder is the recipe's")
     if not config.data.corpus and not config.encoder.vocab_size:

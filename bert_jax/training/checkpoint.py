@@ -92,7 +92,7 @@ class Checkpoints:
         steps = processes.call_on_main(self._steps)
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
-            state, problem = restore.read_together(
+            state, problem = restore.read_in_all_processes(
                 f"checkpoint {step}", self._load, step, shapes
             )
             if problem:

@@ -229,7 +229,9 @@ def merge(params: Any, loaded: Loaded) -> Any:
 # ---- errors of reads
 
 
-def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, str]:
+def read_in_all_processes(
+    name: str, function: Callable, *arguments: Any
+) -> tuple[Any, str]:
     """Call a function that reads a checkpoint, in all processes.
 
     Args:
@@ -261,8 +263,8 @@ def read_together(name: str, function: Callable, *arguments: Any) -> tuple[Any, 
 
 
 def _read(checkpoint: epath.Path, function: Callable, *arguments: Any) -> Any:
-    """Call `read_together`, and raise an error if something is wrong with the files."""
-    result, problem = read_together(str(checkpoint), function, *arguments)
+    """Call `read_in_all_processes`, and raise an error if the files are damaged."""
+    result, problem = read_in_all_processes(str(checkpoint), function, *arguments)
     if problem:
         raise UserError(
             f"{checkpoint} cannot be used: {problem}; give another checkpoint"
