@@ -63,7 +63,7 @@ def main(folder, action, *flags):
     first, shapes = make_state(mesh, 1)
     checkpoints = checkpoint.Checkpoints(folder, keep=3, metadata=toy.metadata())
     if action == "restore":
-        state = checkpoints.restore(shapes, lambda line: print("SAID", line))
+        state = checkpoints.restore(shapes)
         print("RESTORED", int(state.step), flush=True)
         return
     checkpoints.save(1, first, toy.TINY, {})

@@ -163,7 +163,7 @@ def test_a_default_that_was_typed_is_refused_from_the_command_line(
 def test_a_run_keeps_its_source_once_it_has_a_checkpoint(corpus, pretrained, tmp_path):
     gone = str(pretrained / "checkpoints" / "77"), "hash of its parameters"
     started = make_config(corpus, gone[0], init_fingerprint=gone[1])
-    with workdir.claim(tmp_path / "run", started, print):
+    with workdir.claim(tmp_path / "run", started):
         pass
     asked = str(pretrained), str(tmp_path / "run"), config.PretrainConfig
     assert checkpoints.initial_checkpoint(*asked) == (checkpoints.find(pretrained), "")

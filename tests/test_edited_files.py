@@ -74,7 +74,7 @@ def test_folder_names_that_orbax_cannot_find_are_refused(name, tmp_path):
     """Orbax's globs take them for patterns, and could not read what it saved there."""
     with (
         pytest.raises(UserError, match="must not contain .*; give another path"),
-        workdir.claim(tmp_path / name, CONFIG, print),
+        workdir.claim(tmp_path / name, CONFIG),
     ):
         pass
     assert list(tmp_path.iterdir()) == []
@@ -87,7 +87,7 @@ def test_folder_names_that_orbax_cannot_find_are_refused(name, tmp_path):
 
 
 def claim(folder):
-    with workdir.claim(folder, CONFIG, print):
+    with workdir.claim(folder, CONFIG):
         pass
 
 

@@ -114,20 +114,19 @@ def test_mistakes_are_reported_in_one_line(flags, message, corpus, tmp_path):
     assert not (tmp_path / "run" / "checkpoints").exists()
 
 
-def test_a_start_that_was_refused_can_be_corrected(tmp_path):
+def test_a_start_that_was_refused_can_be_corrected(tmp_path, capsys):
     """A workdir belongs to a config from when there is something to lose."""
     first = config.PretrainConfig()
     corrected = dataclasses.replace(first, seed=1)
-    said = []
-    with workdir_lib.claim(tmp_path, first, said.append):
+    with workdir_lib.claim(tmp_path, first):
         (tmp_path / "metrics.jsonl").touch()
         (tmp_path / "checkpoints").mkdir()
-    with workdir_lib.claim(tmp_path, corrected, said.append):
+    with workdir_lib.claim(tmp_path, corrected):
         (tmp_path / "metrics.jsonl").write_text("{}")
-    assert not said
+    assert "config changed" not in capsys.readouterr().err
     with (
         pytest.raises(UserError, match="seed: was 1, is now 0"),
-        workdir_lib.claim(tmp_path, first, said.append),
+        workdir_lib.claim(tmp_path, first),
     ):
         pass
 
@@ -149,13 +148,13 @@ def test_workdirs_of_others_are_left_alone(undisturbed, corpus, tmp_path):
 
 def test_two_runs_on_one_workdir(undisturbed, corpus):
     saved = workdir_lib.read_config(undisturbed, config.PretrainConfig)
-    with workdir_lib.claim(undisturbed, saved, print):
+    with workdir_lib.claim(undisturbed, saved):
         refused = call(corpus, undisturbed, *LONG_RUN)
     assert_refused(refused, "another process is running")
 
 
 def claim(folder):
-    with workdir_lib.claim(folder, config.PretrainConfig(), print):
+    with workdir_lib.claim(folder, config.PretrainConfig()):
         pass
 
 

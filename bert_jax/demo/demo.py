@@ -41,7 +41,7 @@ def demo(config: DemoConfig, folder: str) -> str:
       UserError: The folder holds another demo, or cannot be written.
       Interrupted: The demo was asked to stop, and what was done is saved.
     """
-    with workdir.claim(folder, config, terminal.say) as path:
+    with workdir.claim(folder, config) as path:
         if not jax.config.jax_compilation_cache_dir:
             # So that all fine-tuning runs, and continued runs, compile once.
             jax.config.update("jax_compilation_cache_dir", str(path / "compiled"))

@@ -11,7 +11,7 @@ import contextlib
 import dataclasses
 import itertools
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -74,15 +74,12 @@ class Checkpoints:
             cleanup_tmp_directories=True,
         )
 
-    def restore(
-        self, shapes: step_lib.TrainState, say: Callable[[str], None]
-    ) -> step_lib.TrainState | None:
+    def restore(self, shapes: step_lib.TrainState) -> step_lib.TrainState | None:
         """Return the newest state that can be read; None if there is no checkpoint.
 
         A damaged checkpoint is renamed, but only if an older one can be read. If none
         can be read, the fault may lie elsewhere, and all stay as they are. A checkpoint
-        that one process cannot read counts as damaged for all processes. `say` prints a
-        line about each.
+        that one process cannot read counts as damaged for all processes.
 
         Raises:
           UserError: There are checkpoints, and none can be read.
@@ -96,14 +93,14 @@ class Checkpoints:
                 f"checkpoint {step}", self._load, step, shapes
             )
             if problem:
-                say(f"checkpoint {step} cannot be used: {problem}")
+                processes.say(f"checkpoint {step} cannot be used: {problem}")
                 unreadable.append(step)
                 continue
             for damaged in unreadable:
                 aside = processes.call_on_main(
                     lambda step=damaged: self._set_aside(step)
                 )
-                say(f"checkpoint {damaged} is set aside as {aside}")
+                processes.say(f"checkpoint {damaged} is set aside as {aside}")
             self._checkpointer.reload()
             return state
         if steps:

@@ -49,7 +49,7 @@ class Saver:
                 raise self.error_with_last_checkpoint(
                     f"step {step}: the parameters are not finite and were not saved"
                 )
-            self._finish_save()
+            self.wait()
             self.checkpoints.save(
                 step, state, phase.objective.encoder, self.ledger.entry()
             )
@@ -70,13 +70,10 @@ class Saver:
     def wait(self) -> None:
         """Wait for the last checkpoint to be complete."""
         with self.ledger.counting("checkpoint"):
-            self._finish_save()
-
-    def _finish_save(self) -> None:
-        self.heartbeat()
-        self.checkpoints.wait()
-        if processes.is_main() and self.checkpoints.newest() is not None:
-            workdir.note_checkpoint(self.folder)
+            self.heartbeat()
+            self.checkpoints.wait()
+            if processes.is_main() and self.checkpoints.newest() is not None:
+                workdir.note_checkpoint(self.folder)
 
     def error_with_last_checkpoint(self, what: str) -> UserError:
         """Build an error that all processes raise, with the last good checkpoint."""

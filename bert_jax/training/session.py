@@ -69,7 +69,7 @@ def open_session(
         )
     with (
         watchdog.watch(run.config.hang_seconds) as heartbeat,
-        workdir.claim(folder, config, processes.say) as path,
+        workdir.claim(folder, config) as path,
     ):
         leaves = jax.tree.leaves(run.state_shapes)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
@@ -107,10 +107,15 @@ def train(
         for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
             processes.say(line)
         shapes = run.state_shapes
-        state = saver.checkpoints.restore(shapes, processes.say)
+        state = saver.checkpoints.restore(shapes)
         data = None
         if state is None:
-            _check_new(saver.folder)
+            if processes.call_on_main(lambda: workdir.had_checkpoint(saver.folder)):
+                raise UserError(
+                    f"{saver.folder} had checkpoints, and now there is none; put them "
+                    "back, or give another --workdir to start from step 0",
+                    everywhere=True,
+                )
             # Before the parameters, which take longer: shards may be missing.
             data = loop.open_data(run, run.phases[0])
             saver.heartbeat()
@@ -128,7 +133,7 @@ def train(
             state = training.train()
         if saver.best:
             # The result is the best state. The run itself resumes from its last.
-            state = saver.best.restore(shapes, processes.say)
+            state = saver.best.restore(shapes)
             saver.best.close()
             if state is None:
                 raise UserError(
@@ -138,16 +143,6 @@ def train(
                 )
         saver.checkpoints.close()
         return state
-
-
-def _check_new(folder: storage.Path) -> None:
-    """Check that a run without a checkpoint never had one."""
-    if processes.call_on_main(lambda: workdir.had_checkpoint(folder)):
-        raise UserError(
-            f"{folder} had checkpoints, and now there is none; put them back, or give "
-            "another --workdir to start from step 0",
-            everywhere=True,
-        )
 
 
 def _continue_account(saver: saving.Saver, step: int) -> None:

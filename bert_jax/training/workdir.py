@@ -4,12 +4,12 @@ import contextlib
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-from bert_jax import knobs, storage
+from bert_jax import knobs, storage, terminal
 from bert_jax.config import migrations
 from bert_jax.errors import UserError
 from bert_jax.training import processes, restore
@@ -18,18 +18,16 @@ _HAD_CHECKPOINT = "had_checkpoint"
 
 
 @contextlib.contextmanager
-def claim(
-    path: str | os.PathLike, config: Any, say: Callable[[str], None]
-) -> Iterator[storage.Path]:
+def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
     """Lock a workdir, check that it belongs to this run, and write its config.
 
-    Process 0 does so for all processes. An object store has no locks, so two runs in
-    one folder there go unnoticed.
+    Process 0 does so for all processes. It prints a line about each harmless change of
+    the config. An object store has no locks, so two runs in one folder there go
+    unnoticed.
 
     Args:
       path: Workdir, created if needed.
       config: Config of the run with all fields filled in.
-      say: Function that prints a line about each harmless change of the config.
 
     Yields:
       The absolute path, or the URL.
@@ -49,7 +47,7 @@ def claim(
                     storage.make_folder(folder)
                 busy = f"another process is running on {folder}"
                 held.enter_context(storage.locked(folder / "lock", busy))
-                _compare(folder, config, say)
+                _compare(folder, config)
                 text = json.dumps(knobs.to_dict(config), indent=2) + "\n"
                 with storage.writing(folder):
                     _write_first_start(folder)
@@ -119,7 +117,7 @@ def _write_first_start(folder: storage.Path) -> None:
             os.fsync(stream.fileno())  # other hosts read it
 
 
-def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> None:
+def _compare(folder: storage.Path, config: Any) -> None:
     if not _has_run(folder):
         return
     earlier = read_config(folder, type(config))
@@ -142,7 +140,7 @@ def _compare(folder: storage.Path, config: Any, say: Callable[[str], None]) -> N
             "give another --workdir"
         )
     for line in knobs.differences(earlier, config, free=True):
-        say(f"config changed since the last start: {line}")
+        terminal.say(f"config changed since the last start: {line}")
 
 
 def _has_run(folder: storage.Path) -> bool:
