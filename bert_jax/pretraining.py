@@ -142,7 +142,7 @@ def make_run(
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
     schedule = optimizer.schedule_of_phases(config.optimizer, config.phases)
     phases = tuple(_phase(config, i, corpora) for i in range(len(config.phases)))
-    constants = None
+    constants = Constants()
     if isinstance(config.objective, config_lib.DistillationConfig):
         load = functools.partial(teacher.load, config.objective.teacher)
         constants = Constants(phases[0].objective.init_constants, load)

@@ -80,7 +80,7 @@ class Planner:
             mesh=sharding.describe(run.mesh),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
             phases=tuple(phases),
-            kernels=tuple(run.describe_kernels("tpu")),
+            kernels=tuple(run.describe_kernels()),
             versions=", ".join(
                 f"{name} {importlib.metadata.version(name)}"
                 for name in ("jax", "libtpu")

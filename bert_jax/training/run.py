@@ -79,9 +79,9 @@ class Constants:
 
     # Function from a key to a dict of the parameters, boxed with the names of
     # dimensions, for their shapes.
-    init: Callable[[jax.Array], Any]
+    init: Callable[[jax.Array], Any] = lambda key: {}
     # Function from these shapes, with shardings, to the arrays.
-    load: Callable[[Any], Any]
+    load: Callable[[Any], Any] = lambda shapes: {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +104,7 @@ class Run:
     frozen: Callable[[str], bool] | None = None
     # Evaluation metric that selects the best state, which is kept; "" for none.
     best: str = ""
-    constants: Constants | None = None
+    constants: Constants = Constants()
 
     @property
     def objective(self) -> Any:
@@ -130,14 +130,10 @@ class Run:
 
     def constant_shapes(self) -> dict[str, Any]:
         """Return the constants as `jax.ShapeDtypeStruct`s with shardings."""
-        if not self.constants:
-            return {}
         return sharding.state_shapes(self.constants.init, self.mesh)
 
     def load_constants(self) -> dict[str, Any]:
         """Return the constants. All processes must call it."""
-        if not self.constants:
-            return {}
         return self.constants.load(self.constant_shapes())
 
     def batch_shapes(
@@ -147,11 +143,13 @@ class Run:
         shapes = phase.objective.batch_shapes(phase.batch_size, length)
         return sharding.batch_shapes(self.mesh, shapes)
 
-    def describe_kernels(self, platform: str) -> list[str]:
+    def describe_kernels(self) -> list[str]:
         """Describe the implementation of each part of the model, a line for each phase.
 
         Phases that equal the previous one have no line.
         """
+        platform = self.mesh.devices.flat[0].platform
+        platform = "cuda" if platform == "gpu" else platform
         lines: list[str] = []
         described = None
         with sharding.use(self.mesh):

@@ -103,8 +103,7 @@ def train(
     """
     run = saver.run
     with interrupts.StopRequests() as stop_requests:
-        platform = run.mesh.devices.flat[0].platform
-        for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
+        for line in run.describe_kernels():
             processes.say(line)
         shapes = run.state_shapes
         state = saver.checkpoints.restore(shapes)
