@@ -1,6 +1,5 @@
 """Batches of a task's rows, in a few lengths."""
 
-import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -76,10 +75,32 @@ def open_data(
     This process makes the `rows` of each batch, int [rows], ascending. The score of the
     task that selects the best parameters, if there is one, is part of each evaluation.
     """
-    examples_of = functools.partial(_examples, config, task, objective)
-    training = examples_of(task.train, rows, steps=steps)
-    evaluation = examples_of(task.held_out["eval"], rows, held_out=True)
-    engine = inference.Engine(objective, None, mesh, lengths(config, task))
+    from bert_jax.data import examples  # imports TensorFlow
+
+    all_lengths = lengths(config, task)
+    batches = [objective.batch_shapes(config.batch_size, n) for n in all_lengths]
+
+    def examples_of(arrays: tasks.Arrays, **options: Any) -> examples.Examples:
+        """Return batches of rows, truncated to the lengths that the task needs."""
+        shapes = [{name: batch[name].shape[1:] for name in arrays} for batch in batches]
+        arrays = {
+            name: values[(slice(None), *map(slice, shapes[-1][name]))]
+            for name, values in arrays.items()
+        }
+        used = inference.row_lengths(arrays["attention_mask"])
+        return examples.Examples(
+            arrays,
+            batch_size=config.batch_size,
+            seed=config.seed,
+            rows=rows,
+            sizes=np.searchsorted(all_lengths, used),
+            shapes=shapes,
+            **options,
+        )
+
+    training = examples_of(task.train, steps=steps)
+    evaluation = examples_of(task.held_out["eval"], held_out=True)
+    engine = inference.Engine(objective, None, mesh, all_lengths)
 
     def scores(params: Any, after_batch: Callable[[], None]) -> dict[str, float]:
         engine.params = params
@@ -95,35 +116,4 @@ def open_data(
         [HeldOut(lambda: evaluation.batches(0, evaluation.num_batches))],
         training.row_names,
         scores=scores if needs_scores else None,
-    )
-
-
-def _examples(
-    config: config_lib.FinetuneConfig,
-    task: tasks.Task,
-    objective: tasks.TaskObjective,
-    arrays: tasks.Arrays,
-    rows: np.ndarray,
-    **options: Any,
-):
-    """Return batches of rows, truncated to the lengths that the task needs."""
-    from bert_jax.data import examples  # imports TensorFlow
-
-    all_lengths = lengths(config, task)
-    batches = [objective.batch_shapes(config.batch_size, n) for n in all_lengths]
-    shapes = [{name: batch[name].shape[1:] for name in arrays} for batch in batches]
-    arrays = {
-        name: values[(slice(None), *map(slice, shapes[-1][name]))]
-        for name, values in arrays.items()
-    }
-    return examples.Examples(
-        arrays,
-        batch_size=config.batch_size,
-        seed=config.seed,
-        rows=rows,
-        sizes=np.searchsorted(
-            all_lengths, inference.row_lengths(arrays["attention_mask"])
-        ),
-        shapes=shapes,
-        **options,
     )
