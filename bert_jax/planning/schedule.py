@@ -24,7 +24,6 @@ _FILE = re.compile(r"\d+-(.+)-\d+-final_bundles\.txt")
 # `0x1f LB: > > { ... }`: address, what begins here, depth in loops, instructions.
 _BUNDLE = re.compile(r"\s*(?:0x[0-9a-f]+|0)\s+([A-Z]{2})?\s*:((?:\s*>)*)\s*\{")
 _TRIP_COUNT = re.compile(r"totalorder %\w+, (\d+) /\* loop exit test")
-_LOOP_BODY = "LB"
 
 
 @dataclasses.dataclass
@@ -59,8 +58,8 @@ def scheduled_cycles(text: str) -> int:
             outside += 1
             continue
         # The branch back to the start of a loop is written outside of it, before its
-        # last bundles: only the start of a body opens a new loop.
-        if bundle[1] == _LOOP_BODY or depth not in current:
+        # last bundles: only the start of a body, LB, opens a new loop.
+        if bundle[1] == "LB" or depth not in current:
             current[depth] = _Loop(current.get(depth - 1))
             loops.append(current[depth])
             current = {d: loop for d, loop in current.items() if d <= depth}

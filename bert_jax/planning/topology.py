@@ -113,10 +113,6 @@ class Topology:
 def open_topology(name: str, slices: int = 1) -> Topology:
     """Return the devices of one slice or several, for the compiler.
 
-    Args:
-      name: Name of a slice, such as "v4:4x4x8".
-      slices: Number of slices, with a slower network between them.
-
     Raises:
       UserError: The slice does not exist, or the compiler is missing.
     """
@@ -146,7 +142,7 @@ def open_topology(name: str, slices: int = 1) -> Topology:
         # The first line, without the error code; the rest is a trace.
         reason = str(error).split(": ", 1)[-1].splitlines()[0]
         raise UserError(
-            f"--topology={name}: {reason}; sizes are {_examples(name)}"
+            f"--topology={name}: {reason}; sizes are {generation.examples}"
         ) from error
     return Topology(name, slices, generation, shape, tuple(devices))
 
@@ -166,23 +162,20 @@ def _parse(name: str) -> tuple[Generation, tuple[int, ...]]:
         wanted = "x".join("ABC"[: generation.sides])
         raise UserError(
             f"--topology={name}: expected the form {kind}:{wanted}, such as "
-            f"{_examples(name)}"
+            f"{generation.examples}"
         )
     shape = tuple(int(side) for side in sides.split("x"))
     if math.prod(shape) > generation.largest:
         raise UserError(
             f"--topology={name}: the largest {kind} slice has {generation.largest} "
-            f"chips; use --slices=N for more; sizes are {_examples(name)}"
+            f"chips; use --slices=N for more; sizes are {generation.examples}"
         )
     if generation.examples == _SQUARES and sides not in _SQUARES.split(", "):
         raise UserError(
-            f"--topology={name}: no slice has this shape; sizes are {_examples(name)}"
+            f"--topology={name}: no slice has this shape; sizes are "
+            f"{generation.examples}"
         )
     return generation, shape
-
-
-def _examples(name: str) -> str:
-    return GENERATIONS[name.partition(":")[0]].examples
 
 
 def _prepare() -> None:

@@ -11,6 +11,8 @@ from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import classification
 
+_WINDOW = 1024  # texts whose rows are in memory at once
+
 
 @dataclasses.dataclass(frozen=True)
 class ClassPrediction:
@@ -54,9 +56,10 @@ def classify(
     if not labels and not config.predicts_numbers:
         raise UserError(f"{model.source} has no class names; use another run")
     objective = classification.make_objective(config, model.encoder, len(labels or ()))
-    answers = []
-    for pairs in text_rows.windows(text_rows.pairs_of(texts)):
-        rows, truncated = classification.new_rows(pairs, model.tokenizer, config)
+    answers, pairs = [], text_rows.pairs_of(texts)
+    for start in range(0, len(pairs), _WINDOW):
+        window = pairs[start : start + _WINDOW]
+        rows, truncated = classification.new_rows(window, model.tokenizer, config)
         outputs = model.outputs(objective, rows)
         if config.predicts_numbers:
             numbers = outputs["predictions"].tolist()

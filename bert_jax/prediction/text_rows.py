@@ -2,7 +2,7 @@
 
 import dataclasses
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import jax
 import jax.numpy as jnp
@@ -11,7 +11,6 @@ from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
-_WINDOW = 1024
 # A text, or two texts that become two segments.
 Text = str | tuple[str, str]
 
@@ -56,11 +55,7 @@ def check_is_list(texts: Iterable) -> None:
 
 
 def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
-    """Check a list of texts, or of lists of texts.
-
-    Args:
-      texts: Texts.
-      first: Index of the first one, for the error.
+    """Check a list of texts, or of lists of texts, the first with the index `first`.
 
     Raises:
       TextError: An item is not a text, or not one that UTF-8 can encode.
@@ -112,12 +107,6 @@ def pairs_of(texts: Sequence[Text], first: int = 0) -> list[tuple[str, str]]:
         if not isinstance(text, str) and len(text) != 2:
             raise TextError(index, f"a pair must have two texts, got {len(text)}")
     return [(text, "") if isinstance(text, str) else tuple(text) for text in texts]
-
-
-def windows(texts: Sequence[Any]) -> Iterator[Sequence[Any]]:
-    """Yield 1,024 texts at a time, whose rows fit in memory at any length."""
-    for start in range(0, len(texts), _WINDOW):
-        yield texts[start : start + _WINDOW]
 
 
 def check_fits(

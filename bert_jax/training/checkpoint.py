@@ -86,7 +86,9 @@ class Checkpoints:
           Unavailable: The newest may be readable later.
         """
         # Process 0 lists the steps: folders may look different on each host.
-        steps = processes.call_on_main(self._steps)
+        steps = processes.call_on_main(
+            lambda: [c.step for c in self._checkpointer.checkpoints]
+        )
         unreadable: list[int] = []
         for step in sorted(steps, reverse=True):
             state, problem = restore.read_in_all_processes(
@@ -134,9 +136,6 @@ class Checkpoints:
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""
         return next((int(p.name) for p in restore.steps_of(self._folder)), None)
-
-    def _steps(self) -> list[int]:
-        return [c.step for c in self._checkpointer.checkpoints]
 
     def _set_aside(self, step: int) -> str:
         damaged = self._folder / str(step)
