@@ -26,11 +26,7 @@ def rounds(functions, count):
 
 
 def serve(prepare):
-    """Prepare, then run as many steps as each line of the input says.
-
-    Args:
-      prepare: Function that returns a function of the number of steps to run.
-    """
+    """Prepare a function of a number of steps, and run what each line of input says."""
     run = prepare()
 
     def report(count):
@@ -131,9 +127,7 @@ def _take(turns, sides, expected, deadline):
 def share(end, weights):
     """Return the deadline of the first case, if all cases share the time by weight.
 
-    Args:
-      end: Deadline of all cases, on the clock `time.monotonic`.
-      weights: Weights of the cases that are left.
+    `end` is the deadline of all cases that are left, on the clock `time.monotonic`.
     """
     now = time.monotonic()
     return now + (end - now) * weights[0] / sum(weights)

@@ -207,11 +207,8 @@ def require(
 ) -> None:
     """Check fields that depend on each other.
 
-    Args:
-      config: Config that has the fields.
-      where: Path of its fields, for messages.
-      requirements: Path of a field, its only possible value, and the path of the field
-        that requires this value.
+    A requirement is the path of a field, its only possible value, and the path of the
+    field that requires this value. `where` is the path of the config, for messages.
 
     Raises:
       UserError: A field has another value.

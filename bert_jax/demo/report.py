@@ -80,11 +80,8 @@ def draw(
 ) -> figure.Figure:
     """Draw the curves of pretraining and fine-tuning from records of metrics.jsonl.
 
-    Args:
-      results: Numbers of the demo.
-      pretrained: Records of pretraining.
-      finetuned: Records of fine-tuning by seed, by initial weights.
-      bert_records: Records of pretraining with BERT's recipe, which are dashed lines.
+    `finetuned` has the records of each seed, by initial weights. Pretraining with
+    BERT's recipe, `bert_records`, is drawn as dashed lines.
     """
     baselines = dict.fromkeys(_PAIR_TASKS, (0.5, "chance")) | {
         "mlm_accuracy": (results.most_frequent_token, "most frequent token"),

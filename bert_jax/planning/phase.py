@@ -179,13 +179,9 @@ def _memory(
     *,
     arguments: Any,
 ) -> Memory:
-    """Return the memory of a chip.
+    """Return the memory of a chip for a program with parts of the state as arguments.
 
-    Args:
-      compiled: The program, or the bytes that the compiler asked for when it refused.
-      state: Shapes of the train state.
-      topology: Slices that the program is for.
-      arguments: Parts of the state that the program has as arguments.
+    `compiled` is an int if the compiler refused: the bytes that it asked for.
     """
     arguments = sharding.bytes_of_device(arguments)
     parameters = sharding.bytes_of_device(state.params)

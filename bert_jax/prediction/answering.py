@@ -40,14 +40,9 @@ def answer(
 ) -> list[AnswerPrediction]:
     """Find the answer to each question in its context.
 
-    Answers are chosen as in the prediction files of the fine-tuning run.
-
-    Args:
-      model: Model that was fine-tuned for question answering.
-      questions: Questions.
-      contexts: Context of each question.
-      null_threshold: Null odds above which a question has no answer, also where the
-        model does not know that this is allowed; None: as in the fine-tuning run.
+    Answers are chosen as in the prediction files of the fine-tuning run. A question has
+    no answer if its null odds exceed `null_threshold`, also where the model does not
+    know that this is allowed; None: as in the fine-tuning run.
     """
     text_rows.check_as_many(questions, contexts, "questions and contexts")
     config, _ = model.task(config_lib.SquadConfig)

@@ -48,16 +48,10 @@ def check_name(name: str) -> None:
 def write(
     name: str, features: Iterable[Features], layers: Sequence[int], *, pooled: bool
 ) -> tuple[int, int]:
-    """Write features. The file appears when it is complete.
+    """Write features, and return the number of texts, and of those truncated.
 
-    Args:
-      name: Path or URL of the file; its suffix selects the format.
-      features: Features of the texts.
-      layers: Numbers of the layers.
-      pooled: Whether features are one vector for each text.
-
-    Returns:
-      The number of texts written, and how many of them were truncated.
+    The suffix of the path or URL selects the format. The file appears when it is
+    complete.
 
     Raises:
       UserError: The file cannot be written.

@@ -68,10 +68,8 @@ def accuracies(
 ) -> dict[str, Accuracy]:
     """Return the accuracy on each group of pairs, in alphabetical order, and on all.
 
-    Args:
-      pairs: Pairs from `read`.
-      scores: Scores of the sentences of each pair.
-      group_by: Field with the group of a pair; pairs without it are in no group.
+    The scores are those of both sentences of each pair. The field `group_by` has the
+    group of a pair; pairs without it are in no group.
     """
     right: dict[str, list[bool]] = {}
     for pair, (good, bad) in zip(pairs, scores, strict=True):

@@ -100,13 +100,9 @@ class TrainedModel:
     ) -> inference.Engine:
         """Return the engine that answers a question, made at its first use.
 
-        Args:
-          question: Question.
-          purpose: Purpose of its head for the message, such as "to fill blanks".
-          hint: Advice for the message.
-
         Raises:
-          UserError: The checkpoint lacks the head, or is damaged.
+          UserError: The checkpoint is damaged, or lacks the head. The message has the
+            head's purpose, such as "to fill blanks", and a hint.
         """
         if question not in self._engines:
             paths = self._load(question)

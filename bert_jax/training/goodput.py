@@ -33,11 +33,9 @@ class Ledger:
     ) -> None:
         """Add the time of the previous starts.
 
-        Args:
-          entry: `entry()` that was saved with the checkpoint; {} if there is no
-            checkpoint, and all earlier time is lost.
-          first_start: First start of the run, in seconds since 1970.
-          is_done: Whether the run has no steps left, so that no time was lost.
+        `entry` was saved with the checkpoint. Without a checkpoint it is {}, and all
+        time since `first_start`, in seconds since 1970, is lost. No time is lost if the
+        run has no steps left.
         """
         entry = entry or {"unix_time": first_start, "seconds": {}}
         for bucket in BUCKETS:

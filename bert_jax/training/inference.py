@@ -67,13 +67,9 @@ class Engine:
     ) -> dict[str, np.ndarray]:
         """Return the outputs of all rows, in the order of the rows.
 
-        Outputs that depend on the length have the length of `rows`; padding that no
-        batch contained is zeros.
-
-        Args:
-          rows: Arrays with a row for each; `attention_mask` [R, ..., L] is required.
-          batch_size: Largest number of rows in a batch, over all devices.
-          after_batch: Called after each batch.
+        The rows include `attention_mask` [R, ..., L]. Outputs that depend on the length
+        have length L; padding that no batch contained is zeros. A batch has at most
+        `batch_size` rows, over all devices. `after_batch` is called after each.
         """
         whole = {
             name: jax.ShapeDtypeStruct((batch_size, *values.shape[1:]), values.dtype)

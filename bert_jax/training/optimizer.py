@@ -102,13 +102,8 @@ def make_optimizer(
 ) -> optax.GradientTransformation:
     """Chain clipping, the optimizer's own scaling, weight decay, and the learning rate.
 
-    Args:
-      config: Optimizer and its settings.
-      schedule: Learning rate by number of updates.
-      encoder: Path of the encoder in the parameters, whose layers `layer_decay` tells
-        apart.
-      frozen: Predicate of the paths of parameters without updates and moments; None
-        for none.
+    `encoder` is the path of the encoder in the parameters, whose layers `layer_decay`
+    tells apart. Parameters whose path is `frozen` have no updates and moments.
     """
     steps = []
     if config.clip_norm:

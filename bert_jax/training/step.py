@@ -140,11 +140,8 @@ def make_eval_step(
 ) -> Callable[[Any, Batch, jax.Array, Terms], Terms]:
     """Return the function that adds the metrics of a batch, without dropout, to a sum.
 
-    Args:
-      objective: Training objective.
-      seed: Seed for random numbers of the objective, addressed by (seed, index of the
-        batch, row of the batch): the same in each evaluation.
-      micro_batches: Number of pieces of the batch that are evaluated in turn.
+    Random numbers of the objective are addressed by (seed, index of the batch, row of
+    the batch): the same in each evaluation. Micro-batches are evaluated in turn.
     """
 
     def eval_step(params: Any, batch: Batch, index: jax.Array, total: Terms) -> Terms:
@@ -181,10 +178,8 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
 def _accumulate(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
     """Return the sum of a function over micro-batches, computed one after another.
 
-    Args:
-      function: Function from some rows to a tree of sums over these rows.
-      rows: Its arguments: trees of arrays [B, ...].
-      micro_batches: Number of pieces of the rows.
+    Its arguments are trees of arrays [B, ...], or some rows of them. Its result is a
+    tree of sums over these rows.
     """
     if micro_batches == 1:
         return function(*rows)
