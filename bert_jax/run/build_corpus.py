@@ -83,7 +83,6 @@ def beam_runner(options: str) -> build.Runner:
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
     text_input.define_flags()
     flags.DEFINE_string(
         "tokenizer",
@@ -123,7 +122,6 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Run the program."""
     values = flags.FLAGS
     path = command_line.required_flag(
         "tokenizer", "give a folder from run.train_tokenizer or a vocab.txt"

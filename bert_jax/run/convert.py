@@ -17,7 +17,6 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entry point."""
     flags.DEFINE_string("input", "", "Checkpoint to read; path or URL.")
     flags.DEFINE_string("output", "", "Folder to write, new or empty; path or URL.")
     flags.DEFINE_enum(
@@ -30,7 +29,6 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Convert the checkpoint that the flags name."""
     source = command_line.required_flag("input", "give a checkpoint, --input=DIR")
     output = command_line.required_flag("output", "give a new folder, --output=DIR")
     terminal.say("importing JAX")

@@ -16,12 +16,10 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entry point."""
     command_line.define_training(recipe.__file__, recipe.__file__)
 
 
 def main() -> None:
-    """Run the demo, or resume it."""
     config = knobs.from_configdict(DemoConfig, command_line.config())
     folder = command_line.start_training()
     from bert_jax.demo import demo

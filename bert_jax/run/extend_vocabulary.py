@@ -18,7 +18,6 @@ from bert_jax.run import command_line, text_input
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
     text_input.define_input_flags()
     flags.DEFINE_string("init_from", "", "Checkpoint whose vocabulary to extend.")
     flags.DEFINE_integer(
@@ -34,7 +33,6 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Run the program."""
     values = flags.FLAGS
     checkpoint = command_line.required_flag(
         "init_from", "give a checkpoint, --init_from=DIR"

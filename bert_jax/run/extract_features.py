@@ -17,7 +17,6 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
     command_line.define_checkpoint("run")
     flags.DEFINE_string(
         "input", "", "File of texts, plain, .gz or .zst, local or gs://; - reads stdin."
@@ -49,7 +48,6 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Write the features and print the number of texts."""
     source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
     name = command_line.required_flag("input", "give a file of texts, --input=FILE")
     output = command_line.required_flag(

@@ -25,7 +25,6 @@ _WINDOW = 256  # texts that are read ahead
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
     command_line.define_checkpoint("pretraining run")
     flags.DEFINE_string("file", "", "File with a text in each line; - reads stdin.")
     flags.DEFINE_string("next", "", "Print the probability that this text follows "

@@ -16,7 +16,6 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
     command_line.define_checkpoint("pretraining run")
     flags.DEFINE_string("file", "", "File of JSON lines, plain, .gz or .zst.")
     flags.DEFINE_string("output", "", "Folder to write; by default, only print.")
@@ -39,7 +38,6 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Score the pairs, print the table, and write the files."""
     source = command_line.required_flag("init_from", "give a workdir, --init_from=DIR")
     name = command_line.required_flag("file", "give a file of pairs, --file=FILE.jsonl")
     output = flags.FLAGS.output

@@ -25,7 +25,6 @@ EXIT_DOES_NOT_FIT = 3
 
 
 def define_flags() -> None:
-    """Define the flags of this entry point."""
     command_line.define_config(None, "configs/bert_large.py")
     flags.DEFINE_string(
         "topology", "", "Generation and chips of a slice, such as v4:4x4x8, v5e:16x16."
@@ -73,7 +72,6 @@ def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainCo
 
 
 def main() -> int:
-    """Print the plan that the flags ask for."""
     values = flags.FLAGS
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     name = command_line.required_flag(

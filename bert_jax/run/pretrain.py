@@ -16,13 +16,11 @@ from bert_jax.run import command_line
 
 
 def define_flags() -> None:
-    """Define the flags of this entry point."""
     command_line.define_training(None, "configs/bert_base.py")
     command_line.define_processes()
 
 
 def main() -> None:
-    """Pretrain, or resume pretraining."""
     config = knobs.from_configdict(config_lib.PretrainConfig, command_line.config())
     folder = command_line.start_training()
     from bert_jax import pretraining

@@ -19,7 +19,6 @@ from bert_jax.training import comparison, curves, metrics_file
 
 
 def define_flags() -> None:
-    """Define the flags of this entry point."""
     flags.DEFINE_string("workdir", "", "Folder of a run.")
     flags.DEFINE_string(
         "output",
@@ -31,7 +30,6 @@ def define_flags() -> None:
 
 
 def main(others: list[str]) -> None:
-    """Draw the curves of one workdir, or compare several."""
     folder = storage.path(
         command_line.required_flag("workdir", "give the folder of a run, --workdir=DIR")
     )

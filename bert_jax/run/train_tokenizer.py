@@ -19,7 +19,6 @@ from bert_jax.run import command_line, text_input
 
 
 def define_flags() -> None:
-    """Define the flags of this entrypoint."""
     text_input.define_flags()
     flags.DEFINE_enum("kind", "wordpiece", vocabulary.TRAINERS, "Kind of tokenizer.")
     flags.DEFINE_integer(
@@ -36,7 +35,6 @@ def define_flags() -> None:
 
 
 def main() -> None:
-    """Run the program."""
     values = flags.FLAGS
     output = command_line.required_flag("output", "give a folder, --output=DIR")
     text_input.check_new_folder(output)
