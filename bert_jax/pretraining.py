@@ -20,7 +20,6 @@ from bert_jax.objectives import (
     replaced_tokens,
     unigram_baseline,
 )
-from bert_jax.training import metadata as metadata_lib
 from bert_jax.training import (
     metrics_file,
     optimizer,
@@ -84,8 +83,8 @@ def pretrain(
     if isinstance(config.objective, config_lib.DistillationConfig):
         config = teacher.fill_in_fingerprint(config)
     run = make_run(config, sharding.make_mesh(config.mesh), corpora)
-    metadata = metadata_lib.of_run(config, run.objective, corpora[0].tokenizer)
-    with session.open_session(run, folder, config, metadata, ledger) as opened:
+    tokenizer = corpora[0].tokenizer
+    with session.open_session(run, folder, tokenizer, ledger) as opened:
         if not source:
             return session.train(opened), config
         change = functools.partial(warm_start.load_initial_params, run, source)
@@ -150,12 +149,9 @@ def make_run(
         optimizer=optimizer.make_optimizer(config.optimizer, schedule),
         schedule=schedule,
         phases=phases,
-        seed=config.seed,
-        config=config.loop,
+        config=config,
         mesh=mesh,
         encoders=config.encoders,
-        shard_optimizer=config.mesh.shard_optimizer,
-        gradient_sum=config.mesh.gradient_sum,
         constants=constants,
     )
 

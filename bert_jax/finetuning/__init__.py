@@ -27,7 +27,6 @@ from bert_jax.training import (
     session,
     sharding,
 )
-from bert_jax.training import metadata as metadata_lib
 from bert_jax.training.run import Phase, Run
 
 # Class of each task, by the kind of its config.
@@ -160,10 +159,8 @@ def _finetune_once(
         f"{source} has other parameters",
     )
     run = make_run(config, sharding.make_mesh(config.mesh), encoder, task)
-    metadata = metadata_lib.of_run(
-        config, run.objective, pretrained.tokenizer, task.settings
-    )
-    with session.open_session(run, folder, config, metadata, ledger) as opened:
+    tokenizer = pretrained.tokenizer
+    with session.open_session(run, folder, tokenizer, ledger, task.settings) as opened:
         change = functools.partial(initialise.load_initial_params, config, run, source)
         state = session.train(opened, change)
         (phase,) = run.phases
@@ -267,12 +264,9 @@ def make_run(
         ),
         schedule=schedule,
         phases=(phase,),
-        seed=config.seed,
-        config=config.loop,
+        config=config,
         mesh=mesh,
         encoders={"encoder.": encoder},
-        shard_optimizer=config.mesh.shard_optimizer,
-        gradient_sum=config.mesh.gradient_sum,
         frozen=frozen,
         best=config.keep_best,
     )

@@ -81,6 +81,7 @@ class Loop:
         self._reporter = reporter
         self._stop_requests = stop_requests
         self._run = saver.run
+        self._config = saver.run.config.loop
         self._ledger = saver.ledger
         self._totals = throughput.Totals(saver.run)
         self._is_profiling = False
@@ -139,7 +140,7 @@ class Loop:
             self._train_steps()
 
     def _train_steps(self) -> None:
-        config, steps = self._run.config, self._compile()
+        steps = self._compile()
         self._stop_requests.wait_for_saves()
         ready = time.perf_counter()
         for length, batch in self._batches():
@@ -154,8 +155,8 @@ class Loop:
             self._in_flight.append(_InFlight(self._done, length, report, terms))
             self._observe(_STEPS_AHEAD)
 
-            evaluates = self._data.held_out and self._is_due(config.eval_every)
-            saves = self._is_due(config.checkpoint_every)
+            evaluates = self._data.held_out and self._is_due(self._config.eval_every)
+            saves = self._is_due(self._config.checkpoint_every)
             if evaluates or saves or self._stopping or self._ends_profile():
                 self._observe(0)
                 self._end_profile()
@@ -216,7 +217,7 @@ class Loop:
 
     def _terms_to_log(self) -> metric_sums.Terms | None:
         """Return the metrics since the last report if one is due, and reset them."""
-        if self._done != 1 and not self._is_due(self._run.config.log_every):
+        if self._done != 1 and not self._is_due(self._config.log_every):
             return None
         terms = self._state.terms
         self._state = dataclasses.replace(self._state, terms=self._zero_terms())
@@ -256,7 +257,7 @@ class Loop:
         """Report the batch, and continue if `max_skipped_steps` allows it."""
         rows = self._data.row_names(step - 1 - self._begin)
         what = reporting.describe_not_finite(self._saver.folder, step, report, rows)
-        limit = self._run.config.max_skipped_steps
+        limit = self._config.max_skipped_steps
         if self._skipped <= limit:
             self._reporter.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
             return
@@ -274,7 +275,7 @@ class Loop:
 
     def _is_evaluation_missing(self) -> bool:
         """Return whether the newest checkpoint still has to be evaluated."""
-        return self._is_due(self._run.config.eval_every) and not processes.call_on_main(
+        return self._is_due(self._config.eval_every) and not processes.call_on_main(
             lambda: self._done in self._reporter.records("eval")
         )
 
@@ -333,7 +334,7 @@ class Loop:
     # ---- profile
 
     def _begin_profile(self) -> None:
-        if self._done + 1 != self._run.config.profile_step:
+        if self._done + 1 != self._config.profile_step:
             return
         self._observe(0)
         folder = self._saver.folder / "profile"
@@ -345,8 +346,8 @@ class Loop:
         self._window.restart()
 
     def _ends_profile(self) -> bool:
-        config = self._run.config
-        is_last = self._done >= config.profile_step + config.profile_steps - 1
+        first, count = self._config.profile_step, self._config.profile_steps
+        is_last = self._done >= first + count - 1
         return self._is_profiling and (
             is_last or self._stopping or self._done == self._end
         )

@@ -62,11 +62,11 @@ def lower_step(
     The seed is an argument, from `seed_array`, so that runs that differ in their seed
     share a compiled program. State and batch are arrays, or shapes with shardings.
     """
-    sum_over_replicas = None
+    sum_over_replicas, dtype = None, jnp.dtype(run.config.mesh.gradient_sum)
     # The compiler would all-reduce in float32, for each micro-batch.
-    if phase.micro_batches > 1 or run.gradient_sum != "float32":
+    if phase.micro_batches > 1 or dtype != jnp.float32:
         sum_over_replicas = functools.partial(
-            sharding.sum_over_replicas, mesh=run.mesh, dtype=jnp.dtype(run.gradient_sum)
+            sharding.sum_over_replicas, mesh=run.mesh, dtype=dtype
         )
 
     def step_and_report(state, batch, signals, seed, constants):
@@ -105,7 +105,7 @@ def lower_step(
 
 def seed_array(run: Run) -> jax.Array:
     """Return the seed of a run as an argument of its programs: uint32 []."""
-    seed = np.uint32(run.seed % 2**32)
+    seed = np.uint32(run.config.seed % 2**32)
     replicated = sharding.replicated(run.mesh)
     return jax.make_array_from_callback((), replicated, lambda _: np.array(seed))
 

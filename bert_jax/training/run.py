@@ -92,14 +92,11 @@ class Run:
     # Learning rate by number of updates, for the reports.
     schedule: Callable[[jax.Array], jax.Array]
     phases: tuple[Phase, ...]
-    seed: int
-    config: config_lib.LoopConfig  # how often to log, evaluate and save
+    # With all fields filled in.
+    config: config_lib.PretrainConfig | config_lib.FinetuneConfig
     mesh: Mesh
     # Encoders of a step, by their names in messages.
     encoders: Mapping[str, config_lib.EncoderConfig]
-    shard_optimizer: bool  # whether replicas of the model shard the optimizer state
-    # Dtype in which gradients of the replicas are all-reduced.
-    gradient_sum: str = "float32"
     # Predicate of the paths of frozen parameters; None for none.
     frozen: Callable[[str], bool] | None = None
     # Evaluation metric that selects the best state, which is kept; "" for none.
@@ -123,7 +120,7 @@ class Run:
     def state_shapes(self) -> step_lib.TrainState:
         """The state as `jax.ShapeDtypeStruct`s with shardings."""
         shapes = sharding.state_shapes(self.init, self.mesh)
-        if self.shard_optimizer:
+        if self.config.mesh.shard_optimizer:
             opt_state = sharding.split_over_data(shapes.opt_state)
             shapes = dataclasses.replace(shapes, opt_state=opt_state)
         return shapes

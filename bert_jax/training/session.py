@@ -14,6 +14,7 @@ import jax
 from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax.errors import UserError
+from bert_jax.tokenizer import Tokenizer
 from bert_jax.training import (
     checkpoint,
     goodput,
@@ -50,32 +51,34 @@ def prepare(config: config_lib.LoopConfig) -> Iterator[goodput.Ledger]:
 def open_session(
     run: Run,
     folder: str,
-    config: Any,
-    metadata: metadata_lib.Metadata,
+    tokenizer: Tokenizer,
     ledger: goodput.Ledger,
+    task: dict[str, Any] | None = None,
 ) -> Iterator[saving.Saver]:
     """Claim a workdir for a run, and open its checkpoints.
 
-    The folder is created if needed, and gets the config, which has all fields filled
-    in. Each checkpoint gets the metadata. The ledger comes from `prepare`.
+    The folder is created if needed, and gets the config. Each checkpoint gets the
+    tokenizer and the settings of the task (`tasks.Task`). The ledger comes from
+    `prepare`.
 
     Raises:
       UserError: The folder cannot be written, is in use, or holds another run.
     """
-    if run.config.profile_step > run.total_steps:
+    config = run.config.loop
+    if config.profile_step > run.total_steps:
         raise UserError(
-            f"loop.profile_step={run.config.profile_step} is more than the "
+            f"loop.profile_step={config.profile_step} is more than the "
             f"{run.total_steps} steps of the run"
         )
+    metadata = metadata_lib.of_run(run.config, run.objective, tokenizer, task)
     with (
-        watchdog.watch(run.config.hang_seconds) as heartbeat,
-        workdir.claim(folder, config) as path,
+        watchdog.watch(config.hang_seconds) as heartbeat,
+        workdir.claim(folder, run.config) as path,
     ):
         leaves = jax.tree.leaves(run.state_shapes)
         size = sum(leaf.size * leaf.dtype.itemsize for leaf in leaves)
-        keep = run.config.keep_checkpoints
         checkpoints = checkpoint.Checkpoints(
-            path / "checkpoints", keep, metadata, size=size
+            path / "checkpoints", config.keep_checkpoints, metadata, size=size
         )
         best = None
         if run.best:
@@ -119,7 +122,7 @@ def train(
             data = loop.open_data(run, run.phases[0])
             saver.heartbeat()
             processes.say("initialising the parameters")
-            key = jax.random.key(run.seed)
+            key = jax.random.key(run.config.seed)
             state = change_initial(sharding.initialise(run.init, shapes, key))
         constants = run.load_constants()
         step = int(state.step)
