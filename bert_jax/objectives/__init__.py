@@ -15,6 +15,7 @@ from bert_jax import config as config_lib
 from bert_jax.objectives import metric_sums
 
 Batch = dict[str, jax.Array]
+BatchShapes = dict[str, jax.ShapeDtypeStruct]
 
 
 class Objective(Protocol):
@@ -43,9 +44,7 @@ class Objective(Protocol):
     def metrics(self) -> tuple[str, ...]:
         """Names of all terms, losses included."""
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return the shapes and types of the arrays of a batch, each with B rows."""
 
     def sequence_flops(self, length: int) -> float:

@@ -9,7 +9,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.model import flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, metric_sums, pretraining
+from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,9 +28,7 @@ class CausalLm(pretraining.PretrainingObjective):
     def model(self) -> heads.CausalModel:
         return heads.CausalModel(self.encoder)
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         weights = jax.ShapeDtypeStruct((batch_size,), jnp.float32)
         return super().batch_shapes(batch_size, length) | {"weights": weights}
 

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 
 from bert_jax.model import cross_entropy
-from bert_jax.objectives import Batch, labelled, metric_sums
+from bert_jax.objectives import Batch, BatchShapes, labelled, metric_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,9 +40,7 @@ class Classification(labelled.LabelledObjective):
 
     loss_name = "classification_loss"
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         shapes = super().batch_shapes(batch_size, length)
         if self.has_probabilities:
             of_classes = batch_size, self.num_classes

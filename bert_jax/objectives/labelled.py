@@ -10,7 +10,7 @@ import jax.numpy as jnp
 from bert_jax import config as config_lib
 from bert_jax.model import cross_entropy, flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, metric_sums
+from bert_jax.objectives import Batch, BatchShapes, metric_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,9 +77,7 @@ class LabelledObjective:
         """Return the shape of the token arrays."""
         return batch_size, length
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return shapes and types. `weights` is 0 for rows that pad a batch."""
         tokens = {"input_ids": jnp.int32, "segment_ids": jnp.int32}
         tokens["attention_mask"] = jnp.bool_

@@ -15,7 +15,7 @@ from jaxtyping import Array, Float
 from bert_jax import config as config_lib
 from bert_jax.model import cross_entropy, flops, heads
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, metric_sums, pretraining
+from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,9 +43,7 @@ class MaskedLm(pretraining.PretrainingObjective):
         head = f"{self._pair_task}_head" if self._pair_task else ""
         return heads.PretrainingModel(self.encoder, head)
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         shapes = super().batch_shapes(batch_size, length)
         predictions = self._predictions(length)
         shapes |= pretraining.prediction_shapes("mlm", batch_size, predictions)

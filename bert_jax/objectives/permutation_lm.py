@@ -10,7 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import flops
 from bert_jax.model.inputs import Inputs
 from bert_jax.model.xlnet.permutation_model import PermutationModel
-from bert_jax.objectives import Batch, metric_sums, pretraining
+from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
 
 
 @dataclasses.dataclass(frozen=True)
@@ -30,9 +30,7 @@ class PermutationLm(pretraining.PretrainingObjective):
     def model(self) -> PermutationModel:
         return PermutationModel(self.encoder)
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         predictions = self.config.predictions(length)
         return {
             **super().batch_shapes(batch_size, length),

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.model import heads
-from bert_jax.objectives import Batch, metric_sums
+from bert_jax.objectives import Batch, BatchShapes, metric_sums
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,9 +36,7 @@ class PretrainingObjective:
         packed = ("examples_per_row",) if self.config.examples_per_row > 1 else ()
         return (*self.losses, *accuracies, "padding_fraction", *packed)
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return shapes and types of the tokens and of the boundaries of examples."""
         names = ["input_ids"]
         if self.config.segments not in config_lib.SINGLE_SEGMENTS:
@@ -72,9 +70,7 @@ class PretrainingObjective:
         return terms
 
 
-def prediction_shapes(
-    name: str, batch_size: int, count: int
-) -> dict[str, jax.ShapeDtypeStruct]:
+def prediction_shapes(name: str, batch_size: int, count: int) -> BatchShapes:
     """Return shapes and types of the arrays of predicted tokens."""
     types = {"positions": jnp.int32, "labels": jnp.int32, "weights": jnp.float32}
     return {

@@ -16,7 +16,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import flops, randomness
 from bert_jax.model import replaced_tokens as model_lib
 from bert_jax.model.inputs import Inputs
-from bert_jax.objectives import Batch, metric_sums, pretraining
+from bert_jax.objectives import Batch, BatchShapes, metric_sums, pretraining
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,9 +53,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     def model(self) -> model_lib.ReplacedTokensModel:
         return model_lib.ReplacedTokensModel(self.encoder, self.generator)
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         predictions = self.config.masking.predictions(length)
         shapes = super().batch_shapes(batch_size, length)
         return shapes | pretraining.prediction_shapes("mlm", batch_size, predictions)

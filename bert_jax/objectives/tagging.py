@@ -6,7 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from bert_jax.objectives import Batch, labelled
+from bert_jax.objectives import Batch, BatchShapes, labelled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -18,9 +18,7 @@ class Tagging(labelled.LabelledObjective):
     loss_name = "tagging_loss"
     per_token = True
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return shapes and types. Rows have one segment; negative labels mean none."""
         shapes = super().batch_shapes(batch_size, length)
         del shapes["segment_ids"]

@@ -77,7 +77,7 @@ class Planner:
         return Plan(
             recipe=recipe,
             topology=self.topology,
-            mesh=sharding.describe(run.mesh),
+            mesh=", ".join(f"{axis} {size}" for axis, size in run.mesh.shape.items()),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
             phases=tuple(phases),
             kernels=tuple(run.describe_kernels()),

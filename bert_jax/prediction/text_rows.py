@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
+from bert_jax.objectives import BatchShapes
 from bert_jax.tasks import task_files
 
 # A text, or two texts that become two segments.
@@ -37,9 +38,7 @@ class TextQuestion:
     # Names of further arrays of a batch, int32 [B, 1]. Rows may have more columns.
     token_arrays: ClassVar[tuple[str, ...]] = ()
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return the shapes of `tasks.texts.to_rows` and of the `token_arrays`."""
         ids = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
         mask = jax.ShapeDtypeStruct((batch_size, length), jnp.bool_)

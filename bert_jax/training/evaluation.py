@@ -6,7 +6,7 @@ from collections.abc import Callable
 import jax
 import numpy as np
 
-from bert_jax.objectives import Batch, metric_sums
+from bert_jax.objectives import Batch, BatchShapes, metric_sums
 from bert_jax.training import programs, sharding
 from bert_jax.training.run import Batches, Phase, PhaseData, Run
 
@@ -44,7 +44,7 @@ class Evaluator:
             lambda signals: signals, out_shardings=sharding.replicated(run.mesh)
         )
 
-    def compile(self, params, shapes: dict[str, jax.ShapeDtypeStruct]) -> None:
+    def compile(self, params, shapes: BatchShapes) -> None:
         """Compile the program for batches of one shape, once."""
         shape = shapes["input_ids"].shape
         if shape not in self._compiled:

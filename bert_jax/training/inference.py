@@ -6,6 +6,7 @@ from typing import Any, Protocol
 import jax
 import numpy as np
 
+from bert_jax.objectives import BatchShapes
 from bert_jax.training import sharding
 
 
@@ -18,9 +19,7 @@ class Question(Protocol):
 
     encoder_path: str
 
-    def batch_shapes(
-        self, batch_size: int, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return the shapes of the arrays that `outputs` reads, and maybe of more."""
 
     def init(self, key: jax.Array) -> Any:

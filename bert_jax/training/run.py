@@ -12,6 +12,7 @@ from jax.sharding import Mesh
 
 from bert_jax import config as config_lib
 from bert_jax.model.kernels import decisions
+from bert_jax.objectives import BatchShapes
 from bert_jax.training import sharding
 from bert_jax.training import step as step_lib
 
@@ -133,12 +134,11 @@ class Run:
         """Return the constants. All processes must call it."""
         return self.constants.load(self.constant_shapes())
 
-    def batch_shapes(
-        self, phase: Phase, length: int
-    ) -> dict[str, jax.ShapeDtypeStruct]:
+    def batch_shapes(self, phase: Phase, length: int) -> BatchShapes:
         """Return a batch of a phase as `jax.ShapeDtypeStruct`s with shardings."""
         shapes = phase.objective.batch_shapes(phase.batch_size, length)
-        return sharding.batch_shapes(self.mesh, shapes)
+        rows = sharding.batch_sharding(self.mesh)
+        return {name: leaf.update(sharding=rows) for name, leaf in shapes.items()}
 
     def describe_kernels(self) -> list[str]:
         """Describe the implementation of each part of the model, a line for each phase.

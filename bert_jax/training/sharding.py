@@ -279,21 +279,6 @@ def bytes_of_device(shapes: Any) -> int:
     )
 
 
-def batch_shapes(
-    mesh: Mesh, shapes: dict[str, jax.ShapeDtypeStruct]
-) -> dict[str, jax.ShapeDtypeStruct]:
-    """Add shardings to the shapes of a batch."""
-    return {
-        name: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=batch_sharding(mesh))
-        for name, s in shapes.items()
-    }
-
-
-def describe(mesh: Mesh) -> str:
-    """Format the sizes of the axes."""
-    return ", ".join(f"{axis} {size}" for axis, size in mesh.shape.items())
-
-
 def shardings_of(shapes: Any) -> Any:
     """Return the shardings in a tree of `jax.ShapeDtypeStruct`."""
     return jax.tree.map(lambda leaf: leaf.sharding, shapes)
