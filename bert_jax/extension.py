@@ -38,7 +38,7 @@ class NewWord:
 
 
 @dataclasses.dataclass(frozen=True)
-class Extended:
+class ExtensionResult:
     """Result of extending a vocabulary."""
 
     words: list[NewWord]  # added words, the most useful first
@@ -55,7 +55,7 @@ def extend(
     words: int,
     min_count: int,
     sample_bytes: int,
-) -> Extended:
+) -> ExtensionResult:
     """Add words of a text to the vocabulary of a checkpoint.
 
     The embedding and the output bias of a new word are initialised with the mean over
@@ -107,7 +107,7 @@ def extend(
     model = dataclasses.replace(model, params=params, metadata=metadata)
     convert.write_native(model, output)
     after = sum(map(len, extended.encode_batch(texts)))
-    return Extended(
+    return ExtensionResult(
         words=found,
         replaced=sum(i < tokenizer.vocab_size for i in ids),
         vocab_size=extended.vocab_size,

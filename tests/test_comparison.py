@@ -172,7 +172,7 @@ def test_picture_and_table_of_several_runs_have_all_baselines():
     assert legend(loss) == ["a", "b", "without context", "unigram entropy"]
     assert legend(accuracy) == ["a", "b", "without context"]
     assert legend(nsp) == ["a", "b"]
-    compared = [comparison.Compared(name, {}, r) for name, r in runs.items()]
+    compared = [comparison.ComparedRun(name, {}, r) for name, r in runs.items()]
     lines = [line.split() for line in comparison.table(compared).splitlines()]
     assert ["held", "out,", "unigram_entropy", "6.4", "6.3"] in lines
     assert ["held", "out,", "mlm_loss_without_context", "5.8", "5.7"] in lines

@@ -250,7 +250,7 @@ def test_curves_show_the_records():
         "T",
         baselines={"mlm_loss": (2.2, "known")},
         finetuned={"one": runs},
-        baseline=("other", [record(3, "eval", mlm_loss=2.7, nsp_accuracy=0.5)]),
+        other_run=("other", [record(3, "eval", mlm_loss=2.7, nsp_accuracy=0.5)]),
     )
     by_label = {axis.get_ylabel(): axis for axis in picture.axes}
     assert list(by_label) == [

@@ -91,7 +91,7 @@ def draw(
         "A small encoder on the documentation of Python packages",
         baselines=baselines,
         finetuned={f"{name} weights": runs for name, runs in finetuned.items()},
-        baseline=("BERT's recipe", bert_records) if bert_records else None,
+        other_run=("BERT's recipe", bert_records) if bert_records else None,
     )
 
 

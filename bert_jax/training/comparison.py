@@ -17,7 +17,7 @@ _SHOWN_IN_TRAINING = ("loss", "accuracy", "exact")
 
 
 @dataclasses.dataclass(frozen=True)
-class Compared:
+class ComparedRun:
     """A run in a comparison."""
 
     name: str  # unique name
@@ -25,7 +25,7 @@ class Compared:
     records: list[Record]
 
 
-def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
+def read(workdirs: Sequence[storage.Path]) -> list[ComparedRun]:
     """Read the configs and metrics of several runs.
 
     Raises:
@@ -38,12 +38,12 @@ def read(workdirs: Sequence[storage.Path]) -> list[Compared]:
         twice = next(name for name in names if names.count(name) > 1)
         raise UserError(f"{twice} is given twice; give each workdir once")
     return [
-        Compared(terminal.printable(name), _fields(folder), metrics_file.read(folder))
-        for name, folder in zip(names, workdirs, strict=True)
+        ComparedRun(name, _fields(folder), metrics_file.read(folder))
+        for name, folder in zip(map(terminal.printable, names), workdirs, strict=True)
     ]
 
 
-def table(runs: Sequence[Compared]) -> str:
+def table(runs: Sequence[ComparedRun]) -> str:
     """Format a table of the config fields that differ and the last metrics of each run.
 
     Each run has a column. Its metrics come from its last evaluation, or from the last

@@ -37,7 +37,7 @@ def draw(
     *,
     baselines: dict[str, tuple[float, str]] | None = None,
     finetuned: dict[str, list[list[Record]]] | None = None,
-    baseline: tuple[str, Sequence[Record]] | None = None,
+    other_run: tuple[str, Sequence[Record]] | None = None,
 ) -> figure.Figure:
     """Plot the curves of a run: training as lines, held-out evaluation with dots.
 
@@ -50,7 +50,7 @@ def draw(
       baselines: An additional baseline of a metric, and its label, by metric.
       finetuned: Records of fine-tuning runs with different seeds, by label. They get
         another panel, with the mean and the range of their accuracy.
-      baseline: Label and records of another run, whose held-out losses and accuracies
+      other_run: Label and records of another run, whose held-out losses and accuracies
         are dashed lines.
 
     Raises:
@@ -70,7 +70,7 @@ def draw(
     for axis, (label, drawn) in zip(grid, panels, strict=False):
         for name, color in zip(drawn, itertools.cycle(_COLORS), strict=False):
             level = (baselines or {}).get(name)
-            _draw_metric(axis, records, name, color, level, baseline)
+            _draw_metric(axis, records, name, color, level, other_run)
         axis.set_ylabel(label)
         if label.startswith(("loss", "accuracy")):
             _add_legend(axis)
@@ -153,15 +153,15 @@ def _draw_metric(
     name: str,
     color: str,
     level: tuple[float, str] | None,
-    baseline: tuple[str, Sequence[Record]] | None,
+    other_run: tuple[str, Sequence[Record]] | None,
 ) -> None:
     """Draw a metric in training and evaluation, its baselines, and another run's."""
     label = _LABELS.get(name.rpartition("_")[0], name.replace("_", " "))
     plot = functools.partial(_plot, axis, name=name, color=color)
     plot(records, split="train", label=f"{label}, training", alpha=0.6)
     plot(records, split="eval", label=f"{label}, held out", marker=".")
-    if baseline:
-        plot(baseline[1], split="eval", label=f"{label}, {baseline[0]}", ls="--")
+    if other_run:
+        plot(other_run[1], split="eval", label=f"{label}, {other_run[0]}", ls="--")
     known = _baselines(records, name)
     if level:
         known[level[1]] = level[0]
