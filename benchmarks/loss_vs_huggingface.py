@@ -92,10 +92,10 @@ def bert_jax_losses(objective, settings, batches):
     for batch in batches:
         state, _ = train_step(state, batch)
         # The state adds up metrics since the last report. Report each step.
-        terms = jax.device_get(state.terms)
-        losses.append(metric_sums.report(objective.losses, terms)["loss"])
-        zeros = jax.tree.map(jax.numpy.zeros_like, state.terms)
-        state = state.replace(terms=zeros)
+        sums = jax.device_get(state.metric_sums)
+        losses.append(metric_sums.report(objective.losses, sums)["loss"])
+        zeros = jax.tree.map(jax.numpy.zeros_like, state.metric_sums)
+        state = state.replace(metric_sums=zeros)
     return np.array(losses), initial
 
 

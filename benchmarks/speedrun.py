@@ -261,13 +261,13 @@ def held_out(params, config: config_lib.PretrainConfig) -> dict[str, float]:
     objective = pretraining.OBJECTIVES["masked_lm"](config.encoder, masked_lm)
 
     @jax.jit
-    def terms(params, batch):
+    def sums(params, batch):
         key = jax.random.key(0)
-        return objective.terms(params, batch, dropout_keys=None, sampling_keys=key)
+        return objective.sums(params, batch, dropout_keys=None, sampling_keys=key)
 
     total = None
     for batch in data.held_out[0].batches():
-        added = jax.device_get(terms(params, batch))
+        added = jax.device_get(sums(params, batch))
         total = jax.tree.map(np.add, total, added) if total else added
     return metric_sums.report(objective.losses, total)
 

@@ -34,7 +34,7 @@ def make_state(mesh, number):
             step=jnp.int32(number),
             params={"w": weights},
             opt_state={"m": weights * weights},
-            terms={"a": jnp.zeros(())},
+            metric_sums={"a": jnp.zeros(())},
             skipped=jnp.int32(0),
         )
 

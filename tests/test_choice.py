@@ -257,7 +257,7 @@ def test_loss_and_accuracy_by_hand(batch, params):
     assert (outputs[~is_there] == -1e9).all()
     probabilities = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
     losses = -np.log(probabilities[np.arange(ROWS), batch["labels"]])
-    got = jax.jit(OBJECTIVE.terms)(
+    got = jax.jit(OBJECTIVE.sums)(
         params, batch, dropout_keys=None, sampling_keys=jnp.zeros(ROWS, jnp.uint32)
     )
     assert got["choice_loss"].count == OBJECTIVE.counts(batch)["choice_loss"] == 3

@@ -135,7 +135,7 @@ def test_the_loss_with_weights_and_smoothing_is_the_formula(has_probabilities):
     # Logits far from 0 and from each other.
     params["classifier"] = jax.tree.map(lambda x: 40 * x, params["classifier"])
     keys = jnp.zeros(6, jnp.uint32)  # nothing is drawn
-    measure = jax.jit(objective.terms)
+    measure = jax.jit(objective.sums)
     got = measure(params, batch, dropout_keys=None, sampling_keys=keys)
     outputs = jax.jit(objective.outputs)(params, batch)
     logits = np.asarray(outputs["logits"], np.float64)
@@ -186,7 +186,7 @@ def test_small_weights_give_the_gradient_of_a_weighted_mean():
     moved = jax.tree.map(lambda old, new: old - new, state.params, after.params)
     assert relative_distance(moved, gradient) < 1e-4
     assert result.grad_norm == pytest.approx(float(optax.tree.norm(gradient)), rel=1e-4)
-    reported = metric_sums.report(weighted.losses, after.terms)["loss"]
+    reported = metric_sums.report(weighted.losses, after.metric_sums)["loss"]
     assert reported == pytest.approx(float(loss), rel=1e-5)
 
 

@@ -46,7 +46,7 @@ def teacher(encoder=TEACHER):
 
 @functools.partial(jax.jit, static_argnums=0)
 def terms_of(objective, params, batch, dropout_keys=None):
-    return objective.terms(params, batch, dropout_keys=dropout_keys, sampling_keys=KEYS)
+    return objective.sums(params, batch, dropout_keys=dropout_keys, sampling_keys=KEYS)
 
 
 def test_rows_of_the_teacher_beyond_the_tokens_do_not_count():
@@ -205,7 +205,9 @@ def test_a_mesh_gives_the_step_of_one_device():
     mesh = sharding.make_mesh(config.MeshConfig(data=2, fsdp=2, tensor=2))
     got = stepped(distilled(**HIDDEN), mesh, teacher(DEEP))
     for name in ("teacher_loss", "hidden_loss", "mlm_loss", "grad_norm"):
-        np.testing.assert_allclose(got.terms[name], expected.terms[name], rtol=1e-5)
+        np.testing.assert_allclose(
+            got.metric_sums[name], expected.metric_sums[name], rtol=1e-5
+        )
 
 
 # ---- runs

@@ -60,7 +60,7 @@ def sentences(count):
 def loss_sum(objective, params, batch):
     """Return the sum of an objective's first loss over a batch."""
     keys = jnp.zeros((1,), jnp.uint32)
-    terms = objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
+    terms = objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
     return terms[next(iter(objective.losses))].sum
 
 

@@ -31,7 +31,7 @@ def compiled_loss_and_grads(encoder):
     objective = masked_lm.MaskedLm(encoder)
 
     def loss(params, batch, keys):
-        got = objective.terms(
+        got = objective.sums(
             params, batch, dropout_keys=keys, sampling_keys=SAMPLING_KEYS
         )
         losses = [got[name].sum / got[name].count for name in objective.losses]
@@ -324,4 +324,4 @@ def test_terms_are_sums_and_counts():
     assert got["nsp_loss"].count == 8
     padding = 1 - np.asarray(batch["attention_mask"])
     assert metric_sums.ratio(got["padding_fraction"]) == pytest.approx(padding.mean())
-    assert metric_sums.ratio(metric_sums.Term(jnp.zeros(()), jnp.zeros(()))) == 0.0
+    assert metric_sums.ratio(metric_sums.MetricSum(jnp.zeros(()), jnp.zeros(()))) == 0.0

@@ -75,7 +75,7 @@ def keys(purpose, rows=range(2 * ROWS)):
 
 @functools.cache
 def compiled(name):
-    return jax.jit(OBJECTIVES[name].terms)
+    return jax.jit(OBJECTIVES[name].sums)
 
 
 def measure(name, batch, *, dropout=range(ROWS), sampling=range(ROWS)):
@@ -101,7 +101,7 @@ def with_dropout(name):
     @jax.jit
     def both(params):
         def loss(params):
-            got = objective.terms(
+            got = objective.sums(
                 params,
                 batch,
                 dropout_keys=keys("dropout"),

@@ -205,12 +205,12 @@ def initial(settings):
     return params_of(objective_of(alone).init)
 
 
-def loss_and_terms(objective, batch):
+def loss_and_sums(objective, batch):
     counts = objective.counts(batch)
     keys = jnp.zeros(len(batch["input_ids"]), jnp.uint32)
 
     def loss(params):
-        got = objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
+        got = objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
         means = {name: got[name].sum / counts[name] for name in objective.losses}
         return metric_sums.total(objective.losses, means), got
 
@@ -227,8 +227,8 @@ def test_packing_keeps_losses_and_gradients(name, corpus):
     assert len(rows["input_ids"]) > 16
     batch = jax.tree.map(jnp.asarray, batch)
     params = initial(settings)
-    (loss, packed), gradient = loss_and_terms(objective_of(settings), batch)(params)
-    (expected, separate), other = loss_and_terms(objective_of(alone), rows)(params)
+    (loss, packed), gradient = loss_and_sums(objective_of(settings), batch)(params)
+    (expected, separate), other = loss_and_sums(objective_of(alone), rows)(params)
     assert float(loss) == pytest.approx(float(expected), rel=1e-5)
     for term in separate.keys() - {"padding_fraction"}:
         assert packed[term].count == separate[term].count > 0

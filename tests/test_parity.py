@@ -129,7 +129,7 @@ def batch_of(inputs, case):
 
 def losses_of(params, objective, batch):
     """Return the sum of the losses, and each loss."""
-    got = objective.terms(params, batch, dropout_keys=None, sampling_keys=KEYS)
+    got = objective.sums(params, batch, dropout_keys=None, sampling_keys=KEYS)
     losses = {n: got[n].sum / got[n].count for n in objective.losses}
     return metric_sums.total(objective.losses, losses), losses
 

@@ -30,11 +30,11 @@ PHASES = (
 class Scaled(masked_lm.MaskedLm):
     """Masked tokens, with a loss that is multiplied by the rotary base."""
 
-    def terms(self, params, batch, **keys):
-        terms = super().terms(params, batch, **keys)
-        loss = terms["mlm_loss"]
+    def sums(self, params, batch, **keys):
+        sums = super().sums(params, batch, **keys)
+        loss = sums["mlm_loss"]
         scaled = loss._replace(sum=loss.sum * self.encoder.rotary_base)
-        return {**terms, "mlm_loss": scaled}
+        return {**sums, "mlm_loss": scaled}
 
 
 def configured(corpus):

@@ -131,7 +131,7 @@ def test_the_gradient_uses_the_same_mask():
 
 def loss(encoder, keys):
     objective = masked_lm.MaskedLm(encoder)
-    compute = jax.jit(objective.terms)
+    compute = jax.jit(objective.sums)
     got = compute(
         init(TINY), random_batch(), dropout_keys=keys, sampling_keys=row_keys(8)
     )
@@ -161,7 +161,7 @@ def test_every_place_draws_masks_of_its_own(monkeypatch):
     objective = masked_lm.MaskedLm(TINY)
     jax.eval_shape(objective.init, jax.random.key(0))
     keys = {"dropout_keys": row_keys(8), "sampling_keys": row_keys(8)}
-    jax.jit(objective.terms)(init(TINY), random_batch(), **keys)
+    jax.jit(objective.sums)(init(TINY), random_batch(), **keys)
     jax.effects_barrier()
     assert len(seen) == 1 + 3 * TINY.num_layers
     assert len(set(seen)) == len(seen)

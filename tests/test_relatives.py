@@ -156,7 +156,7 @@ def test_disentangled_embeddings_split_the_gradient_of_tied_ones():
         params = nn.unbox(jax.jit(objective.init)(jax.random.key(0)))
 
         def losses(params, objective=objective):
-            got = objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
+            got = objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
             return [got[name].sum for name in objective.losses]
 
         both = jax.jit(lambda params, f=losses: (f(params), jax.jacrev(f)(params)))
@@ -191,7 +191,7 @@ def test_terms_of_replaced_tokens_by_hand():
     distinct = [rng.permutation(np.arange(1, 10))[:4] for _ in range(8)]
     batch["mlm_positions"] = jnp.sort(jnp.array(distinct, jnp.int32), axis=1)
     sampling_keys = randomness.row_keys(1, "sampling", jnp.int32(0), jnp.arange(8))
-    terms = jax.jit(functools.partial(objective.terms, dropout_keys=None))
+    terms = jax.jit(functools.partial(objective.sums, dropout_keys=None))
     got = terms(params, batch, sampling_keys=sampling_keys)
     model, variables, inputs = objective.model, {"params": params}, Inputs.of(batch)
     apply = jax.jit(model.apply, static_argnames="method")

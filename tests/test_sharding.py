@@ -66,7 +66,7 @@ def loss_curve(mesh, objective=BERT, **options):
     with sharding.use(mesh):
         for _ in range(STEPS):
             state, _ = train(state, batch)
-            sums.append(sum(float(state.terms[x].sum) for x in objective.losses))
+            sums.append(sum(float(state.metric_sums[x].sum) for x in objective.losses))
     return np.diff([0.0, *sums]), state
 
 

@@ -20,7 +20,7 @@ def test_loss_and_accuracies_in_numpy():
     objective = spans.Spans(TINY)
     params, batch = params_of(objective.init), batch_of(objective, 6, 16)
     batch["weights"] = np.array([1, 1, 0, 1, 1, 1], np.float32)
-    terms = jax.jit(functools.partial(objective.terms, dropout_keys=None))
+    terms = jax.jit(functools.partial(objective.sums, dropout_keys=None))
 
     def measure(batch):
         got = terms(params, batch, sampling_keys=jnp.zeros(6, jnp.uint32))

@@ -49,7 +49,7 @@ def test_micro_batches_equal_the_batch_with_dropout_on():
         train(train(state, batch, micro_batches=n), batch, micro_batches=n)
         for n in (1, 8)
     )
-    assert_trees_close(pieces.terms, whole.terms, 1e-6)
+    assert_trees_close(pieces.metric_sums, whole.metric_sums, 1e-6)
     for name in ("mean", "square"):
         got, expected = (getattr(t.opt_state[1], name) for t in (pieces, whole))
         assert relative_distance(got, expected) < 1e-6
@@ -65,10 +65,10 @@ def test_metrics_add_up_until_they_are_reported():
     batch = random_batch()
     once = train(initial_state(), batch)
     twice = train(once, batch)
-    assert twice.terms["mlm_loss"].count == 2 * batch["mlm_weights"].sum()
-    assert twice.terms["grad_norm"].count == 2
+    assert twice.metric_sums["mlm_loss"].count == 2 * batch["mlm_weights"].sum()
+    assert twice.metric_sums["grad_norm"].count == 2
     assert twice.step == 2
-    assert set(twice.terms) == {*OBJECTIVE.metrics, "grad_norm"}
+    assert set(twice.metric_sums) == {*OBJECTIVE.metrics, "grad_norm"}
 
 
 def test_seed_and_step_decide_dropout():
@@ -77,7 +77,7 @@ def test_seed_and_step_decide_dropout():
     for seed, number in ((1, 0), (1, 0), (1, 7), (2, 0)):
         state = dataclasses.replace(initial_state(), step=jnp.int32(number))
         trained = train(state, batch, seed=seed)
-        losses.append(metric_sums.ratio(trained.terms["mlm_loss"]))
+        losses.append(metric_sums.ratio(trained.metric_sums["mlm_loss"]))
     assert losses[0] == losses[1]
     assert len(set(losses)) == 3
 
@@ -100,14 +100,14 @@ def test_evaluation_adds_up_and_ignores_padding_rows():
 def test_evaluation_draws_by_batch_and_row():
     """Draws are the same in each evaluation, and in micro-batches."""
 
-    def terms(params, batch, *, dropout_keys, sampling_keys):
+    def sums(params, batch, *, dropout_keys, sampling_keys):
         drawn = randomness.bits(sampling_keys, ()) % 1000  # [B]
         total = jnp.sum(drawn.astype(jnp.float32))
-        return {"drawn": metric_sums.Term(total, jnp.ones(()))}
+        return {"drawn": metric_sums.MetricSum(total, jnp.ones(()))}
 
     def drawn(index, micro_batches=1):
         evaluate = step.make_eval_step(
-            types.SimpleNamespace(terms=terms), seed=1, micro_batches=micro_batches
+            types.SimpleNamespace(sums=sums), seed=1, micro_batches=micro_batches
         )
         rows = {"input_ids": jnp.zeros((8, 3), jnp.int32)}
         zeros = metric_sums.zeros(["drawn"])
@@ -140,7 +140,7 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_count():
         after, outcome = run(good, batch | {"mlm_weights": weights})
         assert not (np.isfinite(outcome.loss) and np.isfinite(outcome.grad_norm))
         assert int(after.step) == 2 and int(after.skipped) == 1
-        for name in ("params", "opt_state", "terms"):
+        for name in ("params", "opt_state", "metric_sums"):
             before, now = getattr(good, name), getattr(after, name)
             assert jax.tree.all(jax.tree.map(np.array_equal, now, before)), name
     # And the next good step is as if the bad one had not been, dropout masks aside.

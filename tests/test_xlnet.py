@@ -129,7 +129,7 @@ def test_two_streams_agree_with_hugging_face(activation, published):
     @jax.value_and_grad
     def loss(params):
         no_keys = jnp.zeros(4, jnp.uint32)
-        got = objective.terms(params, batch, dropout_keys=None, sampling_keys=no_keys)
+        got = objective.sums(params, batch, dropout_keys=None, sampling_keys=no_keys)
         return got["plm_loss"].sum / got["plm_loss"].count
 
     @jax.jit
@@ -174,7 +174,7 @@ def compiled(config):
     objective = permutation_lm.PermutationLm(config)
 
     def loss(params, batch, keys):
-        got = objective.terms(
+        got = objective.sums(
             params, batch, dropout_keys=keys, sampling_keys=jnp.zeros(4, jnp.uint32)
         )
         return got["plm_loss"].sum

@@ -77,7 +77,7 @@ class Replaced:
     def _weights(self, batch):
         return batch["attention_mask"] * batch["weights"][:, None]
 
-    def terms(self, params, batch, *, dropout_keys, sampling_keys):
+    def sums(self, params, batch, *, dropout_keys, sampling_keys):
         ids = batch["input_ids"]
         words = randomness.bits(sampling_keys, ids.shape[1:])
         others = randomness.bits(randomness.fold_in(sampling_keys, "id"), ids.shape[1:])

@@ -1,6 +1,6 @@
 """Training objectives: from parameters and a batch to losses and metrics.
 
-All objectives implement `Objective`. A term is a sum and a count, which are divided
+All objectives implement `Objective`. A metric is a sum and a count, which are divided
 only when they are reported. The loss of a batch is the weighted sum over losses of
 sum / count, with the counts of the whole batch (`metric_sums.total`). So it does not
 depend on how the batch is split into micro-batches or sharded over devices.
@@ -42,7 +42,7 @@ class Objective(Protocol):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of all terms, losses included."""
+        """Names of all metrics, losses included."""
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return the shapes and types of the arrays of a batch, each with B rows."""
@@ -56,15 +56,15 @@ class Objective(Protocol):
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the divisor of each loss in a batch: float32 scalars."""
 
-    def terms(
+    def sums(
         self,
         params: Any,
         batch: Batch,
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> metric_sums.Terms:
-        """Return all losses and metrics of a batch.
+    ) -> metric_sums.MetricSums:
+        """Return sum and count of each loss and metric of a batch.
 
         Dropout and sampling have separate keys, because an evaluation has no dropout
         but may sample.

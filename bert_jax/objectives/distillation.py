@@ -94,12 +94,12 @@ class Distillation(masked_lm.MaskedLm):
         # are tokens, and each is padded. The tokens come first.
         student_mlm = logits.mlm.compute()  # [B, P, V]
         teacher_mlm = teacher_output.mlm.compute()  # [B, P, V]
-        terms = self.compare(student_mlm, logits.sentence, batch)
+        sums = self.compare(student_mlm, logits.sentence, batch)
         size = min(self.encoder.vocab_size, self.config.teacher_encoder.vocab_size)
         student_mlm, teacher_mlm = student_mlm[..., :size], teacher_mlm[..., :size]
         weights = batch["mlm_weights"]
         agrees = cross_entropy.is_correct(student_mlm, jnp.argmax(teacher_mlm, axis=-1))
-        terms |= {
+        sums |= {
             "teacher_loss": metric_sums.weighted(
                 divergence(student_mlm, teacher_mlm, self.config.temperature), weights
             ),
@@ -111,10 +111,10 @@ class Distillation(masked_lm.MaskedLm):
                 1 - cosine(logits.hidden_states[i], teacher_output.hidden_states[j])
                 for i, j in pairs
             ]  # of [B, L]
-            terms["hidden_loss"] = metric_sums.weighted(
+            sums["hidden_loss"] = metric_sums.weighted(
                 sum(distances) / len(pairs), metric_sums.token_weights(batch)
             )
-        return terms
+        return sums
 
 
 def divergence(

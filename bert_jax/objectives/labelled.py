@@ -49,7 +49,7 @@ class LabelledObjective:
         """Return float32 logits [B, C]; see `tasks.TaskObjective`."""
         return {"logits": self.logits(params, batch)}
 
-    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.Terms:
+    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         """Return the loss and the metrics in `metric_names`."""
         labels, weights = batch["labels"], self.loss_weights(batch)
         loss = cross_entropy.cross_entropy(logits, labels)
@@ -113,15 +113,15 @@ class LabelledObjective:
             {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
         )
 
-    def terms(
+    def sums(
         self,
         params: Any,
         batch: Batch,
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> metric_sums.Terms:
+    ) -> metric_sums.MetricSums:
         del sampling_keys  # These objectives sample nothing.
-        terms = self.measure(self.logits(params, batch, dropout_keys), batch)
+        sums = self.measure(self.logits(params, batch, dropout_keys), batch)
         padding = metric_sums.padding_fraction(batch["attention_mask"])
-        return terms | {"padding_fraction": padding}
+        return sums | {"padding_fraction": padding}

@@ -107,7 +107,7 @@ class MaskedLm(pretraining.PretrainingObjective):
         tokens: cross_entropy.VocabularyLogits | Float[Array, "B P V"],
         sentence: Float[Array, "*pairs 2"] | None,
         batch: Batch,
-    ) -> metric_sums.Terms:
+    ) -> metric_sums.MetricSums:
         """Compare logits with the labels, and return losses and accuracies."""
         measured = {}
         for name, scores in (("mlm", tokens), (self._pair_task, sentence)):

@@ -9,26 +9,26 @@ from jaxtyping import Array, Bool, Float, Int
 from bert_jax.model import cross_entropy
 
 
-class Term(NamedTuple):
+class MetricSum(NamedTuple):
     """Sum and count of a metric, before division: float32 scalars."""
 
     sum: Float[Array, ""]
     count: Float[Array, ""]
 
 
-Terms = dict[str, Term]
+MetricSums = dict[str, MetricSum]
 
 
-def zeros(names: Iterable[str]) -> Terms:
-    """Return terms with sum and count 0."""
-    return {name: Term(jnp.zeros(()), jnp.zeros(())) for name in names}
+def zeros(names: Iterable[str]) -> MetricSums:
+    """Return sums and counts of 0."""
+    return {name: MetricSum(jnp.zeros(()), jnp.zeros(())) for name in names}
 
 
 def weighted(
     values: Float[Array, "*rows"] | Bool[Array, "*rows"], weights: Float[Array, "*rows"]
-) -> Term:
-    """Return the term of a weighted mean."""
-    return Term(jnp.sum(values * weights), jnp.sum(weights))
+) -> MetricSum:
+    """Return sum and count of a weighted mean."""
+    return MetricSum(jnp.sum(values * weights), jnp.sum(weights))
 
 
 def predictions(
@@ -36,8 +36,8 @@ def predictions(
     logits: Float[Array, "*rows V"] | cross_entropy.VocabularyLogits,
     labels: Int[Array, "*rows"],
     weights: Float[Array, "*rows"],
-) -> Terms:
-    """Return the terms NAME_loss and NAME_accuracy of predicted classes."""
+) -> MetricSums:
+    """Return NAME_loss and NAME_accuracy of predicted classes."""
     loss, correct = cross_entropy.compare(logits, labels)
     return {
         f"{name}_loss": weighted(loss, weights),
@@ -51,10 +51,10 @@ def token_weights(batch: Mapping[str, Any]) -> Float[Array, "B L"]:
     return batch["attention_mask"] * has_prediction
 
 
-def padding_fraction(attention_mask: Bool[Array, "*rows L"]) -> Term:
-    """Return the term of the share of padding."""
+def padding_fraction(attention_mask: Bool[Array, "*rows L"]) -> MetricSum:
+    """Return sum and count of the share of padding."""
     is_padding = 1.0 - attention_mask
-    return Term(jnp.sum(is_padding), jnp.float32(is_padding.size))
+    return MetricSum(jnp.sum(is_padding), jnp.float32(is_padding.size))
 
 
 def total(losses: Mapping[str, float], values: Mapping[str, Any]) -> Any:
@@ -70,12 +70,12 @@ def mean(sum: Float[Array, ""], count: Float[Array, ""]) -> Float[Array, ""]:
     return sum / jnp.where(count == 0, 1.0, count)
 
 
-def ratio(term: Term) -> float:
+def ratio(metric: MetricSum) -> float:
     """Return the value to report, as `mean` on the host."""
-    return float(term.sum) / (float(term.count) or 1.0)
+    return float(metric.sum) / (float(metric.count) or 1.0)
 
 
-def report(losses: Mapping[str, float], terms: Terms) -> dict[str, float]:
-    """Return the values to report: the loss, and the mean of each term."""
-    values = {name: ratio(term) for name, term in sorted(terms.items())}
+def report(losses: Mapping[str, float], sums: MetricSums) -> dict[str, float]:
+    """Return the values to report: the loss, and the mean of each metric."""
+    values = {name: ratio(metric) for name, metric in sorted(sums.items())}
     return {"loss": total(losses, values), **values}

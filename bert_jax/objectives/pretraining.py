@@ -19,7 +19,7 @@ class PretrainingObjective:
     """Objective whose rows are made from a corpus.
 
     A subclass has a field `config` with a default, and adds to `batch_shapes` what it
-    predicts. It defines the rest of `Objective`, and `measure`, which `terms` calls.
+    predicts. It defines the rest of `Objective`, and `measure`, which `sums` calls.
     """
 
     encoder: config_lib.EncoderConfig
@@ -51,23 +51,21 @@ class PretrainingObjective:
         zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arrays)
         return heads.init(self.model, key, *zeros)
 
-    def terms(
+    def sums(
         self,
         params: Any,
         batch: Batch,
         *,
         dropout_keys: jax.Array | None,
         sampling_keys: jax.Array,
-    ) -> metric_sums.Terms:
-        terms = self.measure(params, batch, dropout_keys, sampling_keys)
-        terms["padding_fraction"] = metric_sums.padding_fraction(
-            batch["attention_mask"]
-        )
+    ) -> metric_sums.MetricSums:
+        sums = self.measure(params, batch, dropout_keys, sampling_keys)
+        sums["padding_fraction"] = metric_sums.padding_fraction(batch["attention_mask"])
         if "documents" in batch:
             examples = 1.0 + jnp.max(batch["documents"], axis=1)  # [B]
             rows = jnp.float32(examples.size)
-            terms["examples_per_row"] = metric_sums.Term(jnp.sum(examples), rows)
-        return terms
+            sums["examples_per_row"] = metric_sums.MetricSum(jnp.sum(examples), rows)
+        return sums
 
 
 def prediction_shapes(name: str, batch_size: int, count: int) -> BatchShapes:

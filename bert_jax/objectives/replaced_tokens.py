@@ -41,7 +41,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
 
     @property
     def metrics(self) -> tuple[str, ...]:
-        """Names of the terms; precision and recall refer to replaced tokens."""
+        """Names of the metrics; precision and recall refer to replaced tokens."""
         names = "disc_precision", "disc_recall", "replaced_fraction"
         return (*super().metrics, *names)
 

@@ -43,7 +43,7 @@ class Spans(labelled.LabelledObjective):
         logits = super().logits(params, batch, dropout_keys)
         return jnp.where(batch["attention_mask"][..., None], logits, _PADDING)
 
-    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.Terms:
+    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
         """Return loss and accuracies; `exact` requires both ends to be correct."""
         both = logits[..., 0], logits[..., 1]  # [B, L] each
         labels = batch["start_positions"], batch["end_positions"]

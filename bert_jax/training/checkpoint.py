@@ -131,7 +131,10 @@ class Checkpoints:
         parts = self._checkpointer.load_checkpointables(step, wanted)
         sums = np.asarray(parts.pop("checksums")["by_leaf"])
         checksums.verify(parts, dict(zip(parameters.paths(parts), sums, strict=True)))
-        return step_lib.TrainState(params=parts["params"], **parts["train"])
+        sums = parts["train"].pop("terms")
+        return step_lib.TrainState(
+            params=parts["params"], metric_sums=sums, **parts["train"]
+        )
 
     def newest(self) -> int | None:
         """Return the newest step with a complete checkpoint; None if there is none."""
@@ -243,7 +246,6 @@ def save_parameters(
 
 
 def _parts(state: step_lib.TrainState) -> dict[str, Any]:
-    train = {
-        name: getattr(state, name) for name in ("step", "opt_state", "terms", "skipped")
-    }
+    train = {name: getattr(state, name) for name in ("step", "opt_state", "skipped")}
+    train["terms"] = state.metric_sums
     return {"params": state.params, "train": train}

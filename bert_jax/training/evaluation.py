@@ -36,7 +36,7 @@ class Evaluator:
         self._run, self._phase = run, phase
         self._losses = phase.objective.losses
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
-        self._zeros = programs.zero_terms(phase.objective.metrics, run.mesh)
+        self._zeros = programs.zero_sums(phase.objective.metrics, run.mesh)
         self._signals = signals
         self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat
@@ -68,21 +68,21 @@ class Evaluator:
             return None
 
     def _evaluate(self, params, data, to_devices):
-        terms_of_parts = [
+        sums_of_parts = [
             self._add_up(params, part.batches(), to_devices) for part in data.held_out
         ]
-        together = terms_of_parts[0]
-        if len(terms_of_parts) > 1:
+        together = sums_of_parts[0]
+        if len(sums_of_parts) > 1:
             weights = [part.weight for part in data.held_out]
             # On the host, in float64.
             together = jax.tree.map(
                 lambda *values: np.dot(weights, np.array(values, np.float64)),
-                *terms_of_parts,
+                *sums_of_parts,
             )
         values = {**metric_sums.report(self._losses, together), **data.baselines}
-        if len(terms_of_parts) > 1:
-            for part, terms in zip(data.held_out, terms_of_parts, strict=True):
-                own = metric_sums.report(self._losses, terms) | part.baselines
+        if len(sums_of_parts) > 1:
+            for part, sums in zip(data.held_out, sums_of_parts, strict=True):
+                own = metric_sums.report(self._losses, sums) | part.baselines
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         if data.scores:
             values |= data.scores(
@@ -98,19 +98,19 @@ class Evaluator:
 
     def _add_up(
         self, params, batches: Batches, to_devices: Callable[..., Batch]
-    ) -> metric_sums.Terms:
+    ) -> metric_sums.MetricSums:
         """Sum up metrics over batches."""
-        terms = self._zeros()
+        sums = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
             batch = to_devices(batch)
             # Compiled already, unless the run was stopped before its last evaluation.
             self.compile(params, batch)
             add_batch = self._compiled[batch["input_ids"].shape]
-            terms, signals = add_batch(
-                params, batch, np.int32(index), terms, self._signals(), self._seed
+            sums, signals = add_batch(
+                params, batch, np.int32(index), sums, self._signals(), self._seed
             )
             waiting.append(signals)
             if len(waiting) > _BATCHES_AHEAD:
                 self._proceed(waiting.popleft())
-        return jax.device_get(terms)
+        return jax.device_get(sums)

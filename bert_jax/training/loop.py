@@ -53,12 +53,12 @@ def open_data(run: Run, phase: Phase) -> PhaseData:
 
 
 class _InFlight(NamedTuple):
-    """A step in flight; `terms` are the metrics to log, if any."""
+    """A step in flight; `sums` are the metrics to log, if any."""
 
     step: int
     length: int
     report: programs.StepReport
-    terms: metric_sums.Terms | None
+    sums: metric_sums.MetricSums | None
 
 
 class Loop:
@@ -91,7 +91,7 @@ class Loop:
         self._in_flight: collections.deque[_InFlight] = collections.deque()
         self._seed = programs.seed_array(saver.run)
         names = (*saver.run.objective.metrics, "grad_norm")
-        self._zero_terms = programs.zero_terms(names, saver.run.mesh)
+        self._zero_sums = programs.zero_sums(names, saver.run.mesh)
 
     def train(self) -> step_lib.TrainState:
         """Train the remaining steps, and return the last state, which is saved.
@@ -151,8 +151,8 @@ class Loop:
                     self._state, batch, signals, self._seed, self._constants
                 )
             self._done += 1
-            terms = self._terms_to_log()
-            self._in_flight.append(_InFlight(self._done, length, report, terms))
+            sums = self._sums_to_log()
+            self._in_flight.append(_InFlight(self._done, length, report, sums))
             self._observe(_STEPS_AHEAD)
 
             evaluates = self._data.held_out and self._is_due(self._config.eval_every)
@@ -215,18 +215,18 @@ class Loop:
 
     # ---- reports
 
-    def _terms_to_log(self) -> metric_sums.Terms | None:
+    def _sums_to_log(self) -> metric_sums.MetricSums | None:
         """Return the metrics since the last report if one is due, and reset them."""
         if self._done != 1 and not self._is_due(self._config.log_every):
             return None
-        terms = self._state.terms
-        self._state = dataclasses.replace(self._state, terms=self._zero_terms())
-        return terms
+        sums = self._state.metric_sums
+        self._state = dataclasses.replace(self._state, metric_sums=self._zero_sums())
+        return sums
 
     def _observe(self, limit: int) -> None:
         """Read reports of steps until only `limit` steps are in flight."""
         while len(self._in_flight) > limit:
-            step, length, report, terms = self._in_flight.popleft()
+            step, length, report, sums = self._in_flight.popleft()
             report = jax.device_get(report)
             self._saver.heartbeat()
             self._reporter.advance(step, self._phase.name)
@@ -235,19 +235,19 @@ class Loop:
             if report.skipped > self._skipped:
                 self._skipped = int(report.skipped)
                 self._handle_not_finite(step, report)
-            if terms is not None:
-                self._log(step, report, jax.device_get(terms))
+            if sums is not None:
+                self._log(step, report, jax.device_get(sums))
 
     def _log(
-        self, step: int, report: programs.StepReport, terms: metric_sums.Terms
+        self, step: int, report: programs.StepReport, sums: metric_sums.MetricSums
     ) -> None:
         values = {}
         # If all steps were skipped, there are no losses and metrics.
-        if terms["grad_norm"].count:
-            values |= metric_sums.report(self._phase.objective.losses, terms)
+        if sums["grad_norm"].count:
+            values |= metric_sums.report(self._phase.objective.losses, sums)
         if line := self._window.describe_rest(self._end - step):
             self._reporter.say(f"{self._phase.name}: {line}")
-        values |= self._window.close(terms)
+        values |= self._window.close(sums)
         values["learning_rate"] = float(report.learning_rate)
         values["skipped_steps"] = self._skipped
         values |= self._ledger.fractions()

@@ -15,7 +15,7 @@ import numpy as np
 from jax.sharding import Mesh
 
 from bert_jax.objectives import Batch, metric_sums
-from bert_jax.objectives.metric_sums import Terms
+from bert_jax.objectives.metric_sums import MetricSums
 from bert_jax.training import sharding
 from bert_jax.training import step as step_lib
 from bert_jax.training.run import Phase, Run
@@ -110,7 +110,7 @@ def seed_array(run: Run) -> jax.Array:
     return jax.make_array_from_callback((), replicated, lambda _: np.array(seed))
 
 
-def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
+def zero_sums(names: Iterable[str], mesh: Mesh) -> Callable[[], MetricSums]:
     """Return the compiled function that returns metrics with sums and counts of 0."""
     names = tuple(names)
     return jax.jit(
@@ -121,16 +121,16 @@ def zero_terms(names: Iterable[str], mesh: Mesh) -> Callable[[], Terms]:
 def lower_eval(run: Run, phase: Phase, params: Any, batch: Batch) -> jax.stages.Lowered:
     """Lower the evaluation step, which runs in the phase's micro-batches.
 
-    It maps (params, batch, index of the batch, terms, signals, seed) to the sum of
-    `terms` and the terms of the batch, and the signals. Params, which include the
+    It maps (params, batch, index of the batch, sums, signals, seed) to the sums
+    with those of the batch added, and the signals. Params, which include the
     constants of the run, and batch are arrays or shapes with shardings.
     """
 
-    def step_and_signals(params, batch, index, total: Terms, signals, seed):
-        add_terms = step_lib.make_eval_step(
+    def step_and_signals(params, batch, index, total: MetricSums, signals, seed):
+        add_sums = step_lib.make_eval_step(
             phase.objective, seed=seed, micro_batches=phase.micro_batches
         )
-        return add_terms(params, batch, index, total), signals
+        return add_sums(params, batch, index, total), signals
 
     replicated = sharding.replicated(run.mesh)
     jitted = jax.jit(
@@ -147,9 +147,9 @@ def lower_eval(run: Run, phase: Phase, params: Any, batch: Batch) -> jax.stages.
         compiler_options=sharding.compiler_options(run.mesh),
     )
     index = jax.ShapeDtypeStruct((), jnp.int32)
-    terms = jax.eval_shape(lambda: metric_sums.zeros(phase.objective.metrics))
+    sums = jax.eval_shape(lambda: metric_sums.zeros(phase.objective.metrics))
     with sharding.use(run.mesh):
-        return jitted.lower(params, batch, index, terms, *_signals_and_seed(run))
+        return jitted.lower(params, batch, index, sums, *_signals_and_seed(run))
 
 
 def _signals_and_seed(run: Run) -> tuple[jax.ShapeDtypeStruct, jax.ShapeDtypeStruct]:

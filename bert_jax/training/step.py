@@ -11,7 +11,7 @@ import optax
 
 from bert_jax.model import parameters, randomness
 from bert_jax.objectives import Batch, Objective, metric_sums
-from bert_jax.objectives.metric_sums import Term, Terms
+from bert_jax.objectives.metric_sums import MetricSum, MetricSums
 
 
 @flax.struct.dataclass
@@ -23,7 +23,7 @@ class TrainState:
     opt_state: Any
     # Sums and counts of metrics since the last report. They are part of the state so
     # that a run that stops between two reports resumes exactly.
-    terms: Terms
+    metric_sums: MetricSums
     # Number of steps that were skipped because their loss or gradient was not finite,
     # int32.
     skipped: jax.Array
@@ -45,7 +45,7 @@ def init_state(
         step=jnp.zeros((), jnp.int32),
         params=params,
         opt_state=optimizer.init(params),
-        terms=metric_sums.zeros((*objective.metrics, "grad_norm")),
+        metric_sums=metric_sums.zeros((*objective.metrics, "grad_norm")),
         skipped=jnp.zeros((), jnp.int32),
     )
 
@@ -85,12 +85,12 @@ def make_train_step(
             params = parameters.map_with_path(
                 lambda path, x: jax.lax.stop_gradient(x) if frozen(path) else x, params
             )
-        batch_terms = objective.terms({**params, **constants}, batch, **keys)
+        batch_sums = objective.sums({**params, **constants}, batch, **keys)
         means = {
-            name: metric_sums.mean(batch_terms[name].sum, counts[name])
+            name: metric_sums.mean(batch_sums[name].sum, counts[name])
             for name in objective.losses
         }
-        return metric_sums.total(objective.losses, means), batch_terms
+        return metric_sums.total(objective.losses, means), batch_sums
 
     def differentiate(params, batch, keys, shared):
         gradient = jax.value_and_grad(loss_of, has_aux=True)
@@ -108,26 +108,26 @@ def make_train_step(
             f"{purpose}_keys": randomness.row_keys(seed, purpose, state.step, rows)
             for purpose in ("dropout", "sampling")
         }
-        (loss, batch_terms), grads = differentiate(
+        (loss, batch_sums), grads = differentiate(
             state.params, batch, keys, (counts, constants or {})
         )
         result = StepResult(loss, optax.tree.norm(grads))
-        batch_terms["grad_norm"] = Term(result.grad_norm, jnp.ones(()))
+        batch_sums["grad_norm"] = MetricSum(result.grad_norm, jnp.ones(()))
         is_finite = jnp.isfinite(result.loss) & jnp.isfinite(result.grad_norm)
 
         def update(params, opt_state, sums):
             updates, opt_state = optimizer.update(grads, opt_state, params)
-            sums = jax.tree.map(jnp.add, sums, batch_terms)
+            sums = jax.tree.map(jnp.add, sums, batch_sums)
             return optax.apply_updates(params, updates), opt_state, sums
 
         params, opt_state, sums = _if_finite(
-            is_finite, update, state.params, state.opt_state, state.terms
+            is_finite, update, state.params, state.opt_state, state.metric_sums
         )
         state = TrainState(
             step=state.step + 1,
             params=params,
             opt_state=opt_state,
-            terms=sums,
+            metric_sums=sums,
             skipped=state.skipped + ~is_finite,
         )
         return state, result
@@ -137,22 +137,24 @@ def make_train_step(
 
 def make_eval_step(
     objective: Objective, *, seed: int | jax.Array, micro_batches: int = 1
-) -> Callable[[Any, Batch, jax.Array, Terms], Terms]:
+) -> Callable[[Any, Batch, jax.Array, MetricSums], MetricSums]:
     """Return the function that adds the metrics of a batch, without dropout, to a sum.
 
     Random numbers of the objective are addressed by (seed, index of the batch, row of
     the batch): the same in each evaluation. Micro-batches are evaluated in turn.
     """
 
-    def eval_step(params: Any, batch: Batch, index: jax.Array, total: Terms) -> Terms:
+    def eval_step(
+        params: Any, batch: Batch, index: jax.Array, total: MetricSums
+    ) -> MetricSums:
         rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
         keys = randomness.row_keys(seed, "evaluation", index, rows)
 
-        def terms(batch, keys):
-            return objective.terms(params, batch, dropout_keys=None, sampling_keys=keys)
+        def sums(batch, keys):
+            return objective.sums(params, batch, dropout_keys=None, sampling_keys=keys)
 
         return jax.tree.map(
-            jnp.add, total, _accumulate(terms, (batch, keys), micro_batches)
+            jnp.add, total, _accumulate(sums, (batch, keys), micro_batches)
         )
 
     return eval_step

@@ -93,18 +93,18 @@ class Window:
         rest = f"{minutes / 60:.1f} h" if minutes > 120 else f"{minutes:.0f} min"
         return f"about {rest} for the other {steps_left:,} steps, without evaluations"
 
-    def close(self, terms: metric_sums.Terms) -> dict[str, float]:
+    def close(self, sums: metric_sums.MetricSums) -> dict[str, float]:
         """Return the metrics of the window, and start the next one.
 
-        `terms` may include steps before the window.
+        `sums` may include steps before the window.
         """
         values = {}
         seconds = time.perf_counter() - self._start
         sequences = self._steps * self._phase.batch_size
-        finite_steps = float(terms["grad_norm"].count)
+        finite_steps = float(sums["grad_norm"].count)
         if finite_steps:
-            positions = float(terms["padding_fraction"].count) / finite_steps
-            padding = metric_sums.ratio(terms["padding_fraction"])
+            positions = float(sums["padding_fraction"].count) / finite_steps
+            padding = metric_sums.ratio(sums["padding_fraction"])
             tokens = self._steps * positions * (1.0 - padding)
             values["tokens_per_sec"] = tokens / seconds
         values["sequences_per_sec"] = sequences / seconds
