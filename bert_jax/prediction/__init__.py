@@ -12,17 +12,3 @@ from bert_jax.prediction.filling import Guess
 from bert_jax.prediction.model import Model, load
 from bert_jax.prediction.tagging import TagPrediction
 from bert_jax.prediction.text_rows import Text, TextError
-
-__all__ = [
-    "AnswerPrediction",
-    "ChoicePrediction",
-    "ClassPrediction",
-    "Features",
-    "Guess",
-    "Model",
-    "NumberPrediction",
-    "TagPrediction",
-    "Text",
-    "TextError",
-    "load",
-]
