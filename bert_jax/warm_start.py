@@ -112,14 +112,8 @@ def encoder(
     The architecture is the checkpoint's. All other fields are the run's. A field of the
     architecture counts as set if it was given on the command line or differs from its
     default. A set field must agree with the checkpoint, unless parameters can be
-    adapted to it (`knobs.knob`).
-
-    Args:
-      config: Encoder of the run's config.
-      source: The checkpoint.
-      overrides: Paths of the fields that were given on the command line, such as
-        "encoder.num_layers".
-      where: Path of the encoder in the run's config.
+    adapted to it (`knobs.knob`). `overrides` has the paths of the fields that were
+    given on the command line, and `where` is the path of the encoder.
 
     Raises:
       UserError: A field that is set contradicts the checkpoint.

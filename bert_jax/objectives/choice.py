@@ -36,7 +36,6 @@ class Choice(labelled.LabelledObjective):
         return batch_size, self.num_choices, length
 
     def sequence_flops(self, length: int) -> float:
-        """Return the FLOPs of all choices, forward and backward."""
         return self.num_choices * super().sequence_flops(length)
 
     def logits(

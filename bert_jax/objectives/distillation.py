@@ -71,7 +71,6 @@ class Distillation(masked_lm.MaskedLm):
         return length if self.config.hidden_weight else wanted
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        """Return the divisors of the losses of `MaskedLm` and of the teacher."""
         counts = super().counts(batch)
         counts["teacher_loss"] = counts["mlm_loss"]
         if self.config.hidden_weight:

@@ -88,7 +88,6 @@ class LabelledObjective:
         return shapes
 
     def sequence_flops(self, length: int) -> float:
-        """Return the FLOPs of encoder and head, forward and backward."""
         head = flops.classifier(self.encoder, self.num_logits)
         pooler, pooling = flops.pooler(self.encoder), self.encoder.pooler.pooling
         if self.per_token:

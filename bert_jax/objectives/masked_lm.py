@@ -58,7 +58,6 @@ class MaskedLm(pretraining.PretrainingObjective):
         return shapes
 
     def sequence_flops(self, length: int) -> float:
-        """Return the FLOPs of encoder and heads for a row, forward and backward."""
         predictions = self._predictions(length)
         pairs = self.config.examples_per_row if self._pair_task else 0
         read = self._read(length, predictions + pairs)

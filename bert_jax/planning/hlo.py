@@ -71,7 +71,6 @@ class Program:
                     self.roots[name] = instruction
 
     def operands(self, instruction: Instruction) -> list[Instruction]:
-        """Return the operands of an instruction."""
         body = self.computations[instruction.computation]
         return [body[name] for name in instruction.operands]
 

@@ -88,7 +88,6 @@ class Planner:
         )
 
     def plan_phase(self, config: config_lib.PretrainConfig, index: int) -> PhasePlan:
-        """Compile one phase of a recipe."""
         run = self.run(config)
         return plan_phase(run, run.phases[index], self.topology, self.schedule_folder)
 

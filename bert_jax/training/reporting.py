@@ -104,7 +104,6 @@ class Reporter(contextlib.AbstractContextManager):
         self._bar.update(step - self._bar.n)
 
     def say(self, line: str) -> None:
-        """Print a line."""
         if not self._silent:
             terminal.say(line)
 
