@@ -13,7 +13,7 @@ import stored_notebooks as notebooks
 from sklearn.metrics import accuracy_score, pairwise
 
 from bert_jax import finetuning
-from bert_jax.demo import small
+from bert_jax.demo import small_model
 
 NAMES = sorted(path.name for path in notebooks.FOLDER.iterdir())
 MAX_PNG_BYTES = 60_000
@@ -22,14 +22,14 @@ MAX_PNG_BYTES = 60_000
 @pytest.fixture(scope="module")
 def checkpoint(tmp_path_factory):
     """Return the model that notebooks train, after a few steps."""
-    return small.pretrain(tmp_path_factory.mktemp("small"), steps=4)
+    return small_model.pretrain(tmp_path_factory.mktemp("small"), steps=4)
 
 
 @pytest.fixture
 def run(checkpoint, tmp_path, monkeypatch):
     """Return a function that runs a notebook and returns its variables."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(small, "pretrain", lambda folder: checkpoint)
+    monkeypatch.setattr(small_model, "pretrain", lambda folder: checkpoint)
     plt.switch_backend("agg")
 
     def run(name):
