@@ -26,18 +26,19 @@ class Evaluator:
         run: Run,
         phase: Phase,
         signals: Callable[[], jax.Array],
+        to_devices: Callable[..., Batch],
         heartbeat: Callable[[], None],
     ):
         """Prepare the evaluation step.
 
         `signals` returns the `programs.HostSignals` that this process sends with each
-        batch, on the devices.
+        batch, on the devices, and `to_devices` puts a batch of this process there.
         """
         self._run, self._phase = run, phase
         self._losses = phase.objective.losses
         self._compiled: dict[tuple[int, ...], jax.stages.Compiled] = {}
         self._zeros = programs.zero_sums(phase.objective.metrics, run.mesh)
-        self._signals = signals
+        self._signals, self._to_devices = signals, to_devices
         self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat
         self._to_all = jax.jit(
@@ -53,24 +54,19 @@ class Evaluator:
             self._zeros()  # compiles at its first call
             self._heartbeat()
 
-    def evaluate(
-        self, params, data: PhaseData, to_devices: Callable[..., Batch]
-    ) -> dict[str, float] | None:
+    def evaluate(self, params, data: PhaseData) -> dict[str, float] | None:
         """Return the metrics to report; None if a process was asked to stop.
 
         For several `HeldOut`s, these are the weighted means, and the metrics of each
-        with the prefix "NAME/". `to_devices` puts a batch of this process on the
-        devices.
+        with the prefix "NAME/".
         """
         try:
-            return self._evaluate(params, data, to_devices)
+            return self._evaluate(params, data)
         except _Stopped:
             return None
 
-    def _evaluate(self, params, data, to_devices):
-        sums_of_parts = [
-            self._add_up(params, part.batches(), to_devices) for part in data.held_out
-        ]
+    def _evaluate(self, params, data):
+        sums_of_parts = [self._add_up(params, part.batches()) for part in data.held_out]
         together = sums_of_parts[0]
         if len(sums_of_parts) > 1:
             weights = [part.weight for part in data.held_out]
@@ -96,14 +92,12 @@ class Evaluator:
         if programs.stop_requested(jax.device_get(signals)):
             raise _Stopped
 
-    def _add_up(
-        self, params, batches: Batches, to_devices: Callable[..., Batch]
-    ) -> metric_sums.MetricSums:
+    def _add_up(self, params, batches: Batches) -> metric_sums.MetricSums:
         """Sum up metrics over batches."""
         sums = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()
         for index, batch in enumerate(batches):
-            batch = to_devices(batch)
+            batch = self._to_devices(batch)
             # Compiled already, unless the run was stopped before its last evaluation.
             self.compile(params, batch)
             add_batch = self._compiled[batch["input_ids"].shape]

@@ -123,7 +123,7 @@ class Loop:
             return
         self._window = throughput.Window(self._run, phase, self._totals)
         self._evaluator = evaluation.Evaluator(
-            self._run, phase, self._signals, self._saver.heartbeat
+            self._run, phase, self._signals, self._to_devices, self._saver.heartbeat
         )
         self._ledger.switch("init")
         self._reporter.advance(self._done, f"{phase.name}: opening data")
@@ -288,9 +288,7 @@ class Loop:
             return
         self._reporter.advance(self._done, f"{self._phase.name}: evaluating")
         with self._ledger.counting("evaluation"):
-            values = self._evaluator.evaluate(
-                self._all_params(), self._data, self._to_devices
-            )
+            values = self._evaluator.evaluate(self._all_params(), self._data)
             if values is None:
                 self._stopping = True
                 return
