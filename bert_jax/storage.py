@@ -56,6 +56,10 @@ class RemotePath:
             self._store.info(self.url)
         except FileNotFoundError:
             return False
+        # Errors of aiohttp, google.auth and gcsfs have no common base class.
+        except Exception as error:
+            text = " ".join(str(error).split()) or type(error).__name__
+            raise error_class(error)(f"{self} cannot be reached: {text}") from error
         return True
 
     def is_dir(self) -> bool:
@@ -120,12 +124,7 @@ def check_reachable(where: Path) -> None:
       Unavailable: The store does not answer now.
     """
     if is_remote(where):
-        try:
-            where.exists()
-        # Errors of aiohttp, google.auth and gcsfs have no common base class.
-        except Exception as error:
-            text = " ".join(str(error).split()) or type(error).__name__
-            raise error_class(error)(f"{where} cannot be reached: {text}") from error
+        where.exists()
 
 
 def _store(url: str) -> fsspec.AbstractFileSystem:
@@ -231,6 +230,8 @@ def error_class(error: BaseException) -> type[UserError] | type[Unavailable]:
 
 def error_message(error: BaseException) -> str:
     """Return the message of an I/O error, without its number and path."""
+    if isinstance(error, FileNotFoundError):  # of a store, it has only the path
+        return os.strerror(errno.ENOENT)
     return getattr(error, "strerror", None) or str(error)
 
 

@@ -83,12 +83,24 @@ def test_folder_names_that_orbax_cannot_find_are_refused(name, tmp_path):
             use(str(tmp_path / name))
 
 
+def test_checkpoints_in_an_unknown_store_are_refused():
+    with pytest.raises(UserError, match="checkpoints cannot be at 'https://'; give a"):
+        restore.find("https://example.org/bert-base-uncased")
+
+
 # ---- config.json and lock
 
 
-def claim(folder):
-    with workdir.claim(folder, CONFIG):
+def claim(folder, config=CONFIG):
+    with workdir.claim(folder, config):
         pass
+
+
+def test_other_files_in_a_folder_are_no_run(tmp_path):
+    (tmp_path / "log.txt").write_text("text")
+    (tmp_path / "latest").symlink_to("nowhere")
+    claim(tmp_path)
+    claim(tmp_path, dataclasses.replace(CONFIG, seed=CONFIG.seed + 1))
 
 
 @pytest.fixture

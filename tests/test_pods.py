@@ -232,25 +232,29 @@ from bert_jax.run import command_line, pretrain
 process = sys.argv[-1][-1]
 sys.argv = [a.replace("CORPUS", {corpora}[process != "1"]) for a in sys.argv]
 sys.argv = [a.replace("PLACE", "place" + process) for a in sys.argv]
+sys.argv = [a.replace("RATE", "1e-" + process) for a in sys.argv]
 command_line.main(pretrain.main, pretrain.define_flags)
 """
 
 
-@pytest.mark.parametrize("differs", ["corpus", "workdir"])
+@pytest.mark.parametrize("differs", ["corpus", "workdir", "rate"])
 def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
-    """A corpus that is missing on one host, and a workdir on each host's own disk."""
+    """A corpus is missing on one host, each has a workdir of its own, or a config."""
     nowhere = str(tmp_path / "nowhere") if differs == "corpus" else str(corpus.folder)
     script = PER_PROCESS.format(corpora=[nowhere, str(corpus.folder)])
     moved = dataclasses.replace(corpus, folder="CORPUS")
-    workdir = tmp_path / ("run" if differs == "corpus" else "PLACE")
-    flags = runs.pretrain(moved, workdir)[3:]
+    workdir = tmp_path / ("PLACE" if differs == "workdir" else "run")
+    rate = ["--config.optimizer.learning_rate=RATE"] * (differs == "rate")
+    flags = runs.pretrain(moved, workdir, *rate)[3:]
     done = runs.run(runs.launch(2, 1, [sys.executable, "-c", script, *flags]))
     if differs == "corpus":
         runs.assert_refused(done, f"no corpus in {nowhere}")
         assert "[0] error" in done.text and "[1] error" in done.text
         assert not workdir.exists()
-    else:
+    elif differs == "workdir":
         runs.assert_refused(done, "process 1 does not see the ")
+    else:
+        runs.assert_refused(done, "differs from process 0 in optimizer.learning_rate;")
 
 
 # ---- the launcher

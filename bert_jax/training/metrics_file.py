@@ -39,6 +39,7 @@ def read(workdir: str | os.PathLike) -> list[Record]:
       UserError: There are no records.
     """
     path = storage.path(workdir) / FILE
+    storage.check_reachable(path)
     runs = sorted(map(str, storage.path(workdir).glob(f"seed-*/{FILE}")))
     if runs and not path.exists():
         raise UserError(

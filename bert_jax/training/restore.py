@@ -31,7 +31,12 @@ def absolute(path: str | os.PathLike) -> epath.Path:
         path = os.path.abspath(storage.path(path))
     name = os.fspath(path)
     check_name(name)
-    return epath.Path(name)
+    try:
+        return epath.Path(name)
+    except KeyError as error:
+        raise UserError(
+            f"{name}: checkpoints cannot be at {error}; give a local path or gs://"
+        ) from error
 
 
 def check_name(name: str | os.PathLike) -> None:

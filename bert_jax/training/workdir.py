@@ -12,7 +12,7 @@ import jax
 from bert_jax import knobs, storage, terminal
 from bert_jax.config import migrations
 from bert_jax.errors import UserError
-from bert_jax.training import processes, restore
+from bert_jax.training import metrics_file, processes, restore
 
 _HAD_CHECKPOINT = "had_checkpoint"
 
@@ -53,7 +53,21 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
                     _write_first_start(folder)
                     storage.write_text(folder / "config.json", text)
         _check_that_all_see(folder)
+        _check_that_all_agree(config)
         yield folder
+
+
+def _check_that_all_agree(config: Any) -> None:
+    """Check that all processes have the same config, except for free fields."""
+    values = processes.call_on_main(lambda: knobs.to_dict(config))
+    of_main = knobs.from_dict(type(config), values)
+    with processes.raise_in_all():
+        if lines := knobs.differences(of_main, config, free=False):
+            fields = ", ".join(line.partition(":")[0] for line in lines)
+            raise UserError(
+                f"process {jax.process_index()} differs from process 0 in {fields}; "
+                "give all processes the same arguments, code and data"
+            )
 
 
 def _check_that_all_see(folder: storage.Path) -> None:
@@ -144,15 +158,9 @@ def _compare(folder: storage.Path, config: Any) -> None:
 
 
 def _has_run(folder: storage.Path) -> bool:
-    """Return whether a folder has more than the files that each start writes."""
-    if storage.is_remote(folder):
-        # Reports come before checkpoints.
-        return (folder / "metrics.jsonl").exists() or had_checkpoint(folder)
-    if had_checkpoint(folder):
+    """Return whether a run in this folder has reported or saved anything."""
+    if (folder / metrics_file.FILE).exists() or had_checkpoint(folder):
         return True
-    for path in folder.iterdir():
-        if path.name in ("lock", "config.json", "tensorboard"):
-            continue
-        if any(path.iterdir()) if path.is_dir() else path.stat().st_size:
-            return True
-    return False
+    if storage.is_remote(folder):  # reports come before checkpoints
+        return False
+    return bool(restore.steps_of(restore.absolute(folder / "checkpoints")))
