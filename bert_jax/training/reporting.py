@@ -121,7 +121,8 @@ class Reporter(contextlib.AbstractContextManager):
     def flush(self) -> None:
         """Write all reports to the object store."""
         if not self._silent and self._is_remote:
-            storage.write_text(self._path, self._text)
+            with storage.writing(self._path):
+                storage.write_text(self._path, self._text)
             self._flushed = time.monotonic()
 
     def _read(self) -> str:
