@@ -487,6 +487,11 @@ def test_sentence_starts_are_those_of_the_sentences(corpus, documents, wordpiece
 def test_copies_of_a_document_stay_on_one_side():
     sides = [splits.is_held_out(f"Document {i}.\n", 0.3) for i in range(1000)]
     assert sides == [splits.is_held_out(f" Document {i}.", 0.3) for i in range(1000)]
+    lines = [
+        [splits.is_held_out(f"{i}{end}b", 0.3) for i in range(1000)]
+        for end in ("\n", "\r\n", "\r")
+    ]
+    assert lines[0] == lines[1] == lines[2]
     assert 250 < sum(sides) < 350
 
 

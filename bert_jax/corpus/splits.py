@@ -91,7 +91,8 @@ class SplitResult:
 
 def is_held_out(text: str, fraction: float) -> bool:
     """Return whether a document is held out."""
-    digest = hashlib.blake2b(text.strip().encode("utf-8"), digest_size=8).digest()
+    text = text.strip().replace("\r\n", "\n").replace("\r", "\n")
+    digest = hashlib.blake2b(text.encode("utf-8"), digest_size=8).digest()
     return int.from_bytes(digest, "big") < fraction * 2**64
 
 
