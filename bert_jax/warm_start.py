@@ -156,7 +156,8 @@ def load_initial_params(
 ) -> step_lib.TrainState:
     """Return the initial state with its parameters replaced by those of a checkpoint.
 
-    Rows of a table that the checkpoint lacks keep their initial values.
+    Rows of a table that the checkpoint lacks keep their initial values. Masked tokens
+    and left to right have the same head.
     """
     shapes = parameters.flatten(run.state_shapes.params)
     in_source = dict(shapes)
@@ -164,7 +165,18 @@ def load_initial_params(
         if path in _ROWS:
             rows = getattr(source.metadata.encoder, _ROWS[path])
             in_source[path] = leaf.update(shape=(rows, *leaf.shape[1:]))
-    loaded = checkpoints.load_params(source.path, parameters.unflatten(in_source))
+    wanted = parameters.unflatten(in_source)
+    loaded = checkpoints.load_params(source.path, wanted)
+    for head, other in ("mlm_head", "lm_head"), ("lm_head", "mlm_head"):
+        if any(path.startswith(f"{head}/") for path in loaded.new):
+            also = checkpoints.load_params(
+                source.path, wanted, part=head, stored_part=other
+            )
+            loaded = restore.Loaded(
+                params=loaded.params | also.params,
+                new=sorted(set(loaded.new) & set(also.new)),
+                ignored=sorted(set(loaded.ignored) & set(also.ignored)),
+            )
     processes.say(loaded.describe(source.path))
     initial = parameters.flatten(state.params)
     with sharding.use(run.mesh):

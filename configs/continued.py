@@ -15,8 +15,8 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         --config.data.corpus=NEW,OLD with --config.data.weights=3,1 keeps a quarter of
         the rows for the former kind of text. Use `run.extend_vocabulary` first to add
         the words of a domain. Moments and schedule start from scratch. The objective
-        may differ from the checkpoint's; its head then starts from random values: left
-        to right first, then masked tokens (arXiv 2507.00994).
+        may differ from the checkpoint's: left to right first, then masked tokens (arXiv
+        2507.00994), which have the same head. Other heads start from random values.
 Cost:   not run yet.
 """
 

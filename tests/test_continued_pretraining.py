@@ -15,7 +15,7 @@ from bert_jax import config, knobs, pretraining, recipe_variants, warm_start
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, convert
 from bert_jax.model import parameters
-from bert_jax.objectives import replaced_tokens
+from bert_jax.objectives import causal_lm, replaced_tokens
 from bert_jax.training import restore, sharding, workdir
 
 
@@ -129,7 +129,7 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
         assert got.encoder == dataclasses.replace(encoder, causal=then.causal)
         objective = pretraining.OBJECTIVES[then.kind](got.encoder, then)
         initial = jax.eval_shape(objective.init, jax.random.key(0))
-        initial = nn.unbox(initial)["encoder"]  # the head begins anew
+        initial = nn.unbox(initial)["encoder"]
         shapes.append(jax.tree.map(lambda x: x.shape, initial))
     assert shapes[0] == shapes[1]
 
@@ -214,6 +214,31 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     reported = capsys.readouterr().err
     assert "embeddings/position_embedding: rows 64 to 95 are new\n" in reported
     assert "embeddings/segment_embedding: rows 1 to 1 are dropped\n" in reported
+
+
+def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, capsys):
+    encoder = dataclasses.replace(
+        TINY, vocab_size=corpus.tokenizer.vocab_size, causal=True
+    )
+    trained = causal_lm.CausalLm(encoder, config.CausalLmConfig())
+    model, before = saved.native_model(trained, tokenizer=corpus.tokenizer)
+    convert.export(model, str(tmp_path / "source"), "native")
+    objective = config.MaskedLmConfig(segments="full_sentences")
+    asked = make_config(corpus, tmp_path / "source")
+    asked = dataclasses.replace(
+        asked, encoder=config.EncoderConfig(), objective=objective
+    )
+    source = warm_start.find_source(asked, str(tmp_path))
+    asked = warm_start.resolve(asked, source, corpus, ())
+    run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
+    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
+    begun = warm_start.load_initial_params(run, source, state)
+    got = parameters.flatten(begun.params)
+    heads = {path for path in before if path.startswith("lm_head/")}
+    assert {f"m{path}" for path in heads} <= got.keys()
+    for path in heads:
+        np.testing.assert_array_equal(got[f"m{path}"], before[path])
+    assert "new: 0 parameters\n  ignored: 0 parameters\n" in capsys.readouterr().err
 
 
 def test_differences_of_embeddings_are_extended(corpus, tmp_path):
