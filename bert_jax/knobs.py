@@ -46,7 +46,7 @@ def knob(
 ) -> Any:
     """Declare a field of a config.
 
-    A field with a plain default has no limits, except that numbers are finite and
+    A field without `knob` has no limits, except that numbers are finite and
     integers fit 32 bits.
 
     The fields of a model's config have three roles. `free` fields say how the model is
@@ -60,8 +60,8 @@ def knob(
       free: Whether the field may differ between a run and its continuation, because it
         affects computation and reports only.
       regularisation: Whether the field is about initial values or dropout.
-      adaptable: Whether parameters of a checkpoint can be adapted to another value of
-        this field of the architecture, such as the rows of a table.
+      adaptable: Whether pretraining may change this field of a checkpoint's
+        architecture, such as the number of rows of a table.
       **bounds: `at_least`, `more_than`, `at_most` and `less_than`.
     """
     assert bounds.keys() <= _BOUNDS.keys()

@@ -43,7 +43,7 @@ OBJECTIVES = {
 def pretrain(
     config: config_lib.PretrainConfig, folder: str, overrides: Collection[str] = ()
 ) -> tuple[step_lib.TrainState, config_lib.PretrainConfig]:
-    """Run pretraining, or resume it.
+    """Pretrain, or resume the run.
 
     Args:
       config: Config of the run. Fields left open are filled in from the corpora.
@@ -84,11 +84,11 @@ def pretrain(
         config = teacher.fill_in_fingerprint(config)
     run = make_run(config, sharding.make_mesh(config.mesh), corpora)
     tokenizer = corpora[0].tokenizer
-    with session.open_session(run, folder, tokenizer, ledger) as opened:
+    with session.open_session(run, folder, tokenizer, ledger) as saver:
         if not source:
-            return session.train(opened), config
-        change = functools.partial(warm_start.load_initial_params, run, source)
-        return session.train(opened, change), config
+            return session.train(saver), config
+        load_initial = functools.partial(warm_start.load_initial_params, run, source)
+        return session.train(saver, load_initial), config
 
 
 def resolve(
@@ -96,7 +96,7 @@ def resolve(
 ) -> config_lib.PretrainConfig:
     """Fill in the vocabulary size and the fingerprint from the corpora.
 
-    A plan may have no corpora; it gets BERT's vocabulary size.
+    Without corpora (a plan), an open size becomes BERT's.
 
     Raises:
       UserError: The config names another corpus or vocabulary size.
@@ -197,8 +197,8 @@ def _held_out(
 ) -> tuple[list[HeldOut], dict[str, float]]:
     """Return the held-out data of each corpus, and baselines for their weighted mean.
 
-    The weight of a corpus is its weight in training, whatever the size of its held-out
-    text. All processes read the whole held-out text, so that their baselines agree.
+    A corpus has its weight in training, whatever the size of its held-out text. All
+    processes read the whole text, so that their baselines agree.
     """
     held_out, token_counts = [], 0
     limit = config.loop.eval_batches
@@ -215,26 +215,27 @@ def _held_out(
                 "evaluated"
             )
             continue
-        made = _batches(config, [corpus], index, rows, held_out=True)
-        batches = min(limit or made.num_batches, made.num_batches)
-        token_counts += weight / made.num_rows * made.token_counts
-        weight *= batch_size / min(batches * batch_size, made.num_rows)
-        read = functools.partial(made.batches, 0, batches)
-        held_out.append(HeldOut(read, name, weight, _levels(config, made.token_counts)))
-    return held_out, _levels(config, token_counts) if held_out else {}
+        batches = _batches(config, [corpus], index, rows, held_out=True)
+        count = min(limit or batches.num_batches, batches.num_batches)
+        token_counts += weight / batches.num_rows * batches.token_counts
+        weight /= min(count * batch_size, batches.num_rows)  # of each evaluated row
+        read = functools.partial(batches.batches, 0, count)
+        baselines = _baselines(config, batches.token_counts)
+        held_out.append(HeldOut(read, name, weight, baselines))
+    return held_out, _baselines(config, token_counts) if held_out else {}
 
 
-def _levels(
+def _baselines(
     config: config_lib.PretrainConfig, token_counts: np.ndarray
 ) -> dict[str, float]:
     """Return the baselines of evaluations, computed from held-out token counts."""
     frequencies = token_counts / token_counts.sum()
-    known = unigram_baseline.by_metric(
+    by_metric = unigram_baseline.by_metric(
         _objective(config).losses, frequencies, config.objective.masking
     )
     return {
         metrics_file.UNIGRAM_ENTROPY: unigram_baseline.entropy(frequencies),
-        **{name + metrics_file.WITHOUT_CONTEXT: value for name, value in known.items()},
+        **{name + metrics_file.WITHOUT_CONTEXT: x for name, x in by_metric.items()},
     }
 
 
@@ -255,8 +256,8 @@ def batch_of_step(
     for i, phase in enumerate(config.phases):
         if begin <= step < begin + phase.steps:
             rows = np.arange(phase.batch_size)
-            made = _batches(config, corpora, i, rows, held_out=False)
-            return made.batch(step - begin)
+            batches = _batches(config, corpora, i, rows, held_out=False)
+            return batches.batch(step - begin)
         begin += phase.steps
     raise UserError(
         f"step {step} is out of range: the run has {config.total_steps} steps"

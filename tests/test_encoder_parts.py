@@ -461,7 +461,7 @@ def test_flops_of_parts():
         ({"num_layer_groups": 3}, "num_layer_groups=3 .* num_layers=5"),
         ({"rotary_base": 500.0}, r"rotary_base=500.0 .*positions=absolute"),
         ({"hidden_size": 36, "num_heads": 12, "positions": "rotary"}, "even size"),
-        ({"attention_window": 8}, "attention_window=8 .*global_layer_every=1"),
+        ({"attention_window": 8}, "attention_window=8 .*set global_layer_every"),
         ({"global_layer_every": 3}, "global_layer_every=3 .*attention_window=0"),
         ({"first_global_layer": 1}, "first_global_layer=1 must be less than"),
         ({"first_attention_norm": False}, "first_attention_norm=False .*=post"),

@@ -396,7 +396,7 @@ def test_objectives_say_what_reads_their_logits(recipe, lines):
     cfg.encoder.vocab_size = cfg.encoder.vocab_size or 2000
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
-    got = planner(shape).run(config).describe_kernels()
+    got = planner(shape).run(config).describe_kernels("tpu")
     assert [line.split(": ", 1)[1] for line in got[: len(lines)]] == lines
 
 

@@ -107,9 +107,8 @@ class EncoderConfig:
     intermediate_size: int = knob(3072, at_least=1)
     # Longest row, in tokens; with absolute positions, rows of their table.
     max_position_embeddings: int = knob(512, at_least=1, adaptable=True)
-    # Kinds of segments with an embedding each; 1: all tokens share one; 0: none. With
-    # relative positions, 2: attention knows whether two tokens share a segment; 0: it
-    # does not.
+    # Number of segment embeddings; 1: all tokens share one; 0: none. With relative
+    # positions, 2: attention knows whether two tokens share a segment; 0: it does not.
     type_vocab_size: int = knob(2, at_least=0, adaptable=True)
 
     # ---- attention
@@ -178,7 +177,7 @@ class EncoderConfig:
     # ---- computation
     # Type of activations and of the factors of products.
     dtype: str = knob("bfloat16", choices=("bfloat16", "float32"), free=True)
-    # Whether layers are compiled once and run in a loop, or unrolled.
+    # True: compile one layer and loop over it. False: unroll all.
     scan_layers: bool = knob(False, free=True)
     # "auto": kernels where platform and shapes allow them (model/kernels); "off": none,
     # if a compiler rejects one. Both draw the same dropout.

@@ -31,7 +31,7 @@ _REFUSED_POSITIONS = {
     "causal_lm": ("relative", "disentangled"),
     "replaced_tokens": ("relative",),
 }
-# Shares of a schedule, which a phase with a learning rate sets for itself.
+# Shares of a schedule. A phase with a learning rate has its own.
 _SCHEDULE_FRACTIONS = ("warmup_fraction", "decay_fraction")
 _RATES = ("learning_rate", *_SCHEDULE_FRACTIONS)
 
@@ -181,7 +181,7 @@ class PretrainConfig:
         self._check_encoder(where)
         for i, phase in enumerate(self.phases):
             self._check_phase(where, f"{where}phases[{i}].", phase)
-        # Checkpoints that are still to be read decide on the other architectures.
+        # With a checkpoint to read, architectures are not known yet.
         if not self.init_from and not getattr(self.objective, "teacher", ""):
             self.check_phases_fit(where)
         changed = [

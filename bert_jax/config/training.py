@@ -25,7 +25,7 @@ class OptimizerConfig:
     # stable, decay) stays at the peak until the last `decay_fraction` of the steps.
     schedule: str = knob("original", choices=("original", "linear", "cosine", "wsd"))
     warmup_fraction: float = knob(0.01, at_least=0, at_most=1)  # of all steps
-    # Of all steps, with schedule="wsd"; the rate falls as 1 - sqrt to 0. 0: no decay.
+    # Share of the steps in which "wsd" falls to 0, as 1 - sqrt. 0: no decay.
     decay_fraction: float = knob(0.1, at_least=0, at_most=1)
     beta1: float = knob(0.9, at_least=0, less_than=1)
     beta2: float = knob(0.999, at_least=0, less_than=1)
@@ -92,9 +92,9 @@ class LoopConfig:
     eval_batches: int = knob(100, at_least=0, free=True)
     # Steps; 0: only at the end of each phase.
     checkpoint_every: int = knob(5_000, at_least=0, free=True)
-    # Newest checkpoints; older ones are deleted.
+    # Number of checkpoints to keep, the newest.
     keep_checkpoints: int = knob(2, at_least=1, free=True)
-    # Steps with a loss or gradient that is not finite, before the run stops.
+    # Steps to skip because their loss or gradient is not finite, at most.
     max_skipped_steps: int = knob(0, at_least=0, free=True)
     # Seconds without progress, such as a step or a save, after which a process prints
     # all stacks and exits; 0: none.

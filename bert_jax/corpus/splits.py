@@ -22,8 +22,8 @@ from bert_jax.corpus.document_files import Problems
 from bert_jax.errors import UserError
 
 _BATCH_SENTENCES = 2000  # sentences that are tokenised together
-# Marks of list items. `sentencex` would take the rest of the paragraph after a mark,
-# line breaks included, for one sentence.
+# Marks of list items. After a mark, `sentencex` would return the rest of the paragraph
+# as one sentence.
 _ITEM = re.compile(
     r"^[ \t]*(?:(?:[•\u2043⁌⁍■□▪▫▶▸►◆◇○●◦★☆➢➣➤]|\(\w{1,6}\))[ \t]+)+", re.MULTILINE
 )

@@ -38,7 +38,7 @@ class PretrainingBatches(pipeline.Pipeline):
     Rows with a factorisation order:
       ranks           int32 [B, L]   rank in the order, from 0 on; -1: seen by all
       target_*                       positions, labels and weights, as for masks
-    Rows with neither:
+    Other rows:
       weights         float32 [B]    1; 0 in rows that fill up the last held-out batch
     Packed rows have in addition:
       positions       int32 [B, L]   of each token in its example; padding 0

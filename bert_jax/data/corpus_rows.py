@@ -1,8 +1,8 @@
 """Rows of one corpus, or of one group of its shards: segments and masks.
 
-A row is made from the chunk at its position in the order. Its draws are addressed by a
-key, the purpose of the draw, the epoch and the chunk. A packed row is made from several
-chunks in the same way (`packing.py`).
+A row is made from the chunk at its position in the order. A packed row is made from
+several chunks (`packing.py`). Each draw is addressed by a key, its purpose, the epoch
+and the chunk.
 """
 
 import itertools
@@ -25,7 +25,7 @@ from bert_jax.data import (
 from bert_jax.data.random_bits import Purpose
 from bert_jax.errors import UserError
 
-# Classes by their names in configs.
+# Classes by `objective.segments`.
 _KINDS: dict[str, type[segments.Segments]] = {
     "next_sentence": segment_pairs.NextSentence,
     "sentence_order": segment_pairs.SentenceOrder,

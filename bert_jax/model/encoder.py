@@ -104,8 +104,8 @@ class Encoder(nn.Module):
             x = self.embedding_projection(x)
         encoded = self._apply_blocks(
             x,
-            {kind: self._pattern(inputs, kind) for kind in (True, False)},
-            {kind: self._rotations(inputs, kind) for kind in (True, False)},
+            {g: self._pattern(inputs, is_global=g) for g in (True, False)},
+            {g: self._rotations(inputs, is_global=g) for g in (True, False)},
             dropout_keys,
             read_at,
             return_hidden_states,

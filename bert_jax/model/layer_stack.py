@@ -5,8 +5,8 @@ groups of blocks share their parameters. Neither looping nor unrolling changes
 parameter paths or results.
 
 Blocks may differ in kind: local or global attention, with or without attention norm.
-Where a block lacks a parameter, the stack still has a row for it, which is not read and
-keeps its initial value.
+The stack has a row even for a parameter that a block lacks. It is never read, and keeps
+its initial value.
 """
 
 import dataclasses
@@ -64,8 +64,8 @@ def apply(
 
     Args:
       config: Encoder.
-      apply_block: Function of x, parameters, `Kind`, index, and positions to compute
-        (None: all); it returns x and a tree of arrays.
+      apply_block: Function of x, parameters, `Kind`, layer index, and `read_at` of the
+        block; it returns x and a tree of arrays.
       stacked: Stacked parameters.
       x: Hidden states below the first block.
       read_at: Positions whose hidden states are wanted; None: all, and P is L.
@@ -104,33 +104,33 @@ def _unrolled(apply_block, kinds, x, blocks, indices, read_at=None):
 
 
 def _looped(config, apply_block, kinds, x, stacked):
-    """Loop over repeating groups of kinds, and unroll the blocks before and after."""
-    first = 0 if config.first_attention_norm else 1
+    """Loop over periods of kinds, and unroll the blocks before and after them."""
+    begin = 0 if config.first_attention_norm else 1
     period = config.global_layer_every
-    last = first + (config.num_layers - first) // period * period
+    end = begin + (config.num_layers - begin) // period * period
     indices = jnp.arange(config.num_layers)
 
-    def part(begin, end):
+    def blocks(begin, end):
         return jax.tree.map(lambda p: p[begin:end], (stacked, indices))
 
-    def apply_part(kinds, x, part):
-        parameters, indices = part
-        blocks = [_block(parameters, i) for i in range(len(kinds))]
-        return _unrolled(apply_block, kinds, x, blocks, indices)
+    def apply_some(kinds, x, blocks):
+        parameters, indices = blocks
+        parameters = [_block(parameters, i) for i in range(len(kinds))]
+        return _unrolled(apply_block, kinds, x, parameters, indices)
 
     results = []
-    if first > 0:
-        x, result = apply_part(kinds[:first], x, part(0, first))
+    if begin > 0:
+        x, result = apply_some(kinds[:begin], x, blocks(0, begin))
         results.append(result)
-    if first < last:
-        groups = jax.tree.map(
-            lambda p: p.reshape(-1, period, *p.shape[1:]), part(first, last)
+    if begin < end:
+        periods = jax.tree.map(
+            lambda p: p.reshape(-1, period, *p.shape[1:]), blocks(begin, end)
         )
-        apply_group = functools.partial(apply_part, kinds[first : first + period])
-        x, result = jax.lax.scan(apply_group, x, groups)
+        apply_period = functools.partial(apply_some, kinds[begin : begin + period])
+        x, result = jax.lax.scan(apply_period, x, periods)
         results.append(_merge_groups(result))
-    if last < config.num_layers:
-        x, result = apply_part(kinds[last:], x, part(last, config.num_layers))
+    if end < config.num_layers:
+        x, result = apply_some(kinds[end:], x, blocks(end, config.num_layers))
         results.append(result)
     return x, jax.tree.map(lambda *parts: jnp.concatenate(parts), *results)
 
@@ -150,7 +150,7 @@ def _looped_groups(config, apply_block, kinds, x, stacked):
 
 
 def _merge_groups(results):
-    """Merge the dimensions of groups and of blocks in a group."""
+    """Merge the dimensions of groups, or periods, and of the blocks in one."""
     return jax.tree.map(lambda r: jax.lax.collapse(r, 0, 2), results)
 
 

@@ -26,9 +26,8 @@ class Objective(Protocol):
       encoder_path: Path of the encoder in the parameters, such as "encoder".
       predictor: Name of the encoder whose logits over the vocabulary the loss compares
         with tokens, as in `Run.encoders`; "" if the loss has no such cross entropy.
-      logits_reader: Name of a computation besides the cross entropy that needs these
-        logits, so that no kernel may compute the cross entropy without them; "" if
-        none.
+      logits_reader: Name of another computation that needs these logits, so that the
+        cross entropy cannot use a kernel that never stores them; "" if none.
     """
 
     encoder: config_lib.EncoderConfig

@@ -89,8 +89,8 @@ class Distillation(masked_lm.MaskedLm):
             batch["mlm_positions"],
             **options,
         )
-        # Tables may have different sizes: a published one may have more rows than there
-        # are tokens, and each is padded. The tokens come first.
+        # Published tables may have rows beyond the tokens, and all tables are padded.
+        # Compare the tokens, which come first.
         student_mlm = logits.mlm.compute()  # [B, P, V]
         teacher_mlm = teacher_output.mlm.compute()  # [B, P, V]
         sums = self.compare(student_mlm, logits.sentence, batch)
@@ -133,7 +133,7 @@ def divergence(
 def cosine(
     first: Float[Array, "*rows D"], second: Float[Array, "*rows D"]
 ) -> Float[Array, "*rows"]:
-    """Return the cosine of the angle between vectors, in float32; 0 for zeros."""
+    """Return the cosine similarity of vectors, in float32; 0 if one is zero."""
     first, second = (x.astype(jnp.float32) for x in (first, second))
     squares = jnp.sum(first**2, axis=-1) * jnp.sum(second**2, axis=-1)
     return jnp.sum(first * second, axis=-1) * jax.lax.rsqrt(jnp.maximum(squares, 1e-12))

@@ -80,7 +80,7 @@ class Planner:
             mesh=", ".join(f"{axis} {size}" for axis, size in run.mesh.shape.items()),
             parameters=sum(leaf.size for leaf in jax.tree.leaves(params)),
             phases=tuple(phases),
-            kernels=tuple(run.describe_kernels()),
+            kernels=tuple(run.describe_kernels("tpu")),
             versions=", ".join(
                 f"{name} {importlib.metadata.version(name)}"
                 for name in ("jax", "libtpu")

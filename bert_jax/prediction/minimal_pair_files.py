@@ -52,7 +52,7 @@ def read(name: str) -> Iterator[tuple[str, dict[str, Any]]]:
         except ValueError as error:
             raise UserError(f"{where} is not JSON: {error}") from error
         fields = pair if isinstance(pair, dict) else {}
-        # UTF-8 and pictures could not have it.
+        # UTF-8 and pictures cannot have it.
         if task_files.has_lone_surrogate(json.dumps(fields, ensure_ascii=False)):
             raise UserError(f"{where}: {task_files.LONE_SURROGATE}")
         for field in (GOOD, BAD):

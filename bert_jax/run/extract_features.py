@@ -6,7 +6,7 @@ r"""Write the feature vectors of texts from an encoder (BERT paper, 5.3).
 Each line is a text, or a pair of texts `A ||| B`. With --text_a and --text_b, the texts
 are columns of a TSV file with a header. The suffix of the output selects its format:
 .jsonl (as in the original's extract_features.py), .npz or .parquet (docs/tasks.md).
-Input and output may be larger than the memory.
+Input and output may exceed the memory.
 """
 
 from absl import flags

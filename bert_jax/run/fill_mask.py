@@ -8,8 +8,8 @@ With --next, print the probability that this text follows each of the given text
   python -m bert_jax.run.fill_mask --init_from=PRETRAIN_WORKDIR \
       'The man went to the store.' --next='He bought a gallon of milk.'
 
-Models with RoBERTa's vocabulary accept `<mask>` too. A text may have several blanks. A
-file (plain, .gz or .zst) has one text per line.
+Models with RoBERTa's vocabulary accept `<mask>` too. A text may have several blanks.
+--file has one text per line (plain, .gz, .zst).
 """
 
 import itertools

@@ -1,4 +1,4 @@
-"""Implementation of the four fine-tuning commands."""
+"""Implementation of the fine-tuning commands."""
 
 import functools
 import json

@@ -165,8 +165,8 @@ class Checkpoints:
     ) -> None:
         """Start to write a checkpoint, which appears when it is complete.
 
-        The state may be donated or changed as soon as this returns. The step is the
-        number of completed steps, and the encoder that of the current phase, which
+        The state may be donated or changed as soon as this returns. `step` is the
+        number of completed steps, and `encoder` the current phase's encoder, which
         fine-tuning builds. The time spent so far comes from `goodput.Ledger.entry`.
 
         Raises:

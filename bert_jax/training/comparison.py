@@ -12,7 +12,7 @@ from bert_jax.training.metrics_file import Record
 
 # Value of a field that a config lacks.
 _NONE = "-"
-# Ends of the names of metrics that the table has of a training report.
+# Suffixes of the metrics of a training report that the table shows.
 _SHOWN_IN_TRAINING = ("loss", "accuracy", "exact")
 
 

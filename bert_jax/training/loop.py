@@ -1,7 +1,7 @@
 """The training loop of pretraining and fine-tuning, for one process and for many.
 
 Logging, evaluation and saving follow a step, in this order. The report of a step is on
-disk before its checkpoint begins. A restart drops the reports after its checkpoint.
+disk before its checkpoint begins. A restart drops reports of later steps.
 So a run that is killed at any moment resumes with the same result.
 
 Steps are dispatched ahead of their results. The report of a step is read a few steps
@@ -114,7 +114,7 @@ class Loop:
     # ---- a phase
 
     def _train_phase(self, phase: Phase, begin: int, end: int) -> None:
-        """Train the remaining steps of a phase, which goes from step begin to end."""
+        """Train the remaining steps of a phase, which ends when `end` are done."""
         self._phase, self._begin, self._end = phase, begin, end
         is_evaluation_missing = (
             begin < self._done <= end and self._is_evaluation_missing()

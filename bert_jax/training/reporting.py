@@ -15,8 +15,8 @@ from bert_jax.training import metrics_file, processes, programs
 # Interval between writes to an object store, besides the one before each checkpoint.
 _FLUSH_SECONDS = 30.0
 
-# Ends of the names of metrics: those of training that the terminal shows, and those of
-# evaluations that it does not show.
+# Suffixes of the training metrics that the terminal shows, and of the evaluation
+# metrics that it hides.
 _SHOWN_IN_TRAINING = (
     "loss",
     "accuracy",

@@ -140,13 +140,11 @@ class Run:
         rows = sharding.batch_sharding(self.mesh)
         return {name: leaf.update(sharding=rows) for name, leaf in shapes.items()}
 
-    def describe_kernels(self) -> list[str]:
+    def describe_kernels(self, platform: str) -> list[str]:
         """Describe the implementation of each part of the model, a line for each phase.
 
         Phases that equal the previous one have no line.
         """
-        platform = self.mesh.devices.flat[0].platform
-        platform = "cuda" if platform == "gpu" else platform
         lines: list[str] = []
         described = None
         with sharding.use(self.mesh):

@@ -106,7 +106,8 @@ def train(
     """
     run = saver.run
     with interrupts.StopRequests() as stop_requests:
-        for line in run.describe_kernels():
+        platform = run.mesh.devices.flat[0].platform
+        for line in run.describe_kernels("cuda" if platform == "gpu" else platform):
             processes.say(line)
         shapes = run.state_shapes
         state = saver.checkpoints.restore(shapes)

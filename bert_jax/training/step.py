@@ -74,10 +74,10 @@ def make_train_step(
         Losses are divided by the counts of the whole batch, so the result does not
         depend on it.
       frozen: Predicate of the paths of parameters without gradients; None for none.
-      sum_over_replicas: Transformation that all-reduces the gradients of the replicas
-        of the model, see `sharding.sum_over_replicas`; None: left to the compiler.
-      constants: Parameters that the objective gets beside the trained ones; None for
-        none. They have no gradient.
+      sum_over_replicas: Transformation of the gradient function that all-reduces over
+        replicas (`sharding.sum_over_replicas`); None: left to the compiler.
+      constants: Parameters without gradients that the objective also reads, such as a
+        teacher's; None for none.
     """
 
     def loss_of(params, batch, keys, counts, constants):
