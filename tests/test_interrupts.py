@@ -110,6 +110,44 @@ def wrapped(command):
     return [sys.executable, "-c", script, *command[3:]]
 
 
+@pytest.mark.parametrize("first", ["exit_at_once", "kill"])
+def test_a_request_between_two_phases_ends_the_process(first):
+    lines = [
+        "requests.wait_for_saves()",
+        "os.kill(os.getpid(), signal.SIGTERM)",
+        "requests.exit_at_once()",
+    ]
+    if first == "exit_at_once":
+        lines[1:] = lines[:0:-1]
+    second = "; ".join(lines)
+    process = start(ASKED.format(first="", second=second, numbers=[], wait=10_000))
+    status, said = end(process)
+    assert status == 75 and said[-1] == "stopped; the same command continues"
+
+
+@pytest.mark.runs
+def test_a_request_while_a_later_phase_is_compiled(corpus, tmp_path):
+    """The steps of the phase before are saved."""
+    script = (
+        f"{STUCK}\n"
+        "from bert_jax.run import command_line, pretrain\n"
+        "from bert_jax.training import programs\n"
+        "lower = programs.lower_step\n"
+        "def lower_step(run, phase, *arguments):\n"
+        "    is_first = phase is run.phases[0]\n"
+        "    return lower(run, phase, *arguments) if is_first else stuck()\n"
+        "programs.lower_step = lower_step\n"
+        "command_line.main(pretrain.main, pretrain.define_flags)\n"
+    )
+    recipe = f"{runs.ROOT}/configs/bert_miniature.py:tiny,smoke"
+    flags = runs.pretrain(corpus, tmp_path / "run", recipe=recipe)[3:]
+    watched = runs.Watched([sys.executable, "-c", script, *flags])
+    assert watched.wait_for("phase 2/2, length 64: compiling"), watched.text
+    watched.process.send_signal(signal.SIGTERM)
+    assert watched.end() == 75, watched.text
+    assert runs.newest_step(tmp_path / "run") == 3
+
+
 @pytest.mark.slow
 @pytest.mark.pods
 def test_all_processes_that_are_asked_stop_at_once(corpus, tmp_path):

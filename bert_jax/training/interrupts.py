@@ -1,9 +1,9 @@
 """Requests to stop: SIGTERM of a preempted machine, SIGINT from a keyboard.
 
 Python runs signal handlers between two bytecode instructions, and one of them may be a
-compilation of minutes. So until the first step, when there is nothing to save, a
-thread waits for signals and exits at once. From the first step on, the loop saves and
-exits.
+compilation of minutes. So before the first step of a phase, when there is nothing to
+save, a thread waits for signals and exits at once. From that step on, the loop saves
+and exits.
 """
 
 import os
@@ -22,9 +22,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class StopRequests:
     """Context in which SIGTERM and SIGINT are requests to stop.
 
-    Until `wait_for_saves` is called, a request ends this process at once, with the exit
-    status of a run to resume. Processes without a signal fail as when a host dies,
-    and the launcher restarts all. After the call, a request only sets `is_set`.
+    Until `wait_for_saves` is called, and again from `exit_at_once` on, a request ends
+    this process at once, with the exit status of a run to resume. Processes without a
+    signal fail as when a host dies, and the launcher restarts all. In between, a
+    request only sets `is_set`.
 
     More SIGTERMs change nothing, since the save is in progress. A second SIGINT has its
     default effect.
@@ -48,10 +49,18 @@ class StopRequests:
             self._watcher.end()
             self._watcher = None
 
+    def exit_at_once(self) -> None:
+        """End the process at a request, or now if there was one: all is saved."""
+        is_main_thread = threading.current_thread() is threading.main_thread()
+        has_prompt = hasattr(sys, "ps1")
+        if self._watcher is None and is_main_thread and not has_prompt:
+            self._watcher = _Watcher()
+            if self._is_set:
+                _exit()
+
     def __enter__(self) -> "StopRequests":
+        self.exit_at_once()
         if threading.current_thread() is threading.main_thread():
-            if not hasattr(sys, "ps1"):  # the prompt
-                self._watcher = _Watcher()
             for number in _SIGNALS:
                 self._before[number] = signal.signal(number, self._handle)
         return self

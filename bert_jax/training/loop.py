@@ -121,6 +121,8 @@ class Loop:
         )
         if self._done >= end and not is_evaluation_missing:
             return
+        self._saver.wait()
+        self._stop_requests.exit_at_once()
         self._window = throughput.Window(self._run, phase, self._totals)
         self._evaluator = evaluation.Evaluator(
             self._run, phase, self._signals, self._to_devices, self._saver.heartbeat
