@@ -14,12 +14,11 @@ import pytest
 from toy import TINY, assert_close, init, random_batch, relative_distance
 
 from bert_jax import config
-from bert_jax.model import heads, randomness
+from bert_jax.model import heads, plain_attention, randomness
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.block import Block
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
-from bert_jax.model.kernels import attention
 from bert_jax.objectives import masked_lm, metric_sums, permutation_lm, replaced_tokens
 
 SAMPLING_KEYS = jnp.zeros(8, jnp.uint32)
@@ -265,12 +264,12 @@ def test_read_at_gives_the_states_of_the_full_row(changes, count):
 
 
 def test_no_product_of_the_plain_attention_sums_over_one_query():
-    """XLA would fuse it with dropout; see `attention`."""
+    """XLA would fuse it with dropout; see `plain_attention`."""
     query, keys = jnp.ones((2, 2, 1, 4)), jnp.ones((2, 2, 24, 4))
 
     def total(query, key, value):
         is_seen, dropout_keys = jnp.ones((2, 1, 1, 24), bool), jnp.ones(2, jnp.uint32)
-        return attention.dot_product_attention(
+        return plain_attention.attend(
             query, key, value, is_seen, dropout_keys, 0.1
         ).sum()
 

@@ -14,9 +14,8 @@ import numpy as np
 from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import products
+from bert_jax.model import plain_attention, products
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import attention as kernels
 from bert_jax.model.linear import Linear, output_stddev
 
 
@@ -73,7 +72,7 @@ class DisentangledAttention(nn.Module):
             linear(("embed",), heads, name=name) for name in ("query", "key", "value")
         )
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, P or 1, L]
-        keys = kernels.probability_keys(
+        keys = plain_attention.dropout_keys(
             c, dropout_keys, length, length, query_positions
         )
         # Intermediates are large, and the backward pass needs none of them.
@@ -85,7 +84,7 @@ class DisentangledAttention(nn.Module):
             projected = products.add_bias(*to.product_and_bias(source))
             return (projected * scale).astype(c.dtype)
 
-        # All queries are divided by sqrt(3), and `kernels` divides scores by sqrt(K).
+        # All queries are divided by sqrt(3), and attention divides scores by sqrt(K).
         query = project(to_query, x, 3**-0.5)  # [B, L, H, K]
         key, value = project(to_key, x), project(to_value, x)  # [B, L, H, K]
         query_of_distance = project(to_query, pattern.distances, 3**-0.5)  # [R, H, K]
@@ -103,7 +102,7 @@ class DisentangledAttention(nn.Module):
 
         def attend(value, *factors):
             query, key, added = scores(*factors)
-            context = kernels.dot_product_attention(
+            context = plain_attention.attend(
                 query,
                 key,
                 value.swapaxes(1, 2),
@@ -126,7 +125,7 @@ class DisentangledAttention(nn.Module):
         if not return_probabilities:
             return product, bias, None
         query, key, added = scores(*factors)
-        return product, bias, kernels.attention_probabilities(query, key, mask, added)
+        return product, bias, plain_attention.probabilities(query, key, mask, added)
 
 
 def distance_scores(

@@ -1,8 +1,4 @@
-"""Scaled dot-product attention (Vaswani et al. 2017, 3.2.1).
-
-`attend` chooses between the kernels and `dot_product_attention`, the plain path, which
-defines the result.
-"""
+"""Attention by a kernel, or by `plain_attention`, which defines the result."""
 
 import dataclasses
 import functools
@@ -10,11 +6,11 @@ import functools
 import jax
 import jax.numpy as jnp
 from jax import lax
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import dropout, products, rotary
-from bert_jax.model.attention_pattern import HIDDEN_SCORE, AttentionPattern
+from bert_jax.model import plain_attention, products, rotary
+from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import decisions, overlapping_pieces, tpu_attention
 
 
@@ -163,11 +159,11 @@ def _plain(
         config, sources, biases, rotations, query_positions
     )
     mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
-    keys = probability_keys(
+    keys = plain_attention.dropout_keys(
         config, dropout_keys, key.shape[2], key.shape[2], query_positions
     )
     attend = functools.partial(
-        dot_product_attention, rate=config.attention_dropout_rate
+        plain_attention.attend, rate=config.attention_dropout_rate
     )
     if config.remat == "attention":
         attend = jax.checkpoint(attend)
@@ -185,7 +181,7 @@ def probabilities(
     """Return the probabilities before dropout, of the arguments of `attend`."""
     query, key, _ = _heads_first(config, sources, biases, rotations, query_positions)
     mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
-    return attention_probabilities(query, key, mask)
+    return plain_attention.probabilities(query, key, mask)
 
 
 def _heads_first(config, sources, biases, rotations, query_positions):
@@ -212,111 +208,3 @@ def _of_all_heads(config, x):
     """Repeat keys, values or their biases [..., G, K] to [..., H, K]."""
     shared_by = config.num_heads // x.shape[-2]
     return x if shared_by == 1 else jnp.repeat(x, shared_by, axis=-2)
-
-
-def probability_keys(
-    config: config_lib.EncoderConfig,
-    dropout_keys: UInt32[Array, " B"] | None,
-    num_queries: int,
-    num_keys: int,
-    query_positions: Int[Array, "B P"] | None,
-) -> UInt32[Array, "B ..."] | None:
-    """Return keys for dropout of the probabilities of some queries, or None.
-
-    A key for each row [B]; or, if `query_positions` are given, one for each query [B,
-    H, P], which draws the same mask as in the full row's probabilities [H, queries,
-    keys].
-    """
-    if dropout_keys is None or query_positions is None:
-        return dropout_keys
-    first = jnp.arange(config.num_heads) * num_queries
-    index = first[:, None] + query_positions[:, None, :]  # [B, H, P]
-    return dropout.keys_at(dropout_keys, index, num_keys)
-
-
-def attention_probabilities(
-    query: Float[Array, "B H L K"],
-    key: Float[Array, "B H M K"],
-    mask: Bool[Array, "#B 1 #L M"],
-    added_scores: Float[Array, "B H L M"] | None = None,
-) -> Float[Array, "B H L M"]:
-    """Return softmax((Q K^T + added scores) / sqrt(K)) over the keys in the mask.
-
-    Queries that see no key have probabilities 0.
-    """
-    scores = products.dot("bhlk,bhmk->bhlm", query, key)  # [B, H, L, M]
-    if added_scores is not None:
-        scores = scores + added_scores
-    scores = jnp.where(mask, scores * query.shape[-1] ** -0.5, HIDDEN_SCORE)
-    highest = jnp.max(scores, axis=-1, keepdims=True)  # [B, H, L, 1]
-    exponentials = jnp.exp(scores - highest)
-    total = jnp.sum(exponentials, axis=-1, keepdims=True)
-    sees_nothing = highest < 0.5 * HIDDEN_SCORE
-    return exponentials / jnp.where(sees_nothing, jnp.inf, total)
-
-
-@functools.partial(jax.custom_vjp, nondiff_argnums=(5,))
-def dot_product_attention(
-    query: Float[Array, "B H L K"],
-    key: Float[Array, "B H M K"],
-    value: Float[Array, "B H M K"],
-    mask: Bool[Array, "#B 1 #L M"],
-    dropout_keys: UInt32[Array, "B ..."] | None,
-    rate: float,
-    added_scores: Float[Array, "B H L M"] | None = None,
-) -> Float[Array, "B H L K"]:
-    """Return softmax((Q K^T + added scores) / sqrt(K)) V with dropout.
-
-    The mask is True where a query sees a key. There is a dropout key for each row, [B],
-    or for each query, [B, H, L]; None for no dropout.
-
-    Scores and softmax are float32. Of the L x M intermediates only the probabilities
-    are stored for the backward pass, in the type of the values. Automatic
-    differentiation would store three times as much: float32 probabilities, before and
-    after dropout.
-    """
-    return _forward(query, key, value, mask, dropout_keys, rate, added_scores)[0]
-
-
-def _forward(query, key, value, mask, dropout_keys, rate, added_scores):
-    probabilities = attention_probabilities(query, key, mask, added_scores)
-    probabilities = probabilities.astype(value.dtype)
-    dropped = dropout.dropout(probabilities, rate, dropout_keys)
-    context = products.dot("bhlm,bhmk->bhlk", dropped, value)  # [B, H, L, K]
-    like_added = None if added_scores is None else added_scores[:0]
-    residuals = query, key, value, probabilities, dropout_keys, like_added
-    return context.astype(value.dtype), residuals
-
-
-def _backward(rate, residuals, g):
-    query, key, value, probabilities, dropout_keys, like_added = residuals
-    dropped = dropout.dropout(probabilities, rate, dropout_keys)
-    d_dropped = products.dot("bhlk,bhmk->bhlm", g, value)  # [B, H, L, M]
-    d_probabilities = dropout.dropout(d_dropped, rate, dropout_keys)
-    # The derivative of softmax, p (dp - sum(p dp)), is 0 where p is 0.
-    p = probabilities.astype(jnp.float32)
-    inner = jnp.sum(d_probabilities * p, axis=-1, keepdims=True)
-    d_scores = p * (d_probabilities - inner) * query.shape[-1] ** -0.5
-    d_added = None if like_added is None else d_scores
-    d_scores = d_scores.astype(query.dtype)
-    d_query = products.dot("bhlm,bhmk->bhlk", d_scores, key)
-    if query.shape[2] == 1:
-        # XLA fuses a product over one query with what makes its factors, and would
-        # compute mask and softmax anew for each column of keys and values. On
-        # processors, that loop can take minutes to compile.
-        padding = (0, 0), (0, 0), (0, 1), (0, 0)
-        factors = dropped, g, d_scores, query
-        dropped, g, d_scores, query = (jnp.pad(x, padding) for x in factors)
-    d_value = products.dot("bhml,bhlk->bhmk", products.transpose(dropped), g)
-    d_key = products.dot("bhml,bhlk->bhmk", products.transpose(d_scores), query)
-    return (
-        d_query.astype(query.dtype),
-        d_key.astype(key.dtype),
-        d_value.astype(value.dtype),
-        None,
-        None,
-        d_added,
-    )
-
-
-dot_product_attention.defvjp(_forward, _backward)

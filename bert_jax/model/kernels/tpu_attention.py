@@ -3,8 +3,8 @@
 Scores, softmax, mask and dropout of a head never leave the chip's memory. The forward
 pass stores the output and, for each query, the logarithm of the sum of exponentials;
 the backward pass recomputes the rest. Dropout masks equal those of
-`attention.dot_product_attention` bit for bit, so a run may change between the two. The
-backward pass also sums the gradients of queries, keys and values over positions, as
+`plain_attention.attend` bit for bit, so a run may change between the two. The backward
+pass also sums the gradients of queries, keys and values over positions, as
 gradients of their biases. Rotations are applied inside: outside, the halves of a head
 would fill a quarter of a register.
 

@@ -14,9 +14,8 @@ import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
-from bert_jax.model import linear, products
+from bert_jax.model import linear, plain_attention, products
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.kernels import attention as kernels
 
 
 @jax.tree_util.register_dataclass
@@ -119,7 +118,7 @@ class RelativeAttention(nn.Module):
             )
         of_tokens = pattern.segment_ids[:, None, :length]
         is_other = segments[:, :, None] != of_tokens  # [B, Q, L]
-        keys = kernels.probability_keys(
+        keys = plain_attention.dropout_keys(
             c, dropout_keys, x.shape[1], length, query_positions
         )
 
@@ -131,7 +130,7 @@ class RelativeAttention(nn.Module):
 
         def attend(query, key, value, relative):
             query, key, added = scores(query, key, relative)
-            context = kernels.dot_product_attention(
+            context = plain_attention.attend(
                 query,
                 key,
                 value.swapaxes(1, 2),
@@ -155,7 +154,7 @@ class RelativeAttention(nn.Module):
         if not return_probabilities:
             return product, None, None
         query, key, added = scores(query, key, relative)
-        probabilities = kernels.attention_probabilities(query, key, mask, added)
+        probabilities = plain_attention.probabilities(query, key, mask, added)
         return product, None, probabilities
 
     def _parameters(self):
