@@ -51,16 +51,3 @@ def assert_as_restated(corpus, config, steps, phase=0, *, split="train"):
         if split == "held_out":
             positions = positions[positions < count]
         assert_rows_equal(made.batch(step), reference, positions, step)
-
-
-def assert_parts_are_a_batch(corpus, config, reference_of, processes):
-    """Check that processes together make the batch that the restatement makes."""
-    parts = [
-        make(corpus, config, rows=rows).batch(9)
-        for rows in np.arange(32).reshape(processes, -1)
-    ]
-    batch = {name: np.concatenate([p[name] for p in parts]) for name in parts[0]}
-    size = 32 // config.data.shard_groups
-    for group in range(config.data.shard_groups):
-        own = {n: x[group * size : (group + 1) * size] for n, x in batch.items()}
-        assert_rows_equal(own, reference_of(group), 9 * size + np.arange(size))

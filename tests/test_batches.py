@@ -9,7 +9,7 @@ import pytest
 import tensorflow as tf
 from corpora import build_text
 from made_batches import assert_as_restated, configure, make
-from restatement import Reference, permute, word
+from restatement import permute, word
 
 from bert_jax import config as config_lib
 from bert_jax import pretraining
@@ -128,28 +128,6 @@ def test_phases_of_one_length_continue_one_order(corpus):
         assert np.array_equal(values, last[name][:8])
 
 
-def test_every_chunk_comes_once_an_epoch_across_phases(corpus):
-    """An epoch ends in the middle of a batch; the next has another order."""
-    count = len(Reference(corpus, configure()).chunks)
-    steps = count // 32
-    config = with_phases(
-        configure(), (steps // 2, 16, 64), (steps, 32, 64), (2 * steps, 32, 64)
-    )
-    names = []
-    for phase in range(3):
-        made = make(corpus, config, phase)
-        for step in range(config.phases[phase].steps):
-            names += made.row_names(step)
-    chunks = [name.rpartition(" epoch ") for name in names]
-    orders = [
-        [chunk for chunk, _, number in chunks if number == epoch] for epoch in "01"
-    ]
-    for order in orders:
-        assert len(set(order)) == count == len(order)
-    assert orders[0] != orders[1]
-    assert len(set(names)) == len(names)
-
-
 def test_masking_rates_of_phases_equal_the_restatement(corpus):
     """The higher of a phase's rate and the evaluation's gives the slots."""
     config = configure(masked(rate=0.2))
@@ -208,19 +186,6 @@ def test_the_batch_of_a_step_is_that_of_its_phase(corpus):
     for step in (-1, 6):
         with pytest.raises(UserError, match=f"step {step} is out of range"):
             pretraining.batch_of_step(config, step)
-
-
-def test_held_out_batches_are_one_epoch(corpus):
-    made = make(corpus, configure(), held_out=True)
-    total = len(Reference(corpus, configure(), split="held_out").chunks)
-    assert made.num_batches == math.ceil(total / 32)
-    batches = list(made.batches(0, made.num_batches))
-    assert sum(b["nsp_weights"].sum() for b in batches) == total == made.num_rows
-    rest = total % 32
-    assert rest
-    assert batches[-1]["nsp_weights"].tolist() == [1.0] * rest + [0.0] * (32 - rest)
-    assert batches[-1]["mlm_weights"][rest:].sum() == 0
-    assert batches[-1]["mlm_weights"][:rest].sum() > 0
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 97, 1025])

@@ -9,13 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from corpora import build_text
-from made_batches import assert_as_restated, assert_parts_are_a_batch, configure, make
+from made_batches import assert_as_restated, configure, make
 from restatement import Reference
 from toy import TINY, assert_close, params_of, relative_distance
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
-from bert_jax.data import packing
 from bert_jax.errors import UserError
 from bert_jax.objectives import metric_sums
 
@@ -59,32 +58,6 @@ def test_batches_equal_the_restatement(name, corpus):
     assert_as_restated(corpus, config, (0,), split="held_out")
 
 
-def one_by_one(sizes, length, most):
-    rows = []
-    for i, size in enumerate(sizes):
-        fitting = [
-            (length - sum(sizes[x] for x in row), r)
-            for r, row in enumerate(rows)
-            if sum(sizes[x] for x in row) + size <= length and len(row) < most
-        ]
-        if fitting:
-            rows[min(fitting)[1]].append(i)
-        else:
-            rows.append([i])
-    row_of = {i: r for r, row in enumerate(rows) for i in row}
-    return [row_of[i] for i in range(len(sizes))]
-
-
-def test_best_fit_equals_one_by_one():
-    rng = np.random.default_rng(0)
-    for trial in range(40):
-        length, most = int(rng.integers(8, 40)), int(rng.integers(2, 9))
-        least = int(rng.integers(1, length))
-        sizes = np.sort(rng.integers(least, length + 1, rng.integers(1, 120)))[::-1]
-        got = packing._best_fit(sizes, length, most).tolist()
-        assert got == one_by_one(sizes.tolist(), length, most), trial
-
-
 @pytest.mark.parametrize("held_out", [False, True])
 def test_each_example_comes_once_an_epoch(held_out, corpus):
     """Each epoch has each chunk once, in the same rows in another order."""
@@ -111,14 +84,6 @@ def test_each_example_comes_once_an_epoch(held_out, corpus):
         assert first != second
 
 
-def test_processes_make_the_rows_of_their_devices(corpus):
-    settings = OBJECTIVES["next sentence"]
-    config = configure(settings, length=128, groups=2)
-    assert_parts_are_a_batch(
-        corpus, config, lambda g: Reference(corpus, config, group=g), processes=4
-    )
-
-
 @pytest.mark.parametrize("convention", ["original", "fairseq"])
 def test_there_is_a_slot_for_each_prediction(convention):
     rng = np.random.default_rng(0)
@@ -137,21 +102,6 @@ def test_there_is_a_slot_for_each_prediction(convention):
                 else:
                     counts = [math.floor(rate * n + 0.999) for n in sizes]
                 assert sum(counts) <= slots
-
-
-def test_random_segments_are_as_long_as_consecutive_ones(corpus):
-    """Otherwise there would be padding, and lengths would reveal the label."""
-    config = configure(OBJECTIVES["next sentence"], length=128)
-    reference = Reference(corpus, config)
-    made = make(corpus, config)
-    for step in range(2):
-        batch = made.batch(step)
-        for row in range(32):
-            _, chunks = reference.row_at(step * 32 + row)
-            for number, c in enumerate(chunks):
-                own = batch["attention_mask"][row]
-                own = own & (batch["documents"][row] == number)
-                assert own.sum() == reference.tokens_of(c) + 3
 
 
 def test_rows_across_documents_are_not_packed():
