@@ -11,7 +11,6 @@ from corpora import build_text, documents_of, with_prefix_space
 from bert_jax.corpus import splits
 from bert_jax.errors import UserError
 from bert_jax.interop import vocabularies
-from bert_jax.tasks import tagging
 
 STORED = json.loads(
     (pathlib.Path(__file__).parent / "fixtures/byte_bpe.json").read_text()
@@ -151,19 +150,6 @@ def test_leading_spaces_change_no_ids_of_other_kinds(kind, request, documents):
         words = document.split()
         spaced = [" " + word for word in words]
         assert tokenizer.encode_batch(words) == tokenizer.encode_batch(spaced)
-
-
-def test_words_of_a_list_have_the_same_ids_as_in_a_text(published, spaced):
-    words = ["the", "unparenthesised", "\u4e00", "value", "."]
-    for tokenizer in (published, spaced):
-        rows = tagging.make_rows([words], tokenizer, 64)
-        ids = rows.arrays["input_ids"][0]
-        ids = ids[rows.arrays["attention_mask"][0]]
-        assert ids[0] == tokenizer.cls_id and ids[-1] == tokenizer.sep_id
-        assert tokenizer.decode(ids[1:-1]).removeprefix(" ") == " ".join(words)
-        starts = ids[rows.words[:, 1]]
-        assert not tokenizer.continues_word[starts].any()
-        assert rows.arrays["input_ids"][0, -1] == tokenizer.pad_id == 1
 
 
 def test_blanks_take_the_space_before_them(published, spaced):

@@ -28,39 +28,6 @@ def tokenizer(request):
     return request.getfixturevalue(request.param)
 
 
-def reference_wordpiece(tokenizer, text):
-    """Restate WordPiece as in google-research/bert, tokenization.py."""
-    vocabulary = {token: i for i, token in enumerate(tokenizer.tokens)}
-    text = unicodedata.normalize("NFD", text.lower())
-    text = "".join(c for c in text if unicodedata.category(c) != "Mn")
-    spaced = ""
-    for c in text:
-        ascii_punctuation = c.isascii() and not c.isalnum() and not c.isspace()
-        is_punctuation = ascii_punctuation or unicodedata.category(c)[0] == "P"
-        spaced += f" {c} " if is_punctuation else c
-    ids = []
-    for word in spaced.split():
-        pieces, start = [], 0
-        while start < len(word):
-            prefix = "##" if start else ""
-            for end in range(len(word), start, -1):
-                if prefix + word[start:end] in vocabulary:
-                    pieces.append(vocabulary[prefix + word[start:end]])
-                    start = end
-                    break
-            else:
-                pieces = [tokenizer.unk_id]
-                break
-        ids += pieces
-    return ids
-
-
-def test_wordpiece_agrees_with_a_restatement(wordpiece, documents):
-    texts = [*documents[:20], "Ünïcödé naïve façade", "x" * 150, "a\u00a0b\u3000c"]
-    for text, ids in zip(texts, wordpiece.encode_batch(texts), strict=True):
-        assert ids == reference_wordpiece(wordpiece, text)
-
-
 def test_cache_of_words_changes_no_ids(wordpiece):
     pipeline = tokenizers.Tokenizer.from_str(wordpiece.pipeline)
     odd = [
@@ -73,6 +40,11 @@ def test_cache_of_words_changes_no_ids(wordpiece):
     for text in [*odd, *odd]:
         direct = pipeline.encode(text, add_special_tokens=False).ids
         assert wordpiece.encode(text) == direct
+
+
+def test_words_of_150_characters_are_known(wordpiece):
+    """As in google-research/bert; `transformers` has a limit of 100."""
+    assert wordpiece.unk_id not in wordpiece.encode("x" * 150)
 
 
 def test_published_vocabularies():
@@ -90,24 +62,11 @@ def test_published_vocabularies():
     assert uncased.encode("unaffable") == [14477, 20961, 3468]
 
 
-def test_special_tokens_in_text_stay_text(tokenizer):
-    text = f"[MASK] [CLS] [SEP] [PAD] {' '.join(tokenizer.special_tokens)} is text"
-    special = {tokenizer.mask_id, tokenizer.cls_id, tokenizer.sep_id, tokenizer.pad_id}
-    assert special.isdisjoint(tokenizer.encode(text))
-
-
-def test_tokenizer_survives_folder_json_and_pickle(tokenizer, tmp_path, documents):
+def test_a_tokenizer_that_was_used_can_be_pickled(tokenizer, documents):
+    """As for the processes of a build."""
     expected = tokenizer.encode_batch(documents[:5])
-    tokenizer.save(tmp_path / "t")
-    copies = [
-        tokenizer_lib.Tokenizer.load(tmp_path / "t"),
-        tokenizer_lib.Tokenizer.loads(tokenizer.dumps()),
-        pickle.loads(pickle.dumps(tokenizer)),
-    ]
-    for copy in copies:
-        assert copy == tokenizer
-        assert copy.fingerprint == tokenizer.fingerprint
-        assert copy.encode_batch(documents[:5]) == expected
+    copy = pickle.loads(pickle.dumps(tokenizer))
+    assert copy == tokenizer and copy.encode_batch(documents[:5]) == expected
 
 
 def test_offsets_point_at_the_characters_of_tokens(tokenizer, documents):
