@@ -185,18 +185,6 @@ def encode(encoder, params, inputs):
     return model.apply(given, inputs, method=both)
 
 
-def span_loss(case, expected):
-    """The mean over both ends of -log softmax, over the positions of each row."""
-    labels = arrays(case, "labels")
-    mask = arrays(case, "in")["attention_mask"]
-    losses = []
-    for end in ("start", "end"):
-        logits = np.where(mask, expected[f"{end}_logits"], -np.inf)
-        chosen = np.take_along_axis(logits, labels[f"{end}_positions"][:, None], 1)
-        losses.append(np.log(np.exp(logits).sum(1)) - chosen[:, 0])
-    return np.mean(losses)
-
-
 def from_state(state, template, spec):
     """A tree of parameters like the template, from arrays by name."""
 

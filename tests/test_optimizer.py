@@ -214,23 +214,6 @@ def test_frozen_parameters_have_no_moments_and_stay():
     assert sorted(x.shape for x in jax.tree.leaves(state) if x.ndim) == [(7,), (7,)]
 
 
-def test_schedules():
-    million = dataclasses.replace(ADAM, learning_rate=1e-4, warmup_fraction=0.01)
-    original = optimizer.make_schedule(million, 1_000_000)
-    assert original(0) == 0
-    assert original(5_000) == pytest.approx(0.5e-4)
-    # The jump at the end of the warmup: from the peak to 1 % below it.
-    assert original(9_999) == pytest.approx(1e-4, rel=2e-4)
-    assert original(10_000) == pytest.approx(0.99e-4)
-    assert original(1_000_000) == 0
-    linear = optimizer.make_schedule(
-        dataclasses.replace(million, schedule="linear"), 1_000_000
-    )
-    assert linear(10_000) == pytest.approx(1e-4)
-    assert linear(505_000) == pytest.approx(0.5e-4)
-    assert linear(1_000_001) == 0
-
-
 @pytest.mark.parametrize("phases", [(1000,), (600, 400)])
 def test_cosine_and_wsd_span_all_phases(phases):
     phases = [config.PhaseConfig(steps=steps) for steps in phases]

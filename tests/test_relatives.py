@@ -127,23 +127,6 @@ def test_noise_is_finite_and_rises_with_the_word():
     np.testing.assert_allclose(noise, -np.log(-np.log(u)), rtol=1e-5)
 
 
-def test_replaced_tokens_by_hand():
-    """By hand: two rows of six; the last slot of each is empty."""
-    batch = {
-        "input_ids": jnp.array([[2, 4, 9, 7, 3, 0], [2, 4, 4, 8, 6, 3]]),
-        "mlm_positions": jnp.array([[1, 3, 0], [1, 2, 0]]),
-        "mlm_labels": jnp.array([[5, 7, 0], [9, 8, 0]]),
-        "mlm_weights": jnp.array([[1.0, 1.0, 0.0], [1.0, 1.0, 0.0]]),
-        "attention_mask": jnp.array([[1, 1, 1, 1, 1, 0], [1] * 6], bool),
-    }
-    # The second token of the first row stood there all the time, and is sampled anew;
-    # the sample in the second row's first blank is what stood there.
-    samples = jnp.array([[6, 8, 11], [9, 5, 11]])
-    ids, is_replaced = replaced_tokens.fill_in(batch, samples)
-    assert ids.tolist() == [[2, 6, 9, 8, 3, 0], [2, 9, 5, 8, 6, 3]]
-    assert is_replaced.astype(int).tolist() == [[0, 1, 0, 1, 0, 0], [0, 0, 1, 0, 0, 0]]
-
-
 def test_disentangled_embeddings_split_the_gradient_of_tied_ones():
     """Losses are the same at first; the differences take the discriminator's part."""
     grads, batch = {}, random_batch()

@@ -300,18 +300,6 @@ def test_answers_are_the_best_of_all_spans(no_answers, wordpiece):
             assert contexts[number][answer.begin : answer.end] == answer.text
 
 
-def test_logits_outside_of_the_context_are_ignored(wordpiece):
-    made = windows.make(["what"] * 2, [questions.CONTEXT, "It."], wordpiece, SMALL)
-    outputs = random_outputs(made)
-    changed = {name: values.copy() for name, values in outputs.items()}
-    position = np.arange(32)
-    outside = (position < made.first[:, None]) | ~made.rows["attention_mask"]
-    outside |= position == (made.first + made.count)[:, None]
-    for values in changed.values():
-        values[outside & (position > 0)] = 100.0
-    assert answers.rank(made, changed, SMALL) == answers.rank(made, outputs, SMALL)
-
-
 @pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_answers_keep_the_characters_of_the_context(kind, request):
     tokenizer = request.getfixturevalue(kind)
