@@ -13,7 +13,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from plans import fake_phase, fake_plan, needs_compiler
-from recipes import load
+from recipes import build, load
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
@@ -147,13 +147,13 @@ def test_invalid_slice_names(name, message):
 
 def test_a_plan_has_the_encoders_of_checkpoints(pretrained, monkeypatch, capsys):
     monkeypatch.setattr(run_plan.command_line, "overrides", list)
-    recipe = knobs.from_configdict(config_lib.PretrainConfig, load("continued"))
+    recipe = build("continued")
     started = dataclasses.replace(recipe, init_from=str(pretrained))
     planned = run_plan.with_checkpoints(started).encoder
     has = checkpoints.read_metadata(checkpoints.find(pretrained)).encoder
     assert (planned.hidden_size, planned.vocab_size) == (32, has.vocab_size)
     assert not capsys.readouterr().err
-    recipe = knobs.from_configdict(config_lib.PretrainConfig, load("distillation"))
+    recipe = build("distillation")
     objective = dataclasses.replace(
         recipe.objective, teacher=str(pretrained), hidden_weight=0.0
     )
@@ -194,22 +194,27 @@ def test_examples_of_slices_exist():
 # ---- compiled programs
 
 
-def tiny(mesh=None, **encoder):
+def tiny(mesh=None, phase=None, optimizer=None, **encoder):
     """A recipe that compiles in seconds, with a vocabulary that outweighs the rest."""
     cfg = load("bert_base", "smoke")
+    cfg.phases = cfg.phases[:1]
+    cfg.phases[0].update(phase or {})
     cfg.encoder.update({"vocab_size": 2000, "num_layers": 1, **encoder})
     cfg.mesh.update(mesh or {})
-    config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return dataclasses.replace(config, phases=config.phases[:1])
+    cfg.optimizer.update(optimizer or {})
+    return knobs.from_configdict(config_lib.PretrainConfig, cfg)
 
 
-@functools.cache
-def planned(name, slices=1, mesh=(), **encoder):
-    config = tiny(mesh=dict(mesh), **encoder)
-    return planner(topology.open_topology(name, slices)).plan(config, "tiny")
+def planned(name="v5e:2x2", slices=1, **changes):
+    shape = topology.open_topology(name, slices)
+    return planner(shape).plan(tiny(**changes), "tiny")
 
 
-def planner(shape):
+def planner(shape=None):
+    """A planner for a slice; without one, for stand-ins of eight devices."""
+    if shape is None:
+        devices = tuple(jax.devices())
+        shape = dataclasses.replace(fake_plan().topology, devices=devices)
     make_run = functools.partial(pretraining.make_run, corpora=())
     return plan.Planner(shape, make_run)
 
@@ -221,7 +226,7 @@ def bytes_of(got, kind, network=collectives.ICI):
 
 @needs_compiler
 def test_data_parallelism_sums_all_gradients_once():
-    got = planned("v5e:2x2")
+    got = planned()
     size = 4 * got.parameters
     # Of 64 positions, sequences of 32 reach half; besides, there are a few scalars.
     unused = 4 * 32 * 32
@@ -239,22 +244,16 @@ def test_data_parallelism_sums_all_gradients_once():
 
 @needs_compiler
 def test_micro_batches_sum_gradients_once_in_the_chosen_dtype():
-    config = tiny(mesh={"gradient_sum": "bfloat16"})
-    phase = dataclasses.replace(config.phases[0], micro_batches=2)
-    config = dataclasses.replace(config, phases=(phase,))
-    got = planner(topology.open_topology("v5e:2x2")).plan(config, "tiny")
+    got = planned(mesh={"gradient_sum": "bfloat16"}, phase={"micro_batches": 2})
     assert bytes_of(got, "all-reduce") == pytest.approx(2 * got.parameters, rel=0.01)
 
 
 @needs_compiler
 def test_muon_gathers_updates_once():
     """Besides the gradients, which are added up once; a layer is padded to four."""
-    config = tiny()
-    asked = dataclasses.replace(config.optimizer, name="muon")
-    config = dataclasses.replace(config, optimizer=asked)
-    got = planner(topology.open_topology("v5e:2x2")).plan(config, "tiny")
+    got = planned(optimizer={"name": "muon"})
     size = 4 * got.parameters
-    c = config.encoder
+    c = tiny().encoder
     of_layer = 4 * c.hidden_size**2 + 2 * c.hidden_size * c.intermediate_size
     assert bytes_of(got, "all-gather") == pytest.approx(4 * 4 * of_layer, rel=0.01)
     assert bytes_of(got, "all-reduce") == pytest.approx(size, rel=0.05)
@@ -266,7 +265,7 @@ def test_muon_gathers_updates_once():
 @needs_compiler
 def test_fsdp_gathers_parameters():
     """In the type of the products: bfloat16; the embedding also in float32."""
-    got = planned("v5e:2x2", mesh=(("data", 1), ("fsdp", 4)))
+    got = planned(mesh={"data": 1, "fsdp": 4})
     assert got.mesh == "data 1, fsdp 4, tensor 1"
     size = 4 * got.parameters
     assert 0.4 * size < bytes_of(got, "all-gather") < 2.1 * size
@@ -280,10 +279,7 @@ def test_fsdp_gathers_parameters():
 def test_kernels_compile_inside_replicas_that_are_sharded():
     """Each kernel occurs several times, in a loop over micro-batches."""
     encoder = {"hidden_size": 128, "num_heads": 2, "num_layers": 4}
-    config = tiny(mesh={"fsdp": 2}, **encoder)
-    phase = dataclasses.replace(config.phases[0], micro_batches=2)
-    config = dataclasses.replace(config, phases=(phase,))
-    got = planner(topology.open_topology("v5e:2x2")).plan(config, "tiny")
+    got = planned(mesh={"fsdp": 2}, phase={"micro_batches": 2}, **encoder)
     assert got.mesh == "data 2, fsdp 2, tensor 1" and got.fits
     assert got.phases[0].cost.kernel_cycles > 0
     # Parameters are gathered; no product is cut into one for each shard.
@@ -293,7 +289,7 @@ def test_kernels_compile_inside_replicas_that_are_sharded():
 @needs_compiler
 def test_slices_exchange_sums_of_gradients():
     """Each device sends its share of the sum of its slice."""
-    got = planned("v5e:2x2", slices=2)
+    got = planned(slices=2)
     size = 4 * got.parameters - 4 * 32 * 32
     (sums,) = [
         t
@@ -395,8 +391,7 @@ def test_objectives_say_what_reads_their_logits(recipe, lines):
     cfg = load(recipe)
     cfg.encoder.vocab_size = cfg.encoder.vocab_size or 2000
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
-    got = planner(shape).run(config).describe_kernels("tpu")
+    got = planner().run(config).describe_kernels("tpu")
     assert [line.split(": ", 1)[1] for line in got[: len(lines)]] == lines
 
 
@@ -415,11 +410,8 @@ def test_search_needs_few_compilations(start, most, monkeypatch):
     monkeypatch.setattr(plan.Planner, "plan_phase", compiled)
     monkeypatch.setattr(sharding, "batch_parts", lambda mesh: 8)
     got = fake_plan(fake_phase())
-    shape = dataclasses.replace(got.topology, devices=tuple(jax.devices()))
-    config = tiny()
-    phase = dataclasses.replace(config.phases[0], batch_size=start)
-    config = dataclasses.replace(config, phases=(phase,))
-    trials = list(search.search(planner(shape), config, got, said.append))
+    config = tiny(phase={"batch_size": start})
+    trials = list(search.search(planner(), config, got, said.append))
     best = max(t.phase.batch_size for t in trials if t.phase.fits)
     limit = 8 * int(29.75 * 1024 / 37)  # 8 * 823
     assert limit - best <= limit // 8 and len(trials) <= most
@@ -434,37 +426,27 @@ def test_search_ends_where_the_config_does(monkeypatch):
         return fake_phase(left=29.75, batch_size=config.phases[index].batch_size)
 
     monkeypatch.setattr(plan.Planner, "plan_phase", compiled)
-    shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
-    config = tiny()
-    phase = dataclasses.replace(config.phases[0], batch_size=2**18)
-    config = dataclasses.replace(config, phases=(phase,))
-    trials = search.search_batch(planner(shape), config, 0)
+    config = tiny(phase={"batch_size": 2**18})
+    trials = search.search_batch(planner(), config, 0)
     assert [t.phase.batch_size for t in trials] == [2**18, 2**19, 2**20]
-    too_large = dataclasses.replace(phase, batch_size=2**20 + 8)
     with pytest.raises(UserError, match="at most 1048576"):
-        knobs.check(dataclasses.replace(config, phases=(too_large,)))
+        tiny(phase={"batch_size": 2**20 + 8})
 
 
 def test_alternatives_can_be_sharded():
     config = tiny()
-    shape = dataclasses.replace(fake_plan().topology, devices=tuple(jax.devices()))
-    changes = search.alternatives(planner(shape), config, 0)
+    changes = search.alternatives(planner(), config, 0)
     # Eight sequences on eight devices cannot be split into micro-batches.
     assert set(changes) == {
         "--config.encoder.remat=layer",
         "--config.mesh.shard_optimizer=True",
         "--config.mesh.fsdp=8",
     }
-    lacking = dataclasses.replace(fake_plan(fake_phase(left=-1.0)), topology=shape)
-    suggested = search.suggestions(planner(shape), config, lacking)
-    assert suggested == list(changes)
-    fitting = fake_plan(fake_phase(left=1.0))
-    assert search.suggestions(planner(shape), config, fitting) == []
-    phase = dataclasses.replace(config.phases[0], batch_size=24)
-    config = dataclasses.replace(config, phases=(phase,))
-    assert "--config.phases[0].micro_batches=3" in search.alternatives(
-        planner(shape), config, 0
-    )
+    lacking, fitting = (fake_plan(fake_phase(left=left)) for left in (-1.0, 1.0))
+    assert search.suggestions(planner(), config, lacking) == list(changes)
+    assert search.suggestions(planner(), config, fitting) == []
+    more = search.alternatives(planner(), tiny(phase={"batch_size": 24}), 0)
+    assert "--config.phases[0].micro_batches=3" in more
 
 
 # ---- parts of the model on a TPU
