@@ -322,7 +322,12 @@ def assert_modernbert_agrees(inputs, labels, case, suffix, row, column, scan_lay
 
 
 @pytest.mark.parametrize(
-    ("length", "scan_layers"), [(128, False), (200, True), (512, True)]
+    ("length", "scan_layers"),
+    [
+        (200, True),
+        pytest.param(128, False, marks=pytest.mark.slow),
+        pytest.param(512, True, marks=pytest.mark.slow),
+    ],
 )
 def test_windows_agree(length, scan_layers):
     """Rows with padding; every third layer is global."""
