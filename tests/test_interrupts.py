@@ -1,7 +1,6 @@
 """Requests to stop before the first step, when there is nothing to save."""
 
 import signal
-import subprocess
 import sys
 
 import pytest
@@ -14,39 +13,31 @@ STUCK = (
 
 
 def start(script):
-    return subprocess.Popen(
-        [sys.executable, "-c", script],
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    return runs.Watched([sys.executable, "-c", script])
 
 
-def end(process):
-    """Status and lines on stderr of a process that ends by itself."""
-    try:
-        stderr = process.communicate(timeout=900)[1]
-    finally:
-        process.kill()
-    return process.returncode, stderr.splitlines()
+def ask_when_ready(watched):
+    """Send SIGTERM after the line "ready"; return the status and later lines."""
+    assert watched.wait_for("ready"), watched.text
+    watched.process.send_signal(signal.SIGTERM)
+    return watched.end(), watched.lines[1:]
 
 
 def test_a_request_during_a_long_call_ends_the_process():
-    process = start(
+    watched = start(
         f"{STUCK}\n"
         "from bert_jax.training import interrupts\n"
         "with interrupts.StopRequests():\n"
         "    print('ready', flush=True)\n"
         "    stuck()\n"
     )
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    assert end(process) == (75, ["stopped; the same command continues"])
+    lines = ["stopped; the same command continues\n"]
+    assert ask_when_ready(watched) == (75, lines)
 
 
 def test_a_request_before_the_run_ends_the_process():
     """While libraries are imported and files are read."""
-    process = start(
+    watched = start(
         "import time\n"
         "from bert_jax.run import command_line\n"
         "def run():\n"
@@ -54,9 +45,7 @@ def test_a_request_before_the_run_ends_the_process():
         "    time.sleep(600)\n"
         "command_line.main(run, lambda: None)\n"
     )
-    assert process.stdout.readline() == "ready\n"
-    process.send_signal(signal.SIGTERM)
-    assert end(process) == (75, ["stopped"])
+    assert ask_when_ready(watched) == (75, ["stopped\n"])
 
 
 ASKED = """
@@ -83,19 +72,18 @@ print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)
 )
 def test_requests_that_the_loop_answers(first, second):
     numbers = [int(signal.SIGTERM)] * 3 + [int(signal.SIGINT)]
-    process = start(ASKED.format(first=first, second=second, numbers=numbers, wait=0))
-    assert process.stdout.read() == "True\nTrue\n"
-    words = "stopping: will save after the steps in flight"
-    assert end(process) == (0, [words])
+    watched = start(ASKED.format(first=first, second=second, numbers=numbers, wait=0))
+    assert watched.end() == 0, watched.text
+    words = "stopping: will save after the steps in flight\n"
+    assert sorted(watched.lines) == ["True\n", "True\n", words]
 
 
 def test_a_second_interrupt_from_the_keyboard_is_meant():
     numbers = [int(signal.SIGINT)] * 2
     second = "requests.wait_for_saves()"
-    script = ASKED.format(first="", second=second, numbers=numbers, wait=10_000)
-    process = start(script)
-    status, lines = end(process)
-    assert status == -signal.SIGINT and lines[-1] == "KeyboardInterrupt"
+    watched = start(ASKED.format(first="", second=second, numbers=numbers, wait=10_000))
+    assert watched.end() == -signal.SIGINT
+    assert watched.lines[-1] == "KeyboardInterrupt\n"
 
 
 def wrapped(command):

@@ -56,11 +56,6 @@ def as_float32(tree):
     return jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), tree)
 
 
-def flat(tree):
-    leaves = jax.tree_util.tree_leaves_with_path(tree)
-    return {jax.tree_util.keystr(p, simple=True, separator="/"): v for p, v in leaves}
-
-
 def rate(c, step):
     """The original's: polynomial decay from step 0, replaced during warmup."""
     warmup = round(c.warmup_fraction * STEPS)
@@ -162,7 +157,7 @@ def test_updates_are_those_of_the_restatement(
         schedule=schedule,
         clip_norm=clip_norm,
     )
-    expected = flat(parameters())
+    expected = tree_by_path.flatten(parameters())
     m = {k: np.zeros_like(p) for k, p in expected.items()}
     v = {k: np.zeros_like(p) for k, p in expected.items()}
     tx = optimizer.make_optimizer(c, optimizer.make_schedule(c, STEPS))
@@ -173,12 +168,12 @@ def test_updates_are_those_of_the_restatement(
         # Now below the clipping norm, now above it.
         scale = 0.1 ** (step % 4)
         grads = jax.tree.map(lambda g, s=scale: g * s, parameters(step + 1))
-        reference_update(c, step, expected, flat(grads), m, v)
+        reference_update(c, step, expected, tree_by_path.flatten(grads), m, v)
         updates, state = update(as_float32(grads), state, params)
         params = jax.tree.map(jnp.add, params, updates)
     errors = {
         path: np.abs(p - expected[path]).max() / np.abs(expected[path]).max()
-        for path, p in flat(params).items()
+        for path, p in tree_by_path.flatten(params).items()
     }
     assert max(errors.values()) < tolerance, errors
 
@@ -191,7 +186,7 @@ def test_lower_layers_learn_more_slowly():
         made = optimizer.make_optimizer(c, lambda step: 1.0)
         params, gradient = as_float32(parameters()), as_float32(parameters(1))
         update, _ = made.update(gradient, made.init(params), params)
-        updates.append(flat(update))
+        updates.append(tree_by_path.flatten(update))
     whole, scaled = updates
     for path in whole:
         factor = np.array(1.0)
@@ -209,7 +204,7 @@ def test_frozen_parameters_have_no_moments_and_stay():
     params, gradient = as_float32(parameters()), as_float32(parameters(1))
     state = made.init(params)
     update, state = made.update(gradient, state, params)
-    for path, values in flat(update).items():
+    for path, values in tree_by_path.flatten(update).items():
         assert bool(np.any(values)) == (not path.startswith("encoder/")), path
     assert sorted(x.shape for x in jax.tree.leaves(state) if x.ndim) == [(7,), (7,)]
 

@@ -16,9 +16,7 @@ from bert_jax.objectives import masked_lm, metric_sums
 from bert_jax.training import optimizer, step
 
 OPTIMIZER = config.OptimizerConfig(learning_rate=1e-3, warmup_fraction=0.0)
-
-
-OBJECTIVE = masked_lm.MaskedLm(dataclasses.replace(TINY, scan_layers=True))
+OBJECTIVE = masked_lm.MaskedLm(TINY)
 TX = optimizer.make_optimizer(OPTIMIZER, optimizer.make_schedule(OPTIMIZER, 100))
 
 

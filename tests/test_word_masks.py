@@ -11,11 +11,6 @@ from bert_jax import config as config_lib
 from bert_jax.corpus import vocabulary
 from bert_jax.tokenizer import unspaced
 
-TRAIN = {
-    "wordpiece": vocabulary.train_wordpiece,
-    "sentencepiece": vocabulary.train_sentencepiece,
-    "byte_bpe": vocabulary.train_byte_bpe,
-}
 UNSPACED = ("CJK", "HIRAGANA", "KATAKANA", "THAI", "LAO", "KHMER", "MYANMAR", "TIBETAN")
 
 
@@ -41,9 +36,9 @@ def texts():
     ]
 
 
-@pytest.mark.parametrize("kind", TRAIN)
+@pytest.mark.parametrize("kind", vocabulary.KINDS)
 def test_each_token_of_a_script_without_spaces_is_a_word(kind, texts):
-    tokenizer = TRAIN[kind](texts, 600)
+    tokenizer = vocabulary.KINDS[kind](texts, 600)
     begins = tokenizer.begins_word
     assert begins.dtype == bool
     assert begins.shape == (tokenizer.vocab_size,)
@@ -83,9 +78,9 @@ def masked(unit):
     return configure(config_lib.MaskedLmConfig(masking=masking))
 
 
-@pytest.mark.parametrize("kind", TRAIN)
+@pytest.mark.parametrize("kind", vocabulary.KINDS)
 def test_rows_of_chinese_have_as_many_predictions_as_asked(kind, texts, tmp_path):
-    corpus = build_text(texts[:20], TRAIN[kind](texts, 600), tmp_path / "c")
+    corpus = build_text(texts[:20], vocabulary.KINDS[kind](texts, 600), tmp_path / "c")
     for unit in ("word", "ngram"):
         made = make(corpus, masked(unit))
         assert made.describe(1) == []

@@ -36,23 +36,9 @@ def metadata():
     )
 
 
-def random_batch(encoder=TINY, size=8, length=24, predictions=4, seed=0):
-    rng = np.random.default_rng(seed)
-    lengths = rng.integers(10, length + 1, size)
-    mask = np.arange(length) < lengths[:, None]
-    ids = np.where(mask, rng.integers(5, encoder.vocab_size, (size, length)), 0)
-    weights = rng.random((size, predictions)) < 0.8
-    batch = {
-        "input_ids": ids.astype(np.int32),
-        "segment_ids": ((np.arange(length) > 6) & mask).astype(np.int32),
-        "attention_mask": mask,
-        "mlm_positions": rng.integers(0, 10, (size, predictions)).astype(np.int32),
-        "mlm_labels": rng.integers(5, 101, (size, predictions)).astype(np.int32),
-        "mlm_weights": weights.astype(np.float32),
-        "nsp_labels": rng.integers(0, 2, size).astype(np.int32),
-        "nsp_weights": np.ones(size, np.float32),
-    }
-    return jax.tree.map(jnp.asarray, batch)
+def random_batch(encoder=TINY, size=8, length=24):
+    """Return a random batch of masked tokens and next sentences."""
+    return batch_of(masked_lm.MaskedLm(encoder), size, length)
 
 
 def batch_of(objective, rows=8, length=24, seed=0):
