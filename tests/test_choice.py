@@ -180,9 +180,7 @@ def test_answers_that_are_no_choice_are_refused(answer, tmp_path):
     choices = ["same", "other"]
     line = json.dumps({"question": "x", "choices": choices, "answer": answer})
     hint = ".without quotes." * (answer == "1")
-    with pytest.raises(
-        UserError, match=f"line 1: the answer .* is none of the 2 .*{hint}"
-    ):
+    with pytest.raises(UserError, match=f"line 1: the answer .* is none of .*{hint}"):
         read(tmp_path / "a.jsonl", line)
 
 

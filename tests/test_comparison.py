@@ -100,14 +100,10 @@ def test_from_the_command_line(workdirs, tmp_path):
     done = call("report", f"--workdir={first}", second, f"--output={output}")
     assert done.stdout == comparison.table(comparison.read(workdirs)) + "\n"
     assert output.read_bytes().startswith(b"\x89PNG")
-    assert_refused(
-        call("report", f"--workdir={first}", first), f"{first} is given twice"
-    )
+    assert_refused(call("report", f"--workdir={first}", first), "is given twice")
     write_run(tmp_path / "seeds/seed-1", 1e-3, [2], [(1, "train", 1.0)])
     refused = call("report", f"--workdir={tmp_path}/seeds")
-    assert_refused(
-        refused, f"holds 1 runs; give some of them, such as {tmp_path}/seeds/"
-    )
+    assert_refused(refused, f"holds 1 runs; give some of them, such as {tmp_path}/")
     refused = call("report", f"--workdir={first}", f"--output={tmp_path}/none/")
     assert_refused(refused, f"cannot write {tmp_path}/none/curves.png: No such file")
     (workdirs[1] / "config.json").unlink()

@@ -40,14 +40,8 @@ def changed(**groups):
         ({"encoder": {"num_heads": 5}}, "num_heads=5 does not divide .*768"),
         ({"encoder": {"activation": "relu"}}, "activation='relu' must be one of"),
         ({"encoder": {"layer_norm_epsilon": float("nan")}}, "=nan must be a finite"),
-        (
-            {"phases": {"warmup_fraction": 0.1}},
-            r"warmup_fraction=0.1 does not go with phases\[0\].learning_rate=0.0",
-        ),
-        (
-            {"phases": {"decay_fraction": 0.1}},
-            r"decay_fraction=0.1 does not go with phases\[0\].learning_rate=0.0",
-        ),
+        ({"phases": {"warmup_fraction": 0.1}}, "warmup_fraction=0.1 .*learning_rate"),
+        ({"phases": {"decay_fraction": 0.1}}, "decay_fraction=0.1 .*learning_rate=0"),
         (
             {"phases": {"learning_rate": 1e-3, "decay_fraction": 0.1}},
             r"phases\[0\].decay_fraction=0.1 has no effect with .*'original'; it needs",
@@ -66,10 +60,7 @@ def changed(**groups):
         ({"phases": {"length": 1024}}, r"phases\[0\].length=1024 is more than .*512"),
         ({"phases": {"micro_batches": 3}}, "micro_batches=3 does not divide .*256"),
         ({"phases": {"batch_size": 2**30}}, "=1073741824 must be .* at most 1048576"),
-        (
-            {"encoder": {"pooler.pooling": "mean"}},
-            "pooler.pooling=mean does not go with objective.segments=next_sentence",
-        ),
+        ({"encoder": {"pooler.pooling": "mean"}}, "pooling=mean .*=next_sentence"),
         ({"data": {"shard_groups": 3}}, "shard_groups=3 does not divide"),
         ({"objective": {"masking.mask_token_rate": 0.95}}, "add up to more than 1"),
         (
@@ -145,10 +136,7 @@ def changed(**groups):
             },
             "temperature=4.0 does not go with objective.teacher_weight=0",
         ),
-        (
-            {"objective": {"masking.max_ngram": 2}},
-            "max_ngram=2 does not go with objective.masking.unit=token; it must be 3",
-        ),
+        ({"objective": {"masking.max_ngram": 2}}, "max_ngram=2 .*unit=token; .* be 3"),
         ({"mesh": {"fsdp": -1}}, "mesh: only one of data, fsdp and tensor"),
         ({"mesh": {"fsdp": 0}}, "mesh.fsdp=0 must be at least 1, or -1"),
     ],

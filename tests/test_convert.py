@@ -359,11 +359,7 @@ def test_encoders_that_no_class_computes_are_refused():
     albert = {"num_layer_groups": 1, "embedding_size": 8}
     rotary = {"positions": "rotary", "type_vocab_size": 0}
     for settings, objective, message in (
-        (
-            {"num_layer_groups": 1},
-            masked,
-            "embeddings have hidden_size=32 columns; ALBERT of transformers projects",
-        ),
+        ({"num_layer_groups": 1}, masked, "hidden_size=32 columns; ALBERT .* projects"),
         (
             {"positions": "relative", "num_layer_groups": 1},
             tagger,
@@ -371,22 +367,10 @@ def test_encoders_that_no_class_computes_are_refused():
         ),
         ({"positions": "relative"}, masked, "XLNet .* has no class for masked tokens"),
         (albert, replaced, "ALBERT .* has no class for replaced tokens that"),
-        (
-            {"causal": True},
-            classifier,
-            "is causal; .* pools the first token, and bert_j",
-        ),
+        ({"causal": True}, classifier, "is causal; .* pools the first token"),
         (albert | {"causal": True}, tagger, "is causal; ALBERT .* no causal class"),
-        (
-            NARROW | {"activation": "gelu_tanh"},
-            masked,
-            "head of ElectraForMaskedLM computes gelu_erf; .* computes gelu_tanh",
-        ),
-        (
-            NARROW,
-            classifier,
-            "ELECTRA .* encoder.pooler.activation='gelu_erf' only, got 'tanh'",
-        ),
+        (NARROW | {"activation": "gelu_tanh"}, masked, "head .*gelu_erf; .*gelu_tanh"),
+        (NARROW, classifier, "ELECTRA .*pooler.activation='gelu_erf' only, got 'tanh'"),
         ({"activation": "relu_squared"}, masked, "activation='gelu_erf' only, got 're"),
         ({"feed_forward": "gated"}, masked, "BERT .*.feed_forward='plain' only"),
         ({"prediction_head": no_norm}, masked, "BERT .*_head.norm=True only"),

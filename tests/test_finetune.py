@@ -249,10 +249,7 @@ def test_top_layers_are_reinitialised(begin, pretrained):
         ({"init_from": "/nowhere"}, "/nowhere is not a folder"),
         ({"init_from": str(pathlib.Path(__file__).parent)}, "holds no complete check"),
         ({"task": {"length": 65}}, "task.length=65 is more than the 64 positions"),
-        (
-            {"reinit_layers": 1, "frozen": True},
-            "reinit_layers=1 does not go with frozen=True",
-        ),
+        ({"reinit_layers": 1, "frozen": True}, "reinit_layers=1 .* frozen=True"),
         (
             {"optimizer": {"layer_decay": 0.9}, "frozen": True},
             "optimizer.layer_decay=0.9 does not go with frozen=True",

@@ -128,9 +128,7 @@ def test_damaged_data_is_refused(tmp_path, prepare):
     data = prepare("rte", plain(download(tmp_path, "rte")))
     (records,) = data.glob("**/*validation*tfrecord*")
     records.write_bytes(flipped(records.read_bytes(), records.stat().st_size // 2))
-    with pytest.raises(
-        UserError, match=r"rte/2.0.0 cannot be read \(.*\); remove the f"
-    ):
+    with pytest.raises(UserError, match=r"rte/2.0.0 cannot be read \(.*\); remove"):
         glue_tfds.read("rte", str(data))
 
 

@@ -37,10 +37,7 @@ REFUSED_CONFIGS = {
         ({"model_type": "gpt2"}, "unknown model_type 'gpt2'; expected 'albert'"),
         ({"model_type": ["bert"]}, r"unknown model_type \['bert'\]; expected"),
         ({"hidden_act": "relu"}, "is 'relu'; bert_jax supports 'gelu'"),
-        (
-            {"quantization_config": {"quant_method": "gptq"}},
-            "has a quantization_config",
-        ),
+        ({"quantization_config": {"quant_method": "gptq"}}, "a quantization_config"),
         ({"architectures": "BertForSlots"}, "unknown class 'BertForSlots' in arch"),
         ({"position_embedding_type": "relative_key"}, "'absolute' only"),
         ({"add_cross_attention": True}, "is True; .* supports False"),
@@ -53,22 +50,12 @@ REFUSED_CONFIGS = {
         ({"vocab_size": 48}, r"\(45, 32\); expected \(48, 32\) from conf"),
         ({"is_decoder": "false"}, "is_decoder must be of type bool, got 'false'"),
         ({"layer_norm_eps": -1.0}, "epsilon=-1.0 must be more than 0"),
-        (
-            {"architectures": ["BertForJointSlots"]},
-            "unknown class 'BertForJointSlots' in architectures; for BERT, bert_jax "
-            "reads BertForMaskedLM, .*, BertLMHeadModel, BertModel",
-        ),
+        ({"architectures": ["BertForSlots"]}, "reads BertForMaskedLM, .*, BertModel"),
         ({"architectures": [["BertModel"]]}, r"unknown class \['BertModel'\] in arch"),
     ],
     "classification": [
-        (
-            {"id2label": {"0": "a", "1": "b", "2": "a"}},
-            "id2label names two classes 'a'",
-        ),
-        (
-            {"id2label": {"0": "a", "1": "b"}},
-            "id2label must name the 3 classes of clas",
-        ),
+        ({"id2label": {"0": "a", "1": "b", "2": "a"}}, "id2label names two classes"),
+        ({"id2label": {"0": "a", "1": "b"}}, "id2label must name the 3 classes"),
     ],
     "albert_bare": [
         ({"inner_group_num": 2}, "_num is 2; .* supports 1 only"),
@@ -123,10 +110,7 @@ REFUSED_CONFIGS = {
         ({"pos_att_type": ["p2c|c2p"]}, r"pos_att_type is \['p2c\|c2p'\]; .* only"),
         ({"pos_att_type": "p2c,c2p"}, "pos_att_type is 'p2c,c2p'; .* 'p2c|c2p' only"),
         ({"position_buckets": -1}, "position_buckets is -1; .* buckets of distances"),
-        (
-            {"max_relative_positions": 5},
-            "position_buckets is 6, more than the 5 of max",
-        ),
+        ({"max_relative_positions": 5}, "position_buckets is 6, more than the 5"),
         ({"model_type": "deberta"}, "unknown model_type 'deberta'; expected"),
     ],
     "xlnet_bare": [({"n_layer": 1}, "has arrays of 2 layers; .* says 1")],
@@ -136,10 +120,7 @@ REFUSED_CONFIGS = {
         ({"rope_scaling": {"type": "linear"}}, "rope_type is 'linear'; .* 'default'"),
         ({"rope_parameters": 3}, "rope_parameters must be of type dict, got 3"),
         ({"rope_parameters": {"rope_theta": 3.0}}, "must have the keys full_attention"),
-        (
-            {"rope_parameters": {GLOBAL: 3}},
-            "full_attention must be of type dict, got 3",
-        ),
+        ({"rope_parameters": {GLOBAL: 3}}, "full_attention must be of type dict"),
         (
             {"rope_parameters": {GLOBAL: {}}, "local_rope_theta": None},
             "local_rope_theta must be of type float, got None",
@@ -149,10 +130,7 @@ REFUSED_CONFIGS = {
             "layer_types is full_attention, full_attention, sliding_attention, .* K-th",
         ),
         ({"layer_types": [GLOBAL] * 7}, "layer_types must list 8 layers, got"),
-        (
-            {"classifier_pooling": "max"},
-            "classifier_pooling is 'max'; .* 'cls', 'mean'",
-        ),
+        ({"classifier_pooling": "max"}, "classifier_pooling is 'max'; .*'cls', 'mean'"),
         ({"classifier_activation": "relu"}, "fier_activation is 'relu'; .*'gelu'"),
         ({"hidden_activation": "relu"}, "hidden_activation is 'relu'; .*'gelu'"),
         ({"local_attention": 1}, "does not go with attention_window=0"),
@@ -248,9 +226,7 @@ def test_missing_and_damaged_files_are_refused(folder):
     refused(source, "flax_model.msgpack cannot be used: .*; fetch the file again")
     (source / "flax_model.msgpack").unlink()
     (source / "pytorch_model.bin").write_bytes(b"x")
-    refused(
-        source, "pytorch_model.bin is a pickle, and .* can run code.*save_pretrained"
-    )
+    refused(source, "pytorch_model.bin is a pickle, .* can run code.*save_pretrained")
     for named in ("BertForTokenClassification", "BertForPreTraining"):
         edit(source / "config.json", architectures=[named])
         refused(source, f"import {named} as M; M.from_pretrained")
@@ -279,9 +255,7 @@ def test_missing_shards_are_refused(folder):
     assert len(shards) == 5
     content = shards[2].read_bytes()
     shards[2].unlink()
-    refused(
-        source, f"has no {shards[2].name}, one of 5 in model.safetensors.index.json"
-    )
+    refused(source, f"has no {shards[2].name}, one of 5 in model.safetensors.index")
     # A copy of another shard.
     shutil.copy(shards[1], shards[2])
     refused(source, "index.json lists .* in .*, which lacks it")
@@ -332,9 +306,7 @@ def test_vocabularies_that_do_not_fit_are_refused(folder):
     source = folder("pretraining")
     tokens = list(json.loads((source / "tokenizer.json").read_text())["model"]["vocab"])
     (source / "tokenizer.json").unlink()
-    refused(
-        source, "there is no tokenizer.json, vocab.txt, spiece.model, spm.model, sent"
-    )
+    refused(source, "no tokenizer.json, vocab.txt, spiece.model, spm.model, sent")
     (source / "vocab.txt").write_text("\r\n".join(tokens))
     assert checkpoints.read_metadata(source).tokenizer.tokens == tokens
     for changed, message in (

@@ -75,15 +75,9 @@ def test_conversions_are_inverse():
         ({"bold": 1}, "field bold=1: expected bool"),
         ({"kind": "album"}, "this is a config for 'album', not 'drawing'"),
         # Limits.
-        (
-            {"shape": {"kind": "circle", "radius": 0}},
-            r"radius=0\.0 must be more than 0",
-        ),
+        ({"shape": {"kind": "circle", "radius": 0}}, r"radius=0\.0 must be more than"),
         ({"shape": {"kind": "square", "color": "pink"}}, "one of 'red', 'blue'"),
-        (
-            {"points": [{}, {"x": 9}]},
-            r"points\[1\]\.x=9 must be at least -5 and at mos",
-        ),
+        ({"points": [{}, {"x": 9}]}, r"points\[1\]\.x=9 must be at least -5"),
         ({"points": [{"y": 2**31}]}, r"points\[0\]\.y=2147483648 must be less than"),
         ({"weights": [0.1, -1.0]}, r"weights\[1\]=-1\.0 must be at least 0"),
         ({"weights": [float("inf")]}, r"weights\[0\]=inf must be a finite number"),

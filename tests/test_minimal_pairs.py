@@ -214,10 +214,7 @@ def test_names_and_titles_may_have_any_letters(tmp_path):
     [
         ("{", "pairs.jsonl, line 2 is not JSON"),
         ('{"sentence_good": "au"}', "pairs.jsonl, line 2 has no text 'sentence_bad'"),
-        (
-            json.dumps({"sentence_good": "au", "sentence_bad": ""}),
-            "pairs.jsonl, line 2: '' has no tokens",
-        ),
+        ('{"sentence_good": "au", "sentence_bad": ""}', "line 2: '' has no tokens"),
         (
             json.dumps({"sentence_good": "a", "sentence_bad": "b", "x": "\ud800"}),
             "pairs.jsonl, line 2: a text has half of a character: a lone surrogate",

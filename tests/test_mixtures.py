@@ -188,9 +188,7 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
     # Also in a later phase, before the first one is trained.
     later = config_lib.PhaseConfig(corpus_weights=(1.0, 1e-6, 1.0))
     config = config_lib.PretrainConfig(phases=(config_lib.PhaseConfig(), later))
-    message = (
-        r"phases\[1\].corpus_weights: the corpus small would have a share of 5e-07"
-    )
+    message = r"phases\[1\].corpus_weights: the corpus small would have a share"
     with pytest.raises(UserError, match=message):
         mixture.check_counts(config, corpora)
 
@@ -202,10 +200,7 @@ def test_corpora_that_cannot_be_mixed_are_refused(corpora, documents, tmp_path):
         ({"weights": (1.0, 0.0)}, r"data.weights\[1\]=0.0 must be more than 0"),
         ({"weight_exponent": 1.5}, "weight_exponent=1.5 must be .* at most 1"),
         ({"weights": (1.0, 2.0), "weight_exponent": 0.7}, "0.7 does not go with"),
-        (
-            {"weights": (1.0, math.nan)},
-            r"data.weights\[1\]=nan must be a finite number",
-        ),
+        ({"weights": (1.0, math.nan)}, r"data.weights\[1\]=nan must be a finite"),
         ({"corpus": "a,"}, "data.corpus='a,' has a folder without a name; remove"),
         ({"corpus": ","}, "data.corpus=',' has a folder without a name; remove"),
     ],
@@ -230,9 +225,7 @@ def test_wrong_weights_of_a_phase_are_refused():
     config = config_lib.PretrainConfig(phases=(config_lib.PhaseConfig(), phase))
     knobs.check(config)  # the folders may be given later
     data = config_lib.DataConfig(corpus="a, b")
-    message = (
-        r"^phases\[1\].corpus_weights has 3 values for 2 folders in data.corpus='a, b'"
-    )
+    message = r"^phases\[1\].corpus_weights has 3 values for 2 folders in data"
     with pytest.raises(UserError, match=message):
         knobs.check(dataclasses.replace(config, data=data))
 

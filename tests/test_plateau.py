@@ -12,9 +12,7 @@ def describe(step, loss, earlier=(), total=100):
 def test_notice_at_the_first_evaluation_after_a_fifth_of_the_steps():
     assert describe(19, 5.5) == ""
     line = describe(20, 5.5)
-    assert line.startswith(
-        "step 20 of 100: the held-out mlm_loss, 5.50, is not clearly"
-    )
+    assert line.startswith("step 20 of 100: the held-out mlm_loss, 5.50, is not")
     # The baseline is lower than that of frequencies: some tokens stay in their places.
     assert "below 5.00, the loss of a model that sees no context." in line
     assert "\n" not in line and "nsp" not in line

@@ -163,9 +163,7 @@ def test_unwritable_store_is_one_line(text_file, wordpiece, monkeypatch, url):
         raise ConnectionResetError("no answer")
 
     monkeypatch.setattr(type(STORE), "put_file", refuse)
-    with pytest.raises(
-        UserError, match=r"cannot write to memory://.*: 403: no access;"
-    ):
+    with pytest.raises(UserError, match=r"cannot write to memory://.*: 403: no access"):
         build_reference(text_file, wordpiece, f"{url}/c")
     monkeypatch.setattr(type(STORE), "put_file", fail)
     with pytest.raises(Unavailable, match=r"cannot write to memory://.*: no answer; "):

@@ -39,11 +39,7 @@ def test_questions_are_read(tmp_path):
 
 def one_question(**changes):
     """Return a file with one question; a field set to None is missing."""
-    qa = {
-        "id": "q7",
-        "question": "where",
-        "answers": [{"text": "b", "answer_start": 2}],
-    }
+    qa = {"id": "q7", "question": "what", "answers": [{"text": "b", "answer_start": 2}]}
     qa = {name: x for name, x in (qa | changes).items() if x is not None}
     return {"data": [{"paragraphs": [{"context": "a b c", "qas": [qa]}]}]}
 
@@ -67,11 +63,7 @@ TWICE = questions.paragraph("a b", [("what", "b")])
         ),
         (one_question(question=["a"]), "q7: 'question' is ['a'], not a text"),
         (one_answer("b", "2"), "q7: 'answer_start' is '2', not a whole number"),
-        (
-            one_question(answers=[], is_impossible=True),
-            "FILE: question q7 has no answer, as in SQuAD 2.0; pass "
-            "--config.task.no_answers=True",
-        ),
+        (one_question(answers=[], is_impossible=True), "q7 has no answer, as in SQuA"),
         (one_question(is_impossible=True), "q7 has is_impossible and an answer"),
         ({"data": [{"paragraphs": [TWICE, TWICE]}]}, "q0: two questions have this id"),
         # Not a question before it.

@@ -65,17 +65,9 @@ def test_columns_are_chosen(tmp_path):
         ("-DOCSTART- O\n\n", (), "a has no words"),
         ("a O\nb\n", (), "line 2: 1 column, not 2 as in the first line with a word"),
         ("a\tO\n\tO\n", (), "line 2: the word is empty"),
-        (
-            "a O\nb O\n\nc\tO\n",
-            (),
-            "line 1: 1 column separated by tabs, as in line 4, and none for tags",
-        ),
+        ("a O\nb O\n\nc\tO\n", (), "line 1: 1 column separated by tabs, as in line 4"),
         ("a\nb\n", (), "line 1: 1 column, and none for tags beside task.word_column=0"),
-        (
-            "\na O\n",
-            (0, 9),
-            "line 2: 2 columns, but task.tag_column=9, counted from 0; colum",
-        ),
+        ("\na O\n", (0, 9), "line 2: 2 columns, but task.tag_column=9, counted"),
         ("1\ta\tO\n# text = b\n", (), r"line 2: 1 column .*grep -P '\^\(\\d\+\\t\|\$"),
     ],
 )
@@ -167,9 +159,7 @@ def test_tags_of_no_scheme_are_refused():
         entities.scheme_of(file_of([["B-x", "PER"]]))
     with pytest.raises(UserError, match="BILOU or BMES.* replace L- by E-, U- by S-"):
         entities.scheme_of(file_of([["B-x", "M-x", "E-x"]]))
-    with pytest.raises(
-        UserError, match="line 3: 'E-x' is not a tag of IOB2; .*B-TYPE or"
-    ):
+    with pytest.raises(UserError, match="line 3: 'E-x' is not a tag of IOB2; .*B-TYPE"):
         entities.check(file_of([["B-x", "O", "E-x"]]), "IOB2")
     entities.check(file_of([["B-x", "O", "E-x"]]), "none")
 
@@ -369,11 +359,7 @@ def test_the_scheme_may_be_declared(files, wordpiece):
     ("name", "text", "message"),
     [
         ("eval", "the O\n\nNile B-lake\n", "eval, line 3: no word of the training"),
-        (
-            "eval",
-            "the O\nNile S-river\n",
-            "eval, line 2: 'S-river' is not a tag of IOB2",
-        ),
+        ("eval", "the O\nNile S-river\n", "line 2: 'S-river' is not a tag of IOB2"),
         ("test", "the B-lake\n", "test, line 1: no word .* its tags are B-river, I-"),
         ("train", "the O\n\na O\n", "all words of .*train have the tag 'O'"),
     ],
