@@ -12,6 +12,8 @@ from fractions import Fraction
 from bert_jax.corpus import shards
 
 M = 2**64 - 1
+# Rows of several corpora whose shares are exact.
+BLOCK = 2**16
 # Purposes of streams.
 ORDER, SEGMENTS, POSITION, ACTION, SPAN, COUNT, AIMS, PACKING = range(8)
 TARGETS, PLACES, MIXING = 8, 9, 10
@@ -129,29 +131,29 @@ class Mixture:
         """Begin a mixture with other weights."""
         self.begin, self.weights = 0, weights
         self.key = word(key_of(self.config, 0, phase, self.group), MIXING)
-        exact = [Fraction(w) / sum(map(Fraction, weights)) * 2**16 for w in weights]
+        exact = [Fraction(w) / sum(map(Fraction, weights)) * BLOCK for w in weights]
         self.counts = [math.floor(x) for x in exact]
-        left = 2**16 - sum(self.counts)
+        left = BLOCK - sum(self.counts)
         for i in sorted(range(len(exact)), key=lambda i: -(exact[i] % 1))[:left]:
             self.counts[i] += 1
 
     def end_mixing(self):
         """Find the rows that are left of each corpus: first the rest of the block."""
-        end = (self.begin // 2**16 + 1) * 2**16
+        end = (self.begin // BLOCK + 1) * BLOCK
         left = [[] for _ in self.parts]
         for position in range(self.begin, end):
             number, own = self.at(position)
             left[number].append(own)
         for number, count in enumerate(self.counts):
-            taken = count * (end // 2**16)
+            taken = count * (end // BLOCK)
             untouched = self.left[number][taken:]
             self.next[number] += max(taken - len(self.left[number]), 0)
             self.left[number] = left[number] + untouched
 
     def at(self, position):
         """Return the corpus at a position, and the row of this corpus."""
-        block, place = divmod(position, 2**16)
-        place = permute(place, 2**16, word(self.key, block))
+        block, place = divmod(position, BLOCK)
+        place = permute(place, BLOCK, word(self.key, block))
         number = 0
         while place >= self.counts[number]:
             place -= self.counts[number]

@@ -7,16 +7,17 @@ import math
 
 import numpy as np
 import pytest
+import restatement
 from commands import assert_refused, call
 from corpora import build_text, documents_of
 from made_batches import assert_rows_equal, configure, make
 from recipes import load
-from restatement import Mixture
 from runs import metrics
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
 from bert_jax.corpus import mixture, shards, vocabulary
+from bert_jax.data import mixing
 from bert_jax.errors import UserError
 
 OBJECTIVES = {
@@ -57,15 +58,17 @@ def test_batches_equal_the_restatement(name, corpora):
     config = configure(OBJECTIVES[name], batch_size=31)
     config = mixed(config, weights=weights)
     made = make(corpora, config, phase=1)
-    reference = Mixture(corpora, config, weights, phase=1)
+    reference = restatement.Mixture(corpora, config, weights, phase=1)
     # The phase begins at row 279. The second of these steps is in two blocks.
     for step in (0, (2**16 - 279) // 31, 10**6):
         positions = step * 31 + np.arange(31)
         assert_rows_equal(made.batch(step), reference, positions, step)
 
 
-def test_weights_of_phases_equal_the_restatement(corpora):
+def test_weights_of_phases_equal_the_restatement(corpora, monkeypatch):
     """Weights change in the middle of blocks, with two groups of shards."""
+    for module in (mixture, mixing, restatement):  # an eighth of the rows
+        monkeypatch.setattr(module, "BLOCK", 2**13)
     config = configure(groups=2)
     shapes = [
         (4000, 64, (0.5, 3.0)),
@@ -83,7 +86,9 @@ def test_weights_of_phases_equal_the_restatement(corpora):
     config = mixed(dataclasses.replace(config, phases=phases), weights=weights)
     made, half = make(corpora[:2], config, phase=3), 16
     for group in range(2):
-        reference = Mixture(corpora[:2], config, weights, phase=3, group=group)
+        reference = restatement.Mixture(
+            corpora[:2], config, weights, phase=3, group=group
+        )
         own = slice(group * half, (group + 1) * half)
         for step in (0, 10**4):
             batch = {n: values[own] for n, values in made.batch(step).items()}
