@@ -108,9 +108,9 @@ def test_a_request_between_two_phases_ends_the_process(first):
     if first == "exit_at_once":
         lines[1:] = lines[:0:-1]
     second = "; ".join(lines)
-    process = start(ASKED.format(first="", second=second, numbers=[], wait=10_000))
-    status, said = end(process)
-    assert status == 75 and said[-1] == "stopped; the same command continues"
+    watched = start(ASKED.format(first="", second=second, numbers=[], wait=10_000))
+    assert watched.end() == 75
+    assert watched.lines[-1] == "stopped; the same command continues\n"
 
 
 @pytest.mark.runs
