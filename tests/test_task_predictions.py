@@ -298,7 +298,24 @@ def test_other_checkpoints_and_invalid_arguments_are_refused(
 )
 def test_items_that_are_no_texts_are_refused(kind, method, item, saved):
     more = (["ab", "ab"],) if method in ("answer", "choose") else ()
-    with pytest.raises(prediction.TextError, match="a text .*, got ") as error:
+    with pytest.raises(prediction.TextError, match="expected a text.*, got ") as error:
         list(getattr(saved(kind)[0], method)(["ab", item], *more))
     assert error.value.index == 1
     assert repr(item) in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("kind", "method", "arguments"),
+    [
+        ("squad", "fill", ([("[MASK]", "b")],)),
+        ("squad", "next_probability", (["a"], ["b"])),
+        ("squad", "answer", ([["a"]], ["b"])),
+        ("squad", "answer", (["a"], [["b", "c"]])),
+        ("choice", "choose", ([("a", "b")], [["c", "d"]])),
+    ],
+)
+def test_pairs_and_lists_in_place_of_texts_are_refused(kind, method, arguments, saved):
+    message = r"expected a text, got [\[(]'"
+    with pytest.raises(prediction.TextError, match=message) as error:
+        getattr(saved(kind)[0], method)(*arguments)
+    assert error.value.index == 0

@@ -44,6 +44,8 @@ def answer(
     no answer if its null odds exceed `null_threshold`, also where the model does not
     know that this is allowed; None: as in the fine-tuning run.
     """
+    text_rows.check_texts(questions)
+    text_rows.check_texts(contexts)
     text_rows.check_as_many(questions, contexts, "questions and contexts")
     config, _ = model.task(config_lib.SquadConfig)
     if null_threshold is None:

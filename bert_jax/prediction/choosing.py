@@ -31,6 +31,8 @@ def choose(
     model: TrainedModel, questions: Sequence[str], choices: Sequence[Sequence[str]]
 ) -> list[ChoicePrediction]:
     """Choose among the two or more answers to each question."""
+    text_rows.check_texts(questions)
+    text_rows.check_texts(choices, nested=True)
     text_rows.check_as_many(questions, choices, "questions and choices")
     config, _ = model.task(config_lib.ChoiceConfig)
     asked = []

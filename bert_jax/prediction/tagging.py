@@ -37,7 +37,7 @@ def tag(
     Texts are split into runs of letters and digits and into single other characters.
     Give lists of words if the training file has other words, such as "don't".
     """
-    text_rows.check_texts(texts)
+    text_rows.check_texts(texts, nested=True)
     config, settings = model.task(config_lib.TaggingConfig)
     names, scheme = settings["tags"], settings["scheme"]
     words, offsets = [], []

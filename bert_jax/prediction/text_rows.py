@@ -53,8 +53,15 @@ def check_is_list(texts: Iterable) -> None:
         raise UserError(f"{shortened(texts)} is one text; give a list, [TEXT]")
 
 
-def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
-    """Check a list of texts, or of lists of texts, the first with the index `first`.
+def check_texts(
+    texts: Sequence[str | Sequence[str]], first: int = 0, *, nested: bool = False
+) -> None:
+    """Check a list of texts, the first with the index `first`.
+
+    Args:
+      texts: List of texts.
+      first: Index of the first text.
+      nested: Whether an item may also be a list of texts.
 
     Raises:
       TextError: An item is not a text, or not one that UTF-8 can encode.
@@ -64,12 +71,13 @@ def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
     if isinstance(texts, Iterator):  # this function would use it up
         raise UserError("the texts are an iterator; give a list, list(TEXTS)")
     for index, item in enumerate(texts, first):
-        parts = [item] if isinstance(item, str) else item
+        parts = item if nested and not isinstance(item, str) else [item]
         if not isinstance(parts, Iterable) or not all(
             isinstance(text, str) for text in parts
         ):
+            expected = "a text or a list of texts" if nested else "a text"
             shown = task_files.shorten(item, 60)
-            raise TextError(index, f"expected a text or a list of texts, got {shown}")
+            raise TextError(index, f"expected {expected}, got {shown}")
         for text in parts:
             try:
                 text.encode("utf-8")
@@ -82,9 +90,7 @@ def check_texts(texts: Sequence[str | Sequence[str]], first: int = 0) -> None:
 
 
 def check_as_many(first: Sequence, second: Sequence, names: str) -> None:
-    """Check two lists of texts, described by `names`, of the same length."""
-    check_texts(first)
-    check_texts(second)
+    """Check that two lists, described by `names`, have the same length."""
     if len(first) != len(second):
         raise UserError(
             f"{names} must have the same length, got {len(first)} and {len(second)}"
@@ -101,7 +107,7 @@ def pairs_of(texts: Sequence[Text], first: int = 0) -> list[tuple[str, str]]:
 
     See `check_texts` for arguments and errors.
     """
-    check_texts(texts, first)
+    check_texts(texts, first, nested=True)
     for index, text in enumerate(texts, first):
         if not isinstance(text, str) and len(text) != 2:
             raise TextError(index, f"a pair must have two texts, got {len(text)}")
