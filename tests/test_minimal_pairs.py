@@ -250,8 +250,13 @@ def test_wrong_outputs_are_refused_before_scoring(
 @pytest.mark.parametrize("trained", ["masked"], indirect=True)
 def test_items_that_are_no_pairs_are_refused(trained):
     model = prediction.load(str(trained[1]))
-    for items, index in ((["au"], 0), ([("au", "av"), ("au", "av", "aw")], 1)):
-        with pytest.raises(prediction.TextError) as error:
+    for items, index, message in (
+        (["au"], 0, "expected a pair of texts, got 'au'"),
+        (("au", "av"), 0, "expected a pair of texts, got 'au'"),
+        ("uv", 0, "expected a pair of texts, got 'u'"),
+        ([("au", "av"), ("au", "av", "aw")], 1, "a pair must have two texts, got 3"),
+    ):
+        with pytest.raises(prediction.TextError, match=message) as error:
             list(model.score_pairs(items))
         assert error.value.index == index
 

@@ -193,6 +193,10 @@ def _encode(
     model: TrainedModel, window: Sequence[tuple[int, tuple[str, str]]]
 ) -> Arrays:
     """Return rows of tokens: both sentences of the first pair, of the second, ..."""
+    for index, pair in window:
+        if isinstance(pair, str):
+            quoted = text_rows.shortened(pair)
+            raise text_rows.TextError(index, f"expected a pair of texts, got {quoted}")
     pairs = text_rows.pairs_of([pair for _, pair in window], first=window[0][0])
     sentences = [sentence for pair in pairs for sentence in pair]
     encoded = model.tokenizer.encode_batch(sentences)
