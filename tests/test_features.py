@@ -150,6 +150,15 @@ def test_invalid_arguments_are_refused(options, message, model):
         model.features(TEXTS, **options)
 
 
+def test_layers_that_are_no_integers_do_not_spoil_later_calls(model):
+    layer = TINY.num_layers - 1  # no other test asks for it alone
+    with pytest.raises(TypeError, match="float"):
+        list(model.features(["ab"], (float(layer),)))
+    [once] = model.features(["ab"], (layer,))
+    [both] = model.features(["ab"], (np.int64(layer), 0))
+    np.testing.assert_allclose(once.values[:, 0], both.values[:, 0], atol=1e-6)
+
+
 def test_invalid_texts_are_refused_by_their_index(model):
     got = model.features(["ab", ("ab", "ac"), "ad", "\ud800"], batch_size=2)
     with pytest.raises(prediction.TextError, match="unpaired surrogate") as error:

@@ -5,6 +5,7 @@ Source: google-research/bert, extract_features.py.
 
 import dataclasses
 import itertools
+import operator
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
@@ -119,7 +120,9 @@ def extract(
       batch_size: Largest number of texts in a batch.
     """
     text_rows.check_is_list(texts)
-    asked = HiddenStates(model.encoder, tuple(layers), pool)
+    # 1.0 equals 1, so that later calls would get the engine of a call with 1.0.
+    layers = tuple(map(operator.index, layers))
+    asked = HiddenStates(model.encoder, layers, pool)
     least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair
     _check(asked, length, least, batch_size)
     length = length or model.encoder.max_position_embeddings
