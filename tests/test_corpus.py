@@ -204,7 +204,7 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
         '{"text": "good"}',
         r'{"text": "half \ud800"}',
         r'{"text": "whole \ud83d\ude00"}',
-        *('{"txt": "b"}', "{oops", "[1]", '"c"', "[" * 100_000),
+        *('{"id": 1, "txt": "b"}', "{oops", "[1]", '"c"', "[" * 100_000),
         '{"text": ' + "9" * 5_000 + "}",
     ]
     (tmp_path / "c.jsonl").write_text("\n".join(lines) + "\n")
@@ -212,10 +212,12 @@ def test_bad_lines_are_reported_and_left_out(tmp_path):
     assert [d.text for d in got] == ["good", "whole \N{GRINNING FACE}"]
     assert problems.lines == [
         f"{tmp_path}/c.jsonl, line 2: unpaired surrogate in 'text'; left out",
+        f"{tmp_path}/c.jsonl, line 4: no field 'text'; there are ['id', 'txt']; choose "
+        "one with --text_field; left out",
         *(
             f"{tmp_path}/c.jsonl, line {i}: no JSON object with a text in 'text'; "
             "left out"
-            for i in range(4, 10)
+            for i in range(5, 10)
         ),
     ]
 
@@ -230,7 +232,7 @@ def test_long_documents_and_lines_are_cut(tmp_path, monkeypatch):
     assert problems.count == 0
     (hint,) = problems.hints
     assert "has documents of more than 50 characters, which are cut; put blank" in hint
-    lines = ['{"text": "' + "a" * 70 + '"}', '{"text": "b"}', '{"txt": "c"}']
+    lines = ['{"text": "' + "a" * 70 + '"}', '{"text": "b"}', '{"text": 1}']
     (tmp_path / "b.jsonl").write_text("\n".join(lines))
     got, problems = read_all(sources.Source(str(tmp_path / "b.jsonl"), "jsonl"))
     assert [d.text for d in got] == ["b"]

@@ -18,6 +18,7 @@ import itertools
 import json
 import math
 import re
+import reprlib
 from collections.abc import Iterable, Iterator
 from xml.sax import saxutils
 
@@ -257,11 +258,18 @@ def _jsonl_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
         if lines.continues or not line.strip():
             continue
         try:
-            text = json.loads(line)[text_field]
+            fields = json.loads(line)
+            text = fields[text_field]
             text.encode("utf-8")
         except UnicodeEncodeError:
             lines.report(f"unpaired surrogate in {text_field!r}; left out")
-        except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        except KeyError:
+            there = reprlib.repr(list(fields))
+            lines.report(
+                f"no field {text_field!r}; there are {there}; choose one with "
+                "--text_field; left out"
+            )
+        except (ValueError, TypeError, AttributeError, RecursionError):
             problem = f"no JSON object with a text in {text_field!r}"
             if lines.is_cut:
                 problem = f"longer than {_MAX_LINE_BYTES:,} bytes"
