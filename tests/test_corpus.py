@@ -283,6 +283,25 @@ def test_parquet_files_are_read_by_row_groups(split_bytes, documents, tmp_path):
     assert got == [] and "a.parquet: cannot be read to its end" in problems.lines[0]
 
 
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pyarrow.binary(),
+        pyarrow.large_binary(),
+        pyarrow.dictionary(pyarrow.int32(), pyarrow.binary()),
+    ],
+)
+def test_parquet_columns_may_be_binary(kind, tmp_path):
+    texts = pyarrow.array([b"a \xc3\xa4\n", b"\xff", None, b"c"], kind)
+    parquet.write_table(pyarrow.table({"text": texts}), tmp_path / "a.parquet")
+    got, problems = read_all(sources.Source(f"{tmp_path}/*", "parquet"))
+    assert [d.text for d in got] == ["a ä\n", "c"]
+    assert problems.lines == [
+        f"{tmp_path}/a.parquet, row {row}: no text in 'text'; left out"
+        for row in (2, 3)
+    ]
+
+
 def test_html_escapes_of_wikiextractor_are_undone(tmp_path):
     (tmp_path / "a").write_text(
         '<doc id="1" title="AT&amp;T">\nAT&amp;T\n\n'

@@ -312,7 +312,9 @@ def _parquet_lines(lines: _Lines, text_field: str) -> Iterator[str | None]:
 def _is_text(kind: pyarrow.DataType) -> bool:
     if pyarrow.types.is_dictionary(kind):
         kind = kind.value_type
-    return kind in (pyarrow.string(), pyarrow.large_string(), pyarrow.string_view())
+    # Some writers do not mark strings as such.
+    texts = pyarrow.string(), pyarrow.large_string(), pyarrow.string_view()
+    return kind in (*texts, pyarrow.binary(), pyarrow.large_binary())
 
 
 def join_lines(lines: Iterable[str | None]) -> Iterator[str]:
