@@ -84,7 +84,8 @@ def resolve(
         raise UserError(
             f"the corpus {corpus.folder} has tokenizer {corpus.tokenizer.fingerprint}, "
             f"but {path} has {expected}; build the corpus with the tokenizer that "
-            f"run.convert --input={path} --to=native writes"
+            f"run.convert --input={path} --output=DIR --to=native writes to "
+            "DIR/tokenizer"
         )
     return with_checkpoint(config, source, overrides)
 

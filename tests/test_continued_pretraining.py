@@ -33,7 +33,8 @@ def make_config(corpus, init_from, **changes):
 def test_the_corpus_has_to_be_of_its_tokenizer(corpus, tmp_path):
     source = published.write("pretraining", tmp_path / "theirs")
     asked = make_config(corpus, source)
-    with pytest.raises(UserError, match="build the corpus with the tokenizer that"):
+    message = f"run.convert --input={source} --output=DIR --to=native writes to DIR/tok"
+    with pytest.raises(UserError, match=message):
         pretraining.pretrain(asked, str(tmp_path / "run"))
     for init_from, message in (
         ("/nowhere", "nowhere is not a folder"),

@@ -184,3 +184,10 @@ def test_user_errors_are_one_line(name, flags, message, wordpiece, tmp_path):
     if name == "build_corpus":
         defaults.append(f"--tokenizer={tmp_path / 't'}")
     assert_refused(call(name, *defaults, *flags), message)
+
+
+def test_the_folder_above_a_tokenizer_is_refused(wordpiece, tmp_path):
+    wordpiece.save(tmp_path / "tokenizer")
+    flags = f"--input={__file__}", f"--output={tmp_path / 'out'}"
+    done = call("build_corpus", f"--tokenizer={tmp_path}", *flags)
+    assert_refused(done, f"with merges.txt; {tmp_path}/tokenizer has one")

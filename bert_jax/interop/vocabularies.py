@@ -164,9 +164,12 @@ def _older_pipeline(
         space = settings.get("add_prefix_space", False)
         return pipelines.byte_bpe(*pipelines.parse_byte_bpe(*files), space)
     if not (folder / _WORDPIECE).exists():
+        # Corpora and converted checkpoints have it one level below.
+        below = folder / "tokenizer"
+        hint = f"; {below} has one" if (below / PIPELINE_FILE).exists() else ""
         raise UserError(
             f"there is no {PIPELINE_FILE}, {_WORDPIECE}, {_SENTENCEPIECE}, {_DEBERTA}, "
-            f"{_FAIRSEQ}, or {' with '.join(_BYTE_BPE)}"
+            f"{_FAIRSEQ}, or {' with '.join(_BYTE_BPE)}{hint}"
         )
     for name in ("tokenize_chinese_chars", "do_basic_tokenize"):
         if settings.get(name) is False:
