@@ -84,6 +84,20 @@ def test_json_lines_are_recognised(tmp_path):
     assert_refused(done, "a looks like a JSON array; write one object per line, or")
 
 
+def test_tables_and_pages_are_read_as_text_only_if_asked(tmp_path):
+    path = tmp_path / "a.csv.gz"
+    path.write_bytes(gzip.compress(b'id,text\n1,"Some text of it."\n'))
+    (tmp_path / "b.HTML").write_text("<p>Some text of it.</p>\n")
+    train = ["train_tokenizer", "--vocab_size=100", f"--output={tmp_path / 't'}"]
+    for name, message in (
+        ("a.csv.gz", "a.csv.gz looks like CSV; write one JSON object per line, or"),
+        ("b.HTML", "b.HTML looks like HTML; extract its text, or read it as it is"),
+    ):
+        assert_refused(call(*train, f"--input={tmp_path / name}"), message)
+    succeed(*train, f"--input={path}", "--format=text")
+    assert "," in tokenizer_lib.Tokenizer.load(tmp_path / "t").tokens
+
+
 def test_vocabulary_that_does_not_cover_the_text_is_reported(wordpiece, tmp_path):
     wordpiece.save(tmp_path / "t")
     for i in range(2):

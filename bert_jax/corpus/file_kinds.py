@@ -6,6 +6,7 @@ import contextlib
 import gzip
 import io
 import lzma
+import os
 import re
 import zlib
 from collections.abc import Iterator
@@ -29,6 +30,13 @@ _NOT_TEXT = {
     b"%PDF": "a PDF document; extract its text",
     b"\xff\xfe": "UTF-16; convert it to UTF-8",
     b"\xfe\xff": "UTF-16; convert it to UTF-8",
+}
+# By suffix, files that would be read as text with their tags or separators.
+_MARKUP = {
+    ".csv": "CSV; write one JSON object per line",
+    ".tsv": "TSV; write one JSON object per line",
+    ".html": "HTML; extract its text",
+    ".htm": "HTML; extract its text",
 }
 
 
@@ -63,7 +71,7 @@ def detect_format(pattern: str) -> str:
     """Return the format of the first file that matches, from its first bytes.
 
     Raises:
-      UserError: The file is a JSON array, which no format reads.
+      UserError: The file is a JSON array, CSV, TSV or HTML, which no format reads.
     """
     name = next((file.name for file in storage.list_files(pattern) if file.size), None)
     beginning = b""
@@ -76,12 +84,20 @@ def detect_format(pattern: str) -> str:
     for first, kind in kinds.items():
         if beginning.startswith(first):
             return kind
+    if re.match(rb'\{\s*("|\})', beginning):
+        return "jsonl"
+    stem, ending = os.path.splitext(name or "")
+    if ending in _UNPACK:
+        _, ending = os.path.splitext(stem)
+    kind = _MARKUP.get(ending.lower(), "")
     if re.match(rb'\[\s*\{\s*"', beginning):
+        kind = "a JSON array; write one object per line"
+    if kind:
         raise UserError(
-            f"{terminal.printable(name)} looks like a JSON array; write one object per "
-            "line, or read it as it is with --format=text"
+            f"{terminal.printable(name)} looks like {kind}, or read it as it is with "
+            "--format=text"
         )
-    return "jsonl" if re.match(rb'\{\s*("|\})', beginning) else "text"
+    return "text"
 
 
 def kind_of_binary(stream: io.BufferedIOBase, name: str, start: int) -> str:
