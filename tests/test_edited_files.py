@@ -117,7 +117,7 @@ def begun(tmp_path):
         (b"{", "cannot read .*config.json: "),
         (b"[]", "cannot read .*config.json: .*expected a group"),
         (b'{"encoder": {"hiden_size": 3}}', r"config.json: .* encoder\.hiden_size"),
-        (b'{"kind": "finetuning"}', "this is a config for 'finetuning'"),
+        (b'{"kind": "finetuning"}', "^/.* holds a run of finetuning, not of pretrain"),
     ],
 )
 def test_damaged_config_is_refused(content, message, begun):

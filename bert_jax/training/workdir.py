@@ -94,6 +94,12 @@ def read_config(folder: storage.Path, cls: type[knobs.T]) -> knobs.T | None:
         return None
     with storage.reading(path):
         values = json.loads(path.read_text(encoding="utf-8"))
+    if isinstance(values, dict) and values.get("kind", cls.kind) != cls.kind:
+        raise UserError(
+            f"{folder} holds a run of {values['kind']}, not of {cls.kind}; give "
+            "another --workdir"
+        )
+    with storage.reading(path):
         return knobs.from_dict(cls, migrations.upgrade(values, to_continue=True))
 
 
