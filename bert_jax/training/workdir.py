@@ -164,9 +164,13 @@ def _compare(folder: storage.Path, config: Any) -> None:
 
 
 def _has_run(folder: storage.Path) -> bool:
-    """Return whether a run in this folder has reported or saved anything."""
-    if (folder / metrics_file.FILE).exists() or had_checkpoint(folder):
+    """Return whether a run in this folder, or in one below, reported or saved."""
+    reports = folder / metrics_file.FILE
+    if had_checkpoint(folder):
         return True
     if storage.is_remote(folder):  # reports come before checkpoints
-        return False
+        return reports.exists()
+    below = folder.glob(f"*/{metrics_file.FILE}")  # the runs of a demo
+    if any(path.exists() and path.stat().st_size for path in (reports, *below)):
+        return True
     return bool(restore.steps_of(restore.absolute(folder / "checkpoints")))
