@@ -22,7 +22,7 @@ class CausalLm(pretraining.PretrainingObjective):
     config: config_lib.CausalLmConfig = config_lib.CausalLmConfig()
 
     losses: ClassVar = {"lm_loss": 1.0}
-    model_arrays = ()
+    model_arguments = ()
 
     @property
     def model(self) -> heads.CausalModel:

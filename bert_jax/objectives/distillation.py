@@ -63,11 +63,13 @@ class Distillation(masked_lm.MaskedLm):
     def sequence_flops(self, length: int) -> float:
         """Add the teacher's forward pass."""
         encoder, predictions = self.config.teacher_encoder, self._predictions(length)
-        forward = flops.encoder(encoder, length, self._read(length, predictions))
+        forward = flops.encoder(
+            encoder, length, self._states_computed(length, predictions)
+        )
         forward += flops.prediction_head(encoder, predictions)
         return super().sequence_flops(length) + forward
 
-    def _read(self, length: int, wanted: int) -> int:
+    def _states_computed(self, length: int, wanted: int) -> int:
         return length if self.config.hidden_weight else wanted
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
@@ -93,7 +95,7 @@ class Distillation(masked_lm.MaskedLm):
         # Compare the tokens, which come first.
         student_mlm = logits.mlm.compute()  # [B, P, V]
         teacher_mlm = teacher_output.mlm.compute()  # [B, P, V]
-        sums = self.compare(student_mlm, logits.sentence, batch)
+        sums = self.losses_and_accuracies(student_mlm, logits.sentence, batch)
         size = min(self.encoder.vocab_size, self.config.teacher_encoder.vocab_size)
         student_mlm, teacher_mlm = student_mlm[..., :size], teacher_mlm[..., :size]
         weights = batch["mlm_weights"]

@@ -60,14 +60,14 @@ class MaskedLm(pretraining.PretrainingObjective):
     def sequence_flops(self, length: int) -> float:
         predictions = self._predictions(length)
         pairs = self.config.examples_per_row if self._pair_task else 0
-        read = self._read(length, predictions + pairs)
+        read = self._states_computed(length, predictions + pairs)
         forward = flops.encoder(self.encoder, length, read)
         forward += flops.prediction_head(self.encoder, predictions)
         forward += pairs * flops.pooler(self.encoder)
         forward += pairs * flops.classifier(self.encoder, 2)
         return flops.training(forward)
 
-    def _read(self, length: int, wanted: int) -> int:
+    def _states_computed(self, length: int, wanted: int) -> int:
         """Return the number of hidden states that the last layer computes."""
         return wanted
 
@@ -83,7 +83,7 @@ class MaskedLm(pretraining.PretrainingObjective):
 
     def measure(self, params, batch, dropout_keys, sampling_keys):
         logits = self.logits(params, batch, dropout_keys)
-        return self.compare(logits.mlm, logits.sentence, batch)
+        return self.losses_and_accuracies(logits.mlm, logits.sentence, batch)
 
     def logits(
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None, **options: str
@@ -101,13 +101,13 @@ class MaskedLm(pretraining.PretrainingObjective):
             **options,
         )
 
-    def compare(
+    def losses_and_accuracies(
         self,
         tokens: cross_entropy.VocabularyLogits | Float[Array, "B P V"],
         sentence: Float[Array, "*pairs 2"] | None,
         batch: Batch,
     ) -> metric_sums.MetricSums:
-        """Compare logits with the labels, and return losses and accuracies."""
+        """Return losses and accuracies of logits."""
         measured = {}
         for name, scores in (("mlm", tokens), (self._pair_task, sentence)):
             if scores is not None:

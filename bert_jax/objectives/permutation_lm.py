@@ -24,7 +24,7 @@ class PermutationLm(pretraining.PretrainingObjective):
     config: config_lib.PermutationLmConfig = config_lib.PermutationLmConfig()
 
     losses: ClassVar = {"plm_loss": 1.0}
-    model_arrays = ("ranks", "target_positions")
+    model_arguments = ("ranks", "target_positions")
 
     @property
     def model(self) -> PermutationModel:
@@ -52,7 +52,7 @@ class PermutationLm(pretraining.PretrainingObjective):
         logits = self.model.apply(
             {"params": params},
             Inputs.of(batch),
-            *(batch[name] for name in self.model_arrays),
+            *(batch[name] for name in self.model_arguments),
             dropout_keys=dropout_keys,
         )  # [B, P, V]
         labels, weights = batch["target_labels"], batch["target_weights"]

@@ -28,7 +28,7 @@ class PretrainingObjective:
     predictor: ClassVar[str] = "encoder."
     logits_reader: ClassVar[str] = ""
     # Arrays of a batch that the model takes after `Inputs`, all int32 [B, ...].
-    model_arrays: ClassVar[tuple[str, ...]] = ("mlm_positions",)
+    model_arguments: ClassVar[tuple[str, ...]] = ("mlm_positions",)
 
     @property
     def metrics(self) -> tuple[str, ...]:
@@ -48,7 +48,7 @@ class PretrainingObjective:
         return shapes | {"attention_mask": jax.ShapeDtypeStruct(tokens, jnp.bool_)}
 
     def init(self, key: jax.Array) -> Any:
-        zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arrays)
+        zeros = [jnp.zeros((1, 1), jnp.int32)] * len(self.model_arguments)
         return heads.init(self.model, key, *zeros)
 
     def sums(

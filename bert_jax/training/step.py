@@ -29,7 +29,7 @@ class TrainState:
     skipped: jax.Array
 
 
-class StepResult(NamedTuple):
+class LossAndNorm(NamedTuple):
     """Loss of a batch and norm of its gradient before clipping: float32 scalars."""
 
     loss: jax.Array
@@ -59,7 +59,7 @@ def make_train_step(
     frozen: Callable[[str], bool] | None = None,
     sum_over_replicas: Callable[[Callable[..., Any]], Callable[..., Any]] | None = None,
     constants: Mapping[str, Any] | None = None,
-) -> Callable[[TrainState, Batch], tuple[TrainState, StepResult]]:
+) -> Callable[[TrainState, Batch], tuple[TrainState, LossAndNorm]]:
     """Return the function from a state and a batch to the next state.
 
     A step whose loss or gradient is not finite is skipped: it changes only the counts
@@ -101,7 +101,7 @@ def make_train_step(
     if sum_over_replicas:
         differentiate = sum_over_replicas(differentiate)
 
-    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, StepResult]:
+    def train_step(state: TrainState, batch: Batch) -> tuple[TrainState, LossAndNorm]:
         counts = objective.counts(batch)
         rows = jnp.arange(len(jax.tree.leaves(batch)[0]))
         keys = {
@@ -111,7 +111,7 @@ def make_train_step(
         (loss, batch_sums), grads = differentiate(
             state.params, batch, keys, (counts, constants or {})
         )
-        result = StepResult(loss, optax.tree.norm(grads))
+        result = LossAndNorm(loss, optax.tree.norm(grads))
         batch_sums["grad_norm"] = MetricSum(result.grad_norm, jnp.ones(()))
         is_finite = jnp.isfinite(result.loss) & jnp.isfinite(result.grad_norm)
 
