@@ -36,9 +36,9 @@ def texts():
     ]
 
 
-@pytest.mark.parametrize("kind", vocabulary.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_each_token_of_a_script_without_spaces_is_a_word(kind, texts):
-    tokenizer = vocabulary.KINDS[kind](texts, 600)
+    tokenizer = vocabulary.TRAINERS[kind](texts, 600)
     begins = tokenizer.begins_word
     assert begins.dtype == bool
     assert begins.shape == (tokenizer.vocab_size,)
@@ -78,9 +78,9 @@ def masked(unit):
     return configure(config_lib.MaskedLmConfig(masking=masking))
 
 
-@pytest.mark.parametrize("kind", vocabulary.KINDS)
+@pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_rows_of_chinese_have_as_many_predictions_as_asked(kind, texts, tmp_path):
-    corpus = build_text(texts[:20], vocabulary.KINDS[kind](texts, 600), tmp_path / "c")
+    corpus = build_text(texts[:20], vocabulary.TRAINERS[kind](texts, 600), tmp_path / "c")
     for unit in ("word", "ngram"):
         made = make(corpus, masked(unit))
         assert made.describe(1) == []
