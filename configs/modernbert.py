@@ -10,22 +10,23 @@ r"""ModernBERT and Ettin: rotary positions, local attention, and three stages of
         ettin_400m  28      1,024   2,624         16     5e-4  0.02    10 B
         ettin_1b    28      1,792   3,840         28     5e-4  0.1     3 B
 
-Source: Warner et al. 2024, and modernbert-base-pretrain.yaml of AnswerDotAI/ModernBERT;
+Source: Warner et al. 2024 (2.2), and yamls/modernbert/ of AnswerDotAI/ModernBERT;
         the configs of JHU-CLSP/ettin-encoder-vs-decoder (Weller et al. 2025). Stage 1:
         1,719 B tokens (Ettin: 1,700 B) in rows of 1,024, in batches that grow to 4,608
-        over the first tokens (`growth`), at a constant rate. Stage 2: 250 B (ettin_1b:
-        83 B) in rows of 8,192, with a rotary base of 160,000 in global layers. Stage 3:
-        50 B (ettin_1b: 17 B), while the rate falls as 1 - sqrt. 30 % of the tokens are
-        masked; in evaluation, and in Ettin's stage 3, 15 %. StableAdamW. `decay` is the
-        authors' weight decay divided by the rate (docs/architecture.md).
+        over the first tokens (`growth`), at a constant rate; in large, after 900 B, at
+        a tenth of it, since the authors' loss had stopped falling. Stage 2: 250 B
+        (ettin_1b: 83 B) in rows of 8,192, with a rotary base of 160,000 in global
+        layers. Stage 3: 50 B (ettin_1b: 17 B), while the rate falls as 1 - sqrt. 30 %
+        of the tokens are masked; in evaluation, and in Ettin's stage 3, 15 %.
+        StableAdamW. `decay` is the authors' weight decay divided by the rate
+        (docs/architecture.md).
 Differences: batches grow in three steps, from a quarter. There is no dropout; the
-        authors drop 0.1 of what attention adds. Special tokens are not masked. Weight
+        authors drop 0.1 of what attention adds. Special tokens are not masked. The
+        authors' large begins with the layers of base, has 4,928, 616 and 624 rows in
+        the three stages, and its authors advise a lower rate than 5e-4. Weight
         decay is multiplied by the rate of each stage. Ettin's rate falls to half in
         stage 2; here it is the mean of that fall. Ettin's rows are not packed, and have
         7,999 tokens in stages 2 and 3.
-Not known to us: the batches of ModernBERT's stages 2 and 3, which have as many tokens
-        here as before; and the rates of large: that of stage 1 is Ettin's for that
-        size, and the later ones are 3/8 of it, as in base.
 Run:    python -m bert_jax.run.pretrain --config=configs/modernbert.py:base \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus whose tokenizer is byte-level BPE (run.train_tokenizer
@@ -80,11 +81,11 @@ def get_config(arg: str = ""):
         last = {"masking_rate": 0.15, "local_rotary_base": 160_000.0}
     else:
         long_rows = 8192, _BATCH // 8, _LONG_ROWS
-        late_rates = rate * 3 / 8, rate * 3 / 8
+        late_rates = (rate / 10 if variant == "large" else rate * 3 / 8,) * 2
         billions = 1719, 250, 50
         last = {}
     phases = (
-        *_first_stage(billions[0], rate, *first),
+        *_first_stage(variant, billions[0], rate, *first),
         _phase(billions[1], *long_rows, learning_rate=late_rates[0]),
         _phase(
             billions[2],
@@ -121,20 +122,30 @@ def get_config(arg: str = ""):
 
 
 def _first_stage(
-    billions: float, rate: float, warmup: float, growth: float, micro_batch: int
+    variant: str,
+    billions: float,
+    rate: float,
+    warmup: float,
+    growth: float,
+    micro_batch: int,
 ):
     """Return phases of rows of 1,024 tokens, the first three with growing batches."""
     sizes = [_BATCH * (i + 1) // 4 for i in range(4)]
     tokens = [*[growth / 3] * 3, billions - growth]
+    if variant == "large":
+        sizes.append(_BATCH)
+        tokens[3:] = 900 - growth, billions - 900
     phases, warmup_steps = [], 0.0
     for size, each in zip(sizes, tokens, strict=True):
         phases.append(_phase(each, 1024, size, micro_batch, rotary_base=10_000.0))
         warmup_steps += phases[-1].steps * min(1, warmup / each)
         warmup = max(0, warmup - each)
-    share = warmup_steps / sum(phase.steps for phase in phases)
+    share = warmup_steps / sum(phase.steps for phase in phases[:4])
     phases[0] = dataclasses.replace(
         phases[0], learning_rate=rate, warmup_fraction=round(share, 6)
     )
+    if variant == "large":
+        phases[4] = dataclasses.replace(phases[4], learning_rate=rate / 10)
     return phases
 
 
