@@ -173,6 +173,8 @@ def load_initial_params(
             also = checkpoints.load_params(
                 source.path, wanted, part=head, stored_part=other
             )
+            if any(path.startswith(f"{head}/") for path in also.new):
+                continue  # XLNet's `lm_head` is another one
             loaded = restore.Loaded(
                 params=loaded.params | also.params,
                 new=sorted(set(loaded.new) & set(also.new)),

@@ -232,20 +232,23 @@ from bert_jax.run import command_line, pretrain
 process = sys.argv[-1][-1]
 sys.argv = [a.replace("CORPUS", {corpora}[process != "1"]) for a in sys.argv]
 sys.argv = [a.replace("PLACE", "place" + process) for a in sys.argv]
-sys.argv = [a.replace("RATE", "1e-" + process) for a in sys.argv]
+sys.argv = [a.replace("NUMBER", str(1 + int(process))) for a in sys.argv]
 command_line.main(pretrain.main, pretrain.define_flags)
 """
 
 
-@pytest.mark.parametrize("differs", ["corpus", "workdir", "rate"])
+@pytest.mark.parametrize(
+    "differs", ["corpus", "workdir", "learning_rate", "eval_every"]
+)
 def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
     """A corpus is missing on one host, each has a workdir of its own, or a config."""
     nowhere = str(tmp_path / "nowhere") if differs == "corpus" else str(corpus.folder)
     script = PER_PROCESS.format(corpora=[nowhere, str(corpus.folder)])
     moved = dataclasses.replace(corpus, folder="CORPUS")
     workdir = tmp_path / ("PLACE" if differs == "workdir" else "run")
-    rate = ["--config.optimizer.learning_rate=RATE"] * (differs == "rate")
-    flags = runs.pretrain(moved, workdir, *rate)[3:]
+    group = {"learning_rate": "optimizer", "eval_every": "loop"}.get(differs)
+    number = [f"--config.{group}.{differs}=NUMBER"] * bool(group)
+    flags = runs.pretrain(moved, workdir, *number)[3:]
     done = runs.run(runs.launch(2, 1, [sys.executable, "-c", script, *flags]))
     if differs == "corpus":
         runs.assert_refused(done, f"no corpus in {nowhere}")
@@ -254,7 +257,7 @@ def test_an_error_in_one_process_ends_all(differs, corpus, tmp_path):
     elif differs == "workdir":
         runs.assert_refused(done, "process 1 does not see the ")
     else:
-        runs.assert_refused(done, "differs from process 0 in optimizer.learning_rate;")
+        runs.assert_refused(done, f"differs from process 0 in {group}.{differs}; give")
 
 
 # ---- the launcher

@@ -1,4 +1,4 @@
-"""Families of models from the recipe to a task, resumed and exported.
+"""Families of models from the recipe to a task, and exported.
 
 The recipes are shrunk to seconds, and each has a corpus of its kind of tokenizer.
 `test_interop_live.py` has transformers read such folders.

@@ -15,6 +15,11 @@ from bert_jax.errors import UserError
 from bert_jax.training import metrics_file, processes, restore
 
 _HAD_CHECKPOINT = "had_checkpoint"
+# Fields that may differ by host. Fingerprints say whether they hold the same.
+_PATHS = {
+    *("init_from", "objective.teacher", "data.corpus", "loop.compilation_cache"),
+    *(f"task.{name}" for name in ("folder", "train", "eval", "test")),
+}
 
 
 @contextlib.contextmanager
@@ -58,15 +63,20 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
 
 
 def _check_that_all_agree(config: Any) -> None:
-    """Check that all processes have the same config, except for free fields."""
+    """Check that all processes have the same config, except for paths."""
     values = processes.call_on_main(lambda: knobs.to_dict(config))
     of_main = knobs.from_dict(type(config), values)
     with processes.raise_in_all():
-        if lines := knobs.differences(of_main, config, free=False):
-            fields = ", ".join(line.partition(":")[0] for line in lines)
+        lines = [
+            *knobs.differences(of_main, config, free=False),
+            *knobs.differences(of_main, config, free=True),
+        ]
+        fields = {line.partition(":")[0] for line in lines} - _PATHS
+        if fields:
             raise UserError(
-                f"process {jax.process_index()} differs from process 0 in {fields}; "
-                "give all processes the same arguments, code and data"
+                f"process {jax.process_index()} differs from process 0 in "
+                f"{', '.join(sorted(fields))}; give all processes the same arguments, "
+                "code and data"
             )
 
 
