@@ -88,15 +88,14 @@ def task_config(name: str, values: argparse.Namespace) -> config_lib.TaskConfig:
 
 def run(name: str, model: str, values: argparse.Namespace) -> dict:
     """Fine-tune all seeds of a task, and return the summary."""
+    pretrained = values.pretrained[0] if model == RANDOM else model
     # The whole path: workdirs may share their last name.
-    label = f"{name}-{model}".replace(" ", "-").replace("/", "-")
+    kind = f"{RANDOM}-" if model == RANDOM else ""
+    label = f"{name}-{kind}{pretrained}".replace(" ", "-").replace("/", "-")
     folder = pathlib.Path(values.output) / label
-    results = folder / "results.json"
-    if results.exists():
-        return json.loads(results.read_text())
     return finetuning.finetune(
         config_lib.FinetuneConfig(
-            init_from=values.pretrained[0] if model == RANDOM else model,
+            init_from=pretrained,
             random_init=model == RANDOM,
             repeats=values.seeds,
             epochs=TASKS[name][0],
