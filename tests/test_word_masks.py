@@ -80,7 +80,9 @@ def masked(unit):
 
 @pytest.mark.parametrize("kind", vocabulary.TRAINERS)
 def test_rows_of_chinese_have_as_many_predictions_as_asked(kind, texts, tmp_path):
-    corpus = build_text(texts[:20], vocabulary.TRAINERS[kind](texts, 600), tmp_path / "c")
+    corpus = build_text(
+        texts[:20], vocabulary.TRAINERS[kind](texts, 600), tmp_path / "c"
+    )
     for unit in ("word", "ngram"):
         made = make(corpus, masked(unit))
         assert made.describe(1) == []
