@@ -16,7 +16,9 @@ Run:    python -m bert_jax.run.pretrain --config=configs/continued.py \
         the rows for the former kind of text. Use `run.extend_vocabulary` first to add
         the words of a domain. Moments and schedule start from scratch. The objective
         may differ from the checkpoint's: left to right first, then masked tokens (arXiv
-        2507.00994), which have the same head. Other heads start from random values.
+        2507.00994), which have the same head. Other heads start from random values. By
+        default, rows have one segment, which every encoder takes; a BERT goes on with
+        next sentence by --config.objective.segments=next_sentence.
 Cost:   not run yet.
 """
 
@@ -28,7 +30,12 @@ def get_config(arg: str = ""):
     """Return the recipe; `arg` is "" or "smoke"."""
     _, smoke = recipe_variants.parse(arg)
     phases = (config_lib.PhaseConfig(steps=400_000, length=128, batch_size=256),)
-    cfg = knobs.to_configdict(config_lib.PretrainConfig(phases=phases))
+    objective = config_lib.MaskedLmConfig(
+        segments="full_sentences", short_sequence_rate=0.0
+    )
+    cfg = knobs.to_configdict(
+        config_lib.PretrainConfig(objective=objective, phases=phases)
+    )
     cfg.init_from = "CHECKPOINT"  # a placeholder that must be set
     cfg.encoder.vocab_size = 0  # the checkpoint's
     cfg.optimizer.update(learning_rate=2e-5, warmup_fraction=0.01, schedule="linear")

@@ -1,6 +1,7 @@
 """Pretraining that begins with a checkpoint, native or of another project."""
 
 import dataclasses
+import runpy
 
 import flax.linen as nn
 import jax
@@ -133,6 +134,23 @@ def test_an_encoder_learns_left_to_right_first(corpus, metadata):
         initial = nn.unbox(initial)["encoder"]
         shapes.append(jax.tree.map(lambda x: x.shape, initial))
     assert shapes[0] == shapes[1]
+
+
+@pytest.mark.parametrize("name", ["roberta:base", "modernbert:base", "eurobert:210m"])
+def test_encoders_without_segments_are_continued(name, corpus, metadata):
+    file, _, variant = name.partition(":")
+    theirs = runpy.run_path(f"{ROOT}/configs/{file}.py")["get_config"](variant).encoder
+    theirs.vocab_size = corpus.tokenizer.vocab_size
+    encoder = knobs.from_configdict(config.EncoderConfig, theirs)
+    own = dataclasses.replace(metadata, encoder=encoder, tokenizer=corpus.tokenizer)
+    cfg = runpy.run_path(f"{ROOT}/configs/continued.py")["get_config"]()
+    cfg.data.corpus = str(corpus.folder)
+    asked = knobs.from_configdict(config.PretrainConfig, cfg)
+    source = warm_start.Source("SOURCE", own)
+    assert warm_start.resolve(asked, source, corpus, ()).encoder.type_vocab_size == 0
+    pairs = dataclasses.replace(asked, objective=config.MaskedLmConfig())
+    with pytest.raises(UserError, match="set objective.segments=full_sentences, or "):
+        warm_start.resolve(pairs, source, corpus, ())
 
 
 def test_a_padded_vocabulary_is_named_by_its_tokens(metadata):

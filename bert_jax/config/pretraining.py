@@ -228,7 +228,8 @@ class PretrainConfig:
                 raise UserError(
                     f"{where}{name}type_vocab_size={types} cannot tell the two "
                     f"segments of {where}objective.segments={objective.segments!r} "
-                    "apart; it must be at least 2"
+                    f"apart; set {where}objective.segments=full_sentences, or the "
+                    "number to 2 or more"
                 )
         requirements = [("encoder.causal", objective.causal, "objective.kind")]
         if objective.segments in PAIR_TASKS:  # answered from [CLS]
