@@ -96,6 +96,13 @@ def claim(folder, config=CONFIG):
         pass
 
 
+def test_the_config_of_another_program_is_not_overwritten(tmp_path):
+    (tmp_path / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(UserError, match="cannot read .*config.json: .*model_type"):
+        claim(tmp_path)
+    assert (tmp_path / "config.json").read_text() == '{"model_type": "bert"}'
+
+
 def test_other_files_in_a_folder_are_no_run(tmp_path):
     (tmp_path / "log.txt").write_text("text")
     (tmp_path / "latest").symlink_to("nowhere")

@@ -50,7 +50,10 @@ class StopRequests:
             self._watcher = None
 
     def exit_at_once(self) -> None:
-        """End the process at a request, or now if there was one: all is saved."""
+        """End the process at a request from now on, or now if there was one.
+
+        The caller has saved everything.
+        """
         is_main_thread = threading.current_thread() is threading.main_thread()
         has_prompt = hasattr(sys, "ps1")
         if self._watcher is None and is_main_thread and not has_prompt:

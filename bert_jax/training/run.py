@@ -44,7 +44,7 @@ class PhaseData:
     # Baselines of the mean over `held_out`, reported with each evaluation.
     baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
     # Function from the parameters, and a function to call after each batch, to further
-    # values of each evaluation; None for none. The call may raise, to stop the run.
+    # values of each evaluation; None for none. The function may raise, to stop.
     scores: Callable[[Any, Callable[[], None]], Mapping[str, float]] | None = None
 
 

@@ -180,8 +180,8 @@ def _if_finite(is_finite: jax.Array, update: Callable[..., Any], *old: Any) -> A
 def _accumulate(function: Callable[..., Any], rows: Any, micro_batches: int) -> Any:
     """Return the sum of a function over micro-batches, computed one after another.
 
-    Its arguments are trees of arrays [B, ...], or some rows of them. Its result is a
-    tree of sums over these rows.
+    `function` maps some of the rows, trees of arrays [B, ...], to a tree of sums over
+    them.
     """
     if micro_batches == 1:
         return function(*rows)

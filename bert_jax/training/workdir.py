@@ -148,9 +148,10 @@ def _write_first_start(folder: storage.Path) -> None:
 
 
 def _compare(folder: storage.Path, config: Any) -> None:
+    # Also refuses the config.json of another program, such as transformers.
+    earlier = read_config(folder, type(config))
     if not _has_run(folder):
         return
-    earlier = read_config(folder, type(config))
     if earlier is None:
         if had_checkpoint(folder):
             raise UserError(
@@ -174,7 +175,7 @@ def _compare(folder: storage.Path, config: Any) -> None:
 
 
 def _has_run(folder: storage.Path) -> bool:
-    """Return whether a run in this folder, or in one below, reported or saved."""
+    """Return whether a run here, or a folder below, has reports or checkpoints."""
     reports = folder / metrics_file.FILE
     if had_checkpoint(folder):
         return True
