@@ -13,8 +13,8 @@ The recipe is configs/comparison.py. Each objective has as many steps as fit int
 objectives in turns, after compilation, batches included. It is processor time, which
 other work disturbs little.
 
-An interrupted run resumes, and a finished run is skipped. The first table has what
-differs between the objectives, the second one the results of finished runs.
+An interrupted run resumes, and a finished run is skipped. The first table has the
+size and cost of each objective, the second one the results of finished runs.
 """
 
 import argparse
@@ -200,8 +200,8 @@ def draw(values: argparse.Namespace) -> figure.Figure:
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
-    parser, add, names = speedrun.make_parser(__doc__)
-    add("objectives", list(OBJECTIVES), "some of them", type=names)
+    parser, add, names_of = speedrun.make_parser(__doc__)
+    add("objectives", list(OBJECTIVES), "some of them", type=names_of(OBJECTIVES))
     add("minutes", 20.0, "of a processor, for each run")
     return parser.parse_args(arguments)
 

@@ -126,7 +126,7 @@ def main() -> None:
     parser.add_argument("--learning_rate", type=float, default=3e-4)
     parser.add_argument("--batch_size", type=int, default=32)
     parser.add_argument("--length", type=int, default=384, help="longest rows")
-    parser.add_argument("--seeds", type=int, default=3, help="two or more")
+    parser.add_argument("--seeds", type=int, default=3, help="runs, two or more")
     values = parser.parse_args()
     tasks = values.tasks.split(",")
     print(f"| | {' | '.join(f'{name}, {TASKS[name][1]}' for name in tasks)} |")

@@ -343,8 +343,8 @@ def draw(values: argparse.Namespace):
 def make_parser(description: str):
     """Return a parser of the flags that comparisons share.
 
-    Also return a function that adds a flag with its default and its help, and the type
-    of a list of names.
+    Also return a function that adds a flag with its default and its help, and a
+    function from known names to the type of a list of them.
     """
     parser = argparse.ArgumentParser(
         description=description, formatter_class=argparse.RawDescriptionHelpFormatter
@@ -354,26 +354,35 @@ def make_parser(description: str):
         options = {"type": type(default), **options}
         parser.add_argument(f"--{name}", default=default, help=text, **options)
 
-    def names(text):
-        return [name for name in text.split(",") if name]
+    def names_of(known):
+        def names(text):
+            given = [name for name in text.split(",") if name]
+            if unknown := set(given) - set(known):
+                raise argparse.ArgumentTypeError(
+                    f"unknown: {', '.join(sorted(unknown))}; there are "
+                    f"{', '.join(known)}"
+                )
+            return given
+
+        return names
 
     parser.add_argument("--corpus", required=True, help="from run.build_corpus")
     parser.add_argument("--output", required=True, help="folder for all runs")
     add("pairs", "", "file of BLiMP; by default, no minimal pairs")
-    add("every", 10, "use every N-th pair")
+    add("every", 10, "score every N-th pair only")
     add("seeds", 1, "of each run")
     add("rounds", 5, "of timing")
     add("timed_steps", 10, "in a round")
     add("picture", "", "file for the picture")
     parser.add_argument("--smoke", action="store_true", help="smallest shapes, to try")
-    return parser, add, names
+    return parser, add, names_of
 
 
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
-    parser, add, names = make_parser(__doc__)
+    parser, add, names_of = make_parser(__doc__)
     without_teacher = [name for name, row in ROWS.items() if not row.has_teacher]
-    add("rows", without_teacher, "some of the rows", type=names)
+    add("rows", without_teacher, "some of the rows", type=names_of(ROWS))
     add("teacher", "", "checkpoint that the row with a teacher imitates")
     add("steps", 18_000, "of the first row, whose time is the budget")
     return parser.parse_args(arguments)

@@ -7,7 +7,7 @@ under the frequencies of the training text (one added to each count), and loss a
 accuracy of masked tokens without context, as runs report them.
 """
 
-import sys
+import argparse
 
 import numpy as np
 
@@ -42,5 +42,9 @@ def row(folder: str) -> str:
 
 
 if __name__ == "__main__":
-    for given in sys.argv[1:]:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("corpora", nargs="+", metavar="CORPUS")
+    for given in parser.parse_args().corpora:
         print(row(given))
