@@ -230,7 +230,7 @@ def error_class(error: BaseException) -> type[UserError] | type[Unavailable]:
 
 def error_message(error: BaseException) -> str:
     """Return the message of an I/O error, without its number and path."""
-    if isinstance(error, FileNotFoundError):  # of a store, it has only the path
+    if isinstance(error, FileNotFoundError):  # a store's error has only the path
         return os.strerror(errno.ENOENT)
     return getattr(error, "strerror", None) or str(error)
 

@@ -157,8 +157,8 @@ def load_initial_params(
 ) -> step_lib.TrainState:
     """Return the initial state with its parameters replaced by those of a checkpoint.
 
-    Rows of a table that the checkpoint lacks keep their initial values. Masked tokens
-    and left to right have the same head.
+    Rows of a table that the checkpoint lacks keep their initial values. The head of
+    left to right continues as that of masked tokens, and the reverse.
     """
     shapes = parameters.flatten(run.state_shapes.params)
     in_source = dict(shapes)

@@ -3,8 +3,8 @@ r"""ELECTRA: a generator replaces tokens, and the encoder detects them.
 Source: Clark et al. 2020 and google-research/electra, configure_pretraining.py: a
         million steps, 10,000 of them warmup (base: 766,000; large: 400,000), the
         discriminator's loss times 50. The paper trains small on sequences of 128 tokens
-        and the others on 512. The authors' data have no question about segments. Their
-        rate has no jump at the end of the warmup; here it has, of at most 2.5 %.
+        and the others on 512. The authors' data have no question about segments. Here
+        the rate jumps at the end of the warmup, by at most 2.5 %; theirs does not.
 
         variant  layers  hidden  heads  embedding  generator  batch  rate  masked
         small    12      256     4      128        1/4        128    5e-4  15 %

@@ -6,8 +6,8 @@ r"""RoBERTa: BERT without next sentences, with large batches and byte-level BPE.
 
 Source: Liu et al. 2019, table 9: batches of 8,192 sequences of 512 tokens, Adam with
         betas of 0.9 and 0.98 and an epsilon of 1e-6, weight decay 0.01, a linear rise
-        and fall of the rate, dropout 0.1, no clipping. Full sentences (4.2), masks
-        drawn afresh (4.1) and counted as in fairseq. From fairseq's code: moments
+        and fall of the rate, dropout 0.1, no clipping. Full sentences (4.2), new masks
+        in each epoch (4.1), counted as in fairseq. From fairseq's code: moments
         corrected for bias, exact GELU, layer norms with an epsilon of 1e-5, no
         segments. (fairseq's example of pretraining Base is a smaller run: 125,000
         updates with batches of 2,048, 5e-4, 10,000 of warmup.) Differences: biases and

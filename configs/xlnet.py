@@ -10,9 +10,9 @@ Source: Yang et al. 2019 (2.2 to 2.5, 3.1 and A.4) and zihangdai/xlnet, train.py
         base     12      768     12     256    1,000,000  1e-4  10,000
         large    24      1,024   16     8,192  500,000    4e-4  40,000
 
-        The authors' rows have memory of the rows before, 384 tokens, and a second
-        segment that is random in half of them. Here there is no memory, and the second
-        segment follows the first. In their code dropout also follows the activation
+        The authors' rows attend to 384 tokens of the rows before, and half of their
+        second segments are random. Here there is no memory, and the second segment
+        always follows the first. In their code dropout also follows the activation
         of the feed-forward network; here it does not.
 Run:    python -m bert_jax.run.train_tokenizer --kind=sentencepiece \
             --nolower_case --vocab_size=32000 --input=TEXT --output=TOKENIZER

@@ -28,7 +28,7 @@ class FinetuneConfig:
     # Workdir of a run, one checkpoint in it, or a folder of another project.
     init_from: str = knob("", free=True)
     init_fingerprint: str = ""  # of its parameters; "": not checked
-    # Whether to load only config and tokenizer, a baseline.
+    # Whether to load only config and tokenizer, as a baseline.
     random_init: bool = False
     # Top layers to reinitialise, together with the pooler (Zhang et al. 2021). Layers
     # that share their parameters count as one.

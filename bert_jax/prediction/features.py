@@ -120,7 +120,7 @@ def extract(
       batch_size: Largest number of texts in a batch.
     """
     text_rows.check_is_list(texts)
-    # 1.0 equals 1, so that later calls would get the engine of a call with 1.0.
+    # 1.0 equals 1, so later calls with 1 would get the engine made for 1.0.
     layers = tuple(map(operator.index, layers))
     asked = HiddenStates(model.encoder, layers, pool)
     least = 2 + len(model.tokenizer.pair_separators)  # special tokens of a pair

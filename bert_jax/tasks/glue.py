@@ -28,8 +28,9 @@ class GlueTask:
     # Metrics that GLUE reports, by the names of `classification_scores`.
     metrics: tuple[str, ...] = ("accuracy",)
     header: tuple[str, ...] = ()  # columns of labelled files without a header
-    # Labelled held-out sets, and sets without labels, with their files.
+    # Labelled held-out sets and their files.
     held_out: tuple[tuple[str, str], ...] = (("eval", "dev"),)
+    # Unlabelled sets and their files.
     tests: tuple[tuple[str, str], ...] = (("test", "test"),)
 
 

@@ -147,7 +147,7 @@ class Family:
     write_fields: Callable[[config_lib.EncoderConfig, str], dict[str, Any]] = (
         lambda encoder, purpose: {}
     )
-    activation: str = "hidden_act"  # its name in `config.json`
+    activation: str = "hidden_act"  # name of the activation in `config.json`
     # Whether embeddings are projected even if they are as wide as hidden states.
     is_projected: bool = False
     # Whether positions start at `pad_token_id` + 1. The first rows of the position
