@@ -147,6 +147,14 @@ def test_blanks_of_other_pipelines(pipelines):
             assert ids[-1] == tokenizer.mask_id != ids[0]
 
 
+def test_a_special_token_without_a_role_is_text_in_a_text(documents):
+    """Unigram has special tokens among its pieces."""
+    special, splitter = [*ROBERTA, "<extra>"], pre_tokenizers.Metaspace()
+    pipeline = unigram(documents[:5], special, "<unk>", None, splitter)
+    (ids,) = tokenizer_lib.make(pipeline).encode_batch(["a <extra> b"])
+    assert pipeline.token_to_id("<extra>") not in ids
+
+
 def test_special_tokens_are_named_or_known(pipelines, tmp_path):
     def named(**values):
         return tokenizer_lib.make(pipelines["bert"], values).special_tokens

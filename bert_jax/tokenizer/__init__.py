@@ -250,6 +250,7 @@ class Tokenizer:
 
     @functools.cached_property
     def _pipeline(self) -> tokenizers.Tokenizer:
+        # Tokens without a role, too: their text is not the token.
         added = [t["content"] for t in self._values["added_tokens"] if t["special"]]
         special = sorted({*self.special_tokens, *added}, key=lambda t: (-len(t), t))
         return plain_text.pipeline(self._values, special)
