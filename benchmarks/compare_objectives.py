@@ -13,8 +13,9 @@ The recipe is configs/comparison.py. Each objective has as many steps as fit int
 objectives in turns, after compilation, batches included. It is processor time, which
 other work disturbs little.
 
-An interrupted run resumes, and a finished run is skipped. The first table has the
-size and cost of each objective, the second one the results of finished runs.
+An interrupted run resumes, and a finished run is skipped, so that other settings need
+another `--output`. The first table has the size and cost of each objective, the second
+one the results of finished runs.
 """
 
 import argparse

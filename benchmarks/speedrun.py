@@ -17,8 +17,8 @@ of two cores that train 480 sequences a second. The time of a step is measured o
 one thread, all rows in turns, after compilation, batches included.
 
 All rows are evaluated on the same held-out rows with the same masks, whatever they
-train on. An interrupted run resumes, and a finished run is skipped; `--rows=` prints
-the table alone.
+train on. An interrupted run resumes, and a finished run is skipped, so that other
+settings need another `--output`. `--rows=` prints the table alone.
 """
 
 import argparse
