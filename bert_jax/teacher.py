@@ -50,10 +50,10 @@ def resolve(
             f"but the teacher {path} has {expected}; build the corpus with the "
             "teacher's tokenizer"
         )
-    return with_checkpoint(config, source, overrides)
+    return with_encoder_of(config, source, overrides)
 
 
-def with_checkpoint(
+def with_encoder_of(
     config: config_lib.PretrainConfig,
     source: warm_start.Source,
     overrides: Collection[str],

@@ -87,10 +87,10 @@ def resolve(
             f"run.convert --input={path} --output=DIR --to=native writes to "
             "DIR/tokenizer"
         )
-    return with_checkpoint(config, source, overrides)
+    return with_encoder_of(config, source, overrides)
 
 
-def with_checkpoint(
+def with_encoder_of(
     config: config_lib.PretrainConfig, source: Source, overrides: Collection[str]
 ) -> config_lib.PretrainConfig:
     """Return the config with the encoder of a checkpoint; see `encoder`."""

@@ -55,11 +55,11 @@ def with_checkpoints(config: config_lib.PretrainConfig) -> config_lib.PretrainCo
         terminal.say("init_from is not set; the encoder is the recipe's")
     elif config.init_from:
         source = warm_start.read_source(checkpoints.find(config.init_from))
-        config = warm_start.with_checkpoint(config, source, given)
+        config = warm_start.with_encoder_of(config, source, given)
     if isinstance(config.objective, config_lib.DistillationConfig):
         if config.objective.teacher:
             source = warm_start.read_source(checkpoints.find(config.objective.teacher))
-            config = teacher.with_checkpoint(config, source, given)
+            config = teacher.with_encoder_of(config, source, given)
         else:
             terminal.say("objective.teacher is not set; its encoder is the recipe's")
     if not config.data.corpus and not config.encoder.vocab_size:

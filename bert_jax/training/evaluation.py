@@ -41,7 +41,7 @@ class Evaluator:
         self._signals, self._to_devices = signals, to_devices
         self._seed = programs.seed_array(run)
         self._heartbeat = heartbeat
-        self._to_all = jax.jit(
+        self._replicate = jax.jit(
             lambda signals: signals, out_shardings=sharding.replicated(run.mesh)
         )
 
@@ -82,11 +82,11 @@ class Evaluator:
                 values |= {f"{part.name}/{name}": x for name, x in own.items()}
         if data.scores:
             values |= data.scores(
-                params, lambda: self._proceed(self._to_all(self._signals()))
+                params, lambda: self._raise_if_stopped(self._replicate(self._signals()))
             )
         return values
 
-    def _proceed(self, signals: jax.Array) -> None:
+    def _raise_if_stopped(self, signals: jax.Array) -> None:
         """Report progress, or raise `_Stopped` if a process was asked to stop."""
         self._heartbeat()
         if programs.stop_requested(jax.device_get(signals)):
@@ -106,5 +106,5 @@ class Evaluator:
             )
             waiting.append(signals)
             if len(waiting) > _BATCHES_AHEAD:
-                self._proceed(waiting.popleft())
+                self._raise_if_stopped(waiting.popleft())
         return jax.device_get(sums)
