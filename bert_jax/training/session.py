@@ -98,8 +98,8 @@ def train(
     The result is the best state if it is kept, or else the last. Both are saved.
 
     Raises:
-      Interrupted: On SIGTERM or SIGINT, after saving. Before the first
-        step of a phase, the process exits instead (`interrupts.StopRequests`).
+      Interrupted: On SIGTERM or SIGINT, after saving. Before the first step of a phase,
+        the process exits instead (`interrupts.StopRequests`).
       UserError: A loss or gradient is not finite, a checkpoint cannot be read or
         written, or the run had checkpoints that are gone.
       Unavailable: A checkpoint may be readable later.
