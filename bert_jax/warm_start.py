@@ -166,12 +166,12 @@ def load_initial_params(
         if path in _ROWS:
             rows = getattr(source.metadata.encoder, _ROWS[path])
             in_source[path] = leaf.update(shape=(rows, *leaf.shape[1:]))
-    wanted = parameters.unflatten(in_source)
-    loaded = checkpoints.load_params(source.path, wanted)
+    tree = parameters.unflatten(in_source)
+    loaded = checkpoints.load_params(source.path, tree)
     for head, other in ("mlm_head", "lm_head"), ("lm_head", "mlm_head"):
         if any(path.startswith(f"{head}/") for path in loaded.new):
             also = checkpoints.load_params(
-                source.path, wanted, part=head, stored_part=other
+                source.path, tree, part=head, stored_part=other
             )
             if any(path.startswith(f"{head}/") for path in also.new):
                 continue  # XLNet's `lm_head` is another one

@@ -121,6 +121,7 @@ class Loop:
         )
         if self._done >= end and not is_evaluation_missing:
             return
+        # The phase before is saved; opening and compiling this one takes minutes.
         self._saver.wait()
         self._stop_requests.exit_at_once()
         self._window = throughput.Window(self._run, phase, self._totals)
