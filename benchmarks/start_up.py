@@ -54,7 +54,7 @@ def main():
             *more,
         ]
         for name in ("first start", "restart"):
-            print(f"{name}: seconds, and the line that they followed")
+            print(f"{name}: seconds after each line of output")
             start(command)
 
 

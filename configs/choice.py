@@ -7,8 +7,8 @@ Expect: SWAG (paper, table 4): BERT-Base accuracy 81.6 on the evaluation set, BE
 Run:    python -m bert_jax.run.finetune_choice --config=configs/choice.py \
             --config.task.train=TRAIN.csv --config.task.eval=EVAL.csv \
             --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
-Cost:   not measured for a model of this size. A question costs as much as its answers
-        do as sequences: four times a sequence for SWAG.
+Cost:   not measured for a model of this size. A question costs as much as a sequence
+        for each answer, four for SWAG.
 """
 
 from bert_jax import config as config_lib

@@ -13,8 +13,8 @@ Source: Clark et al. 2020 and google-research/electra, configure_pretraining.py:
 Run:    python -m bert_jax.run.pretrain --config=configs/electra.py:small \
             --config.data.corpus=DIR --workdir=DIR
         Fine-tuning takes the discriminator.
-Cost:   the authors' small took four days on one V100 GPU (their Table 1). We have not
-        run it.
+Cost:   the authors' small took four days on one V100 GPU (their Table 1). Not run
+        yet.
 """
 
 from bert_jax import config as config_lib

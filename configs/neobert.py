@@ -10,8 +10,6 @@ Source: Le Breton et al. 2025, and conf/ and jobs/ of chandar-lab/NeoBERT: hidde
 Differences: the authors' rate falls to a tenth as a cosine over 900,000 steps, and is
         constant from there; here it falls to 0 over all. It does so again in the second
         stage, where theirs is constant. Rows are packed.
-Not known to us: the rows of a batch in the second stage, here 512, with as many tokens
-        as before.
 Run:    python -m bert_jax.run.pretrain --config=configs/neobert.py \
             --config.data.corpus=DIR --workdir=DIR
         with a corpus that is built with BERT's uncased vocabulary:

@@ -1,6 +1,6 @@
 r"""From an installed package to a fine-tuned classifier, in minutes on two cores.
 
-Source: sizes and rates were found by experiments (docs/log.md): in so little time, a
+Source: sizes and rates were found by experiments: in so little time, a
         small encoder with many small steps learns most. Both variants have the size of
         BERT-Tiny (google-research/bert's miniatures), a vocabulary of 8,192, and about
         the same processor time. The modern one reads short rows first, and has heads of
@@ -31,7 +31,7 @@ def get_config(arg: str = ""):
     pretrain = cfg.pretrain
     recipe_variants.set_size(pretrain, num_layers=2, hidden_size=128, num_heads=2)
     pretrain.encoder.max_position_embeddings = 128
-    # BERT's 0.02, times the root of 768 / 128: the plateau ends sooner (docs/log.md).
+    # BERT's 0.02, times the root of 768 / 128: the plateau ends sooner.
     pretrain.encoder.initializer_range = 0.05
     # The text is seen once or twice, too little to overfit.
     pretrain.encoder.update(dropout_rate=0.0, attention_dropout_rate=0.0)
@@ -46,7 +46,7 @@ def get_config(arg: str = ""):
         pretrain.optimizer.update(name="muon", learning_rate=3e-3)
         pretrain.encoder.num_heads = 4  # takes no longer than 2
         # Rows of 32 tokens in two fifths of the time. Both phases together take a
-        # little less processor time than 12,000 steps of BERT (docs/log.md).
+        # little less processor time than 12,000 of BERT (docs/results.md).
         pretrain.phases[0].update(steps=3_630, length=32, batch_size=32)
         pretrain.phases[1].update(steps=5_370, length=64, batch_size=16)
     else:

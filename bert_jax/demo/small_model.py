@@ -16,7 +16,7 @@ from bert_jax.demo.config import DemoConfig
 
 _DEMO = knobs.from_configdict(DemoConfig, recipe.get_config()).pretrain
 # The demo's encoder and optimizer, with the rows of configs/speedrun.py. After 800
-# steps, heads attend to neighbours (docs/log.md, "Notebooks' model").
+# steps, heads attend to neighbours (notebooks/attention.ipynb).
 CONFIG = config_lib.PretrainConfig(
     encoder=_DEMO.encoder,
     objective=config_lib.MaskedLmConfig(

@@ -79,7 +79,7 @@ def is_correct(
     """Return 1.0 where the label is the argmax (the first on ties), else 0.0.
 
     It uses the reductions of `cross_entropy` and one more. With `jnp.argmax`, the head
-    for masked tokens takes a quarter more cycles on a TPU (docs/log.md).
+    for masked tokens takes a quarter more cycles on a TPU.
     """
     index = jax.lax.broadcasted_iota(labels.dtype, logits.shape, logits.ndim - 1)
     is_earlier = index < labels[..., None]

@@ -93,7 +93,7 @@ def define_flags() -> None:
     flags.DEFINE_list(
         "special_tokens",
         [],
-        "Special tokens that the tokenizer does not name, such as "
+        "Special tokens, in place of the tokenizer's, such as "
         "'cls=<s>,sep=</s>,pad=<pad>,mask=<mask>'.",
     )
     flags.DEFINE_string("output", "", "Folder to write: new, or of the same build.")

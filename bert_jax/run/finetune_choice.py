@@ -6,8 +6,8 @@ r"""Fine-tune a pretrained encoder to choose among several answers to a question
 
 The files are SWAG's CSV, ARC's CSV (a question, its answers, and the letter of the true
 one), or JSON lines (`{"question": TEXT, "choices": [TEXT, ...], "answer": NUMBER}`).
-Shape and tokenizer come from the checkpoint. Leaves results.json and predictions.jsonl
-in the workdir. The same command resumes a run that was stopped.
+Shape and tokenizer come from the checkpoint. Writes results.json and predictions.jsonl
+to the workdir. The same command resumes a run that was stopped.
 """
 
 from bert_jax.run import command_line, finetune_command

@@ -6,8 +6,8 @@ r"""Fine-tune a pretrained encoder to answer questions with a part of their cont
 
 The files are SQuAD's, plain or ending in .gz or .zst; for version 2.0, in which a
 question may have no answer, the recipe is configs/squad.py:v2. Shape and tokenizer come
-from the checkpoint. Leaves results.json, predictions.json, nbest_predictions.json and,
-for 2.0, null_odds.json in the workdir. The same command resumes a run that was stopped.
+from the checkpoint. Writes results.json, predictions.json, nbest_predictions.json and,
+for 2.0, null_odds.json to the workdir. The same command resumes a run that was stopped.
 """
 
 from bert_jax.run import command_line, finetune_command
