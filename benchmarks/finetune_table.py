@@ -113,7 +113,9 @@ def run(name: str, model: str, values: argparse.Namespace) -> dict:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--data", required=True)
     parser.add_argument(
         "--pretrained",
@@ -128,6 +130,8 @@ def main() -> None:
     parser.add_argument("--length", type=int, default=384, help="longest rows")
     parser.add_argument("--seeds", type=int, default=3, help="runs, two or more")
     values = parser.parse_args()
+    if values.seeds < 2:
+        parser.error("--seeds must be at least 2, for a standard deviation")
     tasks = values.tasks.split(",")
     print(f"| | {' | '.join(f'{name}, {TASKS[name][1]}' for name in tasks)} |")
     print(f"|---|{'---:|' * len(tasks)}")

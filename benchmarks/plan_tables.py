@@ -6,6 +6,7 @@ r"""The table of recipes in docs/plan.md, compiled without a TPU.
 Needs `pip install -e '.[tpu]'`, and no TPU.
 """
 
+import argparse
 import json
 import pathlib
 import subprocess
@@ -66,14 +67,20 @@ def rows(recipe: str, topology: str, *flags: str) -> list[list[str]]:
     return cells
 
 
-def main(*recipes: str) -> None:
+def main() -> None:
     """Print the table in Markdown, each row as soon as it is known."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    names = [row[0] for row in ROWS]
+    parser.add_argument("recipes", nargs="*", choices=["all", *names], default="all")
+    recipes = parser.parse_args().recipes
     print(f"| {' | '.join(COLUMNS)} |\n|---|{'---:|' * (len(COLUMNS) - 1)}")
     for recipe, topology, *flags in ROWS:
-        if not recipes or recipe in recipes:
+        if recipe in recipes or "all" in recipes:
             for cells in rows(recipe, topology, *flags):
                 print(f"| {' | '.join(cells)} |", flush=True)
 
 
 if __name__ == "__main__":
-    main(*sys.argv[1:])
+    main()

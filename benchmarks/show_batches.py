@@ -3,6 +3,7 @@
 python benchmarks/show_batches.py
 """
 
+import argparse
 import itertools
 import pathlib
 import runpy
@@ -128,4 +129,7 @@ def table() -> str:
 
 
 if __name__ == "__main__":
+    argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    ).parse_args()
     print(table(), end="")

@@ -39,7 +39,9 @@ def start(command):
 
 
 def main():
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--corpus", required=True, help="from run.build_corpus")
     values, more = parser.parse_known_args()
     with tempfile.TemporaryDirectory() as folder:

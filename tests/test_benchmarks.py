@@ -1,8 +1,10 @@
 """Benchmarks: interleaved timing, and short runs of two scripts."""
 
 import argparse
+import ast
 import json
 import os
+import runpy
 import subprocess
 import sys
 import time
@@ -14,6 +16,7 @@ import pytest
 from commands import ROOT
 
 BENCHMARKS = ROOT / "benchmarks"
+PROGRAMS = [p for p in sorted(BENCHMARKS.glob("*.py")) if "__main__" in p.read_text()]
 
 
 class Side:
@@ -67,6 +70,15 @@ def test_side_process_reports_step_times_and_failures():
     failing = {"bad": ["-c", "raise SystemExit(3)"]}
     with pytest.raises(SystemExit, match="ended with status 3"):
         timing.medians(failing, dict(os.environ), time.monotonic() + 30)
+
+
+@pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
+def test_help_is_the_docstring(path, monkeypatch, capsys):
+    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    monkeypatch.setattr(sys, "argv", [str(path), "--help"])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(str(path), run_name="__main__")
+    assert docstring in capsys.readouterr().out
 
 
 @pytest.mark.slow
