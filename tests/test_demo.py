@@ -158,7 +158,7 @@ def test_blanks_and_curves_of_the_model(finished, tmp_path):
         ({"finetune": {"batch_size": 0}}, r"finetune\.batch_size=0 must"),
         ({"finetune": {"init_from": "x"}}, "init_from='x': the demo sets this field"),
         ({"finetune": {"repeats": 3}}, "finetune.repeats=3: set repeats instead"),
-        ({"finetune": {"keep_best": "acc"}}, "keep_best='acc' must be one of loss, ac"),
+        ({"finetune": {"keep_best": "f1"}}, "keep_best='f1' must be one of loss, cl"),
         ({"finetune": {"reinit_layers": 3}}, "reinit_layers=3 is more than the 2 of"),
         ({"finetune": {"task": {"length": 129}}}, "task.length=129 is more than the 1"),
         ({"finetune": {"task": {"text_a": "x"}}}, "text_a='x': the demo sets this fie"),

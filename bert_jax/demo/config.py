@@ -8,7 +8,7 @@ from bert_jax.errors import UserError
 from bert_jax.knobs import knob
 
 # Scores that can decide on the best parameters; "": the last ones are kept.
-_SCORES = ("", "loss", "accuracy", "macro_f1", "f1", "matthews")
+_SCORES = ("", "loss", "classification_loss", "accuracy", "macro_f1", "matthews")
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
