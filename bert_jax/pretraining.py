@@ -248,16 +248,17 @@ def batch_of_step(
 ) -> dict[str, np.ndarray]:
     """Return the batch that a run of this config trains on at a step.
 
-    The step counts from 0, over all phases. `data/batches.py` describes batches.
+    Steps count from 1, as in reports, over all phases. `data/batches.py` describes
+    batches.
     """
     corpora = mixture.open_corpora(config.data.folders)
     config = resolve(config, corpora)
     begin = 0
     for i, phase in enumerate(config.phases):
-        if begin <= step < begin + phase.steps:
+        if begin < step <= begin + phase.steps:
             rows = np.arange(phase.batch_size)
             batches = _batches(config, corpora, i, rows, held_out=False)
-            return batches.batch(step - begin)
+            return batches.batch(step - begin - 1)
         begin += phase.steps
     raise UserError(
         f"step {step} is out of range: the run has {config.total_steps} steps"

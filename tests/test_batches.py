@@ -179,11 +179,11 @@ def test_the_batch_of_a_step_is_that_of_its_phase(corpus):
     data = dataclasses.replace(config.data, corpus=str(corpus.folder))
     encoder = dataclasses.replace(config.encoder, vocab_size=0)
     config = dataclasses.replace(config, data=data, encoder=encoder)
-    for step, phase, within in ((3, 0, 3), (5, 1, 1)):
+    for step, phase, within in ((4, 0, 3), (6, 1, 1)):
         expected = make(corpus, config, phase).batch(within)
         got = pretraining.batch_of_step(config, step)
         jax.tree.map(np.testing.assert_array_equal, got, expected)
-    for step in (-1, 6):
+    for step in (0, 7):
         with pytest.raises(UserError, match=f"step {step} is out of range"):
             pretraining.batch_of_step(config, step)
 
