@@ -145,8 +145,8 @@ def _with_architecture(
             value = given
         elif is_set and given != value:
             raise UserError(
-                f"{path}={given}, but the checkpoint {source} has {value}; pass "
-                f"--config.{path}={value}, or use another checkpoint"
+                f"{path}={given}, but the checkpoint {source} has {value}; use "
+                "configs/continued.py without this field, or another checkpoint"
             )
         fields[field.name] = value
     return dataclasses.replace(config, **fields)
