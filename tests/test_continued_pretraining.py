@@ -83,9 +83,9 @@ def test_the_architecture_is_the_checkpoints_and_the_rest_the_configs(metadata):
 @pytest.mark.parametrize(
     ("fields", "overrides", "message"),
     [
-        ({"num_layers": 7}, (), "encoder.num_layers=7, but .* SOURCE has 2; pass"),
+        ({"num_layers": 7}, (), "encoder.num_layers=7, but .* SOURCE has 2; use"),
         # A default that was typed is asked for as any other value.
-        ({}, ["encoder.num_layers"], "encoder.num_layers=12, but .* has 2; pass"),
+        ({}, ["encoder.num_layers"], "encoder.num_layers=12, but .* has 2; use"),
         (
             {"prediction_head": config.PredictionHeadConfig(num_layers=0)},
             (),
