@@ -21,6 +21,7 @@ from bert_jax.interop.families.family import (
     REPLACED_TOKENS,
     SENTENCE_ORDER,
     TAGGING,
+    TASKS,
     Family,
 )
 from bert_jax.interop.huggingface import ModelSpec
@@ -41,18 +42,17 @@ from bert_jax.objectives import (
 from bert_jax.tokenizer import Tokenizer
 from bert_jax.training import metadata as metadata_lib
 
-_TASKS = {
+# By the `kind` of a task or an objective; checkpoints of others are bare encoders.
+_PURPOSES = {
     "classification": CLASSIFICATION,
     "tagging": TAGGING,
     "squad": ANSWERING,
     "choice": CHOICE,
-}
-_OBJECTIVES = {
-    config_lib.MaskedLmConfig.kind: MASKED_LM,
-    config_lib.DistillationConfig.kind: MASKED_LM,
-    config_lib.CausalLmConfig.kind: CAUSAL_LM,
-    config_lib.PermutationLmConfig.kind: PERMUTATION_LM,
-    config_lib.ReplacedTokensConfig.kind: REPLACED_TOKENS,
+    "masked_lm": MASKED_LM,
+    "distillation": MASKED_LM,
+    "causal_lm": CAUSAL_LM,
+    "permutation_lm": PERMUTATION_LM,
+    "replaced_tokens": REPLACED_TOKENS,
 }
 _QUESTIONS = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
 # Objectives and their configs; all other purposes have masked tokens.
@@ -149,14 +149,10 @@ def spec_of_metadata(metadata: metadata_lib.Metadata) -> ModelSpec:
 def _purpose(metadata: metadata_lib.Metadata) -> str:
     """Return the purpose that a native checkpoint was trained for."""
     saved = metadata.config
-    if saved.get("kind") == "finetuning":
-        return _TASKS.get(_kind(saved.get("task")), BARE)
-    if saved.get("kind") != "pretraining":
-        return BARE
-    objective = saved.get("objective")
-    purpose = _OBJECTIVES.get(_kind(objective), BARE)
+    trained_for = saved.get("task") or saved.get("objective") or {}
+    purpose = _PURPOSES.get(trained_for.get("kind"), BARE)
     if purpose == MASKED_LM:
-        return _QUESTIONS.get(objective.get("segments"), MASKED_LM)
+        return _QUESTIONS.get(trained_for["segments"], MASKED_LM)
     return purpose
 
 
@@ -174,7 +170,7 @@ def metadata(
       UserError: Config and arrays contradict each other.
     """
     settings: dict[str, Any] = {}
-    if spec.purpose in _TASKS.values():
+    if spec.purpose in TASKS:
         known, objective, settings = _finetuning(spec, config, arrays)
     else:
         known, objective = _pretraining(spec.purpose, spec.encoder)
@@ -268,10 +264,6 @@ def _scheme(tags: list[str]) -> str:
         return "none"
     # IOB1 and IOB2 have the same tags, and BIOES without E is a scheme, too.
     return "lenient"
-
-
-def _kind(values: Any) -> str:
-    return str(values.get("kind")) if isinstance(values, dict) else ""
 
 
 def labels(metadata: metadata_lib.Metadata) -> dict[str, Any]:
