@@ -5,7 +5,6 @@ the questions of a file.
 """
 
 import dataclasses
-import functools
 import itertools
 import unicodedata
 
@@ -106,7 +105,7 @@ def _best_spans(
     config: config_lib.SquadConfig,
 ) -> np.ndarray:
     """Return (row, start, end) of the n best spans of each row, int [S, 3]."""
-    rows, length = start_logits.shape
+    length = start_logits.shape[1]
     longest = min(config.max_answer, length)
     count = min(config.nbest, length)
     positions = np.arange(length)
@@ -115,21 +114,15 @@ def _best_spans(
     starts = np.where(windows.has_most_context, start_logits, -np.inf)  # [W, L]
     ends = np.where(is_context, end_logits, -np.inf)
     ends = np.pad(ends, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
-    # The n best spans begin at the n starts with the best spans.
-    shifted = (ends[:, i : i + length] for i in range(longest))
-    best = starts + functools.reduce(np.maximum, shifted)
-    chosen = np.argpartition(-best, count - 1)[:, :count]
-    bands = np.lib.stride_tricks.sliding_window_view(ends, longest, axis=1)
-    index = np.arange(rows)[:, None]
-    # Scores of the chosen starts with each length of the span [W, count, longest].
-    scores = starts[index, chosen][:, :, None] + bands[index, chosen]
-    scores = scores.reshape(rows, count * longest)
-    flat = np.argpartition(-scores, count - 1)[:, :count]
-    start = np.take_along_axis(chosen, flat // longest, axis=1)
-    end = start + flat % longest
-    row = np.broadcast_to(index, start.shape)
-    is_span = np.take_along_axis(scores, flat, axis=1) > -np.inf
-    return np.stack([row, start, end], axis=-1)[is_span]
+    spans = [np.zeros((0, 3), int)]
+    # One row at a time: the scores of all rows together may not fit into memory.
+    for row, (of_starts, of_ends) in enumerate(zip(starts, ends, strict=True)):
+        bands = np.lib.stride_tricks.sliding_window_view(of_ends, longest)
+        scores = (of_starts[:, None] + bands).ravel()  # [L * longest]
+        best = np.argpartition(-scores, count - 1)[:count]
+        start, more = np.divmod(best[scores[best] > -np.inf], longest)
+        spans.append(np.stack([np.full_like(start, row), start, start + more], -1))
+    return np.concatenate(spans)
 
 
 def _characters(
