@@ -57,12 +57,12 @@ def assert_filled(filled, logits, texts):
 
 
 @pytest.mark.parametrize(
-    ("segments", "group"), [("next_sentence", 16), ("doc_sentences", 3)]
+    ("segments", "blanks"), [("next_sentence", 512), ("doc_sentences", 3)]
 )
 def test_blanks_do_not_depend_on_the_other_texts(
-    segments, group, pretrained, monkeypatch
+    segments, blanks, pretrained, monkeypatch
 ):
-    monkeypatch.setattr(filling, "_GROUP", group)  # 3: some texts have two rows
+    monkeypatch.setattr(filling, "_BATCH_BLANKS", blanks)  # 3: one text in a batch
     model, params = pretrained[segments]
     texts = [
         " ".join(["[MASK]"] * (1 + i % 3) + [words(n, i), "[MASK]"])

@@ -19,11 +19,10 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
-from bert_jax.tasks import Arrays
 from bert_jax.tasks import texts as texts_lib
 from bert_jax.tokenizer.special_tokens import MASK
 
-_GROUP = 16  # blanks in a row
+_BATCH_BLANKS = 512  # in a batch, with logits of all tokens for each
 _LIKE_A_BLANK = re.compile(r"[\[<({]\s*mask\s*[\])}>]|_{2,}", re.IGNORECASE)
 
 
@@ -142,16 +141,22 @@ def fill(
         question, "to fill blanks", "give a pretraining run with masked tokens"
     )
     encoded = [_encode(model, i, text) for i, text in enumerate(texts)]
-    rows, groups = _rows_with_blanks(encoded, tokenizer)
-    best = engine.outputs(rows, BATCH_SIZE)
-    filled: list[list[list[Guess]]] = [[] for _ in texts]
-    for row, (text, group) in enumerate(groups):
-        for i in range(len(group)):
-            guesses = best["ids"][row, i], best["probabilities"][row, i].tolist()
-            filled[text].append(
-                [Guess(tokenizer.texts[t], p) for t, p in zip(*guesses, strict=True)]
-            )
-    return filled
+    length = 2 + max(map(len, encoded), default=0)
+    rows, _ = texts_lib.join_pairs(encoded, [None] * len(encoded), tokenizer, length)
+    blanks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in rows["input_ids"]]
+    # Rounded up to a power of two, so that few shapes are compiled.
+    most = 1 << (max(map(len, blanks), default=1) - 1).bit_length()
+    rows["mlm_positions"], _ = texts_lib.pad(blanks, most, 0)  # [R, P]
+    batch_size = max(1, min(BATCH_SIZE, _BATCH_BLANKS // most))
+    best = engine.outputs(rows, batch_size)  # [R, P, top]
+    words, probabilities = best["ids"].tolist(), best["probabilities"].tolist()
+    return [
+        [
+            [Guess(tokenizer.texts[t], p) for t, p in zip(*guesses, strict=True)]
+            for _, *guesses in zip(at, words[row], probabilities[row], strict=False)
+        ]
+        for row, at in enumerate(blanks)
+    ]
 
 
 def _encode(model: TrainedModel, index: int, text: str) -> list[int]:
@@ -164,29 +169,6 @@ def _encode(model: TrainedModel, index: int, text: str) -> list[int]:
         raise text_rows.TextError(index, f"there is no {MASK} in {quoted}{hint}")
     text_rows.check_fits(model.encoder, index, text, 2 + len(ids))
     return ids
-
-
-def _rows_with_blanks(
-    encoded: Sequence[list[int]], tokenizer: tokenizer_lib.Tokenizer
-) -> tuple[Arrays, list[tuple[int, list[int]]]]:
-    """Return a row for each group of blanks; and the text and the positions of each.
-
-    Groups bound the memory of the logits [B, P, V].
-    """
-    length = 2 + max(map(len, encoded), default=0)
-    rows, _ = texts_lib.join_pairs(encoded, [None] * len(encoded), tokenizer, length)
-    groups = []
-    for text, ids in enumerate(rows["input_ids"]):
-        blanks = np.flatnonzero(ids == tokenizer.mask_id).tolist()
-        starts = range(0, len(blanks), _GROUP)
-        groups += [(text, blanks[start : start + _GROUP]) for start in starts]
-    most = max((len(group) for _, group in groups), default=1)
-    # Rounded up to a power of two, so that few shapes are compiled.
-    most = 1 << (most - 1).bit_length()
-    positions, _ = texts_lib.pad([group for _, group in groups], most, 0)  # [R, P]
-    owners = [text for text, _ in groups]
-    rows = {name: values[owners] for name, values in rows.items()}  # [R, L]
-    return rows | {"mlm_positions": positions}, groups
 
 
 def table(text: str, blanks: Sequence[Sequence[Guess]]) -> str:
