@@ -44,8 +44,8 @@ def tag(
     for text in texts:
         is_text = isinstance(text, str)
         parts = tagging.split(text) if is_text else []
-        offsets.append([(begin, end) for _, begin, end in parts])
-        words.append([word for word, *_ in parts] if is_text else list(text))
+        offsets.append([place for _, place in parts])
+        words.append([word for word, _ in parts] if is_text else list(text))
     rows = tagging.make_rows(words, model.tokenizer, config.length)
     objective = objectives_tagging.Tagging(model.encoder, len(names))
     outputs = model.outputs(objective, rows.arrays)

@@ -6,14 +6,13 @@ longer than a row is split into overlapping windows.
 """
 
 import dataclasses
-import functools
 import itertools
-import re
-import unicodedata
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+import tokenizers
+from tokenizers import pre_tokenizers
 
 from bert_jax import config as config_lib
 from bert_jax import storage
@@ -23,6 +22,10 @@ from bert_jax.objectives import tagging
 from bert_jax.tasks import Arrays, conll, entities, task_files, texts
 
 _NO_LABEL = -1
+# Combining marks, such as the vowel signs of Devanagari, and the joiners between them
+# belong to a word.
+_WORD = r"[\p{L}\p{N}_][\p{L}\p{N}\p{M}_\u200c\u200d]*|[^\p{L}\p{N}_\s\x1c-\x1f]"
+_WORDS = pre_tokenizers.Split(tokenizers.Regex(_WORD), "removed", invert=True)
 
 
 class Tagging:
@@ -235,24 +238,12 @@ def windows(
     return spans, context.argmax(0).tolist()
 
 
-def split(text: str) -> list[tuple[str, int, int]]:
+def split(text: str) -> list[tuple[str, tuple[int, int]]]:
     """Split a text into runs of letters, marks and digits, and single other signs.
 
     Each has its begin and its end in the text.
     """
-    return [(m.group(), m.start(), m.end()) for m in _word_pattern().finditer(text)]
-
-
-@functools.cache
-def _word_pattern() -> re.Pattern[str]:
-    r"""Return the pattern of a word.
-
-    Python's `\w` lacks combining marks, such as the vowel signs of Devanagari, and the
-    joiners between them.
-    """
-    characters = map(chr, [*range(0x300, 0x20000), *range(0xE0100, 0xE01F0)])
-    marks = "".join(c for c in characters if unicodedata.category(c).startswith("M"))
-    return re.compile(rf"\w[\w{marks}\u200c\u200d]*|[^\w\s]")
+    return _WORDS.pre_tokenize_str(text)
 
 
 # ---- scores
