@@ -227,7 +227,7 @@ def test_truncation_is_that_of_a_loop():
 
 
 @pytest.mark.parametrize("target", ["class", "number"])
-def test_new_texts_become_rows_like_those_with_labels(target, wordpiece, tmp_path):
+def test_rows_without_labels_have_the_same_tokens(target, wordpiece, tmp_path):
     pairs = [("the value", ""), ("a name", "an object")]
     lines = [f"{a}\t{b}\t{i}" for i, (a, b) in enumerate(pairs)]
     path = tmp_path / "a.tsv"
@@ -236,15 +236,14 @@ def test_new_texts_become_rows_like_those_with_labels(target, wordpiece, tmp_pat
         train=str(path), eval=str(path), test=str(path), target=target, length=12
     )
     task = classification.Classification(config, wordpiece)
-    new, _ = classification.new_rows(pairs, wordpiece, config)
-    for rows in (new, task.held_out["test"]):
-        assert rows.keys() == task.train.keys()
-        for name, values in rows.items():
-            assert values.dtype == task.train[name].dtype
-            if name in ("labels", "weights"):
-                assert not values.any()
-            else:
-                assert np.array_equal(values, task.train[name])
+    test = task.held_out["test"]
+    assert test.keys() == task.train.keys() and task.train["weights"].all()
+    for name, values in test.items():
+        assert values.dtype == task.train[name].dtype
+        if name in ("labels", "weights"):
+            assert not values.any()
+        else:
+            assert np.array_equal(values, task.train[name])
     # What there is to predict for is no part of what is learnt from.
     other = config_lib.ClassificationConfig(
         train=str(path), eval=str(path), target=target, length=12

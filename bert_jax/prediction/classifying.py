@@ -10,6 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained_model import TrainedModel
 from bert_jax.tasks import classification
+from bert_jax.tasks import texts as texts_lib
 
 _WINDOW = 1024  # texts whose rows are in memory at once
 
@@ -59,7 +60,7 @@ def classify(
     answers, pairs = [], text_rows.pairs_of(texts)
     for start in range(0, len(pairs), _WINDOW):
         window = pairs[start : start + _WINDOW]
-        rows, truncated = classification.new_rows(window, model.tokenizer, config)
+        rows, truncated = texts_lib.to_rows(window, model.tokenizer, config.length)
         outputs = model.outputs(objective, rows)
         if config.predicts_numbers:
             numbers = outputs["predictions"].tolist()

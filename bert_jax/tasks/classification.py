@@ -60,13 +60,15 @@ class Classification:
         labelled = {"train": sets.train, **sets.labelled}
         for name, examples in (labelled | sets.unlabelled).items():
             pairs = [(example.text_a, example.text_b) for example in examples]
-            rows[name], is_truncated = new_rows(pairs, tokenizer, config)
+            rows[name], is_truncated = texts.to_rows(pairs, tokenizer, config.length)
             truncated[name] = int(is_truncated.sum())
-            if name in labelled:
-                rows[name]["weights"] += 1
-                if config.predicts_numbers:
-                    rows[name]["labels"] = to_numbers(examples)
-                    continue
+            rows[name]["weights"] = np.full(len(pairs), name in labelled, np.float32)
+            if name not in labelled:
+                label_type = np.float32 if config.predicts_numbers else np.int32
+                rows[name]["labels"] = np.zeros(len(pairs), label_type)
+            elif config.predicts_numbers:
+                rows[name]["labels"] = to_numbers(examples)
+            else:
                 probabilities = to_probabilities(examples, self._labels)
                 rows[name]["labels"] = probabilities.argmax(-1).astype(np.int32)
                 if self._has_probabilities:
@@ -178,19 +180,6 @@ def make_objective(
     return classification.Classification(
         encoder, num_classes, class_weights, config.label_smoothing, has_probabilities
     )
-
-
-def new_rows(
-    pairs: Sequence[tuple[str, str]],
-    tokenizer: tokenizer_lib.Tokenizer,
-    config: config_lib.ClassificationConfig,
-) -> tuple[Arrays, np.ndarray]:
-    """Return `texts.to_rows`, with labels and weights 0."""
-    rows, truncated = texts.to_rows(pairs, tokenizer, config.length)
-    label_type = np.float32 if config.predicts_numbers else np.int32
-    rows["labels"] = np.zeros(len(pairs), label_type)
-    rows["weights"] = np.zeros(len(pairs), np.float32)
-    return rows, truncated
 
 
 # ---- labels
