@@ -75,7 +75,8 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
     else:
         generator = lazy_checkpoint.generator(model) if to == "huggingface" else None
         model = lazy_checkpoint.with_summed_embeddings(model)
-        paths, kept = set(model.params), _exported_paths(model, spec)
+        paths = set(model.params)
+        kept = {path for path in paths if huggingface.has_parameter(path, spec)}
         write = _huggingface if to == "huggingface" else _tensorflow
         with output.complete_or_not_at_all(new, _LAST[to]) as temporary:
             written = write(model, spec, temporary)
@@ -99,48 +100,34 @@ def export(model: Model, folder: str, to: str = "") -> Converted:
     return Converted(spec.name, written, missing, ignored)
 
 
-def _exported_paths(model: Model, spec: ModelSpec) -> set[str]:
-    """Return the paths of the parameters that the output has arrays for."""
-    return {path for path in model.params if huggingface.has_parameter(path, spec)}
+def _arrays(
+    model: Model, spec: ModelSpec, *, as_zeros: bool = False
+) -> Iterator[tuple[str, np.ndarray]]:
+    """Yield names and arrays. Memory holds the parameters of one array at a time.
 
+    With `as_zeros`, parameters are not read: the arrays have their shapes only.
+    """
+    params = huggingface.zeros_by_default(spec) | model.params
 
-def _shapes(model: Model, spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of the arrays by name, sorted."""
-    shapes = {
-        name: huggingface.array_shape(path, model.params[path].shape, spec)
-        for path in _exported_paths(model, spec)
-        for name in huggingface.names(path, spec)
-    }
-    shapes = huggingface.always_present(spec) | shapes
-    for name, second in huggingface.duplicate_names(spec).items():
-        if name in shapes:
-            shapes[second] = shapes[name]
-    return dict(sorted(shapes.items()))
+    def read(path):
+        shape, read_array = params[path]
+        return np.broadcast_to(np.float32(0), shape) if as_zeros else read_array()
 
-
-def _arrays(model: Model, spec: ModelSpec) -> Iterator[tuple[str, np.ndarray]]:
-    """Yield names and arrays. Memory holds the parameters of one array at a time."""
-    written, repeated = set(), huggingface.duplicate_names(spec)
-    for name, array in huggingface.to_arrays(
-        sorted(_exported_paths(model, spec)),
-        lambda path: model.params[path].read(),
-        spec,
-    ):
+    repeated = huggingface.duplicate_names(spec)
+    paths = sorted(path for path in params if huggingface.has_parameter(path, spec))
+    for name, array in huggingface.to_arrays(paths, read, spec):
         yield name, array
         if name in repeated:
             yield repeated[name], array
-        written.add(name)
-    for name, shape in huggingface.always_present(spec).items():
-        if name not in written:
-            yield name, np.zeros(shape, np.float32)
 
 
 def _huggingface(model: Model, spec: ModelSpec, folder: pathlib.Path) -> list[str]:
     is_bare = spec.name == spec.family.classes[BARE].name
     prefix = spec.family.prefix if is_bare else ""
+    shapes = {name: x.shape for name, x in _arrays(model, spec, as_zeros=True)}
     types = {
         name.removeprefix(prefix): jax.ShapeDtypeStruct(shape, np.float32)
-        for name, shape in _shapes(model, spec).items()
+        for name, shape in sorted(shapes.items())
     }
     arrays = ((n.removeprefix(prefix), array) for n, array in _arrays(model, spec))
     values = {

@@ -6,6 +6,7 @@ one array, such as query, key and value in ModernBERT's `Wqkv`.
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
@@ -14,6 +15,7 @@ import numpy as np
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.interop.families.family import CAUSAL_LM, POOLED, Family, ModelClass
+from bert_jax.interop.safetensors import LazyArray
 from bert_jax.model import parameters
 
 # `transformers` stores a kernel with its output dimension first.
@@ -122,11 +124,11 @@ def sharing_arrays(path: str, spec: ModelSpec) -> list[str]:
     return [f"{_STACKED}{k}{leaf}" for k in table if table[k] == table.get(key)]
 
 
-def always_present(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of arrays that every model of the class has.
+def zeros_by_default(spec: ModelSpec) -> dict[str, LazyArray]:
+    """Return zeros for parameters that an encoder of bert_jax may lack, by path.
 
-    An encoder of bert_jax may lack them; they are zeros then. These are the segment
-    embeddings, and XLNet's target embedding.
+    If a class has them, every model of the class does: segment embeddings, and XLNet's
+    target embedding.
     """
     c = spec.encoder
     types, heads = c.type_vocab_size, (c.num_heads, c.head_size)
@@ -137,10 +139,9 @@ def always_present(spec: ModelSpec) -> dict[str, tuple[int, ...]]:
         "target_embedding": (c.hidden_size,),
     }
     return {
-        name: array_shape(path, parameter_shape, spec)
-        for path, parameter_shape in shapes.items()
-        for name in names(path, spec)
-        if 0 not in parameter_shape
+        path: LazyArray(shape, functools.partial(np.zeros, shape, np.float32))
+        for path, shape in shapes.items()
+        if 0 not in shape
     }
 
 
