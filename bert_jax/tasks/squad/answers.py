@@ -68,20 +68,13 @@ def rank(
     tries the n best starts and n best ends of a window. This function tries all pairs.
     """
     start_logits, end_logits = outputs["start_logits"], outputs["end_logits"]
-    spans = _best_spans(windows, start_logits, end_logits, config)
-    row, start, end = spans.T
-    scores = start_logits[row, start] + end_logits[row, end]
-    # By question, then by descending score, then by position.
-    order = np.lexsort((end, start, row, -scores, windows.question[row]))
-    spans, question = spans[order], windows.question[row[order]]
-    cuts = np.searchsorted(question, np.arange(len(windows.contexts) + 1))
-    # The window of each question with the lowest score of no answer [Q].
-    order = np.lexsort((start_logits[:, 0] + end_logits[:, 0], windows.question))
-    nulls = order[np.unique(windows.question[order], return_index=True)[1]]
+    cuts = np.searchsorted(windows.question, np.arange(len(windows.contexts) + 1))
     rankings = []
-    for i, (low, high) in enumerate(itertools.pairwise(cuts)):
+    for i, (first, last) in enumerate(itertools.pairwise(cuts)):
+        rows = range(first, last)
+        spans = [s for row in rows for s in _best_spans(windows, row, outputs, config)]
         answers: dict[str, tuple[int, int, float, float]] = {}
-        for row, start, end in spans[low:high].tolist():
+        for _, row, start, end in sorted(spans):
             begin, stop = _characters(windows, row, start, end)
             text = windows.contexts[i][begin:stop]
             if text and len(answers) < config.nbest:
@@ -89,7 +82,8 @@ def rank(
                 answers.setdefault(text, (begin, stop, *logits))
         odds = None
         if config.no_answers or not answers:
-            null = start_logits[nulls[i], 0], end_logits[nulls[i], 0]
+            row = min(rows, key=lambda row: start_logits[row, 0] + end_logits[row, 0])
+            null = start_logits[row, 0], end_logits[row, 0]
             odds = _NULL_ODDS_OF_EMPTY_CONTEXT
             if answers:
                 odds = float(sum(null) - sum(next(iter(answers.values()))[2:]))
@@ -100,29 +94,26 @@ def rank(
 
 def _best_spans(
     windows: windows_lib.Windows,
-    start_logits: np.ndarray,
-    end_logits: np.ndarray,
+    row: int,
+    outputs: Arrays,
     config: config_lib.SquadConfig,
-) -> np.ndarray:
-    """Return (row, start, end) of the n best spans of each row, int [S, 3]."""
-    length = start_logits.shape[1]
+) -> list[tuple[float, int, int, int]]:
+    """Return (-score, row, start, end) of the n best spans of a row."""
+    length = outputs["start_logits"].shape[1]
     longest = min(config.max_answer, length)
     count = min(config.nbest, length)
-    positions = np.arange(length)
-    begin = windows.first[:, None]
-    is_context = (positions >= begin) & (positions < begin + windows.count[:, None])
-    starts = np.where(windows.has_most_context, start_logits, -np.inf)  # [W, L]
-    ends = np.where(is_context, end_logits, -np.inf)
-    ends = np.pad(ends, ((0, 0), (0, longest - 1)), constant_values=-np.inf)
-    spans = [np.zeros((0, 3), int)]
-    # One row at a time: the scores of all rows together may not fit into memory.
-    for row, (of_starts, of_ends) in enumerate(zip(starts, ends, strict=True)):
-        bands = np.lib.stride_tricks.sliding_window_view(of_ends, longest)
-        scores = (of_starts[:, None] + bands).ravel()  # [L * longest]
-        best = np.argpartition(-scores, count - 1)[:count]
-        start, more = np.divmod(best[scores[best] > -np.inf], longest)
-        spans.append(np.stack([np.full_like(start, row), start, start + more], -1))
-    return np.concatenate(spans)
+    is_start = windows.has_most_context[row]
+    starts = np.where(is_start, outputs["start_logits"][row], -np.inf)  # [L]
+    context = slice(windows.first[row], windows.first[row] + windows.count[row])
+    ends = np.full(length + longest - 1, -np.inf, np.float32)
+    ends[context] = outputs["end_logits"][row, context]
+    bands = np.lib.stride_tricks.sliding_window_view(ends, longest)
+    scores = (starts[:, None] + bands).ravel()  # [L * longest]
+    return [
+        (-scores[i], row, i // longest, i // longest + i % longest)
+        for i in np.argpartition(-scores, count - 1)[:count].tolist()
+        if scores[i] > -np.inf
+    ]
 
 
 def _characters(
