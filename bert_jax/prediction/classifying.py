@@ -7,9 +7,9 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax.errors import UserError
+from bert_jax.objectives import classification, regression
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained_model import TrainedModel
-from bert_jax.tasks import classification
 from bert_jax.tasks import texts as texts_lib
 
 _WINDOW = 1024  # texts whose rows are in memory at once
@@ -56,7 +56,11 @@ def classify(
     labels = settings.get("labels")
     if not labels and not config.predicts_numbers:
         raise UserError(f"{model.source} has no class names; use another run")
-    objective = classification.make_objective(config, model.encoder, len(labels or ()))
+    objective = (
+        regression.Regression(model.encoder)
+        if config.predicts_numbers
+        else classification.Classification(model.encoder, len(labels))
+    )
     answers, pairs = [], text_rows.pairs_of(texts)
     for start in range(0, len(pairs), _WINDOW):
         window = pairs[start : start + _WINDOW]

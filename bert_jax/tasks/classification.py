@@ -91,11 +91,17 @@ class Classification:
         }
 
     def objective(self, encoder: config_lib.EncoderConfig) -> TaskObjective:
+        if self._config.predicts_numbers:
+            return regression.Regression(encoder)
         weights: tuple[float, ...] = ()
         if self._config.class_weights == "balanced":
             weights = balanced_weights(self.train["labels"], len(self._labels))
-        return make_objective(
-            self._config, encoder, len(self._labels), weights, self._has_probabilities
+        return classification.Classification(
+            encoder,
+            len(self._labels),
+            weights,
+            self._config.label_smoothing,
+            self._has_probabilities,
         )
 
     def decode(self, name: str, outputs: Arrays) -> np.ndarray:
@@ -164,21 +170,6 @@ def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
             )
     return texts.ExampleSets(
         sets.pop("train"), {"eval": sets.pop("eval")}, unlabelled=sets, about={}
-    )
-
-
-def make_objective(
-    config: config_lib.ClassificationConfig,
-    encoder: config_lib.EncoderConfig,
-    num_classes: int,
-    class_weights: tuple[float, ...] = (),
-    has_probabilities: bool = False,
-) -> TaskObjective:
-    """Return the objective of a task. Regression ignores arguments about classes."""
-    if config.predicts_numbers:
-        return regression.Regression(encoder)
-    return classification.Classification(
-        encoder, num_classes, class_weights, config.label_smoothing, has_probabilities
     )
 
 
