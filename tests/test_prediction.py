@@ -211,7 +211,7 @@ def test_outputs_come_in_order_and_at_full_length(length, model):
     # Unused arrays may be present, and arrays that `outputs` ignores missing.
     rows = {"input_ids": ids, "attention_mask": mask, "index": np.arange(77)}
     for batch_size in (1, 12, 32):
-        got = model.outputs(Echo(TINY), rows, batch_size)
+        got = model.engine(Echo(TINY)).outputs(rows, batch_size)
         assert np.array_equal(got["last"], np.moveaxis(ids, 1, 2))
         assert np.array_equal(got["sum"], ids.sum(axis=(1, 2)))
 
@@ -221,7 +221,8 @@ def test_each_batch_shape_is_traced_once(pretrained):
     Echo.traced.clear()
     for count in (1, 3, 70, 64, 33, 2, 90):
         mask = np.arange(40) < rng.integers(1, 41, (count, 3, 1))
-        model.outputs(Echo(TINY), {"input_ids": mask + 0, "attention_mask": mask})
+        rows = {"input_ids": mask + 0, "attention_mask": mask}
+        model.engine(Echo(TINY)).outputs(rows, BATCH_SIZE)
     # The shapes of the outputs take one more trace.
     assert len(Echo.traced) <= len(set(Echo.traced)) + 1
     sizes, _, lengths = (set(x) for x in zip(*Echo.traced, strict=True))

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import itertools
 import math
+import types
 
 import jax
 import numpy as np
@@ -212,13 +213,14 @@ def test_words_longer_than_a_row_are_truncated(saved):
 def test_the_text_of_an_entity_is_copied_from_the_text(saved, monkeypatch):
     model, _ = saved("tagging")
 
-    def outputs(objective, rows):
+    def outputs(rows, batch_size):
         """Make the second and third word an entity."""
         classes = np.full(rows["input_ids"].shape, TAGS.index("O"))
         classes[:, 2], classes[:, 3] = TAGS.index("B-x"), TAGS.index("I-x")
         return {"predictions": classes}
 
-    monkeypatch.setattr(model, "outputs", outputs)
+    engine = types.SimpleNamespace(outputs=outputs)
+    monkeypatch.setattr(model, "engine", lambda objective: engine)
     in_text, in_words = model.tag(["ab ac\t. ad", ["ab", "ac", ".", "ad"]])
     assert [(e.begin, e.end, e.text) for e in in_text.entities] == [(1, 3, "ac\t.")]
     assert [(e.begin, e.end, e.text) for e in in_words.entities] == [(1, 3, "ac .")]

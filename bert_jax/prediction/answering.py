@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bert_jax import config as config_lib
 from bert_jax.objectives import spans
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained_model import TrainedModel
+from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks.squad import answers, windows
 
 
@@ -53,7 +53,7 @@ def answer(
     else:
         config = dataclasses.replace(config, no_answers=True)
     made = windows.make(questions, contexts, model.tokenizer, config)
-    outputs = model.outputs(spans.Spans(model.encoder), made.rows)
+    outputs = model.engine(spans.Spans(model.encoder)).outputs(made.rows, BATCH_SIZE)
     ranked = answers.rank(made, outputs, config)
     answered = []
     for ranking, truncated in zip(ranked, made.truncated, strict=True):

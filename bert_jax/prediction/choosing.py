@@ -50,7 +50,7 @@ def choose(
     most = max((len(each.choices) for each in asked), default=1)
     rows, truncated = choice.make_rows(asked, model.tokenizer, config.length, most)
     objective = objectives_choice.Choice(model.encoder, most)
-    outputs = model.outputs(objective, rows, max(1, BATCH_SIZE // most))
+    outputs = model.engine(objective).outputs(rows, max(1, BATCH_SIZE // most))
     chosen = []
     for each, probabilities, lost in zip(
         asked, choice.decode(asked, outputs["logits"]), truncated, strict=True

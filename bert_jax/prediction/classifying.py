@@ -9,7 +9,7 @@ from bert_jax import config as config_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import classification, regression
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained_model import TrainedModel
+from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import texts as texts_lib
 
 _WINDOW = 1024  # texts whose rows are in memory at once
@@ -65,7 +65,7 @@ def classify(
     for start in range(0, len(pairs), _WINDOW):
         window = pairs[start : start + _WINDOW]
         rows, truncated = texts_lib.to_rows(window, model.tokenizer, config.length)
-        outputs = model.outputs(objective, rows)
+        outputs = model.engine(objective).outputs(rows, BATCH_SIZE)
         if config.predicts_numbers:
             numbers = outputs["predictions"].tolist()
             answers += map(NumberPrediction, numbers, truncated.tolist())

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from bert_jax import config as config_lib
 from bert_jax.objectives import tagging as objectives_tagging
 from bert_jax.prediction import text_rows
-from bert_jax.prediction.trained_model import TrainedModel
+from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
 from bert_jax.tasks import entities, tagging
 
 
@@ -48,7 +48,7 @@ def tag(
         words.append([word for word, _ in parts] if is_text else list(text))
     rows = tagging.make_rows(words, model.tokenizer, config.length)
     objective = objectives_tagging.Tagging(model.encoder, len(names))
-    outputs = model.outputs(objective, rows.arrays)
+    outputs = model.engine(objective).outputs(rows.arrays, BATCH_SIZE)
     tags = rows.decode(outputs["predictions"], names)
     tagged = []
     for text, *each, where, truncated in zip(

@@ -12,7 +12,6 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints, lazy_checkpoint
 from bert_jax.model import parameters
-from bert_jax.tasks import Arrays
 from bert_jax.training import inference, restore, sharding
 from bert_jax.training import metadata as metadata_lib
 
@@ -85,15 +84,6 @@ class TrainedModel:
                 f"use a workdir of {_PROGRAMS[kind]}"
             )
         return config, self.metadata.task
-
-    def outputs(
-        self,
-        question: inference.Question,
-        rows: Arrays,
-        batch_size: int = BATCH_SIZE,
-    ) -> Arrays:
-        """Return the outputs of all rows, in their order; see `inference.Engine`."""
-        return self.engine(question).outputs(rows, batch_size)
 
     def engine(
         self, question: inference.Question, purpose: str = "", hint: str = ""
