@@ -111,11 +111,19 @@ def test_a_finished_demo_only_reports(finished, tmp_path):
     assert_refused(call("demo", *recipe), "--workdir is missing")
 
 
-def test_a_report_without_next_sentence(finished):
-    folder, _, _ = finished
-    results = report.Results(**json.loads((folder / "results.json").read_text()))
+def test_a_report_without_next_sentence():
     single = {"mlm_loss": 3.0, "mlm_accuracy": 0.5}
-    got = report.table(dataclasses.replace(results, held_out=single))
+    results = report.Results(
+        documentation={"train": 1000, "held_out": 100},
+        held_out=single,
+        unigram_entropy=5.0,
+        most_frequent_token=0.1,
+        accuracies={"pretrained": [0.8], "random": [0.6]},
+        most_frequent_class=0.5,
+        train_examples=40,
+        eval_examples=20,
+    )
+    got = report.table(results)
     assert "3.00" in got and "next sentence" not in got.partition("The task")[0]
     ordered = dataclasses.replace(results, held_out=single | {"sop_accuracy": 0.625})
     expected = "sentence order, accuracy      62.5%                  50.0%  chance"
