@@ -1,4 +1,4 @@
-"""Scores of minimal pairs, beside losses of objectives and models of transformers."""
+"""Scores of minimal pairs, beside losses of objectives."""
 
 import dataclasses
 import functools
@@ -7,7 +7,6 @@ import json
 import jax
 import jax.numpy as jnp
 import numpy as np
-import published
 import pytest
 from commands import assert_refused, call, succeed
 from saved import save
@@ -124,37 +123,6 @@ def test_later_pieces_of_a_word_are_masked_with_each_piece(trained):
     assert several == pytest.approx(
         restated(objective, params, "aubvcw dx", within_word=True), rel=1e-5
     )
-
-
-@pytest.mark.parametrize(
-    "case",
-    ["masked_lm", "electra_generator", "roberta_masked_lm", "modernbert_masked_lm"],
-)
-@pytest.mark.filterwarnings("ignore")
-def test_scores_are_those_of_models_of_transformers(case):
-    """100 pairs in all, with the classes of transformers that the folders name."""
-    torch = pytest.importorskip("torch", reason="pip install -e '.[bench]'")
-    transformers = pytest.importorskip("transformers")
-    folder = published.folder(case)
-    (name,) = json.loads((folder / "config.json").read_text())["architectures"]
-    theirs = getattr(transformers, name).from_pretrained(folder).eval()
-    ours = prediction.load(str(folder))
-    t, rng = ours.tokenizer, np.random.default_rng(0)
-    words = [w for w in t.texts if w.isascii() and w.isalpha()]
-    texts = [" ".join(rng.choice(words, rng.integers(1, 5))) for _ in range(50)]
-    got = ours.score_pairs(zip(texts[::2], texts[1::2], strict=True))
-
-    def log_probability(text):
-        ids = [t.cls_id, *t.encode(text), t.sep_id]
-        total = 0.0
-        for at in range(1, len(ids) - 1):
-            masked = torch.tensor([[*ids[:at], t.mask_id, *ids[at + 1 :]]])
-            total += theirs(masked).logits[0, at].log_softmax(-1)[ids[at]]
-        return total
-
-    with torch.no_grad():
-        expected = [float(log_probability(text)) for text in texts]
-    np.testing.assert_allclose(np.ravel(list(got)), expected, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("trained", ["masked"], indirect=True)

@@ -148,7 +148,11 @@ def test_dropout_is_off_without_keys_and_on_with_them():
         assert loss(one, row_keys(8)) not in (plain, dropped)
 
 
-def test_every_place_draws_masks_of_its_own(monkeypatch):
+SHARED = dataclasses.replace(TINY, num_layers=4, num_layer_groups=2)
+
+
+@pytest.mark.parametrize("encoder", [TINY, SHARED], ids=["plain", "shared layers"])
+def test_every_place_draws_masks_of_its_own(encoder, monkeypatch):
     """No two dropouts of a step have the same keys."""
     seen = []
     real = dropout._dropout
@@ -158,10 +162,10 @@ def test_every_place_draws_masks_of_its_own(monkeypatch):
         return real(x, keys, rate)
 
     monkeypatch.setattr(dropout, "_dropout", record)
-    objective = masked_lm.MaskedLm(TINY)
-    jax.eval_shape(objective.init, jax.random.key(0))
+    objective = masked_lm.MaskedLm(encoder)
+    params = init(encoder)
     keys = {"dropout_keys": row_keys(8), "sampling_keys": row_keys(8)}
-    jax.jit(objective.sums)(init(TINY), random_batch(), **keys)
+    jax.jit(objective.sums)(params, random_batch(), **keys)
     jax.effects_barrier()
-    assert len(seen) == 1 + 3 * TINY.num_layers
+    assert len(seen) == 1 + 3 * encoder.num_layers
     assert len(set(seen)) == len(seen)

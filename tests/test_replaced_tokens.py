@@ -1,6 +1,5 @@
-"""ALBERT and ELECTRA: shared layers, generator and discriminator."""
+"""ELECTRA: generator and discriminator."""
 
-import dataclasses
 import functools
 
 import flax.linen as nn
@@ -8,65 +7,13 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from toy import TINY, assert_trees_close, init, params_of, random_batch
+from toy import TINY, assert_trees_close, params_of, random_batch
 
 from bert_jax import config, knobs
 from bert_jax.errors import UserError
 from bert_jax.model import randomness
-from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import metric_sums, replaced_tokens
-
-ALBERT = dataclasses.replace(
-    TINY, embedding_size=12, num_layers=4, num_layer_groups=2, type_vocab_size=2
-)
-
-
-@functools.partial(jax.jit, static_argnums=0)
-def run(encoder, params, keys=None):
-    batch = random_batch()
-    encoded = make_encoder(encoder).apply(
-        {"params": params["encoder"]},
-        Inputs.of(batch),
-        dropout_keys=keys,
-        return_hidden_states=True,
-        return_attention=True,
-    )
-    return encoded.hidden, encoded.hidden_states, encoded.attention
-
-
-def test_shared_layers_are_copies_of_one():
-    """Compare with an encoder of copies: values, and gradients summed over copies.
-
-    Layers that share parameters do not share dropout masks.
-    """
-    keys = randomness.row_keys(1, "dropout", jnp.int32(0), jnp.arange(8))
-    copies = dataclasses.replace(ALBERT, num_layer_groups=0)
-    params = init(ALBERT)
-    spread = jax.tree.map(
-        lambda x: jnp.repeat(x, 2, axis=0), params["encoder"]["layers"]
-    )
-    copied = params | {"encoder": params["encoder"] | {"layers": spread}}
-    got, expected = run(ALBERT, params, keys), run(copies, copied, keys)
-    assert_trees_close(got, expected, 1e-5)
-
-    def loss(encoder):
-        return lambda params: jnp.sum(jnp.sin(run(encoder, params, keys)[0]))
-
-    grads = jax.grad(loss(ALBERT))(params)["encoder"]
-    of_copies = jax.grad(loss(copies))(copied)["encoder"]
-    summed = jax.tree.map(
-        lambda x: x.reshape(2, 2, *x.shape[1:]).sum(1), of_copies["layers"]
-    )
-    # The keys' bias has no gradient but rounding.
-    for tree in (grads["layers"], summed):
-        del tree["attention"]["key"]["bias"]
-    assert_trees_close(grads["layers"], summed, 2e-5)
-    projection = grads["embedding_projection"], of_copies["embedding_projection"]
-    assert_trees_close(*projection, 1e-5)
-
-
-# ---- ELECTRA
 
 
 def test_generators_have_the_shapes_of_the_authors():
