@@ -120,6 +120,10 @@ def test_words_begin_where_the_text_has_spaces(name, pipelines):
         words[-1] += tokenizer.texts[i]
     if tokenizer.unk_id not in ids:
         assert words == text.split()
+    # Special tokens are words, and unknown text is a part of one if spaces are marked.
+    t, continues = tokenizer, tokenizer.continues_word
+    assert not continues[[t.cls_id, t.sep_id, t.pad_id]].any()
+    assert continues[t.unk_id] == bool(t.space_marker)
 
 
 @pytest.mark.parametrize("name", [name for name in BUILDERS if name != "word_level"])

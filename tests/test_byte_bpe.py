@@ -97,20 +97,6 @@ def test_offsets_of_split_characters(published, spaced):
         assert covered == {i for i, c in enumerate(text) if not c.isspace()}
 
 
-def test_words_are_separated_by_spaces(spaced):
-    text = "the unparenthesised attributes, na\u00efve \u4e00\u4e8c x\u4e00 (the) end."
-    words = []
-    for i in spaced.encode(text):
-        if spaced.continues_word[i]:
-            words[-1].append(i)
-        else:
-            words.append([i])
-    assert [spaced.decode(word) for word in words] == text.split()
-    special = [spaced.cls_id, spaced.sep_id, spaced.pad_id, spaced.mask_id]
-    assert not spaced.continues_word[special].any()
-    assert spaced.continues_word[spaced.unk_id]
-
-
 # ---- in text
 
 
@@ -137,19 +123,6 @@ def test_long_runs_of_spaces_take_no_time():
     spaces = " " * 1_000_000
     got = splits.normalise_spaces([f"a{spaces}b ", f"c{spaces}\n\td"])
     assert "".join(got) == f"a{spaces}b c d"
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "sentencepiece"])
-def test_leading_spaces_change_no_ids_of_other_kinds(kind, request, documents):
-    tokenizer = request.getfixturevalue(kind)
-    for document in documents[:30]:
-        segments = [part + "\n " for part in document.split(". ") if part.strip()]
-        first, *others = splits.normalise_spaces(segments)
-        expected = [tokenizer.encode(first), *tokenizer.encode_continuations(others)]
-        assert tokenizer.encode_batch(segments) == expected
-        words = document.split()
-        spaced = [" " + word for word in words]
-        assert tokenizer.encode_batch(words) == tokenizer.encode_batch(spaced)
 
 
 def test_blanks_take_the_space_before_them(published, spaced):

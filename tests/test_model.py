@@ -15,8 +15,6 @@ from toy import TINY, assert_close, init, random_batch, relative_distance
 
 from bert_jax import config
 from bert_jax.model import heads, plain_attention, randomness
-from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.block import Block
 from bert_jax.model.heads import make_encoder
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import masked_lm, metric_sums, permutation_lm, replaced_tokens
@@ -140,22 +138,6 @@ def test_bfloat16_is_close_to_float32():
     assert all(leaf.dtype == jnp.float32 for leaf in jax.tree.leaves(half_grads))
 
 
-def test_padding_of_the_vocabulary_is_never_predicted():
-    params, batch = init(TINY), random_batch()
-    params["mlm_head"]["output_bias"] = (
-        params["mlm_head"]["output_bias"].at[101:].set(9)
-    )
-    logits = jax.jit(heads.PretrainingModel(TINY).apply)(
-        {"params": params}, Inputs.of(batch), batch["mlm_positions"]
-    )
-    assert (logits.mlm.compute()[..., 101:] < -1e8).all()
-    exact = dataclasses.replace(TINY, vocab_multiple=1)
-    cut = jax.tree.map(lambda p: p[:101] if p.shape[:1] == (128,) else p, params)
-    (loss, _), _ = loss_and_grads(exact, cut, batch)
-    (padded, _), _ = loss_and_grads(TINY, params, batch)
-    assert padded == pytest.approx(float(loss), rel=1e-6)
-
-
 # ---- inputs and outputs of the encoder
 
 
@@ -180,15 +162,6 @@ def test_hidden_states_and_attention_on_request():
     assert np.array_equal(hidden, plain)
     assert np.array_equal(states[-1], plain)
     assert states.shape == (TINY.num_layers + 1, *plain.shape)
-    # Each layer by itself, from the hidden states before it.
-    pattern = AttentionPattern(inputs.attention_mask)
-    apply = jax.jit(
-        lambda params, x: Block(TINY).apply({"params": params}, x, pattern, None, None)
-    )
-    for i in range(TINY.num_layers):
-        one = jax.tree.map(lambda p, i=i: p[i], params["encoder"]["layers"])
-        got, _ = apply(one, states[i])
-        assert_close(got, states[i + 1], 1e-5)
     assert attention.shape == (3, 8, 4, 24, 24)
     hidden_keys = ~np.asarray(inputs.attention_mask)[None, :, None, None, :]
     assert np.where(hidden_keys, attention, 0).max() == 0
@@ -286,16 +259,6 @@ def test_read_at_excludes_all_states():
         make_encoder(TINY).apply(
             {"params": params}, inputs, read_at=read_at, return_attention=True
         )
-
-
-def test_all_tokens_share_the_embedding_of_one_segment_type():
-    config = dataclasses.replace(TINY, type_vocab_size=1)
-    params, inputs = init(config), Inputs.of(random_batch())
-    got, _, _ = encoder_of(config)(params, inputs)
-    table = params["encoder"]["embeddings"]["segment_embedding"]
-    params["encoder"]["embeddings"]["segment_embedding"] = jnp.tile(table, (2, 1))
-    alike, _, _ = encoder_of(TINY)(params, inputs)
-    assert_close(got, alike, 1e-6)
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
