@@ -99,20 +99,6 @@ def changed(**groups):
         ),
         (
             {
-                "encoder": {
-                    "attention_window": 8,
-                    "global_layer_every": 2,
-                    "local_rotary_base": 1000.0,
-                }
-            },
-            "local_rotary_base=1000.0 does not go with encoder.positions=absolute",
-        ),
-        (
-            {"encoder": {"attention_window": 8}},
-            "window=8 is for .*global_layer_every to",
-        ),
-        (
-            {
                 "objective": {
                     "kind": "distillation",
                     "segments": "doc_sentences",
