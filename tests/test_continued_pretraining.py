@@ -210,6 +210,15 @@ def test_phases_are_checked_when_the_architecture_is_known():
 # ---- parameters
 
 
+def begin(asked, corpus, folder):
+    """Return the initial parameters of a run by path, at random and with its source."""
+    source = warm_start.find_source(asked, str(folder))
+    run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
+    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
+    begun = warm_start.load_initial_params(run, source, state)
+    return parameters.flatten(state.params), parameters.flatten(begun.params)
+
+
 def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     """The first rows are the checkpoint's; new rows keep their initial values."""
     asked = make_config(corpus, pretrained)
@@ -219,17 +228,15 @@ def test_tables_are_extended_and_cut(corpus, pretrained, tmp_path, capsys):
     )
     objective = config.MaskedLmConfig(segments="full_sentences")
     asked = dataclasses.replace(asked, encoder=encoder, objective=objective)
-    run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
-    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
-    begun = warm_start.load_initial_params(run, source, state)
+    random, begun = begin(asked, corpus, tmp_path)
     before = saved.parameters_of(pretrained)
     for name, size in (("position", 96), ("segment", 1)):
         path = f"encoder/embeddings/{name}_embedding"
-        expected = np.array(parameters.flatten(state.params)[path])
+        expected = np.array(random[path])
         rows = before[path][:size]
         expected[: len(rows)] = rows
         assert len(expected) == size
-        np.testing.assert_array_equal(parameters.flatten(begun.params)[path], expected)
+        np.testing.assert_array_equal(begun[path], expected)
     reported = capsys.readouterr().err
     assert "embeddings/position_embedding: rows 64 to 95 are new\n" in reported
     assert "embeddings/segment_embedding: rows 1 to 1 are dropped\n" in reported
@@ -249,10 +256,7 @@ def test_the_head_of_left_to_right_goes_on_with_masked_tokens(corpus, tmp_path, 
     )
     source = warm_start.find_source(asked, str(tmp_path))
     asked = warm_start.resolve(asked, source, corpus, ())
-    run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
-    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
-    begun = warm_start.load_initial_params(run, source, state)
-    got = parameters.flatten(begun.params)
+    _, got = begin(asked, corpus, tmp_path)
     heads = {path for path in before if path.startswith("lm_head/")}
     assert {f"m{path}" for path in heads} <= got.keys()
     for path in heads:
@@ -272,12 +276,8 @@ def test_differences_of_embeddings_are_extended(corpus, tmp_path):
     asked = make_config(corpus, tmp_path / "source")
     longer = dataclasses.replace(encoder, max_position_embeddings=96)
     asked = dataclasses.replace(asked, encoder=longer, objective=objective)
-    run = pretraining.make_run(asked, sharding.make_mesh(asked.mesh), [corpus])
-    state = sharding.initialise(run.init, run.state_shapes, jax.random.key(5))
-    source = warm_start.find_source(asked, str(tmp_path))
-    begun = warm_start.load_initial_params(run, source, state)
     path = "embedding_differences/position_embedding"
-    got = parameters.flatten(begun.params)[path]
+    got = begin(asked, corpus, tmp_path)[1][path]
     rows = encoder.max_position_embeddings
     np.testing.assert_array_equal(got[:rows], before[path])
     assert got.shape[0] == 96 and not got[rows:].any()
