@@ -10,12 +10,10 @@ import jax.numpy as jnp
 import numpy as np
 import published
 import pytest
-import recipes
-import saved
 from toy import TINY, assert_close, assert_trees_close, relative_distance
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, prediction
+from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import families, huggingface
 from bert_jax.model import randomness
@@ -283,23 +281,3 @@ def test_objectives_that_need_other_positions(positions, objective, message):
     )
     with pytest.raises(UserError, match=message):
         knobs.check(config)
-
-
-# ---- checkpoints
-
-
-def test_features_are_those_of_rows_with_cls_last(corpus, tmp_path):
-    """The vector of [CLS] comes first; padding changes nothing."""
-    cfg = recipes.load("xlnet:base", "smoke")
-    cfg.encoder.update(vocab_size=corpus.tokenizer.vocab_size, dtype="float32")
-    built = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    objective = permutation_lm.PermutationLm(built.encoder, built.objective)
-    saved.save(tmp_path, objective, built, corpus.tokenizer)
-    model = prediction.load(str(tmp_path))
-    texts = ["The value of a module.", "It returns an object. " * 3]
-    short, long = model.features(texts)
-    (alone,) = model.features(texts[:1], length=len(short.tokens))
-    assert short.tokens[0] == "[CLS]" and len(long.tokens) > len(short.tokens)
-    assert_close(short.values, alone.values, 1e-5)
-    (pooled,) = model.features(texts[:1], pool="cls")
-    assert_close(pooled.values[0], short.values[0, 0], 1e-5)
