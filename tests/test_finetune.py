@@ -414,8 +414,8 @@ def test_a_single_evaluation_is_announced_with_keep_best(
 
 
 def test_a_request_to_stop_ends_the_scoring(pretrained, task, tmp_path, monkeypatch):
-    """The request comes with the first of three batches to score."""
-    changes = {"epochs": 1.0, "keep_best": "macro_f1", "batch_size": 16}
+    """The request comes with the first of two batches to score."""
+    changes = {"epochs": 1.0, "keep_best": "macro_f1"}
     config = make_config(pretrained, task, **changes)
     expected = finetuning.finetune(config, str(tmp_path / "whole"))
     compute, asked = inference.Engine.batches, []
@@ -428,7 +428,7 @@ def test_a_request_to_stop_ends_the_scoring(pretrained, task, tmp_path, monkeypa
     with monkeypatch.context() as patch:
         patch.setattr(inference.Engine, "batches", batches)
         patch.setattr(interrupts.StopRequests, "is_set", lambda _: bool(asked))
-        with pytest.raises(Interrupted, match="saved at step 13 of 13"):
+        with pytest.raises(Interrupted, match="saved at step 7 of 7"):
             finetuning.finetune(config, str(tmp_path / "run"))
     assert len(asked) == 1
     assert finetuning.finetune(config, str(tmp_path / "run")) == expected

@@ -192,7 +192,7 @@ def test_profile_cache_and_shares_of_time(corpus, tmp_path, capsys, monkeypatch)
     options = {"profile_step": 4, "profile_steps": 2, "compilation_cache": "~/cache"}
     options["eval_batches"] = 0
     asked = small_config(corpus, **options)
-    asked = dataclasses.replace(asked, mesh=config.MeshConfig(data=4, tensor=2))
+    asked = dataclasses.replace(asked, mesh=config.MeshConfig(data=8))
     try:
         pretraining.pretrain(asked, str(folder))
         assert jax.config.jax_compilation_cache_dir == str(cache)

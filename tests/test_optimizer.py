@@ -185,7 +185,7 @@ def test_lower_layers_learn_more_slowly():
         c = dataclasses.replace(ADAM, layer_decay=layer_decay)
         made = optimizer.make_optimizer(c, lambda step: 1.0)
         params, gradient = as_float32(parameters()), as_float32(parameters(1))
-        update, _ = made.update(gradient, made.init(params), params)
+        update, _ = jax.jit(made.update)(gradient, made.init(params), params)
         updates.append(tree_by_path.flatten(update))
     whole, scaled = updates
     for path in whole:
