@@ -4,8 +4,8 @@ import dataclasses
 
 import numpy as np
 import pod_recipe
-import pyarrow
 import pytest
+from corpora import documents_of
 
 from bert_jax import config as config_lib
 from bert_jax import knobs, pretraining
@@ -55,13 +55,9 @@ def test_entropy_by_hand():
 
 
 def frequencies(corpus):
-    """Count tokens of the held-out files."""
-    counts = np.zeros(corpus.tokenizer.vocab_size)
-    for path in corpus.folder.glob("held_out-*.arrow"):
-        with pyarrow.ipc.open_file(path) as file:
-            for tokens in file.read_all()["tokens"].to_pylist():
-                np.add.at(counts, tokens, 1)
-    return counts / counts.sum()
+    """Return the shares of tokens in the held-out documents."""
+    tokens = [token for d in documents_of(corpus, "held_out") for token in d["tokens"]]
+    return np.bincount(tokens, minlength=corpus.tokenizer.vocab_size) / len(tokens)
 
 
 def config_of(corpus):
