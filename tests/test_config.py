@@ -91,6 +91,35 @@ def changed(**groups):
             "head.tied=False does not go with objective.kind=permutation_lm",
         ),
         (
+            {"objective": {"kind": "permutation_lm"}},
+            "positions=absolute .* it must be 'relative'",
+        ),
+        (
+            {
+                "encoder": {"positions": "relative"},
+                "objective": {"examples_per_row": 2},
+            },
+            "examples_per_row=2 .* it must be 1",
+        ),
+        (
+            {"objective": {"segments": "full_sentences", "examples_per_row": 8}},
+            "examples_per_row=8 packs .*'doc_sentences'",
+        ),
+        *(
+            (
+                {"objective": {"kind": "replaced_tokens", "generator_size": size}},
+                f"hidden_size={columns}; it must be a mult",
+            )
+            for size, columns in ((0.3, 230), (1e-4, 0))
+        ),
+        (
+            {
+                "objective": {"kind": "replaced_tokens", "generator_layers": 0.5},
+                "encoder": {"num_layer_groups": 4},
+            },
+            "generator's num_layer_groups=4 .* num_layers=6",
+        ),
+        (
             {
                 "objective": {"kind": "replaced_tokens"},
                 "encoder": {"prediction_head.num_layers": 0},
@@ -130,13 +159,6 @@ def changed(**groups):
 def test_contradicting_fields_are_refused(groups, message):
     with pytest.raises(UserError, match=message):
         knobs.from_configdict(config.PretrainConfig, changed(**groups))
-
-
-def test_new_layers_of_random_weights_are_refused():
-    cfg = knobs.to_configdict(config.FinetuneConfig())
-    cfg.update(random_init=True, reinit_layers=2)
-    with pytest.raises(UserError, match="reinit_layers=2 .*random_init=True"):
-        knobs.from_configdict(config.FinetuneConfig, cfg)
 
 
 @pytest.mark.parametrize("name", ["rotary_base", "local_rotary_base"])

@@ -255,6 +255,7 @@ def test_top_layers_are_reinitialised(begin, pretrained):
             "optimizer.layer_decay=0.9 does not go with frozen=True",
         ),
         ({"reinit_layers": 3}, "reinit_layers=3 is more than the 2 distinct layers"),
+        ({"reinit_layers": 2, "random_init": True}, "reinit_layers=2 .*random_init=Tr"),
         ({"keep_best": "f1"}, "keep_best='f1' must be one of loss, classification_l"),
         ({"keep_best": "padding_fraction"}, "accuracy, macro_f1, matthews$"),
         ({"batch_size": 12, "mesh": {"data": 8}}, "batch_size=12 is not a multiple of"),

@@ -14,8 +14,7 @@ from restatement import Reference
 from toy import TINY, assert_close, params_of, relative_distance
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
-from bert_jax.errors import UserError
+from bert_jax import pretraining
 from bert_jax.objectives import metric_sums
 
 MASKED = functools.partial(config_lib.MaskedLmConfig, examples_per_row=8)
@@ -102,12 +101,6 @@ def test_there_is_a_slot_for_each_prediction(convention):
                 else:
                     counts = [math.floor(rate * n + 0.999) for n in sizes]
                 assert sum(counts) <= slots
-
-
-def test_rows_across_documents_are_not_packed():
-    objective = MASKED(segments="full_sentences")
-    with pytest.raises(UserError, match=r"examples_per_row=8 packs .*'doc_sentences'"):
-        knobs.check(config_lib.PretrainConfig(objective=objective))
 
 
 # ---- losses

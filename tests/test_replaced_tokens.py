@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 from toy import TINY, assert_trees_close, params_of, random_batch
 
-from bert_jax import config, knobs
-from bert_jax.errors import UserError
+from bert_jax import config
 from bert_jax.model import randomness
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import metric_sums, replaced_tokens
@@ -28,25 +27,6 @@ def test_generators_have_the_shapes_of_the_authors():
     of_base = config.ReplacedTokensConfig(generator_size=1 / 3).generator(base)
     assert (of_base.hidden_size, of_base.num_heads) == (256, 4)
     assert of_base.embedding_size == 768
-
-
-@pytest.mark.parametrize(("size", "columns"), [(0.3, 230), (1e-4, 0)])
-def test_generator_with_a_fraction_of_a_head_is_refused(size, columns):
-    asked = config.PretrainConfig(
-        objective=config.ReplacedTokensConfig(generator_size=size)
-    )
-    with pytest.raises(UserError, match=f"hidden_size={columns}; it must be a mult"):
-        knobs.check(asked)
-
-
-def test_generator_that_cannot_share_layers_is_refused():
-    asked = config.PretrainConfig(
-        encoder=config.EncoderConfig(num_layer_groups=4),
-        objective=config.ReplacedTokensConfig(generator_layers=0.5),
-    )
-    message = "generator's num_layer_groups=4 .* num_layers=6"
-    with pytest.raises(UserError, match=message):
-        knobs.check(asked)
 
 
 def test_samples_have_the_probabilities_of_a_softmax():

@@ -12,7 +12,6 @@ import published
 import pytest
 from toy import TINY, assert_close, assert_trees_close, relative_distance
 
-from bert_jax import config as config_lib
 from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import families, huggingface
@@ -255,29 +254,3 @@ def test_rows_without_tokens_and_of_one():
 def test_fields_that_contradict_relative_positions(change, message):
     with pytest.raises(UserError, match=message):
         knobs.check(dataclasses.replace(XLNET, **change))
-
-
-@pytest.mark.parametrize(
-    ("positions", "objective", "message"),
-    [
-        (
-            "relative",
-            config_lib.MaskedLmConfig(examples_per_row=2),
-            "examples_per_row=2 .* it must be 1",
-        ),
-        (
-            "absolute",
-            config_lib.PermutationLmConfig(),
-            "positions=absolute .* it must be 'relative'",
-        ),
-    ],
-)
-def test_objectives_that_need_other_positions(positions, objective, message):
-    encoder = dataclasses.replace(XLNET, positions=positions)
-    config = config_lib.PretrainConfig(
-        encoder=encoder,
-        objective=objective,
-        phases=(config_lib.PhaseConfig(length=32),),
-    )
-    with pytest.raises(UserError, match=message):
-        knobs.check(config)
