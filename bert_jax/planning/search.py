@@ -3,6 +3,9 @@
 import dataclasses
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
+
+from ml_collections.config_flags import config_path
 
 from bert_jax import config as config_lib
 from bert_jax import knobs
@@ -41,11 +44,10 @@ def search_batch(
     too_many = 0
     units = max(1, phase.batch_size // unit)
     for _ in range(_SEARCH_COMPILATIONS):
-        changed = _with_phase(config, index, batch_size=units * unit)
-        if not _can_run(planner, changed):
+        fields = {f"phases[{index}].batch_size": units * unit}
+        if not (changed := _changed(planner, config, fields)):
             return
-        change = f"--config.phases[{index}].batch_size={units * unit}"
-        trial = Trial(change, planner.plan_phase(changed, index))
+        trial = Trial(_flags(fields), planner.plan_phase(changed, index))
         yield trial
         if trial.phase.fits:
             fitting[units] = trial.phase.left
@@ -55,15 +57,6 @@ def search_batch(
         if too_many and too_many - most <= max(1, most // 16):
             return
         units = _next_units(fitting, most, too_many)
-
-
-def _with_phase(
-    config: config_lib.PretrainConfig, index: int, **fields: int
-) -> config_lib.PretrainConfig:
-    """Return a config with fields of one phase replaced."""
-    phases = list(config.phases)
-    phases[index] = dataclasses.replace(phases[index], **fields)
-    return dataclasses.replace(config, phases=tuple(phases))
 
 
 def _next_units(fitting: dict[int, int], most: int, too_many: int) -> int:
@@ -83,40 +76,41 @@ def alternatives(
     planner: Planner, config: config_lib.PretrainConfig, index: int
 ) -> dict[str, config_lib.PretrainConfig]:
     """Return flags that may make a phase fit, and the config of each."""
-    phase, mesh = config.phases[index], config.mesh
-    changes = {}
+    phase, mesh, topology = config.phases[index], config.mesh, planner.topology
+    changes: list[dict[str, Any]] = []
     if config.encoder.remat != "layer":
-        encoder = dataclasses.replace(config.encoder, remat="layer")
-        change = "--config.encoder.remat=layer"
-        changes[change] = dataclasses.replace(config, encoder=encoder)
+        changes.append({"encoder.remat": "layer"})
     for factor in (2, 3, 4, 8, 16):
         pieces = factor * phase.micro_batches
-        change = f"--config.phases[{index}].micro_batches={pieces}"
-        changes[change] = _with_phase(config, index, micro_batches=pieces)
+        changes.append({f"phases[{index}].micro_batches": pieces})
     if not mesh.shard_optimizer:
-        changes["--config.mesh.shard_optimizer=True"] = dataclasses.replace(
-            config, mesh=dataclasses.replace(mesh, shard_optimizer=True)
-        )
+        changes.append({"mesh.shard_optimizer": True})
     # fsdp must fit in a slice, and more than 8 parts do not pay (docs/sharding.md).
-    topology = planner.topology
     parts = min(8, len(topology.devices) // topology.slices // mesh.tensor)
     if mesh.fsdp == 1 < parts:
-        change = f"--config.mesh.fsdp={parts}"
-        if mesh.data != -1:
-            change = f"--config.mesh.data=-1 {change}"
-        changes[change] = dataclasses.replace(
-            config, mesh=dataclasses.replace(mesh, data=-1, fsdp=parts)
-        )
-    return {change: c for change, c in changes.items() if _can_run(planner, c)}
+        rest = {} if mesh.data == -1 else {"mesh.data": -1}
+        changes.append({**rest, "mesh.fsdp": parts})
+    changed = {_flags(each): _changed(planner, config, each) for each in changes}
+    return {flags: each for flags, each in changed.items() if each}
 
 
-def _can_run(planner: Planner, config: config_lib.PretrainConfig) -> bool:
+def _flags(changes: dict[str, Any]) -> str:
+    return " ".join(f"--config.{path}={value}" for path, value in changes.items())
+
+
+def _changed(
+    planner: Planner, config: config_lib.PretrainConfig, changes: dict[str, Any]
+) -> config_lib.PretrainConfig | None:
+    """Return a config with fields replaced, by path; None if it cannot run."""
+    cfg = knobs.to_configdict(config)
+    for path, value in changes.items():
+        config_path.set_value(path, cfg, value)
     try:
-        knobs.check(config)
-        planner.run(config)
+        changed = knobs.from_configdict(type(config), cfg)
+        planner.run(changed)
     except UserError:
-        return False
-    return True
+        return None
+    return changed
 
 
 def search(
