@@ -4,7 +4,6 @@ Tests that compile have the marker `plans`; their programs are small.
 """
 
 import dataclasses
-import functools
 import json
 import re
 
@@ -16,7 +15,7 @@ from plans import fake_phase, fake_plan, needs_compiler
 from recipes import build, load
 
 from bert_jax import config as config_lib
-from bert_jax import knobs, pretraining
+from bert_jax import knobs
 from bert_jax.errors import UserError
 from bert_jax.interop import checkpoints
 from bert_jax.model import cross_entropy, products
@@ -215,8 +214,7 @@ def planner(shape=None):
     if shape is None:
         devices = tuple(jax.devices())
         shape = dataclasses.replace(fake_plan().topology, devices=devices)
-    make_run = functools.partial(pretraining.make_run, corpora=())
-    return plan.Planner(shape, make_run)
+    return plan.Planner(shape)
 
 
 def bytes_of(got, kind, network=collectives.ICI):

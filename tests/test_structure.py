@@ -21,11 +21,10 @@ LAYERS = [
     {"data"},
     {"training", "tasks"},
     {"interop"},
-    {"planning"},
     {"warm_start"},
     {"teacher"},
     {"pretraining", "finetuning", "prediction", "extension"},
-    {"demo"},
+    {"demo", "planning"},
     {"run"},
 ]
 # Modules that may import a library; True where they may only do so inside functions.

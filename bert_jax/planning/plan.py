@@ -7,6 +7,7 @@ from collections.abc import Callable
 import jax
 
 from bert_jax import config as config_lib
+from bert_jax import pretraining
 from bert_jax.planning.phase import PhasePlan, plan_phase
 from bert_jax.planning.schedule import ScheduleFolder
 from bert_jax.planning.topology import Topology
@@ -57,8 +58,6 @@ class Planner:
     """Compiler of runs for a topology."""
 
     topology: Topology
-    # Function from a resolved config and a mesh to the run. Its data are never opened.
-    make_run: Callable[[config_lib.PretrainConfig, jax.sharding.Mesh], Run]
     schedule_folder: ScheduleFolder | None = None  # if schedules are requested
 
     def plan(
@@ -92,6 +91,6 @@ class Planner:
         return plan_phase(run, run.phases[index], self.topology, self.schedule_folder)
 
     def run(self, config: config_lib.PretrainConfig) -> Run:
-        """Return the run of a config on the devices of the topology."""
+        """Return the run of a resolved config on the devices of the topology."""
         mesh = sharding.make_mesh(config.mesh, self.topology.devices)
-        return self.make_run(config, mesh)
+        return pretraining.make_run(config, mesh, corpora=())

@@ -89,10 +89,9 @@ def main() -> int:
     corpora = mixture.open_corpora(folders)
     config = with_checkpoints(config)
     config = pretraining.resolve(config, corpora)
-    make_run = functools.partial(pretraining.make_run, corpora=())
     # Before the compiler is loaded.
     schedule_folder = ScheduleFolder() if values.schedule else None
-    planner = Planner(open_topology(name, values.slices), make_run, schedule_folder)
+    planner = Planner(open_topology(name, values.slices), schedule_folder)
     path, _, variant = values["config"].config_filename.partition(":")
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
     plan = planner.plan(config, recipe, terminal.say)
