@@ -1,7 +1,7 @@
 """Plan as a page of text, and as a dict for JSON."""
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from bert_jax.planning.phase import PhasePlan
@@ -81,8 +81,8 @@ def _memory(plan: Plan) -> list[str]:
     ]
 
 
-def _arithmetic(plan: Plan) -> list[str]:
-    """Return both measures, in cycles and, if the clock is known, in time."""
+def _arithmetic(plan: Plan) -> Iterator[str]:
+    """Yield both measures, in cycles and, if the clock is known, in time."""
     clock = plan.topology.generation.clock
     costs = [phase.cost for phase in plan.phases if phase.cost]
     scheduled = any(cost.scheduled for cost in costs)
@@ -91,62 +91,51 @@ def _arithmetic(plan: Plan) -> list[str]:
         cells = ("-" if phase.refused else value(phase) for phase in plan.phases)
         return _row(f"  {name}", cells, note)
 
-    lines = [
-        "",
-        "arithmetic of a step",
-        _row("  model, TFLOP", (f"{p.flops / 1e12:,.2f}" for p in plan.phases)),
-        _row(
-            "  at the chips' peak, ms",
-            (f"{1e3 * p.seconds_at_peak:,.2f}" for p in plan.phases),
-            "utilisation = this / time of a step",
-        ),
-        row(
-            "estimated, million cycles",
-            lambda p: f"{p.cost.estimated / 1e6:,.2f}",
-            "by the compiler, without kernels and collectives",
-        ),
-    ]
+    yield from ("", "arithmetic of a step")
+    yield _row("  model, TFLOP", (f"{p.flops / 1e12:,.2f}" for p in plan.phases))
+    yield _row(
+        "  at the chips' peak, ms",
+        (f"{1e3 * p.seconds_at_peak:,.2f}" for p in plan.phases),
+        "utilisation = this / time of a step",
+    )
+    yield row(
+        "estimated, million cycles",
+        lambda p: f"{p.cost.estimated / 1e6:,.2f}",
+        "by the compiler, without kernels and collectives",
+    )
     if any(cost.kernels for cost in costs):
-        lines.append(
-            row(
-                "kernels, million cycles",
-                lambda p: f"{p.cost.kernel_cycles / 1e6:,.2f}",
-                "by their schedule" if scheduled else "lower bound; use --schedule",
-            )
+        yield row(
+            "kernels, million cycles",
+            lambda p: f"{p.cost.kernel_cycles / 1e6:,.2f}",
+            "by their schedule" if scheduled else "lower bound; use --schedule",
         )
     if clock:
-        lines += [
-            row(
-                "estimated, ms",
-                lambda p: f"{1e3 * p.estimated_seconds:,.2f}",
-                f"estimated and kernels, at {clock / 1e9:g} GHz",
-            ),
-            row(
-                "utilisation by estimate",
-                lambda p: f"{p.seconds_at_peak / p.estimated_seconds:.1%}",
-            ),
-        ]
+        yield row(
+            "estimated, ms",
+            lambda p: f"{1e3 * p.estimated_seconds:,.2f}",
+            f"estimated and kernels, at {clock / 1e9:g} GHz",
+        )
+        yield row(
+            "utilisation by estimate",
+            lambda p: f"{p.seconds_at_peak / p.estimated_seconds:.1%}",
+        )
     if scheduled:
-        lines.append(
-            row(
-                "scheduled, million cycles",
-                lambda p: f"{p.cost.scheduled / 1e6:,.2f}",
-                "instructions, or bytes where they take longer; without collectives",
-            )
+        yield row(
+            "scheduled, million cycles",
+            lambda p: f"{p.cost.scheduled / 1e6:,.2f}",
+            "instructions, or bytes where they take longer; without collectives",
         )
     if scheduled and clock:
-        lines += [
-            row("scheduled, ms", lambda p: f"{1e3 * p.scheduled_seconds:,.2f}"),
-            row(
-                "utilisation by schedule",
-                lambda p: f"{p.seconds_at_peak / p.scheduled_seconds:.1%}",
-            ),
-        ]
-    return lines
+        yield row("scheduled, ms", lambda p: f"{1e3 * p.scheduled_seconds:,.2f}")
+        yield row(
+            "utilisation by schedule",
+            lambda p: f"{p.seconds_at_peak / p.scheduled_seconds:.1%}",
+        )
 
 
-def _collectives(plan: Plan) -> list[str]:
-    lines = ["", "collectives of a step: number, MiB of arrays, MiB sent by a device"]
+def _collectives(plan: Plan) -> Iterator[str]:
+    yield ""
+    yield "collectives of a step: number, MiB of arrays, MiB sent by a device"
     traffic = [{(t.network, t.kind): t for t in p.traffic} for p in plan.phases]
     kinds = sorted({key for phase in traffic for key in phase})
     for network, kind in kinds:
@@ -154,33 +143,30 @@ def _collectives(plan: Plan) -> list[str]:
         cells = (
             f"{t.count} {_mib(t.size)} {_mib(t.sent)}" if t else "-" for t in found
         )
-        lines.append(_row(f"  {kind}", cells, network))
+        yield _row(f"  {kind}", cells, network)
     if not kinds:
-        refused = any(phase.refused for phase in plan.phases)
-        lines.append("  unknown" if refused else "  none")
-    return lines
+        yield "  unknown" if any(phase.refused for phase in plan.phases) else "  none"
 
 
-def _times(plan: Plan) -> list[str]:
+def _times(plan: Plan) -> Iterator[str]:
     shares = [f"{share:.0%}" for share in _UTILISATIONS]
     known = {"estimated": plan.estimated_seconds, "scheduled": plan.scheduled_seconds}
     known = {name: seconds for name, seconds in known.items() if seconds}
     seconds = [plan.seconds_at_peak / share for share in _UTILISATIONS]
     seconds += known.values()
-    lines = ["", "time by utilisation", _row("", [*shares, *known])]
+    yield from ("", "time by utilisation", _row("", [*shares, *known]))
     for i, phase in enumerate(plan.phases):
         times = [phase.seconds_at_peak / share for share in _UTILISATIONS]
         times += [getattr(phase, f"{name}_seconds") for name in known]
         cells = (f"{1e3 * t:,.1f}" for t in times)
-        lines.append(_row(f"  a step of phase {i + 1}, ms", cells))
+        yield _row(f"  a step of phase {i + 1}, ms", cells)
     unit, name = (3600, "hours") if max(seconds) < 3 * 86400 else (86400, "days")
-    lines.append(_row(f"  all phases, {name}", (f"{s / unit:,.1f}" for s in seconds)))
+    yield _row(f"  all phases, {name}", (f"{s / unit:,.1f}" for s in seconds))
     chips = plan.topology.chips
     cells = (f"{s / 3600 * chips:,.0f}" for s in seconds)
-    lines.append(_row("  all phases, chip-hours", cells))
+    yield _row("  all phases, chip-hours", cells)
     if known:
-        lines.append("  Estimated and scheduled times do not include collectives.")
-    return lines
+        yield "  Estimated and scheduled times do not include collectives."
 
 
 def gib(size: float) -> str:
