@@ -54,17 +54,23 @@ class Consecutive(segments.Segments):
         self._document = tf.constant(self.chunk_documents)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        aim, room = self._aim_and_room(chunk, key)
-        return self._assemble(*self._trim(*self._cut(chunk, aim, key), room, key))
+        if self._aim is None:
+            aim, room = self._draw_aims(key), tf.constant(self._target, tf.int64)
+        else:
+            aim = room = tf.gather(self._aim, chunk)
+        a, b = self._cut(chunk, aim, key)
+        a, b, label = self._change(a, b, chunk, aim, key)
+        a, b = self._trim(a, b, room, key)
+        rows = self._assemble(a, b)
+        if label is not None:
+            rows["labels"], rows["is_pair"] = tf.cast(label, tf.int32), b.length > 0
+        return rows
 
-    def _aim_and_room(
-        self, chunk: tf.Tensor, key: tf.Tensor
-    ) -> tuple[tf.Tensor, tf.Tensor]:
-        """Return the tokens that each row aims at, and its largest number of tokens."""
-        if self._aim is not None:
-            aim = tf.gather(self._aim, chunk)
-            return aim, aim
-        return self._draw_aims(key), tf.constant(self._target, tf.int64)
+    def _change(
+        self, a: Segment, b: Segment, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
+    ) -> tuple[Segment, Segment, tf.Tensor | None]:
+        """Return both segments, changed for the pair task, and its label, bool [B]."""
+        return a, b, None
 
     def _cut(
         self, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
@@ -117,13 +123,6 @@ class Consecutive(segments.Segments):
             )
         return trimmed[0], trimmed[1]
 
-    def _assemble_with_label(
-        self, a: Segment, b: Segment, label: tf.Tensor
-    ) -> dict[str, tf.Tensor]:
-        """Assemble rows with the label of the pair task, bool [B]."""
-        answer = {"labels": tf.cast(label, tf.int32), "is_pair": b.length > 0}
-        return self._assemble(a, b) | answer
-
 
 class NextSentence(Consecutive):
     """[CLS] A [SEP] B [SEP]; B follows A, or is from another document.
@@ -153,14 +152,11 @@ class NextSentence(Consecutive):
         self._by_size = tf.constant(falling)
         self._places = tf.constant(np.argsort(falling))
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        aim, room = self._aim_and_room(chunk, key)
-        a, b = self._cut(chunk, aim, key)
+    def _change(self, a, b, chunk, aim, key):
         is_random = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
         is_random |= b.length == 0
         other = self._other_segment(chunk, aim - a.length, key)
-        b = _select(is_random, other, b)
-        return self._assemble_with_label(*self._trim(a, b, room, key), is_random)
+        return a, _select(is_random, other, b), is_random
 
     def _other_segment(
         self, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
@@ -210,15 +206,10 @@ class SentenceOrder(Consecutive):
     two.
     """
 
-    def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        aim, room = self._aim_and_room(chunk, key)
-        a, b = self._cut(chunk, aim, key)
+    def _change(self, a, b, chunk, aim, key):
         is_swapped = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
         is_swapped &= b.length > 0
-        first, second = _select(is_swapped, b, a), _select(is_swapped, a, b)
-        return self._assemble_with_label(
-            *self._trim(first, second, room, key), is_swapped
-        )
+        return _select(is_swapped, b, a), _select(is_swapped, a, b), is_swapped
 
 
 def _select(condition: tf.Tensor, a: Segment, b: Segment) -> Segment:
