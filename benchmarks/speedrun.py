@@ -45,19 +45,12 @@ from bert_jax.training import curves, metrics_file, sharding
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """A row of the table.
+    """A row of the table."""
 
-    Attributes:
-      parent: Name of the row that it changes.
-      changes: Values of fields by path.
-      phases: Share of the budget, length, and batch size of each phase.
-      has_teacher: Whether it imitates the checkpoint `--teacher`.
-    """
-
-    parent: str
-    changes: dict
+    parent: str  # name of the row that it changes
+    changes: dict  # values of fields by path
+    # Share of the budget, length, and batch size of each phase.
     phases: tuple[tuple[float, int, int], ...] = ((1.0, 64, 16),)
-    has_teacher: bool = False
 
 
 MUON, SHORT = "+ Muon", "short rows first"
@@ -83,14 +76,11 @@ ROWS = {
     ),
     "30 % masked": Row(MUON, {"objective.masking.rate": 0.3}),
     "wsd": Row(MUON, WSD),
-    "with a teacher": Row(MUON, {}, has_teacher=True),
-    "and its hidden states": Row(
-        "with a teacher", {"objective.hidden_weight": 0.5}, has_teacher=True
-    ),
+    "with a teacher": Row(MUON, {"objective.kind": "distillation"}),
+    "and its hidden states": Row("with a teacher", {"objective.hidden_weight": 0.5}),
     "of both layers": Row(
         "with a teacher",
         {"objective.hidden_weight": 1.0, "objective.hidden_layers": "all"},
-        has_teacher=True,
     ),
     "4 layers": Row(MUON, {"encoder.num_layers": 4}),
     "192 columns": Row(
@@ -134,13 +124,18 @@ def changes_of(name: str) -> dict:
     return changes_of(row.parent) | row.changes if row.parent else row.changes
 
 
+def has_teacher(name: str) -> bool:
+    """Return whether a row imitates the checkpoint `--teacher`."""
+    return "objective.kind" in changes_of(name)
+
+
 def recipe_of(
     name: str, steps: list[int], seed: int, values: argparse.Namespace
 ) -> config_lib.PretrainConfig:
     """Return the resolved config of a row with a number of steps for each phase."""
     row = ROWS[name]
     cfg = recipe.get_config("bert").pretrain
-    if row.has_teacher:
+    if has_teacher(name):
         taught = config_lib.DistillationConfig(teacher=values.teacher)
         cfg.objective = knobs.to_configdict(taught)
     cfg.update_from_flattened_dict(changes_of(name))
@@ -155,7 +150,7 @@ def recipe_of(
     cfg.loop.eval_batches = min(HELD_OUT_ROWS // row.phases[-1][2], 2 * steps[-1])
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
     corpus = shards.open_corpus(values.corpus)
-    if row.has_teacher:
+    if has_teacher(name):
         folder = str(workdir(name, seed, values))
         config = teacher.resolve(config, folder, corpus, ())
     return pretraining.resolve(config, [corpus])
@@ -381,7 +376,7 @@ def make_parser(description: str):
 def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
     parser, add, names_of = make_parser(__doc__)
-    without_teacher = [name for name, row in ROWS.items() if not row.has_teacher]
+    without_teacher = [name for name in ROWS if not has_teacher(name)]
     add("rows", without_teacher, "some of the rows", type=names_of(ROWS))
     add("teacher", "", "checkpoint that the row with a teacher imitates")
     add("steps", 18_000, "of the first row, whose time is the budget")

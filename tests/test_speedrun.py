@@ -29,10 +29,7 @@ def test_each_row_has_its_change_only(corpus, tmp_path):
     for name, row in speedrun.ROWS.items():
         if row.parent and row.phases == speedrun.ROWS[row.parent].phases:
             lines = knobs.differences(built[row.parent], built[name], free=False)
-            changed = row.changes.keys()
-            if row.has_teacher and not speedrun.ROWS[row.parent].has_teacher:
-                changed = {"objective.kind"}
-            assert {line.split(":")[0] for line in lines} == changed
+            assert {line.split(":")[0] for line in lines} == row.changes.keys()
     phase = built["short rows first"].phases[0]
     assert (phase.length, phase.batch_size) == (32, 32)
     recipe, winner = recipes.build("speedrun"), built[speedrun.WINNER]
