@@ -184,23 +184,19 @@ class PretrainConfig:
         # With a checkpoint to read, architectures are not known yet.
         if not self.init_from and not getattr(self.objective, "teacher", ""):
             self.check_phases_fit(where)
-        changed = [
-            f"optimizer.{name}"
-            for name in _RATES
-            if getattr(self.optimizer, name) != getattr(OptimizerConfig, name)
-        ]
-        self.check_rates(changed, where)
+        self.check_rates((), where)
 
     def check_rates(self, given: Collection[str], where: str = "") -> None:
-        """Check that phases do not replace a field whose path is in `given`."""
+        """Check that phases replace no field that was changed, or given by its path."""
         if not self.phases[0].learning_rate:
             return
         for name in _RATES:
-            if f"optimizer.{name}" in given:
+            path, value = f"optimizer.{name}", getattr(self.optimizer, name)
+            if path in given or value != getattr(OptimizerConfig, name):
                 raise UserError(
-                    f"{where}optimizer.{name}={getattr(self.optimizer, name)} has no "
-                    f"effect beside {where}phases[0].learning_rate; set "
-                    f"{where}phases[0].{name} instead"
+                    f"{where}{path}={value} has no effect beside "
+                    f"{where}phases[0].learning_rate; set {where}phases[0].{name} "
+                    "instead"
                 )
 
     def _check_encoder(self, where: str) -> None:
