@@ -45,6 +45,8 @@ required zone "give the zone of the slice, --zone=ZONE"
 required_number max_restarts worker
 [[ $action == run ]] || (($# == 0)) || fail "only run takes a program after --"
 where=(--zone="$zone" ${project:+--project="$project"})
+resource=tpu-vm
+[[ -z $queued ]] || resource="queued-resources"
 
 # on WORKER COMMAND: run a shell command on one worker, or on `all`.
 on() {
@@ -72,13 +74,7 @@ case $action in
         ${spot:+--spot}
     fi
     ;;
-  status)
-    if [[ -n $queued ]]; then
-      run gcloud compute tpus queued-resources describe "$name" "${where[@]}"
-    else
-      run gcloud compute tpus tpu-vm describe "$name" "${where[@]}"
-    fi
-    ;;
+  status) run gcloud compute tpus "$resource" describe "$name" "${where[@]}" ;;
   install)
     if [[ -z $repo ]]; then
       repo=$(git -C "$root" remote get-url origin 2>/dev/null) ||
@@ -104,10 +100,6 @@ case $action in
   stacks) on all "bash bert_jax/launch/restart.sh --signal=USR1 --log=bert_jax.log" ;;
   stop) on all "bash bert_jax/launch/restart.sh --signal=TERM --log=bert_jax.log" ;;
   delete)
-    if [[ -n $queued ]]; then
-      run gcloud compute tpus queued-resources delete "$name" "${where[@]}" --force
-    else
-      run gcloud compute tpus tpu-vm delete "$name" "${where[@]}"
-    fi
+    run gcloud compute tpus "$resource" delete "$name" "${where[@]}" ${queued:+--force}
     ;;
 esac
