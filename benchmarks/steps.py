@@ -17,21 +17,13 @@ VOCAB = 30_522
 
 @dataclasses.dataclass(frozen=True)
 class Case:
-    """Model and batch of a benchmark.
+    """Model and batch of a benchmark."""
 
-    Attributes:
-      size: One of SIZES.
-      dtype: Compute type.
-      batch: Sequences of a batch.
-      length: Tokens of a sequence.
-      attention_dropout: Rate of dropout of attention probabilities.
-    """
-
-    size: str
-    dtype: str
-    batch: int
-    length: int
-    attention_dropout: float = 0.1
+    size: str  # one of SIZES
+    dtype: str  # compute type
+    batch: int  # sequences of a batch
+    length: int  # tokens of a sequence
+    attention_dropout: float = 0.1  # rate of dropout of attention probabilities
 
     @property
     def shape(self):
