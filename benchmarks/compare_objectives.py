@@ -101,12 +101,9 @@ def shape_cells(config: config_lib.PretrainConfig) -> list[str]:
     ]
     (phase,) = config.phases
     operations = objective.sequence_flops(phase.length) / 1e6
-    if config.objective.kind == "causal_lm":
-        predicted = phase.length - 1
-    elif config.objective.kind == "permutation_lm":
-        predicted = config.objective.predictions(phase.length)
-    else:
-        predicted = config.objective.masking.predictions(phase.length)
+    batch = objective.batch_shapes(1, phase.length)
+    columns = [x.shape[1] for n, x in batch.items() if n.endswith("_positions")]
+    (predicted,) = columns or [phase.length - 1]  # left to right: all but the first
     return [*(f"{size:,}" for size in sizes), str(predicted), f"{operations:.0f}"]
 
 
