@@ -2,12 +2,11 @@
 
 import dataclasses
 import importlib.metadata
-from collections.abc import Callable
 
 import jax
 
 from bert_jax import config as config_lib
-from bert_jax import pretraining
+from bert_jax import pretraining, terminal
 from bert_jax.planning.phase import PhasePlan, plan_phase
 from bert_jax.planning.schedule import ScheduleFolder
 from bert_jax.planning.topology import Topology
@@ -60,18 +59,15 @@ class Planner:
     topology: Topology
     schedule_folder: ScheduleFolder | None = None  # if schedules are requested
 
-    def plan(
-        self,
-        config: config_lib.PretrainConfig,
-        recipe: str,
-        say: Callable[[str], None] = lambda line: None,
-    ) -> Plan:
+    def plan(self, config: config_lib.PretrainConfig, recipe: str) -> Plan:
         """Compile all phases of a recipe, and report each one before."""
         run = self.run(config)
         params = run.state_shapes.params
         phases = []
         for i, phase in enumerate(run.phases):
-            say(f"compiling phase {i + 1} of {len(run.phases)}, length {phase.length}")
+            terminal.say(
+                f"compiling phase {i + 1} of {len(run.phases)}, length {phase.length}"
+            )
             phases.append(plan_phase(run, phase, self.topology, self.schedule_folder))
         return Plan(
             recipe=recipe,

@@ -94,7 +94,7 @@ def main() -> int:
     planner = Planner(open_topology(name, values.slices), schedule_folder)
     path, _, variant = values["config"].config_filename.partition(":")
     recipe = ":".join(filter(None, (pathlib.Path(path).stem, variant)))
-    plan = planner.plan(config, recipe, terminal.say)
+    plan = planner.plan(config, recipe)
     suggestions = search.suggestions(planner, config, plan)
     report = {**page.to_dict(plan), "suggestions": suggestions}
     if not values.json:
