@@ -88,24 +88,15 @@ class Masking:
           `PretrainingBatches`.
         """
         positions, is_chosen = self._choose(ids, keys_for)
-        rows, length = tf.shape(ids)[0], self._length
-        flat_ids = tf.reshape(ids, [-1])
-        row = tf.range(rows, dtype=tf.int64)[:, None]
-        flat_positions = row * length + positions
-        labels = tf.gather(flat_ids, flat_positions)
+        labels = tf.gather(ids, positions, batch_dims=1)
         replacement = self._replace(labels, positions, keys_for(Purpose.REPLACEMENTS))
         # Slots without a prediction point at [CLS], position 0, and must not change it.
         # They write its token, or its replacement if the first slot predicts it.
         replaces_first = is_chosen[:, :1] & (positions[:, :1] == 0)
         first = tf.where(replaces_first, replacement[:, :1], labels)
         replacement = tf.where(is_chosen, replacement, first)
-        corrupted = tf.tensor_scatter_nd_update(
-            flat_ids,
-            tf.reshape(flat_positions, [-1, 1]),
-            tf.reshape(replacement, [-1]),
-        )
         return {
-            "input_ids": tf.reshape(corrupted, [rows, length]),
+            "input_ids": set_columns(ids, positions, replacement),
             "mlm_positions": tf.cast(positions, tf.int32),
             "mlm_labels": tf.where(is_chosen, labels, 0),
             "mlm_weights": tf.cast(is_chosen, tf.float32),
@@ -246,6 +237,13 @@ class Masking:
             self._tokenizer.mask_id,
             tf.where(changes, tf.gather(self._replacements, index), labels),
         )
+
+
+def set_columns(rows: tf.Tensor, columns: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Replace the values of rows [B, L] at columns [B, P]."""
+    row = tf.range(tf.shape(columns)[0], dtype=columns.dtype)[:, None]
+    index = tf.stack([tf.broadcast_to(row, tf.shape(columns)), columns], axis=-1)
+    return tf.tensor_scatter_nd_update(rows, index, values)  # index: [B, P, 2]
 
 
 def _distance_to_next(marks: tf.Tensor, column: tf.Tensor) -> tf.Tensor:

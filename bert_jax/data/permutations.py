@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.data import random_bits
+from bert_jax.data import masking, random_bits
 from bert_jax.data.random_bits import Purpose
 
 
@@ -68,17 +68,12 @@ class Permutations:
         positions = tf.searchsorted(before, index + 1)
         # Slots without a target point at [CLS], which has a rank anyway.
         positions = tf.where(is_used, positions, 0)
-        rows, length = tf.shape(ids)[0], self._length
-        flat = tf.range(rows)[:, None] * length + positions
-        has_rank = tf.tensor_scatter_nd_update(
-            tf.reshape(is_special, [-1]),
-            tf.reshape(flat, [-1, 1]),
-            tf.ones([tf.size(flat)], tf.bool),
+        labels = tf.gather(ids, positions, batch_dims=1)
+        has_rank = masking.set_columns(
+            is_special, positions, tf.ones_like(positions, tf.bool)
         )
-        labels = tf.gather(tf.reshape(ids, [-1]), flat)
-        has_rank = tf.reshape(has_rank, [rows, length])
         # Ranks are places in the sorted order of random numbers.
-        random = random_bits.column_ranks(keys_for(Purpose.RANKS), length)
+        random = random_bits.column_ranks(keys_for(Purpose.RANKS), self._length)
         random = tf.where(has_rank, random, tf.int64.max)
         ranks = tf.searchsorted(tf.sort(random, axis=1), random)
         return {
