@@ -73,78 +73,61 @@ class Packing:
         return chunks, count
 
     def lay_out(
-        self,
-        examples: dict[str, tf.Tensor],
-        count: tf.Tensor,
+        self, examples: dict[str, tf.Tensor], count: tf.Tensor
     ) -> dict[str, tf.Tensor]:
         """Pack examples into rows, with the arrays that `data/batches.py` lists."""
         examples = dict(examples)
-        sizes = tf.math.count_nonzero(examples.pop("attention_mask"), axis=1)
-        tokens = _Layout(sizes, count, self._max_examples, self._length)
+        mask = examples.pop("attention_mask")
+        sizes = tf.math.count_nonzero(mask, axis=1)
+        number = tf.ragged.range(count).values  # of each example in its row
+        first = tf.cumsum(count, exclusive=True)  # index of each row's first example
+        # Tokens of the row before each example: int32 [examples].
+        before = tf.cumsum(sizes, exclusive=True)
+        before = tf.cast(before - tf.repeat(tf.gather(before, first), count), tf.int32)
+
+        def tokens(values: tf.Tensor, padding: int | None = None) -> tf.Tensor:
+            values = tf.broadcast_to(values, tf.shape(mask))
+            return _end_to_end(values, sizes, count, self._length, padding)
+
         packed = {
-            "attention_mask": tokens.is_used,
-            "positions": tf.cast(tokens.offset, tf.int32),
-            "documents": tf.cast(tokens.number, tf.int32),
-            "input_ids": tokens.take(examples.pop("input_ids"), self._pad_id),
+            "attention_mask": tokens(mask),
+            "positions": tokens(tf.range(self._length)[None, :]),
+            "documents": tokens(tf.cast(number, tf.int32)[:, None]),
+            "input_ids": tokens(examples.pop("input_ids"), self._pad_id),
         }
         if "segment_ids" in examples:
-            packed["segment_ids"] = tokens.take(examples.pop("segment_ids"))
+            packed["segment_ids"] = tokens(examples.pop("segment_ids"))
         if "mlm_weights" in examples:
-            examples["mlm_positions"] += tf.cast(tokens.before, tf.int32)[:, None]
+            examples["mlm_positions"] += before[:, None]
             used = tf.math.count_nonzero(examples["mlm_weights"], axis=1)
-            slots = _Layout(used, count, self._max_examples, self._max_predictions)
             for name in ("mlm_positions", "mlm_labels", "mlm_weights"):
-                packed[name] = slots.take(examples.pop(name))
+                values = examples.pop(name)
+                packed[name] = _end_to_end(values, used, count, self._max_predictions)
         if "weights" in examples:  # equal for all examples of a row
-            first = tf.cumsum(count, exclusive=True)
             packed["weights"] = tf.gather(examples.pop("weights"), first)
         if examples:  # labels and weights of the pair task
-            examples["pooled_positions"] = tf.cast(tokens.before, tf.int32)
-            one = tf.ones_like(sizes)
-            layout = _Layout(one, count, self._max_examples, self._max_examples)
+            examples["pooled_positions"] = before
             for name, values in examples.items():
-                packed[name] = layout.take(values[:, None])
+                rows = tf.RaggedTensor.from_row_lengths(values, count, validate=False)
+                packed[name] = rows.to_tensor(shape=[None, self._max_examples])
         return packed
 
 
-class _Layout:
-    """Layout of parts of examples, such as tokens, end to end in rows of W columns.
+def _end_to_end(
+    values: tf.Tensor,
+    sizes: tf.Tensor,
+    count: tf.Tensor,
+    width: int,
+    padding: int | None = None,
+) -> tf.Tensor:
+    """Lay the first values of each example end to end: [examples, N] to [B, `width`].
 
-    Attributes:
-      is_used: bool [B, W].
-      number: int64 [B, W], index of the example in its row; 0 where there is none.
-      offset: int64 [B, W], index in the example; 0 where there is none.
-      before: int64 [examples], columns of the row before each example.
+    `sizes`, int64 [examples], are the numbers of these values, and `count`, int64 [B],
+    the examples of each row. Rows are padded, with 0 if `padding` is None.
     """
-
-    def __init__(self, sizes: tf.Tensor, count: tf.Tensor, most: int, width: int):
-        """Lay out the examples of some rows.
-
-        Args:
-          sizes: int64 [examples], columns of each example, row by row.
-          count: int64 [B], examples of each row.
-          most: Examples in a row, at most: S.
-          width: Columns of a row, W.
-        """
-        in_rows = tf.RaggedTensor.from_row_lengths(sizes, count, validate=False)
-        in_rows = in_rows.to_tensor(shape=[None, most])  # [B, S]
-        ends = tf.cumsum(in_rows, axis=1)
-        begins = ends - in_rows
-        self.before = tf.boolean_mask(begins, tf.sequence_mask(count, most))
-        column = tf.range(width, dtype=tf.int64)[None, :]
-        column = tf.tile(column, [tf.shape(count)[0], 1])
-        self.is_used = column < ends[:, -1:]
-        number = tf.searchsorted(ends, column, side="right", out_type=tf.int64)
-        self.number = tf.where(self.is_used, number, 0)
-        offset = column - tf.gather(begins, self.number, batch_dims=1)
-        self.offset = tf.where(self.is_used, offset, 0)
-        self._example = tf.cumsum(count, exclusive=True)[:, None] + self.number
-
-    def take(self, values: tf.Tensor, padding: int = 0) -> tf.Tensor:
-        """Gather the first values of each example: [examples, N] to [B, W]."""
-        index = self._example * values.shape[1] + self.offset
-        taken = tf.gather(tf.reshape(values, [-1]), index)
-        return tf.where(self.is_used, taken, tf.cast(padding, values.dtype))
+    parts = tf.RaggedTensor.from_tensor(values, sizes)  # [examples, (sizes)]
+    rows = tf.RaggedTensor.from_row_lengths(parts, count, validate=False)
+    return rows.merge_dims(1, 2).to_tensor(padding, shape=[None, width])
 
 
 def _best_fit(sizes: np.ndarray, length: int, max_examples: int) -> np.ndarray:
