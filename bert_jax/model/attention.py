@@ -9,7 +9,7 @@ from bert_jax import config as config_lib
 from bert_jax.model import rotary
 from bert_jax.model.attention_pattern import AttentionPattern
 from bert_jax.model.kernels import attention as kernels
-from bert_jax.model.linear import Linear, output_stddev
+from bert_jax.model.linear import Linear, attention_output
 
 
 class SelfAttention(nn.Module):
@@ -63,12 +63,8 @@ class SelfAttention(nn.Module):
         context = kernels.attend(
             c, *sources, biases, pattern, rotations, dropout_keys, query_positions
         )  # [B, P, H, K]
-        product, bias = linear(
-            ("heads", "head"),
-            (("embed", c.hidden_size),),
-            stddev=output_stddev(c),
-            name="output",
-        ).product_and_bias(context)  # [B, P, D]
+        output = attention_output(c, c.linear_bias)
+        product, bias = output.product_and_bias(context)  # [B, P, D]
         if not return_probabilities:
             return product, bias, None
         probabilities = kernels.probabilities(

@@ -66,6 +66,18 @@ def initializer(stddev: float, names: tuple[str, ...]) -> nn.initializers.Initia
     return nn.with_logical_partitioning(init, names)
 
 
+def attention_output(config: config_lib.EncoderConfig, has_bias: bool) -> Linear:
+    """Return the layer from the heads of attention to hidden states."""
+    return Linear(
+        ("heads", "head"),
+        (("embed", config.hidden_size),),
+        config.dtype,
+        output_stddev(config),
+        has_bias,
+        name="output",
+    )
+
+
 def output_stddev(config: config_lib.EncoderConfig) -> float:
     """Return the initial deviation of kernels that `depth_scaled_init` scales."""
     if not config.depth_scaled_init:

@@ -4,6 +4,8 @@ It defines the result of the kernels, which `kernels/attention.py` chooses.
 """
 
 import functools
+from collections.abc import Callable
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -53,6 +55,36 @@ def probabilities(
     total = jnp.sum(exponentials, axis=-1, keepdims=True)
     sees_nothing = highest < 0.5 * HIDDEN_SCORE
     return exponentials / jnp.where(sees_nothing, jnp.inf, total)
+
+
+def attend_with_scores(
+    config: config_lib.EncoderConfig,
+    scores: Callable[..., tuple[jax.Array, ...]],
+    factors: tuple[Any, ...],
+    value: Float[Array, "B M H K"],
+    mask: Bool[Array, "#B 1 #L M"],
+    dropout_keys: UInt32[Array, "B ..."] | None,
+    return_probabilities: bool,
+) -> tuple[Float[Array, "B L H K"], Float[Array, "B H L M"] | None]:
+    """Return the result of `attend`, and the probabilities before dropout, or None.
+
+    `scores` maps the factors to queries [B, H, L, K], keys [B, H, M, K], and the scores
+    that are added to their products. The backward pass may compute it again.
+    """
+
+    def context(value, *factors):
+        query, key, added = scores(*factors)
+        value, rate = value.swapaxes(1, 2), config.attention_dropout_rate
+        result = attend(query, key, value, mask, dropout_keys, rate, added)
+        return result.swapaxes(1, 2)
+
+    if config.remat == "attention":
+        context = jax.checkpoint(context)
+    result = context(value, *factors)
+    if not return_probabilities:
+        return result, None
+    query, key, added = scores(*factors)
+    return result, probabilities(query, key, mask, added)
 
 
 @functools.partial(jax.custom_vjp, nondiff_argnums=(5,))

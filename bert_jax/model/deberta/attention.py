@@ -16,7 +16,7 @@ from jaxtyping import Array, Float, Int, UInt32
 from bert_jax import config as config_lib
 from bert_jax.model import plain_attention, products
 from bert_jax.model.attention_pattern import AttentionPattern
-from bert_jax.model.linear import Linear, output_stddev
+from bert_jax.model.linear import Linear, attention_output
 
 
 @jax.tree_util.register_dataclass
@@ -100,32 +100,12 @@ class DisentangledAttention(nn.Module):
                 added = jnp.take_along_axis(added, at, axis=2)  # [B, H, P, L]
             return query, key, added
 
-        def attend(value, *factors):
-            query, key, added = scores(*factors)
-            context = plain_attention.attend(
-                query,
-                key,
-                value.swapaxes(1, 2),
-                mask,
-                keys,
-                c.attention_dropout_rate,
-                added,
-            )
-            return context.swapaxes(1, 2)  # [B, P, H, K]
-
-        if c.remat == "attention":
-            attend = jax.checkpoint(attend)
         factors = query, key, query_of_distance, key_of_distance
-        product, bias = linear(
-            ("heads", "head"),
-            (("embed", c.hidden_size),),
-            stddev=output_stddev(c),
-            name="output",
-        ).product_and_bias(attend(value, *factors))
-        if not return_probabilities:
-            return product, bias, None
-        query, key, added = scores(*factors)
-        return product, bias, plain_attention.probabilities(query, key, mask, added)
+        context, probabilities = plain_attention.attend_with_scores(
+            c, scores, factors, value, mask, keys, return_probabilities
+        )  # [B, P, H, K]
+        output = attention_output(c, has_bias=True)
+        return *output.product_and_bias(context), probabilities
 
 
 def distance_scores(

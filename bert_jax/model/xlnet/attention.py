@@ -128,34 +128,12 @@ class RelativeAttention(nn.Module):
             query = (query + relative.content_bias).astype(c.dtype)
             return query.swapaxes(1, 2), key.swapaxes(1, 2), added  # [B, H, ...]
 
-        def attend(query, key, value, relative):
-            query, key, added = scores(query, key, relative)
-            context = plain_attention.attend(
-                query,
-                key,
-                value.swapaxes(1, 2),
-                mask,
-                keys,
-                c.attention_dropout_rate,
-                added,
-            )
-            return context.swapaxes(1, 2)
-
-        if c.remat == "attention":
-            attend = jax.checkpoint(attend)
-        product, _ = linear.Linear(
-            ("heads", "head"),
-            (("embed", c.hidden_size),),
-            c.dtype,
-            linear.output_stddev(c),
-            has_bias=False,
-            name="output",
-        ).product_and_bias(attend(query, key, value, relative))
-        if not return_probabilities:
-            return product, None, None
-        query, key, added = scores(query, key, relative)
-        probabilities = plain_attention.probabilities(query, key, mask, added)
-        return product, None, probabilities
+        factors = query, key, relative
+        context, probabilities = plain_attention.attend_with_scores(
+            c, scores, factors, value, mask, keys, return_probabilities
+        )
+        output = linear.attention_output(c, has_bias=False)
+        return *output.product_and_bias(context), probabilities
 
     def _parameters(self):
         c = self.config
