@@ -7,7 +7,6 @@ pass computes the logits again, and writes their gradient in the type of the fac
 for two products outside the kernel.
 """
 
-import dataclasses
 import functools
 
 import jax
@@ -36,42 +35,25 @@ _BIAS = (None,)
 _SUMS = ("batch", None)
 
 
-@dataclasses.dataclass(frozen=True)
-class Options:
-    """Static options of the kernels.
-
-    Attributes:
-      vocab_size: Number of logits; the table's later rows are padding.
-      interpret: Whether to interpret the kernels, on any backend.
-    """
-
-    vocab_size: int
-    interpret: bool
-
-
+@functools.partial(jax.custom_vjp, nondiff_argnums=(4, 5))
 def cross_entropy(
     x: Float[Array, "B P E"],
     table: Float[Array, "V E"],
     bias: Float[Array, " V"],
     labels: Int[Array, "B P"],
-    *,
     vocab_size: int,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B P"], Float[Array, "B P"]]:
     """Return the cross entropy of x table^T + bias, and if the label is the argmax.
 
     Factors have the type of `x`. The second result is 1.0 or 0.0; the argmax is the
-    first maximum.
+    first maximum. Rows of the table beyond `vocab_size` are padding. `interpret` makes
+    the kernels run on any backend.
     """
-    return _cross_entropy(x, table, bias, labels, Options(vocab_size, interpret))
+    return _cross_entropy_forward(x, table, bias, labels, vocab_size, interpret)[0]
 
 
-@functools.partial(jax.custom_vjp, nondiff_argnums=(4,))
-def _cross_entropy(x, table, bias, labels, options):
-    return _cross_entropy_forward(x, table, bias, labels, options)[0]
-
-
-def _cross_entropy_forward(x, table, bias, labels, options):
+def _cross_entropy_forward(x, table, bias, labels, *options):
     factor = table.astype(x.dtype)
     inputs = _HIDDEN, _TABLE, _BIAS, _PREDICTIONS
     loss, is_correct, log_normalizer = per_device.apply(
@@ -80,7 +62,8 @@ def _cross_entropy_forward(x, table, bias, labels, options):
     return (loss, is_correct), (x, factor, bias, labels, log_normalizer)
 
 
-def _cross_entropy_backward(options, residuals, gradients):
+def _cross_entropy_backward(vocab_size, interpret, residuals, gradients):
+    options = vocab_size, interpret
     x, table, *_ = residuals
     inputs = _HIDDEN, _TABLE, _BIAS, *[_PREDICTIONS] * 3
     d_logits, d_bias = per_device.apply(
@@ -98,28 +81,30 @@ def _cross_entropy_backward(options, residuals, gradients):
     return dx.reshape(x.shape), d_table, jnp.sum(d_bias, axis=0), None
 
 
-_cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
+cross_entropy.defvjp(_cross_entropy_forward, _cross_entropy_backward)
 
 
 def _run_forward(options, x, table, bias, labels):
+    vocab_size, interpret = options
     rows = labels.size
     value = jax.ShapeDtypeStruct((rows, 1), jnp.float32)
     results = _run(
-        functools.partial(_forward, options),
+        functools.partial(_forward, vocab_size),
         "cross_entropy_forward",
         (_ROW, _COLUMN),
         (x.reshape(rows, -1), table, bias[None], labels.reshape(rows, 1)),
         {(_ROW, 1): [value] * 3},
         num_states=4,
-        interpret=options.interpret,
+        interpret=interpret,
     )
     return tuple(result.reshape(labels.shape) for result in results)
 
 
 def _run_backward(options, x, table, bias, *values):
+    vocab_size, interpret = options
     rows, size = values[0].size, table.shape[0]
     d_logits, d_bias = _run(
-        functools.partial(_backward, options, rows),
+        functools.partial(_backward, vocab_size, rows),
         "cross_entropy_backward",
         (_COLUMN, _ROW),
         (
@@ -133,7 +118,7 @@ def _run_backward(options, x, table, bias, *values):
             (8, _COLUMN): [jax.ShapeDtypeStruct((8, size), jnp.float32)],
         },
         num_states=0,
-        interpret=options.interpret,
+        interpret=interpret,
     )
     return d_logits.reshape(*x.shape[:2], size), d_bias
 
@@ -186,7 +171,7 @@ def _run(kernel, name, loops, arrays, results, num_states, interpret):
     )(*arrays)
 
 
-def _chunks(options, block, x, table, bias, labels):
+def _chunks(vocab_size, block, x, table, bias, labels):
     """Yield the logits of a block by rows, [chunk, columns], and the label's column.
 
     Yields:
@@ -206,12 +191,14 @@ def _chunks(options, block, x, table, bias, labels):
         parts = []
         for first in range(0, size, LANES):
             part = logits[:, first : first + LANES] + bias[:, first : first + LANES]
-            is_token = column < options.vocab_size - first
+            is_token = column < vocab_size - first
             parts.append(jnp.where(is_token, part, -1e9))
         yield at, parts, labels[at] - column
 
 
-def _forward(options, x, table, bias, labels, loss, is_correct, log_normalizer, *state):
+def _forward(
+    vocab_size, x, table, bias, labels, loss, is_correct, log_normalizer, *state
+):
     """Add a block of columns to the running values of its rows, by lane."""
     maxima, sums, chosen, earlier = state
     block = pl.program_id(1)
@@ -221,7 +208,7 @@ def _forward(options, x, table, bias, labels, loss, is_correct, log_normalizer, 
         maxima[...] = earlier[...] = jnp.full(maxima.shape, -1e30)
         sums[...] = chosen[...] = jnp.zeros(sums.shape)
 
-    for at, parts, distance in _chunks(options, block, x, table, bias, labels):
+    for at, parts, distance in _chunks(vocab_size, block, x, table, bias, labels):
         before = maxima[at]
         maximum = functools.reduce(jnp.maximum, parts, before)
         total = sums[at] * jnp.exp(before - maximum)
@@ -246,7 +233,7 @@ def _forward(options, x, table, bias, labels, loss, is_correct, log_normalizer, 
 
 
 def _backward(
-    options, rows, x, table, bias, labels, log_normalizer, gradient, d_logits, d_bias
+    vocab_size, rows, x, table, bias, labels, log_normalizer, gradient, d_logits, d_bias
 ):
     """Write the gradient of a block of logits, and add it up for the bias."""
     block = pl.program_id(0), pl.program_id(1)
@@ -256,7 +243,7 @@ def _backward(
         d_bias[...] = jnp.zeros(d_bias.shape)
 
     row = lax.broadcasted_iota(jnp.int32, (_CHUNK, LANES), 0) + block[1] * x.shape[0]
-    for at, parts, distance in _chunks(options, block[0], x, table, bias, labels):
+    for at, parts, distance in _chunks(vocab_size, block[0], x, table, bias, labels):
         is_inside = row < rows - at.start
         normalizer, g = log_normalizer[at], gradient[at]
         for i, part in enumerate(parts):
