@@ -267,8 +267,7 @@ def _run(options, *arrays):
         outer = inner = 0
         if not is_whole:
             outer, inner = pl.program_id(2), pl.program_id(3)
-        query, key = (inner, outer) if is_backward else (outer, inner)
-        place = scores_lib.Place(query, key, *pieces)
+        at = (inner, outer) if is_backward else (outer, inner)
         if "rotated_query" in by_name:
             # The outer piece is rotated once for all inner pieces.
             is_new = {"query": is_backward or inner == 0}
@@ -283,7 +282,11 @@ def _run(options, *arrays):
                 by_name[name] = target
             if not is_backward:
                 del by_name["query_rotations"], by_name["key_rotations"]
-        kernel(options, place, counters, **by_name)
+        documents = by_name.pop("queries"), by_name.pop("keys")
+        program = scores_lib.Program(
+            options, at, pieces, counters, by_name["query"], *documents
+        )
+        kernel(program, **by_name)
 
     out_shape, out_specs = zip(*outputs.values(), strict=True)
     scores = batch * size // options.head_size * length * key.shape[1]

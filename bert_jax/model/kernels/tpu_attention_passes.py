@@ -11,18 +11,14 @@ from jax.experimental import pallas as pl
 from bert_jax.model.attention_pattern import HIDDEN_SCORE
 from bert_jax.model.kernels import tpu_rotations
 from bert_jax.model.kernels.decisions import LANES, QUERY_CHUNK
-from bert_jax.model.kernels.tpu_attention_scores import Program, dot, dot_transposed
+from bert_jax.model.kernels.tpu_attention_scores import dot, dot_transposed
 
 
 def forward(
-    options,
-    place,
-    counters,
+    program,
     query,
     key,
     value,
-    queries,
-    keys,
     output,
     sums,
     highest=None,
@@ -31,18 +27,16 @@ def forward(
 ):
     """Write outputs and log sums of a program's heads.
 
-    Counters are [B H], one for each head's first word; queries, keys, values and
-    outputs [1, L, columns]; documents of queries and of keys [1, 1, L]. `sums`, [1, 1,
-    heads, L], are the logarithms, to the base of 2, of the sums of exponentials of
-    scores; they are infinite for queries that see no key.
+    `program` is a `tpu_attention_scores.Program`. Queries, keys, values and outputs are
+    [1, L, columns]. `sums`, [1, 1, heads, L], are the logarithms, to the base of 2, of
+    the sums of exponentials of scores; they are infinite for queries that see no key.
 
     In long rows, L is the size of a piece. The pieces of keys come one after another,
     and each overwrites the results of the previous one. Running values are kept in
     float32: the `highest` score and the `total` of exponentials, [heads, L], and the
     sum of values, `context` [128, L].
     """
-    program = Program(options, place, counters, query, queries, keys)
-    is_whole = place.is_whole
+    options, is_whole = program.options, program.is_whole
 
     def begin(step):
         q = program.only(step, query[0, step.chunk, step.columns])
@@ -50,7 +44,7 @@ def forward(
 
     if not is_whole:
 
-        @pl.when(place.key == 0)
+        @pl.when(program.at[1] == 0)
         def _():
             highest[:] = jnp.full_like(highest, HIDDEN_SCORE)
             total[:] = jnp.zeros_like(total)
@@ -86,14 +80,10 @@ def forward(
 
 
 def backward(
-    options,
-    place,
-    counters,
+    program,
     query,
     key,
     value,
-    queries,
-    keys,
     output,
     sums,
     gradient,
@@ -116,7 +106,9 @@ def backward(
     array for queries has all positions of the row, since each piece of keys meets all
     pieces of queries. Rotations of queries and of keys are [1, 2, L, 128].
     """
-    program = Program(options, place, counters, query, queries, keys)
+    options, is_whole = program.options, program.is_whole
+    query_piece, key_piece = program.at
+    query_pieces, key_pieces = program.pieces
     kept = 1 - options.rate
     scale = options.head_size**-0.5 / kept
     length = query.shape[1]
@@ -130,11 +122,11 @@ def backward(
         return q, g, program.scores(step, k, q), logs, dot_transposed(v, g)
 
     def clear():
-        @pl.when(place.key == 0)
+        @pl.when(key_piece == 0)
         def _():
             total_d_query[:] = jnp.zeros((length, LANES), jnp.float32)
 
-        @pl.when(place.query == 0)
+        @pl.when(query_piece == 0)
         def _():
             total_d_key[:] = jnp.zeros_like(total_d_key)
             total_d_value[:] = jnp.zeros_like(total_d_value)
@@ -152,11 +144,11 @@ def backward(
                 of_bias += jnp.sum(x, axis=0, keepdims=True)
             d_biases[0, index : index + 1, columns] += of_bias
 
-        @pl.when(place.key == place.key_pieces - 1)
+        @pl.when(key_piece == key_pieces - 1)
         def _():
             write_one(0, d_query, total_d_query, scale, query_rotations)
 
-        @pl.when(place.query == place.query_pieces - 1)
+        @pl.when(query_piece == query_pieces - 1)
         def _():
             write_one(1, d_key, total_d_key, scale, key_rotations)
             write_one(2, d_value, total_d_value, 1 / kept, None)
@@ -188,9 +180,7 @@ def backward(
             if step.last and chunk.stop == length and is_whole:
                 write(columns)
 
-    is_whole = place.is_whole
-
-    @pl.when(place.query + place.key == 0)
+    @pl.when(query_piece + key_piece == 0)
     def _():
         d_biases[:] = jnp.zeros_like(d_biases)
 

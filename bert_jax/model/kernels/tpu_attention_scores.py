@@ -7,7 +7,6 @@ are [M, N], the M keys that the chunk meets by its N queries.
 import dataclasses
 import math
 
-import jax
 import jax.numpy as jnp
 from jax import lax
 from jax.experimental import pallas as pl
@@ -51,27 +50,6 @@ class Options:
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
-    """Position of a program's queries and keys in a row that is cut into pieces.
-
-    Attributes:
-      query: Index of the piece of queries; 0, known at compile time, in whole rows.
-      key: Index of the piece of keys, likewise.
-      query_pieces: Number of pieces of queries in a row.
-      key_pieces: Number of pieces of keys.
-    """
-
-    query: int | jax.Array
-    key: int | jax.Array
-    query_pieces: int
-    key_pieces: int
-
-    @property
-    def is_whole(self) -> bool:
-        return self.query_pieces == self.key_pieces == 1
-
-
-@dataclasses.dataclass(frozen=True)
 class Step:
     """A head and a chunk of its queries.
 
@@ -95,11 +73,21 @@ class Step:
 
 
 class Program:
-    """State that the heads of a program share, and steps that both passes share."""
+    """State that the heads of a program share, and steps that both passes share.
 
-    def __init__(self, options, place, counters, query, queries, keys):
+    Attributes:
+      options: Static options.
+      at: Indices of its pieces of queries and of keys in the row; 0, known at compile
+        time, in whole rows.
+      pieces: Numbers of pieces of queries and of keys in a row.
+      is_whole: Whether these are 1.
+    """
+
+    def __init__(self, options, at, pieces, counters, query, queries, keys):
         length = keys.shape[2]
-        self._options, self._place = options, place
+        self.options, self.at, self.pieces = options, at, pieces
+        self.is_whole = pieces == (1, 1)
+        self._ahead = at[1] - at[0]  # pieces by which the keys are ahead of the queries
         self._queries = queries
         # [M, N] like the scores: a register would hold one row of [1, M].
         self._keys = jnp.broadcast_to(keys[0], (QUERY_CHUNK, length)).T
@@ -130,7 +118,7 @@ class Program:
         yield ahead
 
     def _steps(self):
-        size = self._options.head_size
+        size = self.options.head_size
         for start in range(0, self._width, LANES):
             columns = slice(start, start + LANES)
             parts = range(0, LANES, size)
@@ -153,9 +141,9 @@ class Program:
         In pieces of long rows, these are all keys. With dropout, too: a key shares its
         random word with a key of the other half.
         """
-        options = self._options
+        options = self.options
         begin, end = 0, self._length
-        if not options.rate and self._place.is_whole:
+        if not options.rate and self.is_whole:
             if options.window is not None:
                 begin = queries.start - options.window
                 end = queries.stop + options.window
@@ -167,20 +155,18 @@ class Program:
 
     def rows(self):
         """Return the positions in the row of the program's queries."""
-        start = self._place.query * self._query_length
-        if not self._place.is_whole:
+        start = self.at[0] * self._query_length
+        if not self.is_whole:
             start = pl.multiple_of(start, QUERY_CHUNK)
         return pl.ds(start, self._query_length)
 
     def sees_keys(self):
         """Return whether some query of the program sees some of its keys."""
-        place, window = self._place, self._options.window
-        ahead = place.key - place.query
-        sees = True
-        if not place.is_whole and self._options.causal:
-            sees = ahead <= 0
-        if not place.is_whole and window is not None:
-            sees &= jnp.abs(ahead) <= -(-window // self._length)
+        window, sees = self.options.window, True
+        if not self.is_whole and self.options.causal:
+            sees = self._ahead <= 0
+        if not self.is_whole and window is not None:
+            sees &= jnp.abs(self._ahead) <= -(-window // self._length)
         return sees
 
     def only(self, step, x):
@@ -196,14 +182,14 @@ class Program:
 
         Keys that a query does not see have `HIDDEN_SCORE`.
         """
-        options = self._options
+        options = self.options
         scores = dot_transposed(key, query)
         queries = self._queries[0, :, step.chunk] if options.packed else 0
         visible = self._keys[step.keys] == queries
         if options.causal or options.window is not None:
             key_index, query_index = _indices(len(scores))
             distance = key_index - query_index + (step.keys.start - step.chunk.start)
-            distance += (self._place.key - self._place.query) * self._length
+            distance += self._ahead * self._length
         if options.causal:
             visible &= distance <= 0
         if options.window is not None:
@@ -212,14 +198,14 @@ class Program:
 
     def dropping(self, step):
         """Return a function that zeroes dropped entries of [M, N], without scaling."""
-        if not self._options.rate:
+        if not self.options.rate:
             return lambda x: x
         block = pl.program_id(0) * pl.num_programs(1) + pl.program_id(1)
         first = randomness.advance(
             self._counters[block * self._heads + step.head],
             jnp.uint32(step.chunk.start * self._size),
         )
-        upper, lower = dropout.pairs(self._words + first, self._options.rate)
+        upper, lower = dropout.pairs(self._words + first, self.options.rate)
 
         def dropped(x):
             first = jnp.where(upper, 0.0, x[: self._size])
