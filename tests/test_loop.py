@@ -242,9 +242,10 @@ def test_the_rest_of_a_phase_is_described_once(monkeypatch):
             later.setattr(clock, "perf_counter", lambda: 5.0 + seconds)
             return window.describe_rest(left)
 
-    window = throughput.Window(run, phase, throughput.Totals(run))
+    window = throughput.Window(run)
+    window.begin_phase(phase)
     assert described(window, 99, 9.9, 599) == ""  # too few to care
-    window = throughput.Window(run, phase, throughput.Totals(run))
+    window.begin_phase(phase)
     assert described(window, 1, 9.0, 7000) == ""  # too few to know
     assert described(window, 99, 9.9, 6900).startswith("about 12 min for the other 6,9")
     assert described(window, 100, 9.9, 6800) == ""

@@ -83,7 +83,7 @@ class Loop:
         self._run = saver.run
         self._config = saver.run.config.loop
         self._ledger = saver.ledger
-        self._totals = throughput.Totals(saver.run)
+        self._window = throughput.Window(saver.run)
         self._is_profiling = False
         self._done = int(state.step)
         self._skipped = int(state.skipped)
@@ -106,7 +106,7 @@ class Loop:
             self._train_phase(phase, begin, end)
         self._saver.wait()
         goodput = {"goodput": self._ledger.fractions()["goodput"]}
-        shares = (goodput | self._totals.shares()).items()
+        shares = (goodput | self._window.shares()).items()
         parts = [f"{name} {share:.1%}" for name, share in shares]
         self._reporter.say(f"{self._ledger.describe()}; {', '.join(parts)}")
         return self._state
@@ -124,7 +124,7 @@ class Loop:
         # The phase before is saved; opening and compiling this one takes minutes.
         self._saver.wait()
         self._stop_requests.exit_at_once()
-        self._window = throughput.Window(self._run, phase, self._totals)
+        self._window.begin_phase(phase)
         self._evaluator = evaluation.Evaluator(
             self._run, phase, self._signals, self._to_devices, self._saver.heartbeat
         )

@@ -10,35 +10,6 @@ from bert_jax.objectives import metric_sums
 from bert_jax.training import hardware, programs
 from bert_jax.training.run import Phase, Run
 
-
-class Totals:
-    """Time and FLOPs of all steps of this start, without evaluations and saves."""
-
-    def __init__(self, run: Run):
-        devices = run.mesh.devices
-        # 0 where the peak is not known.
-        self._peak = devices.size * hardware.peak_flops(devices.flat[0].device_kind)
-        self._sums = np.zeros(3)
-
-    def add(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
-        """Add the duration of some steps and the model's FLOPs, and return shares.
-
-        `waited` is the part of the duration that was spent on waiting for data.
-        """
-        self._sums += (seconds, waited, flops)
-        return self._shares(seconds, waited, flops)
-
-    def shares(self) -> dict[str, float]:
-        """Return the shares of all steps; {} if there were none."""
-        return self._shares(*map(float, self._sums)) if self._sums[0] else {}
-
-    def _shares(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
-        shares = {"data_wait_fraction": waited / seconds}
-        if self._peak:
-            shares["mfu"] = flops / seconds / self._peak
-        return shares
-
-
 # Shorter remaining times are not announced.
 _SHORT_MINUTES = 1.0
 # Steps to measure before the remaining time is estimated.
@@ -46,15 +17,22 @@ _ENOUGH_STEPS = 10
 
 
 class Window:
-    """Time since the last report, and the steps in it."""
+    """Time since the last report, and the steps in it; and totals of this start."""
 
-    def __init__(self, run: Run, phase: Phase, totals: Totals):
-        self._phase = phase
-        self._step_flops = {n: run.flops(phase, n) for n in phase.lengths}
-        self._totals = totals
-        self._has_described = False
+    def __init__(self, run: Run):
+        self._run = run
         devices = list(run.mesh.devices.flat)
+        # 0 where the peak is not known.
+        self._peak = len(devices) * hardware.peak_flops(devices[0].device_kind)
         self._process_of_device = np.array([d.process_index for d in devices])
+        # Seconds, seconds of waiting for data, and FLOPs of all steps.
+        self._totals = np.zeros(3)
+
+    def begin_phase(self, phase: Phase) -> None:
+        """Begin to count steps of a phase."""
+        self._phase = phase
+        self._step_flops = {n: self._run.flops(phase, n) for n in phase.lengths}
+        self._has_described = False
         self.restart()
 
     def restart(self) -> None:
@@ -108,10 +86,22 @@ class Window:
             tokens = self._steps * positions * (1.0 - padding)
             values["tokens_per_sec"] = tokens / seconds
         values["sequences_per_sec"] = sequences / seconds
-        values |= self._totals.add(seconds, self._waited, self._flops)
+        measured = seconds, self._waited, self._flops
+        self._totals += measured
+        values |= self._shares(*measured)
         values |= self._host_spread()
         self.restart()
         return values
+
+    def shares(self) -> dict[str, float]:
+        """Return the shares of all steps of this start; {} if there were none."""
+        return self._shares(*map(float, self._totals)) if self._totals[0] else {}
+
+    def _shares(self, seconds: float, waited: float, flops: float) -> dict[str, float]:
+        shares = {"data_wait_fraction": waited / seconds}
+        if self._peak:
+            shares["mfu"] = flops / seconds / self._peak
+        return shares
 
     def _host_spread(self) -> dict[str, float]:
         """Return mean and maximum over processes of the host time per step.
