@@ -108,7 +108,7 @@ class Loop:
         goodput = {"goodput": self._ledger.fractions()["goodput"]}
         shares = (goodput | self._window.shares()).items()
         parts = [f"{name} {share:.1%}" for name, share in shares]
-        self._reporter.say(f"{self._ledger.describe()}; {', '.join(parts)}")
+        processes.say(f"{self._ledger.describe()}; {', '.join(parts)}")
         return self._state
 
     # ---- a phase
@@ -194,7 +194,7 @@ class Loop:
         """
         label = f"{self._phase.name}: compiling"
         self._reporter.advance(self._done, label)
-        self._reporter.say(label)
+        processes.say(label)
         steps = {}
         with self._ledger.counting("compile"):
             for length in self._phase.lengths:
@@ -249,7 +249,7 @@ class Loop:
         if sums["grad_norm"].count:
             values |= metric_sums.report(self._phase.objective.losses, sums)
         if line := self._window.describe_rest(self._end - step):
-            self._reporter.say(f"{self._phase.name}: {line}")
+            processes.say(f"{self._phase.name}: {line}")
         values |= self._window.close(sums)
         values["learning_rate"] = float(report.learning_rate)
         values["skipped_steps"] = self._skipped
@@ -262,7 +262,7 @@ class Loop:
         what = reporting.describe_not_finite(self._saver.folder, step, report, rows)
         limit = self._config.max_skipped_steps
         if self._skipped <= limit:
-            self._reporter.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
+            processes.say(f"{what}; skipped ({self._skipped} of {limit} allowed)")
             return
         raise self._saver.error_with_last_checkpoint(
             f"{what}; loop.max_skipped_steps={limit} allows no more; a lower learning "
@@ -303,9 +303,9 @@ class Loop:
         self._reporter.write(self._done, "eval", values)
         earlier = self._reporter.records("eval")
         if line := plateau.describe(self._done, self._run.total_steps, values, earlier):
-            self._reporter.say(line)
+            processes.say(line)
         if is_best:
-            self._reporter.say(f"best {name} so far: {values[name]:.4g}")
+            processes.say(f"best {name} so far: {values[name]:.4g}")
 
     def _is_best(self, value: float) -> bool:
         """Return whether this evaluation is better than all earlier ones."""
@@ -358,4 +358,4 @@ class Loop:
             with self._ledger.counting("profile"):
                 jax.profiler.stop_trace()
             self._is_profiling = False
-            self._reporter.say(f"profile in {self._saver.folder / 'profile'}")
+            processes.say(f"profile in {self._saver.folder / 'profile'}")

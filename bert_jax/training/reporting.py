@@ -56,10 +56,10 @@ class Reporter(contextlib.AbstractContextManager):
         self._bar = terminal.progress_bar(total=total_steps, initial=step, unit="step")
 
         if not step and dropped:
-            self.say(f"no checkpoint in {folder}: starting again from step 0")
+            terminal.say(f"no checkpoint in {folder}: starting again from step 0")
         if step:
             verb = "continuing at" if step < total_steps else "already done:"
-            self.say(f"{verb} step {step} of {total_steps}")
+            terminal.say(f"{verb} step {step} of {total_steps}")
 
     def write(self, step: int, split: str, values: dict[str, float]) -> None:
         """Report metrics, which are on disk when this returns.
@@ -94,7 +94,9 @@ class Reporter(contextlib.AbstractContextManager):
         if split == "train" and not self._bar.disable:
             self._bar.set_postfix_str("  ".join(shown))
         else:
-            self.say(f"{split} step {step}/{self._total_steps}  " + "  ".join(shown))
+            terminal.say(
+                f"{split} step {step}/{self._total_steps}  " + "  ".join(shown)
+            )
 
     def advance(self, step: int, label: str) -> None:
         """Move the progress bar to a completed step."""
@@ -102,10 +104,6 @@ class Reporter(contextlib.AbstractContextManager):
             return
         self._bar.set_description_str(label, refresh=False)
         self._bar.update(step - self._bar.n)
-
-    def say(self, line: str) -> None:
-        if not self._silent:
-            terminal.say(line)
 
     def records(self, split: str) -> dict[int, dict[str, Any]]:
         """Return the records of a split by step, including earlier starts of the run.
