@@ -3,7 +3,6 @@
 import dataclasses
 from typing import Any, ClassVar
 
-import flax.linen as nn
 import jax
 import jax.numpy as jnp
 
@@ -27,8 +26,8 @@ class LabelledObjective:
     loss_name: ClassVar[str]
     # Metrics besides the loss and the share of padding.
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)
-    # Whether the head reads each token, or the pooled vector of the sequence.
-    per_token: ClassVar[bool] = False
+    # Encoder with a head, which reads each token or the pooled vector of the sequence.
+    model_class: ClassVar[type[heads.ClassifierModel]] = heads.ClassifierModel
     # Type of each label array [B].
     label_types: ClassVar[dict[str, Any]] = {"labels": jnp.int32}
 
@@ -38,12 +37,6 @@ class LabelledObjective:
     def num_logits(self) -> int:
         """Number of logits for each position that the head reads."""
         return self.num_classes
-
-    @property
-    def model(self) -> nn.Module:
-        """Encoder with the head that this objective trains."""
-        model = heads.TaggerModel if self.per_token else heads.ClassifierModel
-        return model(self.encoder, self.num_logits)
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 logits [B, C]; see `tasks.TaskObjective`."""
@@ -64,6 +57,10 @@ class LabelledObjective:
         return batch["weights"]
 
     # ---- the same for all
+
+    @property
+    def model(self) -> heads.ClassifierModel:
+        return self.model_class(self.encoder, self.num_logits)
 
     @property
     def losses(self) -> dict[str, float]:
@@ -90,11 +87,12 @@ class LabelledObjective:
     def sequence_flops(self, length: int) -> float:
         head = flops.classifier(self.encoder, self.num_logits)
         pooler, pooling = flops.pooler(self.encoder), self.encoder.pooler.pooling
-        if self.per_token:
+        per_token = issubclass(self.model_class, heads.TaggerModel)
+        if per_token:
             head = length * (head + pooler * self.encoder.pooler.per_token)
         else:
             head += pooler * (length if pooling == "late_mean" else 1)
-        read = 1 if pooling == "cls" and not self.per_token else length
+        read = 1 if pooling == "cls" and not per_token else length
         encoder = flops.encoder(self.encoder, length, positions=read)
         return flops.training(encoder + head)
 

@@ -23,13 +23,9 @@ class Spans(labelled.LabelledObjective):
 
     loss_name = "span_loss"
     metric_names = ("start_accuracy", "end_accuracy", "exact")
-    per_token = True
+    model_class = heads.SpanModel
     num_logits = 2
     label_types: ClassVar = {"start_positions": jnp.int32, "end_positions": jnp.int32}
-
-    @property
-    def model(self) -> heads.SpanModel:
-        return heads.SpanModel(self.encoder)
 
     def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
         """Return float32 start_logits and end_logits [B, L]."""

@@ -6,6 +6,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
+from bert_jax.model import heads
 from bert_jax.objectives import Batch, BatchShapes, labelled
 
 
@@ -16,7 +17,7 @@ class Tagging(labelled.LabelledObjective):
     num_classes: int
 
     loss_name = "tagging_loss"
-    per_token = True
+    model_class = heads.TaggerModel
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return shapes and types. Rows have one segment; negative labels mean none."""
