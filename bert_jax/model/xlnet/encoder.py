@@ -171,14 +171,10 @@ class _ClsLast:
 
         `axis` is the dimension of positions; entries after the tokens stay.
         """
-        size, length = self._source.shape
-        order = self.positions(jnp.arange(length)[None])
-        rest = jnp.arange(length, values.shape[axis])[None]
-        rest = jnp.broadcast_to(rest, (size, rest.shape[1]))
+        order = self.positions(jnp.arange(values.shape[axis])[None])
         shape = [1] * values.ndim
-        shape[batch_axis], shape[axis] = size, values.shape[axis]
-        order = jnp.concatenate([order, rest], axis=1).reshape(shape)
-        return jnp.take_along_axis(values, order, axis=axis)
+        shape[batch_axis], shape[axis] = order.shape
+        return jnp.take_along_axis(values, order.reshape(shape), axis=axis)
 
 
 def _relative_pattern(
