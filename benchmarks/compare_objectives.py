@@ -97,7 +97,7 @@ def shape_cells(config: config_lib.PretrainConfig) -> list[str]:
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
     sizes = [
         sum(x.size for x in jax.tree.leaves(tree))
-        for tree in (shapes, shapes[objective.encoder_path])
+        for tree in (shapes, shapes["encoder"])
     ]
     (phase,) = config.phases
     operations = objective.sequence_flops(phase.length) / 1e6

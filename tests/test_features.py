@@ -36,23 +36,15 @@ TEXTS, TOKENS, FIRST = zip(*CASES, strict=True)
 STATES = TINY.num_layers + 1
 
 
-class Nested(masked_lm.MaskedLm):
-    """An objective that has its encoder elsewhere in its parameters."""
-
-    encoder_path = "body/encoder"
-
-    def init(self, key):
-        params = super().init(key)
-        return {"body": {"encoder": params.pop("encoder")}, **params}
-
-
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory):
-    """Return a model whose encoder is not at the root of its parameters, and these."""
+    """Return a model, and the parameters of its encoder."""
     folder = tmp_path_factory.mktemp("saved")
-    objective = Nested(TINY, config.MaskedLmConfig(segments="doc_sentences"))
+    objective = masked_lm.MaskedLm(
+        TINY, config.MaskedLmConfig(segments="doc_sentences")
+    )
     params = save(folder, objective, config.PretrainConfig(), TOKENIZER)
-    return prediction.load(str(folder)), params["body"]["encoder"]
+    return prediction.load(str(folder)), params["encoder"]
 
 
 @pytest.fixture

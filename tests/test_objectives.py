@@ -134,12 +134,10 @@ def test_terms_have_the_declared_names(name):
 
 
 @each
-def test_encoder_path_leads_to_the_encoder(name):
+def test_parameters_have_names_of_dimensions_and_the_encoder(name):
     objective = OBJECTIVES[name]
     shapes = jax.eval_shape(objective.init, jax.random.key(0))
-    for part in objective.encoder_path.split("/"):
-        shapes = shapes[part]
-    table = shapes["embeddings"]["token_embedding"]
+    table = shapes["encoder"]["embeddings"]["token_embedding"]
     assert table.value.shape == (
         objective.encoder.padded_vocab_size,
         objective.encoder.hidden_size,

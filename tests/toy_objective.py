@@ -51,7 +51,6 @@ class Replaced:
     encoder: config_lib.EncoderConfig
     config: ReplacedConfig
 
-    encoder_path = "encoder"
     predictor = logits_reader = ""
     losses: ClassVar = {"replaced_loss": 2.0}
     metrics = ("replaced_loss", "replaced_accuracy", "padding_fraction")

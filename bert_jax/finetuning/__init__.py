@@ -243,9 +243,7 @@ def make_run(
             f"{steps:,}, to choose from; pass --config.loop.eval_every="
             f"{math.ceil(steps / 5)}, for example, to evaluate earlier, too"
         )
-    frozen = None
-    if config.frozen:
-        frozen = functools.partial(initialise.is_frozen, objective.encoder_path)
+    frozen = initialise.is_frozen if config.frozen else None
     schedule = optimizer.make_schedule(config.optimizer, steps)
     phase = Phase(
         name="fine-tuning",
@@ -259,9 +257,7 @@ def make_run(
         ),
     )
     return Run(
-        optimizer=optimizer.make_optimizer(
-            config.optimizer, schedule, encoder=objective.encoder_path, frozen=frozen
-        ),
+        optimizer=optimizer.make_optimizer(config.optimizer, schedule, frozen=frozen),
         schedule=schedule,
         phases=(phase,),
         config=config,

@@ -43,14 +43,13 @@ def encoder_config(
     return dataclasses.replace(encoder, **changes)
 
 
-def is_frozen(encoder_path: str, path: str) -> bool:
+def is_frozen(path: str) -> bool:
     """Return whether a parameter keeps its value if the encoder is frozen.
 
     The pooler is trained with the head: many checkpoints lack it, and a head on a
     random projection learns little.
     """
-    pooler = f"{encoder_path}/pooler/"
-    return path.startswith(f"{encoder_path}/") and not path.startswith(pooler)
+    return path.startswith("encoder/") and not path.startswith("encoder/pooler/")
 
 
 def load_initial_params(
@@ -65,8 +64,8 @@ def load_initial_params(
     loaded = checkpoints.load_params(
         source,
         run.state_shapes.params,
-        part=run.objective.encoder_path,
-        stored_part=checkpoints.read_metadata(source).encoder_path,
+        part="encoder",
+        stored_part="encoder",
     )
     processes.say(loaded.describe(source))
     params = restore.merge(state.params, loaded)
@@ -83,14 +82,11 @@ def _reinit_top_layers(
 
     Source: Zhang et al. 2021, Revisiting few-sample BERT fine-tuning.
     """
-    layers, pooler = (
-        f"{run.objective.encoder_path}/{p}/" for p in ("layers", "pooler")
-    )
 
     def top(path, initial, loaded):
-        if path.startswith(pooler):
+        if path.startswith("encoder/pooler/"):
             return initial
-        if path.startswith(layers):
+        if path.startswith("encoder/layers/"):
             kept = len(loaded) - config.reinit_layers
             return jnp.concatenate([loaded[:kept], initial[kept:]])
         return loaded

@@ -47,11 +47,6 @@ def read(source: str) -> Model:
         return Model(other.source, other.metadata, params, unused, other.spec)
     where = restore.find(source)
     metadata = restore.read_metadata(where)
-    if metadata.encoder_path != "encoder":
-        raise UserError(
-            f"{where}: the path of its encoder is {metadata.encoder_path!r}; only "
-            "checkpoints with an encoder at 'encoder' can be converted"
-        )
     params = {
         path: LazyArray(tuple(leaf.shape), functools.partial(_parameter, where, path))
         for path, leaf in sorted(restore.shapes(where).items())

@@ -23,7 +23,6 @@ class Objective(Protocol):
 
     Attributes:
       encoder: Architecture of the encoder that fine-tuning loads.
-      encoder_path: Path of the encoder in the parameters, such as "encoder".
       predictor: Name of the encoder whose logits over the vocabulary the loss compares
         with tokens, as in `Run.encoders`; "" if the loss has no such cross entropy.
       logits_reader: Name of another computation that needs these logits, so that the
@@ -31,7 +30,6 @@ class Objective(Protocol):
     """
 
     encoder: config_lib.EncoderConfig
-    encoder_path: str
     predictor: str
     logits_reader: str
 
@@ -50,7 +48,10 @@ class Objective(Protocol):
         """Return the FLOPs of training on one sequence, by formula."""
 
     def init(self, key: jax.Array) -> Any:
-        """Return initial parameters, boxed with the names of their dimensions."""
+        """Return initial parameters, boxed with the names of their dimensions.
+
+        Those of the encoder are in the group "encoder".
+        """
 
     def counts(self, batch: Batch) -> dict[str, jax.Array]:
         """Return the divisor of each loss in a batch: float32 scalars."""

@@ -21,7 +21,6 @@ class LabelledObjective:
 
     encoder: config_lib.EncoderConfig
 
-    encoder_path = "encoder"
     predictor = logits_reader = ""
     loss_name: ClassVar[str]
     # Metrics besides the loss and the share of padding.

@@ -24,7 +24,6 @@ class PretrainingObjective:
 
     encoder: config_lib.EncoderConfig
 
-    encoder_path = "encoder"
     predictor: ClassVar[str] = "encoder."
     logits_reader: ClassVar[str] = ""
     # Arrays of a batch that the model takes after `Inputs`, all int32 [B, ...].

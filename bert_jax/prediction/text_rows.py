@@ -34,7 +34,6 @@ class TextQuestion:
 
     encoder: config_lib.EncoderConfig
 
-    encoder_path = "encoder"
     # Names of further arrays of a batch, int32 [B, 1]. Rows may have more columns.
     token_arrays: ClassVar[tuple[str, ...]] = ()
 

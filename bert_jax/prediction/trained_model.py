@@ -1,7 +1,6 @@
 """A loaded checkpoint: its description, its parameters, and its outputs."""
 
 import dataclasses
-import re
 from typing import Any
 
 import jax
@@ -96,17 +95,17 @@ class TrainedModel:
         """
         if question not in self._engines:
             paths = self._load(question)
-            if missing := [p for p in paths.values() if p not in self._arrays]:
+            if missing := [path for path in paths if path not in self._arrays]:
                 lacks = f"head {purpose}" if purpose else missing[0]
                 raise UserError(
                     f"{self.source} has no {lacks}: {self.description()}; "
                     f"{hint or 'use another checkpoint'}"
                 )
-            params = {path: self._arrays[source] for path, source in paths.items()}
+            params = {path: self._arrays[path] for path in paths}
             # An ELECTRA's generator has the embeddings without the differences.
             if not any(map(lazy_checkpoint.is_of_generator, paths)):
-                for path, source in paths.items():
-                    difference = self._arrays.get(parameters.difference_of(source))
+                for path in paths:
+                    difference = self._arrays.get(parameters.difference_of(path))
                     if difference is not None:
                         params[path] += difference
             self._engines[question] = inference.Engine(
@@ -117,14 +116,10 @@ class TrainedModel:
             )
         return self._engines[question]
 
-    def _load(self, question: inference.Question) -> dict[str, str]:
-        """Load parameters not loaded yet. Return the checkpoint's path of each."""
-        shapes = parameters.flatten(sharding.state_shapes(question.init, self._mesh))
-        encoder, saved_encoder = question.encoder_path, self.metadata.encoder_path
-        paths = {
-            path: re.sub(f"^{encoder}/", f"{saved_encoder}/", path) for path in shapes
-        }
-        wanted = {paths[path]: shape for path, shape in shapes.items()}
+    def _load(self, question: inference.Question) -> list[str]:
+        """Load parameters not loaded yet. Return the paths of all of the question's."""
+        wanted = parameters.flatten(sharding.state_shapes(question.init, self._mesh))
+        paths = [*wanted]
         electra = self.saved_config("objective", config_lib.ReplacedTokensConfig)
         if electra and electra.embedding_sharing != "tied":
             # Both parts of the embeddings are loaded as they are stored.

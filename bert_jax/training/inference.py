@@ -11,13 +11,7 @@ from bert_jax.training import sharding
 
 
 class Question(Protocol):
-    """Function of a model; hashable. The objective of a fine-tuning task is one.
-
-    Attributes:
-      encoder_path: Path of the encoder in the parameters.
-    """
-
-    encoder_path: str
+    """Function of a model; hashable. The objective of a fine-tuning task is one."""
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return the shapes of the arrays that `outputs` reads, and maybe of more."""

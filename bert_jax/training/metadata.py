@@ -22,7 +22,6 @@ class Metadata:
     config: dict[str, Any]
     # Encoder config of the phase that saved it, which fine-tuning builds.
     encoder: config_lib.EncoderConfig
-    encoder_path: str  # in the parameters
     tokenizer: Tokenizer
     versions: dict[str, str]  # by package
     time: dict[str, Any]  # time spent so far, from `goodput.Ledger.entry`; {}: unknown
@@ -33,7 +32,7 @@ class Metadata:
         values = {f.name: getattr(self, f.name) for f in dataclasses.fields(self)}
         values["encoder"] = knobs.to_dict(self.encoder)
         values["tokenizer"] = self.tokenizer.dumps()
-        return values
+        return {**values, "encoder_path": "encoder"}  # which earlier versions read
 
 
 def of_run(
@@ -51,7 +50,6 @@ def of_run(
     return Metadata(
         config=config if isinstance(config, dict) else knobs.to_dict(config),
         encoder=objective.encoder,
-        encoder_path=objective.encoder_path,
         tokenizer=tokenizer,
         versions=versions(),
         time={},

@@ -97,13 +97,11 @@ def make_optimizer(
     config: config_lib.OptimizerConfig,
     schedule: Schedule,
     *,
-    encoder: str = "encoder",
     frozen: Callable[[str], bool] | None = None,
 ) -> optax.GradientTransformation:
     """Chain clipping, the optimizer's own scaling, weight decay, and the learning rate.
 
-    `encoder` is the path of the encoder in the parameters, whose layers `layer_decay`
-    tells apart. Parameters whose path is `frozen` have no updates and moments.
+    Parameters whose path is `frozen` have no updates and moments.
     """
     steps = []
     if config.clip_norm:
@@ -122,7 +120,7 @@ def make_optimizer(
         case name:
             raise NotImplementedError(name)
     if config.layer_decay < 1:
-        steps.append(scale_by_depth(config.layer_decay, encoder))
+        steps.append(scale_by_depth(config.layer_decay))
     steps.append(optax.scale_by_learning_rate(schedule))
     update = optax.chain(*steps)
     return without_frozen(frozen, update) if frozen else update
@@ -149,7 +147,7 @@ def without_frozen(
     return optax.GradientTransformation(init, update_trained)
 
 
-def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
+def scale_by_depth(decay: float) -> optax.GradientTransformation:
     """Multiply updates by decay ** depth below the top.
 
     Heads, pooler and final norm have depth 0, and layers 1 (top) to N (bottom). All
@@ -157,8 +155,8 @@ def scale_by_depth(decay: float, encoder: str) -> optax.GradientTransformation:
     DeBERTa; ELECTRA counts one more for the encoder). Layers that share parameters
     count as one.
     """
-    layers = re.compile(rf"^{encoder}/layers/")
-    embeddings = re.compile(rf"^{encoder}/(embedding|distance_)")
+    layers = re.compile("^encoder/layers/")
+    embeddings = re.compile("^encoder/(embedding|distance_)")
 
     def rescale(updates, params):
         del params
