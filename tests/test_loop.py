@@ -237,7 +237,7 @@ def test_the_rest_of_a_phase_is_described_once(monkeypatch):
     def described(window, steps, seconds, left):
         window.restart()
         for _ in range(steps):
-            window.count(8, np.zeros((len(devices), 2)))
+            window.count(8, np.zeros(len(devices)))
         with monkeypatch.context() as later:
             later.setattr(clock, "perf_counter", lambda: 5.0 + seconds)
             return window.describe_rest(left)

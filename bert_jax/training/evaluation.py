@@ -89,7 +89,7 @@ class Evaluator:
     def _raise_if_stopped(self, signals: jax.Array) -> None:
         """Report progress, or raise `_Stopped` if a process was asked to stop."""
         self._heartbeat()
-        if programs.stop_requested(jax.device_get(signals)):
+        if programs.HostSignals(*jax.device_get(signals).T).stop_requested.any():
             raise _Stopped
 
     def _add_up(self, params, batches: Batches) -> metric_sums.MetricSums:

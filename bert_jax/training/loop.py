@@ -233,8 +233,9 @@ class Loop:
             report = jax.device_get(report)
             self._saver.heartbeat()
             self._reporter.advance(step, self._phase.name)
-            self._window.count(length, report.signals)
-            self._stopping |= programs.stop_requested(report.signals)
+            signals = programs.HostSignals(*report.signals.T)
+            self._window.count(length, signals.host_seconds)
+            self._stopping |= bool(signals.stop_requested.any())
             if report.skipped > self._skipped:
                 self._skipped = int(report.skipped)
                 self._handle_not_finite(step, report)

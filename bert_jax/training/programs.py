@@ -22,24 +22,18 @@ from bert_jax.training.run import Phase, Run
 
 
 class HostSignals(NamedTuple):
-    """Values that a process sends to all others with a step."""
+    """Values that a process sends to all others with a step.
 
-    stop_requested: float  # 1.0 if the process was asked to stop
-    host_seconds: float  # time since the last step, without waiting for devices
+    Received signals are arrays [devices], with the values of each device's process.
+    """
+
+    stop_requested: float | np.ndarray  # 1.0 if the process was asked to stop
+    # Time since the last step, without waiting for devices.
+    host_seconds: float | np.ndarray
 
     def to_devices(self, mesh: Mesh) -> jax.Array:
         """Return the signals of each device's process: float32 [devices, 2]."""
         return sharding.from_each_process(mesh, np.array(self, np.float32))
-
-
-def stop_requested(signals: np.ndarray) -> bool:
-    """Return whether any process was asked to stop, from `HostSignals.to_devices`."""
-    return bool(signals[:, HostSignals._fields.index("stop_requested")].any())
-
-
-def host_seconds(signals: np.ndarray) -> np.ndarray:
-    """Return the host seconds of each device's process: float32 [devices]."""
-    return signals[:, HostSignals._fields.index("host_seconds")]
 
 
 @flax.struct.dataclass

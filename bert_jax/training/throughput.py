@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from bert_jax.objectives import metric_sums
-from bert_jax.training import hardware, programs
+from bert_jax.training import hardware
 from bert_jax.training.run import Phase, Run
 
 # Shorter remaining times are not announced.
@@ -50,14 +50,11 @@ class Window:
         yield
         self._waited += time.perf_counter() - start
 
-    def count(self, length: int, signals: np.ndarray) -> None:
-        """Count a completed step.
-
-        `signals` are float32 [devices, 2], from `HostSignals.to_devices`.
-        """
+    def count(self, length: int, host_seconds: np.ndarray) -> None:
+        """Count a completed step, with the host seconds of each device's process."""
         self._steps += 1
         self._flops += self._step_flops[length]
-        self._host_seconds += programs.host_seconds(signals)
+        self._host_seconds += host_seconds
 
     def describe_rest(self, steps_left: int) -> str:
         """Describe the remaining time of a phase once it is known; else return ""."""
