@@ -3,7 +3,7 @@
 import flax.linen as nn
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Float, Int, UInt32
+from jaxtyping import Array, Float, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, linear, norms, products
@@ -38,7 +38,9 @@ class Embeddings(nn.Module):
     ) -> Float[Array, "B L E"]:
         """Embed tokens at their positions."""
         c = self.config
-        x = look_up(self.token, inputs.input_ids)
+        # Whole rows of the table on each device: a lookup needs no other device.
+        tokens = nn.with_logical_constraint(self.token, ("vocab", "hidden"))
+        x = tokens[inputs.input_ids]
         if c.positions == "absolute":
             if inputs.positions is None:
                 x = x + self.position[: x.shape[1]]
@@ -71,11 +73,3 @@ def table(
     c = module.config
     init = linear.initializer(c.initializer_range, (dimension, "embed"))
     return module.param(name, init, (size, columns or c.embedding_columns))
-
-
-def look_up(
-    tokens: Float[Array, "V E"], ids: Int[Array, "B L"]
-) -> Float[Array, "B L E"]:
-    """Gather the embeddings of tokens."""
-    # Whole rows of the table on each device, so that a lookup needs no other device.
-    return nn.with_logical_constraint(tokens, ("vocab", "hidden"))[ids]

@@ -53,14 +53,14 @@ class Encoder(nn.Module):
     config: config_lib.EncoderConfig
     shared_embeddings: nn.Module | None = None
 
-    embeddings_class = embeddings.Embeddings
+    make_embeddings = embeddings.Embeddings
     block_class = Block
 
     def setup(self):
         c = self.config
         if not c.vocab_size:
             raise ValueError("vocab_size is 0; set it to the tokenizer's size")
-        self.embeddings = self.shared_embeddings or self.embeddings_class(c)
+        self.embeddings = self.shared_embeddings or self.make_embeddings(c)
         if c.embedding_columns != c.hidden_size:
             self.embedding_projection = Linear(
                 ("embed",),

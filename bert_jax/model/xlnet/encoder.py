@@ -7,9 +7,9 @@ tasks and heads need not know.
 Source: Yang et al. 2019; zihangdai/xlnet, modeling.py.
 """
 
+import dataclasses
 from typing import NamedTuple
 
-import flax.linen as nn
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
@@ -38,25 +38,6 @@ class Targets(NamedTuple):
     embedding: Float[Array, " D"]
 
 
-class TokenEmbeddings(nn.Module):
-    """Embeddings of tokens alone, neither normalised nor with positions."""
-
-    config: config_lib.EncoderConfig
-
-    def setup(self):
-        self.token = embeddings.table(
-            self, "token_embedding", "vocab", self.config.padded_vocab_size
-        )
-
-    def __call__(
-        self, inputs: Inputs, dropout_keys: UInt32[Array, " B"] | None
-    ) -> Float[Array, "B L E"]:
-        """Embed tokens."""
-        c = self.config
-        x = embeddings.look_up(self.token, inputs.input_ids).astype(c.dtype)
-        return dropout.dropout(x, c.dropout_rate, dropout_keys)
-
-
 class XLNetBlock(Block):
     """A post-norm block with relative attention."""
 
@@ -72,8 +53,14 @@ class XLNetEncoder(encoder.Encoder):
     Differs from the paper: there is no memory of earlier segments (Dai et al. 2019).
     """
 
-    embeddings_class = TokenEmbeddings
     block_class = XLNetBlock
+
+    @staticmethod
+    def make_embeddings(config: config_lib.EncoderConfig) -> embeddings.Embeddings:
+        """Return embeddings of tokens alone, without segments and norm."""
+        return embeddings.Embeddings(
+            dataclasses.replace(config, type_vocab_size=0, embedding_norm=False)
+        )
 
     def __call__(
         self,
