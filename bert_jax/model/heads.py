@@ -38,21 +38,16 @@ class PredictionHead(nn.Module):
 
     The last dense layer has as many columns as the embeddings, as in ALBERT and
     ELECTRA. Logits are products with the token embedding, or with the head's own table.
-
-    Attributes:
-      config: Encoder.
-      head: Shape of the head; None: the encoder's.
     """
 
     config: config_lib.EncoderConfig
-    head: config_lib.PredictionHeadConfig | None = None
 
     @nn.compact
     def __call__(
         self, x: Float[Array, "B P D"], token_embedding: Float[Array, "V E"]
     ) -> VocabularyLogits:
         """Return the logits as factors."""
-        c, head = self.config, self.head or self.config.prediction_head
+        c, head = self.config, self.config.prediction_head
         layers = [
             ("inner_transform", head.width or c.embedding_columns),
             ("transform", c.embedding_columns),

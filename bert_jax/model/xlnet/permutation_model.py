@@ -1,5 +1,7 @@
 """XLNet with its head, which predicts tokens in an order of factorisation."""
 
+import dataclasses
+
 import flax.linen as nn
 from jaxtyping import Array, Int, UInt32
 
@@ -24,7 +26,8 @@ class PermutationModel(nn.Module):
         init = linear.initializer(c.initializer_range, ("hidden",))
         self.target_embedding = self.param("target_embedding", init, (c.hidden_size,))
         head = config_lib.PredictionHeadConfig(num_layers=0, norm=False)
-        self.lm_head = heads.PredictionHead(c, head)
+        c = dataclasses.replace(c, prediction_head=head)
+        self.lm_head = heads.PredictionHead(c)
 
     def __call__(
         self,
