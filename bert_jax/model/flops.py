@@ -9,16 +9,20 @@ from bert_jax import config as config_lib
 
 
 def encoder(
-    config: config_lib.EncoderConfig, length: int, positions: int | None = None
+    config: config_lib.EncoderConfig,
+    length: int,
+    positions: int | None = None,
+    targets: int = 0,
 ) -> float:
     """Return the operations of embedding projection and layers for one sequence.
 
     `positions` is the number of positions whose hidden states are wanted; None: all.
     The last layer computes keys and values of all tokens, and the rest at these
-    positions.
+    positions. All other layers have queries at the tokens and at the `targets`, XLNet's
+    second stream.
     """
     last = config.num_layers - 1
-    layers = sum(_layer(config, i, length, length) for i in range(last))
+    layers = sum(_layer(config, i, length, length + targets) for i in range(last))
     layers += _layer(config, last, length, length if positions is None else positions)
     e, d = config.embedding_columns, config.hidden_size
     return layers + (2.0 * length * e * d if e != d else 0.0)
@@ -42,18 +46,6 @@ def _layer(
     if config.positions == "disentangled":  # queries and keys times all distances
         attention += 2 * 2.0 * length * 2 * config.distance_buckets * d
     return keys_and_values + of_queries + attention
-
-
-def two_streams(
-    config: config_lib.EncoderConfig, length: int, predictions: int
-) -> float:
-    """Return the operations of the layers for one sequence with two streams (XLNet).
-
-    The last layer has queries at the predicted positions only.
-    """
-    last = config.num_layers - 1
-    layers = last * _layer(config, 0, length, length + predictions)
-    return layers + _layer(config, last, length, predictions)
 
 
 def pooler(config: config_lib.EncoderConfig) -> float:

@@ -41,7 +41,7 @@ class PermutationLm(pretraining.PretrainingObjective):
     def sequence_flops(self, length: int) -> float:
         predictions = self.config.predictions(length)
         return flops.training(
-            flops.two_streams(self.encoder, length, predictions)
+            flops.encoder(self.encoder, length, predictions, targets=predictions)
             + flops.vocabulary(self.encoder, predictions)
         )
 
