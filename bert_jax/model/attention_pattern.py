@@ -18,19 +18,17 @@ class AttentionPattern:
 
     Every implementation of attention takes a pattern; `mask` defines it. A query that
     sees no key has zero output and zero gradient.
-
-    Attributes:
-      is_token: True at tokens, False at padding, which no query sees. Padding may see
-        tokens; nothing reads its output.
-      documents: Document of each position: queries see keys of their own document only.
-        None: each row is one document.
-      causal: Whether queries see no later keys.
-      window: Queries see keys at a distance of at most this; None: at any distance.
     """
 
+    # True at tokens, False at padding, which no query sees. Padding may see tokens;
+    # nothing reads its output.
     is_token: Bool[Array, "B L"]
+    # Document of each position: queries see keys of their own document only. None: each
+    # row is one document.
     documents: Int[Array, "B L"] | None = None
+    # Whether queries see no later keys.
     causal: bool = dataclasses.field(default=False, metadata={"static": True})
+    # Largest distance at which queries see keys; None: any.
     window: int | None = dataclasses.field(default=None, metadata={"static": True})
 
     def mask(

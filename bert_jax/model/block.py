@@ -23,13 +23,10 @@ class Block(nn.Module):
     Pre-norm blocks (ModernBERT) normalise each input, and leave the sum as it is:
         x = x + dropout(attention(norm(x)))
         x = x + dropout(feed_forward(norm(x)))
-
-    Attributes:
-      config: Encoder.
-      has_attention_norm: Whether a pre-norm block normalises the input of attention.
     """
 
     config: config_lib.EncoderConfig
+    # Whether a pre-norm block normalises the input of attention.
     has_attention_norm: bool = True
 
     attention_class = attention.SelfAttention

@@ -19,18 +19,11 @@ from bert_jax.model.kernels import decisions, tpu_cross_entropy
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class VocabularyLogits:
-    """Logits over the vocabulary, as factors of a product that is not computed yet.
+    """Logits over the vocabulary, as factors of a product that is not computed yet."""
 
-    Attributes:
-      x: Vectors of the predictions.
-      table: Vectors of the tokens. V includes the vocabulary's padding.
-      bias: Bias of the tokens; None for none.
-      config: Encoder.
-    """
-
-    x: Float[Array, "B P E"]
-    table: Float[Array, "V E"]
-    bias: Float[Array, " V"] | None
+    x: Float[Array, "B P E"]  # vectors of the predictions
+    table: Float[Array, "V E"]  # vectors of the tokens, and of the vocabulary's padding
+    bias: Float[Array, " V"] | None  # None for none
     config: config_lib.EncoderConfig = dataclasses.field(metadata={"static": True})
 
     def compute(self) -> Float[Array, "B P V"]:

@@ -22,18 +22,13 @@ from bert_jax.model.linear import Linear
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Encoded:
-    """Output of an encoder.
+    """Output of an encoder; None for what was not requested."""
 
-    Attributes:
-      hidden: Hidden states after the last layer, at all positions or at `read_at`.
-      hidden_states: Hidden states of the embeddings and of each layer; None if not
-        requested.
-      attention: Attention probabilities of each layer, float32, before dropout; None if
-        not requested.
-    """
-
+    # Hidden states after the last layer, at all positions or at `read_at`.
     hidden: Float[Array, "B P D"]
+    # Hidden states of the embeddings and of each layer.
     hidden_states: Float[Array, "states B L D"] | None = None
+    # Attention probabilities of each layer, float32, before dropout.
     attention: Float[Array, "N B H L L"] | None = None
 
 
@@ -44,14 +39,10 @@ class Encoder(nn.Module):
     (`heads.make_encoder` chooses). Embeddings with fewer columns than hidden states are
     projected (Lan et al. 2019, ALBERT, 3.1), after their norm and dropout as in google-
     research/albert and electra.
-
-    Attributes:
-      config: Encoder.
-      shared_embeddings: Embeddings of another encoder to use; None: its own.
     """
 
     config: config_lib.EncoderConfig
-    shared_embeddings: nn.Module | None = None
+    shared_embeddings: nn.Module | None = None  # of another encoder; None: its own
 
     make_embeddings = embeddings.Embeddings
     block_class = Block

@@ -95,29 +95,19 @@ class Classifier(nn.Module):
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class PretrainingLogits:
-    """Logits of masked language modelling and of the sentence-pair task.
-
-    Attributes:
-      mlm: Logits of the masked tokens.
-      sentence: Float32 logits of the pair task, for each example of packed rows; None
-        without a pair task.
-      hidden_states: Requested hidden states; None if there are none.
-    """
+    """Logits of masked language modelling and of the sentence-pair task."""
 
     mlm: VocabularyLogits
+    # In float32, for each example of packed rows; None without a pair task.
     sentence: Float[Array, "B 2"] | Float[Array, "B S 2"] | None
-    hidden_states: Float[Array, "states B L D"] | None = None
+    hidden_states: Float[Array, "states B L D"] | None = None  # None: not requested
 
 
 class PretrainingModel(nn.Module):
-    """BERT with its heads: masked tokens, and pairs of segments (paper, 3.1).
-
-    Attributes:
-      config: Shape of the encoder.
-      sentence_head: Name of the head for pairs of segments; "" for none, and no pooler.
-    """
+    """BERT with its heads: masked tokens, and pairs of segments (paper, 3.1)."""
 
     config: config_lib.EncoderConfig
+    # Name of the head for pairs of segments; "" for none, and no pooler.
     sentence_head: str = "nsp_head"
 
     def setup(self):

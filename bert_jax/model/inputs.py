@@ -8,21 +8,16 @@ from jaxtyping import Array, Bool, Int
 
 
 class Inputs(NamedTuple):
-    """Rows of tokens, the same for all objectives and tasks.
+    """Rows of tokens, the same for all objectives and tasks."""
 
-    Attributes:
-      input_ids: Token ids, below `config.vocab_size`.
-      attention_mask: True at tokens, False at the padding after them.
-      segment_ids: Segment of each token, 0 or 1; None: all 0.
-      positions: Position of each token in its text; None: 0, 1, 2 and so on.
-      documents: Document of each token of a packed row: tokens attend to their own
-        document only. None: each row is one document.
-    """
-
-    input_ids: Int[Array, "B L"]
+    input_ids: Int[Array, "B L"]  # below `config.vocab_size`
+    # True at tokens, False at the padding after them.
     attention_mask: Bool[Array, "B L"]
-    segment_ids: Int[Array, "B L"] | None = None
+    segment_ids: Int[Array, "B L"] | None = None  # 0 or 1; None: all 0
+    # Position of each token in its text; None: 0, 1, 2 and so on.
     positions: Int[Array, "B L"] | None = None
+    # Document of each token of a packed row: tokens attend to their own document only.
+    # None: each row is one document.
     documents: Int[Array, "B L"] | None = None
 
     @classmethod

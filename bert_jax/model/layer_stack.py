@@ -25,15 +25,10 @@ from bert_jax import config as config_lib
 
 @dataclasses.dataclass(frozen=True)
 class Kind:
-    """Kind of a block.
+    """Kind of a block."""
 
-    Attributes:
-      is_global: Whether it attends to whole rows.
-      has_attention_norm: Whether a pre-norm block normalises the input of attention.
-    """
-
-    is_global: bool
-    has_attention_norm: bool
+    is_global: bool  # whether it attends to whole rows
+    has_attention_norm: bool  # as in `Block`
 
 
 def init(

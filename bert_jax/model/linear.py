@@ -11,20 +11,12 @@ from bert_jax.model import products
 
 
 class Linear(nn.Module):
-    """A product with a kernel, and a bias.
+    """A product with a kernel, and a bias."""
 
-    Attributes:
-      inputs: Names of the trailing dimensions of the input, which are contracted.
-      outputs: Names and sizes of the dimensions that replace them.
-      dtype: Type of the factors, and of the result.
-      stddev: Standard deviation of the kernel's initial values.
-      has_bias: Whether there is a bias.
-    """
-
-    inputs: tuple[str, ...]
-    outputs: tuple[tuple[str, int], ...]
-    dtype: str
-    stddev: float
+    inputs: tuple[str, ...]  # names of the input's trailing dimensions, contracted
+    outputs: tuple[tuple[str, int], ...]  # names and sizes of the new dimensions
+    dtype: str  # type of the factors, and of the result
+    stddev: float  # standard deviation of the kernel's initial values
     has_bias: bool = True
 
     def __call__(self, x: Float[Array, "..."]) -> Float[Array, "..."]:

@@ -15,14 +15,10 @@ class ReplacedTokensModel(nn.Module):
     The discriminator is `encoder`, which fine-tuning loads. As in the authors' code the
     generator shares all of its embeddings, layer norm included (the paper's 3.2 names
     token and position embeddings only), and has a projection of its own.
-
-    Attributes:
-      config: Discriminator.
-      generator_config: Generator; its vocabulary, positions, segments and embedding
-        columns are the discriminator's.
     """
 
-    config: config_lib.EncoderConfig
+    config: config_lib.EncoderConfig  # discriminator
+    # Vocabulary, positions, segments and embedding columns are the discriminator's.
     generator_config: config_lib.EncoderConfig
 
     def setup(self):

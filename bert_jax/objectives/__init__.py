@@ -19,18 +19,14 @@ BatchShapes = dict[str, jax.ShapeDtypeStruct]
 
 
 class Objective(Protocol):
-    """Interface of an objective, which is a frozen dataclass.
+    """Interface of an objective, which is a frozen dataclass."""
 
-    Attributes:
-      encoder: Architecture of the encoder that fine-tuning loads.
-      predictor: Name of the encoder whose logits over the vocabulary the loss compares
-        with tokens, as in `Run.encoders`; "" if the loss has no such cross entropy.
-      logits_reader: Name of another computation that needs these logits, so that the
-        cross entropy cannot use a kernel that never stores them; "" if none.
-    """
-
-    encoder: config_lib.EncoderConfig
+    encoder: config_lib.EncoderConfig  # architecture that fine-tuning loads
+    # Name of the encoder whose logits over the vocabulary the loss compares with
+    # tokens, as in `Run.encoders`; "" if the loss has no such cross entropy.
     predictor: str
+    # Name of another computation that needs these logits, so that the cross entropy
+    # cannot use a kernel that never stores them; "" if none.
     logits_reader: str
 
     @property

@@ -19,11 +19,8 @@ _MISSING = -1e9
 class Choice(labelled.LabelledObjective):
     """Mean cross entropy of the true answer, over a softmax of one score per choice.
 
-    Each choice is a sequence of its own.
-
-    Attributes:
-      num_choices: Number of choices in a batch. A question with fewer choices is padded
-        with empty ones, which the attention mask excludes.
+    Each choice is a sequence of its own. A question with fewer choices is padded with
+    empty ones, which the attention mask excludes.
     """
 
     num_choices: int

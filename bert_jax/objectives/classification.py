@@ -25,18 +25,12 @@ class Classification(labelled.LabelledObjective):
     place of -log p_y, and y is the most probable class (Hinton et al. 2015).
 
     The accuracy does not use class weights.
-
-    Attributes:
-      num_classes: C.
-      class_weights: w; if empty, all weights are 1.
-      label_smoothing: e.
-      has_probabilities: Whether rows have an array `probabilities`, [B, C].
     """
 
-    num_classes: int
-    class_weights: tuple[float, ...] = ()
-    label_smoothing: float = 0.0
-    has_probabilities: bool = False
+    num_classes: int  # C
+    class_weights: tuple[float, ...] = ()  # w; if empty, all weights are 1
+    label_smoothing: float = 0.0  # e
+    has_probabilities: bool = False  # whether rows have an array `probabilities`, q
 
     loss_name = "classification_loss"
 

@@ -22,13 +22,9 @@ from bert_jax.model.linear import Linear, attention_output
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class DistancePattern(AttentionPattern):
-    """Attention pattern with the embeddings of distances.
+    """Attention pattern with the embeddings of distances."""
 
-    Attributes:
-      distances: Embeddings of the R buckets of distances, normalised.
-    """
-
-    distances: Float[Array, "R D"]
+    distances: Float[Array, "R D"]  # of the R buckets, normalised
 
 
 class DisentangledAttention(nn.Module):

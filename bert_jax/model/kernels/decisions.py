@@ -32,15 +32,10 @@ ROW_CHUNK = 16
 
 @dataclasses.dataclass(frozen=True)
 class Decision:
-    """The implementation of a part, and why no kernel is used.
+    """The implementation of a part, and why no kernel is used."""
 
-    Attributes:
-      implementation: One of the constants above.
-      reason: Why the plain path is taken; "" for kernels.
-    """
-
-    implementation: str
-    reason: str = ""
+    implementation: str  # one of the constants above
+    reason: str = ""  # why the plain path is taken; "" for kernels
 
     def __str__(self) -> str:
         reason = f" ({self.reason})" if self.reason else ""

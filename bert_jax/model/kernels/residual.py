@@ -17,15 +17,10 @@ from bert_jax.model.kernels import decisions, tpu_residual
 
 
 class AddAndNormalise(nn.Module):
-    """The norm of a residual connection: norm(x + dropout(product + bias)).
-
-    Attributes:
-      config: Encoder.
-      keeps_sum: Whether to return the sum, too, which pre-norm blocks need.
-    """
+    """The norm of a residual connection: norm(x + dropout(product + bias))."""
 
     config: config_lib.EncoderConfig
-    keeps_sum: bool = False
+    keeps_sum: bool = False  # whether to return the sum, too, for pre-norm blocks
 
     @nn.compact
     def __call__(

@@ -21,27 +21,16 @@ NO_DOCUMENT = -(2**31)
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Static options of a kernel, besides shapes.
+    """Static options of a kernel, besides shapes."""
 
-    Attributes:
-      head_size: Columns of a head.
-      rate: Rate of dropout; 0 for none.
-      causal: Whether queries see no later keys.
-      window: Largest distance at which queries see keys; None: any.
-      packed: Whether queries see keys of their own document only.
-      query_piece: Queries of a piece of a row; all queries in short rows.
-      key_piece: Keys of a piece, likewise.
-      interpret: Whether to interpret the kernel, on any backend.
-    """
-
-    head_size: int
-    rate: float
-    causal: bool
-    window: int | None
-    packed: bool
-    query_piece: int
-    key_piece: int
-    interpret: bool
+    head_size: int  # columns of a head
+    rate: float  # of dropout; 0 for none
+    causal: bool  # whether queries see no later keys
+    window: int | None  # largest distance at which queries see keys; None: any
+    packed: bool  # whether queries see keys of their own document only
+    query_piece: int  # queries of a piece of a row; all queries in short rows
+    key_piece: int  # keys of a piece, likewise
+    interpret: bool  # whether to interpret the kernel, on any backend
 
     @property
     def exponent(self) -> float:
@@ -51,25 +40,15 @@ class Options:
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A head and a chunk of its queries.
+    """A head and a chunk of its queries."""
 
-    Attributes:
-      columns: Window of 128 columns that holds the head.
-      chunk: Positions of the queries.
-      keys: Positions of the keys that they meet.
-      head: Index of the head in the program.
-      part: Columns of the head in the window.
-      first: Whether it is the first head of its window.
-      last: Whether it is the last head of its window.
-    """
-
-    columns: slice
-    chunk: slice
-    keys: slice
-    head: int
-    part: slice
-    first: bool
-    last: bool
+    columns: slice  # window of 128 columns that holds the head
+    chunk: slice  # positions of the queries
+    keys: slice  # positions of the keys that they meet
+    head: int  # index of the head in the program
+    part: slice  # columns of the head in the window
+    first: bool  # whether it is the first head of its window
+    last: bool  # whether it is the last head of its window
 
 
 class Program:

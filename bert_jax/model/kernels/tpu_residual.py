@@ -34,23 +34,14 @@ _SUMS = ("batch", None, "hidden")
 
 @dataclasses.dataclass(frozen=True)
 class Options:
-    """Static options of a kernel, besides shapes.
+    """Static options of a kernel, besides shapes."""
 
-    Attributes:
-      rate: Rate of dropout; 0 for none.
-      epsilon: Constant that is added to the variance.
-      is_centered: Whether the mean is subtracted: layer norm, not RMS norm.
-      keeps_sum: Whether the sum is a result, rounded before it is normalised.
-      consumers: Number of copies of the normalised sum; one with `keeps_sum`.
-      interpret: Whether to interpret the kernel, on any backend.
-    """
-
-    rate: float
-    epsilon: float
-    is_centered: bool
-    keeps_sum: bool
-    consumers: int
-    interpret: bool
+    rate: float  # of dropout; 0 for none
+    epsilon: float  # added to the variance
+    is_centered: bool  # whether the mean is subtracted: layer norm, not RMS norm
+    keeps_sum: bool  # whether the sum is a result, rounded before it is normalised
+    consumers: int  # number of copies of the normalised sum; one with `keeps_sum`
+    interpret: bool  # whether to interpret the kernel, on any backend
 
 
 def add_and_normalise(

@@ -24,16 +24,12 @@ class RelativePattern(AttentionPattern):
     """Attention pattern of tokens and targets, with positions, segments and ranks.
 
     The `rows` are the L tokens, followed by P targets, which no row sees.
-
-    Attributes:
-      positions: Position of each row.
-      segment_ids: Segment of each row.
-      ranks: Rank of each row in the order of prediction: rows see tokens of their own
-        or a lower rank. None: rows see all tokens.
     """
 
     positions: Int[Array, "B rows"]
     segment_ids: Int[Array, "B rows"]
+    # Order of prediction: rows see tokens of their own or a lower rank. None: rows see
+    # all tokens.
     ranks: Int[Array, "B rows"] | None
 
     def mask(

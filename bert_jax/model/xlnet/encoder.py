@@ -26,16 +26,13 @@ _CLS_SEGMENT = 2
 class Targets(NamedTuple):
     """A second stream of vectors, which know their position but not the token there.
 
-    Attributes:
-      ranks: Rank of each token in the order of prediction.
-      positions: Positions of the second stream (Yang et al. 2019, 2.3). Each target
-        sees tokens of a lower rank than the token at its position.
-      embedding: Vector that every target begins with.
+    Each target sees tokens of a lower rank than the token at its position (Yang et al.
+    2019, 2.3).
     """
 
-    ranks: Int[Array, "B L"]
-    positions: Int[Array, "B P"]
-    embedding: Float[Array, " D"]
+    ranks: Int[Array, "B L"]  # of each token in the order of prediction
+    positions: Int[Array, "B P"]  # of the second stream
+    embedding: Float[Array, " D"]  # vector that every target begins with
 
 
 class XLNetBlock(Block):
