@@ -28,7 +28,7 @@ from bert_jax.training import (
     sharding,
 )
 from bert_jax.training import step as step_lib
-from bert_jax.training.run import Constants, HeldOut, Phase, PhaseData, Run
+from bert_jax.training.run import HeldOut, Phase, PhaseData, Run
 
 # Objective class by the `kind` field of its config.
 OBJECTIVES = {
@@ -141,10 +141,12 @@ def make_run(
         sharding.check_batch(mesh, where, phase.batch_size, phase.micro_batches)
     schedule = optimizer.schedule_of_phases(config.optimizer, config.phases)
     phases = tuple(_phase(config, i, corpora) for i in range(len(config.phases)))
-    constants = Constants()
+    constants = {}
     if isinstance(config.objective, config_lib.DistillationConfig):
-        load = functools.partial(teacher.load, config.objective.teacher)
-        constants = Constants(phases[0].objective.init_constants, load)
+        constants = {
+            "init_constants": phases[0].objective.init_constants,
+            "read_constants": functools.partial(teacher.load, config.objective.teacher),
+        }
     return Run(
         optimizer=optimizer.make_optimizer(config.optimizer, schedule),
         schedule=schedule,
@@ -152,7 +154,7 @@ def make_run(
         config=config,
         mesh=mesh,
         encoders=config.encoders,
-        constants=constants,
+        **constants,
     )
 
 

@@ -72,20 +72,6 @@ class Phase:
 
 
 @dataclasses.dataclass(frozen=True)
-class Constants:
-    """Parameters that the objectives of a run read, and that no step changes.
-
-    They are no part of the state or of checkpoints.
-    """
-
-    # Function from a key to a dict of the parameters, boxed with the names of
-    # dimensions, for their shapes.
-    init: Callable[[jax.Array], Any] = lambda key: {}
-    # Function from these shapes, with shardings, to the arrays.
-    load: Callable[[Any], Any] = lambda shapes: {}
-
-
-@dataclasses.dataclass(frozen=True)
 class Run:
     """Description of a run."""
 
@@ -102,7 +88,12 @@ class Run:
     frozen: Callable[[str], bool] | None = None
     # Evaluation metric that selects the best state, which is kept; "" for none.
     best: str = ""
-    constants: Constants = Constants()
+    # Constants: parameters that the objectives read, and that no step changes. They are
+    # no part of the state or of checkpoints. The first function maps a key to a dict of
+    # them, boxed with the names of dimensions, for their shapes. The second one maps
+    # these shapes, with shardings, to the arrays.
+    init_constants: Callable[[jax.Array], Any] = lambda key: {}
+    read_constants: Callable[[Any], Any] = lambda shapes: {}
 
     @property
     def objective(self) -> Any:
@@ -128,11 +119,11 @@ class Run:
 
     def constant_shapes(self) -> dict[str, Any]:
         """Return the constants as `jax.ShapeDtypeStruct`s with shardings."""
-        return sharding.state_shapes(self.constants.init, self.mesh)
+        return sharding.state_shapes(self.init_constants, self.mesh)
 
     def load_constants(self) -> dict[str, Any]:
         """Return the constants. All processes must call it."""
-        return self.constants.load(self.constant_shapes())
+        return self.read_constants(self.constant_shapes())
 
     def batch_shapes(self, phase: Phase, length: int) -> BatchShapes:
         """Return a batch of a phase as `jax.ShapeDtypeStruct`s with shardings."""
