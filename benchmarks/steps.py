@@ -138,7 +138,7 @@ def steps_of_run(run):
         nonlocal state
         for batch in itertools.islice(batches, count):
             train_step = compiled(batch["input_ids"].shape[-1])
-            batch = sharding.to_devices(mesh, batch, rows, phase.batch_size)
+            batch = sharding.to_devices(mesh, batch, phase.batch_size)
             state, _ = train_step(state, batch, signals, seed, constants)
         jax.block_until_ready(state)
 

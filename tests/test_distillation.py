@@ -178,10 +178,9 @@ def stepped(objective, mesh=None, constants=None):
         )
         return train_step(state, batch)[0]
 
-    rows = sharding.local_rows(mesh, 16)
     batch = jax.tree.map(np.asarray, random_batch(size=16))
     with sharding.use(mesh):
-        batch = sharding.to_devices(mesh, batch, rows, 16)
+        batch = sharding.to_devices(mesh, batch, 16)
         return jax.device_get(train(state, batch, constants))
 
 

@@ -57,9 +57,8 @@ def start(mesh, objective, name="adamw", state=None):
         in_shardings=(shardings, sharding.batch_sharding(mesh)),
         out_shardings=(shardings, sharding.replicated(mesh)),
     )
-    rows = sharding.local_rows(mesh, 16)
     batch = jax.tree.map(np.asarray, batch_of(objective, rows=16))
-    return train, state, sharding.to_devices(mesh, batch, rows, 16)
+    return train, state, sharding.to_devices(mesh, batch, 16)
 
 
 def loss_curve(mesh, objective, **options):
@@ -201,7 +200,7 @@ def test_each_device_gets_its_rows_of_a_batch():
     mesh = sharding.make_mesh(config.MeshConfig(data=4, fsdp=2))
     assert sharding.local_rows(mesh, 16).tolist() == list(range(16))
     batch = {"x": np.arange(32).reshape(16, 2)}
-    placed = sharding.to_devices(mesh, batch, np.arange(16), 16)["x"]
+    placed = sharding.to_devices(mesh, batch, 16)["x"]
     assert np.array_equal(placed, batch["x"])
     assert {shard.data.shape for shard in placed.addressable_shards} == {(2, 2)}
 

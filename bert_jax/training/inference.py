@@ -106,7 +106,7 @@ class Engine:
                 name: _fit(values[filled], self._length_axes[name], length)
                 for name, values in inputs.items()
             }
-            on_devices = sharding.to_devices(self._mesh, batch, local, size)
+            on_devices = sharding.to_devices(self._mesh, batch, size)
             with sharding.use(self._mesh):
                 outputs = jax.device_get(self._compute(self.params, on_devices))
             yield indices, {name: x[: len(indices)] for name, x in outputs.items()}

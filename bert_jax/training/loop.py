@@ -130,7 +130,6 @@ class Loop:
         )
         self._ledger.switch("init")
         self._reporter.advance(self._done, f"{phase.name}: opening data")
-        self._rows = sharding.local_rows(self._run.mesh, phase.batch_size)
         # Free the memory of the previous phase first.
         self._data, self._opened = self._opened, None
         if self._data is None:
@@ -182,9 +181,7 @@ class Loop:
             yield batch["input_ids"].shape[-1], self._to_devices(batch)
 
     def _to_devices(self, batch: dict[str, np.ndarray]) -> Batch:
-        return sharding.to_devices(
-            self._run.mesh, batch, self._rows, self._phase.batch_size
-        )
+        return sharding.to_devices(self._run.mesh, batch, self._phase.batch_size)
 
     def _compile(self) -> dict[int, Any]:
         """Compile the step for each length, and the programs of evaluation and saving.

@@ -336,13 +336,10 @@ def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
 
 
 def to_devices(
-    mesh: Mesh, batch: dict[str, np.ndarray], rows: np.ndarray, batch_size: int
+    mesh: Mesh, batch: dict[str, np.ndarray], batch_size: int
 ) -> dict[str, jax.Array]:
-    """Put a batch on the devices of all processes, from the rows of this process.
-
-    The arrays have `len(rows)` rows; `rows` are their indices, from `local_rows`.
-    """
-    sharding = batch_sharding(mesh)
+    """Put a batch on the devices of all processes, from its `local_rows`."""
+    sharding, rows = batch_sharding(mesh), local_rows(mesh, batch_size)
 
     def put(values):
         def part(index):
