@@ -266,10 +266,9 @@ def muon_shapes(objective):
     """Rows and columns of the matrices that Muon orthogonalises, by path."""
     params = nn.unbox(jax.eval_shape(objective.init, jax.random.key(0)))
     matrices, _ = tree_by_path.split(params, muon.is_matrix)
-    all_numbers = tree_by_path.flatten(muon.dimension_numbers(matrices))
     shapes = {}
     for path, x in tree_by_path.flatten(matrices).items():
-        rows, columns = all_numbers[path]
+        rows, columns = muon.dimension_numbers(path, x)
         assert (*rows, *columns) == tuple(range(1, x.ndim))  # 0: layers
         shapes[path] = tuple(math.prod(x.shape[i] for i in d) for d in (rows, columns))
     return shapes

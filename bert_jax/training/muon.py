@@ -8,9 +8,9 @@ about as good as five, except for matrices of very low rank, with a fifth fewer
 operations (docs/log.md).
 """
 
+import functools
 import math
 import re
-from typing import Any
 
 import jax
 import optax
@@ -43,7 +43,9 @@ def scale_by_muon(
         ns_steps=4,
         preconditioning="schatten",
         eps=1e-16,  # smallest squared norm to divide by
-        weight_dimension_numbers=dimension_numbers,
+        weight_dimension_numbers=functools.partial(
+            parameters.map_with_path, dimension_numbers
+        ),
     )
 
     def init(params):
@@ -75,12 +77,8 @@ def is_matrix(path: str) -> bool:
     return bool(_KERNEL.search(path))
 
 
-def dimension_numbers(matrices: Any) -> Any:
-    """Return which dimensions of each array are rows and columns of its matrices."""
-    return parameters.map_with_path(_dimension_numbers, matrices)
-
-
-def _dimension_numbers(path: str, x: jax.Array) -> MuonDimensionNumbers:
+def dimension_numbers(path: str, x: jax.Array) -> MuonDimensionNumbers:
+    """Return which dimensions of an array are rows and columns of its matrices."""
     # [N, H, K, D] of an attention output has two dimensions of rows; [N, D, H, K] of
     # queries, keys and values two of columns; other kernels one of each.
     first_column = 3 if path.endswith("attention/output/kernel") else 2
@@ -90,6 +88,6 @@ def _dimension_numbers(path: str, x: jax.Array) -> MuonDimensionNumbers:
 
 
 def _rescale(path: str, x: jax.Array) -> jax.Array:
-    numbers = _dimension_numbers(path, x)
+    numbers = dimension_numbers(path, x)
     rows, columns = (math.prod(x.shape[i] for i in dims) for dims in numbers)
     return _RMS * math.sqrt(max(rows, columns)) * x
