@@ -10,6 +10,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import optax
 from jaxtyping import Array, Bool, Float, Int, UInt32
 
 from bert_jax import config as config_lib
@@ -112,7 +113,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
         )  # [B, L]
         weights, is_found = metric_sums.token_weights(batch), scores > 0
         hits = is_found & is_replaced
-        loss = _binary_loss(scores, is_replaced)
+        loss = optax.sigmoid_binary_cross_entropy(scores, is_replaced)
         return {
             **metric_sums.predictions(
                 "mlm", logits, batch["mlm_labels"], batch["mlm_weights"]
@@ -161,10 +162,3 @@ def fill_in(
     is_replaced = jnp.zeros(ids.shape, bool)
     is_other = samples != batch["mlm_labels"]
     return ids, is_replaced.at[row, at].set(is_other, mode="drop")
-
-
-def _binary_loss(
-    logits: Float[Array, "B L"], labels: Bool[Array, "B L"]
-) -> Float[Array, "B L"]:
-    """Return -log sigmoid(logits) for true labels, else -log(1 - sigmoid(logits))."""
-    return jax.nn.softplus(jnp.where(labels, -logits, logits))
