@@ -2,6 +2,7 @@
 
 import functools
 from collections.abc import Collection, Sequence
+from typing import Any
 
 import jax
 import numpy as np
@@ -184,7 +185,7 @@ def open_data(
 
     This process makes the `rows` of each batch, int [rows], ascending.
     """
-    train = _batches(config, corpora, index, rows, held_out=False)
+    train = _batches(corpora, config, index, held_out=False, rows=rows)
     for line in train.describe(config.phases[index].steps):
         processes.say(line)
     held_out, baselines = _held_out(config, corpora, index, rows)
@@ -217,7 +218,7 @@ def _held_out(
                 "evaluated"
             )
             continue
-        batches = _batches(config, [corpus], index, rows, held_out=True)
+        batches = _batches([corpus], config, index, held_out=True, rows=rows)
         count = min(limit or batches.num_batches, batches.num_batches)
         token_counts += weight / batches.num_rows * batches.token_counts
         weight /= min(count * batch_size, batches.num_rows)  # of each evaluated row
@@ -259,7 +260,7 @@ def batch_of_step(
     for i, phase in enumerate(config.phases):
         if begin < step <= begin + phase.steps:
             rows = np.arange(phase.batch_size)
-            batches = _batches(config, corpora, i, rows, held_out=False)
+            batches = _batches(corpora, config, i, held_out=False, rows=rows)
             return batches.batch(step - begin - 1)
         begin += phase.steps
     raise UserError(
@@ -267,16 +268,7 @@ def batch_of_step(
     )
 
 
-def _batches(
-    config: config_lib.PretrainConfig,
-    corpora: Sequence[shards.Corpus],
-    index: int,
-    rows: np.ndarray,
-    *,
-    held_out: bool,
-):
+def _batches(*arguments: Any, **options: Any):
     from bert_jax.data import batches  # imports TensorFlow
 
-    return batches.PretrainingBatches(
-        corpora, config, index, held_out=held_out, rows=rows
-    )
+    return batches.PretrainingBatches(*arguments, **options)
