@@ -7,6 +7,7 @@ W[D_fsdp, F_tensor].
 """
 
 import contextlib
+import functools
 import math
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -325,6 +326,7 @@ def from_each_process(mesh: Mesh, values: np.ndarray) -> jax.Array:
     )
 
 
+@functools.cache  # each step asks for the same rows
 def local_rows(mesh: Mesh, batch_size: int) -> np.ndarray:
     """Return the rows of a batch that devices of this process hold, ascending.
 
