@@ -106,6 +106,7 @@ class RelativeAttention(nn.Module):
         value = project(name="value")(tokens)  # [B, L, H, K]
         relative = self._parameters()
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, Q or 1, L]
+        token_positions = pattern.positions[:, :length]
         positions, segments = pattern.positions, pattern.segment_ids  # [B, Q]
         if query_positions is not None:
             positions, segments = (
@@ -120,7 +121,9 @@ class RelativeAttention(nn.Module):
 
         def scores(query, key, relative):
             """Return queries, keys, and the scores that are added to their products."""
-            added = _relative_scores(query, relative, positions, is_other)
+            added = _relative_scores(
+                query, relative, positions, token_positions, is_other
+            )
             query = (query + relative.content_bias).astype(c.dtype)
             return query.swapaxes(1, 2), key.swapaxes(1, 2), added  # [B, H, ...]
 
@@ -154,6 +157,7 @@ def _relative_scores(
     query: Float[Array, "B Q H K"],
     relative: _Relative,
     positions: Int[Array, "B Q"],
+    token_positions: Int[Array, "B L"],
     is_other: Bool[Array, "B Q L"],
 ) -> Float[Array, "B H Q L"]:
     """Return the scores that distances and segments add to products with keys.
@@ -162,11 +166,11 @@ def _relative_scores(
     in different segments.
     """
     # Intermediates are large, and cheap to recompute in the backward pass.
-    scores = jax.checkpoint(distance_scores, static_argnums=3)(
+    scores = jax.checkpoint(distance_scores)(
         (query + relative.position_bias).astype(query.dtype),
         relative.distance_kernel,
         positions,
-        is_other.shape[2],
+        token_positions,
     )
     if relative.segments is None:
         return scores
@@ -181,7 +185,7 @@ def distance_scores(
     query: Float[Array, "B Q H K"],
     kernel: Float[Array, "D H K"],
     positions: Int[Array, "B Q"],
-    length: int,
+    token_positions: Int[Array, "B L"],
 ) -> Float[Array, "B H Q L"]:
     """Return products of queries and projected sinusoids of their distances to tokens.
 
@@ -192,7 +196,7 @@ def distance_scores(
     H / 2 times the arithmetic for these products, more than half of a layer's at 512
     tokens, but needs no shift, which takes far longer on a TPU (docs/log.md).
 
-    `kernel` is the projection from sinusoids to keys; `length` is L.
+    `kernel` is the projection from sinusoids to keys.
     """
     size = kernel.shape[0]
     frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
@@ -203,10 +207,10 @@ def distance_scores(
     )  # [B, H, Q, D / 2] each
     angles = positions[:, None, :, None] * frequencies  # [B, 1, Q, D / 2]
     sine, cosine = jnp.sin(angles), jnp.cos(angles)
-    angles = jnp.arange(length)[:, None] * frequencies  # [L, D / 2]
+    angles = token_positions[:, :, None] * frequencies  # [B, L, D / 2]
 
-    def with_tokens(x, y):  # [B, H, Q, D / 2] and [L, D / 2] to [B, H, Q, L]
-        return products.einsum("bhqd,ld->bhql", x, y, query.dtype)
+    def with_tokens(x, y):  # [B, H, Q, D / 2] and [B, L, D / 2] to [B, H, Q, L]
+        return products.einsum("bhqd,bld->bhql", x, y, query.dtype)
 
     by_cosine = with_tokens(of_sine * sine + of_cosine * cosine, jnp.cos(angles))
     return by_cosine + with_tokens(of_cosine * sine - of_sine * cosine, jnp.sin(angles))

@@ -1,8 +1,7 @@
 """XLNet's encoder: relative attention, two streams, and [CLS] after the last token.
 
-XLNet puts [CLS] last; rows come with [CLS] first, as for every other encoder. The
-encoder moves it, and returns its results in the order in which tokens came, so that
-tasks and heads need not know.
+XLNet puts [CLS] last. Here rows have it first, as for every other encoder, but with the
+position after the last token. Only distances matter, so the results are the same.
 
 Source: Yang et al. 2019; zihangdai/xlnet, modeling.py.
 """
@@ -11,7 +10,7 @@ import dataclasses
 from typing import NamedTuple
 
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, UInt32
+from jaxtyping import Array, Float, Int, UInt32
 
 from bert_jax import config as config_lib
 from bert_jax.model import dropout, embeddings, encoder, randomness
@@ -80,13 +79,9 @@ class XLNetEncoder(encoder.Encoder):
             probabilities are wanted.
         """
         if inputs.positions is not None or inputs.documents is not None:
-            raise ValueError("packed rows have no single [CLS] to move")
+            raise ValueError("packed rows have more than one [CLS]")
         c, length = self.config, inputs.input_ids.shape[1]
-        order = _ClsLast(inputs.attention_mask)
-        moved = inputs._replace(input_ids=order.move(inputs.input_ids))
-        x = self.embeddings(moved, randomness.fold_in(dropout_keys, "embeddings"))
-        if read_at is not None:
-            read_at = order.positions(read_at)
+        x = self.embeddings(inputs, randomness.fold_in(dropout_keys, "embeddings"))
         if targets is not None:
             shape = *targets.positions.shape, c.hidden_size
             second_stream = dropout.dropout(
@@ -101,7 +96,7 @@ class XLNetEncoder(encoder.Encoder):
                 )
         encoded = self._apply_blocks(
             x,
-            {True: _relative_pattern(inputs, targets, order)},
+            {True: _relative_pattern(inputs, targets)},
             {True: None},
             dropout_keys,
             read_at,
@@ -112,79 +107,33 @@ class XLNetEncoder(encoder.Encoder):
         if read_at is not None:
             keys = dropout.keys_at(keys, read_at, c.hidden_size)
         x = dropout.dropout(encoded.hidden, c.dropout_rate, keys)
-        if read_at is None:
-            x = order.restore(x, 1) if targets is None else x[:, length:]
-        states, probabilities = encoded.hidden_states, encoded.attention
-        if return_hidden_states:
-            states = order.restore(states, 2, batch_axis=1)
-        if return_attention:
-            for axis in (3, 4):
-                probabilities = order.restore(probabilities, axis, batch_axis=1)
-        return encoder.Encoded(x, states, probabilities)
+        if targets is not None and read_at is None:
+            x = x[:, length:]
+        return encoder.Encoded(x, encoded.hidden_states, encoded.attention)
 
     def _pattern(self, inputs: Inputs, is_global: bool) -> RelativePattern:
-        return _relative_pattern(inputs, None, _ClsLast(inputs.attention_mask))
+        return _relative_pattern(inputs, None)
 
 
-class _ClsLast:
-    """Order of the tokens of rows with [CLS] moved after the last token."""
-
-    def __init__(self, is_token: Bool[Array, "B L"]):
-        self._last = jnp.sum(is_token, axis=1, keepdims=True) - 1  # [B, 1]
-        column = jnp.arange(is_token.shape[1])[None]
-        # The column that each column is filled from; padding stays.
-        self._source = jnp.where(
-            column < self._last,
-            column + 1,
-            jnp.where(column == self._last, 0, column),
-        )  # [B, L]
-
-    def move(self, values: Int[Array, "B L"]) -> Int[Array, "B L"]:
-        """Reorder values of tokens."""
-        return jnp.take_along_axis(values, self._source, axis=1)
-
-    def positions(self, positions: Int[Array, "#B P"]) -> Int[Array, "B P"]:
-        """Map positions in the original row to positions in the reordered row."""
-        moved = jnp.where(positions == 0, self._last, positions - 1)
-        return jnp.where(positions <= self._last, moved, positions)
-
-    def restore(
-        self, values: Float[Array, "..."], axis: int, *, batch_axis: int = 0
-    ) -> Float[Array, "..."]:
-        """Bring values of reordered rows back into the original order.
-
-        `axis` is the dimension of positions; entries after the tokens stay.
-        """
-        order = self.positions(jnp.arange(values.shape[axis])[None])
-        shape = [1] * values.ndim
-        shape[batch_axis], shape[axis] = order.shape
-        return jnp.take_along_axis(values, order.reshape(shape), axis=axis)
-
-
-def _relative_pattern(
-    inputs: Inputs, targets: Targets | None, order: _ClsLast
-) -> RelativePattern:
-    """Describe the rows of hidden states for attention, with [CLS] last."""
-    shape = inputs.input_ids.shape
-    positions = jnp.broadcast_to(jnp.arange(shape[1]), shape)  # [B, L]
+def _relative_pattern(inputs: Inputs, targets: Targets | None) -> RelativePattern:
+    """Describe the rows of hidden states for attention, with [CLS] at the end."""
+    end = jnp.sum(inputs.attention_mask, axis=1) - 1  # [B]
+    column = jnp.arange(inputs.input_ids.shape[1])
+    positions = jnp.where(column == 0, end[:, None], column - 1)  # [B, L]
     segment_ids = inputs.segment_ids
     if segment_ids is None:
         segment_ids = jnp.zeros_like(inputs.input_ids)
-    segment_ids = order.move(segment_ids.at[:, 0].set(_CLS_SEGMENT))
+    segment_ids = segment_ids.at[:, 0].set(_CLS_SEGMENT)
     ranks = None
     if targets is not None:
-        ranks = order.move(targets.ranks)
-        at = order.positions(targets.positions)  # [B, P]
 
-        def with_targets(of_tokens, of_targets):  # [B, L + P]
-            return jnp.concatenate([of_tokens, of_targets], axis=1)
+        def with_targets(values, offset=0):  # [B, L + P]
+            at_targets = jnp.take_along_axis(values, targets.positions, axis=1)
+            return jnp.concatenate([values, at_targets + offset], axis=1)
 
-        positions = with_targets(positions, at)
-        segment_ids = with_targets(
-            segment_ids, jnp.take_along_axis(segment_ids, at, axis=1)
-        )
+        positions, segment_ids = with_targets(positions), with_targets(segment_ids)
         # Just below the rank of the token there, which a target must not see.
-        ranks = with_targets(ranks, jnp.take_along_axis(ranks, at, axis=1) - 1)
+        ranks = with_targets(targets.ranks, -1)
     return RelativePattern(
         is_token=inputs.attention_mask,
         positions=positions,
