@@ -46,7 +46,7 @@ def get_config(arg: str = ""):
         pretrain.optimizer.update(name="muon", learning_rate=3e-3)
         pretrain.encoder.num_heads = 4  # takes no longer than 2
         # Rows of 32 tokens in two fifths of the time. Both phases together take a
-        # little less processor time than 12,000 of BERT (docs/results.md).
+        # little less processor time than BERT's 12,000 steps (docs/results.md).
         pretrain.phases[0].update(steps=3_630, length=32, batch_size=32)
         pretrain.phases[1].update(steps=5_370, length=64, batch_size=16)
     else:
