@@ -26,7 +26,9 @@ class RelativePattern(AttentionPattern):
     The `rows` are the L tokens, followed by P targets, which no row sees.
     """
 
-    positions: Int[Array, "B rows"]
+    # Of the rows' positions, as in the original transformer.
+    sines: Float[Array, "B rows half_D"]
+    cosines: Float[Array, "B rows half_D"]
     segment_ids: Int[Array, "B rows"]
     # Order of prediction: rows see tokens of their own or a lower rank. None: rows see
     # all tokens.
@@ -106,13 +108,13 @@ class RelativeAttention(nn.Module):
         value = project(name="value")(tokens)  # [B, L, H, K]
         relative = self._parameters()
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, Q or 1, L]
-        token_positions = pattern.positions[:, :length]
-        positions, segments = pattern.positions, pattern.segment_ids  # [B, Q]
+        of_rows = pattern.sines, pattern.cosines
+        of_queries, segments = of_rows, pattern.segment_ids  # [B, Q, ...]
         if query_positions is not None:
-            positions, segments = (
-                jnp.take_along_axis(values, query_positions, axis=1)
-                for values in (positions, segments)
-            )
+            at = query_positions[:, :, None]
+            of_queries = [jnp.take_along_axis(x, at, axis=1) for x in of_rows]
+            segments = jnp.take_along_axis(segments, query_positions, axis=1)
+        sinusoids = *of_queries, *(x[:, :length] for x in of_rows)
         of_tokens = pattern.segment_ids[:, None, :length]
         is_other = segments[:, :, None] != of_tokens  # [B, Q, L]
         keys = plain_attention.dropout_keys(
@@ -121,9 +123,7 @@ class RelativeAttention(nn.Module):
 
         def scores(query, key, relative):
             """Return queries, keys, and the scores that are added to their products."""
-            added = _relative_scores(
-                query, relative, positions, token_positions, is_other
-            )
+            added = _relative_scores(query, relative, sinusoids, is_other)
             query = (query + relative.content_bias).astype(c.dtype)
             return query.swapaxes(1, 2), key.swapaxes(1, 2), added  # [B, H, ...]
 
@@ -156,21 +156,19 @@ class RelativeAttention(nn.Module):
 def _relative_scores(
     query: Float[Array, "B Q H K"],
     relative: _Relative,
-    positions: Int[Array, "B Q"],
-    token_positions: Int[Array, "B L"],
+    sinusoids: tuple[Float[Array, "B _ half_D"], ...],
     is_other: Bool[Array, "B Q L"],
 ) -> Float[Array, "B H Q L"]:
     """Return the scores that distances and segments add to products with keys.
 
-    `positions` are the queries' positions. `is_other` is True where query and token are
-    in different segments.
+    `sinusoids` are as in `distance_scores`. `is_other` is True where query and token
+    are in different segments.
     """
     # Intermediates are large, and cheap to recompute in the backward pass.
     scores = jax.checkpoint(distance_scores)(
         (query + relative.position_bias).astype(query.dtype),
         relative.distance_kernel,
-        positions,
-        token_positions,
+        *sinusoids,
     )
     if relative.segments is None:
         return scores
@@ -184,10 +182,15 @@ def _relative_scores(
 def distance_scores(
     query: Float[Array, "B Q H K"],
     kernel: Float[Array, "D H K"],
-    positions: Int[Array, "B Q"],
-    token_positions: Int[Array, "B L"],
+    sine: Float[Array, "B Q half_D"],
+    cosine: Float[Array, "B Q half_D"],
+    token_sine: Float[Array, "B L half_D"],
+    token_cosine: Float[Array, "B L half_D"],
 ) -> Float[Array, "B H Q L"]:
     """Return products of queries and projected sinusoids of their distances to tokens.
+
+    `kernel` is the projection from sinusoids to keys. Sines and cosines are those of
+    the positions of queries and tokens.
 
     The original projects the sinusoids of all 2 L distances, multiplies queries with
     them, and shifts each row of products by its query's position. Here queries are
@@ -195,22 +198,16 @@ def distance_scores(
     expanded into sines and cosines of the query's and the token's position. This takes
     H / 2 times the arithmetic for these products, more than half of a layer's at 512
     tokens, but needs no shift, which takes far longer on a TPU (docs/log.md).
-
-    `kernel` is the projection from sinusoids to keys.
     """
-    size = kernel.shape[0]
-    frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
     # Sines come first. The halves stay apart, because joining them would copy them.
     of_sine, of_cosine = (
         products.einsum("bqhk,dhk->bhqd", query, half, query.dtype)
         for half in jnp.split(kernel, 2)
     )  # [B, H, Q, D / 2] each
-    angles = positions[:, None, :, None] * frequencies  # [B, 1, Q, D / 2]
-    sine, cosine = jnp.sin(angles), jnp.cos(angles)
-    angles = token_positions[:, :, None] * frequencies  # [B, L, D / 2]
+    sine, cosine = sine[:, None], cosine[:, None]  # [B, 1, Q, D / 2]
 
     def with_tokens(x, y):  # [B, H, Q, D / 2] and [B, L, D / 2] to [B, H, Q, L]
         return products.einsum("bhqd,bld->bhql", x, y, query.dtype)
 
-    by_cosine = with_tokens(of_sine * sine + of_cosine * cosine, jnp.cos(angles))
-    return by_cosine + with_tokens(of_cosine * sine - of_sine * cosine, jnp.sin(angles))
+    by_cosine = with_tokens(of_sine * sine + of_cosine * cosine, token_cosine)
+    return by_cosine + with_tokens(of_cosine * sine - of_sine * cosine, token_sine)

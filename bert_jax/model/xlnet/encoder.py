@@ -96,7 +96,7 @@ class XLNetEncoder(encoder.Encoder):
                 )
         encoded = self._apply_blocks(
             x,
-            {True: _relative_pattern(inputs, targets)},
+            {True: self._pattern(inputs, True, targets)},
             {True: None},
             dropout_keys,
             read_at,
@@ -111,32 +111,34 @@ class XLNetEncoder(encoder.Encoder):
             x = x[:, length:]
         return encoder.Encoded(x, encoded.hidden_states, encoded.attention)
 
-    def _pattern(self, inputs: Inputs, is_global: bool) -> RelativePattern:
-        return _relative_pattern(inputs, None)
+    def _pattern(
+        self, inputs: Inputs, is_global: bool, targets: Targets | None = None
+    ) -> RelativePattern:
+        """Describe the rows of hidden states for attention, with [CLS] at the end."""
+        end = jnp.sum(inputs.attention_mask, axis=1) - 1  # [B]
+        column = jnp.arange(inputs.input_ids.shape[1])
+        positions = jnp.where(column == 0, end[:, None], column - 1)  # [B, L]
+        segment_ids = inputs.segment_ids
+        if segment_ids is None:
+            segment_ids = jnp.zeros_like(inputs.input_ids)
+        segment_ids = segment_ids.at[:, 0].set(_CLS_SEGMENT)
+        ranks = None
+        if targets is not None:
 
+            def with_targets(values, offset=0):  # [B, L + P]
+                at_targets = jnp.take_along_axis(values, targets.positions, axis=1)
+                return jnp.concatenate([values, at_targets + offset], axis=1)
 
-def _relative_pattern(inputs: Inputs, targets: Targets | None) -> RelativePattern:
-    """Describe the rows of hidden states for attention, with [CLS] at the end."""
-    end = jnp.sum(inputs.attention_mask, axis=1) - 1  # [B]
-    column = jnp.arange(inputs.input_ids.shape[1])
-    positions = jnp.where(column == 0, end[:, None], column - 1)  # [B, L]
-    segment_ids = inputs.segment_ids
-    if segment_ids is None:
-        segment_ids = jnp.zeros_like(inputs.input_ids)
-    segment_ids = segment_ids.at[:, 0].set(_CLS_SEGMENT)
-    ranks = None
-    if targets is not None:
-
-        def with_targets(values, offset=0):  # [B, L + P]
-            at_targets = jnp.take_along_axis(values, targets.positions, axis=1)
-            return jnp.concatenate([values, at_targets + offset], axis=1)
-
-        positions, segment_ids = with_targets(positions), with_targets(segment_ids)
-        # Just below the rank of the token there, which a target must not see.
-        ranks = with_targets(targets.ranks, -1)
-    return RelativePattern(
-        is_token=inputs.attention_mask,
-        positions=positions,
-        segment_ids=segment_ids,
-        ranks=ranks,
-    )
+            positions, segment_ids = with_targets(positions), with_targets(segment_ids)
+            # Just below the rank of the token there, which a target must not see.
+            ranks = with_targets(targets.ranks, -1)
+        size = self.config.hidden_size
+        frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
+        angles = positions[:, :, None] * frequencies  # [B, rows, D / 2]
+        return RelativePattern(
+            is_token=inputs.attention_mask,
+            sines=jnp.sin(angles),
+            cosines=jnp.cos(angles),
+            segment_ids=segment_ids,
+            ranks=ranks,
+        )
