@@ -47,6 +47,8 @@ def parameters(seed=0):
             },
             "final_norm": {"scale": rng.normal(size=4)},
             "embedding_projection": {"kernel": rng.normal(size=(4, 4))},
+            "distance_embedding": rng.normal(size=(6, 4)),
+            "distance_norm": {"scale": rng.normal(size=4)},
         },
         "mlm_head": {"output_bias": rng.normal(size=7)},
     }
@@ -190,7 +192,7 @@ def test_lower_layers_learn_more_slowly():
     whole, scaled = updates
     for path in whole:
         factor = np.array(1.0)
-        if "embedding" in path:
+        if re.search("embedding|distance_", path):
             factor = np.array(0.5**4)
         if "layers" in path:
             factor = np.array([0.5**3, 0.5**2, 0.5])
