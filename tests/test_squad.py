@@ -280,6 +280,8 @@ def test_answers_are_the_best_of_all_spans(no_answers, wordpiece):
             assert ranking.null_odds == pytest.approx(odds, rel=1e-5)
             assert ranking.best(odds - 0.01).text == ""
             assert ranking.best(odds + 0.01).text == expected[0]
+            # `best_thresholds` returns odds of questions, which are then answered.
+            assert ranking.best(ranking.null_odds).text == expected[0]
         else:
             assert ranking.null_odds is None
             assert ranking.best(-1e3).text == expected[0]
