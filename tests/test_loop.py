@@ -15,6 +15,7 @@ import pytest
 
 from bert_jax import config, knobs, pretraining, storage
 from bert_jax.corpus import shards
+from bert_jax.data import batches
 from bert_jax.errors import UserError
 from bert_jax.objectives import masked_lm
 from bert_jax.training import (
@@ -321,10 +322,11 @@ def test_the_peak_of_a_part_or_another_card_is_unknown(kind):
 
 
 def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
-    """Their loss is not 0: there is none."""
+    """Their loss is not 0: there is none. A file names the rows of each step."""
     loop = {"eval_batches": 0, "log_every": 1, "max_skipped_steps": 1000}
     optimizer = {"learning_rate": 1e30, "schedule": "linear"}
-    values = small_config(corpus, 6, optimizer, **loop)
+    values = small_config(corpus, 3, optimizer, **loop)
+    values = dataclasses.replace(values, phases=2 * values.phases)
     try:
         pretraining.pretrain(values, str(tmp_path))
     except UserError as error:  # parameters of 1e30 are finite, or are not saved
@@ -333,6 +335,10 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     skipped = [r for r in records if r["skipped_steps"]]
     assert skipped and all("loss" not in r for r in skipped[1:])
     assert all(r["sequences_per_sec"] > 0 for r in records)
+    # Step 5 is the second one of the second phase.
+    (file,) = tmp_path.glob("not_finite_step_5_process_0.json")
+    rows = batches.PretrainingBatches([corpus], values, 1).row_names(1)
+    assert json.loads(file.read_text())["rows"] == rows
 
 
 # ---- a workdir in an object store
