@@ -12,6 +12,7 @@ from toy import TINY, batch_of, relative_distance
 
 from bert_jax import config
 from bert_jax.errors import UserError
+from bert_jax.model import parameters as tree_by_path
 from bert_jax.objectives import masked_lm, permutation_lm, replaced_tokens
 from bert_jax.training import optimizer, sharding, step
 
@@ -194,6 +195,20 @@ def test_every_name_has_a_rule_and_every_rule_a_use():
     used = {name for box in boxes for name in box.names}
     activations = {"batch", "length"}
     assert used | activations == {name for name, _ in sharding.RULES}
+
+
+def test_parameters_are_split_over_both_axes_of_a_model():
+    """W[D, F] and W[F, D], in the scaling book's notation, with stacked layers."""
+    mesh = sharding.make_mesh(config.MeshConfig(**AXES))
+    shapes = tree_by_path.flatten(sharding.state_shapes(BERT.init, mesh))
+    for path, spec in {
+        "layers/intermediate/kernel": P(None, "fsdp", "tensor"),
+        "layers/output/kernel": P(None, "tensor", "fsdp"),
+        "layers/attention/query/kernel": P(None, "fsdp", "tensor", None),
+        "layers/attention/output/kernel": P(None, "tensor", None, "fsdp"),
+        "embeddings/token_embedding": P("tensor", "fsdp"),
+    }.items():
+        assert shapes[f"encoder/{path}"].sharding.spec == spec, path
 
 
 def test_each_device_gets_its_rows_of_a_batch():
