@@ -17,9 +17,16 @@ from toy import assert_close
 
 from bert_jax import config, knobs, prediction
 from bert_jax.errors import UserError
-from bert_jax.interop import checkpoints, convert, lazy_checkpoint, vocabularies
+from bert_jax.interop import (
+    checkpoints,
+    configs,
+    convert,
+    lazy_checkpoint,
+    vocabularies,
+)
 from bert_jax.interop.families import FAMILIES
-from bert_jax.model import parameters
+from bert_jax.interop.families import family as family_lib
+from bert_jax.model import activations, parameters
 from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import (
     choice,
@@ -162,10 +169,24 @@ def test_tokens_of_an_albert(tmp_path, documents):
     assert ids == native.encode_batch(texts)
 
 
-def test_synonyms_are_those_of_transformers():
+def test_synonyms_and_defaults_are_those_of_transformers():
+    """Values that `config.json` omits have the defaults of `transformers`."""
     for family in FAMILIES:
         published_config = transformers.AutoConfig.for_model(family.model_type)
         assert family.synonyms == published_config.attribute_map
+        for name, _, default in configs.fields_of(family).values():
+            if default is not None:
+                expected = getattr(published_config, name)
+                assert default == expected, (family.model_type, name)
+
+
+def test_activations_are_those_of_transformers():
+    x = np.linspace(-4, 4, 81, dtype=np.float32)
+    for name, own in family_lib.ACTIVATIONS.items():
+        expected = transformers.activations.ACT2FN[name](torch.tensor(x)).numpy()
+        got = activations.activate(jnp.asarray(x), own)
+        # The two forms of GELU differ by 4e-4.
+        np.testing.assert_allclose(got, expected, atol=5e-5, err_msg=name)
 
 
 @pytest.mark.parametrize("family", ["XLMRoberta", "Camembert"])
