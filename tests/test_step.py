@@ -7,6 +7,7 @@ import flax.linen as nn
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from toy import TINY, assert_trees_close, random_batch, relative_distance
 
@@ -143,3 +144,26 @@ def test_a_step_that_is_not_finite_changes_nothing_but_its_count():
             assert jax.tree.all(jax.tree.map(np.array_equal, now, before)), name
     # And the next good step is as if the bad one had not been, dropout masks aside.
     assert int(train(after, batch).skipped) == 1
+
+
+def test_a_gradient_that_is_not_finite_skips_the_step_whatever_the_loss():
+    """The square root of 0 is finite, and its slope is not."""
+
+    def sums(params, batch, *, dropout_keys, sampling_keys):
+        return {"root": metric_sums.MetricSum(jnp.sqrt(params["x"]), jnp.ones(()))}
+
+    objective = types.SimpleNamespace(
+        losses={"root": 1.0}, counts=lambda batch: {"root": jnp.ones(())}, sums=sums
+    )
+    tx, params = optax.sgd(1.0), {"x": jnp.zeros(())}
+    state = step.TrainState(
+        step=jnp.int32(0),
+        params=params,
+        opt_state=tx.init(params),
+        metric_sums=metric_sums.zeros(["root", "grad_norm"]),
+        skipped=jnp.int32(0),
+    )
+    run = jax.jit(step.make_train_step(objective, tx, seed=1))
+    after, outcome = run(state, {"input_ids": jnp.zeros((2, 3), jnp.int32)})
+    assert outcome.loss == 0 and outcome.grad_norm == np.inf
+    assert int(after.skipped) == 1 and after.params["x"] == 0
