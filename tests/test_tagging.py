@@ -247,7 +247,8 @@ def test_no_word_is_left_without_a_prediction(wordpiece):
     sizes = [1, 5, 40, 200]
     sentences = [rng.choice(vocabulary, size).tolist() for size in sizes]
     labels = [rng.integers(0, 7, size).tolist() for size in sizes]
-    for length in (8, 20, 64):
+    longest = len(wordpiece.encode(vocabulary[3]))  # which fills a row, but fits
+    for length in (8, 20, 64, longest + 2):
         rows = tagging.make_rows(sentences, wordpiece, length, labels)
         arrays = rows.arrays
         assert rows.decode(arrays["labels"], range(7)) == labels
