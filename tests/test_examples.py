@@ -95,6 +95,15 @@ def test_sorted_batches_are_a_function_of_the_step():
     assert set(times.tolist()) == {2, 3}
 
 
+def test_each_window_of_batches_has_an_order_of_its_own():
+    arrays, _, lengths = of_lengths(300)
+    made = examples_lib.Examples(arrays, batch_size=8, seed=3, steps=128, **lengths)
+    sizes = [batch["input_ids"].shape[1] for batch in made.batches(0, 128)]
+    first, second = np.split(np.array(sizes), 2)
+    # With one order for both, nearly all sizes would be equal.
+    assert np.mean(first == second) < 0.7
+
+
 def test_held_out_rows_are_sorted_by_length():
     arrays, used, lengths = of_lengths(61)
     made = examples_lib.Examples(arrays, batch_size=8, seed=3, held_out=True, **lengths)
