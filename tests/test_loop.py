@@ -22,6 +22,7 @@ from bert_jax.training import (
     checkpoint,
     goodput,
     hardware,
+    loop,
     metrics_file,
     programs,
     reporting,
@@ -323,9 +324,9 @@ def test_the_peak_of_a_part_or_another_card_is_unknown(kind):
 
 def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     """Their loss is not 0: there is none. A file names the rows of each step."""
-    loop = {"eval_batches": 0, "log_every": 1, "max_skipped_steps": 1000}
+    options = {"eval_batches": 0, "log_every": 1, "max_skipped_steps": 1000}
     optimizer = {"learning_rate": 1e30, "schedule": "linear"}
-    values = small_config(corpus, 3, optimizer, **loop)
+    values = small_config(corpus, 3, optimizer, **options)
     values = dataclasses.replace(values, phases=2 * values.phases)
     try:
         pretraining.pretrain(values, str(tmp_path))
@@ -339,6 +340,21 @@ def test_steps_that_were_all_skipped_report_no_loss(corpus, tmp_path):
     (file,) = tmp_path.glob("not_finite_step_5_process_0.json")
     rows = batches.PretrainingBatches([corpus], values, 1).row_names(1)
     assert json.loads(file.read_text())["rows"] == rows
+
+
+def test_an_evaluation_that_is_better_than_all_before_is_the_best():
+    def is_best(name, value, *earlier):
+        records = {step: {name: x} for step, x in enumerate(earlier)}
+        reporter = types.SimpleNamespace(records=lambda split: records)
+        run = types.SimpleNamespace(best=name)
+        training = types.SimpleNamespace(_run=run, _reporter=reporter)
+        return loop.Loop._is_best(training, value)
+
+    assert is_best("loss", 0.5, 0.7, 0.6) and not is_best("loss", 0.7, 0.6)
+    assert is_best("pearson", 0.7, 0.6) and not is_best("pearson", 0.6, 0.6)
+    # An undefined correlation is worse than any other.
+    assert is_best("pearson", np.nan) and is_best("pearson", -0.5, np.nan)
+    assert not is_best("pearson", np.nan, -0.5)
 
 
 # ---- a workdir in an object store
