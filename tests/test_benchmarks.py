@@ -74,7 +74,10 @@ def test_side_process_reports_step_times_and_failures():
 
 @pytest.mark.parametrize("path", PROGRAMS, ids=lambda path: path.stem)
 def test_help_is_the_docstring(path, monkeypatch, capsys):
-    docstring = ast.get_docstring(ast.parse(path.read_text()))
+    source = path.read_text()
+    if "\nimport torch" in source:
+        pytest.importorskip("torch")
+    docstring = ast.get_docstring(ast.parse(source))
     monkeypatch.setattr(sys, "argv", [str(path), "--help"])
     with pytest.raises(SystemExit, match="0"):
         runpy.run_path(str(path), run_name="__main__")
