@@ -224,7 +224,7 @@ def bytes_of(got, kind, network=collectives.ICI):
 
 @needs_compiler
 def test_data_parallelism_sums_all_gradients_once():
-    got = planned()
+    got = planned(vocab_size=100_000)
     size = 4 * got.parameters
     # Of 64 positions, sequences of 32 reach half; besides, there are a few scalars.
     unused = 4 * 32 * 32
@@ -238,6 +238,8 @@ def test_data_parallelism_sums_all_gradients_once():
     evaluation = got.phases[0].evaluation
     assert evaluation.parameters == size and evaluation.optimizer == memory.optimizer
     assert 0 < evaluation.other < memory.other + 2**20
+    # The new state overwrites the old one: the rest is the batch and the program.
+    assert memory.other < size / 2
 
 
 @needs_compiler
