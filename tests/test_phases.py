@@ -59,17 +59,24 @@ def configured(corpus):
 def undisturbed(corpus, tmp_path_factory):
     """Return the workdir of a run of all phases, and the lines that it printed.
 
-    The data of two phases are never in memory at once.
+    The data of two phases are never in memory at once. Steps of the data count from 0
+    in each phase.
     """
     workdir, messages = tmp_path_factory.mktemp("phases") / "run", io.StringIO()
-    opened = []
+    opened, asked = [], []
     open_data = pretraining.open_data
 
     def open_alone(*arguments, **options):
         gc.collect()
         assert all(earlier() is None for earlier in opened)
-        data = open_data(*arguments, **options)
-        opened.append(weakref.ref(data))
+        made = open_data(*arguments, **options)
+
+        def read(start, stop):
+            asked.append((start, stop))
+            return made.batches(start, stop)
+
+        data = dataclasses.replace(made, batches=read)
+        opened.extend([weakref.ref(data), weakref.ref(made)])
         return data
 
     with pytest.MonkeyPatch.context() as patch:
@@ -77,7 +84,8 @@ def undisturbed(corpus, tmp_path_factory):
         patch.setattr(pretraining, "open_data", open_alone)
         with contextlib.redirect_stderr(messages):
             pretraining.pretrain(configured(corpus), str(workdir))
-    assert len(opened) == 3
+    assert asked == [(0, 2), (0, 3), (0, 1)]
+    assert len(opened) == 2 * len(PHASES)
     return workdir, messages.getvalue().splitlines()
 
 
