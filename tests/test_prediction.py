@@ -181,8 +181,8 @@ def test_empty_or_long_pairs_are_refused(first, second, message, model):
 
 
 @dataclasses.dataclass(frozen=True)
-class Echo(text_rows.TextQuestion):
-    """Question whose rows hold three texts each, and which returns its input."""
+class Echo(text_rows.TextComputation):
+    """Computation on rows of three texts each, which returns its input."""
 
     traced: ClassVar[list] = []
 

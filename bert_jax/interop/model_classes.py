@@ -54,7 +54,8 @@ _PURPOSES = {
     "permutation_lm": PERMUTATION_LM,
     "replaced_tokens": REPLACED_TOKENS,
 }
-_QUESTIONS = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
+# Of objectives with masked tokens, by `segments`.
+_PAIR_PURPOSES = {"next_sentence": NEXT_SENTENCE, "sentence_order": SENTENCE_ORDER}
 # Objectives and their configs; all other purposes have masked tokens.
 _PRETRAINING: dict[str, tuple[Any, Any]] = {
     CAUSAL_LM: (causal_lm.CausalLm, config_lib.CausalLmConfig()),
@@ -152,7 +153,7 @@ def _purpose(metadata: metadata_lib.Metadata) -> str:
     trained_for = saved.get("task") or saved.get("objective") or {}
     purpose = _PURPOSES.get(trained_for.get("kind"), BARE)
     if purpose == MASKED_LM:
-        return _QUESTIONS.get(trained_for["segments"], MASKED_LM)
+        return _PAIR_PURPOSES.get(trained_for["segments"], MASKED_LM)
     return purpose
 
 

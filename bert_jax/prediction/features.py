@@ -45,7 +45,7 @@ class Features:
 
 
 @dataclasses.dataclass(frozen=True)
-class HiddenStates(text_rows.TextQuestion):
+class HiddenStates(text_rows.TextComputation):
     """Hidden states of some layers; see `extract`."""
 
     layers: tuple[int, ...]

@@ -35,8 +35,8 @@ class Guess:
 
 
 @dataclasses.dataclass(frozen=True)
-class MaskedTokens(text_rows.TextQuestion):
-    """Base class of questions about the tokens at some positions.
+class MaskedTokens(text_rows.TextComputation):
+    """Base class of computations about the tokens at some positions.
 
     Attributes:
       generator: Generator of an ELECTRA checkpoint, which predicts in place of
@@ -136,9 +136,9 @@ def fill(
     top = min(top, int(is_word(tokenizer).sum()))
     electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
     generator = electra and electra.generator(model.encoder)
-    question = Blanks(model.encoder, generator, tokenizer=tokenizer, top=top)
+    computation = Blanks(model.encoder, generator, tokenizer=tokenizer, top=top)
     engine = model.engine(
-        question, "to fill blanks", "give a pretraining run with masked tokens"
+        computation, "to fill blanks", "give a pretraining run with masked tokens"
     )
     encoded = [_encode(model, i, text) for i, text in enumerate(texts)]
     length = 2 + max(map(len, encoded), default=0)

@@ -45,7 +45,7 @@ class MaskedToken(MaskedTokens):
 
 
 @dataclasses.dataclass(frozen=True)
-class PermutedToken(text_rows.TextQuestion):
+class PermutedToken(text_rows.TextComputation):
     """Log-probability of one token of each row given all others, by XLNet."""
 
     token_arrays = ("mlm_positions",)
@@ -72,7 +72,7 @@ class PermutedToken(text_rows.TextQuestion):
 
 
 @dataclasses.dataclass(frozen=True)
-class LeftToRight(text_rows.TextQuestion):
+class LeftToRight(text_rows.TextComputation):
     """Log-probability of each row after [CLS], by a left-to-right model."""
 
     @property
@@ -92,7 +92,7 @@ class LeftToRight(text_rows.TextQuestion):
 
 
 @dataclasses.dataclass(frozen=True)
-class NothingReplaced(text_rows.TextQuestion):
+class NothingReplaced(text_rows.TextComputation):
     """Sum of log(1 - P(replaced)) over the tokens of each row, by ELECTRA.
 
     Attributes:
@@ -146,8 +146,8 @@ def score_pairs(
       TextError: A sentence has no tokens, or too many. `index` names the pair.
       UserError: The checkpoint or its objective cannot score sentences.
     """
-    question = _question(model, generator)
-    is_masked = isinstance(question, MaskedToken)
+    computation = _computation(model, generator)
+    is_masked = isinstance(computation, MaskedToken)
     if within_word and not is_masked:
         raise UserError(
             f"within_word applies to masked tokens only; {model.description()}"
@@ -157,12 +157,12 @@ def score_pairs(
             "within_word needs tokens that show where a word begins; this tokenizer "
             f"marks its end, {suffix!r}"
         )
-    engine = model.engine(question, "to score sentences", "give a pretraining run")
+    engine = model.engine(computation, "to score sentences", "give a pretraining run")
     remaining = enumerate(pairs)
     while window := list(itertools.islice(remaining, _WINDOW)):
         rows = _encode(model, window)  # a row for each sentence
         owners = np.arange(2 * len(window))
-        if is_masked or isinstance(question, PermutedToken):
+        if is_masked or isinstance(computation, PermutedToken):
             owners, positions = np.nonzero(_is_inside(rows["attention_mask"]))
             rows = {name: values[owners] for name, values in rows.items()}
             rows["mlm_positions"] = positions[:, None].astype(np.int32)  # [R, 1]
@@ -173,15 +173,15 @@ def score_pairs(
         yield from map(tuple, scores.reshape(-1, 2).tolist())
 
 
-def _question(model: TrainedModel, generator: bool) -> text_rows.TextQuestion:
-    """Return the question that suits the objective of a checkpoint."""
+def _computation(model: TrainedModel, generator: bool) -> text_rows.TextComputation:
+    """Return the computation that suits the objective of a checkpoint."""
     electra = model.saved_config("objective", config_lib.ReplacedTokensConfig)
     if generator and not electra:
         raise UserError(f"generator applies to ELECTRA only; {model.description()}")
     if electra:
         electra_generator = electra.generator(model.encoder)
-        question = MaskedToken if generator else NothingReplaced
-        return question(model.encoder, electra_generator)
+        computation = MaskedToken if generator else NothingReplaced
+        return computation(model.encoder, electra_generator)
     if model.saved_config("objective", config_lib.CausalLmConfig):
         return LeftToRight(model.encoder)
     if model.saved_config("objective", config_lib.PermutationLmConfig):

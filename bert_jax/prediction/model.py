@@ -1,4 +1,4 @@
-"""A trained model and the questions that it can answer."""
+"""A trained model, with a method for each kind of prediction."""
 
 from bert_jax.interop import checkpoints
 from bert_jax.prediction import (

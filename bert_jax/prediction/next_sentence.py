@@ -15,7 +15,7 @@ from bert_jax.tasks import texts
 
 
 @dataclasses.dataclass(frozen=True)
-class NextSentence(text_rows.TextQuestion):
+class NextSentence(text_rows.TextComputation):
     """Probability that segment B follows segment A."""
 
     @property

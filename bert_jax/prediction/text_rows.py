@@ -29,8 +29,8 @@ class TextError(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class TextQuestion:
-    """Base class of questions about texts and pairs; see `inference.Question`."""
+class TextComputation:
+    """Base class of an `inference.Computation` on texts and pairs of texts."""
 
     encoder: config_lib.EncoderConfig
 

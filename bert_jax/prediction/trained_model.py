@@ -28,7 +28,7 @@ BATCH_SIZE = 32
 class TrainedModel:
     """A checkpoint on one device.
 
-    Parameters are loaded when a question first needs them, and kept.
+    Parameters are loaded when a computation first needs them, and kept.
 
     Attributes:
       source: Path of the checkpoint.
@@ -39,7 +39,7 @@ class TrainedModel:
         self.source = source
         self.metadata = metadata
         self._arrays: dict[str, jax.Array] = {}
-        self._engines: dict[inference.Question, inference.Engine] = {}
+        self._engines: dict[inference.Computation, inference.Engine] = {}
         self._mesh = sharding.make_mesh(config_lib.MeshConfig(), jax.devices()[:1])
 
     @property
@@ -85,16 +85,16 @@ class TrainedModel:
         return config, self.metadata.task
 
     def engine(
-        self, question: inference.Question, purpose: str = "", hint: str = ""
+        self, computation: inference.Computation, purpose: str = "", hint: str = ""
     ) -> inference.Engine:
-        """Return the engine that answers a question, made at its first use.
+        """Return the compiled engine of a computation, made at its first use.
 
         Raises:
           UserError: The checkpoint is damaged, or lacks the head. The message has the
             head's purpose, such as "to fill blanks", and a hint.
         """
-        if question not in self._engines:
-            paths = self._load(question)
+        if computation not in self._engines:
+            paths = self._load(computation)
             if missing := [path for path in paths if path not in self._arrays]:
                 lacks = f"head {purpose}" if purpose else missing[0]
                 raise UserError(
@@ -108,17 +108,17 @@ class TrainedModel:
                     difference = self._arrays.get(parameters.difference_of(path))
                     if difference is not None:
                         params[path] += difference
-            self._engines[question] = inference.Engine(
-                question,
+            self._engines[computation] = inference.Engine(
+                computation,
                 parameters.unflatten(params),
                 self._mesh,
                 _bucket_lengths(self.encoder.max_position_embeddings),
             )
-        return self._engines[question]
+        return self._engines[computation]
 
-    def _load(self, question: inference.Question) -> list[str]:
-        """Load parameters not loaded yet. Return the paths of all of the question's."""
-        wanted = parameters.flatten(sharding.state_shapes(question.init, self._mesh))
+    def _load(self, computation: inference.Computation) -> list[str]:
+        """Load parameters not loaded yet. Return all paths that `computation` reads."""
+        wanted = parameters.flatten(sharding.state_shapes(computation.init, self._mesh))
         paths = [*wanted]
         electra = self.saved_config("objective", config_lib.ReplacedTokensConfig)
         if electra and electra.embedding_sharing != "tied":

@@ -10,8 +10,11 @@ from bert_jax.objectives import BatchShapes
 from bert_jax.training import sharding
 
 
-class Question(Protocol):
-    """Function of a model; hashable. The objective of a fine-tuning task is one."""
+class Computation(Protocol):
+    """Interface of a function of parameters and rows, such as a task's objective.
+
+    It is hashable, so that each computation is compiled once.
+    """
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         """Return the shapes of the arrays that `outputs` reads, and maybe of more."""
@@ -24,15 +27,15 @@ class Question(Protocol):
 
 
 class Engine:
-    """Compiled `outputs` of a question, for rows sorted into buckets by length.
+    """Compiled `outputs` of a computation, for rows sorted into buckets by length.
 
     Attributes:
-      params: Parameters of the question, on the mesh; may be replaced.
+      params: Parameters of the computation, on the mesh; may be replaced.
     """
 
     def __init__(
         self,
-        question: Question,
+        computation: Computation,
         params: Any,
         mesh: jax.sharding.Mesh,
         lengths: Sequence[int],
@@ -43,11 +46,11 @@ class Engine:
         """
         self.params, self._mesh, self._lengths = params, mesh, lengths
         self._compute = jax.jit(
-            question.outputs,
+            computation.outputs,
             out_shardings=sharding.replicated(mesh),
             compiler_options=sharding.compiler_options(mesh),
         )
-        short, long = question.batch_shapes(1, 2), question.batch_shapes(1, 3)
+        short, long = computation.batch_shapes(1, 2), computation.batch_shapes(1, 3)
         self._length_axes = {
             name: _differing_axis(short[name].shape, long[name].shape) for name in short
         }
