@@ -70,7 +70,7 @@ def mask(
     each word once.
     """
     full = (*keys.shape, *shape)
-    size = words(shape[-1])
+    size = num_words(shape[-1])
     index = jnp.zeros((), jnp.uint32)
     for dim in range(keys.ndim, len(full) - 1):
         index = index * jnp.uint32(full[dim])
@@ -85,11 +85,11 @@ def mask(
     return _is_below(word, rate)
 
 
-def words(positions: int) -> int:
+def num_words(positions: int) -> int:
     """Return the number of words for `positions` positions of the last dimension.
 
-    Position c < words takes the upper bits of word c, position words + c its lower
-    bits.
+    With n words, position c < n takes the upper bits of word c, and position n + c its
+    lower bits.
     """
     return -(-positions // (2 * _STEP)) * _STEP
 
@@ -107,13 +107,15 @@ def keys_at(
     if keys is None:
         return None
     keys = keys.reshape(-1, *[1] * (index.ndim - 1))
-    return randomness.advance(keys, index.astype(jnp.uint32) * jnp.uint32(words(size)))
+    return randomness.advance(
+        keys, index.astype(jnp.uint32) * jnp.uint32(num_words(size))
+    )
 
 
-def pairs(
+def mask_pairs(
     counters: UInt32[Array, "..."], rate: float
 ) -> tuple[Bool[Array, "..."], Bool[Array, "..."]]:
-    """Return whether the first and second position of each word are dropped."""
+    """Return the dropout masks of the first and of the second position of each word."""
     word = _mix(counters)
     return _is_below(word, rate), _is_below(word << 16, rate)
 

@@ -113,7 +113,7 @@ def attend(
     # The counter of each head's first word among the words of the row, as
     # `dropout.mask` numbers them for [H, L, L].
     heads = jnp.arange(size // head_size, dtype=jnp.uint32)
-    first = heads * jnp.uint32(length * dropout.words(length))
+    first = heads * jnp.uint32(length * dropout.num_words(length))
     counters = randomness.advance(dropout_keys[:, None], first)  # [B, H]
     queries = pattern.documents
     if queries is None:

@@ -38,8 +38,8 @@ def forward(
     """
     options, is_whole = program.options, program.is_whole
 
-    def begin(step):
-        q = program.only(step, query[0, step.chunk, step.columns])
+    def first_stage(step):
+        q = program.mask_other_heads(step, query[0, step.chunk, step.columns])
         return (program.scores(step, key[0, step.keys, step.columns], q),)
 
     if not is_whole:
@@ -52,8 +52,8 @@ def forward(
 
     @pl.when(program.sees_keys())
     def _():
-        for step, scores in program.steps(begin):
-            if step.first:
+        for step, scores in program.steps(first_stage):
+            if step.is_first_head:
                 outputs = []
                 v_transposed = value[0, step.keys, step.columns].T  # [128, M]
             head, chunk = slice(step.head, step.head + 1), step.chunk
@@ -63,18 +63,18 @@ def forward(
                 top = jnp.maximum(before, top)
             p = jnp.exp2((scores - top) * options.exponent)
             count = jnp.sum(p, axis=0, keepdims=True)
-            p = program.dropping(step)(p).astype(value.dtype)
-            y = dot(v_transposed[step.part], p)  # [K, N]
+            p = program.make_dropout(step)(p).astype(value.dtype)
+            y = dot(v_transposed[step.head_columns], p)  # [K, N]
             if not is_whole:
                 shrunk = jnp.exp2((before - top) * options.exponent)
                 count += shrunk * total[head, chunk]
-                y += shrunk * context[step.part, chunk]
+                y += shrunk * context[step.head_columns, chunk]
                 highest[head, chunk], total[head, chunk] = top, count
-                context[step.part, chunk] = y
+                context[step.head_columns, chunk] = y
             count = jnp.where(top < 0.5 * HIDDEN_SCORE, jnp.inf, count)
             sums[0, 0, head, chunk] = top * options.exponent + jnp.log2(count)
             outputs.append(y / (count * (1 - options.rate)))
-            if step.last:
+            if step.is_last_head:
                 y = jnp.concatenate(outputs, axis=0).T  # [N, 128]
                 output[0, chunk, step.columns] = y.astype(output.dtype)
 
@@ -114,9 +114,9 @@ def backward(
     length = query.shape[1]
     total_d_query = total_d_query.at[program.rows()]
 
-    def begin(step):
-        q = program.only(step, query[0, step.chunk, step.columns])
-        g = program.only(step, gradient[0, step.chunk, step.columns])
+    def first_stage(step):
+        q = program.mask_other_heads(step, query[0, step.chunk, step.columns])
+        g = program.mask_other_heads(step, gradient[0, step.chunk, step.columns])
         logs = sums[0, 0, step.head : step.head + 1, step.chunk]
         k, v = (x[0, step.keys, step.columns] for x in (key, value))
         return q, g, program.scores(step, k, q), logs, dot_transposed(v, g)
@@ -154,30 +154,30 @@ def backward(
             write_one(2, d_value, total_d_value, 1 / kept, None)
 
     def add_up():
-        for step, q, g, scores, logs, dp in program.steps(begin):
+        for step, q, g, scores, logs, dp in program.steps(first_stage):
             columns, chunk = step.columns, step.chunk
-            begins = step.first and chunk.start == 0
-            if begins and is_whole:
+            opens_window = step.is_first_head and chunk.start == 0
+            if opens_window and is_whole:
                 clear()
-            if begins:
+            if opens_window:
                 k_transposed = key[0, :, columns].T
-            if step.first:
+            if step.is_first_head:
                 dqs = []
                 # For each query, the sums of p * dp and of output * gradient are equal.
                 inner = output[0, chunk, columns].astype(jnp.float32)
                 inner = inner * gradient[0, chunk, columns].astype(jnp.float32) * kept
                 inner = inner.T  # [128, N]
             p = jnp.exp2(scores * options.exponent - logs)
-            dropped = program.dropping(step)
-            ds = dropped(dp) - jnp.sum(inner[step.part], 0, keepdims=True)
+            drop = program.make_dropout(step)
+            ds = drop(dp) - jnp.sum(inner[step.head_columns], 0, keepdims=True)
             ds = (p * ds).astype(q.dtype)
-            p = dropped(p).astype(g.dtype)
+            p = drop(p).astype(g.dtype)
             total_d_value[step.keys] += dot(p, g)  # [M, 128]
             total_d_key[step.keys] += dot(ds, q)
-            dqs.append(dot(k_transposed[step.part, step.keys], ds))  # [K, N]
-            if step.last:
+            dqs.append(dot(k_transposed[step.head_columns, step.keys], ds))  # [K, N]
+            if step.is_last_head:
                 total_d_query[chunk] += jnp.concatenate(dqs, axis=0).T
-            if step.last and chunk.stop == length and is_whole:
+            if step.is_last_head and chunk.stop == length and is_whole:
                 write(columns)
 
     @pl.when(query_piece + key_piece == 0)

@@ -44,15 +44,15 @@ class Step:
 
     columns: slice  # window of 128 columns that holds the head
     chunk: slice  # positions of the queries
-    keys: slice  # positions of the keys that they meet
+    keys: slice  # positions of the keys that they may see
     head: int  # index of the head in the program
-    part: slice  # columns of the head in the window
-    first: bool  # whether it is the first head of its window
-    last: bool  # whether it is the last head of its window
+    head_columns: slice  # columns of the head in the window
+    is_first_head: bool  # whether the head is the first of its window
+    is_last_head: bool  # whether the head is the last of its window
 
 
 class Program:
-    """State that the heads of a program share, and steps that both passes share.
+    """State that the heads of a program share, and its steps, the same in both passes.
 
     Attributes:
       options: Static options.
@@ -74,7 +74,7 @@ class Program:
         self._heads = query.shape[2] // options.head_size
         if options.rate:
             # [M / 2, N]: one word for two keys.
-            self._size = size = dropout.words(length)
+            self._size = size = dropout.num_words(length)
             key_index, query_index = _indices(size)
             index = query_index * size + key_index
             zero = jnp.uint32(0)
@@ -82,43 +82,44 @@ class Program:
         self._length = length  # of the keys, and of the queries of whole rows
         _, self._query_length, self._width = query.shape
 
-    def steps(self, begin):
-        """Yield each step with the results of `begin(step)`.
+    def steps(self, first_stage):
+        """Yield each step with the results of `first_stage(step)`.
 
-        Each step begins before the previous one continues. The compiler keeps this
-        order, so that the products of one run beside the softmax of the other.
+        The steps are pipelined: the first stage of a step comes before the caller's
+        work on the previous step. The compiler keeps this order, so that the products
+        of one step overlap with the softmax of the other.
         """
-        ahead = None
+        pending = None
         for step in self._steps():
-            begun = begin(step)
-            if ahead:
-                yield ahead
-            ahead = step, *begun
-        yield ahead
+            results = first_stage(step)
+            if pending:
+                yield pending
+            pending = step, *results
+        yield pending
 
     def _steps(self):
         size = self.options.head_size
         for start in range(0, self._width, LANES):
             columns = slice(start, start + LANES)
-            parts = range(0, LANES, size)
+            heads = range(0, LANES, size)  # first column of each head
             for first in range(0, self._query_length, QUERY_CHUNK):
                 chunk = slice(first, first + QUERY_CHUNK)
-                for part in parts:
+                for head in heads:
                     yield Step(
                         columns=columns,
                         chunk=chunk,
-                        keys=self._met_by(chunk),
-                        head=(start + part) // size,
-                        part=slice(part, part + size),
-                        first=part == 0,
-                        last=part == parts[-1],
+                        keys=self._keys_seen_by(chunk),
+                        head=(start + head) // size,
+                        head_columns=slice(head, head + size),
+                        is_first_head=head == 0,
+                        is_last_head=head == heads[-1],
                     )
 
-    def _met_by(self, queries):
-        """Return the keys, whole blocks, that some of a chunk of queries may see.
+    def _keys_seen_by(self, queries):
+        """Return whole blocks of keys that contain all keys that a chunk may see.
 
-        In pieces of long rows, these are all keys. With dropout, too: a key shares its
-        random word with a key of the other half.
+        These are all keys in pieces of long rows. With dropout, too, because a key
+        shares its random word with a key of the other half.
         """
         options = self.options
         begin, end = 0, self._length
@@ -140,7 +141,7 @@ class Program:
         return pl.ds(start, self._query_length)
 
     def sees_keys(self):
-        """Return whether some query of the program sees some of its keys."""
+        """Return whether any query of the program may see any of its keys."""
         window, sees = self.options.window, True
         if not self.is_whole and self.options.causal:
             sees = self._ahead <= 0
@@ -148,12 +149,12 @@ class Program:
             sees &= jnp.abs(self._ahead) <= -(-window // self._length)
         return sees
 
-    def only(self, step, x):
+    def mask_other_heads(self, step, x):
         """Zero the columns of other heads in a window [N, 128]."""
-        if step.first and step.last:
+        if step.is_first_head and step.is_last_head:
             return x
         column = lax.broadcasted_iota(jnp.int32, x.shape, 1)
-        own = (column >= step.part.start) & (column < step.part.stop)
+        own = (column >= step.head_columns.start) & (column < step.head_columns.stop)
         return jnp.where(own, x.astype(jnp.float32), 0.0).astype(x.dtype)
 
     def scores(self, step, key, query):
@@ -175,7 +176,7 @@ class Program:
             visible &= jnp.abs(distance) <= options.window
         return jnp.where(visible, scores, HIDDEN_SCORE)
 
-    def dropping(self, step):
+    def make_dropout(self, step):
         """Return a function that zeroes dropped entries of [M, N], without scaling."""
         if not self.options.rate:
             return lambda x: x
@@ -184,7 +185,7 @@ class Program:
             self._counters[block * self._heads + step.head],
             jnp.uint32(step.chunk.start * self._size),
         )
-        upper, lower = dropout.pairs(self._words + first, self.options.rate)
+        upper, lower = dropout.mask_pairs(self._words + first, self.options.rate)
 
         def dropped(x):
             first = jnp.where(upper, 0.0, x[: self._size])

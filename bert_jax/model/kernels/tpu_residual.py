@@ -195,7 +195,7 @@ class _Chunks:
         self._addends = addends
         self._shape = addends[0].shape
         if options.rate:
-            self._size = dropout.words(self._shape[2])
+            self._size = dropout.num_words(self._shape[2])
             shape = ROW_CHUNK, self._size
             row = lax.broadcasted_iota(jnp.uint32, shape, 0)
             column = lax.broadcasted_iota(jnp.uint32, shape, 1)
@@ -217,10 +217,10 @@ class _Chunks:
         row = pl.program_id(0) * rows + at[0]
         first = (pl.program_id(1) * positions + at[1].start) * self._size
         begin = randomness.advance(self._keys[row], first.astype(jnp.uint32))
-        return dropout.pairs(self._words + begin, self._options.rate)
+        return dropout.mask_pairs(self._words + begin, self._options.rate)
 
-    def inside(self, at, x):
-        """Zero the rows of a chunk that are beyond the end of the row."""
+    def mask_beyond_row(self, at, x):
+        """Zero the positions of a chunk that are beyond the end of the row."""
         positions = self._shape[1]
         if self._length % positions == 0:
             return x
@@ -228,8 +228,8 @@ class _Chunks:
         position = first + lax.broadcasted_iota(jnp.int32, x.shape, 0)
         return jnp.where(position < self._length, x, 0.0)
 
-    def scaled(self, dropped, y):
-        """Apply dropout to `y`, float32."""
+    def apply_dropout(self, dropped, y):
+        """Zero the dropped values of `y`, float32, and scale the others."""
         if dropped is None:
             return y
         y = y * (1 / (1 - self._options.rate))
@@ -242,7 +242,7 @@ class _Chunks:
         x, *y = (addend[at].astype(jnp.float32) for addend in self._addends)
         if not y:
             return x
-        total = x + self.scaled(dropped, *y)
+        total = x + self.apply_dropout(dropped, *y)
         if self._options.keeps_sum:
             total = total.astype(self._addends[0].dtype).astype(jnp.float32)
         return total
@@ -286,26 +286,28 @@ def _backward(options, length, keys, scale, *arrays):
     for at in chunks:
         dropped = chunks.dropped(at)
         normalised, inverse = chunks.normalised(chunks.total(at, dropped))
-        *of_sum, d = (g[at].astype(jnp.float32) for g in gradients)
+        # With `keeps_sum`, the first gradient is that of the sum. Otherwise, all are
+        # gradients of the norm.
+        *others, d = (g[at].astype(jnp.float32) for g in gradients)
         if not options.keeps_sum:
-            d, of_sum = sum(of_sum, d), []
-        d_scale += _eighths(chunks.inside(at, d * normalised))
-        d_offset += _eighths(chunks.inside(at, d))
+            d, others = sum(others, d), []
+        d_scale += _partial_sum(chunks.mask_beyond_row(at, d * normalised))
+        d_offset += _partial_sum(chunks.mask_beyond_row(at, d))
         d = d * scale[...]
         along = jnp.mean(d * normalised, axis=1, keepdims=True)
         if options.is_centered:
             d = d - jnp.mean(d, axis=1, keepdims=True)
-        d = sum(of_sum, (d - normalised * along) * inverse)
+        d = sum(others, (d - normalised * along) * inverse)
         written[0][at] = d.astype(written[0].dtype)
         if options.rate:
-            d = chunks.scaled(dropped, d)
+            d = chunks.apply_dropout(dropped, d)
             written[1][at] = d.astype(written[1].dtype)
-        d_bias += _eighths(chunks.inside(at, d))
+        d_bias += _partial_sum(chunks.mask_beyond_row(at, d))
     sums = d_bias_sums, d_scale_sums, d_offset_sums
     for ref, x in zip(sums, (d_bias, d_scale, d_offset), strict=True):
         ref[0] = x
 
 
-def _eighths(x):
-    """Sum every eighth row, which sums whole registers: [16, D] to [8, D]."""
+def _partial_sum(x):
+    """Sum every eighth row, [16, D] to [8, D], which adds whole registers."""
     return jnp.sum(x.reshape(-1, 8, x.shape[1]), axis=0)
