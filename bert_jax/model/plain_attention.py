@@ -59,8 +59,8 @@ def probabilities(
 
 def attend_with_scores(
     config: config_lib.EncoderConfig,
-    scores: Callable[..., tuple[jax.Array, ...]],
-    factors: tuple[Any, ...],
+    prepare: Callable[..., tuple[jax.Array, ...]],
+    sources: tuple[Any, ...],
     value: Float[Array, "B M H K"],
     mask: Bool[Array, "#B 1 #L M"],
     dropout_keys: UInt32[Array, "B ..."] | None,
@@ -68,22 +68,22 @@ def attend_with_scores(
 ) -> tuple[Float[Array, "B L H K"], Float[Array, "B H L M"] | None]:
     """Return the result of `attend`, and the probabilities before dropout, or None.
 
-    `scores` maps the factors to queries [B, H, L, K], keys [B, H, M, K], and the scores
-    that are added to their products. The backward pass may compute it again.
+    `prepare` maps the sources to queries [B, H, L, K], keys [B, H, M, K], and scores to
+    add to their products. The backward pass may compute it again.
     """
 
-    def context(value, *factors):
-        query, key, added = scores(*factors)
+    def context(value, *sources):
+        query, key, added = prepare(*sources)
         value, rate = value.swapaxes(1, 2), config.attention_dropout_rate
         result = attend(query, key, value, mask, dropout_keys, rate, added)
         return result.swapaxes(1, 2)
 
     if config.remat == "attention":
         context = jax.checkpoint(context)
-    result = context(value, *factors)
+    result = context(value, *sources)
     if not return_probabilities:
         return result, None
-    query, key, added = scores(*factors)
+    query, key, added = prepare(*sources)
     return result, probabilities(query, key, mask, added)
 
 

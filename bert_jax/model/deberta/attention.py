@@ -86,7 +86,7 @@ class DisentangledAttention(nn.Module):
         query_of_distance = project(to_query, pattern.distances, 3**-0.5)  # [R, H, K]
         key_of_distance = project(to_key, pattern.distances)  # [R, H, K]
 
-        def scores(query, key, query_of_distance, key_of_distance):
+        def prepare(query, key, query_of_distance, key_of_distance):
             """Return queries, keys, and the scores that are added to their products."""
             added = added_scores(query, key, query_of_distance, key_of_distance)
             query, key = query.swapaxes(1, 2), key.swapaxes(1, 2)  # [B, H, L, K]
@@ -96,9 +96,9 @@ class DisentangledAttention(nn.Module):
                 added = jnp.take_along_axis(added, at, axis=2)  # [B, H, P, L]
             return query, key, added
 
-        factors = query, key, query_of_distance, key_of_distance
+        sources = query, key, query_of_distance, key_of_distance
         context, probabilities = plain_attention.attend_with_scores(
-            c, scores, factors, value, mask, keys, return_probabilities
+            c, prepare, sources, value, mask, keys, return_probabilities
         )  # [B, P, H, K]
         output = attention_output(c, has_bias=True)
         return *output.product_and_bias(context), probabilities

@@ -67,18 +67,18 @@ def _tpu(
         for x, b in zip(sources, biases, strict=True)
     ]
     query, key, value = (
-        _of_all_heads(config, x).reshape(*x.shape[:2], -1) for x in sources
+        _repeat_for_heads(config, x).reshape(*x.shape[:2], -1) for x in sources
     )  # [B, L, H K]
     if query_positions is not None:
-        more = -query.shape[1] % decisions.QUERY_CHUNK
-        query = jnp.pad(query, ((0, 0), (0, more), (0, 0)))
-        query_positions = jnp.pad(query_positions, ((0, 0), (0, more)))
-    # There is nothing that `remat="attention"` could recompute.
+        padding = 0, -query.shape[1] % decisions.QUERY_CHUNK
+        query = jnp.pad(query, ((0, 0), padding, (0, 0)))
+        query_positions = jnp.pad(query_positions, ((0, 0), padding))
+    # `remat="attention"` changes nothing: the kernel recomputes scores anyway.
     context = tpu_attention.attend(
         query,
         key,
         value,
-        tuple(_of_all_heads(config, bias).reshape(-1) for bias in biases),
+        tuple(_repeat_for_heads(config, bias).reshape(-1) for bias in biases),
         pattern,
         rotations,
         dropout_keys,
@@ -135,7 +135,7 @@ def _cudnn(
     if documents is not None:
         same = (documents[:, :, None] == documents[:, None, :])[:, None]  # [B, 1, L, L]
     context = jax.nn.dot_product_attention(
-        *_finish(config, sources, biases, rotations),
+        *_add_biases_and_rotate(config, sources, biases, rotations),
         mask=same,
         is_causal=pattern.causal,
         key_value_seq_lengths=lengths,
@@ -178,19 +178,19 @@ def probabilities(
     rotations: rotary.Rotations | None,
     query_positions: Int[Array, "B P"] | None = None,
 ) -> Float[Array, "B H P L"]:
-    """Return the probabilities before dropout, of the arguments of `attend`."""
+    """Return the probabilities before dropout, with arguments as in `attend`."""
     query, key, _ = _heads_first(config, sources, biases, rotations, query_positions)
     mask = pattern.mask(query_positions)[:, None]  # [B, 1, P, L]
     return plain_attention.probabilities(query, key, mask)
 
 
 def _heads_first(config, sources, biases, rotations, query_positions):
-    """Apply `_finish`, and return [B, H, L, K], with one matrix for each head."""
-    arrays = _finish(config, sources, biases, rotations, query_positions)
+    """Return the arrays of `_add_biases_and_rotate` transposed to [B, H, L, K]."""
+    arrays = _add_biases_and_rotate(config, sources, biases, rotations, query_positions)
     return tuple(x.swapaxes(1, 2) for x in arrays)
 
 
-def _finish(config, sources, biases, rotations, query_positions=None):
+def _add_biases_and_rotate(config, sources, biases, rotations, query_positions=None):
     """Add biases, rotate queries and keys, and repeat keys and values for all heads."""
     query, key, value = (
         products.add_bias(x, bias).astype(config.dtype)
@@ -201,10 +201,10 @@ def _finish(config, sources, biases, rotations, query_positions=None):
         if query_positions is not None:
             of_queries = rotations.at(query_positions)
         query, key = rotary.rotate(query, of_queries), rotary.rotate(key, rotations)
-    return query, _of_all_heads(config, key), _of_all_heads(config, value)
+    return query, _repeat_for_heads(config, key), _repeat_for_heads(config, value)
 
 
-def _of_all_heads(config, x):
-    """Repeat keys, values or their biases [..., G, K] to [..., H, K]."""
+def _repeat_for_heads(config, x):
+    """Repeat keys, values or their biases, [..., G, K], for all heads, [..., H, K]."""
     shared_by = config.num_heads // x.shape[-2]
     return x if shared_by == 1 else jnp.repeat(x, shared_by, axis=-2)

@@ -121,15 +121,15 @@ class RelativeAttention(nn.Module):
             c, dropout_keys, x.shape[1], length, query_positions
         )
 
-        def scores(query, key, relative):
+        def prepare(query, key, relative):
             """Return queries, keys, and the scores that are added to their products."""
             added = _relative_scores(query, relative, sinusoids, is_other)
             query = (query + relative.content_bias).astype(c.dtype)
             return query.swapaxes(1, 2), key.swapaxes(1, 2), added  # [B, H, ...]
 
-        factors = query, key, relative
+        sources = query, key, relative
         context, probabilities = plain_attention.attend_with_scores(
-            c, scores, factors, value, mask, keys, return_probabilities
+            c, prepare, sources, value, mask, keys, return_probabilities
         )
         output = linear.attention_output(c, has_bias=False)
         return *output.product_and_bias(context), probabilities
