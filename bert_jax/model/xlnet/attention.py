@@ -23,21 +23,21 @@ from bert_jax.model.attention_pattern import AttentionPattern
 class RelativePattern(AttentionPattern):
     """Attention pattern of tokens and targets, with positions, segments and ranks.
 
-    The `rows` are the L tokens, followed by P targets, which no row sees.
+    The `vectors` of a row are its L tokens, followed by P targets, which none sees.
     """
 
-    # Of the rows' positions, as in the original transformer.
-    sines: Float[Array, "B rows half_D"]
-    cosines: Float[Array, "B rows half_D"]
-    segment_ids: Int[Array, "B rows"]
-    # Order of prediction: rows see tokens of their own or a lower rank. None: rows see
-    # all tokens.
-    ranks: Int[Array, "B rows"] | None
+    # Of the vectors' positions, as in the original transformer.
+    sines: Float[Array, "B vectors half_D"]
+    cosines: Float[Array, "B vectors half_D"]
+    segment_ids: Int[Array, "B vectors"]
+    # Order of prediction: vectors see tokens of their own or a lower rank. None: they
+    # see all tokens.
+    ranks: Int[Array, "B vectors"] | None
 
     def mask(
         self, query_positions: Int[Array, "B Q"] | None = None
     ) -> Bool[Array, "B _ L"]:
-        """Return the mask, [B, Q or 1, L]: True where row q sees token l."""
+        """Return the mask, [B, Q or 1, L]: True where vector q sees token l."""
         mask = self.is_token[:, None, :]
         if self.ranks is None:
             return mask
@@ -78,7 +78,7 @@ class RelativeAttention(nn.Module):
     def __call__(
         self,
         queries: Float[Array, "B Q D"],
-        x: Float[Array, "B rows D"],
+        x: Float[Array, "B vectors D"],
         pattern: RelativePattern,
         rotations: None,
         dropout_keys: UInt32[Array, " B"] | None,
@@ -86,10 +86,10 @@ class RelativeAttention(nn.Module):
         query_positions: Int[Array, "B Q"] | None = None,
         return_probabilities: bool = False,
     ) -> tuple[Float[Array, "B Q D"], None, Float[Array, "B H Q L"] | None]:
-        """Compute the attention of some or all rows to the tokens.
+        """Compute the attention of some or all vectors to the tokens.
 
         Arguments and results as in `SelfAttention`; `query_positions` are indices of
-        rows.
+        vectors.
         """
         c = self.config
         length = pattern.is_token.shape[1]
@@ -108,13 +108,13 @@ class RelativeAttention(nn.Module):
         value = project(name="value")(tokens)  # [B, L, H, K]
         relative = self._parameters()
         mask = pattern.mask(query_positions)[:, None]  # [B, 1, Q or 1, L]
-        of_rows = pattern.sines, pattern.cosines
-        of_queries, segments = of_rows, pattern.segment_ids  # [B, Q, ...]
+        waves = of_queries = pattern.sines, pattern.cosines
+        segments = pattern.segment_ids  # [B, Q]
         if query_positions is not None:
             at = query_positions[:, :, None]
-            of_queries = [jnp.take_along_axis(x, at, axis=1) for x in of_rows]
+            of_queries = [jnp.take_along_axis(x, at, axis=1) for x in waves]
             segments = jnp.take_along_axis(segments, query_positions, axis=1)
-        sinusoids = *of_queries, *(x[:, :length] for x in of_rows)
+        sinusoids = *of_queries, *(x[:, :length] for x in waves)
         of_tokens = pattern.segment_ids[:, None, :length]
         is_other = segments[:, :, None] != of_tokens  # [B, Q, L]
         keys = plain_attention.dropout_keys(
@@ -193,7 +193,7 @@ def distance_scores(
     the positions of queries and tokens.
 
     The original projects the sinusoids of all 2 L distances, multiplies queries with
-    them, and shifts each row of products by its query's position. Here queries are
+    them, and shifts the products of each query by its position. Here queries are
     multiplied with the projection itself, and the sine and cosine of a difference are
     expanded into sines and cosines of the query's and the token's position. This takes
     H / 2 times the arithmetic for these products, more than half of a layer's at 512

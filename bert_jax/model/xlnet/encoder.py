@@ -44,7 +44,7 @@ class XLNetEncoder(encoder.Encoder):
     """XLNet without heads, for rows with [CLS] first.
 
     Dropout follows the last layer. With targets, the second stream follows the tokens
-    in one array: row L + p of the hidden states is at `targets.positions[:, p]`.
+    in one array: hidden state L + p has the position `targets.positions[:, p]`.
 
     Differs from the paper: there is no memory of earlier segments (Dai et al. 2019).
     """
@@ -114,7 +114,7 @@ class XLNetEncoder(encoder.Encoder):
     def _pattern(
         self, inputs: Inputs, is_global: bool, targets: Targets | None = None
     ) -> RelativePattern:
-        """Describe the rows of hidden states for attention, with [CLS] at the end."""
+        """Describe tokens and targets for attention, with [CLS] at the end."""
         end = jnp.sum(inputs.attention_mask, axis=1) - 1  # [B]
         column = jnp.arange(inputs.input_ids.shape[1])
         positions = jnp.where(column == 0, end[:, None], column - 1)  # [B, L]
@@ -134,7 +134,7 @@ class XLNetEncoder(encoder.Encoder):
             ranks = with_targets(targets.ranks, -1)
         size = self.config.hidden_size
         frequencies = 1e4 ** -(jnp.arange(0, size, 2, dtype=jnp.float32) / size)
-        angles = positions[:, :, None] * frequencies  # [B, rows, D / 2]
+        angles = positions[:, :, None] * frequencies  # [B, vectors, D / 2]
         return RelativePattern(
             is_token=inputs.attention_mask,
             sines=jnp.sin(angles),
