@@ -33,7 +33,7 @@ def test_loops_count_by_trip_count_and_fusions_once():
     """The limit is in the condition, carried along, or found by the compiler."""
     text = (FIXTURES / "loops.txt").read_text(encoding="utf-8")
     program = hlo.Program(text)
-    loops = [i for i, _ in program.executed(beside=True) if i.opcode == "while"]
+    loops = [i for i, _ in program.executed(include_async=True) if i.opcode == "while"]
     assert [program.trip_count(loop) for loop in loops] == [24, 7, 3]
     assert cost.measure(program).estimated == (24 + 7 + 3) * 100 + 5
 

@@ -29,7 +29,7 @@ def test_bundles_count_by_trip_count():
 def test_traffic_counts_slices_instead_of_whole_arrays():
     program = hlo.Program(COSTS)
     body = program.computations["main"]
-    got = {n: cost.traffic(program, body[n]) for n in ("x", "y", "k", "o")}
+    got = {n: cost.hbm_traffic(program, body[n]) for n in ("x", "y", "k", "o")}
     assert got == {
         "x": 2 * SLICE + 4,
         "y": SLICE,  # the result stays on the chip

@@ -101,7 +101,7 @@ def traffic(program: Program, devices: Sequence[jax.Device]) -> tuple[Traffic, .
 def find(program: Program) -> list[Collective]:
     """Return all collectives of a program, fused ones included, each once."""
     found: dict[tuple, Collective] = {}
-    for instruction, times in program.executed(beside=True):
+    for instruction, times in program.executed(include_async=True):
         for part, kind in _parts(program, instruction):
             # A collective that goes on in the background of several fusions is in
             # each of them, with the same channel. Others may share a channel, too.

@@ -1,12 +1,11 @@
 """Cycles of a compiled program by two measures, neither compared with a real device.
 
-- Estimate: the compiler's estimate of each operation. The compiler has none for
-  kernels. They count by their schedule, or without a dump as their products at the
-  peak; and never less than their arrays take to pass through memory.
-- Schedule: the scheduled cycles of each operation, or the cycles that its arrays take
-  to pass through memory, whichever is more.
+- Estimate: the compiler's estimate of each operation. It has none for kernels, which
+  count as below; without a dump, their products at the peak replace the schedule.
+- Schedule: the maximum of an operation's scheduled cycles and of the cycles that its
+  arrays take to pass through memory.
 
-Collectives and copies in the background count as nothing in both.
+Collectives and copies in the background count as 0 in both.
 """
 
 import dataclasses
@@ -17,7 +16,7 @@ from bert_jax.planning import hlo
 from bert_jax.planning.hlo import Instruction, Program
 
 _KERNEL_FLOPS = re.compile(r'"cost_estimate":\{"flops":"(\d+)"')
-_NAMES_AND_NOTES = re.compile(
+_NAMES_AND_METADATA = re.compile(
     r", (?:metadata|frontend_attributes)=\{.*?\}(?=,|$)"
     r"|, (?:calls|control-predecessors|channel_id)=[^,]*"
 )
@@ -57,27 +56,27 @@ def measure(
     `schedules` has the cycles by names of instructions, from `schedule.ScheduleFolder`.
     """
     by_name = schedules or {}
-    # The compiler writes one schedule for all instructions that differ in names only.
-    by_form = {
-        _form(program, instruction): by_name[instruction.name]
+    # The compiler writes one schedule for instructions with equal canonical texts.
+    by_canonical_text = {
+        _canonical_text(program, instruction): by_name[instruction.name]
         for body in program.computations.values()
         for instruction in body.values()
         if instruction.name in by_name
     }
     estimated = kernels = 0
     kernel_cycles = scheduled = 0.0
-    for instruction, times in program.executed(beside=False):
+    for instruction, times in program.executed(include_async=False):
         is_kernel = hlo.is_kernel(instruction)
         estimate = hlo.estimated_cycles(instruction)
         if not is_kernel and not estimate:
             continue
-        memory = rates.memory_cycles(traffic(program, instruction))
-        issued = _at_peak(instruction, rates) if is_kernel else estimate
+        memory = rates.memory_cycles(hbm_traffic(program, instruction))
+        core = _cycles_at_peak(instruction, rates) if is_kernel else estimate
         if instruction.name in by_name:
-            issued = by_name[instruction.name]
-        elif by_form:
-            issued = by_form.get(_form(program, instruction), issued)
-        cycles = times * max(issued, memory)
+            core = by_name[instruction.name]
+        elif by_canonical_text:
+            core = by_canonical_text.get(_canonical_text(program, instruction), core)
+        cycles = times * max(core, memory)
         scheduled += cycles
         estimated += times * estimate
         if is_kernel:
@@ -88,18 +87,18 @@ def measure(
     )
 
 
-def _at_peak(kernel: Instruction, rates: Rates) -> float:
+def _cycles_at_peak(kernel: Instruction, rates: Rates) -> float:
     flops = _KERNEL_FLOPS.search(kernel.rest)
     return int(flops[1]) / rates.flops if flops and rates.flops else 0.0
 
 
-def _form(program: Program, instruction: Instruction) -> str:
-    """Return an instruction without names: equal forms have equal schedules."""
+def _canonical_text(program: Program, instruction: Instruction) -> str:
+    """Return the text of an instruction without names and metadata."""
     types = " ".join(operand.type for operand in program.operands(instruction))
     attributes, _, config = instruction.rest.partition(", backend_config=")
-    attributes = _NAMES_AND_NOTES.sub("", attributes)
+    attributes = _NAMES_AND_METADATA.sub("", attributes)
     called = instruction.called("calls")
-    inner = _body_form(program, called) if called else ""
+    inner = _canonical_body(program, called) if called else ""
     if hlo.is_kernel(instruction):
         inner = config  # with the kernel's own program
     estimate = hlo.estimated_cycles(instruction)
@@ -107,19 +106,19 @@ def _form(program: Program, instruction: Instruction) -> str:
     return "\n".join(map(str, parts))
 
 
-def _body_form(program: Program, computation: str) -> str:
+def _canonical_body(program: Program, computation: str) -> str:
     body = program.computations[computation]
     numbers = {name: str(i) for i, name in enumerate(body)}
     lines = []
     for instruction in body.values():
         operands = [numbers[name] for name in instruction.operands]
         constant = "" if operands else instruction.arguments
-        form = _form(program, instruction)
-        lines.append(f"{' '.join(operands)} {constant} {form}")
+        text = _canonical_text(program, instruction)
+        lines.append(f"{' '.join(operands)} {constant} {text}")
     return "\n".join(lines)
 
 
-def traffic(program: Program, instruction: Instruction) -> int:
+def hbm_traffic(program: Program, instruction: Instruction) -> int:
     """Return the bytes that an instruction reads from HBM and writes to it.
 
     Arrays that are sliced or updated in place count by their slices. Arrays on the chip

@@ -74,17 +74,17 @@ class Program:
         body = self.computations[instruction.computation]
         return [body[name] for name in instruction.operands]
 
-    def executed(self, *, beside: bool) -> Iterator[tuple[Instruction, int]]:
+    def executed(self, *, include_async: bool) -> Iterator[tuple[Instruction, int]]:
         """Yield each instruction and its number of executions.
 
-        A fusion is one instruction. All branches of a conditional are included, and
-        with `beside`, instructions that another unit of the chip executes meanwhile,
-        such as the SparseCore of a TPU7x.
+        A fusion is one instruction. All branches of a conditional are included.
+        `include_async` adds instructions that another unit of the chip executes
+        meanwhile, such as the SparseCore of a TPU7x.
         """
-        yield from self._executed(self.entry, 1, beside)
+        yield from self._executed(self.entry, 1, include_async)
 
     def _executed(
-        self, computation: str, times: int, beside: bool
+        self, computation: str, times: int, include_async: bool
     ) -> Iterator[tuple[Instruction, int]]:
         for instruction in self.computations[computation].values():
             yield instruction, times
@@ -93,7 +93,7 @@ class Program:
                 called = [instruction.called("body")]
                 repeats = self.trip_count(instruction)
             elif instruction.opcode == "call" or (
-                beside and instruction.opcode in ("call-start", "async-start")
+                include_async and instruction.opcode in ("call-start", "async-start")
             ):
                 name = instruction.called("calls") or instruction.called("to_apply")
                 called = [name]
@@ -101,7 +101,7 @@ class Program:
                 branches = " ".join(_BRANCHES.findall(instruction.rest))
                 called = _OPERAND.findall(branches)
             for name in called:
-                yield from self._executed(name, times * repeats, beside)
+                yield from self._executed(name, times * repeats, include_async)
 
     def trip_count(self, loop: Instruction) -> int:
         """Return the trip count of a while loop.

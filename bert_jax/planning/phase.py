@@ -35,8 +35,8 @@ class Memory:
 
     parameters: int
     optimizer: int  # state of the optimizer, also during evaluation
-    # Activations, gradients and other arrays of a step. If the compiler refused the
-    # program, `other` is included.
+    # Activations, gradients and other arrays of a step. It includes `other` if the
+    # compiler refused the program.
     temporaries: int
     other: int  # the batch, the program, and the padding of its arguments to tiles
     available: int  # memory that programs can use
@@ -183,9 +183,9 @@ def _memory(
 
     `compiled` is an int if the compiler refused: the bytes that it asked for.
     """
-    arguments = sharding.bytes_of_device(arguments)
-    parameters = sharding.bytes_of_device(state.params)
-    optimizer = sharding.bytes_of_device(state.opt_state)
+    arguments = sharding.bytes_per_device(arguments)
+    parameters = sharding.bytes_per_device(state.params)
+    optimizer = sharding.bytes_per_device(state.opt_state)
     if isinstance(compiled, int):
         temporaries, other = compiled - arguments, 0
     else:

@@ -28,10 +28,10 @@ _TRIP_COUNT = re.compile(r"totalorder %\w+, (\d+) /\* loop exit test")
 
 @dataclasses.dataclass
 class _Loop:
-    """Number of bundles in the body of a loop, inner loops excluded."""
+    """Loop in a schedule."""
 
-    parent: "_Loop | None"
-    bundles: int = 0
+    parent: "_Loop | None"  # enclosing loop
+    bundles: int = 0  # in the body, inner loops excluded
     trip_count: int = 1  # if the text has none
 
     def cycles(self) -> int:
@@ -84,7 +84,7 @@ class ScheduleFolder:
     def take(self) -> dict[str, int]:
         """Return the cycles of instructions compiled since the last call, by name.
 
-        Of instructions that differ in names only, one is included.
+        If several instructions differ in names only, one of them is included.
 
         Raises:
           RuntimeError: The compiler wrote nothing, because it was loaded before.

@@ -15,7 +15,7 @@ from bert_jax.planning.phase import PhasePlan
 from bert_jax.planning.plan import Plan, Planner
 from bert_jax.training import sharding
 
-# Most compilations in one search.
+# Maximum number of compilations in a search.
 _SEARCH_COMPILATIONS = 8
 
 
@@ -32,9 +32,10 @@ def search_batch(
 ) -> Iterator[Trial]:
     """Look for the largest batch of a phase that fits.
 
-    Compile the given size and its double or half, then extrapolate the memory of two
-    sizes that fit, then bisect until the sizes that fit and do not fit are a sixteenth
-    apart, or until `_SEARCH_COMPILATIONS`, or at a size that the config does not allow.
+    Compile the given size and its double or half, extrapolate the memory of two sizes
+    that fit, then bisect. Stop when the largest size that fits and the smallest that
+    does not are a sixteenth apart, at a size that the config does not allow, or after
+    `_SEARCH_COMPILATIONS`.
     """
     phase = config.phases[index]
     pieces = sharding.batch_parts(planner.run(config).mesh) * phase.micro_batches

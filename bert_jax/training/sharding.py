@@ -272,7 +272,7 @@ def map_layers(function: Callable[..., Any], *stacked: Any) -> Any:
     )
 
 
-def bytes_of_device(shapes: Any) -> int:
+def bytes_per_device(shapes: Any) -> int:
     """Return the bytes of a tree of `jax.ShapeDtypeStruct` on one device."""
     return sum(
         math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
