@@ -242,7 +242,7 @@ def test_the_rest_of_a_phase_is_described_once(monkeypatch):
             window.count(8, np.zeros(len(devices)))
         with monkeypatch.context() as later:
             later.setattr(clock, "perf_counter", lambda: 5.0 + seconds)
-            return window.describe_rest(left)
+            return window.describe_remaining_time(left)
 
     window = throughput.Window(run)
     window.begin_phase(phase)

@@ -113,7 +113,7 @@ class Checkpoints:
         return None
 
     def _load(self, step: int, shapes: step_lib.TrainState) -> step_lib.TrainState:
-        # The session and fine-tuning read the metadata later.
+        # Damaged metadata must fail here: the session and fine-tuning read it later.
         path = self._folder / str(step)
         restore.read_metadata(path)
         # Orbax's own message about an array of another shape is hard to read.
@@ -121,7 +121,7 @@ class Checkpoints:
         for name, wanted in parameters.flatten(shapes.params).items():
             if name not in stored:
                 raise UserError(f"it lacks {name}, which the model of this run has")
-            if problem := restore.other_shape(name, stored[name], wanted):
+            if problem := restore.shape_mismatch(name, stored[name], wanted):
                 raise UserError(problem)
         parts = _parts(shapes)
         by_leaf = jax.ShapeDtypeStruct(
@@ -154,7 +154,7 @@ class Checkpoints:
 
     def compile(self, state: step_lib.TrainState) -> None:
         """Compile the checksums, so that the first save starts at once."""
-        checksums.stacked(_parts(state), state.step.sharding)
+        checksums.compute(_parts(state), state.step.sharding)
 
     def save(
         self,
@@ -175,9 +175,9 @@ class Checkpoints:
         """
         self.wait()
         parts = _parts(state)
-        parts["checksums"] = {"by_leaf": checksums.stacked(parts, state.step.sharding)}
+        parts["checksums"] = {"by_leaf": checksums.compute(parts, state.step.sharding)}
         metadata = dataclasses.replace(self._metadata, encoder=encoder, time=time)
-        with self._agreed(step):
+        with self._raise_write_errors_in_all(step):
             response = self._checkpointer.save_checkpointables_async(
                 step, parts, custom_metadata=metadata.to_json()
             )
@@ -185,7 +185,7 @@ class Checkpoints:
 
     def delete_from(self, step: int) -> None:
         """Delete the checkpoints of this step and of later ones."""
-        with self._agreed(step):
+        with self._raise_write_errors_in_all(step):
             steps = restore.steps_of(self._folder) if processes.is_main() else []
             for path in steps:
                 if int(path.name) >= step:
@@ -196,11 +196,11 @@ class Checkpoints:
         """Wait for the last checkpoint to be complete, or raise as `save` does."""
         if self._pending is not None:
             (step, response), self._pending = self._pending, None
-            with self._agreed(step):
+            with self._raise_write_errors_in_all(step):
                 response.result()
 
     @contextlib.contextmanager
-    def _agreed(self, step: int) -> Iterator[None]:
+    def _raise_write_errors_in_all(self, step: int) -> Iterator[None]:
         """Raise an error of one process in all, as a `UserError` if a disk is full."""
         with processes.raise_in_all():
             try:
@@ -231,7 +231,7 @@ def save_parameters(
     Runs can start from its parameters, but no run can be resumed from it.
     """
     parts = {"params": params}
-    parts["checksums"] = {"by_leaf": checksums.one_by_one(parts)}
+    parts["checksums"] = {"by_leaf": checksums.compute_one_by_one(parts)}
     context = ocp.Context()
     # Memory may have room for little more than the parameters. They need no copy, since
     # nothing changes them; compression saves a twelfth of the disk and needs a copy.

@@ -14,22 +14,22 @@ from bert_jax.model import parameters
 
 
 @functools.partial(jax.jit, static_argnums=1)
-def stacked(tree: Any, sharding: jax.sharding.Sharding) -> jax.Array:
+def compute(tree: Any, sharding: jax.sharding.Sharding) -> jax.Array:
     """Compute the checksums of the leaves of a tree: uint32 [leaves]."""
-    return jax.lax.with_sharding_constraint(jnp.stack(_of_each(tree)), sharding)
+    return jax.lax.with_sharding_constraint(jnp.stack(_by_leaf(tree)), sharding)
 
 
-def one_by_one(tree: Any) -> jax.Array:
-    """Compute the same as `stacked`, for arrays on one device, with less memory.
+def compute_one_by_one(tree: Any) -> jax.Array:
+    """Compute the same as `compute`, for arrays on one device, with less memory.
 
     A single program for all arrays may need as much memory again as they do.
     """
-    return jnp.stack([_of_each([leaf])[0] for leaf in jax.tree.leaves(tree)])
+    return jnp.stack([_by_leaf([leaf])[0] for leaf in jax.tree.leaves(tree)])
 
 
 @jax.jit
-def _of_each(tree: Any) -> list[jax.Array]:
-    """Compute a uint32 per leaf that depends on each bit, but not on the sharding.
+def _by_leaf(tree: Any) -> list[jax.Array]:
+    """Compute a uint32 for each leaf from all of its bits, whatever its sharding.
 
     It is the sum of the bits, read as a uint32, times an odd factor for each index. The
     sum is modulo 2**32, so its order does not matter.
@@ -50,12 +50,12 @@ def _of_each(tree: Any) -> list[jax.Array]:
 
 
 def verify(tree: Any, stored: dict[str, int]) -> None:
-    """Compare arrays with the checksums, by path, that were stored with them.
+    """Check that arrays have the stored checksums, given by path.
 
     Raises:
-      ValueError: An array has other values.
+      ValueError: The checksum of an array differs.
     """
-    values = jax.device_get(_of_each(tree))
+    values = jax.device_get(_by_leaf(tree))
     for path, checksum in zip(parameters.paths(tree), values, strict=True):
         if checksum != stored[path]:
             raise ValueError(f"the checksum of {path} does not match")

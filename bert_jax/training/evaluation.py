@@ -66,7 +66,9 @@ class Evaluator:
             return None
 
     def _evaluate(self, params, data):
-        sums_of_parts = [self._add_up(params, part.batches()) for part in data.held_out]
+        sums_of_parts = [
+            self._sum_metrics(params, part.batches()) for part in data.held_out
+        ]
         together = sums_of_parts[0]
         if len(sums_of_parts) > 1:
             weights = [part.weight for part in data.held_out]
@@ -92,7 +94,7 @@ class Evaluator:
         if programs.HostSignals(*jax.device_get(signals).T).stop_requested.any():
             raise _Stopped
 
-    def _add_up(self, params, batches: Batches) -> metric_sums.MetricSums:
+    def _sum_metrics(self, params, batches: Batches) -> metric_sums.MetricSums:
         """Sum up metrics over batches."""
         sums = self._zeros()
         waiting: collections.deque[jax.Array] = collections.deque()

@@ -5,9 +5,9 @@ disk before its checkpoint begins. A restart drops reports of later steps.
 So a run that is killed at any moment resumes with the same result.
 
 Steps are dispatched ahead of their results. The report of a step is read a few steps
-later (`_observe`), so that nothing waits for it. All processes do the same things at
-the same step. What one process knows, such as a request to stop, reaches all
-with the step itself (`programs.HostSignals`).
+later (`_read_reports`), so that nothing waits for it. All processes do the same things
+at the same step. What one process knows, such as a request to stop, reaches all with
+the step itself (`programs.HostSignals`).
 """
 
 import collections
@@ -155,12 +155,12 @@ class Loop:
             self._done += 1
             sums = self._sums_to_log()
             self._in_flight.append(_InFlight(self._done, length, report, sums))
-            self._observe(_STEPS_AHEAD)
+            self._read_reports(_STEPS_AHEAD)
 
             evaluates = self._data.held_out and self._is_due(self._config.eval_every)
             saves = self._is_due(self._config.checkpoint_every)
             if evaluates or saves or self._stopping or self._ends_profile():
-                self._observe(0)
+                self._read_reports(0)
                 self._end_profile()
                 if evaluates and not self._stopping:
                     self._evaluate()
@@ -223,7 +223,7 @@ class Loop:
         self._state = dataclasses.replace(self._state, metric_sums=self._zero_sums())
         return sums
 
-    def _observe(self, limit: int) -> None:
+    def _read_reports(self, limit: int) -> None:
         """Read reports of steps until only `limit` steps are in flight."""
         while len(self._in_flight) > limit:
             step, length, report, sums = self._in_flight.popleft()
@@ -246,7 +246,7 @@ class Loop:
         # If all steps were skipped, there are no losses and metrics.
         if sums["grad_norm"].count:
             values |= metric_sums.report(self._phase.objective.losses, sums)
-        if line := self._window.describe_rest(self._end - step):
+        if line := self._window.describe_remaining_time(self._end - step):
             processes.say(f"{self._phase.name}: {line}")
         values |= self._window.close(sums)
         values["learning_rate"] = float(report.learning_rate)
@@ -335,7 +335,7 @@ class Loop:
     def _begin_profile(self) -> None:
         if self._done + 1 != self._config.profile_step:
             return
-        self._observe(0)
+        self._read_reports(0)
         folder = self._saver.folder / "profile"
         if jax.process_count() > 1:  # files are named after the host, not the process
             folder = folder / f"process_{jax.process_index()}"

@@ -170,15 +170,15 @@ def load_params(
     }
     loaded = sorted(path for path in source if source[path] in stored)
     for path in loaded:
-        if problem := other_shape(source[path], stored[source[path]], wanted[path]):
+        if problem := shape_mismatch(source[path], stored[source[path]], wanted[path]):
             raise UserError(f"{checkpoint}: {problem}")
     # Embeddings that are stored as differences are loaded as sums.
-    asked = set(source.values())
+    requested = set(source.values())
     differences = {
         path: difference
         for path in loaded
         if (difference := parameters.difference_of(source[path])) in stored
-        and difference not in asked
+        and difference not in requested
     }
     # Orbax matches trees, so the request has all stored paths, and a placeholder for
     # those that are not loaded.
@@ -203,7 +203,7 @@ def stored_arrays(checkpoint: epath.Path, part: str) -> dict[str, Any]:
     return parameters.flatten(metadata)
 
 
-def other_shape(path: str, stored: Any, wanted: jax.ShapeDtypeStruct) -> str:
+def shape_mismatch(path: str, stored: Any, wanted: jax.ShapeDtypeStruct) -> str:
     """Describe how a stored array's shape differs from the model's; "" if equal."""
     has, wants = tuple(stored.shape), tuple(wanted.shape)
     return f"{path} has shape {has}, the model wants {wants}" if has != wants else ""
@@ -250,20 +250,20 @@ def read_in_all_processes(
     Raises:
       Unavailable: In all processes, if a later attempt may succeed.
     """
-    result, problem, passing = None, "", ""
+    result, problem, transient = None, "", ""
     try:
         result = function(*arguments)
     # Orbax, TensorStore and asyncio raise many kinds of errors for damaged files.
     except Exception as error:
         if storage.is_transient(error):
-            passing = _first_line(error)
+            transient = _first_line(error)
         else:
             problem = _first_line(error)
     problem = next(filter(None, processes.gather_text(problem)), "")
-    # If one process fails, the others time out waiting for it.
-    passing = next(filter(None, processes.gather_text(passing)), "")
-    if passing and not problem:
-        raise Unavailable(f"{name} cannot be read now: {passing}")
+    # If one process finds damage, the others time out waiting for it.
+    transient = next(filter(None, processes.gather_text(transient)), "")
+    if transient and not problem:
+        raise Unavailable(f"{name} cannot be read now: {transient}")
     return result, problem
 
 

@@ -17,7 +17,7 @@ _ENOUGH_STEPS = 10
 
 
 class Window:
-    """Time since the last report, and the steps in it; and totals of this start."""
+    """Measurement of the time and steps since the last report, with totals."""
 
     def __init__(self, run: Run):
         self._run = run
@@ -36,7 +36,7 @@ class Window:
         self.restart()
 
     def restart(self) -> None:
-        """Restart the window: the time between steps does not count."""
+        """Restart the window, to leave out the time since the last step."""
         self._start = time.perf_counter()
         self._waited = 0.0
         self._steps = 0
@@ -56,7 +56,7 @@ class Window:
         self._flops += self._step_flops[length]
         self._host_seconds += host_seconds
 
-    def describe_rest(self, steps_left: int) -> str:
+    def describe_remaining_time(self, steps_left: int) -> str:
         """Describe the remaining time of a phase once it is known; else return ""."""
         if self._has_described or self._steps < _ENOUGH_STEPS:
             return ""

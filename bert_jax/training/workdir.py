@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 from bert_jax.training import metrics_file, processes, restore
 
 _HAD_CHECKPOINT = "had_checkpoint"
-# Fields that may differ by host. Fingerprints say whether they hold the same.
+# Fields with paths, which may differ by host. Fingerprints compare their contents.
 _PATHS = {
     *("init_from", "objective.teacher", "data.corpus", "loop.compilation_cache"),
     *(f"task.{name}" for name in ("folder", "train", "eval", "test")),
@@ -52,7 +52,7 @@ def claim(path: str | os.PathLike, config: Any) -> Iterator[storage.Path]:
                     storage.make_folder(folder)
                 busy = f"another process is running on {folder}"
                 held.enter_context(storage.locked(folder / "lock", busy))
-                _compare(folder, config)
+                _check_same_run(folder, config)
                 text = json.dumps(knobs.to_dict(config), indent=2) + "\n"
                 with storage.writing(folder):
                     _write_first_start(folder)
@@ -147,7 +147,8 @@ def _write_first_start(folder: storage.Path) -> None:
             os.fsync(stream.fileno())  # other hosts read it
 
 
-def _compare(folder: storage.Path, config: Any) -> None:
+def _check_same_run(folder: storage.Path, config: Any) -> None:
+    """Check that a folder has no run, or a run that this config may resume."""
     # Also refuses the config.json of another program, such as transformers.
     earlier = read_config(folder, type(config))
     if not _has_run(folder):
