@@ -19,21 +19,22 @@ def load_tokens(
 ) -> shards.TokenTable:
     """Read one group of the tokens of a split into memory, and verify checksums.
 
-    Groups have equal numbers of tokens, so that every token comes equally often. The
-    shards are laid end to end, every `num_groups`-th first, so that groups are alike
-    where text changes from shard to shard, and cut into equal parts. A document or a
-    sentence that is cut counts as two.
+    Groups have equal numbers of tokens, so that every token comes equally often. With G
+    groups, the shards are concatenated, 0, G, 2 G, ... first, then 1, G + 1, ..., and
+    cut into equal parts, so that groups are alike where text changes from shard to
+    shard. A document or a sentence that is cut counts as two.
 
     Only the shards that have tokens of the group are read.
 
     Raises:
       UserError: A shard is missing or damaged.
     """
-    every = corpus.shards[split]
-    in_order = [s for i in range(num_groups) for s in every[i::num_groups]]
+    shard_list = corpus.shards[split]
+    # Concatenated in this order, the shards are cut into groups.
+    in_order = [s for i in range(num_groups) for s in shard_list[i::num_groups]]
     total = sum(shard.tokens for shard in in_order)
     begin, end = (total * g // num_groups for g in (group, group + 1))
-    chosen, offset = [], 0  # of each shard, and its first token
+    chosen, offset = [], 0  # shards of the group, each with its offset in this order
     for shard in in_order:
         if begin < offset + shard.tokens and offset < end:
             chosen.append((shard, offset))
@@ -42,22 +43,23 @@ def load_tokens(
     tokens = np.empty(sum(shard.tokens for shard, _ in chosen), dtype)
     starts = np.empty(sum(shard.sentences for shard, _ in chosen) + 1, np.int64)
     documents = np.empty(sum(shard.documents for shard, _ in chosen) + 1, np.int64)
-    t = s = d = 0
+    t = s = d = 0  # tokens, sentences and documents so far
     for shard, offset in chosen:
-        for rows in shards.read_shard(corpus.folder, shard):
-            # Tokens, sentences and documents of the group.
-            lo, hi = np.clip((begin - offset, end - offset), 0, len(rows.tokens))
-            offset += len(rows.tokens)
+        for part in shards.read_shard(corpus.folder, shard):
+            # Tokens lo to hi - 1 of this part are in the group; then its sentences and
+            # documents.
+            lo, hi = np.clip((begin - offset, end - offset), 0, len(part.tokens))
+            offset += len(part.tokens)
             if lo == hi:
                 continue
-            first = np.searchsorted(rows.sentence_starts, lo, side="right") - 1
-            last = np.searchsorted(rows.sentence_starts, hi)
-            own = np.maximum(rows.sentence_starts[first:last], lo) - lo
-            before, after = rows.document_sentences[:-1], rows.document_sentences[1:]
+            first = np.searchsorted(part.sentence_starts, lo, side="right") - 1
+            last = np.searchsorted(part.sentence_starts, hi)
+            own = np.maximum(part.sentence_starts[first:last], lo) - lo
+            before, after = part.document_sentences[:-1], part.document_sentences[1:]
             of_documents = np.maximum(before[(after > first) & (before < last)], first)
             starts[s : s + len(own)] = t + own
             documents[d : d + len(of_documents)] = s + of_documents - first
-            tokens[t : t + hi - lo] = rows.tokens[lo:hi]
+            tokens[t : t + hi - lo] = part.tokens[lo:hi]
             t += hi - lo
             s += len(own)
             d += len(of_documents)

@@ -15,7 +15,7 @@ class Examples(pipeline.Pipeline):
     """Batches from arrays with one row for each example.
 
     In training, example *i* of the run is row `permute(i % rows)` of epoch `i // rows`.
-    So each row comes once an epoch, and batch *s* is a pure function of (arrays, seed,
+    So each row comes once per epoch, and batch *s* is a pure function of (arrays, seed,
     *s*). Held-out rows keep their order and come once; the last batch is filled up with
     rows of weight 0.
 

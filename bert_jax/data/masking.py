@@ -164,15 +164,15 @@ class Masking:
         keys = keys_for(Purpose.MASK_POSITIONS)
         first = self._in_random_order(begins, keys, limit)
         size = _distance_to_next(begins | ~is_candidate, first)  # [B, units]
-        # Where no units are left, a unit that never fits.
+        # Where no units are left, a size that never fits.
         size = tf.where(first < 0, tf.constant(self._length, tf.int64), size)
         # Take units one by one while they fit.
         room, ends = count, []
         for one in tf.unstack(size, axis=1):
             room -= tf.where(one <= room, one, 0)
             ends.append(count - room)
-        # Give each token of the units taken a slot. A unit's last slot is for its last
-        # token.
+        # Assign a slot to each token of these units, such that the last slot of a unit
+        # is for its last token.
         end = tf.stack(ends, axis=1)
         slot = tf.range(self._max_predictions, dtype=tf.int64)[None, :]
         slot = tf.tile(slot, [tf.shape(ids)[0], 1])
@@ -206,17 +206,17 @@ class Masking:
         size = random_bits.harmonic(draws, limit, maximum)  # [B, L]
         # The beginning of a span depends on the spans before it, so this loops over
         # columns.
-        pending = tf.zeros_like(size[:, 0])
+        pending = tf.zeros_like(size[:, 0])  # words that the span still takes
         span_begins = []
-        for begins_here, more in zip(
+        for word_begins, later_words in zip(
             tf.unstack(tf.cast(begins, tf.int32), axis=1),
             tf.unstack(size - 1, axis=1),
             strict=True,
         ):
-            pending -= begins_here
+            pending -= word_begins
             is_new = pending < 0
             span_begins.append(is_new)
-            pending = tf.where(is_new, more, pending)
+            pending = tf.where(is_new, later_words, pending)
         return tf.stack(span_begins, axis=1)
 
     def _replace(

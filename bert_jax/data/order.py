@@ -1,9 +1,9 @@
 """The order in which batches visit their items.
 
 Row *r* of batch *s* of a phase has the position `s * batch_size + r`, after the
-positions of all earlier phases of its length. A position is an index in an epoch: each
-epoch visits all indices once, in another order. So a phase that is split into several,
-with growing batches, sees the same rows in the same order. The order is a keyed
+positions of all earlier phases of its length. So a phase that is split into several,
+with growing batches, sees the same rows in the same order. A position determines an
+epoch and an index. Each epoch visits all indices once, in the order of a keyed
 permutation. So a run can begin at any step, and a process can make its rows alone.
 With several corpora, each has an order of its own, and `mixing.py` maps positions of
 the run to positions in these orders.
@@ -18,7 +18,7 @@ from bert_jax.data import random_bits
 
 
 class Visits(NamedTuple):
-    """Visits of items: one for each row of a batch, which is made from the item."""
+    """Items that the rows of a batch are made from, one for each row."""
 
     epoch: tf.Tensor  # int64 [B]; number of earlier visits of the item
     index: tf.Tensor  # int64 [B]; index of the item

@@ -22,9 +22,9 @@ from bert_jax.data import order, random_bits
 class Packing:
     """Chunks packed into rows by best fit, decreasing.
 
-    Chunks come by falling size, in random order where sizes are equal. Each chunk goes
-    to the row with the least room that is enough, to the earliest of several such rows,
-    and to a new row if there is none. No row has more than `max_examples`.
+    Chunks are sorted by falling size, in random order where sizes are equal. Each goes
+    to the row with the least room that suffices: the earliest of several such rows, or
+    a new row if there is none. No row has more than `max_examples`.
     """
 
     def __init__(

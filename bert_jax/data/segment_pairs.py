@@ -79,7 +79,7 @@ class Consecutive(segments.Segments):
         first = tf.gather(self._chunks, chunk)
         limit = tf.gather(self._chunks, chunk + 1)
         start = tf.gather(self._piece_starts, first)
-        end = self._reach(start + aim, tf.minimum(first + 2, limit), limit)
+        end = self._piece_at_or_after(start + aim, tf.minimum(first + 2, limit), limit)
         count = end - first
         stop = tf.gather(self._piece_starts, end)
         # A takes some of several pieces, or a part of the only piece.
@@ -90,8 +90,10 @@ class Consecutive(segments.Segments):
         middle = tf.minimum(middle, stop)
         return Segment(start, middle - start), Segment(middle, stop - middle)
 
-    def _reach(self, position: tf.Tensor, least: tf.Tensor, most: tf.Tensor):
-        """Return the first piece at or after a token position, clipped to bounds."""
+    def _piece_at_or_after(
+        self, position: tf.Tensor, least: tf.Tensor, most: tf.Tensor
+    ) -> tf.Tensor:
+        """Return the first piece that begins there or later, clipped to the bounds."""
         piece = tf.searchsorted(self._piece_starts, position, out_type=tf.int64)
         return tf.clip_by_value(piece, least, most)
 
@@ -175,7 +177,7 @@ class NextSentence(Consecutive):
         draw = random_bits.fold_in(key, _OTHER_START_DRAW)
         piece = first + random_bits.below(draw, choices)
         start = tf.gather(self._piece_starts, piece)
-        end = self._reach(start + aim, piece + 1, limit)
+        end = self._piece_at_or_after(start + aim, piece + 1, limit)
         return Segment(start, tf.gather(self._piece_starts, end) - start)
 
     def _other_document(
