@@ -1,4 +1,4 @@
-r"""Pretrain one small encoder with nine objectives for equal processor time.
+r"""Pretrain one small encoder with nine objectives for equal CPU time.
 
 The help of speedrun.py has the commands from text to a corpus. Then:
 
@@ -9,8 +9,8 @@ The help of speedrun.py has the commands from text to a corpus. Then:
         --tasks=MRPC,STS-B --length=64 --data=DATA --output=DIR/tasks
 
 The recipe is configs/comparison.py. Each objective has as many steps as fit into
-`--minutes` of one processor. The time of a step is measured once, on one thread, all
-objectives in turns, after compilation, batches included. It is processor time, which
+`--minutes` of CPU time. The time of a step is measured once, on one thread, all
+objectives in turns, after compilation, batches included. It is CPU time, which
 other work disturbs little.
 
 An interrupted run resumes, and a finished run is skipped, so that other settings need
@@ -60,7 +60,7 @@ def recipe_of(
 
 
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:
-    """Return the processor seconds of a step, by name of the objective."""
+    """Return the CPU seconds of a step, by name of the objective."""
     measured = speedrun.measure(
         [name for name in OBJECTIVES if name in values.objectives],
         lambda name: [recipe_of(name, 1000, 0, values)],
@@ -183,7 +183,7 @@ def draw(values: argparse.Namespace) -> figure.Figure:
         right.plot(scores, [len(shown)] * len(scores), "o", color=color)
         shown.append(OBJECTIVES[name])
     left.axhline(0, color="black", linewidth=1, linestyle=":")
-    left.set_xlabel("processor seconds")
+    left.set_xlabel("CPU seconds")
     left.set_ylabel("held-out loss above that without context")
     left.legend(fontsize="small", ncols=2)
     right.axvline(50, color="black", linewidth=1, linestyle=":")
@@ -200,7 +200,7 @@ def parse(arguments: list[str] | None = None) -> argparse.Namespace:
     """Parse the flags."""
     parser, add, names_of = speedrun.make_parser(__doc__)
     add("objectives", list(OBJECTIVES), "some of them", type=names_of(OBJECTIVES))
-    add("minutes", 20.0, "of a processor, for each run")
+    add("minutes", 20.0, "of CPU time, for each run")
     return parser.parse_args(arguments)
 
 

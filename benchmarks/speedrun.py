@@ -1,4 +1,4 @@
-r"""Pretrain small encoders for equal processor time, and tabulate loss and BLiMP.
+r"""Pretrain small encoders for equal CPU time, and tabulate loss and BLiMP.
 
     mkdir text; cp novels/*.txt.gz text
     zcat wikipedia/wiki_*.gz | sed -e '/^$/d' -e 's/^<\/\?doc.*$//' \
@@ -11,7 +11,7 @@ r"""Pretrain small encoders for equal processor time, and tabulate loss and BLiM
         python benchmarks/speedrun.py --corpus=corpus --pairs=blimp.jsonl \
         --output=DIR
 
-Each row of the table is its parent with one change. The budget is the processor time of
+Each row of the table is its parent with one change. The budget is the CPU time of
 `--steps` steps of the first row, the demo's `bert` variant. 18,000 are ten minutes
 of two cores that train 480 sequences a second. The time of a step is measured once, on
 one thread, all rows in turns, after compilation, batches included.
@@ -157,7 +157,7 @@ def recipe_of(
 
 
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, list[float]]:
-    """Return the processor seconds of a step of each phase of each row."""
+    """Return the CPU seconds of a step of each phase of each row."""
 
     def phases_of(name):
         full = recipe_of(name, [1000] * len(ROWS[name].phases), 0, values)
@@ -171,7 +171,7 @@ def measure(
     phases_of: Callable[[str], list[config_lib.PretrainConfig]],
     values: argparse.Namespace,
 ) -> dict[str, list[float]]:
-    """Return the processor seconds of a step, medians of rounds.
+    """Return the CPU seconds of a step, medians of rounds.
 
     The result is stored. If it lacks a name, all are measured again, in turns.
     `phases_of` is a function from the name of a model to configs of one phase each.
@@ -194,7 +194,7 @@ def measure(
 
 
 def timed(config: config_lib.PretrainConfig, steps: int) -> Callable[[], float]:
-    """Return a function that trains, and returns the processor seconds of a step.
+    """Return a function that trains, and returns the CPU seconds of a step.
 
     They are summed over all threads, and include the batch.
     """
@@ -312,7 +312,7 @@ def cell(results: list[dict[str, float]], key: str, scale: float, form: str) -> 
 
 
 def draw(values: argparse.Namespace):
-    """Draw the held-out loss of the first seed of `--rows` over processor seconds."""
+    """Draw the held-out loss of the first seed of `--rows` over CPU seconds."""
     seconds = seconds_of_steps(values)
     runs = {}
     for name in values.rows:
@@ -331,7 +331,7 @@ def draw(values: argparse.Namespace):
     picture = curves.compare(runs)
     (axis,) = picture.axes
     axis.autoscale(axis="y")  # not from 0
-    axis.set_xlabel("processor seconds")
+    axis.set_xlabel("CPU seconds")
     return picture
 
 

@@ -4,7 +4,7 @@ r"""Time a training step of bert_jax and Hugging Face, eager and with `torch.com
     python benchmarks/step_vs_huggingface.py --output=FILE.json
     python benchmarks/step_vs_huggingface.py --accelerator    # on a GPU or TPU
 
-`steps.py` has the step. A case is SIZE_DTYPE or SIZE_DTYPE_LENGTH. On a processor, a
+`steps.py` has the step. A case is SIZE_DTYPE or SIZE_DTYPE_LENGTH. On a CPU, a
 batch has 8 sequences of 128 tokens, 20 of them masked, and dropout 0.1; all sides have
 the same cores and huge pages. With `--accelerator` a batch has 16,384 tokens, and each
 of the two sides, bert_jax and compiled, gets half of the memory of one device.
@@ -30,7 +30,7 @@ import steps
 
 from bert_jax.run import huge_pages
 
-# Cases of a processor: the smallest ratio that the project promises, and the share of
+# Cases of a CPU: the smallest ratio that the project promises, and the share of
 # the time, which is proportional to the time of compiling and of a step.
 CASES = {
     "mini_float32": (2.6, 1.0),
@@ -116,7 +116,7 @@ def main():
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--accelerator", action="store_true", help="not the processor")
+    parser.add_argument("--accelerator", action="store_true", help="not the CPU")
     parser.add_argument("--cases", help="some cases, with commas")
     parser.add_argument("--tokens", type=int, help="of a batch")
     parser.add_argument("--minutes", type=float, help="for all; default 5, GPU 9.5")

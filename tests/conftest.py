@@ -169,7 +169,7 @@ def pretrained(corpus, tmp_path_factory):
 
 @pytest.fixture
 def interpreted_kernels(monkeypatch):
-    """Run TPU kernels interpreted, on the processor; return the names of calls."""
+    """Run TPU kernels interpreted, on the CPU; return the names of calls."""
     called = []
 
     def as_on_tpu(*arrays, default, tpu=None, **_):

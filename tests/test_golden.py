@@ -24,7 +24,7 @@ def test_batches_are_those_on_record(corpus):
 
 @pytest.mark.runs
 def test_smoke_runs_report_what_is_on_record(corpus, tmp_path):
-    """To rounding: processors differ in the order in which they add.
+    """To rounding: CPUs differ in the order in which they add.
 
     In bfloat16 they differ too much; those records are for comparing two versions of
     the code on one machine.

@@ -3,7 +3,7 @@ r"""From an installed package to a fine-tuned classifier, in minutes on two core
 Source: sizes and rates were found by experiments: in so little time, a
         small encoder with many small steps learns most. Both variants have the size of
         BERT-Tiny (google-research/bert's miniatures), a vocabulary of 8,192, and about
-        the same processor time. The modern one reads short rows first, and has heads of
+        the same CPU time. The modern one reads short rows first, and has heads of
         32 columns.
 
         variant    what it trains
@@ -46,7 +46,7 @@ def get_config(arg: str = ""):
         pretrain.optimizer.update(name="muon", learning_rate=3e-3)
         pretrain.encoder.num_heads = 4  # takes no longer than 2
         # Rows of 32 tokens in two fifths of the time. Both phases together take a
-        # little less processor time than BERT's 12,000 steps (docs/results.md).
+        # little less CPU time than BERT's 12,000 steps (docs/results.md).
         pretrain.phases[0].update(steps=3_630, length=32, batch_size=32)
         pretrain.phases[1].update(steps=5_370, length=64, batch_size=16)
     else:

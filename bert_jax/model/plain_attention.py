@@ -134,7 +134,7 @@ def _backward(rate, residuals, g):
     if query.shape[2] == 1:
         # XLA fuses a product over one query with what makes its factors, and would
         # compute mask and softmax anew for each column of keys and values. On
-        # processors, that loop can take minutes to compile.
+        # CPUs, that loop can take minutes to compile.
         padding = (0, 0), (0, 0), (0, 1), (0, 0)
         factors = dropped, g, d_scores, query
         dropped, g, d_scores, query = (jnp.pad(x, padding) for x in factors)

@@ -6,7 +6,7 @@ float32 cotangent with the bfloat16 factor, which no hardware does at full speed
 would round gradients of float32 kernels to bfloat16. Here cotangents are rounded to the
 type of the factors first, and gradients of kernels stay in float32.
 
-Two functions depend on how XLA compiles for processors (docs/log.md has the numbers):
+Two functions depend on how XLA compiles for CPUs (docs/log.md has the numbers):
 `transpose` and `sum_rows`. One depends on TPUs: `_row_major`. Other backends get the
 plain form.
 """
@@ -123,7 +123,7 @@ def transpose(x: Float[Array, "*stack R D"]) -> Float[Array, "*stack D R"]:
     """Swap the last two dimensions, with a copy in memory where that is faster.
 
     For the left factor of a gradient, which contracts over rows. XLA's products on
-    processors are slow with a transposed bfloat16 factor: a copy halves their time.
+    CPUs are slow with a transposed bfloat16 factor: a copy halves their time.
     """
     transposed = jnp.swapaxes(x, -1, -2)
     if x.dtype != jnp.bfloat16:
@@ -137,7 +137,7 @@ def transpose(x: Float[Array, "*stack R D"]) -> Float[Array, "*stack D R"]:
 
 
 def sum_rows(x: Float[Array, "R F"]) -> Float[Array, " F"]:
-    """Return the sum over rows, computed on processors as a product with ones.
+    """Return the sum over rows, computed on CPUs as a product with ones.
 
     There, XLA's reduction over the first of two dimensions takes fifty times as long if
     the second is a vocabulary.

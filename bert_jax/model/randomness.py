@@ -10,7 +10,7 @@ another name into the keys of each, so that they draw independently.
 
 The bits come from an integer hash (`_mix`: two multiplications, with constants found
 by Wellons, "Prospecting for hash functions", 2018). JAX's own generators would cost a
-tenth of a training step on a processor (docs/log.md), and the fast one's bits depend on
+tenth of a training step on a CPU (docs/log.md), and the fast one's bits depend on
 the mesh, as its documentation says.
 """
 
