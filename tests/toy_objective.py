@@ -51,7 +51,7 @@ class Replaced:
     encoder: config_lib.EncoderConfig
     config: ReplacedConfig
 
-    predictor = logits_reader = ""
+    token_predictor = logits_reader = ""
     losses: ClassVar = {"replaced_loss": 2.0}
     metrics = ("replaced_loss", "replaced_accuracy", "padding_fraction")
 

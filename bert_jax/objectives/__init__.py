@@ -22,11 +22,11 @@ class Objective(Protocol):
     """Interface of an objective, which is a frozen dataclass."""
 
     encoder: config_lib.EncoderConfig  # architecture that fine-tuning loads
-    # Name of the encoder whose logits over the vocabulary the loss compares with
-    # tokens, as in `Run.encoders`; "" if the loss has no such cross entropy.
-    predictor: str
-    # Name of another computation that needs these logits, so that the cross entropy
-    # cannot use a kernel that never stores them; "" if none.
+    # Name, as in `Run.encoders`, of the encoder whose logits over the vocabulary are in
+    # a cross entropy of the loss; "" if the loss has no such cross entropy.
+    token_predictor: str
+    # Name of another computation that reads these logits, which rules out the kernels
+    # that never store them; "" if none.
     logits_reader: str
 
     @property
@@ -62,9 +62,7 @@ class Objective(Protocol):
     ) -> metric_sums.MetricSums:
         """Return sum and count of each loss and metric of a batch.
 
-        Dropout and sampling have separate keys, because an evaluation has no dropout
-        but may sample.
-
         The batch may be a micro-batch. The keys are uint32 [B], a key for each row;
-        without dropout keys there is no dropout.
+        without dropout keys there is no dropout. Sampling has keys of its own, because
+        an evaluation has no dropout but may sample.
         """

@@ -91,8 +91,8 @@ class Distillation(masked_lm.MaskedLm):
             batch["mlm_positions"],
             **options,
         )
-        # Published tables may have rows beyond the tokens, and all tables are padded.
-        # Compare the tokens, which come first.
+        # Logits may have different sizes, because tables are padded, and published ones
+        # may have unused rows. Compare the tokens, which come first.
         student_mlm = logits.mlm.compute()  # [B, P, V]
         teacher_mlm = teacher_output.mlm.compute()  # [B, P, V]
         sums = self.losses_and_accuracies(student_mlm, logits.sentence, batch)

@@ -21,7 +21,7 @@ class LabelledObjective:
 
     encoder: config_lib.EncoderConfig
 
-    predictor = logits_reader = ""
+    token_predictor = logits_reader = ""
     loss_name: ClassVar[str]
     # Metrics besides the loss and the share of padding.
     metric_names: ClassVar[tuple[str, ...]] = ("accuracy",)

@@ -35,8 +35,10 @@ class MaskedLm(pretraining.PretrainingObjective):
 
     @property
     def losses(self) -> dict[str, float]:
-        names = ["mlm_loss", *([f"{self._pair_task}_loss"] if self._pair_task else [])]
-        return dict.fromkeys(names, 1.0)
+        losses = {"mlm_loss": 1.0}
+        if self._pair_task:
+            losses[f"{self._pair_task}_loss"] = 1.0
+        return losses
 
     @property
     def model(self) -> heads.PretrainingModel:

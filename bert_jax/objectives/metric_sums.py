@@ -46,7 +46,7 @@ def predictions(
 
 
 def token_weights(batch: Mapping[str, Any]) -> Float[Array, "B L"]:
-    """Return 1 for each token, padding excluded, of rows with a prediction."""
+    """Return 1 for the tokens of rows with a prediction; 0 for padding, other rows."""
     has_prediction = jnp.max(batch["mlm_weights"], axis=1, keepdims=True)
     return batch["attention_mask"] * has_prediction
 
@@ -71,7 +71,7 @@ def mean(sum: Float[Array, ""], count: Float[Array, ""]) -> Float[Array, ""]:
 
 
 def ratio(metric: MetricSum) -> float:
-    """Return the value to report, as `mean` on the host."""
+    """Return the mean to report, computed on the host; 0 for a count of 0."""
     return float(metric.sum) / (float(metric.count) or 1.0)
 
 

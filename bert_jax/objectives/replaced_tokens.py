@@ -33,7 +33,7 @@ class ReplacedTokens(pretraining.PretrainingObjective):
     """
 
     config: config_lib.ReplacedTokensConfig = config_lib.ReplacedTokensConfig()
-    predictor = "generator's "
+    token_predictor = "generator's "
     logits_reader = "sampling"
 
     @property
@@ -150,7 +150,7 @@ def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
 def fill_in(
     batch: Batch, samples: Int[Array, "B P"]
 ) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Return the tokens with samples at predicted positions, and which were replaced.
+    """Return the tokens with samples at predicted positions, and the replaced ones.
 
     A predicted token that was left unmasked gets its sample, too.
     """

@@ -148,7 +148,7 @@ class Run:
                         platform,
                         rows,
                         phase.length,
-                        predicts_tokens=name == phase.objective.predictor,
+                        predicts_tokens=name == phase.objective.token_predictor,
                         logits_reader=phase.objective.logits_reader,
                     )
                     for name, encoder in self.encoders.items()
