@@ -57,7 +57,7 @@ def read(source: str) -> Model:
 def _parameter(where: epath.Path, path: str) -> np.ndarray:
     """Read a parameter of a native checkpoint as it is stored."""
     stored = restore.shapes(where)
-    asked = {path, parameters.difference_of(path)} & stored.keys()
+    asked = {path, parameters.embedding_difference_path(path)} & stored.keys()
     shapes = parameters.unflatten({each: stored[each] for each in asked})
     # On a CPU, this is a view: device memory is host memory.
     return np.asarray(restore.load_params(where, shapes).params[path])
@@ -67,7 +67,7 @@ def with_summed_embeddings(model: Model) -> Model:
     """Return a checkpoint with the encoder's embeddings in place of differences."""
     params = dict(model.params)
     for path, shared in model.params.items():
-        difference = params.pop(parameters.difference_of(path), None)
+        difference = params.pop(parameters.embedding_difference_path(path), None)
         if difference:
             params[path] = LazyArray(
                 shared.shape, lambda a=shared, b=difference: a.read() + b.read()

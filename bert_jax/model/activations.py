@@ -54,9 +54,9 @@ def _tanh_gate(x):
 def _tanh_slope(x):
     """Return the derivative of the tanh approximation, in fourteen operations.
 
-    Automatic differentiation needs two dozen. They run beside a product, and take
-    longer than it on chips with few vector operations a cycle (TPU v4). With the gate
-    h, the derivative is h + x 2 u' h (1 - h).
+    Automatic differentiation needs two dozen, which take longer than the product that
+    they overlap with on chips with few vector operations per cycle (TPU v4). With the
+    gate h, the derivative is h + x 2 u' h (1 - h).
     """
     gate = _tanh_gate(x)
     twice_du = 2 * _LINEAR + 6 * _CUBIC * (x * x)

@@ -6,8 +6,8 @@ import jax
 import jax.numpy as jnp
 from jaxtyping import Array, Bool, Int
 
-# Score of a key that a query does not see. exp(-1e9) is 0 in float32 beside any other
-# score.
+# Score of a key that a query does not see. The softmax gives it probability 0 if the
+# query sees any key.
 HIDDEN_SCORE = -1e9
 
 

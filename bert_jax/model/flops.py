@@ -1,8 +1,8 @@
-"""Operations of the parts of the model, as formulas.
+"""Formulas for the floating-point operations (FLOPs) of the parts of the model.
 
-Analytic, because a compiler's own count misses loops (JAX's cost analysis counts the
-body of a scan once). A product of [m, k] and [k, n] is 2 m k n operations. Only
-products count. All functions except `training` count the forward pass alone.
+A product of [m, k] and [k, n] has 2 m k n operations. Only products count. All
+functions except `training` count the forward pass alone. (JAX's cost analysis counts
+the body of a scan once.)
 """
 
 from bert_jax import config as config_lib

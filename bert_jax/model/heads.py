@@ -208,13 +208,13 @@ class ClassifierModel(nn.Module):
         dropout_keys: UInt32[Array, " B"] | None = None,
     ) -> Float[Array, "*rows C"]:
         """Return float32 logits of the classes, [B, C] or [B, L, C]."""
-        x = self.read(inputs, randomness.fold_in(dropout_keys, "encoder"))
+        x = self.features(inputs, randomness.fold_in(dropout_keys, "encoder"))
         if self.has_dropout:
             keys = randomness.fold_in(dropout_keys, self.head_name)
             x = dropout.dropout(x, self.config.dropout_rate, keys)
         return self.head(x)
 
-    def read(
+    def features(
         self, inputs: Inputs, keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B D"]:
         """Return the vectors to classify."""
@@ -226,7 +226,7 @@ class TaggerModel(ClassifierModel):
 
     head_name = "tagger"
 
-    def read(
+    def features(
         self, inputs: Inputs, keys: UInt32[Array, " B"] | None
     ) -> Float[Array, "B L D"]:
         hidden = self.encoder(inputs, dropout_keys=keys).hidden

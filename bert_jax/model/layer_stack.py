@@ -24,8 +24,8 @@ from bert_jax import config as config_lib
 
 
 @dataclasses.dataclass(frozen=True)
-class Kind:
-    """Kind of a block."""
+class BlockKind:
+    """Properties in which the blocks of a stack may differ."""
 
     is_global: bool  # whether it attends to whole rows
     has_attention_norm: bool  # as in `Block`
@@ -59,8 +59,8 @@ def apply(
 
     Args:
       config: Encoder.
-      apply_block: Function of x, parameters, `Kind`, layer index, and `read_at` of the
-        block; it returns x and a tree of arrays.
+      apply_block: Function of x, parameters, `BlockKind`, layer index, and `read_at` of
+        the block; it returns x and a tree of arrays.
       stacked: Stacked parameters.
       x: Hidden states below the first block.
       read_at: Positions whose hidden states are wanted; None: all, and P is L.
@@ -71,7 +71,7 @@ def apply(
     if config.remat == "layer":
         apply_block = jax.checkpoint(apply_block, static_argnums=2)
     kinds = [
-        Kind(config.is_global(i), i > 0 or config.first_attention_norm)
+        BlockKind(config.is_global(i), i > 0 or config.first_attention_norm)
         for i in range(config.num_layers)
     ]
     if not config.scan_layers:

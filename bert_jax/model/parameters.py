@@ -20,7 +20,7 @@ def unflatten(by_path: dict[str, Any]) -> dict[str, Any]:
 def split(
     params: dict[str, Any], is_chosen: Callable[[str], bool]
 ) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the leaves whose path is chosen, and all others, as two nested dicts.
+    """Split leaves by their path: return the chosen leaves and the others, nested.
 
     Boxes with the names of dimensions count as leaves.
     """
@@ -43,11 +43,11 @@ def map_with_path(function: Callable[..., Any], *trees: Any) -> Any:
     )
 
 
-def difference_of(path: str) -> str:
-    """Return the path of a stored difference that may be added to an embedding.
+def embedding_difference_path(path: str) -> str:
+    """Return the path of the parameter that a discriminator adds to an embedding.
 
-    The discriminator's embedding is the sum of both (`ReplacedTokensConfig`,
-    embedding_sharing). Returns "" if `path` is not an embedding of the encoder.
+    It is stored with some ELECTRAs (`ReplacedTokensConfig.embedding_sharing`). Returns
+    "" if `path` is not an embedding of the encoder.
     """
     prefix = "encoder/embeddings/"
     if not path.startswith(prefix):

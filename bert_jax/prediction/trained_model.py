@@ -105,7 +105,9 @@ class TrainedModel:
             # An ELECTRA's generator has the embeddings without the differences.
             if not any(map(lazy_checkpoint.is_of_generator, paths)):
                 for path in paths:
-                    difference = self._arrays.get(parameters.difference_of(path))
+                    difference = self._arrays.get(
+                        parameters.embedding_difference_path(path)
+                    )
                     if difference is not None:
                         params[path] += difference
             self._engines[computation] = inference.Engine(
@@ -123,7 +125,9 @@ class TrainedModel:
         electra = self.saved_config("objective", config_lib.ReplacedTokensConfig)
         if electra and electra.embedding_sharing != "tied":
             # Both parts of the embeddings are loaded as they are stored.
-            differences = {parameters.difference_of(p): s for p, s in wanted.items()}
+            differences = {
+                parameters.embedding_difference_path(p): s for p, s in wanted.items()
+            }
             wanted |= {path: shape for path, shape in differences.items() if path}
         wanted = {p: shape for p, shape in wanted.items() if p not in self._arrays}
         if wanted:

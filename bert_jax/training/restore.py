@@ -177,7 +177,7 @@ def load_params(
     differences = {
         path: difference
         for path in loaded
-        if (difference := parameters.difference_of(source[path])) in stored
+        if (difference := parameters.embedding_difference_path(source[path])) in stored
         and difference not in requested
     }
     # Orbax matches trees, so the request has all stored paths, and a placeholder for
