@@ -91,10 +91,10 @@ class Pieces:
         return np.searchsorted(self.document_starts, pieces, side="right") - 1
 
 
-def cut_into_pieces(table: shards.TokenTable, target: int) -> Pieces:
-    """Cut sentences longer than `target` tokens into equal parts."""
+def cut_into_pieces(table: shards.TokenTable, max_tokens: int) -> Pieces:
+    """Cut sentences longer than `max_tokens` into equal parts."""
     lengths = np.diff(table.sentence_starts)
-    parts = -(-lengths // target)
+    parts = -(-lengths // max_tokens)
     before = np.concatenate([[0], np.cumsum(parts)])
     sentence = np.repeat(np.arange(len(lengths)), parts)
     part = np.arange(before[-1]) - before[sentence]
@@ -128,8 +128,8 @@ def join_to_reach(
     return _chunk_starts(ends, pieces.document_starts)
 
 
-def join_to_fit(pieces: Pieces, target: int, separator: int | None) -> np.ndarray:
-    """Join pieces of at most `target` tokens to chunks of at most `target` tokens.
+def join_to_fit(pieces: Pieces, max_tokens: int, separator: int | None) -> np.ndarray:
+    """Join pieces of at most `max_tokens` to chunks of at most `max_tokens`.
 
     `separator` is the number of tokens between two documents in a chunk; None: chunks
     do not cross documents. The result is the chunks, int64 [chunks + 1]; see `Pieces`.
@@ -137,7 +137,7 @@ def join_to_fit(pieces: Pieces, target: int, separator: int | None) -> np.ndarra
     document = pieces.documents(np.arange(pieces.document_starts[-1]))
     gaps = document * (separator or 0)
     starts, stops = pieces.starts[:-1] + gaps, pieces.starts[1:] + gaps
-    ends = np.searchsorted(stops, starts + target, side="right")
+    ends = np.searchsorted(stops, starts + max_tokens, side="right")
     boundaries = pieces.document_starts
     if separator is not None:
         boundaries = boundaries[[0, -1]]

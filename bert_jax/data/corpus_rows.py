@@ -83,13 +83,15 @@ class CorpusRows:
                 f"needed: {kind.min_documents}; add documents{less}"
             )
         max_examples = objective.examples_per_row
-        is_packed = max_examples > 1
+        is_packed, target_key = max_examples > 1, None
+        if is_packed:
+            target_key = random_bits.fold_in(key, Purpose.CHUNK_TARGETS)
         self._segments = kind(
             table,
             length=length,
             short_sequence_rate=objective.short_sequence_rate,
             tokenizer=corpus.tokenizer,
-            aim_key=random_bits.fold_in(key, Purpose.CHUNK_AIMS) if is_packed else None,
+            target_key=target_key,
         )
         self._pair_task = config_lib.PAIR_TASKS.get(objective.segments)
         self._targets = None

@@ -25,7 +25,7 @@ class Purpose(enum.IntEnum):
     REPLACEMENTS = 3
     NGRAMS = 4
     MASK_COUNT = 5
-    CHUNK_AIMS = 6
+    CHUNK_TARGETS = 6
     PACKING = 7
     TARGET_SPANS = 8
     RANKS = 9

@@ -25,27 +25,27 @@ class Consecutive(segments.Segments):
     * Chunks are fixed stretches of a document that reach L - 3 tokens, each visited
       once an epoch. In the original, the next chunk also has the tokens that a random
       second segment displaced. Its chunks depend on draws, so they have no address.
-    * Some rows (`short_sequence_rate`) aim at a length from 2 to L - 3. The original
-      draws this once for each document, here it is drawn for each row.
+    * Some rows (`short_sequence_rate`) have a target from 2 to L - 3 tokens, drawn for
+      each row. The original draws it once for each document.
     * Segment A is the first 1 to n - 1 of the n sentences, B the rest. A chunk of a
       single sentence is cut in two at a random token; the original makes all such pairs
       random. Only a chunk of a single token is no pair: it has no B.
     * Tokens beyond L - 3 are dropped from the longer segment, one by one, at the front
       or the back with equal chance, as in the original.
-    * In packed rows a chunk reaches its aim, L - 3 tokens or a shorter length drawn for
-      all epochs, and the row has as many tokens as the chunk, or L - 3.
+    * In packed rows a chunk reaches its target, L - 3 tokens or a shorter length drawn
+      for all epochs, and the row has as many tokens as the chunk, or L - 3.
     """
 
     _special_tokens = 3
     _min_pieces = 2
 
     def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
-        return chunks_lib.join_to_reach(pieces, self._target, self._min_pieces)
+        return chunks_lib.join_to_reach(pieces, self._max_tokens, self._min_pieces)
 
     def _prepare(self, table, pieces, chunks):
-        self._aim = None
+        self._packed_tokens = None
         if self.sizes is not None:
-            self._aim = tf.constant(self.sizes - self._special_tokens)
+            self._packed_tokens = tf.constant(self.sizes - self._special_tokens)
         self._tokens = tf.constant(table.tokens)
         self._num_documents = len(table.document_sentences) - 1
         self._piece_starts = tf.constant(pieces.starts)
@@ -54,12 +54,13 @@ class Consecutive(segments.Segments):
         self._document = tf.constant(self.chunk_documents)
 
     def __call__(self, chunk: tf.Tensor, key: tf.Tensor) -> dict[str, tf.Tensor]:
-        if self._aim is None:
-            aim, room = self._draw_aims(key), tf.constant(self._target, tf.int64)
+        if self._packed_tokens is None:
+            target = self._draw_targets(key)
+            room = tf.constant(self._max_tokens, tf.int64)
         else:
-            aim = room = tf.gather(self._aim, chunk)
-        a, b = self._cut(chunk, aim, key)
-        a, b, label = self._change(a, b, chunk, aim, key)
+            target = room = tf.gather(self._packed_tokens, chunk)
+        a, b = self._cut(chunk, target, key)
+        a, b, label = self._change(a, b, chunk, target, key)
         a, b = self._trim(a, b, room, key)
         rows = self._assemble(a, b)
         if label is not None:
@@ -67,19 +68,26 @@ class Consecutive(segments.Segments):
         return rows
 
     def _change(
-        self, a: Segment, b: Segment, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
+        self,
+        a: Segment,
+        b: Segment,
+        chunk: tf.Tensor,
+        target: tf.Tensor,
+        key: tf.Tensor,
     ) -> tuple[Segment, Segment, tf.Tensor | None]:
         """Return both segments, changed for the pair task, and its label, bool [B]."""
         return a, b, None
 
     def _cut(
-        self, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
+        self, chunk: tf.Tensor, target: tf.Tensor, key: tf.Tensor
     ) -> tuple[Segment, Segment]:
-        """Cut each chunk into two segments with about `aim` tokens together."""
+        """Cut each chunk into two segments with about `target` tokens together."""
         first = tf.gather(self._chunks, chunk)
         limit = tf.gather(self._chunks, chunk + 1)
         start = tf.gather(self._piece_starts, first)
-        end = self._piece_at_or_after(start + aim, tf.minimum(first + 2, limit), limit)
+        end = self._piece_at_or_after(
+            start + target, tf.minimum(first + 2, limit), limit
+        )
         count = end - first
         stop = tf.gather(self._piece_starts, end)
         # A takes some of several pieces, or a part of the only piece.
@@ -113,7 +121,7 @@ class Consecutive(segments.Segments):
         a_is_longer = a.length > b.length
         from_a = in_turn // 2 + tf.where(a_is_longer, from_longer, 0)
         from_b = excess - from_a
-        words = -(-self._target // 64)
+        words = -(-self._max_tokens // 64)
         trimmed = []
         for i, (segment, dropped) in enumerate(((a, from_a), (b, from_b))):
             indices = _TRIM_DRAWS + i * words + np.arange(words)
@@ -145,7 +153,7 @@ class NextSentence(Consecutive):
 
     def _prepare(self, table, pieces, chunks):
         super()._prepare(table, pieces, chunks)
-        if self._aim is None:
+        if self._packed_tokens is None:
             return
         sizes = np.diff(table.sentence_starts[table.document_sentences])
         falling = np.argsort(-sizes, kind="stable")
@@ -154,46 +162,46 @@ class NextSentence(Consecutive):
         self._by_size = tf.constant(falling)
         self._places = tf.constant(np.argsort(falling))
 
-    def _change(self, a, b, chunk, aim, key):
+    def _change(self, a, b, chunk, target, key):
         is_random = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
         is_random |= b.length == 0
-        other = self._other_segment(chunk, aim - a.length, key)
+        other = self._other_segment(chunk, target - a.length, key)
         return a, _select(is_random, other, b), is_random
 
     def _other_segment(
-        self, chunk: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
+        self, chunk: tf.Tensor, target: tf.Tensor, key: tf.Tensor
     ) -> Segment:
-        """Return pieces of another document with up to `aim` tokens, at least one."""
-        other = self._other_document(tf.gather(self._document, chunk), aim, key)
+        """Return pieces of another document that reach `target` tokens if it can."""
+        other = self._other_document(tf.gather(self._document, chunk), target, key)
         first = tf.gather(self._document_pieces, other)
         limit = tf.gather(self._document_pieces, other + 1)
         choices = limit - first
-        if self._aim is not None:
+        if self._packed_tokens is not None:
             end = tf.gather(self._piece_starts, limit)
             have_enough = tf.searchsorted(
-                self._piece_starts, end - aim, side="right", out_type=tf.int64
+                self._piece_starts, end - target, side="right", out_type=tf.int64
             )
             choices = tf.clip_by_value(have_enough - first, 1, choices)
         draw = random_bits.fold_in(key, _OTHER_START_DRAW)
         piece = first + random_bits.below(draw, choices)
         start = tf.gather(self._piece_starts, piece)
-        end = self._piece_at_or_after(start + aim, piece + 1, limit)
+        end = self._piece_at_or_after(start + target, piece + 1, limit)
         return Segment(start, tf.gather(self._piece_starts, end) - start)
 
     def _other_document(
-        self, document: tf.Tensor, aim: tf.Tensor, key: tf.Tensor
+        self, document: tf.Tensor, target: tf.Tensor, key: tf.Tensor
     ) -> tf.Tensor:
         """Draw another document; for packed rows, one with enough tokens."""
         draw = random_bits.fold_in(key, _OTHER_DOCUMENT_DRAW)
-        if self._aim is None:
+        if self._packed_tokens is None:
             other = random_bits.below(draw, self._num_documents - 1)
             return other + tf.cast(other >= document, tf.int64)
         # Draw among the longest documents, and skip this one if it is among them.
         size, place = (
             tf.gather(x, document) for x in (self._document_sizes, self._places)
         )
-        shorter = tf.searchsorted(self._rising_sizes, aim, out_type=tf.int64)
-        choices = self._num_documents - shorter - tf.cast(size >= aim, tf.int64)
+        shorter = tf.searchsorted(self._rising_sizes, target, out_type=tf.int64)
+        choices = self._num_documents - shorter - tf.cast(size >= target, tf.int64)
         other = random_bits.below(draw, tf.maximum(choices, 1))
         other += tf.cast(other >= place, tf.int64)
         return tf.gather(self._by_size, other)
@@ -208,7 +216,7 @@ class SentenceOrder(Consecutive):
     two.
     """
 
-    def _change(self, a, b, chunk, aim, key):
+    def _change(self, a, b, chunk, target, key):
         is_swapped = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
         is_swapped &= b.length > 0
         return _select(is_swapped, b, a), _select(is_swapped, a, b), is_swapped

@@ -5,7 +5,7 @@ and makes a row from a chunk and a key. The row depends on these two alone.
 The kinds with two segments are in `segment_pairs.py`.
 
 Packing (`packing.py`) needs the size of each row before anything is drawn. In packed
-rows, the lengths that chunks aim at are therefore drawn once, for all epochs.
+rows, the target lengths of chunks are therefore drawn once, for all epochs.
 """
 
 import dataclasses
@@ -62,40 +62,40 @@ class Segments:
         length: int,
         short_sequence_rate: float,
         tokenizer: tokenizer_lib.Tokenizer,
-        aim_key: tf.Tensor | None = None,
+        target_key: tf.Tensor | None = None,
     ):
         """Cut the documents of a group of shards into chunks.
 
-        Rows have `length` tokens; a share of them, `short_sequence_rate`, aims at a
-        random shorter length. `aim_key` is for rows that are to be packed, a uint64 key
-        of the aims of all epochs; None: each row draws its own.
+        Rows have `length` tokens; a share of them, `short_sequence_rate`, has a random
+        shorter target. `target_key`, for rows that are to be packed, is the uint64 key
+        of the targets of all epochs; None: each row draws its own.
         """
         self._length = length
-        self._target = length - self._special_tokens
+        self._max_tokens = length - self._special_tokens
         self._short_sequence_rate = short_sequence_rate
         self._tokenizer = tokenizer
-        pieces = chunks_lib.cut_into_pieces(table, self._target)
+        pieces = chunks_lib.cut_into_pieces(table, self._max_tokens)
         self.sizes = None
-        if aim_key is None:
+        if target_key is None:
             chunks = self._cut_into_chunks(pieces)
         else:
             index = tf.range(len(pieces.starts) - 1, dtype=tf.int64)
-            aims = self._draw_aims(random_bits.fold_in(aim_key, index)).numpy()
-            chunks = chunks_lib.join_to_reach(pieces, aims, self._min_pieces)
+            targets = self._draw_targets(random_bits.fold_in(target_key, index)).numpy()
+            chunks = chunks_lib.join_to_reach(pieces, targets, self._min_pieces)
             # Each segment has at least one token; B may come from another document.
             tokens = np.diff(pieces.starts[chunks])
-            tokens = np.clip(tokens, self._min_pieces, self._target)
+            tokens = np.clip(tokens, self._min_pieces, self._max_tokens)
             self.sizes = tokens + self._special_tokens
         self.chunk_documents = pieces.documents(chunks[:-1])
         self._prepare(table, pieces, chunks)
 
-    def _draw_aims(self, key: tf.Tensor) -> tf.Tensor:
-        """Draw the tokens that each row aims at: the target, or, at a rate, fewer."""
+    def _draw_targets(self, key: tf.Tensor) -> tf.Tensor:
+        """Draw the target of each row in tokens: the maximum or, at a rate, fewer."""
         draw = random_bits.fold_in(key, _IS_SHORT_DRAW)
         is_short = random_bits.chance(draw, self._short_sequence_rate)
         draw = random_bits.fold_in(key, _SHORT_LENGTH_DRAW)
-        short = 2 + random_bits.below(draw, self._target - 1)
-        return tf.where(is_short, short, self._target)
+        short = 2 + random_bits.below(draw, self._max_tokens - 1)
+        return tf.where(is_short, short, self._max_tokens)
 
     def _assemble(self, a: Segment, b: Segment | None = None) -> dict[str, tf.Tensor]:
         """Make rows [CLS] A [SEP], or [CLS] A [SEP] B [SEP]; B may be empty."""
@@ -129,8 +129,8 @@ class DocSentences(Segments):
     RoBERTa's DOC-SENTENCES (Liu et al. 2019, 4.2). The paper makes batches larger where
     rows at the ends of documents are short; here they are padded, or packed.
 
-    In packed rows a chunk takes sentences until it reaches its aim, L - 2 tokens or a
-    shorter length drawn for all epochs. Tokens beyond L - 2 are dropped, a random
+    In packed rows a chunk takes sentences until it reaches its target, L - 2 tokens or
+    a shorter length drawn for all epochs. Tokens beyond L - 2 are dropped, a random
     number of them at the front and the rest at the back. Whole sentences would leave
     gaps that are too small for other rows.
     """
@@ -140,7 +140,7 @@ class DocSentences(Segments):
     _separator: int | None = None  # tokens between two documents in a row
 
     def _cut_into_chunks(self, pieces: chunks_lib.Pieces) -> np.ndarray:
-        return chunks_lib.join_to_fit(pieces, self._target, self._separator)
+        return chunks_lib.join_to_fit(pieces, self._max_tokens, self._separator)
 
     def _prepare(self, table, pieces, chunks):
         tokens, starts, stops = table.tokens, pieces.starts[:-1], pieces.starts[1:]
@@ -159,14 +159,14 @@ class DocSentences(Segments):
         start = tf.gather(self._start, chunk)
         tokens = tf.gather(self._chunk_length, chunk)
         if self.sizes is None:
-            aim = self._draw_aims(key)
+            target = self._draw_targets(key)
         else:
-            aim = tf.constant(self._target, tf.int64)
-            excess = tf.maximum(tokens - aim, 0)
+            target = tf.constant(self._max_tokens, tf.int64)
+            excess = tf.maximum(tokens - target, 0)
             start += random_bits.below(
                 random_bits.fold_in(key, _FRONT_DRAW), excess + 1
             )
-        return self._assemble(Segment(start, tf.minimum(tokens, aim)))
+        return self._assemble(Segment(start, tf.minimum(tokens, target)))
 
 
 class FullSentences(DocSentences):
