@@ -67,7 +67,7 @@ print(signal.getsignal(signal.SIGTERM) == signal.SIG_DFL, flush=True)
 
 @pytest.mark.parametrize(
     ("first", "second"),
-    [("", "requests.wait_for_saves()"), ("sys.ps1 = '>>> '", "pass")],
+    [("", "requests.save_on_request()"), ("sys.ps1 = '>>> '", "pass")],
     ids=["from the first step on", "in a notebook"],
 )
 def test_requests_that_the_loop_answers(first, second):
@@ -80,7 +80,7 @@ def test_requests_that_the_loop_answers(first, second):
 
 def test_a_second_interrupt_from_the_keyboard_is_meant():
     numbers = [int(signal.SIGINT)] * 2
-    second = "requests.wait_for_saves()"
+    second = "requests.save_on_request()"
     watched = start(ASKED.format(first="", second=second, numbers=numbers, wait=10_000))
     assert watched.end() == -signal.SIGINT
     assert watched.lines[-1] == "KeyboardInterrupt\n"
@@ -98,14 +98,14 @@ def wrapped(command):
     return [sys.executable, "-c", script, *command[3:]]
 
 
-@pytest.mark.parametrize("first", ["exit_at_once", "kill"])
+@pytest.mark.parametrize("first", ["exit_on_request", "kill"])
 def test_a_request_between_two_phases_ends_the_process(first):
     lines = [
-        "requests.wait_for_saves()",
+        "requests.save_on_request()",
         "os.kill(os.getpid(), signal.SIGTERM)",
-        "requests.exit_at_once()",
+        "requests.exit_on_request()",
     ]
-    if first == "exit_at_once":
+    if first == "exit_on_request":
         lines[1:] = lines[:0:-1]
     second = "; ".join(lines)
     watched = start(ASKED.format(first="", second=second, numbers=[], wait=10_000))

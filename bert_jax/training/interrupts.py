@@ -22,10 +22,10 @@ _SIGNALS = (signal.SIGTERM, signal.SIGINT)
 class StopRequests:
     """Context in which SIGTERM and SIGINT are requests to stop.
 
-    Until `wait_for_saves` is called, and again from `exit_at_once` on, a request ends
-    this process at once, with the exit status of a run to resume. Processes without a
-    signal fail as when a host dies, and the launcher restarts all. In between, a
-    request only sets `is_set`.
+    At first, and after `exit_on_request`, a request ends this process at once, with the
+    exit status of a run to resume. Processes without a signal fail as when a host dies,
+    and the launcher restarts all. After `save_on_request`, a request only sets
+    `is_set`.
 
     More SIGTERMs change nothing, since the save is in progress. A second SIGINT has its
     default effect.
@@ -43,16 +43,16 @@ class StopRequests:
         """Return whether this process was asked to stop."""
         return self._is_set
 
-    def wait_for_saves(self) -> None:
-        """Leave requests to the loop from now on."""
+    def save_on_request(self) -> None:
+        """Let the loop handle requests from now on: it saves and stops."""
         if self._watcher:
             self._watcher.end()
             self._watcher = None
 
-    def exit_at_once(self) -> None:
+    def exit_on_request(self) -> None:
         """End the process at a request from now on, or now if there was one.
 
-        The caller has saved everything.
+        The caller must have saved everything.
         """
         is_main_thread = threading.current_thread() is threading.main_thread()
         has_prompt = hasattr(sys, "ps1")
@@ -62,14 +62,14 @@ class StopRequests:
                 _exit()
 
     def __enter__(self) -> "StopRequests":
-        self.exit_at_once()
+        self.exit_on_request()
         if threading.current_thread() is threading.main_thread():
             for number in _SIGNALS:
                 self._before[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, error, *_) -> None:
-        self.wait_for_saves()
+        self.save_on_request()
         # Another SIGTERM during the exit would change the exit status.
         leaving = error is not None and self._is_set
         for number, handler in self._before.items():

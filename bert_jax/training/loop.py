@@ -123,7 +123,7 @@ class Loop:
             return
         # The phase before is saved; opening and compiling this one takes minutes.
         self._saver.wait()
-        self._stop_requests.exit_at_once()
+        self._stop_requests.exit_on_request()
         self._window.begin_phase(phase)
         self._evaluator = evaluation.Evaluator(
             self._run, phase, self._signals, self._to_devices, self._saver.heartbeat
@@ -143,7 +143,7 @@ class Loop:
 
     def _train_steps(self) -> None:
         steps = self._compile()
-        self._stop_requests.wait_for_saves()
+        self._stop_requests.save_on_request()
         ready = time.perf_counter()
         for length, batch in self._batches():
             self._begin_profile()
