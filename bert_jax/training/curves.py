@@ -69,8 +69,8 @@ def draw(
     picture.suptitle(title, parse_math=False)
     for axis, (label, drawn) in zip(grid, panels, strict=False):
         for name, color in zip(drawn, itertools.cycle(_COLORS), strict=False):
-            level = (baselines or {}).get(name)
-            _draw_metric(axis, records, name, color, level, other_run)
+            baseline = (baselines or {}).get(name)
+            _draw_metric(axis, records, name, color, baseline, other_run)
         axis.set_ylabel(label)
         if label.startswith(("loss", "accuracy")):
             _add_legend(axis)
@@ -152,7 +152,7 @@ def _draw_metric(
     records: Sequence[Record],
     name: str,
     color: str,
-    level: tuple[float, str] | None,
+    baseline: tuple[float, str] | None,
     other_run: tuple[str, Sequence[Record]] | None,
 ) -> None:
     """Draw a metric in training and evaluation, its baselines, and another run's."""
@@ -163,8 +163,8 @@ def _draw_metric(
     if other_run:
         plot(other_run[1], split="eval", label=f"{label}, {other_run[0]}", ls="--")
     known = _baselines(records, name)
-    if level:
-        known[level[1]] = level[0]
+    if baseline:
+        known[baseline[1]] = baseline[0]
     for what, value in known.items():
         axis.axhline(value, color=color, label=what, **_style(what))
 
@@ -191,8 +191,8 @@ def _baselines(records: Sequence[Record], name: str) -> dict[str, float]:
     return baselines
 
 
-def _style(level: str) -> dict[str, Any]:
-    return {"linestyle": "--" if level == _UNIGRAM_ENTROPY else ":", "linewidth": 1}
+def _style(baseline: str) -> dict[str, Any]:
+    return {"linestyle": "--" if baseline == _UNIGRAM_ENTROPY else ":", "linewidth": 1}
 
 
 def _draw_finetuned(axis: axes.Axes, finetuned: dict[str, list[list[Record]]]) -> None:

@@ -19,7 +19,7 @@ class _Stopped(Exception):
 
 
 class Evaluator:
-    """Evaluation of a phase, which stops early if a process was asked to stop."""
+    """Compiled evaluation of a phase. It stops early if a process was asked to stop."""
 
     def __init__(
         self,

@@ -5,9 +5,9 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# Each second of a run counts in one bucket. "step" is the loop minus other buckets.
-# "lost" is the time between the checkpoint that a start resumes from and that start:
-# steps that are repeated, and the time until the machine was back.
+# Each second of a run counts in one bucket. "step" is the loop without other buckets.
+# "lost" is the time from a checkpoint to the start that resumes from it: steps that are
+# repeated, and the time until the machine was back.
 BUCKETS = (
     *("init", "compile", "step", "data_wait"),
     *("evaluation", "checkpoint", "profile", "lost"),

@@ -20,6 +20,6 @@ _PEAK_FLOPS = {
 def peak_flops(device_kind: str) -> float:
     """Return the peak FLOP/s of a device, or 0 if it is unknown.
 
-    Other GPUs of one name have other peaks: "NVIDIA H100 PCIe", or parts of a card.
+    Variants of a GPU, such as "NVIDIA H100 PCIe" and MIG parts, have other peaks.
     """
     return _PEAK_FLOPS.get(device_kind, 0.0)

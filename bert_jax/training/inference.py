@@ -95,7 +95,8 @@ class Engine:
         inputs = self._inputs(rows)
         buckets = np.searchsorted(self._lengths, row_lengths(rows["attention_mask"]))
         order = np.argsort(buckets, kind="stable")
-        # A power of two where all rows fit in one batch, so that few are compiled.
+        # A batch of all rows has their number rounded up to a power of two, so that few
+        # sizes are compiled.
         parts = sharding.batch_parts(self._mesh)
         rounded = 1 << max(len(order) - 1, 0).bit_length()
         size = min(batch_size, -(-rounded // parts) * parts)

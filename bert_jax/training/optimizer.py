@@ -107,7 +107,7 @@ def make_optimizer(
     if config.clip_norm:
         steps.append(optax.clip_by_global_norm(config.clip_norm))
     moments = scale_by_moments(config)
-    decay = optax.add_decayed_weights(config.weight_decay, mask=is_decayed)
+    decay = optax.add_decayed_weights(config.weight_decay, mask=decay_mask)
     match config.name:
         case "adamw":
             steps += [moments, decay]
@@ -279,8 +279,8 @@ def _dims_of_one_layer(path: str, x: jax.Array) -> tuple[int, ...]:
     return tuple(range(1 if _STACKED.search(path) else 0, x.ndim))
 
 
-def is_decayed(params: Any) -> Any:
-    """Return a tree of bools: True for parameters that weight decay applies to."""
+def decay_mask(params: Any) -> Any:
+    """Return the mask of weight decay, a tree: True for parameters that decay."""
     return parameters.map_with_path(
         lambda path, _: not _NORMS_AND_BIASES.search(path), params
     )
