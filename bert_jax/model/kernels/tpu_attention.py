@@ -4,17 +4,17 @@ Scores, softmax, mask and dropout of a head never leave the chip's memory. The f
 pass stores the output and, for each query, the logarithm of the sum of exponentials;
 the backward pass recomputes the rest. Dropout masks equal those of
 `plain_attention.attend` bit for bit, so a run may change between the two. The backward
-pass also sums the gradients of queries, keys and values over positions, as
-gradients of their biases. Rotations are applied inside: outside, the halves of a head
-would fill a quarter of a register.
+pass also sums the gradients of queries, keys and values over positions, which are the
+gradients of their biases. The kernel applies rotations itself, because the halves of a
+head would fill a quarter of a register outside.
 
 JAX ships two such kernels, `pallas.ops.tpu.flash_attention` and `splash_attention`.
 Neither has dropout, and both want heads before positions. Here inputs and outputs stay
 [B, L, D]: a program of the grid has one row and some heads, that is some columns of D,
-and works on windows of 128 columns, the width of the chip's registers. With at most
-1,024 positions all keys of a head are at hand, so the softmax needs one pass only. In
-local and causal attention, 128 queries meet the blocks of 128 keys that some of them
-see, and no other. Longer rows are cut into pieces: a program has a piece of the queries
+and works on windows of 128 columns, the width of the chip's registers. Up to 1,024
+positions, a program has all keys of a head, so the softmax needs one pass only. In
+local and causal attention, a chunk of 128 queries skips the blocks of 128 keys that
+none of them sees. Longer rows are cut into pieces: a program has a piece of the queries
 and a piece of the keys, and the softmax is rescaled from piece to piece (Milakov and
 Gimelshein 2018; Dao et al. 2022, FlashAttention). Pieces of keys that no query sees, by
 window or causal mask, are skipped.
@@ -319,8 +319,8 @@ def _run(options, *arrays):
 def _piece_size(length, window):
     """Return the largest size of equal pieces of a row.
 
-    With a window, rows that `overlapping_pieces` cut stay whole: in pieces of a row,
-    queries would meet keys that they do not see.
+    With a window, pieces from `overlapping_pieces` stay whole. Cut again, they would
+    have scores of keys that no query sees.
     """
     most = MAX_LENGTH + (0 if window is None else 2 * MAX_WINDOW)
     sizes = range(QUERY_CHUNK, most + 1, QUERY_CHUNK)

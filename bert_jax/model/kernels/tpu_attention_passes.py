@@ -2,7 +2,8 @@
 
 See `tpu_attention.py` for the whole. A program has some heads of one row of the batch:
 all queries and keys of the row, or in long rows a piece of the queries and a piece of
-the keys. Arrays of scores are [M, N], the M keys that a chunk meets by its N queries.
+the keys. Arrays of scores are [M, N]: the N queries of a chunk, and the M keys that
+they may see.
 """
 
 import jax.numpy as jnp
@@ -103,8 +104,8 @@ def backward(
     before them. `gradient`, of the output, and the written gradients are [1, L,
     columns]. `d_biases`, [1, 3, columns], are the sums of the three gradients over
     positions. Gradients of a window are added up in three float32 arrays [L, 128]. The
-    array for queries has all positions of the row, since each piece of keys meets all
-    pieces of queries. Rotations of queries and of keys are [1, 2, L, 128].
+    array for queries has all positions of the row, since each piece of keys adds to the
+    gradients of all queries. Rotations of queries and of keys are [1, 2, L, 128].
     """
     options, is_whole = program.options, program.is_whole
     query_piece, key_piece = program.at

@@ -1,7 +1,7 @@
 """Steps and scores of a program of the TPU's attention kernel.
 
-A program works on windows of 128 columns and chunks of 128 queries; arrays of scores
-are [M, N], the M keys that the chunk meets by its N queries.
+A program works on windows of 128 columns and chunks of 128 queries. Arrays of scores
+are [M, N]: the N queries of a chunk, and the M keys that they may see.
 """
 
 import dataclasses

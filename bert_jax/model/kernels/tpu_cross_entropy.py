@@ -44,7 +44,7 @@ def cross_entropy(
     vocab_size: int,
     interpret: bool = False,
 ) -> tuple[Float[Array, "B P"], Float[Array, "B P"]]:
-    """Return the cross entropy of x table^T + bias, and if the label is the argmax.
+    """Return cross entropies of x table^T + bias, and whether labels are the argmax.
 
     Factors have the type of `x`. The second result is 1.0 or 0.0; the argmax is the
     first maximum. Rows of the table beyond `vocab_size` are padding. `interpret` makes
@@ -155,7 +155,7 @@ def _run(kernel, name, loops, arrays, results, num_states, interpret):
         kernel,
         grid=tuple(blocks[dimension] for dimension in loops),
         in_specs=in_specs + [spec(_ROW, 1)] * len(values),
-        out_specs=[spec(*names) for names, of in results.items() for _ in of],
+        out_specs=[spec(*sizes) for sizes, group in results.items() for _ in group],
         out_shape=shapes,
         scratch_shapes=[pltpu.VMEM((rows, LANES), jnp.float32)] * num_states,
         compiler_params=pltpu.CompilerParams(

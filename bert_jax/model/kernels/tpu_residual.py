@@ -3,9 +3,9 @@
 The plain path (`residual.py`) passes over memory several times, since a row's mean must
 be known before the row is normalised. Here a block of rows stays on the chip, and only
 what the backward pass reads is stored in between. Dropout masks equal those of the
-plain path bit for bit. The backward pass also sums what other operations would read
-memory for: the gradient of the preceding bias, the gradients of all consumers, and in
-pre-norm blocks the gradient of the residual connection.
+plain path bit for bit. The backward pass also computes sums that would need further
+passes over memory: the gradient of the bias, the sum of the gradients of all consumers,
+and in pre-norm blocks the gradient of the residual connection.
 """
 
 import dataclasses
@@ -248,7 +248,7 @@ class _Chunks:
         return total
 
     def normalised(self, total):
-        """Return a sum before scale and offset, and its inverse deviation."""
+        """Normalise a sum, without scale and offset; return also 1 / its deviation."""
         if self._options.is_centered:
             total = total - jnp.mean(total, axis=1, keepdims=True)
         variance = jnp.mean(jnp.square(total), axis=1, keepdims=True)
