@@ -94,13 +94,13 @@ class CorpusRows:
             target_key=target_key,
         )
         self._pair_task = config_lib.PAIR_TASKS.get(objective.segments)
-        self._targets = None
+        self._choose_predictions = None
         if isinstance(objective, config_lib.PermutationLmConfig):
-            self._targets = permutations.Permutations(
+            self._choose_predictions = permutations.Permutations(
                 objective, length, corpus.tokenizer
             )
         elif objective.masking is not None:
-            self._targets = masking.Masking(
+            self._choose_predictions = masking.Masking(
                 objective.masking,
                 length,
                 corpus.tokenizer,
@@ -147,9 +147,9 @@ class CorpusRows:
             is_pair = tf.cast(features.pop("is_pair"), tf.float32)
             features[f"{self._pair_task}_labels"] = features.pop("labels")
             features[f"{self._pair_task}_weights"] = weights * is_pair
-        if self._targets:
-            features |= self._targets(features["input_ids"], keys_for)
-            features[self._targets.weights] *= weights[:, None]
+        if self._choose_predictions:
+            features |= self._choose_predictions(features["input_ids"], keys_for)
+            features[self._choose_predictions.weights] *= weights[:, None]
         else:
             features["weights"] = weights
         return features

@@ -36,7 +36,7 @@ class Segments:
     """Base class of all kinds of segments.
 
     A kind cuts pieces into chunks, for rows that are not packed (`_cut_into_chunks`),
-    and keeps what it needs of the tables (`_prepare`). Called with chunks, int64 [B],
+    and stores the arrays that it reads (`_prepare`). Called with chunks, int64 [B],
     and the keys of the rows' draws, uint64 [B], it makes rows: input_ids,
     attention_mask and, for two segments, segment_ids, as in `PretrainingBatches`; with
     a pair task also labels int32 [B], and is_pair bool [B], False where there is no
