@@ -103,8 +103,8 @@ def find(program: Program) -> list[Collective]:
     found: dict[tuple, Collective] = {}
     for instruction, times in program.executed(include_async=True):
         for part, kind in _parts(program, instruction):
-            # A collective that goes on in the background of several fusions is in
-            # each of them, with the same channel. Others may share a channel, too.
+            # A collective that runs in the background of several fusions is listed in
+            # each of them: one collective has one channel and type.
             channel = _CHANNEL.search(part.rest)
             where = part.computation, part.name
             is_background = part is not instruction and kind != "reduce-scatter"
