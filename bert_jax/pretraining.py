@@ -97,7 +97,7 @@ def resolve(
 ) -> config_lib.PretrainConfig:
     """Fill in the vocabulary size and the fingerprint from the corpora.
 
-    Without corpora (a plan), an open size becomes BERT's.
+    Without corpora, as in a plan, an open vocabulary size becomes BERT's.
 
     Raises:
       UserError: The config names another corpus or vocabulary size.
@@ -200,8 +200,8 @@ def _held_out(
 ) -> tuple[list[HeldOut], dict[str, float]]:
     """Return the held-out data of each corpus, and baselines for their weighted mean.
 
-    A corpus has its weight in training, whatever the size of its held-out text. All
-    processes read the whole text, so that their baselines agree.
+    The weight of a corpus is its weight in training, not the size of its held-out text.
+    All processes read the whole text, so that their baselines agree.
     """
     held_out, token_counts = [], 0
     limit = config.loop.eval_batches

@@ -1,7 +1,7 @@
 """The mixture of several corpora: a corpus for each row of a run.
 
-The positions of a run are cut into blocks. Each block has the same number of rows of a
-corpus, by its weight (`corpus/mixture.py`), in random order. So shares are exact in the
+The positions of a run are cut into blocks. A corpus has the same number of rows in each
+block, by its weight (`corpus/mixture.py`), in random order. So shares are exact in the
 long run, and a position determines the row of a corpus without counting earlier rows.
 
 A phase with other weights begins new blocks, mostly in the middle of a block of the

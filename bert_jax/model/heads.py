@@ -29,8 +29,8 @@ def make_encoder(
     config: config_lib.EncoderConfig, shared_embeddings: nn.Module | None = None
 ) -> Encoder:
     """Return the encoder that a config describes, with arguments as in `Encoder`."""
-    own = {"relative": XLNetEncoder, "disentangled": DebertaEncoder}
-    return own.get(config.positions, Encoder)(config, shared_embeddings)
+    classes = {"relative": XLNetEncoder, "disentangled": DebertaEncoder}
+    return classes.get(config.positions, Encoder)(config, shared_embeddings)
 
 
 class PredictionHead(nn.Module):

@@ -5,8 +5,8 @@ groups of blocks share their parameters. Neither looping nor unrolling changes
 parameter paths or results.
 
 Blocks may differ in kind: local or global attention, with or without attention norm.
-The stack has a row even for a parameter that a block lacks. It is never read, and keeps
-its initial value.
+A stacked parameter has an entry for each block, even if the block lacks it. Such an
+entry is never read, and keeps its initial value.
 """
 
 import dataclasses

@@ -71,7 +71,7 @@ def attention_output(config: config_lib.EncoderConfig, has_bias: bool) -> Linear
 
 
 def output_stddev(config: config_lib.EncoderConfig) -> float:
-    """Return the initial deviation of kernels that `depth_scaled_init` scales."""
+    """Return the initial deviation of kernels that `depth_scaled_init` applies to."""
     if not config.depth_scaled_init:
         return config.initializer_range
     return config.initializer_range / (2 * config.num_layers) ** 0.5

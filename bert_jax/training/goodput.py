@@ -5,12 +5,18 @@ import time
 from collections.abc import Iterator
 from typing import Any
 
-# Each second of a run counts in one bucket. "step" is the loop without other buckets.
-# "lost" is the time from a checkpoint to the start that resumes from it: steps that are
-# repeated, and the time until the machine was back.
+# Each second of a run counts in one bucket.
 BUCKETS = (
-    *("init", "compile", "step", "data_wait"),
-    *("evaluation", "checkpoint", "profile", "lost"),
+    "init",
+    "compile",
+    "step",  # the loop without other buckets
+    "data_wait",
+    "evaluation",
+    "checkpoint",
+    "profile",
+    # From a checkpoint to the start that resumes from it: steps that are repeated, and
+    # the time until the machine was back.
+    "lost",
 )
 
 

@@ -38,8 +38,8 @@ def make_schedule(config: config_lib.OptimizerConfig, total_steps: int) -> Sched
     rate 0, and all but "wsd" without decay reach 0 at `total_steps`.
 
     - "linear" and "cosine" fall from the peak, at the end of the warmup.
-    - "original" falls linearly from where the peak would have been at step 0, so that
-      the rate jumps down by the warmup's share when the warmup ends.
+    - "original" falls linearly over all steps, as if from the peak at step 0, so that
+      the rate drops by the warmup's share when the warmup ends.
     - "wsd" stays at the peak and falls in the last `decay_fraction` of the steps as
       1 - sqrt(share of the decay) (Hägele et al. 2024).
     """
@@ -74,8 +74,8 @@ def schedule_of_phases(
     A phase with a learning rate begins a new schedule. Phases without one continue the
     schedule of the phase before, and the first has the optimizer's. With a warmup, a
     new schedule rises from 0 again, as when batch and length change together (You et
-    al. 2019, "re-warmup"). Moments go on. A skipped step is not an update,
-    so later schedules begin a step later.
+    al. 2019, "re-warmup"). Moments are kept. A skipped step is not an update, so later
+    schedules begin a step later.
     """
     first = [i for i, phase in enumerate(phases) if i == 0 or phase.learning_rate]
     schedules, steps = [], []

@@ -43,8 +43,8 @@ class PhaseData:
     row_names: Callable[[int], Sequence[str]]
     # Baselines of the mean over `held_out`, reported with each evaluation.
     baselines: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    # Function from the parameters, and a function to call after each batch, to further
-    # values of each evaluation; None for none. The function may raise, to stop.
+    # Function from the parameters to further values of each evaluation; None for none.
+    # Its second argument is to be called after each batch, and may raise, to stop.
     scores: Callable[[Any, Callable[[], None]], Mapping[str, float]] | None = None
 
 
@@ -88,11 +88,11 @@ class Run:
     frozen: Callable[[str], bool] | None = None
     # Evaluation metric that selects the best state, which is kept; "" for none.
     best: str = ""
-    # Constants: parameters that the objectives read, and that no step changes. They are
-    # no part of the state or of checkpoints. The first function maps a key to a dict of
-    # them, boxed with the names of dimensions, for their shapes. The second one maps
-    # these shapes, with shardings, to the arrays.
+    # Constants are parameters that the objectives read and no step changes. Neither
+    # state nor checkpoints contain them. Function from a key to random constants, boxed
+    # with the names of dimensions, of which only the shapes are used.
     init_constants: Callable[[jax.Array], Any] = lambda key: {}
+    # Function from the shapes of the constants, with shardings, to the arrays.
     read_constants: Callable[[Any], Any] = lambda shapes: {}
 
     @property
