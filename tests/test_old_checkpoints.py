@@ -65,9 +65,12 @@ def saved_config(folder):
 
 
 @pytest.mark.runs
-@pytest.mark.parametrize("name", ["bert", "xlnet"])
-def test_a_run_continues(name, unpacked):
-    """The remaining steps report the losses of the version that began the run."""
+@pytest.mark.parametrize(("name", "tolerance"), [("bert", 1e-5), ("xlnet", 1e-3)])
+def test_a_run_continues(name, tolerance, unpacked):
+    """The remaining steps report the losses of the version that began the run.
+
+    XLNet has other dropout masks since [CLS] is not moved (docs/log.md).
+    """
     folder = unpacked(name)
     unpacked("corpus")
     pretraining.pretrain(saved_config(folder), str(folder / "run"))
@@ -76,7 +79,8 @@ def test_a_run_continues(name, unpacked):
     expected = expected_of(folder)["later"]
     for got, wanted in zip(records[-len(expected) :], expected, strict=True):
         assert got["split"] == wanted.pop("split")
-        assert {key: got[key] for key in wanted} == pytest.approx(wanted, rel=1e-5)
+        found = {key: got[key] for key in wanted}
+        assert found == pytest.approx(wanted, rel=tolerance)
 
 
 def test_a_run_with_memory_is_not_continued(unpacked):
