@@ -261,33 +261,9 @@ def _run(options, *arrays):
     memory = None
     if length > _MAX_LENGTH_BY_DEFAULT:
         memory = 2**24 + 4 * LANES * (length - _MAX_LENGTH_BY_DEFAULT)
-
-    def run_program(counters, *references):
-        by_name = dict(zip(names, references, strict=True))
-        outer = inner = 0
-        if not is_whole:
-            outer, inner = pl.program_id(2), pl.program_id(3)
-        at = (inner, outer) if is_backward else (outer, inner)
-        if "rotated_query" in by_name:
-            # The outer piece is rotated once for all inner pieces.
-            is_new = {"query": is_backward or inner == 0}
-            is_new["key"] = not is_backward or inner == 0
-            for name, is_needed in is_new.items():
-                source, target = by_name[name], by_name.pop(f"rotated_{name}")
-                rotations = by_name[f"{name}_rotations"]
-                rotate = functools.partial(
-                    tpu_rotations.rotate, options.head_size, rotations, source, target
-                )
-                pl.when(is_needed)(rotate)
-                by_name[name] = target
-            if not is_backward:
-                del by_name["query_rotations"], by_name["key_rotations"]
-        documents = by_name.pop("queries"), by_name.pop("keys")
-        program = scores_lib.Program(
-            options, at, pieces, counters, by_name["query"], *documents
-        )
-        kernel(program, **by_name)
-
+    run_program = functools.partial(
+        _run_program, options, kernel, names, pieces, is_backward
+    )
     out_shape, out_specs = zip(*outputs.values(), strict=True)
     scores = batch * size // options.head_size * length * key.shape[1]
     return pl.pallas_call(
@@ -314,6 +290,33 @@ def _run(options, *arrays):
         interpret=options.interpret,
         name=f"attention_{kernel.__name__}",
     )(counters.reshape(-1), *inputs.values())
+
+
+def _run_program(options, kernel, names, pieces, is_backward, counters, *references):
+    """Run a program of the grid: rotate queries and keys, and apply a pass to them."""
+    by_name = dict(zip(names, references, strict=True))
+    is_whole = pieces == (1, 1)
+    outer, inner = (0, 0) if is_whole else (pl.program_id(2), pl.program_id(3))
+    at = (inner, outer) if is_backward else (outer, inner)
+    if "rotated_query" in by_name:
+        # The outer piece is rotated once for all inner pieces.
+        is_new = {"query": is_backward or inner == 0}
+        is_new["key"] = not is_backward or inner == 0
+        for name, is_needed in is_new.items():
+            source, target = by_name[name], by_name.pop(f"rotated_{name}")
+            rotations = by_name[f"{name}_rotations"]
+            rotate = functools.partial(
+                tpu_rotations.rotate, options.head_size, rotations, source, target
+            )
+            pl.when(is_needed)(rotate)
+            by_name[name] = target
+        if not is_backward:
+            del by_name["query_rotations"], by_name["key_rotations"]
+    documents = by_name.pop("queries"), by_name.pop("keys")
+    program = scores_lib.Program(
+        options, at, pieces, counters, by_name["query"], *documents
+    )
+    kernel(program, **by_name)
 
 
 def _piece_size(length, window):
