@@ -1,7 +1,9 @@
 """Tables of labelled texts in TSV, CSV and JSON lines."""
 
+import bz2
 import gzip
 import json
+import lzma
 
 import numpy as np
 import pytest
@@ -13,7 +15,13 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import classification, task_files, text_files
 from bert_jax.tasks.texts import Example
 
-COMPRESS = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.compress}
+COMPRESS = {
+    "": bytes,
+    ".gz": gzip.compress,
+    ".bz2": bz2.compress,
+    ".xz": lzma.compress,
+    ".zst": zstandard.compress,
+}
 
 
 def refusal(path, *columns, **options):

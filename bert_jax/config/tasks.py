@@ -30,7 +30,7 @@ class ClassificationConfig:
     # Folder of the task in GLUE's download, or its parent folder. "tfds:DIR": data that
     # TensorFlow Datasets prepared in DIR; "tfds:": data in its default folder.
     folder: str = knob("", free=True)
-    # TSV, CSV or JSON lines with named columns; may end in .gz or .zst, as all files.
+    # TSV, CSV or JSON lines with named columns; may be compressed, as all files.
     train: str = knob("", free=True)
     eval: str = knob("", free=True)
     # Texts without labels to predict for; "": none.

@@ -138,7 +138,8 @@ class _Lines:
         self.is_cut = False  # whether more of the last line comes next
         self.continues = False  # whether its beginning came before
         self.start = section.start
-        self.end = math.inf if file_kinds.is_compressed(section.name) else section.end
+        is_compressed = section.name.endswith(file_kinds.COMPRESSIONS)
+        self.end = math.inf if is_compressed else section.end
 
     def __iter__(self) -> Iterator[tuple[int, str]]:
         offset = 0

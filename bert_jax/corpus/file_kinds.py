@@ -51,11 +51,8 @@ _UNPACK = {
     ".xz": lzma.open,
     ".zst": _open_zstd,
 }
-
-
-def is_compressed(path: str) -> bool:
-    """Return whether a file is decompressed while it is read."""
-    return path.endswith(tuple(_UNPACK))
+# Endings of files that are decompressed while they are read.
+COMPRESSIONS = tuple(_UNPACK)
 
 
 @contextlib.contextmanager
@@ -87,7 +84,7 @@ def detect_format(pattern: str) -> str:
     if re.match(rb'\{\s*("|\})', beginning):
         return "jsonl"
     stem, ending = os.path.splitext(name or "")
-    if ending in _UNPACK:
+    if ending in COMPRESSIONS:
         _, ending = os.path.splitext(stem)
     kind = _MARKUP.get(ending.lower(), "")
     if re.match(rb'\[\s*\{\s*"', beginning):

@@ -89,7 +89,7 @@ def plan(source: Source) -> list[Split]:
         raise UserError(f"no file matches {source.pattern!r}")
     sections = []
     for file in matched:
-        is_whole = file_kinds.is_compressed(file.name)
+        is_whole = file.name.endswith(file_kinds.COMPRESSIONS)
         size = _unpacked_size(file.name, file.size)
         count = 1 if is_whole else max(1, round(size / source.split_bytes))
         cuts = [file.size * i // count for i in range(count + 1)]
@@ -107,7 +107,7 @@ def text_bytes(split: Split) -> int:
 
 def _unpacked_size(name: str, size: int) -> int:
     """Estimate the amount of text in some bytes of a file."""
-    is_packed = file_kinds.is_compressed(name) or name.endswith(".parquet")
+    is_packed = name.endswith((*file_kinds.COMPRESSIONS, ".parquet"))
     return size * _COMPRESSION if is_packed else size
 
 

@@ -116,7 +116,7 @@ def sample(source: sources.Source, sample_bytes: int) -> list[str]:
     with terminal.progress_bar(desc="reading text", unit="B", unit_scale=True) as bar:
         for split in planned:
             is_large = (
-                any(file_kinds.is_compressed(section.name) for section in split)
+                any(section.name.endswith(file_kinds.COMPRESSIONS) for section in split)
                 and sources.text_bytes(split) > 4 * source.split_bytes
             )
             part = min(1, sample_bytes / total) if is_large else 1

@@ -4,9 +4,9 @@ r"""Fine-tune a pretrained encoder to answer questions with a part of their cont
       --config.task.train=train-v1.1.json --config.task.eval=dev-v1.1.json \
       --config.init_from=PRETRAIN_WORKDIR --workdir=DIR
 
-The files are SQuAD's, plain or ending in .gz or .zst; for version 2.0, in which a
-question may have no answer, the recipe is configs/squad.py:v2. Shape and tokenizer come
-from the checkpoint. Writes results.json, predictions.json, nbest_predictions.json and,
+The files are SQuAD's, plain or compressed; for version 2.0, in which a question may
+have no answer, the recipe is configs/squad.py:v2. Shape and tokenizer come from the
+checkpoint. Writes results.json, predictions.json, nbest_predictions.json and,
 for 2.0, null_odds.json to the workdir. The same command resumes a run that was stopped.
 """
 

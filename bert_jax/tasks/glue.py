@@ -12,6 +12,7 @@ import dataclasses
 
 from bert_jax import config as config_lib
 from bert_jax import storage
+from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 from bert_jax.tasks.texts import Example, ExampleSets
@@ -105,7 +106,7 @@ def read(name: str, folder: str) -> ExampleSets:
         paths = (
             folder / f"{file}.tsv{compression}"
             for folder in (*folders, *beside)
-            for compression in ("", *task_files.COMPRESSIONS)
+            for compression in ("", *file_kinds.COMPRESSIONS)
         )
         path = next((path for path in paths if path.exists()), None)
         if path is None:

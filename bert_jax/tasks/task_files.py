@@ -1,8 +1,9 @@
 """Files of labelled examples: text, tables in TSV, CSV and JSON lines, fingerprints.
 
-Every file may be compressed, with a name that ends in .gz or .zst. A TSV file has no
-quoting: a quotation mark is an ordinary character, as in the files of GLUE. A CSV file
-is quoted as Python's `csv` does it. The first line of both names the columns.
+Every file may be compressed, with one of `file_kinds.COMPRESSIONS` at the end of its
+name. A TSV file has no quoting: a quotation mark is an ordinary character, as in the
+files of GLUE. A CSV file is quoted as Python's `csv` does it. The first line of both
+names the columns.
 """
 
 import csv
@@ -18,7 +19,6 @@ from bert_jax import storage
 from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 
-COMPRESSIONS = (".gz", ".zst")
 LONE_SURROGATE = (
     r"a text has half of a character: a lone surrogate, such as \ud83d without \ude00 "
     "after it"
@@ -78,13 +78,13 @@ def read(path: str | os.PathLike) -> str:
 def check_ending(path: str | os.PathLike, endings: Sequence[str]) -> str:
     """Return the ending of a file name, which must be one of `endings`."""
     name = os.fspath(path)
-    for compression in COMPRESSIONS:
+    for compression in file_kinds.COMPRESSIONS:
         name = name.removesuffix(compression)
     ending = os.path.splitext(name)[1]
     if ending not in endings:
         raise UserError(
             f"{path}: unknown format; the file name must end in {', '.join(endings)}, "
-            f"or in one of these and {' or '.join(COMPRESSIONS)}"
+            f"or in one of these and {' or '.join(file_kinds.COMPRESSIONS)}"
         )
     return ending
 
