@@ -129,20 +129,20 @@ class CorpusRows:
 
     def make(self, position: tf.Tensor) -> dict[str, tf.Tensor]:
         """Make the rows at positions in the order, int64 [B]."""
-        visits = self.order.at(position)
+        items = self.order.at(position)
         if not self._packing:
-            return self._examples(visits)
-        chunks, count = self._packing.examples(visits)
+            return self._examples(items)
+        chunks, count = self._packing.examples(items)
         return self._packing.lay_out(self._examples(chunks), count)
 
-    def _examples(self, visits: order.Visits) -> dict[str, tf.Tensor]:
+    def _examples(self, chunks: order.Selection) -> dict[str, tf.Tensor]:
         """Make rows of one chunk each."""
 
         def keys_for(purpose: Purpose) -> tf.Tensor:
-            return random_bits.fold_in(self._key, purpose, visits.epoch, visits.index)
+            return random_bits.fold_in(self._key, purpose, chunks.epoch, chunks.index)
 
-        features = self._segments(visits.index, keys_for(Purpose.SEGMENTS))
-        weights = tf.cast(visits.is_real, tf.float32)
+        features = self._segments(chunks.index, keys_for(Purpose.SEGMENTS))
+        weights = tf.cast(chunks.is_real, tf.float32)
         if self._pair_task:
             is_pair = tf.cast(features.pop("is_pair"), tf.float32)
             features[f"{self._pair_task}_labels"] = features.pop("labels")
@@ -156,11 +156,11 @@ class CorpusRows:
 
     def row_names(self, position: tf.Tensor) -> list[str]:
         """Name the sources of the rows at positions in the order, for messages."""
-        visits = self.order.at(position)
-        count = np.ones(len(visits.index), np.int64)
+        items = self.order.at(position)
+        count = np.ones(len(items.index), np.int64)
         if self._packing:
-            visits, count = self._packing.examples(visits)
-        epochs, chunks = visits.epoch.numpy(), visits.index.numpy()
+            items, count = self._packing.examples(items)
+        epochs, chunks = items.epoch.numpy(), items.index.numpy()
         documents = self._segments.chunk_documents[chunks]
         examples = (
             f"{self._name} document {d} chunk {c} epoch {e}"

@@ -85,16 +85,16 @@ class Examples(pipeline.Pipeline):
 
     def row_names(self, step: int) -> list[str]:
         """Name the rows of a batch, for messages."""
-        visits, _ = self._visits(tf.constant(step, tf.int64))
-        return [f"example {self.index[i]}" for i in visits.index.numpy()]
+        items, _ = self._select(tf.constant(step, tf.int64))
+        return [f"example {self.index[i]}" for i in items.index.numpy()]
 
     def _make(self, step: tf.Tensor) -> dict[str, tf.Tensor]:
-        visits, size = self._visits(step)
+        items, size = self._select(step)
         batch = {
-            name: tf.gather(values, visits.index)
+            name: tf.gather(values, items.index)
             for name, values in self._arrays.items()
         }
-        batch["weights"] *= tf.cast(visits.is_real, tf.float32)
+        batch["weights"] *= tf.cast(items.is_real, tf.float32)
         if self._sorts:
             batch = {
                 name: _trim(values, self._shapes[name][size])
@@ -102,15 +102,15 @@ class Examples(pipeline.Pipeline):
             }
         return batch
 
-    def _visits(self, step: tf.Tensor) -> tuple[order.Visits, tf.Tensor | None]:
+    def _select(self, step: tf.Tensor) -> tuple[order.Selection, tf.Tensor | None]:
         """Return a batch's rows for this process, and the index of its size."""
         if not self._sorts or self._held_out:
             positions = step * self._batch_size + tf.constant(self._rows, tf.int64)
-            visits = self._order.at(positions)
+            items = self._order.at(positions)
             if not self._sorts:
-                return visits, None
+                return items, None
             last = tf.minimum((step + 1) * self._batch_size, self._order.count) - 1
-            return visits, self._sizes[last]  # the longest, as rows are sorted
+            return items, self._sizes[last]  # the longest, as rows are sorted
         window = step // _WINDOW
         batches = tf.minimum(self._steps - window * _WINDOW, _WINDOW)
         first = window * _WINDOW * self._batch_size
@@ -122,8 +122,8 @@ class Examples(pipeline.Pipeline):
         begin = tf.cast(shuffled[step % _WINDOW], tf.int64) * self._batch_size
         chosen = tf.gather(by_size, begin + tf.constant(self._rows, tf.int64))
         longest = by_size[begin + self._batch_size - 1]
-        visits = order.Visits(*(tf.gather(x, chosen) for x in everything))
-        return visits, self._sizes[everything.index[longest]]
+        items = order.Selection(*(tf.gather(x, chosen) for x in everything))
+        return items, self._sizes[everything.index[longest]]
 
 
 def _trim(values: tf.Tensor, shape: tf.Tensor) -> tf.Tensor:

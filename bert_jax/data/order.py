@@ -17,10 +17,10 @@ import tensorflow as tf
 from bert_jax.data import random_bits
 
 
-class Visits(NamedTuple):
-    """Items that the rows of a batch are made from, one for each row."""
+class Selection(NamedTuple):
+    """Items at some positions of an order, such as the chunks of a batch of rows."""
 
-    epoch: tf.Tensor  # int64 [B]; number of earlier visits of the item
+    epoch: tf.Tensor  # int64 [B]; number of earlier epochs
     index: tf.Tensor  # int64 [B]; index of the item
     is_real: tf.Tensor  # bool [B]; False for rows that fill up the last held-out batch
 
@@ -37,8 +37,8 @@ class Order:
         """Return the number of batches in an epoch, the last one filled up."""
         return -(-self.count // batch_size)
 
-    def at(self, position: tf.Tensor) -> Visits:
-        """Return the visits at positions in the order, int64 [...]."""
+    def at(self, position: tf.Tensor) -> Selection:
+        """Return the items at positions in the order, int64 [...]."""
         is_real = tf.ones_like(position, tf.bool)
         if self.once:
             is_real = position < self.count
@@ -47,4 +47,4 @@ class Order:
         if self.key is not None:
             epoch_key = random_bits.fold_in(self.key, epoch)
             index = random_bits.permute(index, self.count, epoch_key)
-        return Visits(epoch, index, is_real)
+        return Selection(epoch, index, is_real)

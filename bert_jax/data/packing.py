@@ -57,7 +57,7 @@ class Packing:
         self._max_predictions = max_predictions
         self._pad_id = pad_id
 
-    def examples(self, rows: order.Visits) -> tuple[order.Visits, tf.Tensor]:
+    def examples(self, rows: order.Selection) -> tuple[order.Selection, tf.Tensor]:
         """Return the examples of some rows.
 
         Chunks, [examples], come row by row, with the number in each row, int64 [B].
@@ -65,7 +65,7 @@ class Packing:
         begin = tf.gather(self._starts, rows.index)
         end = tf.gather(self._starts, rows.index + 1)
         count = end - begin
-        chunks = order.Visits(
+        chunks = order.Selection(
             epoch=tf.repeat(rows.epoch, count),
             index=tf.gather(self._chunks, tf.ragged.range(begin, end).values),
             is_real=tf.repeat(rows.is_real, count),
