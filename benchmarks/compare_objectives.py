@@ -56,7 +56,7 @@ def recipe_of(
     cfg.seed, cfg.data.corpus, cfg.phases[0].steps = seed, values.corpus, steps
     cfg.loop.eval_every = max(1, steps // 20)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return pretraining.resolve(config, [shards.open_corpus(values.corpus)])
+    return pretraining.fill_in_from_corpora(config, [shards.open_corpus(values.corpus)])
 
 
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, float]:

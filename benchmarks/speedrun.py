@@ -152,8 +152,8 @@ def recipe_of(
     corpus = shards.open_corpus(values.corpus)
     if has_teacher(name):
         folder = str(workdir(name, seed, values))
-        config = teacher.resolve(config, folder, corpus, ())
-    return pretraining.resolve(config, [corpus])
+        config = teacher.fill_in_teacher(config, folder, corpus, ())
+    return pretraining.fill_in_from_corpora(config, [corpus])
 
 
 def seconds_of_steps(values: argparse.Namespace) -> dict[str, list[float]]:

@@ -69,11 +69,11 @@ def pretrain(
             processes.say(mixture.describe(config.of_phase(0).data, corpora))
         if config.init_from:
             source = warm_start.find_source(config, folder)
-            config = warm_start.resolve(config, source, corpora[0], overrides)
+            config = warm_start.fill_in_encoder(config, source, corpora[0], overrides)
         if isinstance(config.objective, config_lib.DistillationConfig):
-            config = teacher.resolve(config, folder, corpora[0], overrides)
+            config = teacher.fill_in_teacher(config, folder, corpora[0], overrides)
         config.check_rates(overrides)
-        config = resolve(config, corpora)
+        config = fill_in_from_corpora(config, corpora)
     if source:
         config = knobs.fill_in(
             config,
@@ -92,7 +92,7 @@ def pretrain(
         return session.train(saver, load_initial), config
 
 
-def resolve(
+def fill_in_from_corpora(
     config: config_lib.PretrainConfig, corpora: Sequence[shards.Corpus]
 ) -> config_lib.PretrainConfig:
     """Fill in the vocabulary size and the fingerprint from the corpora.
@@ -255,7 +255,7 @@ def batch_of_step(
     batches.
     """
     corpora = mixture.open_corpora(config.data.folders)
-    config = resolve(config, corpora)
+    config = fill_in_from_corpora(config, corpora)
     begin = 0
     for i, phase in enumerate(config.phases):
         if begin < step <= begin + phase.steps:

@@ -14,7 +14,7 @@ from bert_jax.objectives import distillation
 from bert_jax.training import processes, restore
 
 
-def resolve(
+def fill_in_teacher(
     config: config_lib.PretrainConfig,
     folder: str,
     corpus: shards.Corpus,

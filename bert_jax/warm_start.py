@@ -68,7 +68,7 @@ def find_source(config: config_lib.PretrainConfig, folder: str) -> Source:
     return Source(path, dataclasses.replace(own, encoder=of_run), fingerprint)
 
 
-def resolve(
+def fill_in_encoder(
     config: config_lib.PretrainConfig,
     source: Source,
     corpus: shards.Corpus,

@@ -36,7 +36,7 @@ def main() -> None:
     for index, (axes, groups) in enumerate(CASES):
         config = case_config(folder, axes, groups)
         corpus = shards.open_corpus(folder)
-        config = pretraining.resolve(config, [corpus])
+        config = pretraining.fill_in_from_corpora(config, [corpus])
         mesh = sharding.make_mesh(config.mesh)
         rows = sharding.local_rows(mesh, config.phases[0].batch_size)
         data = pretraining.open_data(config, [corpus], 0, rows)

@@ -256,14 +256,14 @@ def test_a_run_keeps_its_teacher_when_the_teacher_has_newer_checkpoints(
 ):
     shutil.copytree(pretrained, tmp_path / "teacher")
     asked, run = make_config(corpus, tmp_path / "teacher"), tmp_path / "run"
-    adopted = teacher_lib.resolve(asked, str(run), corpus, ())
+    adopted = teacher_lib.fill_in_teacher(asked, str(run), corpus, ())
     with workdir.claim(run, adopted):
         pass
     (newest,) = (tmp_path / "teacher/checkpoints").glob("[0-9]*")
     shutil.copytree(newest, newest.with_name("999"))
-    again = teacher_lib.resolve(asked, str(run), corpus, ())
+    again = teacher_lib.fill_in_teacher(asked, str(run), corpus, ())
     assert again.objective.teacher == adopted.objective.teacher == str(newest)
-    other = teacher_lib.resolve(asked, str(tmp_path / "other"), corpus, ())
+    other = teacher_lib.fill_in_teacher(asked, str(tmp_path / "other"), corpus, ())
     assert other.objective.teacher.endswith("/999")
 
 

@@ -177,7 +177,7 @@ def test_evaluation_loops_over_the_micro_batches_of_its_phase(corpus):
         values = small_config(corpus)
         phase = dataclasses.replace(values.phases[0], micro_batches=micro_batches)
         values = dataclasses.replace(values, phases=(phase,))
-        values = pretraining.resolve(values, [corpus])
+        values = pretraining.fill_in_from_corpora(values, [corpus])
         run = pretraining.make_run(values, sharding.make_mesh(values.mesh), [corpus])
         (phase,) = run.phases
         params, shapes = run.state_shapes.params, run.batch_shapes(phase, 16)

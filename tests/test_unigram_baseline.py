@@ -64,7 +64,7 @@ def config_of(corpus):
     cfg = pod_recipe.get_config()
     cfg.data.corpus = str(corpus.folder)
     config = knobs.from_configdict(config_lib.PretrainConfig, cfg)
-    return pretraining.resolve(config, [corpus])
+    return pretraining.fill_in_from_corpora(config, [corpus])
 
 
 def levels_of(config, corpus, rows):

@@ -88,7 +88,7 @@ def main() -> int:
     folders = config.data.folders if config.data.corpus else ()
     corpora = mixture.open_corpora(folders)
     config = with_checkpoints(config)
-    config = pretraining.resolve(config, corpora)
+    config = pretraining.fill_in_from_corpora(config, corpora)
     # Before the compiler is loaded.
     schedule_folder = ScheduleFolder() if values.schedule else None
     planner = Planner(open_topology(name, values.slices), schedule_folder)
