@@ -80,22 +80,11 @@ def test_arc(tmp_path):
     assert [q.answer for q in unknown.questions] == [-1, -1]
 
 
-def test_arc_as_ai2_has_it(tmp_path):
+def test_json_lines_of_arc(tmp_path):
     expected = [
         Question(2, "Which of A and B?", ("dry (very)", "wet", "oil"), 1),
         Question(3, "What?", ("one", "two"), 0),
     ]
-    degrees = Question(4, "In degrees (C)? It", ("is 1 (C)", "is 2"), 1)
-    text = (
-        "questionID,AnswerKey,isMultipleChoiceQuestion,question,category\n"
-        '7,B,1,"Which of A and B? (A) dry (very) (B) wet (C) oil",Test\n'
-        "8,1,1,What? (1) one (2) two,Test\n"
-    )
-    assert read(tmp_path / "a.csv", text).questions == expected
-    unordered = text + "9,B,1,In degrees (C)? It (A) is 1 (C) (B) is 2,Test\n"
-    assert read(tmp_path / "b.csv", unordered).questions == [*expected, degrees]
-    with pytest.raises(UserError, match="line 3: the answer 'C' is none of the 2"):
-        read(tmp_path / "a.csv", text.replace("8,1", "8,C"))
     lines = [""]
     for question, labels in zip(expected, ("ABC", "12"), strict=True):
         pairs = zip(question.choices, labels, strict=True)
@@ -111,7 +100,10 @@ def test_arc_as_ai2_has_it(tmp_path):
     as_number = lines[2].replace('"answerKey": "1"', '"answerKey": 1')
     assert as_number != lines[2]
     assert read(tmp_path / "c.jsonl", "\n\n" + as_number).questions == expected[1:]
-    unknown = "\n".join(lines).replace('"answerKey"', '"other"')
+    text = "\n".join(lines)
+    with pytest.raises(UserError, match="line 2: the answer 'D' is none of the 3"):
+        read(tmp_path / "a.jsonl", text.replace('"answerKey": "B"', '"answerKey": "D"'))
+    unknown = text.replace('"answerKey"', '"other"')
     file = read(tmp_path / "a.jsonl", unknown, needs_answers=False)
     assert [question.answer for question in file.questions] == [-1, -1]
 
@@ -157,7 +149,7 @@ def test_json_lines(answer, index, tmp_path):
             '{"question": "x", "choices": ["a", "b"], "answer": null}',
             "line 1: there is no answer",
         ),
-        ("a.csv", "question,A,B,AnswerKey\nx,a,b,A\n", "line 2: there are fewer than"),
+        ("a.csv", "AnswerKey,question,subject,category\n", "not .* give those in JSON"),
     ],
 )
 def test_invalid_files_are_refused(name, text, message, tmp_path):

@@ -9,11 +9,10 @@
 - JSON lines: `{"question": TEXT, "choices": [TEXT, ...], "answer": ...}`, where the
   answer is the number of a choice, from 0, or its text, or its letter.
 
-AI2's own files of ARC are read, too: CSV with the columns `question`, in which each
-answer stands after its label in brackets, and `AnswerKey`; and JSON lines with
-`{"question": {"stem": TEXT, "choices": [{"text": TEXT, "label": LABEL}, ...]},
-"answerKey": LABEL}`, or as Hugging Face writes it, `{"question": TEXT, "choices":
-{"text": [TEXT, ...], "label": [LABEL, ...]}, "answerKey": LABEL}`.
+The JSON lines of ARC are read, too: AI2's `{"question": {"stem": TEXT, "choices":
+[{"text": TEXT, "label": LABEL}, ...]}, "answerKey": LABEL}`, and Hugging Face's
+`{"question": TEXT, "choices": {"text": [TEXT, ...], "label": [LABEL, ...]},
+"answerKey": LABEL}`.
 
 Some questions in the CSV of ARC without a header lost their correct answer when the
 files were made. They are skipped and counted.
@@ -29,7 +28,6 @@ from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
 UNKNOWN = -1
-_AI2_LABEL = re.compile(r"\(([A-E1-5])\)")
 _SWAG_NEEDS = {"sent1", "sent2", "ending0"}
 _SWAG_COLUMNS = "SWAG's columns are sent1, sent2, ending0, ending1 and so on, and label"
 
@@ -113,20 +111,16 @@ def _question(path: str, line: int, fields: dict[str, Any]) -> Question:
 def _read_csv(path: str, text: str) -> Iterator[tuple[int, dict[str, Any] | None]]:
     rows = [(line, row) for line, row in task_files.csv_rows(path, text) if row]
     header = rows[0][1] if rows else [""]
-    if _SWAG_NEEDS & set(header):
-        convert = _from_swag
-        endings = {f"ending{i}" for i in range(len(_endings(header)))}
-        for name in sorted(_SWAG_NEEDS | endings):
-            task_files.find_column(f"{path} ({_SWAG_COLUMNS})", header, name)
-    elif {"question", "AnswerKey"} <= set(header):
-        convert = _from_ai2_csv
-    else:
+    if not _SWAG_NEEDS & set(header):
         is_header = (header[0].lower(), header[-1].lower()) == ("question", "answer")
         yield from _read_arc(path, rows[is_header:])
         return
+    endings = {f"ending{i}" for i in range(len(_endings(header)))}
+    for name in sorted(_SWAG_NEEDS | endings):
+        task_files.find_column(f"{path} ({_SWAG_COLUMNS})", header, name)
     for line, row in rows[1:]:
         task_files.check_row(f"{path}, line {line}", row, header)
-        yield line, convert(dict(zip(header, row, strict=True)))
+        yield line, _from_swag(dict(zip(header, row, strict=True)))
 
 
 def _endings(header: Iterable[str]) -> list[str]:
@@ -142,37 +136,6 @@ def _from_swag(fields: dict[str, str]) -> dict[str, Any]:
     if label := fields.get("label", "").strip():
         asked["answer"] = int(label) if label.isdecimal() else label
     return asked
-
-
-def _from_ai2_csv(fields: dict[str, str]) -> dict[str, Any]:
-    # A question, "(A)", its first answer, and so on.
-    text = fields["question"]
-    labels = _answer_labels([*_AI2_LABEL.finditer(text)])
-    ends = [*(label.start() for label in labels), len(text)]
-    texts = [
-        text[label.end() : end].strip()
-        for label, end in zip(labels, ends[1:], strict=True)
-    ]
-    choices = {"text": texts, "label": [label[1] for label in labels]}
-    question = text[: ends[0]].strip()
-    key = fields["AnswerKey"]
-    return _from_ai2({"question": question, "choices": choices, "answerKey": key})
-
-
-def _answer_labels(found: list[re.Match]) -> list[re.Match]:
-    """Return the longest run of A, B, C, ... or 1, 2, 3, ...; the last one of several.
-
-    A label out of order, such as "(C)" for Celsius in the question, is text.
-    """
-    runs: list[list[re.Match]] = []
-    for i, first in enumerate(found):
-        if first[1] in ("A", "1"):
-            run = [first]
-            for label in found[i + 1 :]:
-                if ord(label[1]) == ord(run[-1][1]) + 1:
-                    run.append(label)
-            runs.append(run)
-    return max(reversed(runs), key=len, default=[])
 
 
 def _read_arc(
@@ -195,7 +158,7 @@ def _read_arc(
         if key and not re.fullmatch("[A-Z]|[1-9]", key):
             raise UserError(
                 f"{where}: the last field is {task_files.shorten(key)}, not the letter "
-                "of the correct answer"
+                "of the correct answer; of AI2's files, give those in JSON lines"
             )
         choices = {i: cell for i, cell in enumerate(cells) if cell.strip()}
         asked = {"question": question, "choices": list(choices.values())}
@@ -210,7 +173,7 @@ def _read_arc(
 
 def _read_json_lines(path: str, text: str) -> Iterator[tuple[int, dict[str, Any]]]:
     for line, fields in task_files.json_objects(path, text):
-        yield line, _from_ai2(fields)
+        yield line, _from_arc(fields)
 
 
 def _find_answer(where: str, choices: list[str], answer: object) -> int:
@@ -234,7 +197,7 @@ def _find_answer(where: str, choices: list[str], answer: object) -> int:
     )
 
 
-def _from_ai2(fields: dict[str, Any]) -> dict[str, Any]:
+def _from_arc(fields: dict[str, Any]) -> dict[str, Any]:
     """Return a question of ARC's JSON lines in the format of this module."""
     question, choices = fields.get("question"), fields.get("choices")
     try:
