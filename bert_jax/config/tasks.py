@@ -68,8 +68,8 @@ class ClassificationConfig:
             raise UserError(f"{where}target='number', but {self.name} has classes")
         if self.predicts_numbers:
             cause = "name" if self.name else "target"
-            of_classes = ("class_weights", "none"), ("label_smoothing", 0.0)
-            knobs.require(self, where, [(*field, cause) for field in of_classes])
+            for_classes = ("class_weights", "none"), ("label_smoothing", 0.0)
+            knobs.require(self, where, [(*field, cause) for field in for_classes])
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

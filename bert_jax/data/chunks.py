@@ -54,15 +54,15 @@ def load_tokens(
                 continue
             first = np.searchsorted(part.sentence_starts, lo, side="right") - 1
             last = np.searchsorted(part.sentence_starts, hi)
-            own = np.maximum(part.sentence_starts[first:last], lo) - lo
+            own_sentences = np.maximum(part.sentence_starts[first:last], lo) - lo
             before, after = part.document_sentences[:-1], part.document_sentences[1:]
-            of_documents = np.maximum(before[(after > first) & (before < last)], first)
-            starts[s : s + len(own)] = t + own
-            documents[d : d + len(of_documents)] = s + of_documents - first
+            own_documents = np.maximum(before[(after > first) & (before < last)], first)
+            starts[s : s + len(own_sentences)] = t + own_sentences
+            documents[d : d + len(own_documents)] = s + own_documents - first
             tokens[t : t + hi - lo] = part.tokens[lo:hi]
             t += hi - lo
-            s += len(own)
-            d += len(of_documents)
+            s += len(own_sentences)
+            d += len(own_documents)
     starts[s], documents[d] = t, s
     return shards.TokenTable(tokens[:t], starts[: s + 1], documents[: d + 1])
 

@@ -184,8 +184,8 @@ def _finetune_once(
             }
         )
         if processes.is_main():
-            for name, of_set in predictions.items():
-                task.write(opened.folder, name, of_set)
+            for name, predicted in predictions.items():
+                task.write(opened.folder, name, predicted)
             _write_results(opened.folder, results)
         return scores, results
 
@@ -194,8 +194,8 @@ def all_scores(task: tasks.Task, predictions: dict[str, Any]) -> dict[str, Any]:
     """Return the scores of all sets; names have a prefix for sets other than "eval"."""
     return {
         task_files.prefix_with_set(name, metric): value
-        for name, of_set in predictions.items()
-        for metric, value in task.scores(name, of_set).items()
+        for name, predicted in predictions.items()
+        for metric, value in task.scores(name, predicted).items()
     }
 
 

@@ -106,8 +106,8 @@ def open_data(
         engine.params = params
         rows_at_once = config.batch_size // config.micro_batches
         outputs = engine.outputs(task.held_out["eval"], rows_at_once, after_batch)
-        of_task = task.scores("eval", task.decode("eval", outputs))
-        return {config.keep_best: of_task[config.keep_best]}
+        values = task.scores("eval", task.decode("eval", outputs))
+        return {config.keep_best: values[config.keep_best]}
 
     # The objective already reports the accuracy.
     needs_scores = config.keep_best in set(task.metrics) - {"accuracy"}

@@ -37,8 +37,8 @@ class Classification(labelled.LabelledObjective):
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
         shapes = super().batch_shapes(batch_size, length)
         if self.has_probabilities:
-            of_classes = batch_size, self.num_classes
-            shapes["probabilities"] = jax.ShapeDtypeStruct(of_classes, jnp.float32)
+            shape = batch_size, self.num_classes
+            shapes["probabilities"] = jax.ShapeDtypeStruct(shape, jnp.float32)
         return shapes
 
     def loss_weights(self, batch: Batch) -> jax.Array:

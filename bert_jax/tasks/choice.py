@@ -40,7 +40,7 @@ class Choice:
             name: make_rows(qs, tokenizer, config.length, self._num_choices)
             for name, qs in questions.items()
         }
-        arrays = {name: of_set for name, (of_set, _) in rows.items()}
+        arrays = {name: values for name, (values, _) in rows.items()}
         self.train, self.held_out = arrays.pop("train"), arrays
         self.metrics = ("accuracy",)
         self.settings: dict[str, Any] = {}
@@ -134,6 +134,6 @@ def decode(questions: Sequence[Question], logits: np.ndarray) -> Probabilities:
 
     probabilities = special.softmax(logits.astype(np.float64), axis=-1).tolist()
     return [
-        of_row[: len(question.choices)]
-        for question, of_row in zip(questions, probabilities, strict=True)
+        row[: len(question.choices)]
+        for question, row in zip(questions, probabilities, strict=True)
     ]

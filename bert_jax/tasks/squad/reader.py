@@ -48,11 +48,11 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
     try:
         content = json.loads(task_files.read(path))
         for i, article in enumerate(content["data"]):
-            where = of_article = f"{path}: data[{i}]"
+            where = article_location = f"{path}: data[{i}]"
             for paragraph in article["paragraphs"]:
                 context = _text(paragraph, "context")
                 for question in paragraph["qas"]:
-                    where = of_article
+                    where = article_location
                     identifier = terminal.printable(_text(question, "id"))
                     where = f"{path}: question {identifier}"
                     example = _example(identifier, question, context, where)
@@ -64,7 +64,7 @@ def read(path: str | os.PathLike, no_answers: bool) -> list[Example]:
                     if identifier in examples:
                         raise UserError(f"{where}: two questions have this id")
                     examples[identifier] = example
-                where = of_article
+                where = article_location
     except KeyError as error:
         raise UserError(f"{where}: the field {error} of SQuAD is missing") from error
     except TypeError as error:
