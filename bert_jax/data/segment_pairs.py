@@ -160,7 +160,7 @@ class NextSentence(Consecutive):
         self._document_sizes = tf.constant(sizes)
         self._rising_sizes = tf.constant(sizes[falling[::-1]])
         self._by_size = tf.constant(falling)
-        self._places = tf.constant(np.argsort(falling))
+        self._size_ranks = tf.constant(np.argsort(falling))
 
     def _change(self, a, b, chunk, target, key):
         is_random = random_bits.chance(random_bits.fold_in(key, _IS_CHANGED_DRAW), 0.5)
@@ -197,13 +197,12 @@ class NextSentence(Consecutive):
             other = random_bits.below(draw, self._num_documents - 1)
             return other + tf.cast(other >= document, tf.int64)
         # Draw among the longest documents, and skip this one if it is among them.
-        size, place = (
-            tf.gather(x, document) for x in (self._document_sizes, self._places)
-        )
+        size = tf.gather(self._document_sizes, document)
+        rank = tf.gather(self._size_ranks, document)
         shorter = tf.searchsorted(self._rising_sizes, target, out_type=tf.int64)
         choices = self._num_documents - shorter - tf.cast(size >= target, tf.int64)
         other = random_bits.below(draw, tf.maximum(choices, 1))
-        other += tf.cast(other >= place, tf.int64)
+        other += tf.cast(other >= rank, tf.int64)
         return tf.gather(self._by_size, other)
 
 

@@ -30,44 +30,10 @@ class LabelledObjective:
     # Type of each label array [B].
     label_types: ClassVar[dict[str, Any]] = {"labels": jnp.int32}
 
-    # ---- overridden by some subclasses
-
     @property
     def num_logits(self) -> int:
         """Number of logits for each position that the head reads."""
         return self.num_classes
-
-    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
-        """Return float32 logits [B, C]; see `tasks.TaskObjective`."""
-        return {"logits": self.logits(params, batch)}
-
-    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
-        """Return the loss and the metrics in `metric_names`."""
-        labels, weights = batch["labels"], self.loss_weights(batch)
-        loss = cross_entropy.cross_entropy(logits, labels)
-        correct = cross_entropy.is_correct(logits, labels)
-        return {
-            self.loss_name: metric_sums.weighted(loss, weights),
-            "accuracy": metric_sums.weighted(correct, weights),
-        }
-
-    def loss_weights(self, batch: Batch) -> jax.Array:
-        """Return the weight of each labelled row or token in the loss."""
-        return batch["weights"]
-
-    # ---- the same for all
-
-    @property
-    def model(self) -> heads.ClassifierModel:
-        return self.model_class(self.encoder, self.num_logits)
-
-    @property
-    def losses(self) -> dict[str, float]:
-        return {self.loss_name: 1.0}
-
-    @property
-    def metrics(self) -> tuple[str, ...]:
-        return (self.loss_name, *self.metric_names, "padding_fraction")
 
     def token_shape(self, batch_size: int, length: int) -> tuple[int, ...]:
         """Return the shape of the token arrays."""
@@ -95,12 +61,6 @@ class LabelledObjective:
         encoder = flops.encoder(self.encoder, length, positions=read)
         return flops.training(encoder + head)
 
-    def init(self, key: jax.Array) -> Any:
-        return heads.init(self.model, key)
-
-    def counts(self, batch: Batch) -> dict[str, jax.Array]:
-        return {self.loss_name: jnp.sum(self.loss_weights(batch))}
-
     def logits(
         self, params: Any, batch: Batch, dropout_keys: jax.Array | None = None
     ) -> jax.Array:
@@ -108,6 +68,42 @@ class LabelledObjective:
         return self.model.apply(
             {"params": params}, Inputs.of(batch), dropout_keys=dropout_keys
         )
+
+    def outputs(self, params: Any, batch: Batch) -> dict[str, jax.Array]:
+        """Return float32 logits [B, C]; see `tasks.TaskObjective`."""
+        return {"logits": self.logits(params, batch)}
+
+    def measure(self, logits: jax.Array, batch: Batch) -> metric_sums.MetricSums:
+        """Return the loss and the metrics in `metric_names`."""
+        labels, weights = batch["labels"], self.loss_weights(batch)
+        loss = cross_entropy.cross_entropy(logits, labels)
+        correct = cross_entropy.is_correct(logits, labels)
+        return {
+            self.loss_name: metric_sums.weighted(loss, weights),
+            "accuracy": metric_sums.weighted(correct, weights),
+        }
+
+    def loss_weights(self, batch: Batch) -> jax.Array:
+        """Return the weight of each labelled row or token in the loss."""
+        return batch["weights"]
+
+    @property
+    def model(self) -> heads.ClassifierModel:
+        return self.model_class(self.encoder, self.num_logits)
+
+    @property
+    def losses(self) -> dict[str, float]:
+        return {self.loss_name: 1.0}
+
+    @property
+    def metrics(self) -> tuple[str, ...]:
+        return (self.loss_name, *self.metric_names, "padding_fraction")
+
+    def init(self, key: jax.Array) -> Any:
+        return heads.init(self.model, key)
+
+    def counts(self, batch: Batch) -> dict[str, jax.Array]:
+        return {self.loss_name: jnp.sum(self.loss_weights(batch))}
 
     def sums(
         self,

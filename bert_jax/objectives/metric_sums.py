@@ -46,7 +46,7 @@ def predictions(
 
 
 def token_weights(batch: Mapping[str, Any]) -> Float[Array, "B L"]:
-    """Return 1 for the tokens of rows with a prediction; 0 for padding, other rows."""
+    """Return 1 for tokens in rows with a prediction, and 0 for all other positions."""
     has_prediction = jnp.max(batch["mlm_weights"], axis=1, keepdims=True)
     return batch["attention_mask"] * has_prediction
 

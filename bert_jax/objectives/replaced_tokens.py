@@ -150,7 +150,7 @@ def gumbel(words: UInt32[Array, "..."]) -> Float[Array, "..."]:
 def fill_in(
     batch: Batch, samples: Int[Array, "B P"]
 ) -> tuple[Int[Array, "B L"], Bool[Array, "B L"]]:
-    """Return the tokens with samples at predicted positions, and the replaced ones.
+    """Return the tokens with samples at predicted positions, and a mask of changes.
 
     A predicted token that was left unmasked gets its sample, too.
     """

@@ -107,8 +107,9 @@ def _best_spans(
     context = slice(windows.first[row], windows.first[row] + windows.count[row])
     ends = np.full(length + longest - 1, -np.inf, np.float32)
     ends[context] = outputs["end_logits"][row, context]
-    bands = np.lib.stride_tricks.sliding_window_view(ends, longest)
-    scores = (starts[:, None] + bands).ravel()  # [L * longest]
+    # Row i has the logits of the ends of spans that start at position i.
+    ends_by_start = np.lib.stride_tricks.sliding_window_view(ends, longest)
+    scores = (starts[:, None] + ends_by_start).ravel()  # [L * longest]
     return [
         (-scores[i], row, i // longest, i // longest + i % longest)
         for i in np.argpartition(-scores, count - 1)[:count].tolist()
