@@ -22,10 +22,10 @@ from bert_jax.tasks import (
     classification,
     classification_scores,
     confusion,
-    text_files,
-    texts,
+    labelled_texts,
+    token_rows,
 )
-from bert_jax.tasks.texts import Example
+from bert_jax.tasks.labelled_texts import Example
 from bert_jax.training import step
 
 
@@ -66,7 +66,7 @@ def test_labels_may_be_distributions(tmp_path):
     given = [{"y": 0.25, "x": 0.75}, "z", {"y": 1}]
     lines = [json.dumps({"text": "a", "label": label}) + "\n" for label in given]
     path.write_text("".join(lines))
-    examples = text_files.read(path)
+    examples = labelled_texts.read(path)
     labels = classification.label_names(examples)
     assert labels == ["x", "y", "z"]
     expected = [[0.75, 0.25, 0], [0, 0, 1], [0, 1, 0]]
@@ -81,7 +81,7 @@ def test_labels_may_be_distributions(tmp_path):
     ):
         path.write_text(json.dumps({"text": "a", "label": label}) + "\n")
         with pytest.raises(UserError, match=message):
-            text_files.read(path)
+            labelled_texts.read(path)
 
 
 @pytest.mark.parametrize("labels", ["3.8 5.000", "1 1000", "-2.5 2", "nan 1"])
@@ -195,7 +195,7 @@ def test_rows_of_one_and_of_two_texts(wordpiece):
         ("the value of the name", "an object"),
         ("the value " * 9, "an object"),
     ]
-    rows, truncated = texts.to_rows(pairs, wordpiece, 12)
+    rows, truncated = token_rows.to_rows(pairs, wordpiece, 12)
     encode, cls, sep = wordpiece.encode, wordpiece.cls_id, wordpiece.sep_id
     a = [cls, *encode("the value"), sep]
     assert rows["input_ids"][0].tolist() == a + [0] * (12 - len(a))
@@ -212,15 +212,15 @@ def test_rows_of_one_and_of_two_texts(wordpiece):
     assert rows["input_ids"][2].tolist() == [cls, *kept, sep, *second, sep]
     assert truncated.tolist() == [False, False, True]
     exact = len(b)
-    assert texts.to_rows(pairs, wordpiece, exact)[1].sum() == 1
-    assert texts.to_rows(pairs, wordpiece, exact - 1)[1].sum() == 2
+    assert token_rows.to_rows(pairs, wordpiece, exact)[1].sum() == 1
+    assert token_rows.to_rows(pairs, wordpiece, exact - 1)[1].sum() == 2
 
 
 def test_truncation_is_that_of_a_loop():
     sizes = itertools.product(range(12), range(12), (5, 8, 9))
     for a_length, b_length, limit in sizes:
         a, b = list(range(a_length)), list(range(b_length))
-        got = texts.truncate(a, b, limit)
+        got = token_rows.truncate(a, b, limit)
         while len(a) + len(b) > limit:
             (a if len(a) > len(b) else b).pop()
         assert got == (a, b)
@@ -255,13 +255,13 @@ def test_rows_without_labels_have_the_same_tokens(target, wordpiece, tmp_path):
 def test_unusual_files_are_read(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_bytes("text\tlabel\r漢字\tя\r".encode())
-    assert text_files.read(path) == [Example("漢字", "", "я")]
+    assert labelled_texts.read(path) == [Example("漢字", "", "я")]
     path.write_bytes("text\tlabel\n漢字\tя\n".encode("utf-16"))
     with pytest.raises(UserError, match="not UTF-8 .*; iconv -f UTF-16 -t UTF-8 conv"):
-        text_files.read(path)
+        labelled_texts.read(path)
     long = "字" * 200_000
     (tmp_path / "a.csv").write_text(f"text,label\n{long},я\n")
-    assert text_files.read(tmp_path / "a.csv") == [Example(long, "", "я")]
+    assert labelled_texts.read(tmp_path / "a.csv") == [Example(long, "", "я")]
 
 
 def test_pairs_and_single_texts_do_not_mix(wordpiece, tmp_path):

@@ -10,7 +10,7 @@ from bert_jax import config as config_lib
 from bert_jax import finetuning
 from bert_jax.errors import UserError
 from bert_jax.tasks import classification, glue
-from bert_jax.tasks.texts import Example
+from bert_jax.tasks.labelled_texts import Example
 
 REAL = pathlib.Path(__file__).parents[2] / "shared/data/glue"
 

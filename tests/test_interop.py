@@ -32,8 +32,7 @@ from bert_jax.interop import (
 from bert_jax.model import parameters
 from bert_jax.objectives import classification
 from bert_jax.tasks import choice as task_choice
-from bert_jax.tasks import choice_files
-from bert_jax.tasks import texts as task_texts
+from bert_jax.tasks import choice_files, token_rows
 from bert_jax.tasks.squad import windows
 from bert_jax.tokenizer import Tokenizer, sentencepiece_model
 from bert_jax.tokenizer.special_tokens import SPECIAL_TOKENS
@@ -90,7 +89,7 @@ def assert_same_pair(reference, tokenizer):
     for texts in (("one", ""), ("one", "and two")):
         encoded = reference.encode(*filter(None, texts))
         length = len(encoded.ids)
-        rows, _ = task_texts.to_rows([texts], tokenizer, length)
+        rows, _ = token_rows.to_rows([texts], tokenizer, length)
         assert rows["input_ids"][0].tolist() == encoded.ids
         assert rows["segment_ids"][0].tolist() == encoded.type_ids
         assert rows["attention_mask"].all()
@@ -126,7 +125,7 @@ def test_the_vocabulary_of_a_roberta(tmp_path, documents):
 
     assert tokenizer.encode_batch(texts) == ids(reference)
     # A pair is <s> A </s></s> B </s>, in all tasks.
-    native, _ = task_texts.to_rows([("one", "two")], tokenizer, 40)
+    native, _ = token_rows.to_rows([("one", "two")], tokenizer, 40)
     pair = reference.encode("one", "two").ids
     assert pair.count(tokenizer.sep_id) == 3
     assert native["input_ids"][0, : len(pair)].tolist() == pair
@@ -184,7 +183,7 @@ def test_the_vocabulary_of_an_xlnet(tmp_path):
     assert written_again.steps() == tokenizer.steps()
     reference = tokenizers.Tokenizer.from_file(str(again / "tokenizer.json"))
     pair = reference.encode("one", "two")
-    native, _ = task_texts.to_rows([("one", "two")], tokenizer, len(pair.ids))
+    native, _ = token_rows.to_rows([("one", "two")], tokenizer, len(pair.ids))
     assert np.roll(native["input_ids"][0], -1).tolist() == pair.ids
     assert pair.type_ids[-2:] == [1, 2]
     reference.encode_special_tokens = True  # as text

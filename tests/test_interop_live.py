@@ -36,7 +36,7 @@ from bert_jax.objectives import (
     spans,
     tagging,
 )
-from bert_jax.tasks import texts as task_texts
+from bert_jax.tasks import token_rows
 from bert_jax.training import metadata as metadata_lib
 
 torch = pytest.importorskip("torch", reason="pip install -e '.[bench]'")
@@ -99,7 +99,7 @@ def assert_tokens_agree(case, out):
     assert ids["input_ids"] == native.encode_batch(published.texts())
     assert tokenizer.mask_token_id == native.mask_id
     pair = tokenizer("aa", "ab")["input_ids"]
-    rows, _ = task_texts.to_rows([("aa", "ab")], native, len(pair))
+    rows, _ = token_rows.to_rows([("aa", "ab")], native, len(pair))
     row = rows["input_ids"][0]
     assert pair == (np.roll(row, -1) if case.startswith("xlnet") else row).tolist()
     blank = f"aa {tokenizer.mask_token} ab"
@@ -298,7 +298,7 @@ def test_transformers_has_the_logits_of_a_head(name, head, tokenizer_of, tmp_pat
     assert checkpoints.read_metadata(out).task == settings
     theirs = getattr(transformers, f"AutoModelFor{head}").from_pretrained(out)
     assert type(theirs).__name__ == done.name
-    rows, _ = task_texts.to_rows(PAIRS, tokenizer, LENGTH)
+    rows, _ = token_rows.to_rows(PAIRS, tokenizer, LENGTH)
     expected = logits_of(objective, parameters.unflatten(params), rows)
     got = logits_of_transformers(theirs, out, cls_is_last=name == "xlnet")
     if expected.ndim == 3:  # of each token

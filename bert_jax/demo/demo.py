@@ -16,7 +16,7 @@ from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, python_docs, shards, sources, vocabulary
 from bert_jax.demo import parameter_pairs, report
 from bert_jax.demo.config import DemoConfig
-from bert_jax.tasks import text_files, texts
+from bert_jax.tasks import labelled_texts
 from bert_jax.training import metrics_file, workdir
 
 BLANKS = (
@@ -108,7 +108,7 @@ def _corpus(config: DemoConfig, path: pathlib.Path) -> shards.Corpus:
 
 def _task(
     config: DemoConfig, path: pathlib.Path
-) -> tuple[list[texts.Example], list[texts.Example]]:
+) -> tuple[list[labelled_texts.Example], list[labelled_texts.Example]]:
     """Return training and evaluation examples, whose files are made if missing."""
     folder = path / "task"
     if not folder.exists():
@@ -121,10 +121,11 @@ def _task(
             temporary = folder.with_name("task.tmp")
             shutil.rmtree(temporary, ignore_errors=True)
             temporary.mkdir()
-            texts.write_tsv(temporary / "train.tsv", train[: config.train_examples])
-            texts.write_tsv(temporary / "eval.tsv", held_out)
+            train = train[: config.train_examples]
+            labelled_texts.write_tsv(temporary / "train.tsv", train)
+            labelled_texts.write_tsv(temporary / "eval.tsv", held_out)
             temporary.rename(folder)
-    return text_files.read(folder / "train.tsv"), text_files.read(folder / "eval.tsv")
+    return tuple(labelled_texts.read(folder / x) for x in ("train.tsv", "eval.tsv"))
 
 
 def _finetune(

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Sequence
 
 from bert_jax.corpus import python_docs, splits
 from bert_jax.errors import UserError
-from bert_jax.tasks.texts import Example
+from bert_jax.tasks.labelled_texts import Example
 
 SAME, OTHER = "same function", "another function"
 _MIN_SUMMARY_WORDS, _MIN_DESCRIPTION_WORDS = 4, 6

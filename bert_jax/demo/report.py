@@ -13,7 +13,7 @@ from bert_jax import prediction
 from bert_jax.corpus import shards
 from bert_jax.data import chunks
 from bert_jax.objectives import unigram_baseline
-from bert_jax.tasks.texts import Example
+from bert_jax.tasks.labelled_texts import Example
 from bert_jax.training import curves
 
 # The two ways to begin fine-tuning; also names of their folders.

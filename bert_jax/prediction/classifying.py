@@ -10,7 +10,7 @@ from bert_jax.errors import UserError
 from bert_jax.objectives import classification, regression
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
-from bert_jax.tasks import texts as texts_lib
+from bert_jax.tasks import token_rows
 
 _WINDOW = 1024  # texts whose rows are in memory at once
 
@@ -64,7 +64,7 @@ def classify(
     answers, pairs = [], text_rows.pairs_of(texts)
     for start in range(0, len(pairs), _WINDOW):
         window = pairs[start : start + _WINDOW]
-        rows, truncated = texts_lib.to_rows(window, model.tokenizer, config.length)
+        rows, truncated = token_rows.to_rows(window, model.tokenizer, config.length)
         outputs = model.engine(objective).outputs(rows, BATCH_SIZE)
         if config.predicts_numbers:
             numbers = outputs["predictions"].tolist()

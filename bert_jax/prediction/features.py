@@ -20,7 +20,7 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
-from bert_jax.tasks import texts as texts_lib
+from bert_jax.tasks import token_rows
 
 POOLS = ("none", "cls", "mean", "max")
 # Texts are read ahead and sorted by length: at most this many batches. After the first
@@ -160,7 +160,7 @@ def _stream(
 ) -> Iterator[Features]:
     names = model.tokenizer.tokens
     for window in _windows(asked, texts, length, batch_size):
-        rows, truncated = texts_lib.to_rows(window, model.tokenizer, length)
+        rows, truncated = token_rows.to_rows(window, model.tokenizer, length)
         counts = rows["attention_mask"].sum(axis=1)
         values: list[np.ndarray] = [np.zeros(0)] * len(window)
         for indices, answers in model.engine(asked).batches(rows, batch_size):

@@ -19,7 +19,7 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained_model import BATCH_SIZE, TrainedModel
-from bert_jax.tasks import texts as texts_lib
+from bert_jax.tasks import token_rows
 from bert_jax.tokenizer.special_tokens import MASK
 
 _BATCH_BLANKS = 512  # in a batch, with logits of all tokens for each
@@ -142,11 +142,11 @@ def fill(
     )
     encoded = [_encode(model, i, text) for i, text in enumerate(texts)]
     length = 2 + max(map(len, encoded), default=0)
-    rows, _ = texts_lib.join_pairs(encoded, [None] * len(encoded), tokenizer, length)
+    rows, _ = token_rows.join_pairs(encoded, [None] * len(encoded), tokenizer, length)
     blanks = [np.flatnonzero(ids == tokenizer.mask_id) for ids in rows["input_ids"]]
     # Rounded up to a power of two, so that few shapes are compiled.
     most = 1 << (max(map(len, blanks), default=1) - 1).bit_length()
-    rows["mlm_positions"], _ = texts_lib.pad(blanks, most, 0)  # [R, P]
+    rows["mlm_positions"], _ = token_rows.pad(blanks, most, 0)  # [R, P]
     batch_size = max(1, min(BATCH_SIZE, _BATCH_BLANKS // most))
     best = engine.outputs(rows, batch_size)  # [R, P, top]
     words, probabilities = best["ids"].tolist(), best["probabilities"].tolist()

@@ -24,8 +24,7 @@ from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.filling import MaskedTokens
 from bert_jax.prediction.trained_model import TrainedModel
-from bert_jax.tasks import Arrays
-from bert_jax.tasks import texts as texts_lib
+from bert_jax.tasks import Arrays, token_rows
 
 _WINDOW = 256  # pairs whose rows are in memory at once
 _BATCH_SIZE = 256  # rows of mostly less than 32 tokens
@@ -208,7 +207,7 @@ def _encode(
         text_rows.check_fits(model.encoder, index, sentence, 2 + len(ids))
     length = 2 + max(map(len, encoded))
     single = [None] * len(encoded)
-    return texts_lib.join_pairs(encoded, single, model.tokenizer, length)[0]
+    return token_rows.join_pairs(encoded, single, model.tokenizer, length)[0]
 
 
 def _mask(

@@ -11,7 +11,7 @@ from bert_jax.model.inputs import Inputs
 from bert_jax.objectives import Batch
 from bert_jax.prediction import text_rows
 from bert_jax.prediction.trained_model import TrainedModel
-from bert_jax.tasks import texts
+from bert_jax.tasks import token_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -48,5 +48,5 @@ def next_probability(model: TrainedModel, first: str, second: str) -> float:
             raise text_rows.TextError(0, f"{text_rows.shortened(text)} has no tokens")
     length = sum(counts) + 2 + len(model.tokenizer.pair_separators)
     text_rows.check_fits(model.encoder, 0, f"{first} {second}", length)
-    rows, _ = texts.to_rows([(first, second)], model.tokenizer, length)
+    rows, _ = token_rows.to_rows([(first, second)], model.tokenizer, length)
     return float(engine.outputs(rows, 1)["probability"][0])

@@ -38,7 +38,7 @@ class TextComputation:
     token_arrays: ClassVar[tuple[str, ...]] = ()
 
     def batch_shapes(self, batch_size: int, length: int) -> BatchShapes:
-        """Return the shapes of `tasks.texts.to_rows` and of the `token_arrays`."""
+        """Return the shapes of `tasks.token_rows.to_rows` and of the `token_arrays`."""
         ids = jax.ShapeDtypeStruct((batch_size, length), jnp.int32)
         mask = jax.ShapeDtypeStruct((batch_size, length), jnp.bool_)
         one = jax.ShapeDtypeStruct((batch_size, 1), jnp.int32)

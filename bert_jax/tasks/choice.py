@@ -15,7 +15,7 @@ from bert_jax import config as config_lib
 from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.objectives import choice
-from bert_jax.tasks import Arrays, choice_files, task_files, texts
+from bert_jax.tasks import Arrays, choice_files, task_files, token_rows
 from bert_jax.tasks.choice_files import Question
 
 # The probability of each answer of each question.
@@ -110,7 +110,7 @@ def make_rows(
     counts = [len(question.choices) for question in questions]
     row = np.repeat(np.arange(len(questions)), counts)
     column = np.array([i for count in counts for i in range(count)], int)
-    pairs, is_truncated = texts.join_pairs(
+    pairs, is_truncated = token_rows.join_pairs(
         [asked[i] for i in row], tokenizer.encode_batch(answers), tokenizer, length
     )
     arrays = {}

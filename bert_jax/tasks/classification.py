@@ -1,7 +1,7 @@
 """Classification and regression of texts and of pairs of texts.
 
 Examples come from a task of GLUE (`glue.py`, `glue_tfds.py`) or from tables of the user
-(`text_files.py`).
+(`labelled_texts.py`).
 """
 
 import math
@@ -22,11 +22,11 @@ from bert_jax.tasks import (
     confusion,
     glue,
     glue_tfds,
+    labelled_texts,
     task_files,
-    text_files,
-    texts,
+    token_rows,
 )
-from bert_jax.tasks.texts import Example
+from bert_jax.tasks.labelled_texts import Example
 
 # Integers from here on are taken for quantities, not for names of classes.
 _MAX_CLASS = 1000
@@ -60,8 +60,8 @@ class Classification:
         labelled = {"train": sets.train, **sets.labelled}
         for name, examples in (labelled | sets.unlabelled).items():
             pairs = [(example.text_a, example.text_b) for example in examples]
-            rows[name], is_truncated = texts.to_rows(pairs, tokenizer, config.length)
-            truncated[name] = int(is_truncated.sum())
+            rows[name], lost = token_rows.to_rows(pairs, tokenizer, config.length)
+            truncated[name] = int(lost.sum())
             rows[name]["weights"] = np.full(len(pairs), name in labelled, np.float32)
             if name not in labelled:
                 label_type = np.float32 if config.predicts_numbers else np.int32
@@ -146,7 +146,7 @@ class Classification:
             confusion.draw(folder / "confusion.png", predictions, actual, self._labels)
 
 
-def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
+def _read(config: config_lib.ClassificationConfig) -> labelled_texts.ExampleSets:
     if config.name:
         name = config.name.removeprefix("glue/")
         if config.folder.startswith(glue_tfds.PREFIX):
@@ -155,7 +155,7 @@ def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
     advice = "FILE.tsv, or --config.task.name=glue/... and --config.task.folder=DIR"
     columns = (config.text_a, config.text_b, config.label)
     sets = {
-        name: text_files.read(path, *columns, labelled=name != "test")
+        name: labelled_texts.read(path, *columns, labelled=name != "test")
         for name, path in task_files.paths_by_set(config, advice).items()
     }
     kinds = {
@@ -168,7 +168,7 @@ def _read(config: config_lib.ClassificationConfig) -> texts.ExampleSets:
                 f"{getattr(config, name)} has {kind}, but {config.train} has "
                 f"{kinds['train']}; name the columns in task.text_a and task.text_b"
             )
-    return texts.ExampleSets(
+    return labelled_texts.ExampleSets(
         sets.pop("train"), {"eval": sets.pop("eval")}, unlabelled=sets, about={}
     )
 

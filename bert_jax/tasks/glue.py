@@ -15,7 +15,7 @@ from bert_jax import storage
 from bert_jax.corpus import file_kinds
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
-from bert_jax.tasks.texts import Example, ExampleSets
+from bert_jax.tasks.labelled_texts import Example, ExampleSets
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,7 +16,7 @@ import numpy as np
 from bert_jax import storage
 from bert_jax.errors import UserError
 from bert_jax.tasks import glue
-from bert_jax.tasks.texts import Example, ExampleSets
+from bert_jax.tasks.labelled_texts import Example, ExampleSets
 
 # Prefix of `task.folder`.
 PREFIX = "tfds:"

@@ -19,7 +19,7 @@ from bert_jax import storage
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.errors import UserError
 from bert_jax.objectives import tagging
-from bert_jax.tasks import Arrays, conll, entities, task_files, texts
+from bert_jax.tasks import Arrays, conll, entities, task_files, token_rows
 
 _NO_LABEL = -1
 # Combining marks, such as the vowel signs of Devanagari, and the joiners between them
@@ -193,7 +193,7 @@ def make_rows(
                 row += tokens[i]
             rows.append([*row, tokenizer.sep_id])
         words += places
-    ids, mask = texts.pad(rows, length, tokenizer.pad_id)  # [R, L]
+    ids, mask = token_rows.pad(rows, length, tokenizer.pad_id)  # [R, L]
     words = np.array(words, np.int32).reshape(-1, 2)  # [W, 2]
     row_labels = np.full_like(ids, _NO_LABEL)
     if labels is not None:

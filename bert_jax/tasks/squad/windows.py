@@ -13,7 +13,7 @@ import numpy as np
 
 from bert_jax import config as config_lib
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.tasks import Arrays, texts
+from bert_jax.tasks import Arrays, token_rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +68,7 @@ def make(
             spans.append((number, len(prefix), token, count))
             has_most_context.append([*[0] * len(prefix), *(best[part] == i)])
     question, first, token, count = np.array(spans, np.int32).reshape(-1, 4).T
-    input_ids, mask = texts.pad(rows, config.length, tokenizer.pad_id)
+    input_ids, mask = token_rows.pad(rows, config.length, tokenizer.pad_id)
     is_second = np.arange(config.length) >= first[:, None]  # [W, L]
     return Windows(
         rows={
@@ -80,7 +80,7 @@ def make(
         first=first,
         token=token,
         count=count,
-        has_most_context=texts.pad(has_most_context, config.length, 0)[0] > 0,
+        has_most_context=token_rows.pad(has_most_context, config.length, 0)[0] > 0,
         contexts=list(contexts),
         offsets=[offsets[context] for context in contexts],
         truncated=np.array(

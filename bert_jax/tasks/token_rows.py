@@ -1,46 +1,11 @@
-"""Texts and pairs of texts with labels, and their conversion to rows of tokens."""
+"""Rows of tokens made from texts and pairs of texts."""
 
-import dataclasses
-import pathlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 import numpy as np
 
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.tasks import Arrays
-
-
-@dataclasses.dataclass(frozen=True)
-class Example:
-    """A text or a pair of texts."""
-
-    text_a: str  # the text, or the first of a pair
-    text_b: str  # the second of a pair; "" for a single text
-    label: str  # as in the file, or the JSON of `probabilities`; "" if unknown
-    # File and line, for messages.
-    where: str = dataclasses.field(default="", compare=False, repr=False)
-    # Probability of each label, if the label is a distribution.
-    probabilities: dict[str, float] | None = dataclasses.field(
-        default=None, compare=False, repr=False
-    )
-
-
-@dataclasses.dataclass(frozen=True)
-class ExampleSets:
-    """Examples of a task. `about` has facts about the files, for results.json."""
-
-    train: list[Example]
-    labelled: dict[str, list[Example]]  # held-out sets, including "eval"
-    unlabelled: dict[str, list[Example]]  # held-out sets, such as "test"
-    about: dict[str, dict]
-
-
-def write_tsv(path: pathlib.Path, examples: Iterable[Example]) -> None:
-    """Write pairs of texts as a table for `text_files`. Tabs become spaces."""
-    rows = [("text_a", "text_b", "label")]
-    rows += [(e.text_a, e.text_b, e.label) for e in examples]
-    lines = ["\t".join(field.replace("\t", " ") for field in row) for row in rows]
-    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def to_rows(

@@ -12,8 +12,8 @@ import zstandard
 from bert_jax import config as config_lib
 from bert_jax import knobs, storage
 from bert_jax.errors import UserError
-from bert_jax.tasks import classification, task_files, text_files
-from bert_jax.tasks.texts import Example
+from bert_jax.tasks import classification, labelled_texts, task_files
+from bert_jax.tasks.labelled_texts import Example
 
 COMPRESS = {
     "": bytes,
@@ -26,7 +26,7 @@ COMPRESS = {
 
 def refusal(path, *columns, **options):
     with pytest.raises(UserError) as caught:
-        text_files.read(path, *columns, **options)
+        labelled_texts.read(path, *columns, **options)
     message = str(caught.value)
     assert "\n" not in message
     return message
@@ -64,8 +64,8 @@ def test_damaged_files_are_refused(name, content, message, tmp_path):
 def test_files_in_an_object_store():
     path = storage.path("memory://texts/a.tsv")
     storage.write_text(path, "text\tlabel\nx\tyes\n")
-    assert text_files.read(path) == [Example("x", "", "yes")]
-    assert text_files.read(str(path)) == text_files.read(path)
+    assert labelled_texts.read(path) == [Example("x", "", "yes")]
+    assert labelled_texts.read(str(path)) == labelled_texts.read(path)
     assert "memory://texts/b.tsv" in refusal("memory://texts/b.tsv")
 
 
@@ -73,10 +73,10 @@ def test_quotes_carriage_returns_and_byte_order_marks(tmp_path):
     path = tmp_path / "a.tsv"
     text = '\ufeffid\ttext_a\ttext_b\tlabel\r\n7\t"a\tb"\tyes\r\n\r\n'
     path.write_bytes(text.encode())
-    assert text_files.read(path) == [Example('"a', 'b"', "yes")]
+    assert labelled_texts.read(path) == [Example('"a', 'b"', "yes")]
     path = tmp_path / "a.csv"
     path.write_bytes(b'text,label\r\n"two\r\nlines",1\r\n')
-    assert text_files.read(path) == [Example("two\r\nlines", "", "1")]
+    assert labelled_texts.read(path) == [Example("two\r\nlines", "", "1")]
 
 
 @pytest.mark.parametrize("ending", COMPRESS)
@@ -100,7 +100,7 @@ def test_formats_give_the_same_examples(ending, tmp_path):
         data = "".join(line + "\n" for line in content).encode()
         path = tmp_path / (name + ending)
         path.write_bytes(COMPRESS[ending](data))
-        read = text_files.read(path)
+        read = labelled_texts.read(path)
         assert read == expected, name
         assert task_files.fingerprint(read) == task_files.fingerprint(expected)
         where = f"{path}, line {2 + (not name.endswith('.jsonl'))}"
@@ -110,19 +110,20 @@ def test_formats_give_the_same_examples(ending, tmp_path):
 def test_spaces_around_a_label_make_no_class(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("text\tlabel\nx\tyes \ny\t yes\nz\tno\n")
-    assert [example.label for example in text_files.read(path)] == ["yes", "yes", "no"]
+    assert [e.label for e in labelled_texts.read(path)] == ["yes", "yes", "no"]
 
 
 def test_columns_can_be_named(tmp_path):
     path = tmp_path / "a.tsv"
     path.write_text("q\ta\ttext\tlabel\tkind\none\ttwo\tthree\tno\tyes\n")
-    assert text_files.read(path) == [Example("three", "", "no")]
-    assert text_files.read(path, "q", "a", "kind") == [Example("one", "two", "yes")]
+    assert labelled_texts.read(path) == [Example("three", "", "no")]
+    assert labelled_texts.read(path, "q", "a", "kind") == [Example("one", "two", "yes")]
     assert "no column 'b'; there are 'q', 'a'" in refusal(path, "q", "b", "sort")
     # Labels of a test file are ignored.
-    assert text_files.read(path, "q", labelled=False) == [Example("one", "", "")]
+    assert labelled_texts.read(path, "q", labelled=False) == [Example("one", "", "")]
     path.write_text("text\none\ntwo\n")
-    assert [e.text_a for e in text_files.read(path, labelled=False)] == ["one", "two"]
+    examples = labelled_texts.read(path, labelled=False)
+    assert [example.text_a for example in examples] == ["one", "two"]
     # To skip a blank line would shift all later predictions.
     path.write_text("text\none\n\ntwo\n")
     assert "line 3: text is empty" in refusal(path, labelled=False)
@@ -156,14 +157,14 @@ def test_integer_labels_are_sorted_by_value(wordpiece, tmp_path):
     task = task_of(tmp_path, wordpiece, ["10", "2", "0", "1"])
     assert task.settings == {"labels": ["0", "1", "2", "10"]}
     assert task.train["labels"].tolist() == [3, 2, 0, 1]
-    examples = text_files.read(tmp_path / "a.tsv")
+    examples = labelled_texts.read(tmp_path / "a.tsv")
     # A run whose checkpoint has the classes sorted as text must not continue.
     assert task.fingerprint != task_files.fingerprint(examples, examples)
     ages = task_of(tmp_path, wordpiece, ["10_20", "0_10", "1_000"])
     assert ages.settings == {"labels": ["0_10", "10_20", "1_000"]}
     task = task_of(tmp_path, wordpiece, ["b", "2", "10"])
     assert task.settings == {"labels": ["10", "2", "b"]}
-    examples = text_files.read(tmp_path / "a.tsv")
+    examples = labelled_texts.read(tmp_path / "a.tsv")
     assert task.fingerprint == task_files.fingerprint(examples, examples)
 
 

@@ -1,13 +1,40 @@
-"""Tables of labelled texts and pairs of texts, with named columns."""
+"""Texts and pairs of texts with labels, and tables of them with named columns."""
 
+import dataclasses
 import json
 import math
 import os
+import pathlib
+from collections.abc import Iterable
 from typing import Any
 
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
-from bert_jax.tasks.texts import Example
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A text or a pair of texts."""
+
+    text_a: str  # the text, or the first of a pair
+    text_b: str  # the second of a pair; "" for a single text
+    label: str  # as in the file, or the JSON of `probabilities`; "" if unknown
+    # File and line, for messages.
+    where: str = dataclasses.field(default="", compare=False, repr=False)
+    # Probability of each label, if the label is a distribution.
+    probabilities: dict[str, float] | None = dataclasses.field(
+        default=None, compare=False, repr=False
+    )
+
+
+@dataclasses.dataclass(frozen=True)
+class ExampleSets:
+    """Examples of a task. `about` has facts about the files, for results.json."""
+
+    train: list[Example]
+    labelled: dict[str, list[Example]]  # held-out sets, including "eval"
+    unlabelled: dict[str, list[Example]]  # held-out sets, such as "test"
+    about: dict[str, dict]
 
 
 def read(
@@ -59,6 +86,14 @@ def read(
             c = _label(fields[target], target, where)
         examples.append(Example(a, b, c, where, probabilities))
     return examples
+
+
+def write_tsv(path: pathlib.Path, examples: Iterable[Example]) -> None:
+    """Write pairs of texts as a table for `read`. Tabs become spaces."""
+    rows = [("text_a", "text_b", "label")]
+    rows += [(e.text_a, e.text_b, e.label) for e in examples]
+    lines = ["\t".join(field.replace("\t", " ") for field in row) for row in rows]
+    path.write_text("\n".join(lines) + "\n", encoding="utf-8")
 
 
 def _text(value: Any, name: str, where: str) -> str:
