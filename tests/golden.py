@@ -22,7 +22,7 @@ from bert_jax import finetuning, knobs, pretraining
 from bert_jax import tokenizer as tokenizer_lib
 from bert_jax.corpus import build, shards, sources
 from bert_jax.data import batches as batches_lib
-from bert_jax.data import examples
+from bert_jax.data.labelled_batches import LabelledBatches
 from bert_jax.tokenizer import pipelines
 
 HERE = pathlib.Path(__file__).parent
@@ -72,7 +72,7 @@ def batch_hashes(corpus: shards.Corpus) -> dict[str, str]:
     }
 
     def labelled_hash(**options):
-        made = examples.Examples(labelled, batch_size=8, seed=3, **options)
+        made = LabelledBatches(labelled, batch_size=8, seed=3, **options)
         return hash_of(made.batches(0, made.num_batches))
 
     return {

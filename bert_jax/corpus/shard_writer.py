@@ -26,8 +26,7 @@ class ShardWriter:
     """
 
     def __init__(self, path: storage.Path, tokenizer: tokenizer_lib.Tokenizer):
-        is_small = tokenizer.vocab_size <= 2**16
-        self._dtype = np.dtype(np.uint16 if is_small else np.int32)
+        self._dtype = shards.token_dtype(tokenizer)
         self._unk_id = tokenizer.unk_id
         token = pyarrow.from_numpy_dtype(self._dtype)
         self._schema = pyarrow.schema(

@@ -132,6 +132,11 @@ def _fingerprint(tokenizer: str, shards: Mapping[str, Sequence[Shard]]) -> str:
     return hashlib.sha256("\n".join([tokenizer, *sums]).encode()).hexdigest()[:16]
 
 
+def token_dtype(tokenizer: tokenizer_lib.Tokenizer) -> np.dtype:
+    """Return the type of the tokens in shards and tables."""
+    return np.dtype(np.uint16 if tokenizer.vocab_size <= 2**16 else np.int32)
+
+
 @dataclasses.dataclass(frozen=True)
 class TokenTable:
     """Documents, end to end."""

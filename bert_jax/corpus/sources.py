@@ -30,7 +30,7 @@ _SAMPLED_BYTES = 1 << 20
 _SAMPLES = 64
 _READERS = 16  # threads that read samples
 # Bytes of text per compressed byte, roughly.
-_COMPRESSION = 3
+_COMPRESSION_RATIO = 3
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,7 +108,7 @@ def text_bytes(split: Split) -> int:
 def _unpacked_size(name: str, size: int) -> int:
     """Estimate the amount of text in some bytes of a file."""
     is_packed = name.endswith((*file_kinds.COMPRESSIONS, ".parquet"))
-    return size * _COMPRESSION if is_packed else size
+    return size * _COMPRESSION_RATIO if is_packed else size
 
 
 def _group(sections: list[Section], split_bytes: int) -> list[Split]:

@@ -39,8 +39,8 @@ def load_tokens(
         if begin < offset + shard.tokens and offset < end:
             chosen.append((shard, offset))
         offset += shard.tokens
-    dtype = np.uint16 if corpus.tokenizer.vocab_size <= 2**16 else np.int32
-    tokens = np.empty(sum(shard.tokens for shard, _ in chosen), dtype)
+    count = sum(shard.tokens for shard, _ in chosen)
+    tokens = np.empty(count, shards.token_dtype(corpus.tokenizer))
     starts = np.empty(sum(shard.sentences for shard, _ in chosen) + 1, np.int64)
     documents = np.empty(sum(shard.documents for shard, _ in chosen) + 1, np.int64)
     t = s = d = 0  # tokens, sentences and documents so far

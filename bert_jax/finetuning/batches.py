@@ -75,20 +75,21 @@ def open_data(
     This process makes the `rows` of each batch, int [rows], ascending. The score of the
     task that selects the best parameters, if there is one, is part of each evaluation.
     """
-    from bert_jax.data import examples  # imports TensorFlow
+    # Imports TensorFlow.
+    from bert_jax.data.labelled_batches import LabelledBatches
 
     all_lengths = lengths(config, task)
-    batches = [objective.batch_shapes(config.batch_size, n) for n in all_lengths]
+    all_shapes = [objective.batch_shapes(config.batch_size, n) for n in all_lengths]
 
-    def examples_of(arrays: tasks.Arrays, **options: Any) -> examples.Examples:
+    def batches_of(arrays: tasks.Arrays, **options: Any) -> LabelledBatches:
         """Return batches of rows, truncated to the lengths that the task needs."""
-        shapes = [{name: batch[name].shape[1:] for name in arrays} for batch in batches]
+        shapes = [{n: shapes[n].shape[1:] for n in arrays} for shapes in all_shapes]
         arrays = {
             name: values[(slice(None), *map(slice, shapes[-1][name]))]
             for name, values in arrays.items()
         }
         used = inference.row_lengths(arrays["attention_mask"])
-        return examples.Examples(
+        return LabelledBatches(
             arrays,
             batch_size=config.batch_size,
             seed=config.seed,
@@ -98,8 +99,8 @@ def open_data(
             **options,
         )
 
-    training = examples_of(task.train, steps=steps)
-    evaluation = examples_of(task.held_out["eval"], held_out=True)
+    training = batches_of(task.train, steps=steps)
+    evaluation = batches_of(task.held_out["eval"], held_out=True)
     engine = inference.Engine(objective, None, mesh, all_lengths)
 
     def scores(params: Any, after_batch: Callable[[], None]) -> dict[str, float]:

@@ -11,7 +11,7 @@ from bert_jax.data import order, pipeline, random_bits
 _WINDOW = 64
 
 
-class Examples(pipeline.Pipeline):
+class LabelledBatches(pipeline.Pipeline):
     """Batches from arrays with one row for each example.
 
     In training, example *i* of the run is row `permute(i % rows)` of epoch `i // rows`.

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from bert_jax.data import examples as examples_lib
+from bert_jax.data.labelled_batches import LabelledBatches
 
 LENGTHS = (16, 32, 64)
 
@@ -11,19 +11,19 @@ ARRAYS = {"x": np.arange(10), "weights": np.ones(10, np.float32)}
 
 
 def test_epochs_have_each_example_once_in_another_order():
-    made = examples_lib.Examples(ARRAYS, batch_size=4, seed=5)
+    made = LabelledBatches(ARRAYS, batch_size=4, seed=5)
     got = np.concatenate([batch["x"] for batch in made.batches(0, 10)])
     epochs = got.reshape(4, 10).tolist()
     assert all(sorted(epoch) == list(range(10)) for epoch in epochs)
     assert len(set(map(tuple, epochs))) == 4
     assert np.array_equal(made.batch(7)["x"], got[28:32])
     rows = np.array([1, 3])
-    part = examples_lib.Examples(ARRAYS, batch_size=4, seed=5, rows=rows)
+    part = LabelledBatches(ARRAYS, batch_size=4, seed=5, rows=rows)
     assert np.array_equal(part.batch(7)["x"], got[28:32][rows])
 
 
 def test_held_out_examples_keep_their_order():
-    made = examples_lib.Examples(ARRAYS, batch_size=4, seed=5, held_out=True)
+    made = LabelledBatches(ARRAYS, batch_size=4, seed=5, held_out=True)
     batches = list(made.batches(0, made.num_batches))
     assert np.concatenate([b["x"] for b in batches]).tolist() == [*range(10), 9, 9]
     assert batches[-1]["weights"].tolist() == [1, 1, 0, 0]
@@ -53,7 +53,7 @@ def of_lengths(count, seed=0):
 
 def test_batches_are_trimmed_to_the_smallest_length():
     arrays, used, lengths = of_lengths(300)
-    made = examples_lib.Examples(arrays, batch_size=8, seed=3, steps=100, **lengths)
+    made = LabelledBatches(arrays, batch_size=8, seed=3, steps=100, **lengths)
     batches = list(made.batches(0, 100))
     for batch in batches:
         longest = used[batch["x"]].max()
@@ -79,16 +79,16 @@ def test_batches_are_trimmed_to_the_smallest_length():
 def test_sorted_batches_are_a_function_of_the_step():
     arrays, _, lengths = of_lengths(300)
     options = {"batch_size": 8, "seed": 3, "steps": 100, **lengths}
-    made = examples_lib.Examples(arrays, **options)
+    made = LabelledBatches(arrays, **options)
     whole = [batch["x"] for batch in made.batches(0, 100)]
     assert np.array_equal(made.batch(93)["x"], whole[93])
     rows = np.array([1, 2, 6])
-    part = examples_lib.Examples(arrays, rows=rows, **options)
+    part = LabelledBatches(arrays, rows=rows, **options)
     for step in (0, 50, 93):
         got = part.batch(step)
         assert np.array_equal(got["x"], whole[step][rows])
         assert got["input_ids"].shape[1] == made.batch(step)["input_ids"].shape[1]
-    other = examples_lib.Examples(arrays, **{**options, "seed": 4})
+    other = LabelledBatches(arrays, **{**options, "seed": 4})
     assert not np.array_equal(other.batch(0)["x"], whole[0])
     # 800 rows of a run of 300 examples: each comes two or three times.
     times = np.bincount(np.concatenate(whole), minlength=300)
@@ -97,7 +97,7 @@ def test_sorted_batches_are_a_function_of_the_step():
 
 def test_each_window_of_batches_has_an_order_of_its_own():
     arrays, _, lengths = of_lengths(300)
-    made = examples_lib.Examples(arrays, batch_size=8, seed=3, steps=128, **lengths)
+    made = LabelledBatches(arrays, batch_size=8, seed=3, steps=128, **lengths)
     sizes = [batch["input_ids"].shape[1] for batch in made.batches(0, 128)]
     first, second = np.split(np.array(sizes), 2)
     # With one order for both, nearly all sizes would be equal.
@@ -106,7 +106,7 @@ def test_each_window_of_batches_has_an_order_of_its_own():
 
 def test_held_out_rows_are_sorted_by_length():
     arrays, used, lengths = of_lengths(61)
-    made = examples_lib.Examples(arrays, batch_size=8, seed=3, held_out=True, **lengths)
+    made = LabelledBatches(arrays, batch_size=8, seed=3, held_out=True, **lengths)
     batches = list(made.batches(0, made.num_batches))
     sizes = [batch["input_ids"].shape[1] for batch in batches]
     assert sizes == sorted(sizes)
