@@ -78,10 +78,10 @@ class Classification:
         self.settings = {"labels": self._labels}
         # Older versions sorted integers as text. A run that began with such an order
         # must not continue with another one, so an order by number is hashed, too.
-        is_by_number = self._labels != sorted(self._labels)
-        self.fingerprint = task_files.fingerprint(
-            sets.train, *sets.labelled.values(), *[self._labels] * is_by_number
-        )
+        hashed = [sets.train, *sets.labelled.values()]
+        if self._labels != sorted(self._labels):
+            hashed.append(self._labels)
+        self.fingerprint = task_files.fingerprint(*hashed)
         self.description = {
             "examples": len(sets.labelled["eval"]),
             "train_examples": len(sets.train),

@@ -8,6 +8,7 @@ so does a line that begins with -DOCSTART-.
 import dataclasses
 import os
 
+from bert_jax import terminal
 from bert_jax.errors import UserError
 from bert_jax.tasks import task_files
 
@@ -67,13 +68,15 @@ def read(
         fields = line.split(separator)
         if separator == " ":
             fields = [field for field in fields if field]
-        found = f"{len(fields)} column{'s' * (len(fields) != 1)}{reason}"
+        found = terminal.count(len(fields), "column") + reason
         if not columns:
             columns = len(fields)
             if tag_column == -1:
                 tag_column = columns - 1
             is_tagged = word_column != tag_column < columns
-            needed = {"word_column": word_column, "tag_column": tag_column * needs_tags}
+            needed = {"word_column": word_column}
+            if needs_tags:
+                needed["tag_column"] = tag_column
             for name, column in needed.items():
                 if column >= columns:
                     raise UserError(
