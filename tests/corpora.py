@@ -6,7 +6,7 @@ import json
 import pyarrow
 
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build, local, sources
+from bert_jax.corpus import build, local_runner, sources
 
 
 def with_prefix_space(tokenizer, value):
@@ -39,7 +39,7 @@ def build_reference(
     indices = []
 
     def runner(job, todo):
-        for index, result in local.run_locally(job, todo, workers=workers):
+        for index, result in local_runner.run(job, todo, workers=workers):
             yield index, result
             indices.append(index)
             if len(indices) == stop_after:

@@ -23,7 +23,7 @@ BEAM = f"""
 import sys
 import apache_beam
 from bert_jax import tokenizer
-from bert_jax.corpus import beam, build, build_state, sources
+from bert_jax.corpus import beam_runner, build, build_state, sources
 from bert_jax.errors import Unavailable
 
 def build_with_beam(options={OPTIONS!r}):
@@ -32,7 +32,7 @@ def build_with_beam(options={OPTIONS!r}):
         build.Settings(held_out=0.1),
         tokenizer.Tokenizer.load(sys.argv[2]),
         sys.argv[3],
-        runner=beam.runner(options),
+        runner=beam_runner.make(options),
     )
 
 def show_error(*options):
@@ -81,17 +81,21 @@ show_error()
 # The size of the graph of a job with many splits.
 GRAPH = """
 from bert_jax.corpus import splits
-beam._wait = lambda pipeline: print(len(pipeline.to_runner_api().SerializeToString()))
+def print_size(pipeline):
+    print(len(pipeline.to_runner_api().SerializeToString()))
+
+beam_runner._wait = print_size
 job = splits.Job(sources.Source("*", "text"), build.Settings(), None, sys.argv[3])
 name = "gs://bucket/a/longer/name/of/a/file/" + "x" * 60
 todo = [(i, (sources.Section(name, i, i + 1),)) for i in range(30_000)]
 try:
-    next(beam.runner("--runner=FnApiRunner")(job, todo))
+    next(beam_runner.make("--runner=FnApiRunner")(job, todo))
 except Exception:
     pass  # there are no results
 # Workers refuse an input that is not the same for them.
 try:
-    beam._plan([0], splits.Job(sources.Source(sys.argv[1], "text"), *[None] * 3), "?")
+    job = splits.Job(sources.Source(sys.argv[1], "text"), None, None, None)
+    beam_runner._plan([0], job, "?")
 except Exception as error:
     print(type(error).__name__, error)
 """
@@ -182,7 +186,7 @@ def test_beam_builds_and_reports_the_same(saved, tmp_path):
 
 def test_contradictory_flags_and_missing_beam_are_refused(saved, tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "apache_beam", None)
-    monkeypatch.delitem(sys.modules, "bert_jax.corpus.beam", raising=False)
+    monkeypatch.delitem(sys.modules, "bert_jax.corpus.beam_runner", raising=False)
     flags = [f"--tokenizer={saved}", f"--output={tmp_path / 'c'}"]
     for more, message in [
         (["--beam_options=--x=1"], "--beam_options needs --runner=beam"),

@@ -1,8 +1,8 @@
 """Corpus builds: plan the splits, let a runner build them, and write the manifest.
 
 The state of a build is kept in its folder (`corpus/build_state.py`), so that an
-interrupted build continues, with the same runner or another. `corpus/local.py` is the
-runner with local processes, `corpus/beam.py` the runner for a cluster.
+interrupted build continues, with the same runner or another: `corpus/local_runner.py`
+with local processes, or `corpus/beam_runner.py` on a cluster.
 """
 
 import contextlib
@@ -13,7 +13,14 @@ from typing import Any
 
 from bert_jax import storage, terminal
 from bert_jax import tokenizer as tokenizer_lib
-from bert_jax.corpus import build_state, local, shard_writer, shards, sources, splits
+from bert_jax.corpus import (
+    build_state,
+    local_runner,
+    shard_writer,
+    shards,
+    sources,
+    splits,
+)
 from bert_jax.errors import UserError
 
 # An alias, so that callers of `build` need not import `splits`.
@@ -61,7 +68,7 @@ def build(
     storage.check_reachable(folder)
     if _is_complete(folder, identity):
         return shards.open_corpus(folder)
-    runner = runner or functools.partial(local.run_locally, workers=workers)
+    runner = runner or functools.partial(local_runner.run, workers=workers)
     with build_state.claimed(folder):
         results = _build_splits(job, identity, planned, runner)
         problems = [line for result in results for line in result.problems.lines]

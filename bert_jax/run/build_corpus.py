@@ -72,14 +72,14 @@ def beam_runner(options: str) -> build.Runner:
     """Return a runner that builds the splits with Apache Beam."""
     terminal.say("importing Apache Beam")
     try:
-        from bert_jax.corpus import beam
+        from bert_jax.corpus import beam_runner
     except ModuleNotFoundError as error:
         if error.name != "apache_beam":
             raise
         raise UserError(
             "--runner=beam needs apache-beam; pip install -e '.[beam]'"
         ) from error
-    return beam.runner(options)
+    return beam_runner.make(options)
 
 
 def define_flags() -> None:

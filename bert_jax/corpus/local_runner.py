@@ -15,7 +15,7 @@ from bert_jax.errors import UserError
 _job: splits.Job | None = None  # in a worker process
 
 
-def run_locally(
+def run(
     job: splits.Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
 ) -> Generator[tuple[int, splits.SplitResult], None, None]:
     """Build numbered splits in worker processes, or in this one if there is one worker.

@@ -1,6 +1,6 @@
 """Build the splits of a corpus with Apache Beam, on a cluster or on this machine.
 
-`runner` returns a runner for `build.build`. Its workers call the same function as local
+`make` returns a runner for `build.build`. Its workers call the same function as local
 processes do, and write the same files to the same folder. Beam itself only handles
 numbers and locations of splits, so it does not matter how Beam bundles them, or whether
 it repeats one.
@@ -23,7 +23,7 @@ from bert_jax.corpus import build, build_state, sources, splits
 from bert_jax.errors import Unavailable, UserError
 
 
-def runner(options: str) -> build.Runner:
+def make(options: str) -> build.Runner:
     """Return a runner for `build.build`."""
     try:
         parsed = pipeline_options.PipelineOptions(shlex.split(options))
