@@ -33,7 +33,7 @@ def make(options: str) -> build.Runner:
         raise UserError(f"--beam_options={options!r}: {message}") from error
 
     def run(
-        job: splits.Job, todo: Sequence[tuple[int, sources.Split]]
+        job: splits.Job, todo: Sequence[tuple[int, sources.InputSplit]]
     ) -> Generator[tuple[int, splits.SplitResult], None, None]:
         if not todo:
             return
@@ -67,13 +67,13 @@ def _wait(pipeline: apache_beam.Pipeline) -> None:
         raise UserError(f"Beam's job ended as {state}; the same command continues")
 
 
-def _digest(numbered: Sequence[tuple[int, sources.Split]]) -> str:
+def _digest(numbered: Sequence[tuple[int, sources.InputSplit]]) -> str:
     return hashlib.sha256(repr(list(numbered)).encode("utf-8")).hexdigest()
 
 
 def _plan(
     indices: list[int], job: splits.Job, digest: str
-) -> list[tuple[int, sources.Split]]:
+) -> list[tuple[int, sources.InputSplit]]:
     """Return the numbered splits to build, in a worker."""
     wanted = set(indices)
     numbered = [(i, s) for i, s in enumerate(sources.plan(job.source)) if i in wanted]
@@ -86,7 +86,7 @@ def _plan(
 
 
 def _build_split(
-    numbered: tuple[int, sources.Split], job: splits.Job, versions: dict[str, str]
+    numbered: tuple[int, sources.InputSplit], job: splits.Job, versions: dict[str, str]
 ) -> None:
     """Build a split, in a worker. The output folder keeps the result."""
     index, split = numbered

@@ -30,7 +30,7 @@ Settings = splits.Settings
 # on any machine that can access input and output. It yields numbers and results, and is
 # closed when the build ends, completed or not.
 Runner = Callable[
-    [splits.Job, Sequence[tuple[int, sources.Split]]],
+    [splits.Job, Sequence[tuple[int, sources.InputSplit]]],
     Generator[tuple[int, splits.SplitResult], None, None],
 ]
 
@@ -94,7 +94,7 @@ def build(
 def _build_splits(
     job: splits.Job,
     identity: dict[str, Any],
-    planned: list[sources.Split],
+    planned: list[sources.InputSplit],
     runner: Runner,
 ) -> list[splits.SplitResult]:
     """Build the splits that are not done, and return all results in order."""

@@ -22,7 +22,7 @@ FOLDER = "unfinished"
 _READERS = 16  # threads that read results, because a store is slow to answer
 
 
-def identity(job: splits.Job, planned: list[sources.Split]) -> dict[str, Any]:
+def identity(job: splits.Job, planned: list[sources.InputSplit]) -> dict[str, Any]:
     """Return everything that determines a corpus, as JSON values.
 
     A build continues only if it is the same.
@@ -115,7 +115,7 @@ def check_same(
 
 
 def build_and_keep(
-    job: splits.Job, index: int, split: sources.Split
+    job: splits.Job, index: int, split: sources.InputSplit
 ) -> splits.SplitResult:
     """Build a split, and keep its result in the folder of the build."""
     result = splits.build_split(job, index, split)

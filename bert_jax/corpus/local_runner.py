@@ -16,7 +16,7 @@ _job: splits.Job | None = None  # in a worker process
 
 
 def run(
-    job: splits.Job, todo: Sequence[tuple[int, sources.Split]], *, workers: int = 0
+    job: splits.Job, todo: Sequence[tuple[int, sources.InputSplit]], *, workers: int = 0
 ) -> Generator[tuple[int, splits.SplitResult], None, None]:
     """Build numbered splits in worker processes, or in this one if there is one worker.
 
@@ -73,5 +73,5 @@ def _end_with_parent() -> None:
     os._exit(1)
 
 
-def _build(index: int, split: sources.Split) -> splits.SplitResult:
+def _build(index: int, split: sources.InputSplit) -> splits.SplitResult:
     return build_state.build_and_keep(_job, index, split)

@@ -44,7 +44,9 @@ class Source:
     split_bytes: int = 8_000_000  # of text in a split, and so in a shard; approximate
 
 
-Split = tuple[Section, ...]
+# Part of the input that is built at once. It makes a shard of each of `shards.SPLITS`,
+# the training and the held-out documents.
+InputSplit = tuple[Section, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -58,8 +60,8 @@ class Document:
 # ---- planning
 
 
-def plan(source: Source) -> list[Split]:
-    """Divide the input into splits of about `split_bytes` of text.
+def plan(source: Source) -> list[InputSplit]:
+    """Divide the input into `InputSplit`s of about `split_bytes` of text.
 
     Small files share a split. A large file is cut into several, unless it is
     compressed. Parquet files are cut between row groups.
@@ -100,7 +102,7 @@ def plan(source: Source) -> list[Split]:
     return _group(sections, source.split_bytes)
 
 
-def text_bytes(split: Split) -> int:
+def text_bytes(split: InputSplit) -> int:
     """Estimate the amount of text in a split of files."""
     return sum(_unpacked_size(s.name, s.end - s.start) for s in split)
 
@@ -111,7 +113,7 @@ def _unpacked_size(name: str, size: int) -> int:
     return size * _COMPRESSION_RATIO if is_packed else size
 
 
-def _group(sections: list[Section], split_bytes: int) -> list[Split]:
+def _group(sections: list[Section], split_bytes: int) -> list[InputSplit]:
     sizes = [text_bytes((section,)) for section in sections]
     count = max(1, round(sum(sizes) / split_bytes))
     groups: list[list[Section]] = [[] for _ in range(count)]
@@ -124,7 +126,7 @@ def _group(sections: list[Section], split_bytes: int) -> list[Split]:
     return [tuple(group) for group in groups if group]
 
 
-def fingerprint(source: Source, planned: list[Split]) -> str:
+def fingerprint(source: Source, planned: list[InputSplit]) -> str:
     """Return a hash of the input.
 
     For files, it covers names (without folders), sizes, sections, and content: the
@@ -170,7 +172,7 @@ def _checksum(section: Section) -> str:
 # ---- reading
 
 
-def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]:
+def read(split: InputSplit, source: Source, problems: Problems) -> Iterator[Document]:
     """Read the documents of a split, in order."""
     for section in split:
         shown = terminal.printable(section.name)
@@ -191,7 +193,7 @@ def read(split: Split, source: Source, problems: Problems) -> Iterator[Document]
 # ---- TensorFlow datasets
 
 
-def _plan_tfds(source: Source) -> list[Split]:
+def _plan_tfds(source: Source) -> list[InputSplit]:
     name = source.format.removeprefix("tfds:")
     builder = _tfds_builder(name)
     features = builder.info.features

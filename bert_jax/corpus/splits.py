@@ -1,4 +1,4 @@
-"""One split of a corpus: from text to sentences to the token ids of two shards.
+"""Build of one input split: from text to sentences to the token ids of two shards.
 
 `build_split` is a pure function of its arguments: it writes the same shards on every
 machine and under every runner.
@@ -96,7 +96,7 @@ def is_held_out(text: str, fraction: float) -> bool:
     return int.from_bytes(digest, "big") < fraction * 2**64
 
 
-def build_split(job: Job, index: int, split: sources.Split) -> SplitResult:
+def build_split(job: Job, index: int, split: sources.InputSplit) -> SplitResult:
     """Write the two shards of one split. `index` is part of the names of the shards."""
     folder = storage.path(job.output)
     problems = Problems()
