@@ -207,7 +207,8 @@ def _plan_tfds(source: Source) -> list[InputSplit]:
             "one with --text_field"
         )
     split = builder.info.splits["train"]
-    count = max(1, round(split.num_bytes / source.split_bytes))
+    count = min(split.num_examples, round(split.num_bytes / source.split_bytes))
+    count = max(1, count)
     cuts = [split.num_examples * i // count for i in range(count + 1)]
     return [(Section(name, cuts[i], cuts[i + 1]),) for i in range(count)]
 
